@@ -41,12 +41,14 @@ class Expr:
     """Base of scalar expressions. Python operators build expressions and fold constants; comparisons build boolean
     expressions (see the module for `==`)."""
 
-    __slots__ = ("__weakref__", "dtype", "known_loads", "known_variables")
+    __slots__ = ("__weakref__", "dtype", "known_loads", "known_of_elements", "known_variables")
     __array_ufunc__ = None  # NumPy's scalars leave the operators to this class
     __hash__ = object.__hash__
     dtype: DType
     known_loads: tuple[Load, ...]
     """What `rewrite.loads` found, itself left out; unset before."""
+    known_of_elements: bool
+    """What `of_elements` found; unset before, and for variables and literals."""
     known_variables: tuple[Var, ...]
     """What `rewrite.variables` found; unset before."""
 
@@ -417,15 +419,13 @@ def of_elements(e: Expr) -> bool:
     if isinstance(e, Var):
         return e.axis
     try:
-        loads, names = e.known_loads, e.known_variables
+        return e.known_of_elements
     except AttributeError:
-        from tilewright.ir.rewrite import loads as find_loads
-        from tilewright.ir.rewrite import variables
+        from tilewright.ir.rewrite import loads, variables
 
-        loads, names = find_loads(e), variables(e)
-    if isinstance(e, Load) and not isinstance(e.buffer, Buffer):
-        return True
-    return any(v.axis for v in names) or any(not isinstance(x.buffer, Buffer) for x in loads)
+    reads = any(not isinstance(x.buffer, Buffer) for x in loads(e))
+    e.known_of_elements = reads or any(v.axis for v in variables(e))
+    return e.known_of_elements
 
 
 def call(name: str, *args: Any) -> Expr:

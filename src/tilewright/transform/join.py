@@ -36,7 +36,8 @@ def join_dimensions(func: PrimFunc) -> PrimFunc:
     for block in blocks:
         joints.axes |= {(block.name, k) for k in range(len(block.iters) - 1) if _may_join(block, k)}
         joints.dims |= {(b, d) for b, indices in _accesses(block) for d in range(len(indices) - 1)}
-    while any(_drop_conflicts(block, joints) for block in blocks):
+    accesses = {block.name: [*_accesses(block)] for block in blocks}
+    while any(_drop_conflicts(block, accesses[block.name], joints) for block in blocks):
         pass
     return _rewritten(func, blocks, joints) if joints.axes else func
 
@@ -55,7 +56,11 @@ def _outside_of_indices(value: Expr) -> set[Var]:
     return set(variables(bare))
 
 
-def _accesses(block: Block) -> Iterator[tuple[Buffer, tuple[Expr, ...]]]:
+_Access = tuple[Buffer, tuple[Expr, ...]]
+"""A buffer that is read or written, and where."""
+
+
+def _accesses(block: Block) -> Iterator[_Access]:
     for stmt in walk(block.body):
         if isinstance(stmt, Store):
             yield stmt.buffer, stmt.indices
@@ -63,20 +68,21 @@ def _accesses(block: Block) -> Iterator[tuple[Buffer, tuple[Expr, ...]]]:
             yield from ((x.buffer, x.indices) for x in walk_expr(e) if isinstance(x, Load))
 
 
-def _drop_conflicts(block: Block, joints: _Joints) -> bool:
+def _drop_conflicts(block: Block, accesses: Sequence[_Access], joints: _Joints) -> bool:
     """Drop what an access of the block does not walk as one; whether there was any."""
     before = len(joints.axes) + len(joints.dims)
     own = [it.var for it in block.iters]
-    for buffer, indices in _accesses(block):
+    for buffer, indices in accesses:
         pairs = list(pairwise(indices))
+        named = [{*variables(i)} for i in indices]
         for k, (first, second) in enumerate(pairwise(own)):
-            mentions = sum(first in variables(i) or second in variables(i) for i in indices)
-            at = next((d for d, pair in enumerate(pairs) if pair == (first, second)), None)
+            mentions = sum(first in names or second in names for names in named)
+            at = next((d for d, pair in enumerate(pairs) if pair[0] is first and pair[1] is second), None)
             whole = at is not None and (buffer, at) in joints.dims and buffer.shape[at + 1] is block.iters[k + 1].extent
             if mentions and not (whole and mentions == 2):
                 joints.axes.discard((block.name, k))
         for d, pair in enumerate(pairs):
-            at = next((k for k in range(len(own) - 1) if pair == (own[k], own[k + 1])), None)
+            at = next((k for k in range(len(own) - 1) if pair[0] is own[k] and pair[1] is own[k + 1]), None)
             if (block.name, at) not in joints.axes:
                 joints.dims.discard((buffer, d))
     return len(joints.axes) + len(joints.dims) < before

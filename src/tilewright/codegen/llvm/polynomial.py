@@ -53,6 +53,11 @@ def add(a: Poly, b: Poly, scale: int = 1) -> Poly:
 
 
 def multiply(a: Poly, b: Poly) -> Poly:
+    if not a or not b:
+        return {}
+    if len(b) == 1 and () in b:
+        factor = b[()]
+        return {m: c * factor for m, c in a.items()}
     result: Poly = {}
     for m, c in a.items():
         for n, d in b.items():
@@ -93,22 +98,22 @@ class Converter:
         return found
 
     def _poly(self, e: Expr) -> Poly:
-        match e:
-            case Const(value):
-                return constant(int(value))
-            case Var():
-                if e in self.constants:
-                    return constant(self.constants[e])
-            case Op("add", (a, b)):
-                return add(self.poly(a), self.poly(b))
-            case Op("sub", (a, b)):
-                return add(self.poly(a), self.poly(b), -1)
-            case Op("neg", (a,)):
-                return add({}, self.poly(a), -1)
-            case Op("mul", (a, b)):
-                return multiply(self.poly(a), self.poly(b))
-            case Op("shl", (a, Const(n))) if 0 <= n < 63:
-                return multiply(self.poly(a), constant(1 << n))
+        if isinstance(e, Const):
+            return constant(int(e.value))
+        if isinstance(e, Var):
+            return constant(self.constants[e]) if e in self.constants else {(self.atoms.number(e),): 1}
+        if isinstance(e, Op):
+            match e.name, e.args:
+                case "add", (a, b):
+                    return add(self.poly(a), self.poly(b))
+                case "sub", (a, b):
+                    return add(self.poly(a), self.poly(b), -1)
+                case "neg", (a,):
+                    return add({}, self.poly(a), -1)
+                case "mul", (a, b):
+                    return multiply(self.poly(a), self.poly(b))
+                case "shl", (a, Const(n)) if 0 <= n < 63:
+                    return multiply(self.poly(a), constant(1 << n))
         bound = self.bind(e)
         if bound is not e:
             return self.poly(bound)

@@ -12,7 +12,7 @@ from tilewright.codegen.llvm.polynomial import Atoms, Converter, Poly, add, spli
 from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, i32, i64
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, as_int
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, Seq, Stmt, Store
-from tilewright.ir.rewrite import exprs_of, loads, walk, walk_expr
+from tilewright.ir.rewrite import exprs_of, loads, variables, walk
 from tilewright.targets.target import Target
 
 REDUCTIONS = ("add", "mul", "min", "max", "larger", "and", "or", "bitand", "bitor", "bitxor")
@@ -49,7 +49,7 @@ def native_lanes(target: Target, loop: For) -> int:
             for node in _usual(e):
                 if isinstance(node, Op) and node.dtype is not i64 and node.dtype is not boolean:
                     size = max(size, _compute_size(node.dtype))
-                elif isinstance(node, Load) and loop.var in walk_expr(node):
+                elif isinstance(node, Load) and loop.var in variables(node):
                     size = max(size, _compute_size(node.buffer.dtype))
     return max(2, target.lanes(size))
 

@@ -28,7 +28,7 @@ from tilewright.arith.forms import Form, to_expr
 from tilewright.arith.symbolic import Eliminator
 from tilewright.ir.expr import Buffer, Const, Expr, Load, all_of, as_int, const, is_const, maximum, minimum
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store, seq
-from tilewright.ir.rewrite import substitute_stmt, walk, walk_expr, with_children
+from tilewright.ir.rewrite import substitute_stmt, variables, walk, walk_expr, with_children
 from tilewright.transform.loops.copies import conjuncts
 from tilewright.transform.loops.simplify import analyzer_of
 
@@ -74,8 +74,8 @@ class _Mover:
             case Allocate():
                 return _wanted(s)
             case Let(var, value, If(condition, then, None)) if not _loads(condition):
-                inside = [c for c in conjuncts(condition) if var in walk_expr(c)]
-                outside = [c for c in conjuncts(condition) if var not in walk_expr(c)]
+                inside = [c for c in conjuncts(condition) if var in variables(c)]
+                outside = [c for c in conjuncts(condition) if var not in variables(c)]
                 return _guard(outside, Let(var, value, _guard(inside, then)))
         return s
 
@@ -85,7 +85,7 @@ class _Mover:
         parts = conjuncts(s.body.condition)
         outside = []
         if s.kind not in ("parallel", "thread"):
-            outside = [c for c in parts if not _loads(c) and s.var not in walk_expr(c)]
+            outside = [c for c in parts if not _loads(c) and s.var not in variables(c)]
         inside = []
         start: Expr = const(0)
         extent = s.extent
@@ -176,7 +176,7 @@ class _Mover:
 
     def slack(self, condition: Expr, loop: For) -> tuple[int, Form] | None:
         """`c` and `rest` such that the condition says `c*v + rest >= 0` of the loop's variable and nothing else."""
-        if self.an is None or loop.kind == "thread" or loop.var not in walk_expr(condition):
+        if self.an is None or loop.kind == "thread" or loop.var not in variables(condition):
             return None
         slack = nonnegative_forms(self.an, condition)
         if len(slack) != 1:
@@ -185,7 +185,7 @@ class _Mover:
         if parts is None:
             return None
         (terms, c), rest = parts
-        if terms or any(loop.var in walk_expr(atom) for atom in rest[0]) or any(map(_loads, rest[0])):
+        if terms or any(loop.var in variables(atom) for atom in rest[0]) or any(map(_loads, rest[0])):
             return None
         return c, rest
 
