@@ -57,32 +57,32 @@ class DType:
         name: str = {"float": "f", "int": "i", "uint": "u"}[self.kind] + str(self.bits // 8)
         return np.dtype(name)
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         return max(1, self.bits // 8)
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         return self.kind == "float"
 
-    @property
+    @cached_property
     def is_minifloat(self) -> bool:
         """True for floats of 4 and 8 bits, which are storage only."""
         return self.kind == "minifloat"
 
-    @property
+    @cached_property
     def is_int(self) -> bool:
         """True for signed and unsigned integers (not bool)."""
         return self.kind in ("int", "uint")
 
-    @property
+    @cached_property
     def min(self) -> int | float:
         """The least value (minus infinity for floats); of small floats the least bits."""
         if self.kind == "float":
             return float("-inf")
         return -(1 << (self.bits - 1)) if self.kind == "int" else 0
 
-    @property
+    @cached_property
     def max(self) -> int | float:
         """The greatest value (infinity for floats); of small floats the greatest bits."""
         if self.kind == "float":

@@ -84,17 +84,33 @@ def divisor(p: Poly, limit: int) -> int:
 
 
 class Converter:
-    """Turns expressions into polynomials under a binding of variables to constants (those of unrolled loops)."""
+    """Turns expressions into polynomials under a binding of variables to constants (those of unrolled loops).
 
-    def __init__(self, atoms: Atoms, constants: Mapping[Var, int]) -> None:
+    `outer` is the converter of the same atoms and bindings but those of `inner`, the variables of one more loop: what
+    mentions none of these it has already turned, for the iterations before.
+    """
+
+    def __init__(
+        self,
+        atoms: Atoms,
+        constants: Mapping[Var, int],
+        outer: Converter | None = None,
+        inner: frozenset[Var] = frozenset(),
+    ) -> None:
         self.atoms = atoms
         self.constants = constants
         self.memo: dict[Expr, Poly] = {}
+        self.outer = outer
+        self.inner = inner
 
     def poly(self, e: Expr) -> Poly:
         found = self.memo.get(e)
         if found is None:
-            found = self.memo[e] = self._poly(e)
+            if self.outer is not None and self.inner.isdisjoint(variables(e)):
+                found = self.outer.poly(e)
+            else:
+                found = self._poly(e)
+            self.memo[e] = found
         return found
 
     def _poly(self, e: Expr) -> Poly:

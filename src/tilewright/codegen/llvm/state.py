@@ -119,7 +119,7 @@ class State:
         outer = self.converter
         self.constants[var] = value
         self.counters.add(var)
-        self.converter = Converter(self.atoms, self.constants)
+        self.converter = Converter(self.atoms, self.constants, outer, frozenset((var,)))
         try:
             with self._straight(var):
                 yield
