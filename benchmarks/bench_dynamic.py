@@ -80,6 +80,7 @@ def _words(rng: np.random.Generator) -> dict[str, int]:
 TRACES = {
     "BERT, 2 layers, batch 1": Trace(models.bert, {"batch": 1}, {"seq": (1, 512, 1)}, _words),
     "BERT, 2 layers, batch 8": Trace(models.bert, {"batch": 8}, {"seq": (1, 512, 1)}, _words),
+    "GPT-2's first pass, 2 layers": Trace(models.prefill, {"batch": 1}, {"seq": (1, 512, 1)}, _words),
     "decoder step, 2 layers": Trace(
         models.decode, {"batch": 1}, {"past": (1, 1024, 1)}, lambda rng: {"past": int(rng.integers(1, 513))}
     ),
@@ -91,6 +92,7 @@ TRACES = {
         models.ranker, {}, {"rows": (1, 2000, 1)}, lambda rng: {"rows": _lognormal(rng, 100, 1.3, 1, 2000)}
     ),
     "U-Net": Trace(models.unet, {}, {"height": (32, 640, 32), "width": (32, 640, 32)}, _image),
+    "detector": Trace(models.detector, {}, {"height": (32, 640, 32), "width": (32, 640, 32)}, _image),
 }
 
 

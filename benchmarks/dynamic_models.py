@@ -1,4 +1,5 @@
-"""Models whose sizes vary from call to call: encoders of text and sound, a decoder with its cache, a U-Net, rankers.
+"""Models whose sizes vary from call to call: encoders of text and sound, a decoder's first pass and its later steps, a
+U-Net, a detector, rankers.
 
 Weights are random with a fixed seed. Only `onnx` and NumPy are needed. Names of symbolic dimensions say what they are:
 "seq", "past", "frames", "height", "width", "rows".
@@ -78,6 +79,81 @@ def decode(layers: int = 2, width: int = 768) -> onnx.ModelProto:
         for kind, value in zip(("key", "value"), new, strict=True):
             b.output(value, f"new_{kind}{i}", [BATCH, heads, 1, 64])
     b.output(x, "state", [BATCH, 1, width])
+    return b.build()
+
+
+def prefill(layers: int = 2, width: int = 768, words: int = 1000, most: int = 512) -> onnx.ModelProto:
+    """The first pass of a decoder as GPT-2 has twelve layers of: ids [batch, seq] to the scores of the word that
+    follows, [batch, words], and to the keys and values of all tokens. Who may see whom is cut from a table of `most`
+    tokens, as exporters write it."""
+    b, heads = Builder(f"prefill{layers}", seed=7), width // 64
+    ids = b.input("ids", [BATCH, "seq"], "int64")
+    length = b.op("Slice", [b.op("Shape", [ids]), *(b.constant(np.array([k], np.int64)) for k in (1, 2))])
+    zero, one = (b.constant(np.array([k], np.int64)) for k in (0, 1))
+    hidden = b.constant(np.triu(np.full((most, most), -1e9, np.float32), 1))
+    for axis in (zero, one):
+        hidden = b.op("Slice", [hidden, zero, length, axis])
+    places = b.op("Slice", [b.weight("positions", b.normal((most, width), 0.1)), zero, length, zero])
+    table = b.weight("words", b.normal((words, width), 1.0))
+    x = b.op("Add", [b.op("Gather", [table, ids]), places])
+    for i in range(layers):
+        h = b.layer_norm(x, f"layer{i}.ln1", width)
+        query, keys, values = (
+            b.op("Transpose", [b.reshape(b.dense(h, f"layer{i}.{kind}", width, width), [0, 0, heads, 64])],
+                 perm=[0, 2, 1, 3])
+            for kind in ("query", "key", "value")
+        )  # fmt: skip
+        scores = b.op("MatMul", [query, b.op("Transpose", [keys], perm=[0, 1, 3, 2])])
+        scores = b.op("Add", [b.op("Mul", [scores, b.constant(np.float32(1 / 8))]), hidden])
+        mixed = b.op("MatMul", [b.op("Softmax", [scores], axis=-1), values])
+        joined = b.reshape(b.op("Transpose", [mixed], perm=[0, 2, 1, 3]), [0, 0, width])
+        x = b.op("Add", [x, b.dense(joined, f"layer{i}.out", width, width)])
+        h = b.layer_norm(x, f"layer{i}.ln2", width)
+        inner = b.dense(_gelu(b, b.dense(h, f"layer{i}.fc1", width, 4 * width)), f"layer{i}.fc2", 4 * width, width)
+        x = b.op("Add", [x, inner])
+        for kind, value in (("keys", keys), ("values", values)):
+            b.output(value, f"{kind}{i}", [BATCH, heads, "seq", 64])
+    last = b.op("Gather", [b.layer_norm(x, "norm", width), b.constant(np.array(-1, np.int64))], axis=1)
+    b.output(b.op("MatMul", [last, b.op("Transpose", [table], perm=[1, 0])]), "scores", [BATCH, words])
+    return b.build()
+
+
+def detector(width: int = 16, classes: int = 20) -> onnx.ModelProto:
+    """A one-stage detector over [1, 3, height, width], which are multiples of 32: residual stages, features of three
+    scales joined from above, and for each place of each scale four sides and the classes' probabilities."""
+    b = Builder("detector", seed=8)
+
+    def block(x: str, name: str, c_in: int, c_out: int, kernel: int = 3, stride: int = 1) -> str:
+        y = b.conv(x, name, c_in, c_out, kernel, stride=stride, pad=kernel // 2)
+        return b.op("Mul", [y, b.op("Sigmoid", [y])])
+
+    def twice(x: str) -> str:
+        scales = b.constant(np.array([1, 1, 2, 2], np.float32))
+        return b.op("Resize", [x, "", scales], mode="nearest", coordinate_transformation_mode="asymmetric",
+                    nearest_mode="floor")  # fmt: skip
+
+    x, channels, scales = block(b.input("image", [1, 3, "height", "width"]), "stem", 3, width, stride=2), width, []
+    for i in range(4):
+        x, channels = block(x, f"down{i}", channels, 2 * channels, stride=2), 2 * channels
+        inner = block(block(x, f"stage{i}.1", channels, channels // 2, 1), f"stage{i}.2", channels // 2, channels)
+        x = b.op("Add", [x, inner])
+        scales.append((x, channels))
+    found, (x, above) = [], scales[-1]
+    for i in (2, 1, 0):
+        found.append((x, above))
+        if i:
+            side, wide = scales[i]
+            x = block(b.op("Concat", [twice(x), side], axis=1), f"join{i}", above + wide, wide)
+            above = wide
+    rows = []
+    for i, (x, channels) in enumerate(found):
+        sides = b.op("Exp", [b.conv(block(x, f"sides{i}", channels, channels), f"sides{i}.out", channels, 4, 1)])
+        kinds = b.op(
+            "Sigmoid", [b.conv(block(x, f"kinds{i}", channels, channels), f"kinds{i}.out", channels, classes, 1)]
+        )
+        rows.append(b.reshape(b.op("Concat", [sides, kinds], axis=1), [1, 4 + classes, -1]))
+    places = b.op("Transpose", [b.op("Concat", rows, axis=2)], perm=[0, 2, 1])
+    b.output(places, "places", [1, "places", 4 + classes])
     return b.build()
 
 

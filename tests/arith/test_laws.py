@@ -78,6 +78,34 @@ def test_remainders_of_quotients(sizes: tuple[int, ...], scale: int, samples: li
         assert int(evaluate(simple, values)) == int(evaluate(e, values))
 
 
+H, W = Var("h", lo=1, multiple=24), Var("w", lo=1, multiple=32)
+
+
+@SETTINGS
+@given(st.data())
+def test_equal_products_of_whole_quotients_are_one(data: st.DataObject) -> None:
+    """However a whole division is spread over the factors of a product, the product is the same expression."""
+    divisors = {H: [d for d in range(1, 25) if 24 % d == 0], W: [d for d in range(1, 33) if 32 % d == 0]}
+
+    def product(scale: int) -> tuple[Expr, int]:
+        a, b = (data.draw(st.sampled_from(divisors[v])) for v in (H, W))
+        first = data.draw(st.sampled_from([d for d in divisors[H] if a % d == 0]))
+        factors = [H // first // (a // first), W // b, const(scale * a * b)]
+        x, y, z = data.draw(st.permutations(factors))
+        return simplify(simplify(x * y) * z), a * b
+
+    scale = data.draw(st.integers(-3, 3))
+    (one, _), (other, _) = product(scale), product(scale)
+    assert one is other
+    divided, by = product(1)
+    rest = data.draw(st.sampled_from([d for d in range(1, 769) if (768 * by) % d == 0]))
+    simple = simplify(divided // rest)
+    for h, w in ((24, 32), (72, 160), (120, 96)):
+        values = {H: h, W: w}
+        assert int(evaluate(one, values)) == scale * h * w
+        assert int(evaluate(simple, values)) == h * w // rest
+
+
 @SETTINGS
 @given(conditions(LEAVES), st.lists(points(), min_size=4, max_size=8))
 def test_conditions_keep_their_truth(e: Expr, samples: list[dict[Var, int]]) -> None:

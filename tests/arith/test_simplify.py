@@ -12,6 +12,7 @@ from tilewright.ir.expr import Expr, Op, Var, cast, const, equal, maximum, minim
 i, j, k, x, y = (Var(name) for name in "ijkxy")
 io, ii, f = Var("io"), Var("ii"), Var("f")
 n, m, b = Var("n", lo=1), Var("m", lo=1, multiple=8), Var("b", lo=1, hi=64)
+w = Var("w", lo=1, multiple=16)
 u, v = Var("u", f32), Var("v", f32)
 p = Var("p", boolean)
 c = const
@@ -48,6 +49,11 @@ SIMPLIFIED: list[tuple[Expr, dict[Var, Expr], str]] = [
     (m // 8 * 8, {}, "m"),
     ((m + 7) // 8, {}, "m // 8"),
     (m % 4, {}, "0"),
+    (m // 2 // 2, {}, "m // 4"),
+    (m // 8 * 6, {}, "m // 4 * 3"),
+    (m // 2 * (w // 8), {}, "m // 8 * (w // 2)"),
+    (m * w // 64, {}, "m // 8 * (w // 8)"),
+    (m // 8 * (w // 8) * 64 - w // 4 * m * 4, {}, "0"),
     ((i * n + j) // n, {j: n}, "i"),
     ((i * n + j) % n, {j: n}, "j"),
     ((i * (n + 2) + j) // (n + 2), {j: n + 2}, "i"),

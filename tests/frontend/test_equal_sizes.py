@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.frontend.build import info, model, node
-from tilewright.frontend.common.equal_sizes import divisors, joined
+from tilewright.frontend.common.equal_sizes import divisors, joined, sufficient
 from tilewright.frontend.onnx.importer import import_onnx
 from tilewright.ir.dim import Dim
 from tilewright.ir.expr import Var
@@ -40,6 +40,48 @@ h, w = Var("h", lo=1), Var("w", lo=1)
 )
 def test_divisors(pairs: list[Any], found: dict[str, int]) -> None:
     assert divisors(pairs) == found
+
+
+@pytest.mark.parametrize(
+    ("pairs", "found"),
+    [
+        ([((h + 31) // 32 * 2, (h + 15) // 16)], {"h": 32}),  # 49 is equal, too
+        ([((h + 31) // 32 * 2, (h + 15) // 16), (w // 4, w // 8 * 2)], {"h": 32, "w": 8}),
+        ([(h // 4, h // 8 * 2), (w + 1, w)], {"h": 8}),
+        ([(h, w)], {}),
+        ([], {}),
+    ],
+)
+def test_multiples_that_would_do(pairs: list[Any], found: dict[str, int]) -> None:
+    assert sufficient(pairs) == found
+
+
+def test_sizes_that_are_to_be_stated() -> None:
+    """Strides that round up fit for other sizes than multiples: who says that none of these come has one program."""
+    rng = np.random.default_rng(0)
+    weights = {f"w{k}": rng.standard_normal((2, 2, 3, 3)).astype(np.float32) for k in range(2)}
+    conv = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+    nodes = [
+        node("Conv", ["x", "w0"], ["a"], **conv),
+        node("Conv", ["a", "w1"], ["b"], **conv),
+        node("Resize", ["b", "", "two"], ["up"], mode="nearest"),
+        node("Concat", ["up", "a"], ["y"], axis=1),
+    ]
+    m = model(nodes, [info("x", [1, 2, "height", "width"])], ["y"], {"two": np.float32([1, 1, 2, 2]), **weights})
+    with pytest.raises(ShapeError, match=r'hint: .*dims=\{"height": tw.dim\(4, 128, multiple=4\), "width":'):
+        import_onnx(m)
+    with pytest.warns(UserWarning, match=r"hint: if no other sizes come, say so"):
+        parts = tw.compile(m)
+    whole = tw.compile(m, dims={name: tw.dim(4, 128, multiple=4) for name in ("height", "width")}, fallback="never")
+    for height, width in ((4, 8), (36, 20)):
+        x = rng.standard_normal((1, 2, height, width)).astype(np.float32)
+        wanted = onnx.reference.ReferenceEvaluator(m).run(None, {"x": x})[0]
+        np.testing.assert_allclose(whole(x), wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(parts(x), wanted, rtol=1e-5, atol=1e-5)
+    with pytest.raises(CallError):
+        whole(np.zeros((1, 2, 6, 8), np.float32))
+    with pytest.raises(CallError):
+        parts(np.zeros((1, 2, 5, 8), np.float32))
 
 
 def halved_and_doubled(levels: int, join: str) -> onnx.ModelProto:

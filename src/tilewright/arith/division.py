@@ -12,6 +12,7 @@ With d > 0:
     x - d*(x // d)           = x % d
     x // c - d*((x + k*c) // (c*d)) = (x // c + k) % d - k     for c > 0
     x // d * (c*d)           = c*x                                 when d divides x
+    x // d // e              = x // (d*e)                          also where e divides x // d
 By definition x // 0 = x % 0 = 0, so laws with a symbolic divisor (digits that merge are one) need it to be positive.
 """
 
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.arith import compare, forms
 from tilewright.arith.forms import ZERO, Form
-from tilewright.ir.expr import Const, Expr, Op, const
+from tilewright.ir.expr import Const, Expr, Op, Var, const
 
 if TYPE_CHECKING:
     from tilewright.arith.analyzer import Analyzer
@@ -71,13 +72,18 @@ def _split(an: Analyzer, a: Form, d: int) -> tuple[Form, Form]:
 
 
 def _exact(an: Analyzer, atom: Expr, d: int) -> Form:
-    """`atom / d`, known to be whole: one factor takes the division if it can."""
+    """`atom / d`, known to be whole: of a product each factor takes what it can of the division, in order."""
     parts = forms.factors(atom)
-    for k, part in enumerate(parts):
-        if len(parts) > 1 and an.divisor(part) % d == 0:
-            divided: Form = ({Op("floordiv", (part, const(d))): 1}, 0)
-            others: Form = ({forms.monomial((*parts[:k], *parts[k + 1 :])): 1}, 0)
-            return forms.mul(divided, others)
+    if len(parts) > 1:
+        left, quotient = d, ({}, 1)
+        for part in parts:
+            own = gcd(left, an.divisor(part))
+            left //= own
+            quotient = forms.mul(quotient, _exact(an, part, own) if own > 1 else ({part: 1}, 0))
+        if left == 1:
+            return quotient
+    elif type(atom) is Op and atom.name == "floordiv" and type(atom.args[1]) is Const and atom.args[1].value > 0:
+        return floordiv_const(an, an.form(atom.args[0]), atom.args[1].value * d)
     return ({Op("floordiv", (atom, const(d))): 1}, 0)
 
 
@@ -186,10 +192,14 @@ def merge_digits(an: Analyzer, a: Form) -> Form:
     """Put `x // (k*m) * m + (x // k) % m` together, as `x // k`, and undo whole divisions."""
     terms = a[0]
     divided = False
-    for atom in terms:
-        if type(atom) is Op and (atom.name == "floordiv" or atom.name == "mod"):
-            divided = True
-            break
+    for atom, c in terms.items():
+        if type(atom) is not Op:
+            continue
+        if atom.name == "floordiv" or atom.name == "mul":
+            whole = _whole_quotients(an, atom, c)
+            if whole is not None:
+                return merge_digits(an, forms.add(forms.add(a, ({atom: 1}, 0), -c), whole))
+        divided = divided or atom.name == "floordiv" or atom.name == "mod"
     if not divided:
         return a
     views = {atom: _digit(atom) for atom in terms}
@@ -223,6 +233,34 @@ def merge_digits(an: Analyzer, a: Form) -> Form:
         if merged_plain is not None:
             return merge_digits(an, merged_plain)
     return a
+
+
+def _whole_quotients(an: Analyzer, atom: Expr, c: int) -> Form | None:
+    """`c` times a product of which some factors are quotients of symbols that their divisors divide, with the one
+    fraction that all of them are divided by reduced, and split among the symbols in their order; None if it is so.
+
+    `24 * (h // 32)` is `3 * (h // 4)`, `h // 8 * (w // 32)` is `h // 32 * (w // 8)`, where 32 divides h and w.
+    """
+    symbols: list[Var] = []
+    others: list[Expr] = []
+    divisor = 1
+    for factor in forms.factors(atom):
+        x, k, m = _digit(factor)
+        if type(x) is Var and m is None and an.divisor(x) % k == 0:
+            symbols.append(x)
+            divisor *= k
+        else:
+            others.append(factor)
+    if divisor == 1:
+        return None
+    common = gcd(c, divisor)
+    left = divisor // common
+    for x in sorted(symbols, key=forms.order):
+        part = gcd(left, an.divisor(x))
+        left //= part
+        others.append(x if part == 1 else Op("floordiv", (x, const(part))))
+    whole = forms.monomial(tuple(others))
+    return None if whole is atom else ({whole: c // common}, 0)
 
 
 def _remainder(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int) -> Form | None:

@@ -103,8 +103,8 @@ class Composite:
         self.warn_if_new(stacklevel=4)
         return {o.name: found[o.name] for o in self.outputs}
 
-    def warn_if_new(self, stacklevel: int) -> None:
-        """Say once of each node that it runs elsewhere, by whom, and what it costs."""
+    def warn_if_new(self, stacklevel: int, hint: str = "") -> None:
+        """Say once of each node that it runs elsewhere, by whom, and what it costs; `hint` is what would help."""
         if len(self._context.elsewhere) == len(self._said):
             return
         report = self.coverage()
@@ -114,6 +114,7 @@ class Composite:
             return
         listed = [f"{u.node}: {u.reason}; runs by {u.runs_by}" for u in new[:MOST]]
         more = [f"and {len(new) - MOST} more"] if len(new) > MOST else []
+        more += [f"hint: {hint}"] if hint else []
         outside = sum(p.runs_by != NATIVE for p in report.parts)
         warnings.warn(
             f"{self.name}: {len(new)} of {report.nodes} operators are not compiled and run elsewhere, which is slower: "

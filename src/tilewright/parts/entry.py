@@ -113,9 +113,12 @@ def compile(
         loaded = _loaded(model) if fallback == "auto" and state is None and ragged is None else None
         if loaded is None or not can_fall_back(error, loaded):
             raise
+        refused = error
     from tilewright.parts.onnx_model import compile_parts
+    from tilewright.parts.report import help_for
 
-    return compile_parts(loaded, build, name=name, dims=dims, threads=threads, custom_ops=custom_ops)
+    hint = help_for(refused)
+    return compile_parts(loaded, build, name=name, dims=dims, threads=threads, custom_ops=custom_ops, hint=hint)
 
 
 def coverage(

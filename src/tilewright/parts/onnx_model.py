@@ -27,6 +27,7 @@ def compile_parts(
     dims: DimSizes | None = None,
     threads: int = 1,
     custom_ops: Sequence[type] = (),
+    hint: str = "",
 ) -> Composite:
     """Cut a model into parts and compile those whose types are known.
 
@@ -35,6 +36,7 @@ def compile_parts(
         name: of the model; its own if None.
         dims: what symbolic dimensions are; only numbers count here, for parts learn sizes from calls.
         custom_ops: classes of operators for `onnx.reference`.
+        hint: what the caller may do so that the model is compiled as one program.
 
     Raises UnsupportedError for operators that nobody here knows.
     """
@@ -44,7 +46,7 @@ def compile_parts(
     part = Part(section, context, types)
     part.plan(survey(section, types))
     model = Composite(part, context, threads, name)
-    model.warn_if_new(stacklevel=4)
+    model.warn_if_new(stacklevel=4, hint=hint)
     return model
 
 

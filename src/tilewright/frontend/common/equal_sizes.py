@@ -25,13 +25,30 @@ MOST = 256
 def divisors(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, int]:
     """What divides each symbol, by name, so that the sizes of the pairs that depend on it alone are equal for its
     multiples, and for no others; nothing where that is not so."""
-    by_symbol: dict[Var, list[tuple[Expr, Expr]]] = {}
+    found = {symbol.name: _divisor(symbol, own) for symbol, own in _by_symbol(pairs).items()}
+    return {name: by for name, by in found.items() if by} if all(found.values()) else {}
+
+
+def _by_symbol(pairs: Sequence[tuple[Expr, Expr]]) -> dict[Var, list[tuple[Expr, Expr]]]:
+    """The pairs that depend on one symbol alone."""
+    found: dict[Var, list[tuple[Expr, Expr]]] = {}
     for a, b in dict.fromkeys(pairs):
         symbols = set(variables(a)) | set(variables(b))
         if len(symbols) == 1:
-            by_symbol.setdefault(symbols.pop(), []).append((a, b))
-    found = {symbol.name: _divisor(symbol, own) for symbol, own in by_symbol.items()}
-    return {name: by for name, by in found.items() if by} if all(found.values()) else {}
+            found.setdefault(symbols.pop(), []).append((a, b))
+    return found
+
+
+def sufficient(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, int]:
+    """The least number for each symbol of whose multiples the sizes of the pairs are equal, whether they are for other
+    sizes or not; symbols that need none, and those for which there is none, are left out."""
+    found = {}
+    for symbol, own in _by_symbol(pairs).items():
+        for by in range(2 * symbol.multiple, MOST + 1, symbol.multiple):
+            if all(_equal(a, b, symbol, n * by) for n in (*range(1, MOST), START) for a, b in own):
+                found[symbol.name] = by
+                break
+    return found
 
 
 def joined(pairs: Sequence[tuple[Expr, Expr]], order: Sequence[Var]) -> dict[Var, Var]:

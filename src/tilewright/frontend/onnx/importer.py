@@ -21,7 +21,7 @@ import onnx
 
 from tilewright.arith import simplify
 from tilewright.frontend.common.emitter import check_size
-from tilewright.frontend.common.equal_sizes import divisors, joined
+from tilewright.frontend.common.equal_sizes import divisors, joined, sufficient
 from tilewright.frontend.common.finish import (
     MALFORMED,
     Imported,
@@ -67,13 +67,15 @@ def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: DimSizes | No
     try:
         return _read(loaded, dims or {}, {}, {})
     except ModelError as error:
-        needs, same = _sizes(loaded, dims or {}) if any(isinstance(e, ShapeError) for e in error.each()) else ({}, {})
-        if not needs and not same:
-            raise
-        try:
-            return _read(loaded, dims or {}, needs, same)
-        except ModelError:
-            raise error from None
+        unequal = [e for e in error.each() if isinstance(e, ShapeError)]
+        needs, same = _sizes(loaded, dims or {}) if unequal else ({}, {})
+        if needs or same:
+            with suppress(ModelError):
+                return _read(loaded, dims or {}, needs, same)
+        if unequal and (hint := _sizes_to_state(loaded, dims or {})):
+            for e in unequal:
+                e.hint = e.hint or hint
+        raise error from None
 
 
 def _sizes(loaded: Loaded, dims: DimSizes) -> tuple[dict[str, Dim], dict[str, str]]:
@@ -97,6 +99,20 @@ def _sizes(loaded: Loaded, dims: DimSizes) -> tuple[dict[str, Dim], dict[str, st
         needs |= {name: Dim(0, multiple=by) for name, by in found.items()}
         if known == (len(same), needs):
             return {}, {}
+
+
+def _sizes_to_state(loaded: Loaded, dims: DimSizes) -> str:
+    """How the caller may say that only sizes come for which the shapes are equal that the model needs to be, where
+    other sizes than multiples have equal shapes as well; nothing if that would not do."""
+    with assuming() as pairs, suppress(ModelError):
+        _read(loaded, dims, {}, {})
+    found = sufficient(pairs)
+    try:
+        _read(loaded, dims, {name: Dim(0, multiple=by) for name, by in found.items()}, {})
+    except ModelError:
+        return ""
+    stated = ", ".join(f'"{name}": tw.dim({by}, {32 * by}, multiple={by})' for name, by in found.items())
+    return f"if no other sizes come, say so, and all of the model is one program: dims={{{stated}}}"
 
 
 def _read(loaded: Loaded, dims: DimSizes, needs: Mapping[str, Dim], same: Mapping[str, str]) -> Imported:
