@@ -75,7 +75,8 @@ def _exact(an: Analyzer, atom: Expr, d: int) -> Form:
     """`atom / d`, known to be whole: of a product each factor takes what it can of the division, in order."""
     parts = forms.factors(atom)
     if len(parts) > 1:
-        left, quotient = d, ({}, 1)
+        left = d
+        quotient: Form = ({}, 1)
         for part in parts:
             own = gcd(left, an.divisor(part))
             left //= own
