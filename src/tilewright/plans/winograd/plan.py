@@ -54,6 +54,7 @@ from tilewright.plans.winograd.tiles import (
     part_of,
     problems_of,
     product_cycles,
+    tiles_of,
     times,
     unshared_penalty,
     weight_of,
@@ -186,10 +187,13 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         row_block, column_block, group, panel, channel, p = plain_loops(s, found, out, candidate, target)
     s.compute_at(s.block(found.result.name), p)
     s.compute_at(s.block(found.upright.name), channel)
-    element, product = products(s, found.product, group, candidate.knob("rows"), target)
+    block = TileBlock(candidate.knob("tilerows"), candidate.knob("tilecolumns"))
+    shapes, choice = problems(found, structure), transform(found)
+    least = block.count if block.columns else min(block.count, *(tiles_of(shape, choice) for shape in shapes))
+    element, product = products(s, found.product, group, candidate.knob("rows"), target, least=least)
     s.compute_at(s.block(found.tiles.name), column_block)
-    for block in (s.block(found.tiles.name), product):
-        s.set_scope(block, "padded")
+    for padded in (s.block(found.tiles.name), product):
+        s.set_scope(padded, "padded")
     channels = input_transform(s, found, candidate, target)
     for stage in (found.upright, found.result):
         s.set_scope(s.block(stage.name), "local")
@@ -198,8 +202,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     s.unroll(q)
     s.vectorize(lane)
     few = (s.extent(group) or 0) < ENOUGH
-    shape = TileBlock(candidate.knob("tilerows"), candidate.knob("tilecolumns"))
-    count = min(times(problem, transform(found), shape) for problem in problems(found, structure))
+    count = min(times(shape, choice, block) for shape in shapes)
     share(s, row_block, column_block, (channels, element, panel) if few else (channels, group), count, target)
 
 
@@ -249,10 +252,18 @@ def constant_product(s: Schedule, block: BlockRef) -> None:
 
 
 def products(
-    s: Schedule, stage: Stage, group: LoopRef, rows: int, target: Target, *, by_parts: bool = True
+    s: Schedule,
+    stage: Stage,
+    group: LoopRef,
+    rows: int,
+    target: Target,
+    *,
+    by_parts: bool = True,
+    least: int | None = None,
 ) -> tuple[LoopRef, BlockRef]:
     """Register tiles of `rows` tiles x filters through the channels, part by part of them or all at once. Returns the
-    loop over the elements of a tile, and the block whose result the output's transform reads.
+    loop over the elements of a tile, and the block whose result the output's transform reads. `least`: so many of a
+    block's tiles there are on each of the maps that the layer is judged by; None: all of them.
 
     The stage's iterators are two of blocks of tiles, group of panels, elements of a tile (one or two), panel, tile,
     filter.
@@ -270,7 +281,8 @@ def products(
     (t, filters), (co, ci) = ([loop for it, loop in own if it.kind == k][-2:] for k in ("spatial", "reduce"))
     s.reorder(co, ci, t, filters)
     steps = body_steps(lanes, rows * (width // lanes))
-    while 4 * width * steps * rows >= MOST_LINES * target.caches.line * count and steps % 2 == 0:
+    sharing = max(min(least or count, count), rows)
+    while 4 * width * steps * rows >= MOST_LINES * target.caches.line * sharing and steps % 2 == 0:
         steps //= 2  # a tile's share of what so many steps read is more than a loop prefetches at once
     prefetching, channel = s.split(ci, factor=steps) if steps < lanes else (co, ci)
     s.annotate(channel, Unroll(steps))
@@ -278,7 +290,11 @@ def products(
         # The filters that come next, a share by each tile: prefetched by the first tiles alone they would come in a
         # burst that memory cannot keep up with, and then memory would idle. One tile alone reads a stream at an even
         # pace, which hardware follows better than a core can prefetch.
-        s.annotate(prefetching, Prefetch(buffer_names([weights.buffer]), 4 * blocks * lanes * width, rows=count))
+        # Where a small map has fewer tiles than a block, those are enough, and of larger maps each so many tiles
+        # prefetch them anew, which costs little: they are near by then.
+        strip = sharing if sharing < count else None
+        ahead = 4 * blocks * lanes * width
+        s.annotate(prefetching, Prefetch(buffer_names([weights.buffer]), ahead, rows=sharing, strip=strip))
     init = s.decompose_reduction(tile, co)
     for block in (tile, init, product):
         row, lane = s.loops(block)[-2:]

@@ -251,7 +251,7 @@ def block_cost(
     weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
     stream = weights / _bandwidth(weights, target, shape.cold(size, target))
     # With one register tile there is nobody to prefetch the next panel: the core waits for what hardware brings late.
-    waiting = stream if count <= most else 0.0
+    waiting = stream if count <= max(most, rows) else 0.0
     passes = ceil(panels / choice.panels)
     outputs = 4.0 * size * size * choice.panels * choice.width * count
     passing = tiles + outputs + weights / passes

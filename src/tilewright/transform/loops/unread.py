@@ -9,7 +9,8 @@
 A block past the end of what there is, as the last of a Winograd convolution's blocks of tiles, so costs what its tiles
 cost. Where each place is read only below a limit, a serial loop that has an outer part of the place in its hands, and
 stores nothing else, stops at the limit. Loops with no serial one in them, or with a condition around all that they do,
-stay as they are, and so do iterations that prefetch weights from memory together: fewer of them would prefetch less.
+stay as they are. So do, where sizes are known, iterations that prefetch weights from memory together: fewer of them
+would prefetch less.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def leave_out_unread(func: PrimFunc) -> PrimFunc:
     """The function without the iterations at the end of loops whose results are not read."""
     if not any(isinstance(s, If) for s in walk(func.body)):
         return func
-    body = _statement(func.body, {}, find(func.notes, ColdWeights) is not None)
+    body = _statement(func.body, {}, find(func.notes, ColdWeights) is not None and not func.symbols)
     return func if body is func.body else func.with_body(body)
 
 
