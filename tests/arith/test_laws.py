@@ -51,6 +51,16 @@ def test_simplify_keeps_the_value_and_bounds_contain_it(e: Expr, samples: list[d
 
 
 @SETTINGS
+@given(int_exprs(LEAVES, 3), st.lists(points(), min_size=4, max_size=8))
+def test_divisors_divide_the_value(e: Expr, samples: list[dict[Var, int]]) -> None:
+    an = Analyzer(EXTENTS)
+    divisor = an.form_divisor(an.form(e))
+    for values in samples:
+        value = int(evaluate(e, values))
+        assert value % divisor == 0 if divisor else value == 0
+
+
+@SETTINGS
 @given(st.tuples(*[st.integers(1, 12)] * 4), st.integers(-3, 3), st.lists(points(), min_size=4, max_size=8))
 def test_digits_of_sums_merge(sizes: tuple[int, ...], scale: int, samples: list[dict[Var, int]]) -> None:
     """Two digits of one number are one digit, whatever else each of them simplifies to by itself."""

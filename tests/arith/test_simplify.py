@@ -91,6 +91,11 @@ SIMPLIFIED: list[tuple[Expr, dict[Var, Expr], str]] = [
     (c(7) - i, {}, "7 - i"),
     (c(7) - i * 2, {}, "7 - i * 2"),
     (c(7) + i * 2 - j, {}, "i * 2 - j + 7"),
+    (x * m // 4, {}, "m // 4 * x"),
+    (minimum(m, 16) // 8 * 8, {}, "min(m, 16)"),
+    (maximum(m * 3, 28) // 4 * 4, {}, "max(m * 3, 28)"),
+    (select(p, m, 12) // 4 * 4, {}, "select(p, m, 12)"),
+    ((x * 8) % 12 // 4 * 4, {}, "x * 2 % 3 * 4"),
 ]
 
 
@@ -180,6 +185,8 @@ SYMBOLIC: list[tuple[Expr, dict[Var, Expr], tuple[str, str] | None]] = [
     (u + 1.0, {}, None),
     (x - k, {j: (n + 3) // 4, k: minimum(c(4), n - j * 4)}, ("x - min(n, 4) + 1", "x")),
     (x + k, {j: (n + 3) // 4, k: minimum(c(4), n - j * 4)}, ("x", "min(n, 4) + x - 1")),
+    (x + i * n, {i: m}, ("x", "m * n + x - n")),
+    (x - i * n, {i: m}, ("n - m * n + x", "x")),
     (x - i * i, {i: c(4)}, None),
     (i * i * j, {i: j, j: c(3)}, None),
 ]
@@ -193,6 +200,39 @@ def test_symbolic_bounds(e: Expr, extents: dict[Var, Expr], ends: tuple[str, str
     else:
         assert found is not None
         assert (str(found[0]), str(found[1])) == ends
+
+
+@pytest.mark.parametrize(
+    ("e", "divisor"),
+    [
+        (m, 8),
+        (m * x, 8),
+        (m * m, 64),
+        (m * 2 + 4, 4),
+        (minimum(m, x), 1),
+        (maximum(m, x * 6), 2),
+        (minimum(x * 6, m), 2),
+        (select(p, m, x * 4), 4),
+        (select(p, x * 4, m), 4),
+        (select(p, x, m), 1),
+        (m % 12, 4),
+        (x % 6, 1),
+        (m // 4, 2),
+        (m // 3, 1),
+        (m // x, 1),
+        (m % n, 1),
+        (-m, 8),
+        (c(-6), 6),
+        (c(0), 0),
+    ],
+    ids=str,
+)
+def test_divisors(e: Expr, divisor: int) -> None:
+    """The largest that is known; an extent's variable is any number, whatever the symbol's multiple was."""
+    an = Analyzer()
+    assert an.form_divisor(an.form(e)) == divisor
+    loop = Analyzer({m: c(9)})
+    assert loop.form_divisor(loop.form(m)) == 1
 
 
 def test_linear() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import pytest
@@ -58,3 +60,71 @@ def test_loops_of_one_step_hide_nothing() -> None:
     extents = {F: const(8), panel: const(1), T: const(2), R: const(2)}
     assert injective([index], F, extents)
     assert not injective([index], F, {**extents, panel: const(2)})
+
+
+def linear_index(rng: random.Random) -> tuple[Expr, Callable[[Sequence[int]], int]]:
+    """An index over the three loops, as an expression and as a function of numbers."""
+    factors = [rng.choice([0, 1, 1, 2, 3, 4, 6, -1]) for _ in range(3)]
+    offset, divisor = rng.randrange(3), rng.choice([2, 3, 4])
+    whole: Expr = const(offset)
+    for v, c in zip((F, T, R), factors, strict=True):
+        whole = whole + v * c
+
+    def number(point: Sequence[int]) -> int:
+        return offset + sum(c * x for c, x in zip(factors, point, strict=True))
+
+    match rng.randrange(4):
+        case 0:
+            return whole // divisor, lambda p: number(p) // divisor
+        case 1:
+            return whole % divisor, lambda p: number(p) % divisor
+    return whole, number
+
+
+def test_what_is_said_to_be_injective_is() -> None:
+    """Random indices under random conditions against all points of the loops."""
+    said = 0
+    for seed in range(400):
+        rng = random.Random(seed)
+        sizes = [rng.choice([1, 2, 3, 4]) for _ in range(3)]
+        extents = {v: const(n) for v, n in zip((F, T, R), sizes, strict=True)}
+        indices = [linear_index(rng) for _ in range(rng.choice([1, 2, 2, 3]))]
+        limit = rng.choice([None, 2, 4, 5])
+        within = T * 2 + R
+        conditions = [] if limit is None else [within < limit]
+        found = injective([e for e, _ in indices], F, extents, conditions)
+        seen: dict[tuple[int, ...], int] = {}
+        for point in product(*map(range, sizes)):
+            if limit is None or 2 * point[1] + point[2] < limit:
+                first = seen.setdefault(tuple(f(point) for _, f in indices), point[0])
+                assert not found or first == point[0], (seed, [str(e) for e, _ in indices], sizes, limit)
+        said += found
+    assert said > 100
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_digits_are_injective(seed: int) -> None:
+    """Each loop steps further than all smaller ones reach: in any order, with gaps, and in two parts of the sum. With
+    one step less it may meet itself, unless nothing smaller moves."""
+    rng = random.Random(seed)
+    order = rng.sample((F, T, R), 3)
+    extents = {v: const(rng.choice([2, 3, 4])) for v in order}
+    reach, total, steps = rng.randrange(3), const(5), dict[Var, int]()
+    for v in order:
+        steps[v] = reach + 1 + rng.randrange(2)
+        total = total + v * steps[v]
+        reach += steps[v] * ((as_int(extents[v]) or 0) - 1)
+    width = rng.choice([2, 3, 7])
+    for v in order:
+        assert injective([total], v, extents)
+        assert injective([total // width, total % width], v, extents)
+        assert not injective([total - v * steps[v]], v, extents)
+        assert not injective([], v, extents)
+
+
+def test_symbolic_strides() -> None:
+    n = Var("n", lo=1)
+    assert injective([F * n + T], F, {F: const(4), T: n})
+    assert not injective([F * n + T], F, {F: const(4), T: n + 1})
+    assert injective([F * 8 + n], F, {F: const(4)}) and not injective([n * 8], F, {F: const(4)})
+    assert injective([F * n + T], F, {F: const(4)})  # what is fixed does not move
