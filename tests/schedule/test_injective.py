@@ -99,7 +99,7 @@ def test_what_is_said_to_be_injective_is() -> None:
                 first = seen.setdefault(tuple(f(point) for _, f in indices), point[0])
                 assert not found or first == point[0], (seed, [str(e) for e, _ in indices], sizes, limit)
         said += found
-    assert said > 100
+    assert said > 60
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -9,10 +9,10 @@ import time
 import pytest
 
 from tests.live.transport.lab import SECRET, Proxy, fetch, impostor, seen, serving, source, until
-from tilewright.live.transport.address import Address, is_loopback, parse_address
+from tilewright.live.transport.address import Address, is_loopback, parse_address, peer_text
 from tilewright.live.transport.client import TcpSource
 from tilewright.live.transport.server import Server
-from tilewright.live.transport.session import MAGIC
+from tilewright.live.transport.session import MAGIC, check_name, printable, secret_bytes
 from tilewright.live.transport.wire import HostileError, LostError, RefusedError
 from tilewright.support.errors import TransportError
 
@@ -184,6 +184,22 @@ def test_addresses() -> None:
     assert [is_loopback(h) for h in ("127.0.0.1", "::1", "localhost", "10.0.0.1", "::", "learner")] == [
         True, True, True, False, False, False,
     ]  # fmt: skip
+
+
+def test_texts_of_peers_and_of_what_they_say() -> None:
+    """In one line of a log, whatever they are."""
+    assert [peer_text(a) for a in (("10.0.0.7", 5), ("::1", 5, 0, 0), "", "/tmp/x", b"")] == [
+        "10.0.0.7:5", "[::1]:5", "(local socket)", "/tmp/x", "b''",
+    ]  # fmt: skip
+    assert printable(b"a\nb\x00c\xff") == "a?b?c\ufffd" and printable(b"x" * 900) == "x" * 200
+    assert printable("é".encode() * 300, 3) == "é" * 3
+    assert secret_bytes(None) is None and len(secret_bytes("s" * 16) or b"") == 64
+    assert secret_bytes("s" * 16) == secret_bytes(b"s" * 16) != secret_bytes("s" * 17)
+    for name in ("a", "_", "9.b-c", "x" * 128):
+        assert check_name(name) == name
+    for name in ("", ".a", "-a", "a/b", "a b", "a\n", "x" * 129, 3):
+        with pytest.raises(TransportError, match="bad name"):
+            check_name(name)  # type: ignore[arg-type]
 
 
 def test_open_to_the_network_only_when_told() -> None:

@@ -147,8 +147,10 @@ class Body:
 
     def compute(self, e: Expr) -> str:
         match e:
-            case Var():
-                return self.variables[e] if e in self.variables else self.w.symbols[e]
+            case Var() if e in self.variables:
+                return self.variables[e]
+            case Var() if e in self.w.symbols:
+                return self.w.symbols[e]
             case Const(number):
                 return self.number(number, e.dtype)
             case Load(tensor, indices):

@@ -118,7 +118,7 @@ class Writer:
         match e:
             case Const(value):
                 return self.constant(value, i32)
-            case Var():
+            case Var() if e in self.symbols:
                 return self.symbols[e]
             case Op(name, args) if name in _SIZES:
                 return self.op(_SIZES[name], [self.size(a) for a in args], i32, ())

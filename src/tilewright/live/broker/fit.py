@@ -94,7 +94,8 @@ def _agree(a: Array, b: Array) -> bool:
     a, b = a.astype(np.float64), b.astype(np.float64)
     finite = np.isfinite(a) & np.isfinite(b)
     scale = float(np.abs(a[finite]).max(initial=0.0))
-    near = np.abs(a - b) <= _TOLERANCE * scale
+    with np.errstate(invalid="ignore"):  # infinities, which have no difference
+        near = np.abs(a - b) <= _TOLERANCE * scale
     return bool(np.all(near | (a == b) | (np.isnan(a) & np.isnan(b))))
 
 
