@@ -146,3 +146,28 @@ def test_vectors_end_where_blocks_of_a_panel_do() -> None:
     assert panel.touched({column: 32}, 64) == 32 * 4
     found = [t for t in tilings(anchor, loads, 16, Target.parse("znver4")) if anchor.block.iters[t.lane].var is column]
     assert found and {t.vectors for t in found} == {1, 2}
+
+
+def test_functions_without_a_tile_keep_their_plans_where_sketches_stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of a 3 x 3 result fills half a vector."""
+    text, shapes = "C[m, n] +! A[m, k] * B[n, k]", [(3, 4), (3, 4)]
+    func, target = function(text, shapes), Target.parse("x86-64-v4")
+    usual = [c.label for c in plans.candidates(analyse(func), target)]
+    monkeypatch.setenv("TILEWRIGHT_SKETCHES", "alone")
+    assert usual and [c.label for c in plans.candidates(analyse(func), target)] == usual
+
+
+def test_what_lies_apart_along_the_lanes_is_no_tile_of_columns() -> None:
+    """Weights of each pixel are gathered: a column of them at a time, and more cycles than a load of each vector."""
+    text = "Y[o, h, w] +! X[c, h + r, w + s] * W[{}, c, r, s]"
+    target = Target.parse("x86-64-v4")
+    found = {}
+    for order, sizes in (("h, w, o", (20, 24, 12)), ("o, h, w", (12, 20, 24))):
+        # With the taps behind, the lanes of weights lie apart; two of them in front of the pixel, they do not.
+        apart = order == "h, w, o"
+        index = text.format(order) if apart else "Y[o, h, w] +! X[c, h + r, w + s] * W[c, r, s, o, h, w]"
+        shape = (*sizes, 8, 3, 3) if apart else (8, 3, 3, *sizes)
+        choices = plans.candidates(analyse(function(index, [(8, 22, 26), shape])), target)
+        found[apart] = [c for c in choices if c.plan == "depthwise"]
+    assert [c.knobs for c in found[True]] == [(("columns", 1),)] and len(found[False]) == 8
+    assert found[True][0].cycles > 2 * max(c.cycles for c in found[False])

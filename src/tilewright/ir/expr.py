@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
@@ -319,8 +319,18 @@ class Buffer:
 
 def const(value: Number | np.generic[Any], dtype: DType | None = None) -> Const:
     """A literal; without `dtype` ints become i64, floats f32, bools bool. Integers wrap into `dtype`'s range."""
-    if type(value) is int and (dtype is None or dtype is i64) and -SMALL <= value <= SMALL:
+    if type(value) is int and (dtype is None or dtype is i64):
         return _index(value)
+    return _literal(value, dtype)
+
+
+@lru_cache(maxsize=4096)
+def _index(value: int) -> Const:
+    """A literal as sizes and indices have it: most are, and the same few."""
+    return _literal(value, i64)
+
+
+def _literal(value: Number | np.generic[Any], dtype: DType | None) -> Const:
     if isinstance(value, np.generic):
         value = _plain_number(value)
     if dtype is None:
@@ -330,15 +340,6 @@ def const(value: Number | np.generic[Any], dtype: DType | None = None) -> Const:
         if dtype.kind == "int" and value >> (dtype.bits - 1):
             value -= 1 << dtype.bits
     return Const(value, dtype)
-
-
-SMALL = 1 << 12
-"""The largest integers that are kept for good, as most literals are among them."""
-
-
-@cache
-def _index(value: int) -> Const:
-    return Const(value, i64)
 
 
 def _plain_number(value: np.generic[Any]) -> Number:

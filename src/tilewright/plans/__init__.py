@@ -208,7 +208,13 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     """The settings of all plans that fit, the best estimate first."""
     if unscheduled.PLAN.fits(structure, target):
         return [replace(c, plan=unscheduled.PLAN.name) for c in unscheduled.PLAN.candidates(structure, target)]
-    fitting = _offered([p for p in extended(PLANS) if p.fits(structure, target)])
+    fitting = [p for p in extended(PLANS) if p.fits(structure, target)]
+    # Sketches that are asked for alone may have no tile for a function.
+    return _ranked(_offered(fitting), structure, target) or _ranked(fitting, structure, target)
+
+
+def _ranked(fitting: list[Plan], structure: Structure, target: Target) -> list[Candidate]:
+    """The settings of these plans, the best estimate first."""
     refined = {name for p in fitting for name in p.refines}
     fitting.sort(key=lambda p: p.name in refined)
     ranked = [(p.name in refined, replace(c, plan=p.name)) for p in fitting for c in p.candidates(structure, target)]

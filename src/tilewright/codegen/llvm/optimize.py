@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import llvmlite.binding as llvm
@@ -23,7 +24,7 @@ def _optimized(
 ) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
     scatters = "llvm.masked.scatter" in text
     features = ",".join(filter(None, (target.llvm_features, "" if scatters else target.isa.tuning)))
-    machine = machine_for(target.triple, cpu=target.cpu, features=features, opt=opt, every_target=True)
+    machine = _machine(target.triple, target.cpu, features, opt)
     context = llvm.create_context()
     module = parsed(text, target.triple, machine, "generated code", context)
     options = llvm.create_pipeline_tuning_options(speed_level=opt)
@@ -39,6 +40,20 @@ def _optimized(
     else:
         builder.getModulePassManager().run(module, builder)
     return module, machine
+
+
+_kept = threading.local()
+
+
+def _machine(triple: str, cpu: str, features: str, opt: int) -> llvm.TargetMachine:
+    """LLVM's code generator. A thread keeps the last one: making it and its tables takes a third of what a small kernel
+    takes, and a compile asks for the same one each time."""
+    about = (triple, cpu, features, opt)
+    if getattr(_kept, "about", None) != about:
+        _kept.machine = machine_for(triple, cpu=cpu, features=features, opt=opt, every_target=True)
+        _kept.about = about
+    machine: llvm.TargetMachine = _kept.machine
+    return machine
 
 
 def _run_few_passes(module: llvm.ModuleRef, builder: llvm.PassBuilder, unroll: bool) -> None:

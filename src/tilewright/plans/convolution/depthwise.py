@@ -21,6 +21,7 @@ from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import Cost, around, number, roofline
+from tilewright.plans.rows.estimate import loads_of, scattered
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
@@ -61,10 +62,15 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     lines *= ceil(number(anchor.spatial[-1].extent) / lanes_of(anchor, target)) * number(anchor.spatial[-2].extent)
     inside = lines * share_inside(anchor)
     rest, found = around(structure, anchor, target), []
-    for columns in range(1, MAX_COLUMNS + 1):
+    # Elements that lie apart: nothing of them is shared by a tile, which would only read from more places at once.
+    apart = sum(scattered(load, anchor) for load in loads_of(anchor))
+    points = prod(number(it.extent) for it in anchor.block.iters)
+    gathers = apart * points * target.costs.arithmetic.gathered
+    for columns in range(1, 2 if apart else MAX_COLUMNS + 1):
         if width is None or columns <= width:
             each = cycles(anchor, columns, width or 28, target) / (width or 28)
-            own = Cost(compute=each * inside * FMAS / target.fma_per_cycle, memory=roofline(structure, target).memory)
+            compute = each * inside * FMAS / target.fma_per_cycle + gathers
+            own = Cost(compute=compute, memory=roofline(structure, target).memory)
             found.append(Candidate((("columns", columns),), own + rest))
     return sorted(found, key=lambda c: c.cycles)
 

@@ -28,10 +28,12 @@ class Access:
     mentioned: frozenset[Var]
     blocks: Mapping[Var, int] = field(default_factory=dict)
     _spans: tuple[_Span, ...] = field(init=False, repr=False, compare=False)
+    _strides: Mapping[Var, int | None] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         dimensions = zip(self.load.indices, self.moves, self.buffer.shape, strict=True)
         object.__setattr__(self, "_spans", tuple(_span(*dimension) for dimension in dimensions))
+        object.__setattr__(self, "_strides", {v: self._stride(v) for v in self.mentioned})
 
     @property
     def buffer(self) -> Buffer:
@@ -48,8 +50,9 @@ class Access:
     def stride(self, var: Var) -> int | None:
         """By how many elements of memory `var` moves the load, inside of a block where it is cut into blocks; None if
         that is not constant."""
-        if var not in self.mentioned:
-            return 0
+        return self._strides.get(var, 0)
+
+    def _stride(self, var: Var) -> int | None:
         total, size = 0, 1
         for k in reversed(range(len(self.moves))):
             move = self.moves[k]
@@ -71,11 +74,13 @@ class Access:
     def touched(self, extents: Mapping[Var, int], line: int) -> float:
         """Bytes of the buffer that iterations of these extents touch, in whole lines of cache. An index that does not
         move evenly takes as many values as the iterators that it mentions, at most."""
-        spans = [span.values(extents) for span in self._spans]
-        if not spans:
-            return float(self.itemsize)
-        last = spans[-1] * self.itemsize
-        return prod(spans[:-1]) * float(-(-last // line) * line)
+        size = self.buffer.dtype.itemsize
+        values = 1
+        for span in self._spans[:-1]:
+            values *= span.values(extents)
+        for span in self._spans[-1:]:
+            return values * float(-(-span.values(extents) * size // line) * line)
+        return float(size)
 
 
 @dataclass(frozen=True, slots=True)

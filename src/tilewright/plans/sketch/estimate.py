@@ -8,7 +8,8 @@ its data still there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import ceil, log2, prod
 
 from tilewright.ir.expr import Var
@@ -32,42 +33,87 @@ FOLD = 1.0
 """Operations that halve a vector of partial results: one brings the halves together, one combines them."""
 
 
-def estimate(stage: Stage, loads: Sequence[Access], tiling: Tiling, lanes: int, target: Target) -> Cost:
-    """What the reduction takes with this sketch."""
-    iters = stage.block.iters
-    read = transposed(stage, loads, tiling)
-    extents = {it.var: number(it.extent) for it in iters}
-    rows = {iters[k].var: n for k, n in tiling.rows}
-    lane = iters[tiling.lane].var
-    reduced = iters[tiling.lane].kind == "reduce"
-    # Loops with tails: a last tile has as many rows as are left, a last vector counts whole.
-    vectors = ceil(extents[lane] / lanes)
-    tiles = ceil(vectors / tiling.vectors)
-    outer = prod(extents[it.var] for it in stage.spatial if it.var is not lane and it.var not in rows)
-    depth = prod(extents[it.var] for it in stage.reduce if it.var is not lane)
-    row_tiles = prod(ceil(extents[v] / n) for v, n in rows.items())
-    row_points = prod(extents[v] for v in rows)
-    steps = outer * depth * tiles * row_tiles
-    arithmetic = _operations(stage, target) * outer * depth * vectors * row_points / target.fma_per_cycle
-    latency = steps * target.costs.arithmetic.fma_latency
-    each = vectors / tiles
-    varying = [a for a in read if _varies(a, stage)]
-    loaded = steps * sum(_loaded(a, lane, rows, each) for a in varying)
-    gathered = steps * lanes * sum(_gathered(a, lane, rows, each) for a in varying) * target.costs.arithmetic.gathered
-    size = max(4, stage.writes[0].dtype.itemsize)
-    results = outer * row_points
-    folds = results * FOLD * log2(lanes) if reduced else 0.0
-    begun = outer * row_tiles * (1 if reduced else tiles) * target.costs.arithmetic.tile_overhead
-    stored = results * (1 if reduced else vectors) * lanes * size
-    overhead = begun + folds
-    inner = Cost(
-        max(arithmetic, latency) + gathered,
-        load_cycles(loaded * lanes * size, target),
-        store_cycles(stored, target),
-        traffic(stage, read, tiling, lanes, target),
-        overhead,
-    )
-    return inner if not tiling.packed else inner + packing([loads[k] for k in tiling.packed], target)
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A load as tiles read it, transposed or not: how far the vectors' iterator moves it, and whether it is another one
+    in each step of the reduction."""
+
+    access: Access
+    stride: int | None
+    varies: bool
+    line: int
+    _touched: dict[tuple[int, ...], float] = field(default_factory=dict, repr=False, compare=False)
+
+    def touched(self, extents: Mapping[Var, int]) -> float:
+        """Bytes that iterations of these extents touch, in whole lines of cache."""
+        these = tuple([extents[v] for v in self.access.mentioned])
+        found = self._touched.get(these)
+        if found is None:
+            found = self._touched[these] = self.access.touched(extents, self.line)
+        return found
+
+
+class Estimator:
+    """What the sketches of one reduction take. What many of them share is found once: there are hundreds."""
+
+    def __init__(self, stage: Stage, loads: Sequence[Access], lanes: int, target: Target) -> None:
+        self.stage, self.loads, self.lanes, self.target = stage, loads, lanes, target
+        self.extents = {it.var: number(it.extent) for it in stage.block.iters}
+        self.operations = _operations(stage, target)
+        self._readings: dict[tuple[int, tuple[int, ...]], tuple[Reading, ...]] = {}
+        self._packings: dict[tuple[int, ...], Cost] = {}
+
+    def readings(self, tiling: Tiling) -> tuple[Reading, ...]:
+        """The loads as the tiles of a sketch read them."""
+        known = self._readings.get((tiling.lane, tiling.packed))
+        if known is None:
+            lane = self.stage.block.iters[tiling.lane].var
+            read = transposed(self.stage, self.loads, tiling)
+            line = self.target.caches.line
+            known = tuple(Reading(a, a.stride(lane), _varies(a, self.stage), line) for a in read)
+            self._readings[tiling.lane, tiling.packed] = known
+        return known
+
+    def estimate(self, tiling: Tiling) -> Cost:
+        """What the reduction takes with this sketch."""
+        stage, target, lanes, extents = self.stage, self.target, self.lanes, self.extents
+        iters = stage.block.iters
+        read = self.readings(tiling)
+        rows = {iters[k].var: n for k, n in tiling.rows}
+        lane = iters[tiling.lane].var
+        reduced = iters[tiling.lane].kind == "reduce"
+        # Loops with tails: a last tile has as many rows as are left, a last vector counts whole.
+        vectors = ceil(extents[lane] / lanes)
+        tiles = ceil(vectors / tiling.vectors)
+        outer = prod(extents[it.var] for it in stage.spatial if it.var is not lane and it.var not in rows)
+        depth = prod(extents[it.var] for it in stage.reduce if it.var is not lane)
+        row_tiles = prod(ceil(extents[v] / n) for v, n in rows.items())
+        row_points = prod(extents[v] for v in rows)
+        steps = outer * depth * tiles * row_tiles
+        arithmetic = self.operations * outer * depth * vectors * row_points / target.fma_per_cycle
+        latency = steps * target.costs.arithmetic.fma_latency
+        loaded, gathered = _loaded(read, rows, vectors / tiles)
+        apart = steps * lanes * gathered * target.costs.arithmetic.gathered
+        size = max(4, stage.writes[0].dtype.itemsize)
+        results = outer * row_points
+        folds = results * FOLD * log2(lanes) if reduced else 0.0
+        begun = outer * row_tiles * (1 if reduced else tiles) * target.costs.arithmetic.tile_overhead
+        stored = results * (1 if reduced else vectors) * lanes * size
+        inner = Cost(
+            max(arithmetic, latency) + apart,
+            load_cycles(steps * loaded * lanes * size, target),
+            store_cycles(stored, target),
+            traffic(stage, read, tiling, lanes, target),
+            begun + folds,
+        )
+        return inner if not tiling.packed else inner + self.packing(tiling.packed)
+
+    def packing(self, packed: tuple[int, ...]) -> Cost:
+        """What the transpositions of these loads take."""
+        known = self._packings.get(packed)
+        if known is None:
+            known = self._packings[packed] = packing([self.loads[k] for k in packed], self.target)
+        return known
 
 
 def _operations(stage: Stage, target: Target) -> float:
@@ -86,20 +132,20 @@ def _varies(access: Access, stage: Stage) -> bool:
     return any(access.uses(it.var) for it in stage.reduce)
 
 
-def _loaded(access: Access, lane: Var, rows: dict[Var, int], vectors: float) -> float:
-    """Vectors that a step of a tile loads."""
-    own = prod(n for v, n in rows.items() if access.uses(v))
-    stride = access.stride(lane)
-    if stride == 0:
-        return own
-    return own * vectors if stride in (1, -1) else 0.0
-
-
-def _gathered(access: Access, lane: Var, rows: dict[Var, int], vectors: float) -> float:
-    """A step's loads that lie across the vectors, for each lane."""
-    if access.stride(lane) in (0, 1, -1):
-        return 0.0
-    return vectors * prod(n for v, n in rows.items() if access.uses(v))
+def _loaded(read: Sequence[Reading], rows: Mapping[Var, int], vectors: float) -> tuple[float, float]:
+    """Vectors that a step of a tile loads, and those whose elements are loaded one by one."""
+    whole = apart = 0.0
+    for r in read:
+        if not r.varies:
+            continue
+        own = prod(n for v, n in rows.items() if r.access.uses(v))
+        if r.stride == 0:
+            whole += own
+        elif r.stride in (1, -1):
+            whole += own * vectors
+        else:
+            apart += vectors * own
+    return whole, apart
 
 
 def packing(transposed: Sequence[Access], target: Target) -> Cost:
@@ -113,26 +159,29 @@ def packing(transposed: Sequence[Access], target: Target) -> Cost:
     return total
 
 
-def traffic(stage: Stage, loads: Sequence[Access], tiling: Tiling, lanes: int, target: Target) -> float:
+def traffic(stage: Stage, read: Sequence[Reading], tiling: Tiling, lanes: int, target: Target) -> float:
     """Cycles in which data come into the first level of cache and those behind it."""
     order = loop_order(stage, tiling, lanes)
     sizes = (target.l1, target.l2, target.l3)
     rates = (target.l2_bandwidth, target.l3_bandwidth, target.memory_bandwidth)
     kept = target.costs.traffic
     shares = (kept.kept_l1, kept.kept_l2, kept.kept_l3)
-    # Bytes of each load that the loops from one of them on touch, the innermost ones' last.
-    touched = [
-        [a.touched(inside, target.caches.line) for a in loads]
-        for inside in (_inside(order, k) for k in range(len(order) + 1))
-    ]
-    whole = [sum(each) for each in touched]
+    touched: list[list[float]] = []
+
+    def whole(k: int) -> float:
+        """Bytes that the loops from `k` on touch, the innermost ones' last; of each load in `touched`."""
+        while len(touched) <= k:
+            inside = _inside(order, len(touched))
+            touched.append([r.touched(inside) for r in read])
+        return sum(touched[k])
+
     total = 0.0
     for size, share, rate in zip(sizes, shares, rates, strict=True):
-        if whole[0] <= share * size:
+        if whole(0) <= share * size:
             break
-        first = next((k for k, nbytes in enumerate(whole) if nbytes <= share * size), len(order))
+        first = next((k for k in range(len(order) + 1) if whole(k) <= share * size), len(order))
         around = order[:first]
-        total += sum(touched[first][k] * _times(a, around) for k, a in enumerate(loads)) / rate
+        total += sum(touched[first][k] * _times(r.access, around) for k, r in enumerate(read)) / rate
     return total
 
 
@@ -167,4 +216,4 @@ def _times(access: Access, around: Sequence[tuple[Var, int, int]]) -> int:
     return prod(times for _, times, _ in around[: used[-1] + 1]) if used else 1
 
 
-__all__ = ["estimate"]
+__all__ = ["Estimator"]

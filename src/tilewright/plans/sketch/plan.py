@@ -28,7 +28,7 @@ from tilewright.plans.idioms.panels import unroll_tile
 from tilewright.plans.idioms.transposes import tile_axes, transpose_tiles
 from tilewright.plans.matmul.tiles import unrolled_steps
 from tilewright.plans.sketch.access import Access, accesses
-from tilewright.plans.sketch.estimate import estimate
+from tilewright.plans.sketch.estimate import Estimator
 from tilewright.plans.sketch.tiling import Tiling, packed_order, tiling_of, tilings
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.recording import BlockRef, LoopRef
@@ -84,7 +84,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     assert anchor is not None
     loads, lanes = accesses(anchor), lanes_of(anchor, target)
     other = around(structure, anchor, target)
-    found = [(t, estimate(anchor, loads, t, lanes, target) + other) for t in tilings(anchor, loads, lanes, target)]
+    judge = Estimator(anchor, loads, lanes, target)
+    found = [(t, judge.estimate(t) + other) for t in tilings(anchor, loads, lanes, target)]
     found.sort(key=lambda pair: pair[1].cycles)
     kinds: dict[object, int] = {}
     kept = []

@@ -205,6 +205,8 @@ class _Assigner:
 
     def shifts(self, call: KernelCall) -> tuple[Work, ...]:
         """How many bytes behind their slots the call's arguments begin; nothing if none does."""
+        if self.where.keys().isdisjoint(call.args):
+            return ()
         found = [simplify(self.place(v).offset * v.dtype.itemsize) for v in call.args]
         found += [const(0)] * len(call.code.workspaces)
         return () if all(is_const(e, 0) for e in found) else tuple(self.polynomial(e) for e in found)
