@@ -88,3 +88,9 @@ def test_a_known_result_says_so(cli: Cli, layer: Path, asked: dict[str, Any]) ->
 )
 def test_settings_are_shown_by_what_differs(untuned: str, tuned: str, expected: tuple[str, ...]) -> None:
     assert differences(untuned, tuned) == expected
+
+
+def test_verify_is_asked_for_and_says_when_there_is_nothing(cli: Cli, layer: Path, asked: dict[str, Any]) -> None:
+    asked["result"] = replace(TUNED, rows=(), settings={})
+    code, text, _ = cli("tune", layer, "--verify")
+    assert code == 0 and asked["verify"] and "no record of another compiler is about a decision of this model" in text

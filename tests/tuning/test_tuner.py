@@ -14,8 +14,10 @@ import pytest
 import tilewright as tw
 from tests.transform.graph.graphs import tensor
 from tilewright import ops
+from tilewright.identity import code_version
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.plans.framework.decisions import Scheduled, deciding, forcing
+from tilewright.records.record import Record
 from tilewright.records.store import Store
 from tilewright.support.errors import Error
 from tilewright.targets.target import Target
@@ -278,6 +280,60 @@ def test_what_records_settle_is_verified_and_not_searched(tmp_path: Path, monkey
     assert second.settings == first.settings and second.timed == len(first.settings)
     third = tune(policy=Policy(most=5, first=2), fresh=True)
     assert len(made[2].asked) > len(made[1].asked) and third.timed > 0
+
+
+def test_verify_races_what_other_compilers_recommend_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands becomes a record of this compiler; of the rest one says that the estimates' setting is better."""
+    untuned = preferred()
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    races: list[MadeUp] = []
+
+    class Judged(MadeUp):
+        def judged_by(self, _exact: Built, _untuned: Built) -> Judged:
+            races.append(self)
+            return self
+
+    def tune(slowness: Slowness, folder: str, **options: Any) -> Tuned:
+        monkeypatch.setattr(entry, "Processes", lambda *_: Judged(slowness))
+        return entry.tune(model(), target="x86-64-v3", store=tmp_path / folder, policy=FEW, **options)
+
+    def old(folder: str) -> dict[str, Record]:
+        """What was found before, as if by another compiler."""
+        store = Store(tmp_path / folder)
+        for record in Store(tmp_path / "found").records():
+            store.put(replace(record, made=replace(record.made, compiler="0" * 32)))
+        return {r.decision: r for r in store.records() if r.setting != r.untuned}
+
+    def now(folder: str) -> dict[str, Record]:
+        return {r.decision: r for r in Store(tmp_path / folder).records() if r.made.compiler == code_version()}
+
+    first = tune(lambda label: 1.0 if label in untuned else 0.8, "found")
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "later"))  # another journal
+    before = old("stands")
+    stands = tune(lambda label: 1.0 if label in untuned else 0.8, "stands", verify=True)
+    assert stands.settings == first.settings == {name: r.setting for name, r in before.items()}
+    assert {name for asked in races[-1].asked for name in asked} == before.keys() == now("stands").keys()
+    assert all(r.setting == before[name].setting and r.gain.low > 1.0 for name, r in now("stands").items())
+    asked = len(races[-1].asked)
+    again = tune(lambda _label: 1.0, "stands", verify=True)
+    assert again.rows == () and races[-1].asked == [] and asked > 0, "this compiler's records need no race"
+
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "latest"))
+    old("falls")
+    falls = tune(lambda label: 1.0 if label in untuned else 1.2, "falls", verify=True)
+    # Kernels of the layouts that fell do not come up any more.
+    assert (
+        falls.settings == {} and now("falls").keys() == {name for name in before if name.startswith("panels")} != set()
+    )
+    assert all(r.setting == r.untuned == before[name].untuned for name, r in now("falls").items())
+    machine = Target.on_host("x86-64-v3", "target")
+    program = tw.compile_program(model(), target=machine, records=tmp_path / "falls")
+    taken = {u.decision: u.setting for u in program.manifest.records if u.decision in now("falls")}
+    assert taken == {name: before[name].untuned for name in now("falls")}
+    searched = tune(lambda label: 1.0 if label in untuned else 0.8, "falls", fresh=False)
+    assert searched.timed > 0, "that a record fell does not say that nothing is better"
 
 
 def test_parts_of_programs() -> None:

@@ -48,16 +48,21 @@ def tune(
         Path | None, typer.Option("--records", metavar="FOLDER", help="Where records go. [default: the user's]")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Time again what records settle.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Search nothing: race again what records of other compilers recommend.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Time other tiles, layouts and algorithms than the estimates' and keep those that verifiably win.
 
     Nothing else should run on the machine meanwhile. A run that is stopped with Ctrl-C keeps what it has verified, and
-    the next one goes on from there. With `--json` there is a line for each step of the progress, the result last.
+    the next one goes on from there. After an upgrade `--verify` says of each record that this model uses whether it
+    still stands, and searches nothing. With `--json` there is a line for each step of the progress, the result last.
 
     ```
     tilewright tune policy.onnx --dim batch=1
     tilewright tune resnet50.onnx --threads 2 --seconds 300
+    tilewright tune policy.onnx --verify
     ```
     """
     from tilewright.tuning.entry import tune as run
@@ -74,13 +79,14 @@ def tune(
             target=on_host(target),
             store=records,
             fresh=fresh,
+            verify=verify,
             announce=announce,
             **accuracy(precision, fast),
         )
     if json:
         print_line(tuned.to_dict())
     else:
-        _print(tuned, count)
+        _print(tuned, count, verify)
     if tuned.interrupted:
         raise typer.Exit(Exit.INTERRUPTED)
 
@@ -115,7 +121,10 @@ def progress_line(p: Progress) -> dict[str, Any]:
     return {"level": p.level, "done": p.done, "of": p.total, "seconds_left": left, "gain": p.gain, "next": p.next}
 
 
-def _print(tuned: Tuned, threads: int) -> None:
+def _print(tuned: Tuned, threads: int, verify: bool = False) -> None:
+    if verify and not tuned.rows:
+        out.print("no record of another compiler is about a decision of this model")
+        return
     rows = []
     for row in sorted(tuned.rows, key=lambda r: -r.share):
         tried = sum(row.outcomes.values())

@@ -240,9 +240,11 @@ def from_bytes(content: bytes) -> Record:
     return found
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True, ensure_ascii=True, allow_nan=False)
+
+
 def _canonical(data: Any) -> bytes:
-    text = json.dumps(data, separators=(",", ":"), sort_keys=True, ensure_ascii=True, allow_nan=False)
-    return f"{text}\n".encode("ascii")
+    return f"{_ENCODER.encode(data)}\n".encode("ascii")
 
 
 def content_digest(content: bytes) -> str:

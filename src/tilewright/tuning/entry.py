@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tilewright.records.places import user_store
+from tilewright.records.places import stores, user_store
 from tilewright.records.store import Store
 from tilewright.runtime.examples import random_inputs
 from tilewright.runtime.program import Program
 from tilewright.support.errors import Error
 from tilewright.targets.target import Target
 from tilewright.tuning.journal import Journal
-from tilewright.tuning.keep import Memory
+from tilewright.tuning.keep import Memory, Unverified
 from tilewright.tuning.programs import Maker
 from tilewright.tuning.result import Progress, Tuned
 from tilewright.tuning.search import Policy
@@ -38,6 +38,7 @@ def tune(
     inputs: Mapping[str, Any] | None = None,
     policy: Policy | None = None,
     fresh: bool = False,
+    verify: bool = False,
     announce: Callable[[Progress], None] = lambda _progress: None,
     **options: Any,
 ) -> Tuned:
@@ -50,6 +51,9 @@ def tune(
         inputs: arrays of the call that is timed, by name; random ones, with symbols at 1, where they are left out.
         policy: how far the search goes.
         fresh: time again what records settle.
+        verify: search nothing; race again, in this model, what records of other compilers recommend for its decisions,
+            wherever a compile looks for records. What stands becomes a record of this compiler in `store`, and so does
+            that the estimates' setting is better where it does not.
         announce: told about progress.
         options: `precision`, `fast`, `dynamic`, `params` of `tw.compile`.
 
@@ -67,14 +71,14 @@ def tune(
         journal = Journal.of(program.manifest.structure_key, maker.target, question)
         place = user_store() if store is None else store if isinstance(store, Store) else Store(store)
         name = f"{RESULT}, records in {place.folder.absolute()}"  # another place has none yet, though all was timed
-        kept = journal.result(name)
-        if kept is not None and not fresh:
+        kept = None if fresh or verify else journal.result(name)
+        if kept is not None:
             return replace(Tuned.from_dict(kept), timed=0, seconds=0.0, known=True)
-        memory = Memory(place, maker.target, fresh=fresh)
+        memory = Unverified(place, maker.target, stores()) if verify else Memory(place, maker.target, fresh=fresh)
         tuned = run(maker, program, arrays, journal, policy, seconds, announce, memory=memory)
     if tuned.rows and not any(row.outcomes.get("timed") for row in tuned.rows) and tuned.causes:
         raise Error(f"nothing was measured: {tuned.causes[0]}", problems=[Error(cause) for cause in tuned.causes[1:]])
-    if not tuned.interrupted and (seconds is None or tuned.seconds < seconds):
+    if not verify and not tuned.interrupted and (seconds is None or tuned.seconds < seconds):
         journal.keep(name, tuned.to_dict())
     return tuned
 

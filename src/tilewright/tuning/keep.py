@@ -12,7 +12,7 @@ from tilewright.plans.framework.decision_key import target_class
 from tilewright.plans.framework.decisions import Decision
 from tilewright.plans.framework.space import space_digest
 from tilewright.records import record as records
-from tilewright.records.lookup import seeds
+from tilewright.records.lookup import lookup, seeds
 from tilewright.records.record import Record
 from tilewright.records.store import Store
 from tilewright.targets.target import Target
@@ -21,6 +21,9 @@ from tilewright.tuning.sites import Site
 
 POLICY = "in the model 1"
 """The name of how was measured; the number changes when figures would no longer compare."""
+AGAIN = "again in the model 1"
+"""The same of a setting that was raced because a record of another compiler recommends it, and no other: what is said
+then is whether it stands, not that nothing is better."""
 MOST_KEPT = 64
 """Turns of a candidate that a record keeps: the last ones, which are the finals'."""
 
@@ -54,7 +57,7 @@ class Finding:
     difference: tuple[float, float] | None = None
 
 
-def to_record(found: Finding, target: Target, time: int) -> Record:
+def to_record(found: Finding, target: Target, time: int, policy: str = POLICY) -> Record:
     """The record of a finding, made now on this machine."""
     d = found.decision
     estimates = dict(zip(d.space.labels, d.estimates, strict=True))
@@ -77,7 +80,7 @@ def to_record(found: Finding, target: Target, time: int) -> Record:
         d.space,
         setting=found.setting,
         untuned=d.taken.label,
-        policy=records.Policy(POLICY, "model", "model", found.rounds, found.loadings),
+        policy=records.Policy(policy, "model", "model", found.rounds, found.loadings),
         candidates=tuple(candidates),
         gain=gain,
         made=records.provenance(target, time),
@@ -92,6 +95,10 @@ class Memory:
         store: their folder.
         fresh: use none that are there.
     """
+
+    only_settled = False
+    """Whether nothing else is timed than what records recommend."""
+    policy = POLICY
 
     def __init__(self, store: Store, target: Target, *, fresh: bool = False) -> None:
         self.store = store
@@ -121,7 +128,28 @@ class Memory:
 
     def keep(self, found: Finding) -> None:
         """Keep a finding as a record."""
-        self.store.put(to_record(found, self.target, int(clock.time())))
+        self.store.put(to_record(found, self.target, int(clock.time()), self.policy))
+
+
+class Unverified(Memory):
+    """What records of other compilers recommend, wherever a compile looks for records: those settings are raced again,
+    and a record of this compiler says whether they stand. It goes before the others."""
+
+    only_settled = True
+    policy = AGAIN
+
+    def __init__(self, store: Store, target: Target, places: Sequence[Store]) -> None:
+        super().__init__(store, target)
+        self._lookup = lookup([store, *places], target)
+
+    def settled(self, site: Site) -> str | None:
+        """What the record recommends that a compile would ask first, if it is another compiler's."""
+        for _, record in self._lookup.find(site.name) if self._lookup is not None else ():
+            if record.made.compiler == code_version():
+                return None
+            if record.setting in site.decision.space.labels:
+                return record.setting
+        return None
 
 
 def _printable(text: str) -> str:

@@ -136,22 +136,28 @@ class Tuner:
         searches = {}
         for site in found:
             share = 1.0 if site.steps is None else sum(shares[k] for k in site.steps)
-            if share >= LEAST_SHARE:
-                searches[site.name] = self._searched(site, share)
+            searched = self._searched(site, share) if share >= LEAST_SHARE else None
+            if searched is not None and (searched.settled is not None or not self._only_settled):
+                searches[site.name] = searched
         self._search(level, {name: s for name, s in searches.items() if s.settled is None}, incumbent.built)
         self._finals(level, searches, incumbent.built)
         won = {name: s.winner for name, s in searches.items() if s.winner}
         accepted, error = self._accept(incumbent.built, won, searches) if won else ({}, 0.0)
         self.rows += [_row(level, s, name in accepted) for name, s in searches.items()]
         for name, s in searches.items():
-            # A search that was cut off knows no best one.
-            if s.outcomes and s.settled is None and (name in accepted or self._left() > 0):
+            # A search that was cut off knows no best one, and what a record of this compiler settled is known.
+            told = s.settled is None or self._only_settled
+            if s.outcomes and told and (name in accepted or self._left() > 0):
                 finding = self._finding(s, accepted.get(name), error)
                 self.findings.append(finding)
                 if self.memory is not None:
                     self.memory.keep(finding)
         self.accepted |= accepted
         return bool(accepted)
+
+    @property
+    def _only_settled(self) -> bool:
+        return self.memory is not None and self.memory.only_settled
 
     def _finding(self, s: _Search, accepted: str | None, error: float) -> Finding:
         key = s.site.name, s.site.incumbent
