@@ -64,6 +64,21 @@ def test_estimates_prune_but_for_seeds() -> None:
     assert asked[0] == SPACE.labels[20] and set(asked) == {*SPACE.labels[1:3], SPACE.labels[20]}
 
 
+def test_near_records_say_where_to_look() -> None:
+    """Beside what they propose the best other estimate alone is timed, and only its neighbours."""
+    estimates = [100.0 + k for k in range(len(SPACE))]
+    here = SPACE.labels[0]
+    kept = Descent(SPACE, estimates, Policy(), seeds=[here], guided=True)
+    assert play(kept, dict.fromkeys(SPACE.labels, 1.0)) == [SPACE.labels[1]] and kept.best == here
+    slower = Descent(SPACE, estimates, Policy(), seeds=[tile(8, 64).label], guided=True)
+    assert set(play(slower, dict.fromkeys(SPACE.labels, 1.02))) == {SPACE.labels[1], tile(8, 64).label}
+    found = Descent(SPACE, estimates, Policy(), seeds=[tile(6, 16).label], guided=True)
+    assert len(play(found)) == 2 and found.best == tile(6, 16).label, "its neighbours lost there"
+    other = Descent(SPACE, [100.0] * len(SPACE), Policy(most=31), seeds=[SPACE.labels[0]], guided=True)
+    times = {s.label: bowl(s.label, 1, 8) / bowl(SPACE.labels[0], 1, 8) for s in SPACE}
+    assert len(play(other, times)) > 2 and other.best == tile(1, 8).label, "what no record knew is searched"
+
+
 @given(st.integers(0, 40), st.integers(1, 7))
 def test_no_more_are_timed_than_the_policy_says(most: int, count: int) -> None:
     asked = play(Descent(SPACE, [0.0] * len(SPACE), Policy(most=most, near=10.0)), count=count)

@@ -17,13 +17,14 @@ from tilewright import ops
 from tilewright.identity import code_version
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.plans.framework.decisions import Scheduled, deciding, forcing
-from tilewright.records.record import Record
+from tilewright.records.record import NONE, Record
 from tilewright.records.store import Store
 from tilewright.support.errors import Error
 from tilewright.targets.target import Target
 from tilewright.tuning import entry
 from tilewright.tuning.journal import Journal
 from tilewright.tuning.judge import Gain
+from tilewright.tuning.keep import Memory, Seeds
 from tilewright.tuning.programs import Built, Maker, changed
 from tilewright.tuning.result import Progress, Tuned
 from tilewright.tuning.search import Policy
@@ -37,10 +38,10 @@ FEW = Policy(most=4, first=2)
 Slowness = Callable[[str], float]
 
 
-def model() -> tuple[Graph, dict[str, np.ndarray]]:
+def model(rows: int = 24) -> tuple[Graph, dict[str, np.ndarray]]:
     """Two products with a function between them."""
     b = GraphBuilder("two")
-    x, w, u = b.input("x", tensor(24, 48)), b.param("w", tensor(48, 64)), b.param("u", tensor(64, 40))
+    x, w, u = b.input("x", tensor(rows, 48)), b.param("w", tensor(48, 64)), b.param("u", tensor(64, 40))
     y = ops.emit1(b, "matmul", ops.emit1(b, "relu", ops.emit1(b, "matmul", x, w)), u)
     values = {"w": np.ones((48, 64), np.float32), "u": np.ones((64, 40), np.float32)}
     return b.finish((y,)), values
@@ -280,6 +281,47 @@ def test_what_records_settle_is_verified_and_not_searched(tmp_path: Path, monkey
     assert second.settings == first.settings and second.timed == len(first.settings)
     third = tune(policy=Policy(most=5, first=2), fresh=True)
     assert len(made[2].asked) > len(made[1].asked) and third.timed > 0
+
+
+def test_records_of_near_sizes_guide_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They propose what won there, and where the estimates' choice stood the estimates' choice here; far ones are only
+    where a search begins."""
+    untuned = preferred()
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    machine = Target.on_host("x86-64-v3", "target")
+
+    class Judged(MadeUp):
+        def judged_by(self, _exact: Built, _untuned: Built) -> Judged:
+            return self
+
+    def slowness(label: str) -> float:
+        return 1.0 if label in untuned else 0.8 if label.startswith("panels") else 1.1
+
+    monkeypatch.setattr(entry, "Processes", lambda *_: Judged(slowness))
+    found = entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", policy=Policy(most=12))
+    won = {label for name, label in found.settings.items() if name.startswith("panels")}
+    assert won and found.rows
+
+    def seeds(rows: int, kind: str, fresh: bool = False) -> list[Seeds]:
+        folder = tmp_path / f"{rows} {kind} {fresh}"
+        folder.mkdir()
+        listed = Maker(model(rows), folder, threads=1, target=machine).listed({})
+        memory = Memory(Store(tmp_path / "records"), machine, fresh=fresh)
+        return [memory.seeds(s) for s in sites(listed, {}) if s.decision.key.kind == kind]
+
+    near = seeds(32, "panels")
+    assert len(near) == 2 and all(s.near and set(s.labels) <= won for s in near)
+    far = seeds(24 * 64, "panels")
+    assert far and all(s.labels and not s.near for s in far)
+    assert seeds(32, "panels", fresh=True) == [Seeds(), Seeds()]
+    store = Store(tmp_path / "records")
+    for record in list(store.records()):  # the same, but that the estimates' choice stood
+        store.remove(record.digest, record.target)
+        store.put(replace(record, setting=record.untuned, gain=NONE, difference=None))
+    listed = Maker(model(32), tmp_path, threads=1, target=machine).listed({})
+    for site in sites(listed, {}):
+        if site.decision.key.kind == "panels":
+            assert Memory(store, machine).seeds(site) == Seeds((site.incumbent,), True)
 
 
 def test_verify_races_what_other_compilers_recommend_and_nothing_else(

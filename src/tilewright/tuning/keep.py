@@ -30,6 +30,10 @@ MOST_KEPT = 64
 
 SEEDS = 3
 """Settings of similar decisions that a search begins with."""
+NEARBY = 2.0
+"""How far the sizes of a similar decision may lie away (1.0: a factor of two in one of them) for what was found there
+to guide a search: half of what such searches find is found by looking there alone (Transfer-Tuning, arXiv 2201.05587),
+and here the estimates' own choice is what is compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,14 @@ def to_record(found: Finding, target: Target, time: int, policy: str = POLICY) -
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """Labels that a search begins with; `near`: they are of decisions hardly different from it."""
+
+    labels: tuple[str, ...] = ()
+    near: bool = False
+
+
 class Memory:
     """The records about a target's class of machines: what is settled by them, and where findings go.
 
@@ -119,12 +131,19 @@ class Memory:
         same = found is not None and found.space == space_digest(site.decision.space.labels)
         return found.setting if found is not None and same else None
 
-    def seeds(self, site: Site) -> list[str]:
-        """The settings that records of decisions like this one propose, the nearest first."""
+    def seeds(self, site: Site) -> Seeds:
+        """The settings that records of decisions like this one propose, the nearest first. Where the estimates' own
+        choice was the best there, the proposal is the estimates' choice here."""
         if self.fresh:
-            return []
+            return Seeds()
         d = site.decision
-        return [seed.setting.label for seed in seeds([self.store], d.key, self.target, d.space, SEEDS)]
+        found = seeds([self.store], d.key, self.target, d.space, SEEDS)
+        near = [s for s in found if s.distance <= NEARBY and s.target == target_class(self.target)]
+        records = [self.store.get(s.record, s.target) for s in near]
+        same = [record is not None and record.setting == record.untuned for record in records]
+        proposed = [site.incumbent if kept else s.setting.label for s, kept in zip(near, same, strict=True)]
+        rest = [s.setting.label for s in found if s not in near]
+        return Seeds(tuple(dict.fromkeys(proposed or rest)), bool(proposed))
 
     def keep(self, found: Finding) -> None:
         """Keep a finding as a record."""

@@ -92,6 +92,9 @@ class Descent(_Told):
         policy: how far.
         seeds: labels of records, of this decision and of decisions like it.
         incumbent: the setting in force, the preferred one if None.
+        guided: the seeds are of decisions so near to this one that what was found there is looked for here, and little
+            else: beside them the best other estimate alone is timed, and its neighbours only if it is the best. Those
+            of the seeds were searched there.
     """
 
     def __init__(
@@ -101,9 +104,12 @@ class Descent(_Told):
         policy: Policy,
         seeds: Sequence[str] = (),
         incumbent: str | None = None,
+        guided: bool = False,
     ) -> None:
         super().__init__(incumbent or space.settings[0].label)
         self.space = space
+        self._guided = guided
+        self._proposed = frozenset(seeds)
         self.policy = policy
         self._settings = {s.label: s for s in space}
         self._estimates = dict(zip(space.labels, estimates, strict=True))
@@ -111,9 +117,10 @@ class Descent(_Told):
         allowed = self.allowed
         best = sorted(allowed, key=lambda label: self._estimates[label])
         kinds = [next(x for x in best if self._settings[x].kind == kind) for kind in self._kinds(best)]
-        self._seeds = dict.fromkeys(
-            [*(s for s in seeds if s in self._settings), *best[: policy.first], *kinds[: policy.first]]
+        own = (
+            [x for x in best if x != self.incumbent][:1] if guided else [*best[: policy.first], *kinds[: policy.first]]
         )
+        self._seeds = dict.fromkeys([*(s for s in seeds if s in self._settings), *own])
         self._asked: set[str] = {self.incumbent}
 
     def _kinds(self, labels: Sequence[str]) -> tuple[str, ...]:
@@ -139,6 +146,8 @@ class Descent(_Told):
         centres = sorted(self.times, key=lambda label: self.times[label])
         best = self.times[centres[0]]
         found: dict[str, None] = {}
+        if self._guided and (best > PROMISING or centres[0] in self._proposed):
+            return []
         for centre in centres:
             if self.times[centre] > best * self.policy.near:
                 break

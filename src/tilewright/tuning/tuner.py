@@ -17,7 +17,7 @@ from tilewright.ir.key import digest
 from tilewright.support.errors import Error
 from tilewright.tuning.journal import Journal, Turns
 from tilewright.tuning.judge import NONE, Gain, gain, slowness
-from tilewright.tuning.keep import Finding, Memory
+from tilewright.tuning.keep import Finding, Memory, Seeds
 from tilewright.tuning.programs import Built, Listed, Maker
 from tilewright.tuning.result import Progress, Row, Tuned
 from tilewright.tuning.search import Descent, Policy
@@ -180,8 +180,8 @@ class Tuner:
     def _searched(self, site: Site, share: float) -> _Search:
         d = site.decision
         settled = None if self.memory is None else self.memory.settled(site)
-        seeds = () if self.memory is None or settled is not None else self.memory.seeds(site)
-        search = Descent(d.space, d.estimates, self.policy, seeds, site.incumbent)
+        seeds = Seeds() if self.memory is None or settled is not None else self.memory.seeds(site)
+        search = Descent(d.space, d.estimates, self.policy, seeds.labels, site.incumbent, seeds.near)
         return _Search(site, search, share, settled=settled if settled in d.space.labels else None)
 
     def _shares(self, built: Built) -> list[float]:
