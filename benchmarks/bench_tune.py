@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import harness, models
+from benchmarks import harness, layers, models
 from tilewright.targets.target import Target
 from tilewright.tuning import entry
 from tilewright.tuning.journal import Journal
@@ -53,7 +53,8 @@ def tune(
 ) -> tuple[Tuned, Journal]:
     """One run, the `turn`-th of its kind."""
     with tempfile.TemporaryDirectory() as folder:
-        maker = Maker(models.load(name), Path(folder), threads=threads, target=machine, dims={"batch": 1})
+        dims = None if name.startswith(layers.PREFIX) else {"batch": 1}
+        maker = Maker(models.load(name), Path(folder), threads=threads, target=machine, dims=dims)
         program = maker.untuned()
         question = f"benchmark {turn} {policy}"
         journal = Journal.of(program.manifest.structure_key, maker.target, question, FOLDER) if timed else Journal(None)
@@ -66,21 +67,29 @@ def _say(p: Progress) -> None:
     print(f"  {p.level} {p.done} of {p.total}, gain {p.gain:.3f}, next {p.next}", flush=True)
 
 
-def spaces(first: tuple[Tuned, Journal], second: tuple[Tuned, Journal]) -> list[Recorded]:
-    """The spaces that were timed as a whole in both runs."""
+def spaces(
+    first: tuple[Tuned, Journal], second: tuple[Tuned, Journal], between: tuple[Tuned, Journal] | None = None
+) -> list[Recorded]:
+    """The spaces that were timed as a whole in all runs; that `between` decides among finalists."""
     there = {f.decision.key.name: f for f in second[0].findings}
+    if between is not None:
+        there = {n: f for n, f in there.items() if n in {b.decision.key.name for b in between[0].findings}}
     shares = {row.name: row.share for row in first[0].rows}
     found = []
     for f in first[0].findings:
         d = f.decision
         if d.key.name not in there:
             continue
-        seen, truth = (_times(f, journal) for _, journal in (first, second))
-        labels = [label for label in d.space.labels if label in seen and label in truth]
-        estimates = dict(zip(d.space.labels, d.estimates, strict=True))
-        columns = [tuple(times[label] for label in labels) for times in (estimates, seen, truth)]
+        seen, truth, finals = (_times(f, run[1]) for run in (first, second, between or second))
+        labels = [label for label in d.space.labels if label in seen and label in truth and label in finals]
+        all_estimates = dict(zip(d.space.labels, d.estimates, strict=True))
+        estimates, seen_, truth_, finals_ = (
+            tuple(times[label] for label in labels) for times in (all_estimates, seen, truth, finals)
+        )
         if len(labels) > 2:
-            found.append(Recorded(d.key.text, tuple(labels), *columns, shares[d.key.name]))
+            decided = finals_ if between is not None else ()
+            share = shares[d.key.name]
+            found.append(Recorded(d.key.text, tuple(labels), estimates, seen_, truth_, share, decided))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,20 @@ def test_luck_does_not_count() -> None:
     assert (alone.choice, alone.timed) == (LABELS[0], 0) and alone.regret == pytest.approx(1 / 0.95 - 1)
     average, worst, timed = mean([LUCKY, LUCKY], lambda r: EstimateOnly(r.space))
     assert average == worst == alone.regret and timed == 0
+
+
+def test_finals_decide_among_the_best_few() -> None:
+    """As the tuner's: luck in the search is no win, and what is not worth a change stays out."""
+
+    def chosen(*finals: float) -> str:
+        return play(replace(LUCKY, finals=finals), lambda r: Descent(r.space, r.estimates, Policy())).choice
+
+    assert chosen(1.0, 1.1, 1.05, 0.95, 1.02) == LABELS[0], "of finalists only the lucky one, which does not win"
+    assert chosen(1.0, 1.1, 1.05, 0.95, 0.9) == LABELS[4]
+    near = replace(LUCKY, seen=(1.0, 1.1, 1.05, 0.91, 0.9))
+    make = lambda r: Descent(r.space, r.estimates, Policy())  # noqa: E731
+    assert play(replace(near, finals=(1.0, 1.1, 1.05, 0.95, 1.02)), make).choice == LABELS[3]
+    assert play(replace(near, finals=(1.0, 1.1, 1.05, 0.995, 1.02)), make).choice == LABELS[0]
 
 
 def test_spaces_are_kept_as_plain_data() -> None:

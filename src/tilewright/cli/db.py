@@ -328,9 +328,11 @@ def verify_command(
     """Check records against this compiler: is the workload the decision's, does the setting still exist, do the
     estimates stand by it? Those of other classes of machines are checked as far as that goes.
 
-    With `--race` records about kernels that another compiler measured are raced against what this one prefers, in
-    processes of their own and held against the interpreter. What wins becomes a record of this compiler, what does not
-    is removed. Nothing else should run meanwhile. Ctrl-C keeps what was settled, and the next run goes on from there.
+    With `--race` records that another compiler measured are raced against what this one prefers, in processes of their
+    own: kernels by themselves, held against the interpreter; operators with their algorithms and packings as a model of
+    their own. What wins becomes a record of this compiler, what does not is removed, and operators that show neither
+    are left to `tilewright tune MODEL --verify`. Nothing else should run meanwhile. Ctrl-C keeps what was settled, and
+    the next run goes on from there.
 
     Exit code 3 if one would not be used. `tilewright tune` measures anew what depends on the model around it.
 

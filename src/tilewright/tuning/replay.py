@@ -1,7 +1,8 @@
 """Recorded spaces played back: what a search would have found, without timing anything.
 
-A space was timed as a whole, twice. A search sees the first times and is judged by the second ones, so that what it
-found by luck is not counted for it.
+A space was timed as a whole, twice or three times. A search sees the first times and is judged by the second ones, so
+that what it found by luck is not counted for it. The third ones stand for the tuner's finals: they decide among the
+best few, and whether one of them takes the incumbent's place at all.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tilewright.plans.framework.space import Setting, Space
-from tilewright.tuning.search import Search
+from tilewright.tuning.judge import LEAST_GAIN
+from tilewright.tuning.search import FINALISTS, Search
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class Recorded:
         seen: the time of each as a multiple of the preferred one's, which a search sees.
         truth: the same from other races, by which it is judged.
         share: of the model's time.
+        finals: the same from a third time, by which finalists are decided; nothing where there was none.
     """
 
     about: str
@@ -33,6 +36,7 @@ class Recorded:
     seen: tuple[float, ...]
     truth: tuple[float, ...]
     share: float = 1.0
+    finals: tuple[float, ...] = ()
 
     @property
     def space(self) -> Space:
@@ -52,7 +56,7 @@ class Recorded:
     def from_dict(cls, data: Mapping[str, Any]) -> Recorded:
         """What `to_dict` made."""
         labels, estimates, seen, truth = (tuple(data[name]) for name in ("labels", "estimates", "seen", "truth"))
-        return cls(data["about"], labels, estimates, seen, truth, data["share"])
+        return cls(data["about"], labels, estimates, seen, truth, data["share"], tuple(data.get("finals", ())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,18 @@ def play(recorded: Recorded, make: Callable[[Recorded], Search], count: int = 5)
     while labels := search.ask(count):
         for label in labels:
             search.tell(label, seen[label])
-    return Played(search.best, search.measured, truth[search.best] / recorded.best - 1)
+    choice = _decided(search, recorded)
+    return Played(choice, search.measured, truth[choice] / recorded.best - 1)
+
+
+def _decided(search: Search, recorded: Recorded) -> str:
+    """What the finals leave: the best of the finalists if its gain is worth a change, else the incumbent."""
+    incumbent = recorded.labels[0]
+    if not recorded.finals or search.best == incumbent:
+        return search.best
+    times = dict(zip(recorded.labels, recorded.finals, strict=True))
+    best = min(search.finalists(FINALISTS), key=lambda label: times[label], default=incumbent)
+    return best if times[best] * LEAST_GAIN < 1.0 else incumbent
 
 
 def mean(spaces: Sequence[Recorded], make: Callable[[Recorded], Search]) -> tuple[float, float, float]:

@@ -3,6 +3,10 @@
 A record about a kernel has all that a race needs: the function, its setting, and a compiler that says what it would
 take instead. Both are compiled in processes of their own, held against the interpreter, and timed in turns, loaded anew
 five times. One that wins becomes a record of this compiler; one that does not goes.
+
+A record about an algorithm or a packing has the operators, which are raced as a model of their own (`layer_race.py`).
+Without the layers around them that says less: one that wins becomes a record of this compiler, one that loses goes, and
+what shows neither is left to `tilewright tune --verify`, which races it in the model.
 """
 
 from __future__ import annotations
@@ -35,10 +39,13 @@ from tilewright.support.errors import Error
 from tilewright.targets.target import Target
 from tilewright.tuning.judge import Gain, gain, ratios
 from tilewright.tuning.kernel_subject import KERNEL, subject
+from tilewright.tuning.layer_race import Raced, race_layer
 from tilewright.tuning.programs import Built
 from tilewright.tuning.workers import FLOOR, LOADINGS, LOOSER, ROUNDS, Processes, Timed
 
 POLICY = "a kernel alone 1"
+LAYER = "a layer alone 1"
+IN_THE_MODEL = "`tilewright tune MODEL --verify` races it in its model"
 REGIMES: Mapping[str, tuple[Literal["warm", "cold"], ...]] = {
     "warm": ("warm",),
     "cold": ("cold",),
@@ -64,25 +71,32 @@ class Reraced:
 
 Measure = Callable[[Path, int], Processes]
 """Processes that time kernels with the arrays in a file, on so many threads."""
+RaceLayer = Callable[[Key, str, Target, tuple[Literal["warm", "cold"], ...]], Raced | str]
+"""Races a setting of a decision about operators, in these regimes."""
 
 
-def rerace(record: Record, target: Target | None = None, measure: Measure | None = None) -> Reraced:
+def rerace(
+    record: Record, target: Target | None = None, measure: Measure | None = None, layer: RaceLayer = race_layer
+) -> Reraced:
     """Race the setting of a record against what this compiler prefers.
 
     Args:
         target: the machine, with the instructions that the record is about; this machine if None.
-        measure: where times come from.
+        measure: where the times of kernels come from.
+        layer: where those of operators come from.
     """
     verdict = checked(record, target)
-    if verdict.state == "used":
+    machine = replace(target or Target.host(), threads=record.threads)
+    here = target_class(machine) == record.target
+    if verdict.state == "used" or (here and record.made.compiler == code_version()):
         return Reraced("stands", "measured with this compiler")
-    if verdict.state == "unknown":
-        return Reraced("skipped", verdict.why)
     if verdict.state == "unusable" and not verdict.why.startswith("estimated"):
         return Reraced("dropped", verdict.why)
-    machine = replace(target or Target.host(), threads=record.threads)
+    if not here:
+        return Reraced("skipped", verdict.why)
     key = record.key()
-    assert isinstance(key.program, PrimFunc)
+    if not isinstance(key.program, PrimFunc):
+        return _of_operators(record, key, machine, layer)
     labels = [c.label for c in candidates(analyse(key.program), machine)]
     if record.setting == labels[0]:
         return Reraced("skipped", "it is what the estimates prefer now")
@@ -90,6 +104,21 @@ def rerace(record: Record, target: Target | None = None, measure: Measure | None
         return _raced(record, key, key.program, machine, labels, measure or _measure)
     except Error as error:
         return Reraced("dropped", error.headline())
+
+
+def _of_operators(record: Record, key: Key, machine: Target, layer: RaceLayer) -> Reraced:
+    """The verdict about an algorithm or a packing. That the operators alone show no gain does not say that their model
+    shows none."""
+    try:
+        found = layer(key, record.setting, machine, REGIMES[record.policy.regime])
+    except Error as error:
+        return Reraced("skipped", error.headline())
+    if isinstance(found, str):
+        return Reraced("skipped", f"{found}; {IN_THE_MODEL}")
+    judged = _judged(record, key, machine, list(found.labels), found.gains, found.turns, found.errors, LAYER)
+    if judged.state == "verified" or any(g.high < 1.0 for g in found.gains.values()):
+        return judged
+    return replace(judged, state="skipped", why=f"{judged.why}; {IN_THE_MODEL}")
 
 
 def settle(store: Store, digest: str, record: Record, found: Reraced) -> None:
@@ -140,6 +169,7 @@ def _judged(
     gains: Mapping[str, Gain],
     turns: Mapping[str, list[float]],
     errors: tuple[float, float],
+    policy: str = POLICY,
 ) -> Reraced:
     """The verdict: a verified gain in one regime at least, and a loss in none."""
     best = max(gains, key=lambda regime: gains[regime].median)
@@ -155,7 +185,7 @@ def _judged(
         labels,
         setting=record.setting,
         untuned=labels[0],
-        policy=records.Policy(POLICY, best, "kernel", rounds, LOADINGS),
+        policy=records.Policy(policy, best, "kernel", rounds, LOADINGS),
         candidates=tuple(
             records.Candidate(label, "timed", 0.0, tuple(records.rounded(t) for t in found))
             for label, found in turns.items()

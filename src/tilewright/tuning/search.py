@@ -23,6 +23,10 @@ PROMISING = 0.995
 """Of the incumbent's time: a label that takes more in the search is not raced again, for its gain would not count."""
 
 
+FINALISTS = 3
+"""Labels of a decision that are raced again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """How far a search goes.
@@ -56,6 +60,9 @@ class Search(Protocol):
     @property
     def measured(self) -> int:
         """How many labels were timed."""
+
+    def finalists(self, count: int) -> list[str]:
+        """The labels that may be verified to beat the incumbent, the best first."""
 
 
 class _Told:

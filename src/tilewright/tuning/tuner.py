@@ -20,14 +20,13 @@ from tilewright.tuning.judge import NONE, Gain, gain, slowness
 from tilewright.tuning.keep import Finding, Memory, Seeds
 from tilewright.tuning.programs import Built, Listed, Maker
 from tilewright.tuning.result import Progress, Row, Tuned
-from tilewright.tuning.search import Descent, Policy
+from tilewright.tuning.search import FINALISTS, Descent, Policy
 from tilewright.tuning.sites import LEAST_SHARE, Part, Site, parts, sites
 from tilewright.tuning.workers import Races, Timed
 
 SIDE_BY_SIDE = 5
 """Candidates that race with the incumbent at once."""
 SEARCH_ROUNDS = 5
-FINALISTS = 3
 FINAL_RACES, MOST_RACES, FINAL_ROUNDS = 3, 8, 6
 """Races of a site's finalists, each with programs loaded anew, and their rounds: so many at least, and further ones
 while it is not decided whether a gain is worth the change."""
