@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -372,6 +373,19 @@ def gemm_tile(rows: int, columns: int, depth: int) -> PrimFunc:
 def test_text_is_deterministic() -> None:
     texts = {emit_llvm(gemm_tile(3, 24, 4), HOST) for _ in range(3)}
     assert len(texts) == 1
+
+
+def test_objects_do_not_depend_on_what_a_thread_compiled_before() -> None:
+    """LLVM's code generator is kept from kernel to kernel, for two targets in turns, and each thread has its own."""
+    texts = [
+        (emit_llvm(pointwise("a", [dtype], dtype, lambda x: Op("sqrt", (x * x + 1.0,)), "vectorized"), target), target)
+        for target in (HOST, Target.parse("x86-64-v3"), HOST)
+        for dtype in (f32, f64)
+    ]
+    here = [compile_llvm(*text) for text in [*texts, *reversed(texts)]]
+    for text, first, last in zip(texts, here[: len(texts)], reversed(here), strict=False):
+        with ThreadPoolExecutor(1) as thread:
+            assert thread.submit(compile_llvm, *text).result() == first == last
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
