@@ -3,6 +3,7 @@ the best estimate."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -65,7 +66,7 @@ def plan(func: PrimFunc, target: Target) -> Planned:
     """Schedule an unscheduled function with the plan and knobs of the best estimate, among those whose schedules do no
     more work than they should (or with those that are forced)."""
     structure = analyse(func)
-    choices = candidates(structure, target)
+    choices = _choices(structure, target)
     chosen = _decide(lambda: key_of_function(func, target), choices)
     # What is forced is wanted as it is.
     trials = choices if chosen is choices[0] else [chosen]
@@ -160,7 +161,7 @@ def decided(func: PrimFunc, target: Target, where: Values = MappingProxyType({})
         where: for which values of symbols the function is a variant of another.
     """
     structure = analyse(func)
-    choices = candidates(structure, target)
+    choices = _choices(structure, target)
     about = key_of_function(func, target)
     taken = _decide(lambda: about, choices)
     decision = Scheduled(about.name, tuple((v.name, n) for v, n in where.items()))
@@ -211,6 +212,27 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     fitting = [p for p in extended(PLANS) if p.fits(structure, target)]
     # Sketches that are asked for alone may have no tile for a function.
     return _ranked(_offered(fitting), structure, target) or _ranked(fitting, structure, target)
+
+
+def _choices(structure: Structure, target: Target) -> list[Candidate]:
+    """The same for a function that may have been asked about before: a model has many layers several times, and a tuner
+    compiles it hundreds of times with one of its decisions changed."""
+    about = key(structure.func), target, flags.SKETCHES(), extended(PLANS)
+    with _lock:
+        known = _known.get(about)
+    if known is None:
+        known = candidates(structure, target)
+        with _lock:
+            while len(_known) >= MOST_KNOWN:
+                del _known[next(iter(_known))]
+            _known[about] = known
+    return list(known)
+
+
+MOST_KNOWN = 1024
+"""Functions whose settings are remembered."""
+_known: dict[tuple[str, Target, str, tuple[Plan, ...]], list[Candidate]] = {}
+_lock = threading.Lock()
 
 
 def _ranked(fitting: list[Plan], structure: Structure, target: Target) -> list[Candidate]:
