@@ -124,6 +124,7 @@ def assemble(
         tied=names.tied,
         folded=names.folded,
         extents=names.extents,
+        rooms=names.rooms,
         records=recorded(),
         alone=run.is_small(target),
         state=names.state,

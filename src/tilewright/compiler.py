@@ -32,12 +32,14 @@ from tilewright.ir.notes import MayAlias, PastCaches, with_note
 from tilewright.ir.rewrite import variables
 from tilewright.ir.selection import Precision
 from tilewright.kernels import KernelCompiler, KernelTexts
+from tilewright.ops.extent import rooms
 from tilewright.ops.registry import emit1, get
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.plans.framework.decisions import advised, forced_settings, forcing, taken_of
 from tilewright.programs import ProgramCache
 from tilewright.records.lookup import check_recorded, lookup
 from tilewright.records.places import Records, stores
+from tilewright.runtime.manifest import RoomSpec
 from tilewright.runtime.native import compile_support
 from tilewright.runtime.program import Program
 from tilewright.runtime.recorded import RecordUse, summary
@@ -303,6 +305,7 @@ def _compile(
         interface.fixed,
         interface.trusted,
         extents,
+        _rooms(graph, interface.inputs),
         interface.state,
         interface.ragged,
     )
@@ -367,14 +370,21 @@ def _build(
 
 
 def with_extents(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
-    """The graph with one output more for each symbol in its outputs' shapes that data decides, and their names."""
-    used = {s for v in graph.outputs for d in v.shape for s in variables(d)}
+    """The graph with one output more for each symbol that data decides and that is in its outputs' shapes, or the
+    number of rows of a room, and their names."""
+    used = {s for v in graph.outputs for d in v.shape for s in variables(d)} | rooms(graph).keys()
     found = [n for n in graph.nodes if n.defines in used]
     builder = GraphBuilder(graph.name, taken=names_of(graph), nodes=list(graph.nodes))
     values = [emit1(builder, "identity", n.inputs[1], name=f"{n.defines}.extent") for n in found]
     if values:
         graph = replace(graph, nodes=tuple(builder.nodes), outputs=(*graph.outputs, *values))
     return graph, tuple(n.defines.name for n in found if n.defines is not None)
+
+
+def _rooms(graph: Graph, inputs: Sequence[str]) -> tuple[RoomSpec, ...]:
+    """The inputs that are rooms, by the names that the interface has for inputs."""
+    names = dict(zip(graph.inputs, inputs or (v.name for v in graph.inputs), strict=True))
+    return tuple(RoomSpec(names[v], symbol.name) for symbol, v in rooms(graph).items())
 
 
 def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:

@@ -187,6 +187,20 @@ class Graph:
         own = {node.defines for node in self.nodes}
         return tuple(symbol for symbol in found if symbol not in own)
 
+    def needed(self) -> tuple[Node, ...]:
+        """The nodes that the outputs depend on, in order; also those that define symbols which other ones have."""
+        wanted = set(self.outputs)
+        defined = {node.defines for node in self.nodes} - {None}
+        symbols = {s for v in self.outputs for d in v.shape for s in variables(d)} if defined else set()
+        kept: list[Node] = []
+        for node in reversed(self.nodes):
+            if any(v in wanted for v in node.outputs) or node.defines in symbols:
+                kept.append(node)
+                wanted.update(v for v in node.inputs if v is not None)
+                if defined:
+                    symbols.update(node.symbols, (s for v in node.outputs for d in v.shape for s in variables(d)))
+        return tuple(reversed(kept))
+
     def producers(self) -> dict[Value, Node]:
         return {out: node for node in self.nodes for out in node.outputs}
 

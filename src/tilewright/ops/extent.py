@@ -5,6 +5,12 @@
 
 `head` defines a symbol, which is that number; what reads the rows has it in its shape. Rows along the first dimension
 lie behind each other, so those that are stand where they were computed: `head` is no kernel.
+
+A number that nothing bounds (the end of a range) is that of the rows of a *room*: an input without elements, which the
+runtime gives. Memory is planned for as many rows as it has. Where data asks for more, the runtime makes the room larger
+and calls again.
+
+    %n = head(%_room, %count) {defines = $n} : i8[n, 0]         with %_room: i8[_room, 0]
 """
 
 from __future__ import annotations
@@ -16,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.attributes import Attrs, Dim
-from tilewright.ir.dtype import f32, i64
-from tilewright.ir.expr import Expr, Var, call, const, maximum, minimum, select
-from tilewright.ir.graph import TensorType
+from tilewright.ir.dtype import f32, i8, i64
+from tilewright.ir.expr import Expr, Var, call, const, is_const, maximum, minimum, select
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.control import NUMBER
 from tilewright.ops.dims import present
@@ -53,6 +59,30 @@ def _head_reference(arrays: Sequence[Any], attrs: HeadAttrs) -> tuple[Any, ...]:
 
 
 HEAD = register(OpDef("head", "opaque", HeadAttrs, _head_infer, _head_reference, alias=True))
+
+ROOM = "_room"
+"""How the names of rooms and of their symbols begin, as no file's names do."""
+
+
+def add_room(builder: GraphBuilder) -> Value:
+    """A new room among the inputs of a graph."""
+    name = builder.fresh(ROOM)
+    value = Value(name, TensorType(i8, (Var(name, lo=0), const(0))))
+    builder.inputs.append(value)
+    return value
+
+
+def is_room(value: Value) -> bool:
+    """Whether an input of a graph is a room."""
+    if value.dtype is not i8 or value.type.rank != 2 or not is_const(value.shape[1], 0):
+        return False
+    return isinstance(value.shape[0], Var) and value.shape[0].name.startswith(ROOM)
+
+
+def rooms(graph: Graph) -> dict[Var, Value]:
+    """The rooms of a graph, by the symbols that are numbers of their rows."""
+    found = {n.defines: n.inputs[0] for n in graph.nodes if n.op == HEAD.name and n.inputs[0] in graph.inputs}
+    return {s: v for s, v in found.items() if s is not None and v is not None and is_room(v)}
 
 
 # --- nonzero ----------------------------------------------------------------------------------------------------------

@@ -138,6 +138,15 @@ class RaggedSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RoomSpec:
+    """An input without elements that callers do not give: its first dimension is how many rows there is memory for
+    where data decides their number, which is `extent`. A call whose data asks for more is made again with more."""
+
+    input: str
+    extent: str
+
+
+@dataclass(frozen=True, slots=True)
 class ParamSpec:
     """A raw weight, as the user names and shapes it. A `fixed` one is a constant of the model: updates leave it out."""
 
@@ -195,6 +204,7 @@ class RegionSpec:
             there is another iteration.
         number: of a loop, what shifts of the steps inside call the number of the iteration; of an extent, its name.
         counter: of a loop, the slot of an i64 that becomes this number; at its end, how many iterations there were.
+        shifts: how many bytes behind their slots count, condition and counter stand; nothing if all are 0.
     """
 
     kind: str
@@ -203,6 +213,11 @@ class RegionSpec:
     condition: int | None = None
     number: str = ""
     counter: int | None = None
+    shifts: tuple[Work, ...] = ()
+
+    def shift(self, k: int) -> Work:
+        """How many bytes behind its slot the first, second or third of count, condition and counter stands."""
+        return self.shifts[k] if self.shifts else ()
 
     @property
     def ends(self) -> bool:
@@ -261,10 +276,11 @@ class Manifest:
     weights has and the program does not read: updates may hold them. `tied` are those among them that were one tensor
     with a parameter, (name, the parameter's name): updates that hold both must hold the same numbers. `folded` are
     weights of which code or constants were made, (name, what was made): updates that hold them are refused. `extents`
-    are the names of numbers that data decides: the last outputs are their values, which callers do not see. `records`
-    are the tuning records that there were about what was decided. `alone`: a call does so little that its caller's
-    thread makes it, whatever number of threads is allowed. `state`: that the program has caches which its caller
-    keeps. `ragged`: that inputs are packed rows of sequences."""
+    are the names of numbers that data decides: the last outputs are their values, which callers do not see; `rooms`
+    are for those of which nothing else says how large they may be. `records` are the tuning records that there were
+    about what was decided. `alone`: a call does so little that its caller's thread makes it, whatever number of threads
+    is allowed. `state`: that the program has caches which its caller keeps. `ragged`: that inputs are packed rows of
+    sequences."""
 
     name: str
     target: TargetSpec
@@ -285,6 +301,7 @@ class Manifest:
     tied: tuple[tuple[str, str], ...] = ()
     folded: tuple[tuple[str, str], ...] = ()
     extents: tuple[str, ...] = ()
+    rooms: tuple[RoomSpec, ...] = ()
     records: tuple[RecordUse, ...] = ()
     alone: bool = False
     state: StateSpec | None = None
@@ -328,6 +345,12 @@ class Manifest:
     def results(self) -> tuple[OutputSpec, ...]:
         """The outputs that callers see."""
         return self.outputs[: len(self.outputs) - len(self.extents)]
+
+    @property
+    def given(self) -> tuple[InputSpec, ...]:
+        """The inputs that callers give."""
+        rooms = {room.input for room in self.rooms}
+        return tuple(i for i in self.inputs if i.name not in rooms) if rooms else self.inputs
 
     @property
     def run_slots(self) -> int:
@@ -380,6 +403,7 @@ class _Checker:
         self.tensors()
         self.state()
         self.ragged()
+        self.rooms()
         self.packed()
         self.temps("run temporary", m.run_temps, len(m.run_steps), must_state=False)
         self.temps("prepare temporary", m.prepare_temps, len(m.prepare_steps), must_state=True)
@@ -428,6 +452,19 @@ class _Checker:
             fits = ragged.rows not in spec.shape or spec.shape[spec.shape[0] == 1] == ragged.rows
             self.expect(fits, "has rows behind other dimensions", f"tensor {spec.name[:80]!r}")
         self.expect(any(ragged.rows in i.shape for i in self.m.inputs), "is no dimension of an input", "ragged rows")
+
+    def rooms(self) -> None:
+        """Inputs without elements, each with a number of rows that nothing else in a call says."""
+        inputs = {i.name: i for i in self.m.inputs}
+        self.unique("room", [r.input for r in self.m.rooms])
+        for room in self.m.rooms:
+            where = f"room {room.input[:80]!r}"
+            spec = inputs.pop(room.input, None)
+            fits = spec is not None and spec.dtype == "i8" and spec.shape[1:] == (0,) and isinstance(spec.shape[0], str)
+            self.expect(fits, "is no input without elements", where)
+            self.expect(room.extent in self.m.extents, "is for no extent", where)
+            others = {d for i in self.m.inputs if i.name != room.input for d in i.shape}
+            self.expect(spec is None or others.isdisjoint(spec.shape[:1]), "has the rows of another input", where)
 
     def unique(self, what: str, names: list[str]) -> None:
         seen: set[str] = set()
@@ -526,6 +563,9 @@ class _Inside:
     def region(self, r: RegionSpec, where: str) -> None:
         expect = self.checker.expect
         expect(r.kind in get_args(RegionKind), f"{r.kind[:40]!r} is no kind of region", where)
+        expect(len(r.shifts) in (0, 3), "there is not one shift for each place", where)
+        for work in r.shifts:
+            self.work(work, where)
         if r.kind == "extent":
             self.work(r.trip, where)
             fits = r.trip is not None and r.count is not None and r.condition is None and r.counter is None

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.runtime import artifact
-from tilewright.runtime.arguments import bind_inputs
 from tilewright.runtime.engine import Engine
 from tilewright.runtime.interop import Array
 from tilewright.runtime.profile import Profile, measure_prepare
@@ -141,7 +140,7 @@ class Model(Runner):
         from tilewright.runtime.timeline import record  # here: few models are traced
 
         engine = self._engine
-        bound = bind_inputs(engine.manifest.inputs, engine.manifest.symbols, inputs)
+        bound = self._measured(inputs)
         count = engine.threads_now(bound.dims) if threads is None else check_threads(threads)
         return record(engine, self._program.objects, self._weight_addresses(), bound, calls, min(count, self.threads))
 

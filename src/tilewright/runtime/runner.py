@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.ir.dtype import BY_NAME
-from tilewright.runtime.arguments import bind_inputs, bind_outputs, describe_spec, separate
+from tilewright.runtime.arguments import BoundInputs, bind_inputs, bind_outputs, describe_spec, separate
 from tilewright.runtime.engine import Engine, StoreMoved
 from tilewright.runtime.interop import Array, in_kind_of
 from tilewright.runtime.manifest import ALIGNMENT, InputSpec, Manifest, OutputSpec, ParamSpec, evaluate
 from tilewright.runtime.ragged import call_ragged, call_versioned
+from tilewright.runtime.rooms import Rooms
 from tilewright.runtime.threads import check_threads
 from tilewright.support.errors import CallError, Problems
 
@@ -56,7 +57,8 @@ class Runner(Called):
         manifest = engine.manifest
         engine.prepare_calls()
         call = engine.builtin(self._slow_call)
-        names = tuple(i.name for i in manifest.inputs), tuple(o.name for o in manifest.results)
+        self._rooms = Rooms(manifest)
+        names = tuple(i.name for i in manifest.given), tuple(o.name for o in manifest.results)
         self._face = _Face(engine, call, *names)
         self.versioned = engine.builtin(self._slow_versioned, versioned=True)  # type: ignore[method-assign]
         self.__call__ = call  # type: ignore[method-assign]
@@ -152,19 +154,12 @@ class Runner(Called):
     def _checked_call(self, inputs: tuple[Any, ...], out: Any) -> tuple[Any, int]:
         engine = self._engine
         manifest = engine.manifest
+        if manifest.extents:
+            return self._sized_call(engine, inputs, out)
         bound = bind_inputs(manifest.inputs, manifest.symbols, inputs)
         engine.learn(inputs)
         outputs = manifest.outputs
         shapes = engine.output_shapes(bound.dims)
-        if manifest.extents:
-            if out is not None:
-                raise CallError(
-                    "data decides the sizes of outputs, so none can be given", where=f"program {self.name!r}"
-                )
-            new = _uninitialised(outputs, shapes, bound.arrays)
-            version = engine.call([*bound.arrays, *new], bound.dims)
-            results = [in_kind_of(inputs[0], a) if inputs else a for a in _cut(manifest, bound.dims, new)]
-            return results[0] if len(results) == 1 else tuple(results) or None, version
         if out is None:
             new = _uninitialised(outputs, shapes, bound.arrays)
             version = engine.call([*bound.arrays, *new], bound.dims)
@@ -177,6 +172,32 @@ class Runner(Called):
             if their is not our:
                 np.copyto(their, our)
         return out, version
+
+    def _sized_call(self, engine: Engine, inputs: tuple[Any, ...], out: Any) -> tuple[Any, int]:
+        """A call whose data decides the sizes of outputs."""
+        manifest = engine.manifest
+        if out is not None:
+            raise CallError("data decides the sizes of outputs, so none can be given", where=f"program {self.name!r}")
+        while True:
+            bound = self._bound(engine, inputs)
+            new = _uninitialised(manifest.outputs, engine.output_shapes(bound.dims), bound.arrays)
+            version = engine.call([*bound.arrays, *new], bound.dims)
+            extents = _extents(manifest, new)
+            if self._rooms.suffice(extents):
+                break
+        results = [in_kind_of(inputs[0], a) if inputs else a for a in _cut(manifest, bound.dims, new, extents)]
+        return results[0] if len(results) == 1 else tuple(results) or None, version
+
+    def _bound(self, engine: Engine, inputs: Sequence[Any]) -> BoundInputs:
+        """Inputs of a call, checked, and rooms as large as they are at present."""
+        manifest = engine.manifest
+        return bind_inputs(manifest.inputs, manifest.symbols, self._rooms.filled(inputs))
+
+    def _measured(self, inputs: Sequence[Any]) -> BoundInputs:
+        """Inputs of calls that are measured, with rooms that suffice for them."""
+        if self._rooms:
+            self(*inputs)
+        return self._bound(self._engine, inputs)
 
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call by names. `out` may hold some of the outputs; the others are new arrays."""
@@ -220,7 +241,7 @@ class Runner(Called):
 
         def counted(*inputs: Any, out: Any = None) -> Any:
             result = face.call(*inputs, out=out)
-            for name, size in _sizes_by_name(self.manifest.inputs, inputs).items():
+            for name, size in _sizes_by_name(self.inputs, inputs).items():
                 seen[name][size] = seen[name].get(size, 0) + 1
             return result
 
@@ -237,7 +258,7 @@ class Runner(Called):
         """Uninitialised arrays that fit the outputs for these inputs, by name."""
         self._stateless()
         engine = self._engine
-        bound = bind_inputs(engine.manifest.inputs, engine.manifest.symbols, inputs)
+        bound = self._bound(engine, inputs)
         shapes = engine.output_shapes(bound.dims)
         outputs = engine.manifest.outputs
         return dict(zip([o.name for o in outputs], _uninitialised(outputs, shapes, bound.arrays), strict=True))
@@ -245,6 +266,9 @@ class Runner(Called):
     def ffi_function(self) -> Any:
         """The program as a tvm-ffi function of all inputs and then all outputs, for callers in any language."""
         self._stateless()
+        if self._rooms:
+            what = "data decides sizes that nothing bounds: call it from Python"
+            raise CallError(what, where=f"program {self.name!r}")
         return self._engine.foreign()
 
     # -- what it is ----------------------------------------------------------------------------------------------------
@@ -262,7 +286,7 @@ class Runner(Called):
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
         """Names, dtypes and shapes of the inputs, in the order of a call."""
-        return self.manifest.inputs
+        return self.manifest.given
 
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:
@@ -295,14 +319,14 @@ class Runner(Called):
         from tilewright.runtime.profile import measure  # here, as below: actors start without it
 
         engine = self._engine
-        bound = bind_inputs(engine.manifest.inputs, engine.manifest.symbols, inputs)
+        bound = self._measured(inputs)
         count = None if threads is None else min(check_threads(threads), engine.threads)
         return measure(engine, self._weight_addresses(), bound, repeat, count)
 
     def threads_of(self, *inputs: Any) -> int:
         """How many threads calls on such inputs use at present, of the `threads` that they may."""
         engine = self._engine
-        return engine.threads_now(bind_inputs(engine.manifest.inputs, engine.manifest.symbols, inputs).dims)
+        return engine.threads_now(self._measured(inputs).dims)
 
     def step_clock(self, *inputs: Any) -> StepClock:
         """A clock that times the steps of the manifest on these inputs, again and again."""
@@ -310,7 +334,7 @@ class Runner(Called):
         from tilewright.runtime.profile import step_clock
 
         engine = self._engine
-        bound = bind_inputs(engine.manifest.inputs, engine.manifest.symbols, inputs)
+        bound = self._measured(inputs)
         return step_clock(engine, self._weight_addresses(), bound)
 
     def memory(self, **symbols: int) -> report.Memory:
@@ -330,11 +354,14 @@ def _sizes_by_name(specs: Sequence[InputSpec], inputs: Sequence[Any]) -> dict[st
     return {d: int(n) for d, n in pairs if isinstance(d, str)}
 
 
-def _cut(manifest: Manifest, dims: Sequence[int], arrays: Sequence[Array]) -> list[Array]:
+def _extents(manifest: Manifest, arrays: Sequence[Array]) -> dict[str, int]:
+    """The numbers that data has decided, which the last outputs are."""
+    return {name: int(a) for name, a in zip(manifest.extents, arrays[len(manifest.results) :], strict=True)}
+
+
+def _cut(manifest: Manifest, dims: Sequence[int], arrays: Sequence[Array], extents: Mapping[str, int]) -> list[Array]:
     """The outputs that callers see, in their real sizes."""
-    values = dict(zip((s.name for s in manifest.symbols), dims, strict=True))
-    shown = len(manifest.results)
-    values |= {name: int(a) for name, a in zip(manifest.extents, arrays[shown:], strict=True)}
+    values = dict(zip((s.name for s in manifest.symbols), dims, strict=True)) | extents
     results = []
     for spec, array in zip(manifest.results, arrays, strict=False):
         if spec.real is not None:

@@ -100,8 +100,8 @@ class Stepper:
     def invoke(self, k: int) -> None:
         """Write a call, and the barrier where others need what one thread makes in it."""
         f, step = self.f, self.steps[k]
-        shifts = [self.number(work) for work in step.shifts] or [f.value(0, I64)] * len(step.slots)
-        pointers = [self.pointer(i) + shift for i, shift in zip(step.slots, shifts, strict=True)]
+        shifts = step.shifts or ((),) * len(step.slots)
+        pointers = [self.pointer(i, shift) for i, shift in zip(step.slots, shifts, strict=True)]
         symbols = [self.symbol(i) for i in step.symbols]
         kernel = f.let(PTR, f"inttoptr i64 {self.addresses[step.kernel]} to ptr")
         f.call(VOID, kernel, *pointers, *symbols, self.tid, self.nthreads, self.barrier)
@@ -120,7 +120,7 @@ class Stepper:
         f = self.f
         self.wait()
         found = f.var(I64, 0)
-        found.set(f.load(I64, self.pointer(region.count)))
+        found.set(f.load(I64, self.pointer(region.count, region.shift(0))))
         self.wait()
         bound = self.number(region.trip)
         with f.when(found.get() > bound):
@@ -138,9 +138,9 @@ class Stepper:
         if region.count is not None or region.condition is not None:
             self.wait()
         limits = [] if region.trip is None else [self.number(region.trip)]
-        limits += [] if region.count is None else [f.load(I64, self.pointer(region.count))]
+        limits += [] if region.count is None else [f.load(I64, self.pointer(region.count, region.shift(0)))]
         if region.condition is not None:
-            alive.set(self.flag(region.condition))
+            alive.set(self.flag(region.condition, region.shift(1)))
         self.wait()
         self.numbers[region.number] = number
         with f.loop() as loop:
@@ -153,25 +153,25 @@ class Stepper:
                     f.ret()
                 self.left.add(-1)
             if region.counter is not None:
-                self.write(region.counter, number.get())
+                self.write(region.counter, region.shift(2), number.get())
             end = self.block(at + 1)
             self.wait()
             closing = self.steps[end].region
             assert closing is not None, "a region has no end"
             if closing.condition is not None:
-                alive.set(self.flag(closing.condition))
+                alive.set(self.flag(closing.condition, closing.shift(1)))
                 self.wait()
             number.add(1)
         del self.numbers[region.number]
         if closing.counter is not None:
-            self.write(closing.counter, number.get())
+            self.write(closing.counter, closing.shift(2), number.get())
         return end + 1
 
     def branch(self, at: int, region: RegionSpec) -> int:
         f = self.f
         assert region.condition is not None, "a branch has no condition"
         self.wait()
-        condition = self.flag(region.condition)
+        condition = self.flag(region.condition, region.shift(1))
         self.wait()
         with f.when(condition.ne(0)):
             end = self.block(at + 1)
@@ -183,17 +183,17 @@ class Stepper:
                 self.wait()
         return end + 1
 
-    def flag(self, slot: int) -> Value:
-        return self.f.load(I8, self.pointer(slot)).cast(I64)
+    def flag(self, slot: int, shift: Work) -> Value:
+        return self.f.load(I8, self.pointer(slot, shift)).cast(I64)
 
-    def write(self, slot: int, value: Value) -> None:
+    def write(self, slot: int, shift: Work, value: Value) -> None:
         """Let thread 0 write a number, and the others wait for it."""
         with self.f.when(self.tid.eq(0)):
-            self.f.store(value, self.pointer(slot))
+            self.f.store(value, self.pointer(slot, shift))
         self.wait()
 
-    def pointer(self, slot: int) -> Value:
-        return self.f.load(PTR, self.slots, 8 * slot)
+    def pointer(self, slot: int, shift: Work) -> Value:
+        return self.f.load(PTR, self.slots, 8 * slot) + self.number(shift)
 
     def wait(self) -> None:
         self.f.call(VOID, "tw_barrier", self.barrier, self.nthreads)

@@ -123,7 +123,7 @@ def run(
 def example_inputs(program: Program, given: Mapping[str, Any] | None) -> dict[str, Any]:
     """The arrays of the call that is timed."""
     sizes = _sizes(program, given or {})
-    return {**random_inputs(program.manifest.inputs, sizes), **(given or {})}
+    return {**random_inputs(program.manifest.given, sizes), **(given or {})}
 
 
 def _sizes(program: Program, arrays: Mapping[str, Any]) -> dict[str, int]:

@@ -153,9 +153,13 @@ class Regions:
         caller.pointers, caller.integers = dict(region.pointers), dict(region.integers)
         caller.numbers = dict(region.numbers)
 
-    def flag(self, slot: int) -> str:
+    def place(self, slot: int, shift: Work) -> str:
+        """The address of a value that a region reads or writes."""
+        return self.caller.pointer(slot, self.caller.shift(shift))
+
+    def flag(self, slot: int, shift: Work) -> str:
         """A bool in memory, which all threads have read before one goes on."""
-        found = self.out.inst(f"load i8, ptr {self.caller.pointer(slot, const(0))}, align 1")
+        found = self.out.inst(f"load i8, ptr {self.place(slot, shift)}, align 1")
         self.caller.wait()
         return self.out.inst(f"icmp ne i8 {found}, 0")
 
@@ -163,10 +167,10 @@ class Regions:
         out, caller = self.out, self.caller
         limit = None if spec.trip is None else caller.number(caller.shift(spec.trip))
         if spec.count is not None:
-            count = out.inst(f"load i64, ptr {caller.pointer(spec.count, const(0))}, align 8")
+            count = out.inst(f"load i64, ptr {self.place(spec.count, spec.shift(0))}, align 8")
             caller.wait()
             limit = count if limit is None else out.intrinsic("llvm.smin.i64", "i64", [("i64", count), ("i64", limit)])
-        entered = None if spec.condition is None else self.flag(spec.condition)
+        entered = None if spec.condition is None else self.flag(spec.condition, spec.shift(1))
         region = self.begin(spec)
         region.bounded = spec.ends
         if not region.bounded:
@@ -193,13 +197,13 @@ class Regions:
         if not region.bounded:
             self.spend(label)
         if spec.counter is not None:
-            self.by_one_thread(f"store i64 %{label}.i, ptr {caller.pointer(spec.counter, const(0))}, align 8", label)
+            self.by_one_thread(f"store i64 %{label}.i, ptr {self.place(spec.counter, spec.shift(2))}, align 8", label)
 
     def end_loop(self, spec: RegionSpec) -> None:
-        out, caller = self.out, self.caller
+        out = self.out
         region = self.open.pop()
         label = region.label
-        again = None if spec.condition is None else self.flag(spec.condition)
+        again = None if spec.condition is None else self.flag(spec.condition, spec.shift(1))
         out.jump(f"{label}.latch")
         out.start(f"{label}.latch")
         out.effect(f"%{label}.next = add nuw nsw i64 %{label}.i, 1")
@@ -223,14 +227,14 @@ class Regions:
         total = out.inst(f"phi i64 {pairs}") if sources else "0"
         self.restore(region)
         if spec.counter is not None:
-            where = caller.pointer(spec.counter, const(0))
+            where = self.place(spec.counter, spec.shift(2))
             self.by_one_thread(f"store i64 {total}, ptr {where}, align 8", f"{label}.total")
 
     def extent(self, spec: RegionSpec) -> None:
         """A number from memory as a symbol, cut to its bounds."""
         out, caller = self.out, self.caller
         assert spec.count is not None and spec.trip is not None
-        found = out.inst(f"load i64, ptr {caller.pointer(spec.count, const(0))}, align 8")
+        found = out.inst(f"load i64, ptr {self.place(spec.count, spec.shift(0))}, align 8")
         caller.wait()
         found = out.intrinsic("llvm.smax.i64", "i64", [("i64", found), ("i64", "0")])
         bound = caller.number(caller.shift(spec.trip))
@@ -279,7 +283,7 @@ class Regions:
 
     def branch(self, spec: RegionSpec) -> None:
         assert spec.condition is not None
-        condition = self.flag(spec.condition)
+        condition = self.flag(spec.condition, spec.shift(1))
         region = self.begin(spec)
         self.out.branch(condition, f"{region.label}.then", f"{region.label}.else")
         self.out.start(f"{region.label}.then")

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.dtype import DType, i64
-from tilewright.ir.expr import Var, as_expr, as_int
+from tilewright.ir.expr import Expr, Var, as_expr, as_int
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.dims import dims
+from tilewright.ops.extent import add_room
 from tilewright.ops.registry import emit, emit1
 from tilewright.support.errors import ModelError, ShapeError
 
@@ -72,6 +73,16 @@ class Emitter:
     def head(self, rows: Value, count: Value) -> Value:
         """The first rows, as many as data says: a symbol of its own, whose name no file can have."""
         return self.emit("head", rows, count, defines=Var(self.builder.fresh("_rows"), lo=0))
+
+    def extent(self, count: Value) -> Expr:
+        """A number of the data as a size: a symbol, for as many rows as a room of its own has (`ops/extent.py`). A
+        number below 0 is an error of the call."""
+        return self.head(add_room(self.builder), self.reshape(count, ())).shape[0]
+
+    def bounded(self, count: Value, bound: Any) -> Expr:
+        """A number of the data that is at most `bound` as a size."""
+        rows = self.emit("range", start=0, step=1, size=bound, dtype=i64)
+        return self.head(rows, self.reshape(count, ())).shape[0]
 
     def symbols(self, values: Sequence[Any], t: DType, shape: Sequence[Any]) -> Value:
         """Numbers and expressions of symbolic dimensions as a tensor of `shape`."""

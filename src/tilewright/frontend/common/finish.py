@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ops.extent import is_room
 from tilewright.ops.registry import emit1, get
-from tilewright.runtime.manifest import RaggedSpec, StateSpec
+from tilewright.runtime.manifest import RaggedSpec, RoomSpec, StateSpec
 from tilewright.support.errors import Error, VerifyError
 
 
@@ -26,6 +27,7 @@ class Interface:
     trusted          the caller sees to it that sizes of inputs which are computed from symbols fit; otherwise such
                      sizes are refused, as a call does not look at them
     extents          the symbols that data decides; the last outputs are their values, which no user sees
+    rooms            inputs without elements that the runtime gives (`ops/extent.py`)
     state            the caches that callers keep (`transform/graph/state.py`)
     ragged           how rows of sequences are packed (`transform/graph/ragged.py`)
     """
@@ -38,6 +40,7 @@ class Interface:
     fixed: frozenset[str] = frozenset()
     trusted: bool = False
     extents: tuple[str, ...] = ()
+    rooms: tuple[RoomSpec, ...] = ()
     state: StateSpec | None = None
     ragged: RaggedSpec | None = None
 
@@ -93,15 +96,12 @@ def check_dialect(graph: Graph) -> None:
 
 
 def pruned(graph: Graph) -> Graph:
-    """The graph without nodes and parameters that no output needs."""
-    needed = set(graph.outputs)
-    kept: list[Node] = []
-    for node in reversed(graph.nodes):
-        if any(v in needed for v in node.outputs):
-            kept.append(node)
-            needed.update(v for v in node.inputs if v is not None)
-    params = tuple(p for p in graph.params if p in needed)
-    return replace(graph, nodes=tuple(reversed(kept)), params=params)
+    """The graph without nodes and parameters that no output needs, and without rooms that nobody fills."""
+    kept = graph.needed()
+    read = {v for n in kept for v in n.inputs} | set(graph.outputs)
+    params = tuple(p for p in graph.params if p in read)
+    inputs = tuple(v for v in graph.inputs if v in read or not is_room(v))
+    return replace(graph, inputs=inputs, nodes=kept, params=params)
 
 
 def renamed_node(node: Node, renamed: Mapping[Value, Value]) -> Node:

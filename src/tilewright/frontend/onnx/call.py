@@ -8,10 +8,11 @@ from typing import Any
 
 import onnx
 
+from tilewright.frontend.common.elements import elements
 from tilewright.frontend.common.emitter import Emitter
 from tilewright.frontend.onnx.scope import Item
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr
+from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import TensorType, Value
 from tilewright.ops.registry import emit1
 from tilewright.support.errors import ModelError, UnsupportedError, ValueNeededError
@@ -35,6 +36,8 @@ class Call(Emitter):
     """Names of parameters that are constants of the file, not weights."""
     folded: dict[str, str] = field(default_factory=dict)
     """Weights whose numbers have become part of the program, each with the operator that made them so."""
+    open_sizes: bool = False
+    """Whether what decides sizes may be computed from the data."""
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
@@ -108,6 +111,23 @@ class Call(Emitter):
         if array.size > MAX_CONSTANT:
             raise ModelError(f"{what} has too many elements", got=array.size)
         return [v if isinstance(v, Expr) else int(v) for v in array.reshape(-1).tolist()]
+
+    def is_data(self, i: int) -> bool:
+        """Whether input `i` is computed from the data, and may decide sizes."""
+        return self.open_sizes and self.has(i) and self.item(i).known is None
+
+    def elements(self, i: int, what: str) -> list[Any] | None:
+        """The integers of input `i` as a flat list: numbers and expressions, and scalars of i64 where only data says,
+        if it may. None when absent."""
+        size = as_int(self.type(i).size) if self.is_data(i) else None
+        if size is None or size > MAX_CONSTANT or not self.dtype(i).is_int:
+            return self.dimensions(i, what)
+        return elements(self, self.value(i))
+
+    def sizes(self, i: int, what: str) -> list[Any] | None:
+        """`dimensions(i)` for sizes that are not negative: those that only data says are symbols, if they may be."""
+        found = self.elements(i, what)
+        return None if found is None else [self.extent(v) if isinstance(v, Value) else v for v in found]
 
     def number(self, i: int, what: str) -> Any:
         """A known input of one number; None when absent."""

@@ -47,6 +47,7 @@ from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ir.rewrite import substitute
 from tilewright.ops.dims import assuming
+from tilewright.ops.extent import is_room
 from tilewright.runtime.layout import aligned_copy
 from tilewright.support.errors import Error, ModelError, Problems, ShapeError, TooSmallError, UnsupportedError
 
@@ -116,14 +117,20 @@ def _sizes_to_state(loaded: Loaded, dims: DimSizes) -> str:
 
 
 def _read(loaded: Loaded, dims: DimSizes, needs: Mapping[str, Dim], same: Mapping[str, str]) -> Imported:
-    """Dimensions that are too small for some operation are not the model's: it is read again without them."""
+    """Dimensions that are too small for some operation are not the model's: it is read again without them. So it is
+    where sizes that data decides fit nothing behind them: they may be known when the model is called."""
     least: dict[str, int] = {}
+    open_sizes = True
     while True:
         known = {name: needs.get(name, Dim(0)) for name in (*needs, *least)}
         known = {name: replace(d, lo=least.get(name, d.lo)) for name, d in known.items()}
+        importer = Importer(loaded, dims, known, same, open_sizes)
         try:
-            return Importer(loaded, dims, known, same).run()
+            return importer.run()
         except ModelError as error:
+            if any(map(is_room, importer.builder.inputs)):
+                open_sizes = False
+                continue
             more = dict(sorted(e.needs for e in error.each() if isinstance(e, TooSmallError) and e.needs))
             if all(least.get(name, 1) >= size for name, size in more.items()):
                 raise
@@ -138,6 +145,7 @@ class Importer:
     fixed: DimSizes
     needs: Mapping[str, Dim]
     same: Mapping[str, str]
+    open_sizes: bool = False
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     weights: dict[str, Any] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)
@@ -146,6 +154,8 @@ class Importer:
     folded: dict[str, str] = field(default_factory=dict)
     exported: Exported | None = None
     visited: int = 0
+    inside: int = 0
+    """Loops and branches around the node."""
 
     @property
     def budget(self) -> int:
@@ -381,6 +391,7 @@ class Importer:
             0 if node is None else len(node.output),
             fixed=self.fixed_params,
             folded=self.folded,
+            open_sizes=self.open_sizes and not self.inside,
         )
 
     def translate(self, call: Call, node: onnx.NodeProto, scope: Scope, depth: int) -> list[Item | None]:
@@ -428,7 +439,9 @@ class Importer:
             inner = Scope(dict(inputs), scope, f"{call.hint}/{prefix}", opsets=scope.opsets)
             self.initializers(graph, inner)
             before = len(self.problems)
+            self.inside += 1
             self.nodes(graph.node, inner, attributes, depth + 1)
+            self.inside -= 1
             if len(self.problems) > before or any(inner.has_failed(info.name) for info in graph.output):
                 raise Noted
             found = [inner.find(info.name) for info in graph.output]

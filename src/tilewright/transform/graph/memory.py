@@ -189,7 +189,7 @@ class _Assigner:
             slots += [self.scratch(i, w, call.label) for w in code.workspaces]
             passed = tuple(self.symbols[s] for s in code.symbols)
             work = operations(call.func), traffic(call.func)
-            shifts = self.shifts(call)
+            shifts = self.shifts(call.args, len(code.workspaces))
             steps.append(StepSpec(code.symbol, tuple(slots), passed, call.label, *work, code.alone, shifts))
         slots_of = {v: self.home[self.root(v)] for c in self.calls for v in c.args}
         return Storage(slots_of, tuple(self.temps), tuple(self.sizes), tuple(steps), tuple(self.owners), self.bounds)
@@ -201,14 +201,16 @@ class _Assigner:
             None if v is None else self.home[self.root(v)] for v in (marker.count, marker.condition, marker.counter)
         )
         number = "" if marker.number is None else marker.number.name
-        return RegionSpec(marker.kind, trip, count, condition, number, counter)
+        shifts = self.shifts((marker.count, marker.condition, marker.counter))
+        return RegionSpec(marker.kind, trip, count, condition, number, counter, shifts)
 
-    def shifts(self, call: KernelCall) -> tuple[Work, ...]:
-        """How many bytes behind their slots the call's arguments begin; nothing if none does."""
-        if self.where.keys().isdisjoint(call.args):
+    def shifts(self, values: Sequence[Value | None], more: int = 0) -> tuple[Work, ...]:
+        """How many bytes behind their slots values begin, and as many zeros as there are `more`; nothing if none
+        does."""
+        if self.where.keys().isdisjoint(values):
             return ()
-        found = [simplify(self.place(v).offset * v.dtype.itemsize) for v in call.args]
-        found += [const(0)] * len(call.code.workspaces)
+        found = [const(0) if v is None else simplify(self.place(v).offset * v.dtype.itemsize) for v in values]
+        found += [const(0)] * more
         return () if all(is_const(e, 0) for e in found) else tuple(self.polynomial(e) for e in found)
 
     def polynomial(self, shift: Expr) -> Work:

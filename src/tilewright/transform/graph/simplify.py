@@ -21,13 +21,8 @@ from tilewright.transform.graph.memory import places
 
 def eliminate_dead(graph: Graph) -> Graph:
     """Drop nodes that no output needs. Parameters and inputs stay: they are the model's interface."""
-    wanted = set(graph.outputs)
-    kept: list[Node] = []
-    for node in reversed(graph.nodes):
-        if any(v in wanted for v in node.outputs):
-            kept.append(node)
-            wanted.update(v for v in node.inputs if v is not None)
-    return graph if len(kept) == len(graph.nodes) else _with_nodes(graph, tuple(reversed(kept)), graph.outputs)
+    kept = graph.needed()
+    return graph if len(kept) == len(graph.nodes) else _with_nodes(graph, kept, graph.outputs)
 
 
 def eliminate_common(graph: Graph) -> Graph:

@@ -12,7 +12,7 @@ from tilewright.frontend.onnx.functions import Tensor
 from tilewright.frontend.onnx.registry import rule
 from tilewright.frontend.onnx.scope import Item, known_item, object_array
 from tilewright.frontend.onnx.tensors import DTYPES, element_type
-from tilewright.ir.dtype import DType, f32, i64
+from tilewright.ir.dtype import DType, f32, f64, i64
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import TensorType, Value
 from tilewright.ops.dims import dims
@@ -44,7 +44,7 @@ def constant(n: Call) -> list[Item]:
 
 @rule("ConstantOfShape")
 def constant_of_shape(n: Call) -> Any:
-    shape = n.dimensions(0, "the shape of ConstantOfShape") or []
+    shape = n.sizes(0, "the shape of ConstantOfShape") or []
     value = n.attr("value")
     if value is not None and not isinstance(value, Tensor):
         raise ModelError("the attribute value must be a tensor")
@@ -84,6 +84,8 @@ def size(n: Call) -> list[Item]:
 
 @rule("Range")
 def range_(n: Call) -> Value:
+    if any(map(n.is_data, range(3))):
+        return _range_of_data(n)
     start, limit, delta = (_one(n, i) for i in range(3))
     t = n.dtype(0)
     if delta == 0:
@@ -99,6 +101,29 @@ def range_(n: Call) -> Value:
         whole = -((int(start) - int(limit)) // int(delta)) if span is None else int(np.ceil(span))
         count = max(whole, 0)
     return n.emit("range", start=_plain(start), step=_plain(delta), size=dims((count,))[0], dtype=t)
+
+
+def _range_of_data(n: Call) -> Value:
+    """A range whose number of elements is computed; none where the step is 0."""
+    t = n.dtype(0)
+    start, limit, delta = (n.reshape(n.value(i), ()) for i in range(3))
+    first, step = n.cast(start, f64), n.cast(delta, f64)
+    if t.is_float:  # rounded as the type rounds
+        span = n.cast(n.emit("div", n.emit("sub", limit, start), delta), f64)
+    else:
+        span = n.emit("div", n.emit("sub", n.cast(limit, f64), first), step)
+    zero = n.constant(0.0, f64)
+    count = n.emit("min", n.emit("max", n.emit("ceil", span), zero), n.constant(float(MOST), f64))
+    count = n.emit("select", n.emit("eq", step, zero), zero, count)
+    size = n.extent(n.cast(count, i64))
+    work = f32 if t.is_float and t.itemsize < 4 else t
+    along = n.cast(n.emit("range", start=0, step=1, size=size, dtype=i64), work)
+    scaled = n.emit("mul", along, n.cast(delta, work))
+    return n.cast(n.emit("add", scaled, n.cast(start, work)), t)
+
+
+MOST = 1 << 40
+"""More elements than memory has."""
 
 
 def _one(n: Call, i: int) -> Any:

@@ -56,9 +56,13 @@ def gather_nd(n: Call) -> Value:
 
 @rule("OneHot")
 def one_hot(n: Call) -> Value:
-    depth = n.number(1, "the depth of OneHot")
-    if depth is None or int(depth) < 1:
-        raise UnsupportedError("OneHot needs a positive depth", got=depth)
+    if n.is_data(1):
+        depth: Any = n.extent(n.cast(n.value(1), i64))
+    else:
+        depth = n.number(1, "the depth of OneHot")
+        if depth is None or int(depth) < 1:
+            raise UnsupportedError("OneHot needs a positive depth", got=depth)
+        depth = int(depth)
     indices = n.value(0) if n.dtype(0).is_int else n.cast(n.value(0), i64)
     axis = axis_of(n.integer("axis", -1), n.rank(0) + 1)
-    return n.emit("one_hot", indices, n.value(2), axis=axis, depth=int(depth))
+    return n.emit("one_hot", indices, n.value(2), axis=axis, depth=depth)

@@ -2,33 +2,85 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import numpy as np
+
+from tilewright.frontend.common.axes import ReducedAxes, reduced_axes
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
-from tilewright.ir.dtype import f32
+from tilewright.ir.dtype import DType, boolean, f32, u8
+from tilewright.ir.expr import Expr, is_const
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import axes_of, axis_of
+from tilewright.support.errors import UnsupportedError
 
 # The opset from which the axes are an input.
 _AXES_AS_INPUT = {"ReduceSum": 13}
 _PLAIN = {
-    "ReduceSum": "reduce_sum",
-    "ReduceMean": "reduce_mean",
-    "ReduceMax": "reduce_max",
-    "ReduceMin": "reduce_min",
-    "ReduceProd": "reduce_prod",
+    "ReduceSum": "sum",
+    "ReduceMean": "mean",
+    "ReduceMax": "max",
+    "ReduceMin": "min",
+    "ReduceProd": "prod",
 }
 
 
-def _axes(n: Call) -> tuple[int, ...] | None:
+Axes = tuple[int, ...] | ReducedAxes | None
+
+
+def _axes(n: Call) -> Axes:
     """The reduced axes, all of them by default; None when nothing is reduced."""
-    if n.opset >= _AXES_AS_INPUT.get(n.node.op_type, 18):
-        chosen = n.integers(1, "the axes of a reduction")
-        if not chosen and n.integer("noop_with_empty_axes", 0):
-            return None
-    else:
+    rank = n.rank(0)
+    if n.opset < _AXES_AS_INPUT.get(n.node.op_type, 18):
         chosen = n.ints("axes")
+        n.attr("noop_with_empty_axes")
+        return axes_of(chosen, rank) if chosen else tuple(range(rank))
+    found = [] if n.has(1) and is_const(n.type(1).size, 0) else n.elements(1, "the axes of a reduction")
+    if not found:
+        return None if n.integer("noop_with_empty_axes", 0) else tuple(range(rank))
     n.attr("noop_with_empty_axes")
-    return axes_of(chosen, n.rank(0)) if chosen else tuple(range(n.rank(0)))
+    if any(isinstance(a, Expr) for a in found):
+        raise UnsupportedError("the axes of a reduction must be numbers, not symbols", got=found)
+    if not any(isinstance(a, Value) for a in found):
+        return axes_of(found, rank)
+    if len(found) >= rank:  # each is named once
+        return tuple(range(rank))
+    return reduced_axes(n, n.value(0), found)
+
+
+def _reduced(n: Call, x: Value, kind: str, axes: tuple[int, ...] | ReducedAxes, keepdims: bool) -> Value:
+    """ "sum", "mean", "max", "min" or "prod" over axes."""
+    if not isinstance(axes, ReducedAxes):
+        return n.emit(f"reduce_{kind}", x, axes=axes, keepdims=keepdims)
+    how, start = SCATTERED[kind]
+    work = x if kind not in ("sum", "mean", "prod") or x.dtype.itemsize >= 4 else n.cast(x, f32)
+    if isinstance(start, str):
+        logical = x.dtype is boolean
+        work = n.cast(x, u8) if logical else x
+        start = _limit(work.dtype, start)
+    total = axes.reduce(work, how, start)
+    if kind == "mean":
+        total = n.emit("div", total, axes.elements(total.dtype))
+    return axes.shaped(n.cast(total, x.dtype), keepdims)
+
+
+SCATTERED: dict[str, tuple[str, Any]] = {
+    "sum": ("add", 0),
+    "mean": ("add", 0),
+    "prod": ("mul", 1),
+    "max": ("max", "least"),
+    "min": ("min", "largest"),
+}
+"""Reductions as `scatter_elements` has them, and what they start with."""
+
+
+def _limit(t: DType, which: str) -> Any:
+    if t.is_float:
+        return -math.inf if which == "least" else math.inf
+    info = np.iinfo(t.numpy)
+    return info.min if which == "least" else info.max
 
 
 @rule(*_PLAIN)
@@ -36,7 +88,7 @@ def plain(n: Call) -> Value:
     axes, keepdims = _axes(n), bool(n.integer("keepdims", 1))
     if not axes:
         return n.emit("identity", n.value(0))
-    return n.emit(_PLAIN[n.node.op_type], n.value(0), axes=axes, keepdims=keepdims)
+    return _reduced(n, n.value(0), _PLAIN[n.node.op_type], axes, keepdims)
 
 
 @rule("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare")
@@ -50,7 +102,7 @@ def transformed(n: Call) -> Value:
     elif kind != "ReduceLogSum":
         x = n.emit("mul", x, x)
     if axes:
-        x = n.emit("reduce_sum", x, axes=axes, keepdims=keepdims)
+        x = _reduced(n, x, "sum", axes, keepdims)
     if kind in ("ReduceL2", "ReduceLogSum"):
         work = x if x.dtype.is_float else n.cast(x, f32)
         x = n.cast(n.emit("sqrt" if kind == "ReduceL2" else "log", work), x.dtype)
@@ -65,12 +117,16 @@ def log_sum_exp(n: Call) -> Value:
     axes, keepdims = _axes(n), bool(n.integer("keepdims", 1))
     if not axes:
         return n.emit("identity", n.value(0))
-    top = n.emit("reduce_max", x, axes=axes, keepdims=True)
+    moving = isinstance(axes, ReducedAxes)
+    top = axes.reduce(x, "max", -math.inf) if moving else n.emit("reduce_max", x, axes=axes, keepdims=True)
     infinite = n.emit("detect_inf", top)
     top = n.emit("select", infinite, n.like(0.0, top), top)
-    total = n.emit("reduce_sum", n.emit("exp", n.emit("sub", x, top)), axes=axes, keepdims=True)
+    powers = n.emit("exp", n.emit("sub", x, axes.spread(top) if moving else top))
+    total = axes.reduce(powers, "add", 0) if moving else n.emit("reduce_sum", powers, axes=axes, keepdims=True)
     result = n.emit("add", n.emit("log", total), top)
-    if not keepdims:
+    if moving:
+        result = axes.shaped(result, keepdims)
+    elif not keepdims:
         result = n.reshape(result, [d for k, d in enumerate(result.shape) if k not in axes])
     return n.cast(result, given)
 

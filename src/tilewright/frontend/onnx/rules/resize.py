@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.frontend.common.resize import resize_axis
+from tilewright.frontend.common.resized import Sampling, resize_axis_by_data
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
-from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.dtype import f64, i64
+from tilewright.ir.expr import Expr, as_int, const, is_const
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import axis_of, dim, same_dim
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
@@ -23,9 +25,12 @@ def upsample(n: Call) -> Value:
         scales = [1.0, 1.0, n.real("height_scale", 1.0), n.real("width_scale", 1.0)]
     elif n.opset < 9:
         scales = [float(v) for v in n.attr("scales") or []]
-    else:
-        scales = _floats(n.structure(1, "the scales of Upsample"))
     options = {"mode": mode, "coordinates": "asymmetric", "rounding": "floor"}
+    if n.opset >= 9:
+        decided = _of_data(n, 1, list(range(n.rank(0))), options)
+        if decided is not None:
+            return decided
+        scales = _floats(n.structure(1, "the scales of Upsample"))
     return _resize(n, n.value(0), list(range(n.rank(0))), _from_scales(n, scales, range(n.rank(0))), options)
 
 
@@ -55,6 +60,10 @@ def resize(n: Call) -> Value:
             raise ShapeError("the region needs two numbers for each axis", expected=2 * len(axes), got=len(roi))
         options["roi"] = {axis: (roi[k], roi[len(axes) + k]) for k, axis in enumerate(axes)}
     place = 1 if n.opset < 11 else 2
+    if options["coordinates"] != "tf_crop_and_resize" and not options["antialias"]:
+        decided = _of_data(n, place, axes, options, policy)
+        if decided is not None:
+            return decided
     scales = _floats(n.structure(place, "the scales of Resize")) if n.has(place) else []
     if scales:
         plan = _from_scales(n, scales, axes)
@@ -64,6 +73,50 @@ def resize(n: Call) -> Value:
             raise ModelError("Resize needs scales or sizes")
         plan = _from_sizes(n, sizes, axes, policy)
     return _resize(n, x, axes, plan, options)
+
+
+def _of_data(n: Call, place: int, axes: list[int], options: dict[str, Any], policy: str = "stretch") -> Value | None:
+    """Resizing by scales (input `place`) or sizes (input 3) that are computed; None where these are known."""
+    by_scales = n.has(place) and not is_const(n.type(place).size, 0)
+    given = place if by_scales else 3
+    if not n.is_data(given) or not same_dim(n.type(given).size, const(len(axes))):
+        return None
+    how = Sampling(
+        *(options[k] for k in ("mode", "coordinates", "rounding")),
+        **{k: options[k] for k in ("cubic_a", "exclude_outside") if k in options},
+    )
+    x = n.value(0)
+    if by_scales:
+        scales = n.reshape(n.cast(n.value(place), f64), (len(axes),))
+        for k, axis in enumerate(axes):
+            scale = n.reshape(n.slice(scales, 0, k, 1), ())
+            size = n.emit("floor", n.emit("mul", n.symbols([x.shape[axis]], f64, ()), scale))
+            x = resize_axis_by_data(n, x, axis, n.extent(n.cast(size, i64)), scale, how)
+        return x
+    wanted_sizes = n.elements(3, "the sizes of Resize") or []
+    if policy != "stretch":
+        return _with_ratio(n, x, axes, wanted_sizes, how, smaller=policy == "not_larger")
+    for axis, wanted in zip(axes, wanted_sizes, strict=True):
+        if not isinstance(wanted, Value) and same_dim(dim(wanted), x.shape[axis]):
+            continue
+        size = wanted if isinstance(wanted, Value) else n.symbols([wanted], i64, ())
+        scale = n.emit("div", n.cast(size, f64), n.symbols([x.shape[axis]], f64, ()))
+        x = resize_axis_by_data(n, x, axis, n.extent(size) if size is wanted else dim(wanted), scale, how)
+    return x
+
+
+def _with_ratio(n: Call, x: Value, axes: list[int], wanted: list[Any], how: Sampling, *, smaller: bool) -> Value:
+    """All axes by the least or the largest of their scales."""
+    extents = [n.symbols([x.shape[a]], f64, ()) for a in axes]
+    sizes = [n.cast(s if isinstance(s, Value) else n.symbols([s], i64, ()), f64) for s in wanted]
+    scales = [n.emit("div", s, e) for s, e in zip(sizes, extents, strict=True)]
+    scale = scales[0]
+    for other in scales[1:]:
+        scale = n.emit("min" if smaller else "max", scale, other)
+    for axis, extent in zip(axes, extents, strict=True):
+        rounded = n.emit("floor", n.emit("add", n.emit("mul", scale, extent), n.constant(0.5, f64)))
+        x = resize_axis_by_data(n, x, axis, n.extent(n.cast(rounded, i64)), scale, how)
+    return x
 
 
 Plan = list[tuple[float, Any]]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from tilewright.frontend.common.resized import pad_axis
 from tilewright.frontend.common.shapes import cropped, divide, slice_range, solve
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
@@ -78,8 +80,16 @@ def transpose(n: Call) -> Value:
 
 @rule("Expand")
 def expand(n: Call) -> Value:
-    wanted = n.dimensions(1, "the shape of Expand")
-    shape = broadcast_shapes(n.shape(0), dims(wanted or ()))
+    wanted = n.elements(1, "the shape of Expand") or []
+    given = n.shape(0)
+    for k, size in enumerate(wanted):
+        axis = k + len(given) - len(wanted)
+        kept = axis >= 0 and not is_const(given[axis], 1)
+        if isinstance(size, Value) and kept and as_int(given[axis]) is None:
+            raise UnsupportedError("repeating a dimension that may be 1 as often as data says is not supported")
+        if isinstance(size, Value):  # what is not 1 can be repeated once only
+            wanted[k] = 1 if kept else n.extent(size)
+    shape = broadcast_shapes(given, dims(wanted))
     if shape == n.shape(0):
         return n.emit("identity", n.value(0))
     return n.emit("broadcast", n.value(0), shape=shape)
@@ -104,8 +114,10 @@ def split(n: Call) -> list[Value]:
     x = n.value(0)
     axis = axis_of(n.integer("axis", 0), x.type.rank)
     sizes: list[Any] | None = n.ints("split") if n.opset < 13 else None
-    sizes = sizes or n.dimensions(1, "the sizes of Split")  # an input in operator sets 1 and from 13 on
+    sizes = sizes or n.elements(1, "the sizes of Split")  # an input in operator sets 1 and from 13 on
     total = x.shape[axis]
+    if sizes is not None and any(isinstance(s, Value) for s in sizes):
+        return _split_by_data(n, x, axis, sizes)
     if sizes is None:
         count = n.integer("num_outputs", n.outputs)
         if not 1 <= count <= MAX_PARTS:
@@ -126,6 +138,17 @@ def split(n: Call) -> list[Value]:
         result.append(n.emit("slice", x, **_one_axis(x, axis, begin, size)))
         begin = dim(begin + size)  # type: ignore[assignment]
     return result
+
+
+def _split_by_data(n: Call, x: Value, axis: int, sizes: Sequence[Any]) -> list[Value]:
+    """Parts whose sizes are computed; of what reaches beyond the dimension nothing is left."""
+    if is_const(x.shape[axis], 0):
+        return [x] * len(sizes)
+    ends = [n.constant(0, i64)]
+    for size in sizes:
+        ends.append(n.emit("add", ends[-1], size if isinstance(size, Value) else n.symbols([size], i64, ())))
+    places = [places_between(n, a, b, 1, x.shape[axis]) for a, b in itertools.pairwise(ends)]
+    return [n.emit("gather", x, p, axis=axis) for p in places]
 
 
 def _sum(values: Sequence[Any]) -> Expr:
@@ -198,7 +221,7 @@ def pad(n: Call) -> Value:
         pads: list[Any] = n.ints("pads" if n.opset >= 2 else "paddings") or []
         fill, axes = n.real("value", 0.0), None
     else:
-        pads = n.dimensions(1, "the pads of Pad") or []
+        pads = n.elements(1, "the pads of Pad") or []
         fill, axes = None, n.integers(3, "the axes of Pad")
     axes = list(range(rank)) if axes is None else list(axes)
     if len(pads) != 2 * len(axes):
@@ -207,6 +230,10 @@ def pad(n: Call) -> Value:
     after: list[Any] = [0] * rank
     for k, axis in enumerate(axes):
         before[axis_of(axis, rank)], after[axis_of(axis, rank)] = pads[k], pads[len(axes) + k]
+    for k in range(rank):
+        if isinstance(before[k], Value) or isinstance(after[k], Value):
+            x = pad_axis(n, x, k, before[k], after[k], mode, _fill(n, x))
+            before[k] = after[k] = 0
     x, before, after = cropped(n, x, before, after)
     attrs: dict[str, Any] = {"before": dims(before), "after": dims(after), "mode": mode}
     if mode == "constant" and n.opset >= 11 and n.has(2):
@@ -217,9 +244,14 @@ def pad(n: Call) -> Value:
     return n.emit("pad", x, value=0 if fill is None else fill, **attrs)
 
 
+def _fill(n: Call, x: Value) -> Value:
+    """What Pad fills with, as a scalar."""
+    return n.reshape(n.value(2), ()) if n.has(2) else n.like(0, x)
+
+
 @rule("Tile")
 def tile(n: Call) -> Value:
-    repeats = n.dimensions(1, "the repeats of Tile") or []
+    repeats = (n.sizes if n.opset >= 6 else n.dimensions)(1, "the repeats of Tile") or []
     if n.opset < 6:  # how often, and along which axis
         axis = axis_of(n.number(2, "the axis of Tile") or 0, n.rank(0))
         repeats = [repeats[0] if k == axis else 1 for k in range(n.rank(0))]
@@ -268,8 +300,19 @@ def _block(n: Call) -> int:
 
 @rule("Trilu")
 def trilu(n: Call) -> Value:
+    if n.is_data(1) and n.rank(0) >= 2:
+        return _trilu_of_data(n)
     k = n.number(1, "the diagonal of Trilu")
     return n.emit("trilu", n.value(0), upper=bool(n.integer("upper", 1)), k=0 if k is None else int(k))
+
+
+def _trilu_of_data(n: Call) -> Value:
+    x, k = n.value(0), n.reshape(n.cast(n.value(1), i64), ())
+    rows, columns = x.shape[-2:]
+    down = n.reshape(n.emit("range", start=0, step=1, size=rows, dtype=i64), (rows, 1))
+    across = n.emit("sub", n.emit("range", start=0, step=1, size=columns, dtype=i64), down)
+    kept = n.emit("ge" if n.integer("upper", 1) else "le", across, k)
+    return n.emit("select", kept, x, n.like(0, x))
 
 
 @rule("ReverseSequence")
