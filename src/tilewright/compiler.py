@@ -32,8 +32,8 @@ from tilewright.ir.notes import MayAlias, PastCaches, with_note
 from tilewright.ir.rewrite import variables
 from tilewright.ir.selection import Precision
 from tilewright.kernels import KernelCompiler, KernelTexts
-from tilewright.ops.extent import rooms
 from tilewright.ops.registry import emit1, get
+from tilewright.ops.rooms import rooms
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.plans.framework.decisions import advised, forced_settings, forcing, taken_of
 from tilewright.programs import ProgramCache

@@ -73,6 +73,7 @@ class ProgramCache:
             names.folded,
             names.trusted,
             sorted(fixed),
+            *([repr(names.rooms)] if names.rooms else []),
             *([] if names.state is None else [repr(names.state)]),
             *([] if names.ragged is None else [repr(names.ragged)]),
         ]

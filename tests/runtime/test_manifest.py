@@ -19,6 +19,7 @@ from tilewright.runtime.manifest import (
     PackedSpec,
     ParamSpec,
     RegionSpec,
+    RoomSpec,
     StepSpec,
     SymbolSpec,
     TargetSpec,
@@ -141,6 +142,36 @@ def test_extents_that_data_decides() -> None:
         with pytest.raises(ArtifactError) as caught:
             dataclasses.replace(found, **change)
         assert message in str(caught.value)
+
+
+def test_rooms() -> None:
+    extent = mark("extent", trip=((1, ("r",)),), count=4, number="k")
+    manifest = regions(extent, StepSpec("exponent", (0,), (0,)))
+    inputs = (*manifest.inputs, InputSpec("room", "i8", ("r", 0)))
+    symbols = (*manifest.symbols, SymbolSpec("r", lo=0))
+    outputs = (*manifest.outputs, OutputSpec("k", "i64", ()))
+    rooms = (RoomSpec("room", "k"),)
+    found = dataclasses.replace(manifest, inputs=inputs, symbols=symbols, outputs=outputs, extents=("k",), rooms=rooms)
+    assert Manifest.from_json(found.to_json()) == found
+    assert found.given == manifest.inputs
+    for change, message in (
+        ({"rooms": (RoomSpec("x", "k"),)}, "no input without elements"),
+        ({"rooms": (RoomSpec("room", "n"),)}, "is for no extent"),
+        ({"rooms": rooms * 2}, "used twice"),
+        ({"inputs": (*inputs, InputSpec("y", "f32", ("r",)))}, "rows of another input"),
+    ):
+        with pytest.raises(ArtifactError) as caught:
+            dataclasses.replace(found, **change)
+        assert message in str(caught.value)
+
+
+def test_places_of_what_regions_read() -> None:
+    body = StepSpec("exponent", (0,), (0,))
+    behind = mark("loop", count=4, number="i", shifts=(((8, ()),), (), ()))
+    assert regions(behind, body, mark("end")).run_steps[0].region is not None
+    for shifts, message in (((((8, ()),),), "one shift for each"), ((((8, ("q",)),), (), ()), "unknown symbols")):
+        with pytest.raises(ArtifactError, match=message):
+            regions(mark("loop", count=4, number="i", shifts=shifts), body, mark("end"))
 
 
 def test_weights_are_packed_without_regions() -> None:

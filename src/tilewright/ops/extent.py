@@ -6,11 +6,7 @@
 `head` defines a symbol, which is that number; what reads the rows has it in its shape. Rows along the first dimension
 lie behind each other, so those that are stand where they were computed: `head` is no kernel.
 
-A number that nothing bounds (the end of a range) is that of the rows of a *room*: an input without elements, which the
-runtime gives. Memory is planned for as many rows as it has. Where data asks for more, the runtime makes the room larger
-and calls again.
-
-    %n = head(%_room, %count) {defines = $n} : i8[n, 0]         with %_room: i8[_room, 0]
+A number that nothing bounds (the end of a range) is that of the rows of a room (`ops/rooms.py`).
 """
 
 from __future__ import annotations
@@ -22,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.attributes import Attrs, Dim
-from tilewright.ir.dtype import f32, i8, i64
-from tilewright.ir.expr import Expr, Var, call, const, is_const, maximum, minimum, select
-from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
+from tilewright.ir.dtype import f32, i64
+from tilewright.ir.expr import Expr, Var, call, const, maximum, minimum, select
+from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.control import NUMBER
 from tilewright.ops.dims import present
@@ -59,31 +55,6 @@ def _head_reference(arrays: Sequence[Any], attrs: HeadAttrs) -> tuple[Any, ...]:
 
 
 HEAD = register(OpDef("head", "opaque", HeadAttrs, _head_infer, _head_reference, alias=True))
-
-ROOM = "_room"
-"""How the names of rooms and of their symbols begin, as no file's names do."""
-
-
-def add_room(builder: GraphBuilder) -> Value:
-    """A new room among the inputs of a graph."""
-    name = builder.fresh(ROOM)
-    value = Value(name, TensorType(i8, (Var(name, lo=0), const(0))))
-    builder.inputs.append(value)
-    return value
-
-
-def is_room(value: Value) -> bool:
-    """Whether an input of a graph is a room."""
-    if value.dtype is not i8 or value.type.rank != 2 or not is_const(value.shape[1], 0):
-        return False
-    return isinstance(value.shape[0], Var) and value.shape[0].name.startswith(ROOM)
-
-
-def rooms(graph: Graph) -> dict[Var, Value]:
-    """The rooms of a graph, by the symbols that are numbers of their rows."""
-    found = {n.defines: n.inputs[0] for n in graph.nodes if n.op == HEAD.name and n.inputs[0] in graph.inputs}
-    return {s: v for s, v in found.items() if s is not None and v is not None and is_room(v)}
-
 
 # --- nonzero ----------------------------------------------------------------------------------------------------------
 
@@ -124,19 +95,22 @@ NONZERO = register(OpDef("nonzero", "opaque", Attrs, _nonzero_infer, _nonzero_re
 
 @dataclass(frozen=True, slots=True)
 class SuppressAttrs(Attrs):
-    """`most` boxes are chosen of each class; boxes are two corners, or with `center` a center and sizes."""
+    """At most `most` boxes are chosen of each class; boxes are two corners, or with `center` a center and sizes."""
 
     most: int
     center: bool = False
 
 
 def _suppress_infer(types: Types, attrs: SuppressAttrs) -> Out:
-    """Boxes [batch, boxes, 4], scores [batch, classes, boxes], how much boxes may overlap, the least score or None."""
+    """Boxes [batch, boxes, 4], scores [batch, classes, boxes], how much boxes may overlap, the least score or None,
+    perhaps how many boxes are chosen of each class at most, i64."""
     boxes, scores, overlap = (present(t) for t in types[:3])
     if boxes.rank != 3 or scores.rank != 3 or {boxes.dtype, scores.dtype, overlap.dtype} != {f32}:
         raise ShapeError("boxes and scores have three dimensions, of f32", got=f"{boxes}, {scores}")
     if overlap.rank or (types[3] is not None and present(types[3]) != TensorType(f32, ())):
         raise ShapeError("the thresholds are scalars", got=overlap)
+    if len(types) > 4 and types[4] is not None and types[4] != NUMBER:
+        raise ShapeError("the number of boxes is a scalar", expected=NUMBER, got=types[4])
     rows = boxes.shape[0] * scores.shape[1] * _chosen(attrs.most, boxes.shape[1])
     return TensorType(i64, (rows, const(3))), NUMBER
 
@@ -173,7 +147,7 @@ def _overlaps(a: Sequence[Expr], b: Sequence[Expr], most: Expr) -> Expr:
 
 def _suppress_loops(types: Types, attrs: SuppressAttrs, out: Out) -> PrimFunc:
     given, (rows, count) = buffers(types, out)
-    boxes, scores, most, least = given
+    boxes, scores, most, least, limit = (*given, None)[:5]
     assert boxes is not None and scores is not None and most is not None
     nest = Nest("suppress", [b for b in (*given, rows, count) if b is not None])
     (batch, number, _), classes = boxes.shape, scores.shape[1]
@@ -184,8 +158,9 @@ def _suppress_loops(types: Types, attrs: SuppressAttrs, out: Out) -> PrimFunc:
                 score = scores[b, c, m]
                 worth = const(True) if least is None else call("gt", score, least[()])
                 nest.store(alive, (m,), select(worth, const(1.0, f32), const(0.0, f32)))
-            with nest.loop("turn", minimum(const(max(attrs.most, 0)), number)):
-                with nest.local("best", i64) as best, nest.local("top", f32) as top:
+            with nest.loop("turn", minimum(const(max(attrs.most, 0)), number)) as turn:
+                open_ = const(True) if limit is None else call("lt", turn, limit[()])
+                with nest.when(open_), nest.local("best", i64) as best, nest.local("top", f32) as top:
                     best.set(-1)
                     top.set(0.0)
                     with nest.loop("n", number) as n, nest.when(call("gt", alive[n], const(0.0, f32))):
@@ -210,9 +185,10 @@ def _suppress_loops(types: Types, attrs: SuppressAttrs, out: Out) -> PrimFunc:
 
 
 def _suppress_reference(arrays: Sequence[Any], attrs: SuppressAttrs) -> tuple[Any, ...]:
-    boxes, scores, most, least = arrays
+    boxes, scores, most, least, wanted = (*arrays, None)[:5]
     batch, classes, number = scores.shape
     limit = min(max(attrs.most, 0), number)
+    limit = limit if wanted is None else min(limit, max(int(wanted), 0))
     bound = max(attrs.most, 0) if attrs.most <= FEW else number
     rows = np.zeros((batch * classes * bound, 3), np.int64)
     found = 0

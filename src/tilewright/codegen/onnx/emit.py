@@ -14,6 +14,7 @@ from tilewright.codegen.onnx.nodes import write_nodes
 from tilewright.codegen.onnx.writer import IR_VERSION, OPSET, Writer, info
 from tilewright.ir.expr import Var
 from tilewright.ir.graph import Graph
+from tilewright.ops.rooms import is_room
 from tilewright.support.errors import UnsupportedError
 
 MAX_BYTES = (1 << 31) - 1
@@ -29,7 +30,9 @@ def onnx_model(graph: Graph, weights: Mapping[str, Any]) -> onnx.ModelProto:
     if size > MAX_BYTES:
         raise UnsupportedError("the weights are too large for an ONNX file", expected=MAX_BYTES, got=size)
     w = Writer()
-    for value in (*graph.inputs, *graph.params):
+    given = [v for v in graph.inputs if not is_room(v)]
+    w.names.update({v: "" for v in graph.inputs if is_room(v)})
+    for value in (*given, *graph.params):
         w.name(value)
     computed = {v for n in graph.nodes for v in n.outputs}
     w.outputs = frozenset(v for v in graph.outputs if v in computed)
@@ -37,12 +40,12 @@ def onnx_model(graph: Graph, weights: Mapping[str, Any]) -> onnx.ModelProto:
     for p in graph.params:
         array = np.ascontiguousarray(weights[p.name]).astype(p.dtype.numpy, copy=False)
         w.shared.initializers.append(numpy_helper.from_array(array.reshape(np.shape(weights[p.name])), w.names[p]))
-    for value in graph.inputs:
+    for value in given:
         for axis, d in enumerate(value.shape):
             if isinstance(d, Var) and d not in w.symbols:
                 w.symbols[d] = w.op("Shape", [w.names[value]], start=axis, end=axis + 1)
     write_nodes(w, graph)
-    inputs = [info(w.names[v], v.type) for v in graph.inputs]
+    inputs = [info(w.names[v], v.type) for v in given]
     outputs = _outputs(w, graph)
     body = helper.make_graph([*w.shared.constant_nodes, *w.nodes], graph.name, inputs, outputs, w.shared.initializers)
     opsets = [helper.make_opsetid("", OPSET)]

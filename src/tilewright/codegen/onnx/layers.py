@@ -220,5 +220,8 @@ def suppress(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
     """A box of the largest overlap or score is told from others by a comparison; thresholds are lists of one."""
     a = node.of(SuppressAttrs)
     limits = [None if v is None else w.op("Reshape", [v, w.ints([1])]) for v in x[2:4]]
-    rows = w.op("NonMaxSuppression", [*x[:2], w.ints([a.most]), *limits], center_point_box=int(a.center))
+    most = w.ints([a.most])
+    if len(x) > 4 and x[4] is not None:
+        most = w.op("Min", [most, w.op("Reshape", [x[4], w.ints([1])])])
+    rows = w.op("NonMaxSuppression", [*x[:2], most, *limits], center_point_box=int(a.center))
     return rows, row_count(w, rows)

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.codegen.onnx.pointwise import rule
-from tilewright.codegen.onnx.writer import Writer
+from tilewright.codegen.onnx.writer import Writer, code
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, as_expr, as_int
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.index import AxisAttrs, GatherNdAttrs, OneHotAttrs, ReverseSequenceAttrs
 from tilewright.ops.matmul import EinsumAttrs, MatmulAttrs
 from tilewright.ops.reduce import ArgAttrs, ReduceAttrs
+from tilewright.ops.rooms import is_room
 from tilewright.ops.scan import CumulativeAttrs
 from tilewright.ops.scatter import ScatterAttrs, ScatterElementsAttrs
 from tilewright.ops.shape import (
@@ -231,11 +232,14 @@ def reverse_sequence(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 @rule("head")
 def head(w: Writer, node: Node, x: Sequence[str]) -> str:
-    """The rows are as many already: what computes them in ONNX gives no others."""
-    found = node.defines
-    assert found is not None
-    w.symbols[found] = w.op("Reshape", [x[1], w.ints([1])])
-    return w.op("Identity", [x[0]])
+    """The first rows: those behind them are there where a range is cut, not where ONNX's own operators made them."""
+    found, rows = node.defines, node.inputs[0]
+    assert found is not None and rows is not None
+    count = w.symbols[found] = w.op("Reshape", [x[1], w.ints([1])])
+    if is_room(rows):
+        nothing = w.op("ConstantOfShape", [w.op("Concat", [count, w.ints([0])], axis=0)])
+        return w.op("Cast", [nothing], to=code(rows.dtype))
+    return w.op("Slice", [x[0], w.ints([0]), count, w.ints([0])])
 
 
 def rows_of(w: Writer, x: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Reductions over axes that data decides: elements go to places that are computed in each call.
+"""Axes and shapes that data decides. In reductions elements go to places that are computed in each call.
 
 x[3, 4], axis 1:    places  0 0 0 0        results  [3] in memory for all that may be, 12
                             1 1 1 1
@@ -22,19 +22,19 @@ from tilewright.support.errors import UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class ReducedAxes:
-    """Which axes of tensors of one shape are reduced, of as many as are named.
+    """Which axes of tensors of one shape are reduced.
 
     Args:
         shape: the tensors'.
         count: how many axes are reduced.
-        reduced: for each axis whether it is, as scalars.
+        reduced: for each axis whether it is, bool[rank].
         places: where the result of each element stands, i64[elements].
     """
 
     n: Emitter
     shape: tuple[Expr, ...]
     count: int
-    reduced: tuple[Value, ...]
+    reduced: Value
     places: Value
 
     def reduce(self, x: Value, how: str, start: Any) -> Value:
@@ -51,20 +51,18 @@ class ReducedAxes:
     def elements(self, t: DType) -> Value:
         """How many elements each result is of."""
         n = self.n
-        one, total = n.constant(1, i64), n.constant(1, i64)
-        for flag, d in zip(self.reduced, self.shape, strict=True):
-            total = n.emit("mul", total, n.emit("select", flag, n.symbols([d], i64, ()), one))
-        return n.cast(total, t)
+        sizes = n.emit("select", self.reduced, vector(n, self.shape), n.constant(1, i64))
+        return n.cast(n.emit("reduce_prod", sizes, axes=(0,), keepdims=False), t)
 
     def shaped(self, results: Value, keepdims: bool) -> Value:
         """The results as a tensor, whose dimensions are symbols that data decides."""
-        n = self.n
-        one = n.constant(1, i64)
-        sizes = [n.symbols([d], i64, ()) for d in self.shape]
-        kept = [n.emit("select", flag, one, s) for flag, s in zip(self.reduced, sizes, strict=True)]
-        wanted = kept if keepdims else self._rest(sizes)
-        bounds = self.shape if keepdims else (self._largest(),) * len(wanted)
-        dims = [n.bounded(v, d if prove(d >= 1) else dim(d + 1)) for v, d in zip(wanted, bounds, strict=True)]
+        n, sizes = self.n, vector(self.n, self.shape)
+        if keepdims:
+            wanted, bounds = n.emit("select", self.reduced, n.constant(1, i64), sizes), list(self.shape)
+        else:
+            count = len(self.shape) - self.count
+            wanted, bounds = unnamed(n, self.reduced, sizes, count), [self._largest()] * count
+        dims = [n.bounded(scalar(n, wanted, k), d if prove(d >= 1) else dim(d + 1)) for k, d in enumerate(bounds)]
         return n.reshape(n.slice(results, 0, 0, product(dims)), dims)
 
     @property
@@ -79,39 +77,68 @@ class ReducedAxes:
             raise UnsupportedError("axes that data decides, of symbolic dimensions, are not supported")
         return dim(max(known))
 
-    def _rest(self, sizes: Sequence[Value]) -> list[Value]:
-        """The sizes of the axes that are not reduced, in order."""
-        n, zero, one = self.n, self.n.constant(0, i64), self.n.constant(1, i64)
-        found = [zero] * (len(sizes) - self.count)
-        before = zero
-        for flag, size in zip(self.reduced, sizes, strict=True):
-            for j, so_far in enumerate(found):
-                here = n.emit("and", n.emit("eq", before, n.constant(j, i64)), n.emit("eq", flag, n.constant(False)))
-                found[j] = n.emit("select", here, size, so_far)
-            before = n.emit("add", before, n.emit("select", flag, zero, one))
-        return found
-
 
 def reduced_axes(n: Emitter, x: Value, axes: Sequence[Any]) -> ReducedAxes:
-    """The axes of `x` that are named, as numbers or scalars of i64 that count from the end where they are negative."""
+    """The axes of `x` that are named."""
     rank = x.type.rank
-    flags: list[Value] = []
-    scalars = [v if isinstance(v, Value) else n.constant(v, i64) for v in axes]
+    reduced = named(n, axes, rank)
+    kept = n.emit("select", reduced, n.constant(1, i64), vector(n, x.shape))
+    strides = n.emit("cumprod", kept, axis=0, exclusive=True, reverse=True)
+    strides = n.emit("select", reduced, n.constant(0, i64), strides)
+    place = n.constant(0, i64)
     for k in range(rank):
-        flag = n.constant(False)
-        for v in scalars:
-            same = n.emit("or", n.emit("eq", v, n.constant(k, i64)), n.emit("eq", v, n.constant(k - rank, i64)))
-            flag = n.emit("or", flag, same)
-        flags.append(flag)
-    zero, one = n.constant(0, i64), n.constant(1, i64)
-    stride, place = one, zero
-    for k in reversed(range(rank)):
         along = n.emit("range", start=0, step=1, size=x.shape[k], dtype=i64)
         along = n.reshape(along, [x.shape[k] if j == k else 1 for j in range(rank)])
-        place = n.emit("add", place, n.emit("mul", along, n.emit("select", flags[k], zero, stride)))
-        kept = n.emit("select", flags[k], one, n.symbols([x.shape[k]], i64, ()))
-        stride = n.emit("mul", stride, kept)
-    return ReducedAxes(n, x.shape, len(axes), tuple(flags), n.reshape(place, (product(x.shape),)))
+        place = n.emit("add", place, n.emit("mul", along, scalar(n, strides, k)))
+    return ReducedAxes(n, x.shape, len(axes), reduced, n.reshape(place, (product(x.shape),)))
 
 
-__all__ = ["ReducedAxes", "reduced_axes"]
+# --- vectors of a few numbers: each is a small kernel, so that expressions stay small ---------------------------------
+
+
+def vector(n: Emitter, numbers: Sequence[Any]) -> Value:
+    """Numbers, expressions and scalars of i64 as a vector."""
+    parts = [n.reshape(v if isinstance(v, Value) else n.symbols([v], i64, (1,)), (1,)) for v in numbers]
+    return parts[0] if len(parts) == 1 else n.emit("concat", *parts, axis=0)
+
+
+def scalar(n: Emitter, numbers: Value, k: int) -> Value:
+    """An element of a vector."""
+    return n.reshape(n.slice(numbers, 0, k, 1), ())
+
+
+def named(n: Emitter, axes: Sequence[Any], rank: int) -> Value:
+    """For each axis of so many whether it is among `axes`, which count from the end where they are negative:
+    bool[rank]."""
+    given = vector(n, axes)
+    last = n.emit("select", n.emit("lt", given, n.constant(0, i64)), n.emit("add", given, n.constant(rank, i64)), given)
+    along = n.emit("range", start=0, step=1, size=rank, dtype=i64)
+    same = n.emit("eq", n.reshape(last, (len(axes), 1)), n.reshape(along, (1, rank)))
+    found = n.emit("reduce_max", n.cast(same, i64), axes=(0,), keepdims=False)
+    return n.emit("eq", found, n.constant(1, i64))
+
+
+def unnamed(n: Emitter, flags: Value, sizes: Value, count: int) -> Value:
+    """The sizes of the first `count` axes that are not named, in order."""
+    rank = flags.shape[0]
+    order = n.emit_all("topk", n.cast(flags, i64), axis=0, k=rank, largest=False)[1]
+    return n.slice(n.emit("gather", sizes, order, axis=0), 0, 0, count)
+
+
+def reshaped(n: Emitter, x: Value, sizes: Value) -> Value:
+    """The elements in a shape that is computed, of which -1 means what is left. A shape for another number of elements
+    is an error of the call."""
+    one, rest = n.constant(1, i64), n.constant(-1, i64)
+    total, rank = n.symbols([x.type.size], i64, ()), as_int(sizes.shape[0])
+    assert rank is not None
+    is_rest = n.emit("eq", sizes, rest)
+    others = n.emit("reduce_prod", n.emit("select", is_rest, one, sizes), axes=(0,), keepdims=False)
+    whole = n.emit("select", is_rest, n.emit("truncdiv", total, n.emit("max", others, one)), sizes)
+    fits = n.emit("eq", n.emit("reduce_prod", whole, axes=(0,), keepdims=False), total)
+    checked = n.emit("select", fits, whole, rest)
+    dims = [n.extent(scalar(n, checked, k)) for k in range(rank)]
+    flat = n.reshape(x, (x.type.size,))
+    return n.reshape(n.slice(flat, 0, 0, product(dims)), dims)
+
+
+__all__ = ["ReducedAxes", "named", "reduced_axes", "reshaped", "scalar", "unnamed", "vector"]

@@ -12,8 +12,8 @@ from tilewright.ir.dtype import DType, i64
 from tilewright.ir.expr import Expr, Var, as_expr, as_int
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.dims import dims
-from tilewright.ops.extent import add_room
 from tilewright.ops.registry import emit, emit1
+from tilewright.ops.rooms import add_room
 from tilewright.support.errors import ModelError, ShapeError
 
 MAX_BYTES = 1 << 33

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
-from tilewright.ops.extent import is_room
 from tilewright.ops.registry import emit1, get
+from tilewright.ops.rooms import is_room
 from tilewright.runtime.manifest import RaggedSpec, RoomSpec, StateSpec
 from tilewright.support.errors import Error, VerifyError
 

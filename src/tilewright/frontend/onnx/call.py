@@ -38,6 +38,8 @@ class Call(Emitter):
     """Weights whose numbers have become part of the program, each with the operator that made them so."""
     open_sizes: bool = False
     """Whether what decides sizes may be computed from the data."""
+    decided: set[str] = field(default_factory=set)
+    """Operators for which it was."""
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
@@ -114,7 +116,10 @@ class Call(Emitter):
 
     def is_data(self, i: int) -> bool:
         """Whether input `i` is computed from the data, and may decide sizes."""
-        return self.open_sizes and self.has(i) and self.item(i).known is None
+        if not self.open_sizes or not self.has(i) or self.item(i).known is not None:
+            return False
+        self.decided.add(self.node.op_type)
+        return True
 
     def elements(self, i: int, what: str) -> list[Any] | None:
         """The integers of input `i` as a flat list: numbers and expressions, and scalars of i64 where only data says,

@@ -47,7 +47,6 @@ from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ir.rewrite import substitute
 from tilewright.ops.dims import assuming
-from tilewright.ops.extent import is_room
 from tilewright.runtime.layout import aligned_copy
 from tilewright.support.errors import Error, ModelError, Problems, ShapeError, TooSmallError, UnsupportedError
 
@@ -128,7 +127,7 @@ def _read(loaded: Loaded, dims: DimSizes, needs: Mapping[str, Dim], same: Mappin
         try:
             return importer.run()
         except ModelError as error:
-            if any(map(is_room, importer.builder.inputs)):
+            if open_sizes and importer.decided:
                 open_sizes = False
                 continue
             more = dict(sorted(e.needs for e in error.each() if isinstance(e, TooSmallError) and e.needs))
@@ -156,6 +155,8 @@ class Importer:
     visited: int = 0
     inside: int = 0
     """Loops and branches around the node."""
+    decided: set[str] = field(default_factory=set)
+    """Operators for which data has decided sizes."""
 
     @property
     def budget(self) -> int:
@@ -392,6 +393,7 @@ class Importer:
             fixed=self.fixed_params,
             folded=self.folded,
             open_sizes=self.open_sizes and not self.inside,
+            decided=self.decided,
         )
 
     def translate(self, call: Call, node: onnx.NodeProto, scope: Scope, depth: int) -> list[Item | None]:

@@ -107,19 +107,31 @@ def _range_of_data(n: Call) -> Value:
     """A range whose number of elements is computed; none where the step is 0."""
     t = n.dtype(0)
     start, limit, delta = (n.reshape(n.value(i), ()) for i in range(3))
-    first, step = n.cast(start, f64), n.cast(delta, f64)
-    if t.is_float:  # rounded as the type rounds
-        span = n.cast(n.emit("div", n.emit("sub", limit, start), delta), f64)
-    else:
-        span = n.emit("div", n.emit("sub", n.cast(limit, f64), first), step)
-    zero = n.constant(0.0, f64)
-    count = n.emit("min", n.emit("max", n.emit("ceil", span), zero), n.constant(float(MOST), f64))
-    count = n.emit("select", n.emit("eq", step, zero), zero, count)
-    size = n.extent(n.cast(count, i64))
+    span = n.emit("sub", limit, start)
+    size = n.extent(_steps_of_floats(n, span, delta) if t.is_float else _steps(n, span, delta))
     work = f32 if t.is_float and t.itemsize < 4 else t
     along = n.cast(n.emit("range", start=0, step=1, size=size, dtype=i64), work)
     scaled = n.emit("mul", along, n.cast(delta, work))
     return n.cast(n.emit("add", scaled, n.cast(start, work)), t)
+
+
+def _steps(n: Call, span: Value, delta: Value) -> Value:
+    """How often an integer step is made until a span is covered."""
+    zero, one = n.constant(0, i64), n.constant(1, i64)
+    far, step = n.cast(span, i64), n.cast(delta, i64)
+    far = n.emit("select", n.emit("lt", step, zero), n.emit("sub", zero, far), far)
+    whole = n.emit("truncdiv", n.emit("max", n.emit("sub", far, one), zero), n.emit("max", n.emit("abs", step), one))
+    some = n.emit("and", n.emit("gt", far, zero), n.emit("ne", step, zero))
+    return n.emit("select", some, n.emit("add", whole, one), zero)
+
+
+def _steps_of_floats(n: Call, span: Value, delta: Value) -> Value:
+    """The same of floats, rounded as their type rounds."""
+    zero = n.constant(0.0, f64)
+    steps = n.emit("ceil", n.cast(n.emit("div", span, delta), f64))
+    steps = n.emit("min", n.emit("max", steps, zero), n.constant(float(MOST), f64))
+    none = n.emit("eq", n.cast(delta, f64), zero)
+    return n.cast(n.emit("select", none, zero, steps), i64)
 
 
 MOST = 1 << 40

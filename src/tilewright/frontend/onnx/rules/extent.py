@@ -55,6 +55,31 @@ def places_between(n: Call, start: Any, end: Any, step: int, extent: Expr) -> Va
     return n.head(within, count)
 
 
+def places_by(n: Call, start: Value, end: Value, step: Value, extent: Expr) -> Value:
+    """The same by scalars of i64, where the step may be of either sign; none where it is 0."""
+    number, zero, one = n.symbols([extent], i64, ()), n.constant(0, i64), n.constant(1, i64)
+    last = n.emit("sub", number, one)
+    ahead = n.emit("gt", step, zero)
+    low = n.emit("select", ahead, zero, n.constant(-1, i64))
+    high = n.emit("select", ahead, number, last)
+
+    def clamped(bound: Value) -> Value:
+        b = n.emit("select", n.emit("lt", bound, zero), n.emit("add", bound, number), bound)
+        return n.emit("max", n.emit("min", b, high), low)
+
+    first, stop = clamped(start), clamped(end)
+    far = n.constant(FAR, i64)
+    stride = n.emit("max", n.emit("min", step, far), n.constant(-FAR, i64))
+    length = n.emit("max", n.emit("abs", stride), one)
+    span = n.emit("sub", stop, first)
+    span = n.emit("max", n.emit("select", ahead, span, n.emit("sub", zero, span)), zero)
+    count = n.emit("truncdiv", n.emit("add", span, n.emit("sub", length, one)), length)
+    count = n.emit("select", n.emit("eq", step, zero), zero, count)
+    along = n.emit("range", start=0, step=1, size=extent, dtype=i64)
+    places = n.emit("add", n.emit("mul", along, stride), first)
+    return n.head(n.emit("max", n.emit("min", places, last), zero), count)
+
+
 FAR = 1 << 31
 """Steps beyond this lead out of every dimension."""
 
@@ -117,12 +142,19 @@ def _as_met(n: Call, first: Value, inverse: Value, counts: Value, count: Value) 
 @rule("NonMaxSuppression")
 def non_max_suppression(n: Call) -> Value:
     """The boxes of each class that no better one covers: rows of batch, class and box."""
-    most = 0 if not n.has(2) else n.number(2, "the number of boxes of NonMaxSuppression")
+    limit = n.reshape(n.cast(n.value(2), i64), ()) if n.is_data(2) else None
+    most: Any = 0 if not n.has(2) else MANY_BOXES
+    if limit is None and n.has(2):
+        most = n.number(2, "the number of boxes of NonMaxSuppression")
     overlap = n.reshape(n.value(3), ()) if n.has(3) else n.constant(0.0, f32)
     least = n.reshape(n.value(4), ()) if n.has(4) else None
     center = bool(n.integer("center_point_box", 0))
     boxes = as_int(n.shape(0)[1]) if n.rank(0) == 3 else None
     most = max(int(most), 0) if boxes is None else min(max(int(most), 0), boxes)
-    operands = (n.value(0), n.value(1), overlap, least)
+    operands = (n.value(0), n.value(1), overlap, least, *([] if limit is None else [limit]))
     rows, count = n.emit_all("suppress", *operands, most=most, center=center)
     return n.cast(n.head(rows, count), i64)
+
+
+MANY_BOXES = 1 << 31
+"""More boxes than there are."""

@@ -6,11 +6,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from tilewright.frontend.common.axes import named, reshaped, scalar, unnamed, vector
 from tilewright.frontend.common.resized import pad_axis
 from tilewright.frontend.common.shapes import cropped, divide, slice_range, solve
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
-from tilewright.frontend.onnx.rules.extent import places_between
+from tilewright.frontend.onnx.rules.extent import places_between, places_by
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, as_int, const, is_const, product
 from tilewright.ir.graph import Value
@@ -20,10 +21,12 @@ from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 @rule("Reshape")
 def reshape(n: Call) -> Value:
-    wanted = n.dimensions(1, "the shape of Reshape") if n.opset >= 5 else n.ints("shape")
+    wanted = n.elements(1, "the shape of Reshape") if n.opset >= 5 else n.ints("shape")
     if wanted is None:
         raise ModelError("the shape is missing")
     given = n.shape(0)
+    if any(isinstance(d, Value) for d in wanted):
+        return reshaped(n, n.value(0), _wanted(n, wanted, given))
     shape: list[Any] = []
     for k, d in enumerate(wanted):
         if isinstance(d, int) and d == 0 and not n.integer("allowzero", 0):
@@ -33,6 +36,15 @@ def reshape(n: Call) -> Value:
         shape.append(d)
     n.attr("allowzero")
     return n.emit("reshape", n.value(0), shape=dims(solve(shape, given)))
+
+
+def _wanted(n: Call, wanted: Sequence[Any], given: Sequence[Expr]) -> Value:
+    """The shape of Reshape as a vector, where 0 is the size that was there."""
+    found = vector(n, wanted)
+    if n.integer("allowzero", 0):
+        return found
+    there = vector(n, [*given, *[0] * len(wanted)][: len(wanted)])
+    return n.emit("select", n.emit("eq", found, n.constant(0, i64)), there, found)
 
 
 @rule("Flatten")
@@ -49,27 +61,53 @@ def flatten(n: Call) -> Value:
 @rule("Squeeze")
 def squeeze(n: Call) -> Value:
     given = n.shape(0)
-    chosen = n.ints("axes") if n.opset < 13 else n.integers(1, "the axes of Squeeze")
-    if chosen is None:
+    if n.opset >= 13 and _names_axes(n):
+        wanted = n.elements(1, "the axes of Squeeze") or []
+        rest = unnamed(n, named(n, wanted, len(given)), vector(n, given), len(given) - len(wanted))
+        return reshaped(n, n.value(0), rest)
+    listed = n.ints("axes") if n.opset < 13 else n.integers(1, "the axes of Squeeze")
+    if listed is None:
         axes = tuple(k for k, d in enumerate(given) if is_const(d, 1))
     else:
-        axes = axes_of(chosen, len(given))
+        axes = axes_of(listed, len(given))
         wrong = [given[a] for a in axes if not same_dim(given[a], const(1))]
         if wrong:
             raise ShapeError("only dimensions of 1 can be squeezed", got=show(given))
     return n.emit("reshape", n.value(0), shape=tuple(d for k, d in enumerate(given) if k not in axes))
 
 
+def _names_axes(n: Call) -> bool:
+    """Whether data says which axes are meant, of fewer than there are."""
+    count = as_int(n.type(1).size) if n.is_data(1) else None
+    return count is not None and (n.node.op_type == "Unsqueeze" or count <= n.rank(0))
+
+
 @rule("Unsqueeze")
 def unsqueeze(n: Call) -> Value:
-    chosen = n.ints("axes") if n.opset < 13 else n.integers(1, "the axes of Unsqueeze")
-    if chosen is None:
+    if n.opset >= 13 and _names_axes(n):
+        return _unsqueezed(n)
+    listed = n.ints("axes") if n.opset < 13 else n.integers(1, "the axes of Unsqueeze")
+    if listed is None:
         raise ModelError("the axes are missing")
     given = n.shape(0)
-    rank = len(given) + len(chosen)
-    axes = axes_of(chosen, rank)
+    rank = len(given) + len(listed)
+    axes = axes_of(listed, rank)
     rest = iter(given)
     return n.emit("reshape", n.value(0), shape=tuple(const(1) if k in axes else next(rest) for k in range(rank)))
+
+
+def _unsqueezed(n: Call) -> Value:
+    """Ones where data says."""
+    axes, given = n.elements(1, "the axes of Unsqueeze") or [], n.shape(0)
+    new = named(n, axes, len(given) + len(axes))
+    one = n.constant(1, i64)
+    if not given:
+        return reshaped(n, n.value(0), n.emit("select", new, one, one))
+    old = n.emit("select", new, n.constant(0, i64), one)
+    place = n.emit("cumsum", old, axis=0, exclusive=True, reverse=False)
+    place = n.emit("min", place, n.constant(len(given) - 1, i64))
+    sizes = n.emit("gather", vector(n, given), place, axis=0)
+    return reshaped(n, n.value(0), n.emit("select", new, one, sizes))
 
 
 @rule("Transpose")
@@ -173,6 +211,8 @@ def slice_(n: Call) -> Value:
         ends: list[Any] = n.ints("ends") or []
         axes, steps = n.ints("axes"), None
     else:
+        if n.is_data(3) or n.is_data(4):
+            return _sliced(n, x)
         starts, ends = _bounds(n, 1, "the starts of Slice"), _bounds(n, 2, "the ends of Slice")
         axes, steps = n.integers(3, "the axes of Slice"), n.integers(4, "the steps of Slice")
     axes = list(range(len(starts))) if axes is None else axes
@@ -183,19 +223,38 @@ def slice_(n: Call) -> Value:
     begin: list[Any] = [0] * rank
     size: list[Any] = list(x.shape)
     stride = [1] * rank
-    chosen: dict[int, Value] = {}
+    moved: dict[int, Value] = {}
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         k = axis_of(axis, rank)
         if is_const(x.shape[k], 0):
             continue  # it stays empty
         if isinstance(start, Value) or isinstance(end, Value):
-            chosen[k] = places_between(n, start, end, int(step), x.shape[k])
+            moved[k] = places_between(n, start, end, int(step), x.shape[k])
         else:
             begin[k], size[k] = slice_range(start, end, step, x.shape[k])
             stride[k] = step
     x = n.emit("slice", x, begin=dims(begin), size=dims(size), step=tuple(stride))
-    for k, places in chosen.items():
+    for k, places in moved.items():
         x = n.emit("gather", x, places, axis=k)
+    return x
+
+
+def _sliced(n: Call, x: Value) -> Value:
+    """A slice whose axes or steps data decides, too."""
+    rank, parts = x.type.rank, [n.elements(k, "the bounds of Slice") for k in range(1, 5)]
+    starts, ends, axes, steps = parts
+    count = len(starts or [])
+    axes, steps = list(range(count)) if axes is None else axes, [1] * count if steps is None else steps
+    if starts is None or ends is None or not count == len(ends) == len(axes) == len(steps):
+        raise ShapeError("starts, ends, axes and steps differ in length")
+    given = [vector(n, p) for p in (starts, ends, steps)]
+    defaults = [vector(n, p) for p in ([0] * rank, x.shape, [1] * rank)]
+    places = n.emit("mod", vector(n, axes), n.constant(rank, i64))
+    bounds = [
+        n.emit("scatter_elements", d, places, g, axis=0, reduction="none") for d, g in zip(defaults, given, strict=True)
+    ]
+    for k in range(rank):
+        x = n.emit("gather", x, places_by(n, *(scalar(n, b, k) for b in bounds), x.shape[k]), axis=k)
     return x
 
 

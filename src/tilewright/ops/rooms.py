@@ -1,0 +1,40 @@
+"""Rooms: inputs without elements that say for how many rows there is memory, where only data says how many there are.
+
+    %n = head(%_room, %count) {defines = $n} : i8[n, 0]         with %_room: i8[_room, 0]
+
+The runtime gives them (`runtime/rooms.py`). Memory is planned for as many rows as a room has. Where data asks for more,
+the room is made larger and the program called again.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.dtype import i8
+from tilewright.ir.expr import Var, const, is_const
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
+
+ROOM = "_room"
+"""How the names of rooms and of their symbols begin, as no file's names do."""
+
+
+def add_room(builder: GraphBuilder) -> Value:
+    """A new room among the inputs of a graph."""
+    name = builder.fresh(ROOM)
+    value = Value(name, TensorType(i8, (Var(name, lo=0), const(0))))
+    builder.inputs.append(value)
+    return value
+
+
+def is_room(value: Value) -> bool:
+    """Whether an input of a graph is a room."""
+    if value.dtype is not i8 or value.type.rank != 2 or not is_const(value.shape[1], 0):
+        return False
+    return isinstance(value.shape[0], Var) and value.shape[0].name.startswith(ROOM)
+
+
+def rooms(graph: Graph) -> dict[Var, Value]:
+    """The rooms of a graph, by the symbols that are numbers of their rows."""
+    found = {n.defines: n.inputs[0] for n in graph.nodes if n.op == "head" and n.inputs[0] in graph.inputs}
+    return {s: v for s, v in found.items() if s is not None and v is not None and is_room(v)}
+
+
+__all__ = ["ROOM", "add_room", "is_room", "rooms"]
