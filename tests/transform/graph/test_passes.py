@@ -212,3 +212,28 @@ graph @main(%x: f32[10], %i: i32[]) {
     for group in fuse(graph):
         assert all(v in ready for v in group.inputs), group.label
         ready.update(group.outputs)
+
+
+def test_groups_of_rows_lead_to_each_other_in_one_direction_only() -> None:
+    """The product `f` joins the sum of `e` only if no way from `e` leads through the other group to `u`: this one leads
+    over nodes behind `f`."""
+    graph = parse_graph("""
+graph @main(%x: f32[64, 6], %p: f32[1], %c: f32[64, 1]) {
+  %e = exp(%p) : f32[1]
+  %l = log(%x) : f32[64, 6]
+  %s = reduce_sum(%l) {axes = [1], keepdims = false} : f32[64]
+  %m = reshape(%s) {shape = [$64, $1]} : f32[64, 1]
+  %t = reduce_sum(%m) {axes = [0, 1], keepdims = true} : f32[1, 1]
+  %u = reshape(%t) {shape = [$1]} : f32[1]
+  %r = reduce_sum(%e) {axes = [0], keepdims = true} : f32[1]
+  %f = mul(%e, %u) : f32[1]
+  %v = mul(%e, %c) : f32[64, 1]
+  %w = reshape(%v) {shape = [$64]} : f32[64]
+  %y = mul(%s, %w) : f32[64]
+  return %r, %f, %y
+}
+""")
+    ready = {*graph.inputs}
+    for group in fuse(graph):
+        assert all(v in ready for v in group.inputs), group.label
+        ready.update(group.outputs)

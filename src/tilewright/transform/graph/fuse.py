@@ -17,6 +17,7 @@ pointwise nodes surround them.
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -135,7 +136,8 @@ class _Fuser:
         def whole(i: int) -> list[int]:
             return self.members(self.find(i)) if taken(i) else [i]
 
-        grower = self.grower(taken, whole)
+        spans = self.spans()
+        grower = self.grower(taken, whole, spans)
         for i, node in enumerate(self.nodes):
             if row_shape(node) is not None and not taken(i):
                 group = grower.grow(i)
@@ -144,15 +146,30 @@ class _Fuser:
                 sizes[i] = len(group)
                 if len(group) > 1:
                     self.row_groups.add(i)
+                    insort(spans, (group[0], group[-1]))
 
-    def grower(self, taken: Callable[[int], bool], whole: Callable[[int], Sequence[int]]) -> RowGrower:
+    def spans(self) -> list[tuple[int, int]]:
+        """The first and last nodes of all groups of several nodes, in order."""
+        ends: dict[int, tuple[int, int]] = {}
+        for i in range(len(self.nodes)):
+            root = self.find(i)
+            ends[root] = (ends[root][0] if root in ends else i, i)
+        return sorted(span for span in ends.values() if span[0] < span[1])
+
+    def grower(
+        self,
+        taken: Callable[[int], bool],
+        whole: Callable[[int], Sequence[int]],
+        spans: Sequence[tuple[int, int]],
+    ) -> RowGrower:
         users = {v: sorted(self.position[id(u)] for u in us) for v, us in self.users.items()}
         makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
-        return RowGrower(self.nodes, users, makers, self.outputs, taken, whole)
+        return RowGrower(self.nodes, users, makers, self.outputs, taken, whole, spans)
 
     def is_convex(self, members: Sequence[int]) -> bool:
         """Whether no path leaves the nodes and comes back."""
-        return self.grower(lambda i: False, lambda i: self.members(self.find(i))).is_convex(set(members))
+        grower = self.grower(lambda i: False, lambda i: self.members(self.find(i)), self.spans())
+        return grower.is_convex(set(members))
 
     def grow_copies(self) -> None:
         """Slices and concatenations that feed one concatenation alone, so that a roll is one copy."""

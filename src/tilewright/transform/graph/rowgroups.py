@@ -63,8 +63,8 @@ def equal_shapes(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
 
 
 class RowGrower:
-    """Grows one row group. `taken` says which nodes belong to groups of several nodes already; `whole` gives all nodes
-    of a node's group."""
+    """Grows row groups. `taken` says which nodes belong to groups of several nodes already; `whole` gives all nodes
+    of a node's group; `spans` are the first and last nodes of groups of several nodes, in order."""
 
     def __init__(
         self,
@@ -74,6 +74,7 @@ class RowGrower:
         outputs: set[Value],
         taken: Callable[[int], bool],
         whole: Callable[[int], Sequence[int]],
+        spans: Sequence[tuple[int, int]],
     ) -> None:
         self.nodes = nodes
         self.users = users
@@ -81,6 +82,7 @@ class RowGrower:
         self.outputs = outputs
         self.taken = taken
         self.whole = whole
+        self.spans = spans
 
     def grow(self, start: int) -> list[int]:
         """The nodes of the group around reduction `start`, in order; only itself if nothing joins."""
@@ -162,7 +164,7 @@ class RowGrower:
 
     def is_convex(self, members: set[int]) -> bool:
         """No path from a member through other nodes back to a member."""
-        last = max(members)
+        last = self.horizon(max(members))
         stack = [u for v in self.leaving(members) for u in self.users.get(v, ()) if u not in members]
         seen = set(stack)
         while stack:
@@ -171,7 +173,16 @@ class RowGrower:
                     for u in self.users.get(v, ()):
                         if u in members:
                             return False
-                        if u not in seen and (u < last or len(self.whole(u)) > 1):
+                        if u not in seen and u <= last:
                             seen.add(u)
                             stack.append(u)
         return True
+
+    def horizon(self, last: int) -> int:
+        """The last node from which a path may lead to node `last` or one before it: paths go on in order but where they
+        enter a group by its end and leave it by its beginning."""
+        for first, end in self.spans:
+            if first > last:
+                break
+            last = max(last, end)
+        return last
