@@ -146,3 +146,40 @@ def test_metrics_and_frozen_parameters() -> None:
     assert "0.weight" not in step.parameters
     module.load_state_dict({name: torch.tensor(v) for name, v in step.state_dict().items()}, strict=False)
     assert step(x, y)["loss"] == pytest.approx(loss(module, x, y)["loss"].item(), rel=1e-5)
+
+
+class Stopped(nn.Module):
+    """Gradients that flow, and some that are stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(5, 3), nn.Linear(5, 3)
+
+
+def detached(model: Any, x: Any, y: Any) -> Any:
+    target = (model.one(x) * model.two(x)).detach()
+    return (
+        F.mse_loss(model.one(x), target.unsqueeze(1)[:, 0])
+        + (model.two.bias * torch.exp(model.one.bias.detach())).sum()
+    )
+
+
+def without(model: Any, x: Any, y: Any) -> Any:
+    """With `mse_loss`, which PyTorch says in others: then it forgets where no gradients were."""
+    with torch.no_grad():
+        target = model.one(x) * model.two(x)
+    return F.mse_loss(model.one(x), target) + F.nll_loss(target.log_softmax(1), y) + model.two(x).square().mean()
+
+
+@pytest.mark.parametrize("loss", [detached, without])
+def test_gradients_that_are_stopped(loss: Any) -> None:
+    torch.manual_seed(0)
+    module = Stopped()
+    x, y = numbers(8, 5), torch.randint(3, (8,))
+    step = compile_step(module, loss, SGD(1.0), (x, y))
+    before = step.state_dict()
+    assert step(x, y)["loss"] == pytest.approx(loss(module, x, y).item(), rel=1e-5)
+    loss(module, x, y).backward()
+    for name, value in module.named_parameters():
+        expected = torch.zeros_like(value) if value.grad is None else value.grad
+        np.testing.assert_allclose(before[name] - step.weights[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)

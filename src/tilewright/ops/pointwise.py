@@ -132,6 +132,7 @@ for _name, _info in OPS.items():
 
 
 pointwise("identity", 1, lambda x, _: x[0], lambda x: x, same("float", "int", "uint", "bool", "minifloat"))
+pointwise("stop_gradient", 1, lambda x, _: x[0], lambda x: x, same("float"))
 
 
 # --- selection and conversion ---------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import logging
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import getitem
 from typing import Any
 
 import torch
@@ -46,8 +47,10 @@ def export_module(
             trace = trace_inputs(module, example, dims, strict=strict)
             try:
                 mode = contextlib.nullcontext() if training else evaluating(module)
-                with mode, quietly(), torch.no_grad():
+                with mode, quietly(), torch.set_grad_enabled(training):
                     found = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
+                    if training:
+                        detach_regions(found)
                     return found, dims
             except Exception as error:  # what a module's own code raises while it is traced may be anything
                 failures.append(error)
@@ -63,6 +66,28 @@ def export_module(
     raise ModelError(
         f"{type(module).__name__} {what}: {_reason(failures[0])}", hint=_ADVICE if symbols else None
     ) from failures[0]
+
+
+def detach_regions(program: ExportedProgram) -> None:
+    """Detach what comes out of regions without gradients (`torch.no_grad`), which PyTorch forgets where it takes
+    operators apart."""
+    for graph in [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]:
+        for node in list(graph.graph.nodes):
+            region: Any = node.args[0] if node.target is getitem else None
+            if not isinstance(region, torch.fx.Node) or not _is_without_gradients(region):
+                continue
+            if isinstance(node.meta.get("val"), torch.Tensor):
+                with graph.graph.inserting_after(node):
+                    detached = graph.graph.call_function(torch.ops.aten.detach.default, (node,))
+                detached.meta.update(node.meta)
+                node.replace_all_uses_with(detached, lambda user, own=detached: user is not own)
+        graph.recompile()
+
+
+def _is_without_gradients(node: torch.fx.Node) -> bool:
+    target: Any = node.target
+    wraps = isinstance(target, torch._ops.HigherOrderOperator) and target.name() == "wrap_with_set_grad_enabled"
+    return wraps and node.args[0] is False
 
 
 def refuse_example(module: torch.nn.Module, example: Example) -> None:

@@ -121,9 +121,9 @@ Rule = Callable[[Backward], Sequence[Value | None]]
 RULES: dict[str, Rule] = {}
 NONE: frozenset[str] = frozenset(
     "argmax argmin constant range eye uniform one_hot eq ne lt le gt ge and or not xor isnan isinf detect_inf floor "
-    "ceil trunc round sign bitand bitor bitxor bitnot shl shr".split()
+    "ceil trunc round sign bitand bitor bitxor bitnot shl shr stop_gradient".split()
 )
-"""Operators through which nothing flows back: they are flat, or give integers."""
+"""Operators through which nothing flows back: they are flat, give integers, or are asked to stop it."""
 
 
 def gradient(*names: str) -> Callable[[Rule], Rule]:

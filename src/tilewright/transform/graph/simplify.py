@@ -61,7 +61,7 @@ def remove_identities(graph: Graph) -> Graph:
 def _is_identity(node: Node) -> bool:
     if len(node.outputs) != 1 or not node.inputs or node.inputs[0] is None or node.inputs[0].type != node.output.type:
         return False
-    if node.op in ("reshape", "identity", "broadcast", "cast"):
+    if node.op in ("reshape", "identity", "stop_gradient", "broadcast", "cast"):
         return True
     return node.op == "transpose" and node.of(TransposeAttrs).perm == tuple(range(node.output.type.rank))
 

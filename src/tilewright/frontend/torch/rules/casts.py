@@ -27,7 +27,6 @@ def _converted(n: Call, x: Value, t: DType) -> Value:
     "alias",
     "clone",
     "contiguous",
-    "detach",
     "lift_fresh",
     "lift_fresh_copy",
     "positive",
@@ -37,5 +36,11 @@ def _converted(n: Call, x: Value, t: DType) -> Value:
     "conj_physical",
 )
 def identity(n: Call, x: Value, *rest: Any, **_: Any) -> Any:
-    """What is about memory and gradients is nothing here."""
+    """What is about memory is nothing here."""
     return x
+
+
+@rule("detach")
+def detach(n: Call, x: Value) -> Any:
+    """Nothing where nobody asks for gradients."""
+    return x if n.random is None or not x.dtype.is_float else n.emit("stop_gradient", x)
