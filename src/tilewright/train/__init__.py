@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from tilewright.train import schedules
 from tilewright.train.optimizers import SGD, Adam, AdamW, Lion, RMSprop
+from tilewright.train.stages import Average, Stage
 
-__all__ = ["SGD", "Adam", "AdamW", "Lion", "RMSprop", "schedules"]
+__all__ = ["SGD", "Adam", "AdamW", "Average", "Lion", "RMSprop", "Stage", "schedules"]

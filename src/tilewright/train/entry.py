@@ -9,30 +9,33 @@ model.load_state_dict(step.state_dict())
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
 from tilewright.compiler import compile_program, import_model
 from tilewright.frontend.common.finish import Imported
-from tilewright.ir.graph import Graph
 from tilewright.runtime.model import Model
 from tilewright.support.errors import ModelError
 from tilewright.targets.target import Target
 from tilewright.train.optimizers import Adam, Optimizer
-from tilewright.train.program import Group, Objective, StepPlan, layout_of, reached, step_graph
+from tilewright.train.plan import Active, Group, Objective, StagePlan, StepPlan, layout_of
+from tilewright.train.program import reached, step_graph
 from tilewright.train.schedules import Schedule
+from tilewright.train.stages import Average, Stage
 from tilewright.train.step import OnNonfinite, Step
 
 
 def compile_step(
     model: Any,
-    loss: Callable[..., Any] | None = None,
+    loss: Callable[..., Any] | Sequence[Stage] | None = None,
     optimizer: Optimizer | None = None,
     example: Sequence[Any] = (),
     *,
     clip: float | None = None,
     trained: Sequence[str] | None = None,
     groups: Mapping[str, Optimizer] | None = None,
+    averages: Sequence[Average] = (),
     accumulate: int = 1,
     schedule: Schedule | None = None,
     seed: int = 0,
@@ -51,7 +54,8 @@ def compile_step(
             Each part of a module is traced in its own mode: in training, dropout draws, and batch norm takes the
             batch's statistics and moves its running ones.
         loss: of a module: `loss(model, *batch)` in PyTorch gives the loss as one number, or a dict with "loss" and
-            metrics beside it. It is traced once.
+            metrics beside it. It is traced once. Or several `Stage`s, which follow each other within the step; what
+            moves and how stands with them.
         optimizer: of `tilewright.train.optimizers`; Adam if None.
         example: a batch, whose shapes and types every batch has.
         clip: the largest norm of all gradients together, as `torch.nn.utils.clip_grad_norm_`.
@@ -59,6 +63,7 @@ def compile_step(
             Parameters that the loss does not depend on stay.
         groups: other optimisers of the same kind for parameters whose names match a pattern ("*.bias"); the first that
             matches counts.
+        averages: parameters that follow others (`Average`), as target networks do.
         accumulate: how many batches make one update, by the mean of their gradients.
         schedule: what the learning rates are multiplied by, from the number of updates so far (`tw.train.schedules`).
         seed: what the random numbers of dropout depend on, beside the number of the step.
@@ -76,26 +81,28 @@ def compile_step(
 
     Raises ModelError listing what is wrong with the model, UnsupportedError with all operators without a gradient.
     """
-    optimizer = optimizer or Adam()
     if on_nonfinite not in get_args(OnNonfinite):
         raise ModelError("on_nonfinite is not known", expected=" or ".join(get_args(OnNonfinite)), got=on_nonfinite)
     if precision not in ("fp32", "bf16"):
         raise ModelError("no such precision of a learning step", expected="fp32 or bf16", got=repr(precision))
     if accumulate < 1:
         raise ModelError("an update takes at least one batch", where="accumulate", got=accumulate)
-    objective = _objective(model, loss, example, symbolic)
-    chosen = list(objective.movable) if trained is None else list(trained)
-    unknown = sorted(set(chosen) - {v.name for v in objective.graph.params})
-    if unknown:
-        known = ", ".join(v.name for v in objective.graph.params)
-        raise ModelError("no parameter has this name", expected=known, got=", ".join(unknown))
-    plan = StepPlan(_groups(reached(objective, chosen), optimizer, groups or {}), clip, accumulate)
-    layout = layout_of(objective, plan)
+    if loss is None or callable(loss):
+        objective = _objective(model, loss, example, symbolic)
+        stages = [_plan(objective, trained, optimizer or Adam(), clip, groups or {})]
+    else:
+        given = {"optimizer": optimizer, "clip": clip, "trained": trained, "groups": groups}
+        stages = _staged(model, loss, example, symbolic, [n for n, value in given.items() if value is not None])
+    plan = StepPlan(tuple(stages), tuple(averages), accumulate)
+    if accumulate > 1 and len(plan.stages) > 1:
+        raise ModelError("gradients of several stages are not gathered", where="accumulate", expected=1, got=accumulate)
+    layout = layout_of(plan)
+    weights = {name: value for stage in stages for name, value in stage.objective.weights.items()}
 
-    def compiled(graph: Graph) -> Model:
-        kept = {v.name: objective.weights[v.name] for v in graph.params}
+    def compiled(active: Active, gathers: bool = False) -> Model:
+        graph = step_graph(plan, layout, active, gathers)
         program = compile_program(
-            Imported(graph, kept),
+            Imported(graph, {v.name: weights[v.name] for v in graph.params}),
             threads=threads,
             target=target,
             precision=precision,
@@ -105,9 +112,48 @@ def compile_step(
         )
         return Model(program, threads=threads)
 
-    whole = compiled(step_graph(objective, plan, layout))
-    gather = compiled(step_graph(objective, plan, layout, gathers=True)) if accumulate > 1 else None
-    return Step(whole, gather, objective, plan, layout, on_nonfinite, schedule, seed)
+    models = {active: compiled(active) for active in plan.kinds()}
+    gather = compiled(next(plan.kinds()), True) if accumulate > 1 else None
+    return Step(models, gather, plan, layout, on_nonfinite, schedule, seed)
+
+
+def _plan(
+    objective: Objective,
+    trained: Sequence[str] | None,
+    optimizer: Optimizer,
+    clip: float | None,
+    groups: Mapping[str, Optimizer],
+) -> StagePlan:
+    chosen = list(objective.movable) if trained is None else list(trained)
+    unknown = sorted(set(chosen) - {v.name for v in objective.graph.params})
+    if unknown:
+        known = ", ".join(v.name for v in objective.graph.params)
+        raise ModelError("no parameter has this name", expected=known, got=", ".join(unknown))
+    return StagePlan(objective, _groups(reached(objective, chosen), optimizer, groups), clip)
+
+
+def _staged(
+    model: Any, stages: Sequence[Stage], example: Sequence[Any], symbolic: bool, given: Sequence[str]
+) -> list[StagePlan]:
+    """What becomes of several stages. Raises ModelError for what stands with the step and belongs to them, names that
+    are not theirs alone, and patterns that no parameter matches."""
+    if given:
+        raise ModelError("stands with each stage", got=", ".join(given))
+    if not stages or len({stage.name for stage in stages}) < len(stages):
+        raise ModelError("stages have names of their own", got=", ".join(stage.name for stage in stages) or "no stage")
+    if min(stage.every for stage in stages) != 1:
+        raise ModelError("a stage takes part in every update", got=", ".join(str(stage.every) for stage in stages))
+    found = []
+    for stage in stages:
+        objective = _objective(model, stage.loss, example, symbolic)
+        names = [n for n in objective.movable if any(fnmatchcase(n, pattern) for pattern in stage.trained)]
+        if not names:
+            expected, got = ", ".join(objective.movable), ", ".join(stage.trained)
+            raise ModelError("no parameter matches", where=f"stage {stage.name}", expected=expected, got=got)
+        objective = replace(objective, metrics=(f"{stage.name}_loss", *objective.metrics[1:]))
+        plan = _plan(objective, names, stage.optimizer, stage.clip, stage.groups)
+        found.append(replace(plan, norm=f"{stage.name}_gradient_norm", every=stage.every))
+    return found
 
 
 def _objective(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], symbolic: bool) -> Objective:

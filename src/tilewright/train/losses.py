@@ -26,6 +26,17 @@ def normal_log_prob(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
     return (-0.5 * z * z - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
+def squashed_normal(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions [batch, n] of independent normals through tanh, and their log density: [batch].
+
+    Args:
+        noise: standard normal numbers, of which gradients flow to the mean and the deviation; all of shape [batch, n].
+    """
+    actions = torch.tanh(mean + torch.exp(log_std) * noise)
+    log_prob = (-0.5 * noise * noise - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+    return actions, log_prob - torch.log(1 - actions * actions + 1e-6).sum(-1)
+
+
 def categorical_log_prob(actions: Tensor, logits: Tensor) -> Tensor:
     """The log probability of actions [batch] under logits [batch, n]: [batch]."""
     return F.log_softmax(logits, -1).gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)

@@ -1,11 +1,12 @@
-"""A learning step as a graph: loss, gradients, clipping and update, from the arena before to the arena after.
+"""A learning step as a graph: losses, gradients, clipping and updates, from the arena before to the arena after.
 
     (batch..., arena, scalars)  ->  (loss, metrics..., norm of the gradients, new arena)
 
 Parameters are slices of the arena and gradients are concatenated, both without copies where they are whole, so that the
-optimiser is one kernel over all parameters of a group that reads and writes memory once. Buffers that change (running
-statistics) are a second vector beside the arena, which steps read and write in the same way. Where gradients of several
-batches are gathered, a third vector has their sum; the graph that gathers ends there:
+optimiser is one kernel over all parameters of a group that reads and writes memory once. Stages follow each other: the
+graph of a later one reads the parameters that those before it have moved. Buffers that change (running statistics) and
+parameters that follow others are a second vector beside the arena, which steps read and write in the same way. Where
+gradients of several batches are gathered, a third vector has their sum; the graph that gathers ends there:
 
     (batch..., arena, sum)  ->  (loss, metrics..., norm of the sum, new sum)
 """
@@ -13,121 +14,25 @@ batches are gathered, a third vector has their sum; the graph that gathers ends 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_expr, as_int
-from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
+from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
 from tilewright.ops.gradients.reverse import backward
+from tilewright.ops.random import UniformAttrs
 from tilewright.ops.registry import emit1
 from tilewright.support.errors import ModelError
 from tilewright.train.arena import Arena
-from tilewright.train.optimizers import Optimizer, Vectors
+from tilewright.train.optimizers import Vectors
+from tilewright.train.plan import Active, Group, Layout, Objective, StagePlan, StepPlan, followed, new_buffers
 
 CLIP_EPSILON = 1e-6
 """What `torch.nn.utils.clip_grad_norm_` adds to the norm."""
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """What is to become smaller, as a graph.
-
-    graph     from the batch (and a key of random numbers) to the loss, metrics, and new values of buffers
-    weights   the values of its parameters by name
-    metrics   what the loss and the metrics are called
-    movable   the parameters that may be trained
-    changed   the buffers whose new values are the graph's last outputs
-    counters  buffers of integers that grow by one at each step, with their values; the graph knows nothing of them
-    key       the input that random numbers depend on
-    others    what else the model's own dictionary of weights has
-    tied      later names of parameters in that dictionary, each with the first
-    """
-
-    graph: Graph
-    weights: Mapping[str, Any]
-    metrics: tuple[str, ...]
-    movable: tuple[str, ...]
-    changed: tuple[str, ...] = ()
-    counters: Mapping[str, Any] = field(default_factory=dict)
-    key: str | None = None
-    others: Mapping[str, Any] = field(default_factory=dict)
-    tied: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Parameters that move together."""
-
-    optimizer: Optimizer
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """What a step does beside computing the loss.
-
-    groups   the parameters that move, and how
-    clip     the largest norm of all gradients together; None: any
-    batches  how many batches' gradients make one update
-    """
-
-    groups: tuple[Group, ...]
-    clip: float | None = None
-    batches: int = 1
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(name for group in self.groups for name in group.names)
-
-    def scalars(self, count: int, rates: Sequence[float]) -> tuple[float, ...]:
-        """The numbers that update `count`, which begins with 1, gives its kernels."""
-        if len(self.groups) == 1:  # at once: this is done before every step
-            return self.groups[0].optimizer.scalars(count, rates[0])
-        found = (g.optimizer.scalars(count, lr) for g, lr in zip(self.groups, rates, strict=True))
-        return tuple(number for numbers in found for number in numbers)
-
-    @property
-    def rates(self) -> list[float]:
-        return [group.optimizer.lr for group in self.groups]
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where parameters and buffers stand in a step's vectors."""
-
-    arena: Arena
-    buffers: Arena
-
-
-def layout_of(objective: Objective, plan: StepPlan) -> Layout:
-    """Raises ModelError for a loss that is not one number, and for what is trained or changes and is not f32."""
-    graph = objective.graph
-    loss = graph.outputs[0]
-    if as_int(loss.type.size) != 1 or loss.dtype is not f32:
-        raise ModelError("the loss must be one number", expected="f32", got=loss.type)
-    types = {v.name: v.type for v in graph.params}
-    fresh = graph.outputs[len(graph.outputs) - len(objective.changed) :]
-    changed: dict[str, TensorType] = {name: v.type for name, v in zip(objective.changed, fresh, strict=True)}
-    for name in plan.names:
-        if types[name].dtype is not f32:
-            raise ModelError("parameters that are trained must be f32", where=name, got=types[name])
-    for name, held in changed.items():
-        if held.dtype is not f32:
-            raise ModelError("buffers that change must be f32 or count steps", where=name, got=held)
-    states = {group.optimizer.state for group in plan.groups}
-    if len(states) > 1:
-        kinds = ", ".join(type(group.optimizer).__name__ for group in plan.groups)
-        raise ModelError("optimisers of one step keep the same state", got=kinds)
-    state = next(iter(states), ())
-    arena = Arena(plan.names, tuple(_sizes(types[name]) for name in plan.names), state)
-    return Layout(arena, Arena(objective.changed, tuple(map(_sizes, changed.values()))))
-
-
-def _sizes(type: TensorType) -> tuple[int, ...]:
-    return tuple(as_int(d) or 0 for d in type.shape)
+STREAMS = 1 << 16
+"""Streams of random numbers that each stage has for itself."""
 
 
 def reached(objective: Objective, names: Sequence[str]) -> list[str]:
@@ -140,39 +45,213 @@ def reached(objective: Objective, names: Sequence[str]) -> list[str]:
     return [name for name in names if name in found]
 
 
-def step_graph(objective: Objective, plan: StepPlan, layout: Layout, gathers: bool = False) -> Graph:
-    """The step that moves parameters against the gradient of the loss; or the one that `gathers` gradients.
+def step_graph(plan: StepPlan, layout: Layout, active: Active, gathers: bool = False) -> Graph:
+    """The step of the stages and averages that are `active`; or the one that `gathers` gradients.
 
-    Raises UnsupportedError with all operators that have no gradient.
+    Raises UnsupportedError with all operators that have no gradient, ModelError for stages with other batches.
     """
-    graph, arena, buffers = objective.graph, layout.arena, layout.buffers
-    held = {v.name: v for v in graph.params}
-    params = [held[name] for name in plan.names]
-    placed = {*plan.names, *objective.changed}
-    others = [v for v in graph.params if v.name not in placed]
-    builder = GraphBuilder(graph.name, list(graph.inputs), others, [], _taken(graph))
-    memory = _vector(builder, "arena", arena.size)
-    scalars = None if gathers else _vector(builder, "scalars", len(plan.scalars(1, plan.rates)))
-    gathered = _vector(builder, "gathered", arena.part) if plan.batches > 1 else None
-    statistics = _vector(builder, "buffers", buffers.size) if buffers.names else None
-    _place(builder, arena, memory, held)
-    if statistics is not None:
-        _place(builder, buffers, statistics, held)
-    builder.nodes += graph.nodes
-    flows = _flows(builder, graph, params)
-    g = _joined(builder, arena, [flows.get(v) for v in params], "gradients")
-    if gathered is not None:
-        g = emit1(builder, "add", gathered, emit1(builder, "mul", g, _number(builder, 1 / plan.batches)))
-    squares = emit1(builder, "reduce_sum", emit1(builder, "mul", g, g), axes=(0,), keepdims=True)
-    norm = emit1(builder, "sqrt", squares, name="gradient_norm")
-    if scalars is not None:
-        g = g if plan.clip is None else _clipped(builder, g, norm, plan.clip)
-        g = _moved(builder, plan, arena, memory, g, scalars)
-    count = len(graph.outputs) - len(objective.changed)
-    results = [*graph.outputs[:count], norm, g]
-    if statistics is not None:
-        results.append(_joined(builder, buffers, graph.outputs[count:], "new_buffers"))
-    return builder.finish(tuple(results))
+    stages = [stage for stage, there in zip(plan.stages, active, strict=False) if there]
+    growing = _Growing(plan, layout, gathers)
+    results = [value for k, stage in enumerate(stages) for value in growing.stage(stage, k + 1 == len(stages))]
+    if not gathers:
+        results.append(growing.new_arena())
+    if layout.buffers.names:
+        results.append(growing.new_buffers(active[len(plan.stages) :]))
+    return growing.builder.finish(tuple(results))
+
+
+class _Growing:
+    """The graph of a step while stages are added to it.
+
+    held     parameters and buffers by name, as the stages so far have left them
+    vectors  of each group its parameters and what its optimiser keeps of them, as the stages so far have left them
+    changed  buffers by name that stages have changed
+    """
+
+    def __init__(self, plan: StepPlan, layout: Layout, gathers: bool) -> None:
+        self.plan, self.layout, self.gathers = plan, layout, gathers
+        graphs = [stage.objective.graph for stage in plan.stages]
+        keys = [_inputs(stage.objective)[1] for stage in plan.stages]
+        self.batch = _inputs(plan.stages[0].objective)[0]
+        self.key = next((key for key in keys if key is not None), None)
+        self.held = {v.name: v for graph in graphs for v in graph.params}
+        placed = {*layout.arena.names, *layout.buffers.names}
+        others = [v for v in self.held.values() if v.name not in placed]
+        inputs = graphs[0].inputs if len(graphs) == 1 else (*self.batch, *(() if self.key is None else (self.key,)))
+        taken = {name for graph in graphs for name in _taken(graph)}
+        self.builder = GraphBuilder(graphs[0].name, list(inputs), others, [], taken)
+        self.memory = _vector(self.builder, "arena", layout.arena.size)
+        self.scalars = None if gathers else _vector(self.builder, "scalars", len(plan.scalars(1, plan.rates)))
+        self.gathered = _vector(self.builder, "gathered", layout.arena.part) if plan.batches > 1 else None
+        buffers = layout.buffers
+        self.statistics = _vector(self.builder, "buffers", buffers.size) if buffers.names else None
+        _place(self.builder, layout.arena, self.memory, self.held)
+        if self.statistics is not None:
+            _place(self.builder, buffers, self.statistics, self.held)
+        self.vectors: dict[int, tuple[Value, ...]] = {}
+        self.changed: dict[str, Value] = {}
+
+    def stage(self, stage: StagePlan, last: bool) -> list[Value]:
+        """Add a stage. Gives its loss, its metrics and the norm of its gradients; behind them, of a step that gathers,
+        the new sum."""
+        builder, plan = self.builder, self.plan
+        graph = self._instance(stage)
+        builder.nodes += graph.nodes
+        params = [self.held[name] for name in stage.names]
+        flows = _flows(builder, graph, params)
+        whole = self.layout.arena
+        first = whole.names.index(stage.names[0]) if stage.names else 0
+        arena = Arena(stage.names, whole.shapes[first : first + len(stage.names)])
+        g = _joined(builder, arena, [flows.get(v) for v in params], "gradients")
+        if self.gathered is not None:
+            g = emit1(builder, "add", self.gathered, emit1(builder, "mul", g, _number(builder, 1 / plan.batches)))
+        squares = emit1(builder, "reduce_sum", emit1(builder, "mul", g, g), axes=(0,), keepdims=True)
+        norm = emit1(builder, "sqrt", squares, name="gradient_norm")
+        fresh = new_buffers(replace(stage.objective, graph=graph))
+        results = [*graph.outputs[: len(graph.outputs) - len(fresh)], norm]
+        self.changed |= dict(zip(stage.objective.changed, fresh, strict=True))
+        if self.gathers:
+            return [*results, g]
+        g = g if stage.clip is None else _clipped(builder, g, norm, stage.clip)
+        self._move(stage, g)
+        if not last:
+            self._hold(stage, arena)
+        return results
+
+    def _instance(self, stage: StagePlan) -> Graph:
+        """The graph of a stage that reads what the stages before it have left. The first one's values keep their names;
+        streams of random numbers are others in each stage."""
+        index = next(k for k, other in enumerate(self.plan.stages) if other is stage)
+        graph = stage.objective.graph
+        batch, key = _inputs(stage.objective)
+        if [v.type for v in batch] != [v.type for v in self.batch]:
+            raise ModelError("stages have one batch", expected=self.batch, got=batch)
+        names: dict[Value, Value] = {v: self.held[v.name] for v in graph.params}
+        names |= dict(zip(batch, self.batch, strict=True))
+        if key is not None and self.key is not None:
+            names[key] = self.key
+        if index:
+            fresh = self.builder.fresh
+            names |= {v: Value(fresh(v.name), v.type) for n in graph.nodes for v in n.outputs}
+        nodes = tuple(_streaming(_renamed(n, names), index * STREAMS) for n in graph.nodes)
+        return replace(graph, nodes=nodes, outputs=tuple(names.get(v, v) for v in graph.outputs))
+
+    def _move(self, stage: StagePlan, g: Value) -> None:
+        """Each group moved by its optimiser."""
+        assert self.scalars is not None
+        start = 0
+        for group in stage.groups:
+            size = self._size(group)
+            if not size:
+                continue
+            index, first = self._place_of(group)
+            old = self._vectors(group)
+            count = len(group.optimizer.scalars(1, group.optimizer.lr))
+            scalars = [_part(self.builder, self.scalars, first + k, 1) for k in range(count)]
+            flow = _part(self.builder, g, start, size)
+            new = group.optimizer.update(Vectors(self.builder), old[0], flow, old[1:], scalars)
+            self.vectors[index] = tuple(new)
+            start += size
+
+    def _hold(self, stage: StagePlan, arena: Arena) -> None:
+        """What the stage has moved and changed as later ones read it."""
+        for group in stage.groups:
+            start = 0
+            for name in group.names:
+                at = arena.names.index(name)
+                flat = _part(self.builder, self._vectors(group)[0], start, arena.sizes[at])
+                self.held[name] = emit1(self.builder, "reshape", flat, shape=self.held[name].shape, name=name)
+                start += arena.room[at]
+        self.held |= {name: self.changed[name] for name in stage.objective.changed}
+
+    def new_arena(self) -> Value:
+        groups = [group for group in self.plan.groups if self._size(group)]
+        vectors = [self._vectors(group) for group in groups]
+        pieces = [vector[k] for k in range(1 + len(self.layout.arena.state)) for vector in vectors]
+        return emit1(self.builder, "concat", *pieces, axis=0, name="new_arena") if len(pieces) > 1 else pieces[0]
+
+    def new_buffers(self, active: Active) -> Value:
+        """What objectives have changed, and the averages behind them."""
+        buffers, count = self.layout.buffers, sum(len(s.objective.changed) for s in self.plan.stages)
+        assert self.statistics is not None
+        own = Arena(buffers.names[:count], buffers.shapes[:count])
+        if not self.plan.averages and len(self.changed) == count:
+            return _joined(self.builder, own, list(self.changed.values()), "new_buffers")
+        pieces = []
+        for name, start, room in zip(own.names, own.starts, own.room, strict=True):
+            if name in self.changed:
+                at = own.names.index(name)
+                pieces.append(
+                    _joined(self.builder, Arena((name,), own.shapes[at : at + 1]), [self.changed[name]], name)
+                )
+            else:
+                pieces.append(_part(self.builder, self.statistics, start, room))
+        start = own.part
+        for average, moves in zip(self.plan.averages, active, strict=True):
+            for vector, at, size in self._runs([source for _, source in followed(average, self.plan.names)]):
+                piece = _part(self.builder, self.statistics, start, size)
+                if moves:
+                    new = _part(self.builder, vector, at, size)
+                    piece = new if average.tau == 1 else Vectors(self.builder).mixed(piece, new, 1 - average.tau)
+                pieces.append(piece)
+                start += size
+        return emit1(self.builder, "concat", *pieces, axis=0, name="new_buffers") if len(pieces) > 1 else pieces[0]
+
+    def _runs(self, names: Sequence[str]) -> list[tuple[Value, int, int]]:
+        """Parameters that stand one behind the other in the vector of their group, as parts of it: where each run of
+        them begins, and its size."""
+        found: list[tuple[Value, int, int]] = []
+        arena = self.layout.arena
+        room = dict(zip(arena.names, arena.room, strict=True))
+        for group in self.plan.groups:
+            start = 0
+            for name in group.names:
+                if name in names:
+                    vector = self._vectors(group)[0]
+                    if found and found[-1][0] == vector and sum(found[-1][1:]) == start:
+                        start_of, size = found.pop()[1:]
+                        found.append((vector, start_of, size + room[name]))
+                    else:
+                        found.append((vector, start, room[name]))
+                start += room[name]
+        return found
+
+    def _vectors(self, group: Group) -> tuple[Value, ...]:
+        index, _ = self._place_of(group)
+        if index not in self.vectors:
+            arena = self.layout.arena
+            start, size = sum(self._size(g) for g in self.plan.groups[:index]), self._size(group)
+            parts = range(1 + len(arena.state))
+            self.vectors[index] = tuple(_part(self.builder, self.memory, k * arena.part + start, size) for k in parts)
+        return self.vectors[index]
+
+    def _place_of(self, group: Group) -> tuple[int, int]:
+        """Which of the groups this is, and where its numbers stand among the scalars."""
+        groups = self.plan.groups
+        index = next(k for k, other in enumerate(groups) if other is group)
+        return index, sum(len(g.optimizer.scalars(1, g.optimizer.lr)) for g in groups[:index])
+
+    def _size(self, group: Group) -> int:
+        arena = self.layout.arena
+        return sum(arena.room[arena.names.index(name)] for name in group.names)
+
+
+def _inputs(objective: Objective) -> tuple[list[Value], Value | None]:
+    """Of the graph of an objective: its batch, and the key of random numbers."""
+    batch = [v for v in objective.graph.inputs if v.name != objective.key]
+    return batch, next((v for v in objective.graph.inputs if v.name == objective.key), None)
+
+
+def _renamed(node: Node, names: Mapping[Value, Value]) -> Node:
+    inputs = tuple(None if v is None else names.get(v, v) for v in node.inputs)
+    return replace(node, inputs=inputs, outputs=tuple(names.get(v, v) for v in node.outputs))
+
+
+def _streaming(node: Node, first: int) -> Node:
+    """The node with another stream of random numbers."""
+    if not isinstance(node.attrs, UniformAttrs) or not first:
+        return node
+    return replace(node, attrs=replace(node.attrs, stream=first + node.attrs.stream))
 
 
 def _taken(graph: Graph) -> set[str]:
@@ -186,27 +265,6 @@ def _flows(builder: GraphBuilder, graph: Graph, params: Sequence[Value]) -> dict
     one = _number(builder, 1)
     seed = emit1(builder, "broadcast", one, shape=loss.shape, name="d.loss") if loss.type.rank else one
     return backward(builder, graph.nodes, {loss: seed}, params)
-
-
-def _moved(builder: GraphBuilder, plan: StepPlan, arena: Arena, memory: Value, g: Value, numbers: Value) -> Value:
-    """The new arena: each group moved by its optimiser."""
-    parts: list[list[Value]] = [[] for _ in range(1 + len(arena.state))]
-    start, first = 0, 0
-    for group in plan.groups:
-        size = sum(arena.room[arena.names.index(name)] for name in group.names)
-        if not size:
-            continue
-        old = [_part(builder, memory, k * arena.part + start, size) for k in range(len(parts))]
-        count = len(group.optimizer.scalars(1, group.optimizer.lr))
-        scalars = [_part(builder, numbers, first + k, 1) for k in range(count)]
-        flow = _part(builder, g, start, size)
-        for part, new in zip(
-            parts, group.optimizer.update(Vectors(builder), old[0], flow, old[1:], scalars), strict=True
-        ):
-            part.append(new)
-        start, first = start + size, first + count
-    pieces = [piece for part in parts for piece in part]
-    return emit1(builder, "concat", *pieces, axis=0, name="new_arena") if len(pieces) > 1 else pieces[0]
 
 
 def _vector(builder: GraphBuilder, name: str, size: int) -> Value:

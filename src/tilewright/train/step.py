@@ -8,8 +8,8 @@ leaves no trace if the step is refused.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ import numpy as np
 from tilewright.runtime.model import Model
 from tilewright.support.errors import CallError
 from tilewright.train.arena import Arena, checked, zeros
-from tilewright.train.program import Layout, Objective, StepPlan
+from tilewright.train.plan import Active, Layout, StepPlan, together
 from tilewright.train.saved import read_step, write_step
 from tilewright.train.schedules import Schedule
 
@@ -46,6 +46,31 @@ class Turns:
         self.now, self.after = self.after, self.now
 
 
+@dataclass(slots=True)
+class Kind:
+    """One of a step's programs: of updates in which the same stages and averages take part, or the one that gathers.
+
+    results  what it computes beside the new vectors, each the first number of an array
+    finite   those of them that tell whether the step is finite: losses and norms
+    ready    what it reads behind the batch and what it writes, for each turn of the vectors
+    """
+
+    model: Model
+    results: list[Array]
+    numbers: list[tuple[str, Array]]
+    finite: tuple[str, ...]
+    ready: list[Vectors | None] = field(default_factory=lambda: [None, None])
+
+    @classmethod
+    def of(cls, model: Model, plan: StepPlan, active: Active) -> Kind:
+        stages = [s for s, there in zip(plan.stages, active, strict=False) if there]
+        names = [name for stage in stages for name in stage.metrics]
+        outputs = model.outputs[: len(names)]
+        results = [np.zeros([int(d) for d in s.shape], np.float32) for s in outputs]
+        numbers = [(n, r.reshape(-1)[:1]) for n, r in zip(names, results, strict=True)]
+        return cls(model, results, numbers, tuple(n for s in stages for n in (s.metrics[0], s.norm)))
+
+
 class Step:
     """A compiled learning step.
 
@@ -53,27 +78,32 @@ class Step:
     rates     the learning rate of each group of parameters; `lr` is the first
     schedule  what all rates are multiplied by, from the number of updates so far; None: nothing
     seed      what random numbers depend on, beside the count
+    refuse    a function of what a step has found; where it is true, parameters stay as they were. None: never
     """
 
     def __init__(
         self,
-        model: Model,
+        models: Mapping[Active, Model],
         gather: Model | None,
-        objective: Objective,
         plan: StepPlan,
         layout: Layout,
         on_nonfinite: OnNonfinite,
         schedule: Schedule | None = None,
         seed: int = 0,
     ) -> None:
-        self.model = model
-        self.metrics = (*objective.metrics, "gradient_norm")
+        objective = together([stage.objective for stage in plan.stages])
+        kinds = {active: Kind.of(model, plan, active) for active, model in models.items()}
+        self._kinds = kinds
+        self._only = next(iter(kinds.values())) if len(kinds) == 1 and gather is None else None
+        self._gathers = None if gather is None else Kind.of(gather, plan, next(iter(models)))
+        self.model = models[max(models)]  # in which most takes part
+        self.metrics = tuple(name for stage in plan.stages for name in stage.metrics)
+        self.refuse: Callable[[dict[str, float]], bool] | None = None
         self.on_nonfinite = on_nonfinite
         self.schedule = schedule
         self.seed = seed
         self.count = 0
         self.rates = plan.rates
-        self._gather = gather
         self._objective = objective
         self._plan = plan
         self._layout = layout
@@ -85,11 +115,7 @@ class Step:
         self._scalars_bytes = self._scalars.data
         self._key = np.zeros(2, np.uint32)
         self._counters = {name: int(value) for name, value in objective.counters.items()}
-        outputs = model.outputs[: len(self.metrics)]
-        self._results = [np.zeros([int(d) for d in s.shape], np.float32) for s in outputs]
-        self._numbers = [(n, r.reshape(-1)[:1]) for n, r in zip(self.metrics, self._results, strict=True)]
-        self._ready: Vectors | None = None
-        self._next: Vectors | None = None
+        self._turn = 0
         self._fill(layout.arena, self._arena.now, objective.weights)
         self._fill(layout.buffers, self._buffers.now, {**objective.others, **objective.weights})
 
@@ -116,7 +142,7 @@ class Step:
         `gradient_norm`, the norm of all gradients together before they were clipped.
 
         With `accumulate=n`, parameters move at every n-th call, by the mean of the gradients of n batches; the norm is
-        that of what has been gathered.
+        that of what has been gathered. Of several stages, `NAME_loss` and `NAME_gradient_norm` of those that take part.
 
         Raises CallError for arrays that do not fit, and with `on_nonfinite="raise"` where the loss or a gradient is
         NaN or infinite; parameters are then as they were.
@@ -126,35 +152,46 @@ class Step:
             self._set_scalars()
         if self._objective.key is not None:
             self._draw()
-        if self._gather is not None and self.count % self._plan.batches == 0:
+        if self._gathers is not None and self.count % self._plan.batches == 0:
             self._gathered.now.fill(0)
-        model = self.model if moves or self._gather is None else self._gather
-        inputs, outputs = self._ready or self._vectors(moves)
-        model(*batch, *inputs, out=outputs)
-        found = {name: number.item() for name, number in self._numbers}
-        if self.on_nonfinite != "keep" and not (isfinite(found["loss"]) and isfinite(found["gradient_norm"])):
+        kind = self._only or self._kind(moves)
+        inputs, outputs = kind.ready[self._turn] or self._vectors(kind, moves)
+        kind.model(*batch, *inputs, out=outputs)
+        found = {name: number.item() for name, number in kind.numbers}
+        if self.on_nonfinite != "keep" and not all(isfinite(found[name]) for name in kind.finite):
             if self.on_nonfinite == "raise":
-                got = f"loss {found['loss']}, norm of the gradients {found['gradient_norm']}"
+                got = ", ".join(f"{name.replace('_', ' ')} {found[name]}" for name in kind.finite)
                 raise CallError("the step is not finite; parameters are as they were", where="step", got=got)
+            return found
+        if self.refuse is not None and self.refuse(found):
             return found
         (self._arena if moves else self._gathered).swap()
         self._buffers.swap()
-        if self._gather is None:
-            self._ready, self._next = self._next or self._vectors(moves), self._ready or (inputs, outputs)
+        if self._gathers is None:
+            self._turn ^= 1
         self.count += 1
         return found
 
-    def _vectors(self, moves: bool) -> Vectors:
+    def _kind(self, moves: bool) -> Kind:
+        if not moves:
+            assert self._gathers is not None
+            return self._gathers
+        return self._kinds[self._plan.active(self.updates + 1)]
+
+    def _vectors(self, kind: Kind, moves: bool) -> Vectors:
         """What a step reads behind the batch, and what it writes. Without gathered gradients these are two pairs, which
         take turns: putting them together would take longer than a small step."""
         objective, buffers = self._objective, self._buffers if self._layout.buffers.names else None
         inputs = [*([] if objective.key is None else [self._key]), self._arena.now]
         inputs += [self._scalars] if moves else []
-        inputs += [self._gathered.now] if self._gather is not None else []
+        inputs += [self._gathered.now] if self._gathers is not None else []
         inputs += [buffers.now] if buffers is not None else []
-        outputs = [*self._results, (self._arena if moves else self._gathered).after]
+        outputs = [*kind.results, (self._arena if moves else self._gathered).after]
         outputs += [buffers.after] if buffers is not None else []
-        return tuple(inputs), tuple(outputs)
+        vectors = tuple(inputs), tuple(outputs)
+        if self._gathers is None:
+            kind.ready[self._turn] = vectors
+        return vectors
 
     def _set_scalars(self) -> None:
         updates, rates = self.count // self._plan.batches, self.rates
@@ -220,7 +257,7 @@ class Step:
             for name, array in arena.views(self._arena.now, k).items()
         }
         arrays |= {f"buffer/{n}": a for n, a in self.buffers.items()}
-        if self._gather is not None:
+        if self._gathers is not None:
             arrays |= {f"gathered/{n}": a for n, a in arena.views(self._gathered.now).items()}
         write_step(path, arrays, self.count, self.rates, self.seed)
 
@@ -232,13 +269,13 @@ class Step:
         arena, buffers = self._layout.arena, self._layout.buffers
         shapes = {f"{part}/{n}": v.shape for part in ("parameter", *arena.state) for n, v in self.parameters.items()}
         shapes |= {f"buffer/{n}": a.shape for n, a in self.buffers.items()}
-        if self._gather is not None:
+        if self._gathers is not None:
             shapes |= {f"gathered/{n}": v.shape for n, v in self.parameters.items()}
         saved = read_step(path, shapes, len(self.rates))
         for k, part in enumerate(("parameter", *arena.state)):
             arena.fill(self._arena.now, {n: saved.arrays[f"{part}/{n}"] for n in arena.names}, k)
         buffers.fill(self._buffers.now, {n: saved.arrays[f"buffer/{n}"] for n in buffers.names})
-        if self._gather is not None:
+        if self._gathers is not None:
             arena.fill(self._gathered.now, {n: saved.arrays[f"gathered/{n}"] for n in arena.names})
         for name in self._counters:
             self._counters[name] = int(saved.arrays[f"buffer/{name}"]) - saved.count

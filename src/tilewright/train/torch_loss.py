@@ -15,7 +15,7 @@ from tilewright.frontend.torch.weights import to_array
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.support.errors import ModelError
-from tilewright.train.program import Objective
+from tilewright.train.plan import Objective
 
 
 class _Loss(torch.nn.Module):

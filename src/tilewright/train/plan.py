@@ -1,0 +1,223 @@
+"""What a learning step does, as data: its objectives, which parameters move and how, and where they stand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Graph, TensorType, Value
+from tilewright.support.errors import ModelError
+from tilewright.train.arena import Arena
+from tilewright.train.optimizers import Optimizer
+from tilewright.train.stages import Average
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What is to become smaller, as a graph.
+
+    graph     from the batch (and a key of random numbers) to the loss, metrics, and new values of buffers
+    weights   the values of its parameters by name
+    metrics   what the loss and the metrics are called
+    movable   the parameters that may be trained
+    changed   the buffers whose new values are the graph's last outputs
+    counters  buffers of integers that grow by one at each step, with their values; the graph knows nothing of them
+    key       the input that random numbers depend on
+    others    what else the model's own dictionary of weights has
+    tied      later names of parameters in that dictionary, each with the first
+    """
+
+    graph: Graph
+    weights: Mapping[str, Any]
+    metrics: tuple[str, ...]
+    movable: tuple[str, ...]
+    changed: tuple[str, ...] = ()
+    counters: Mapping[str, Any] = field(default_factory=dict)
+    key: str | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
+    tied: Mapping[str, str] = field(default_factory=dict)
+
+
+def together(objectives: Sequence[Objective]) -> Objective:
+    """Several objectives of one model as what a step holds of them; the graph is that of the first."""
+    weights: dict[str, Any] = {}
+    changed: dict[str, None] = {}
+    for objective in objectives:
+        weights |= objective.weights
+        changed |= dict.fromkeys(objective.changed)
+    metrics = tuple(name for objective in objectives for name in objective.metrics)
+    key = next((o.key for o in objectives if o.key is not None), None)
+    return replace(objectives[0], weights=weights, metrics=metrics, changed=tuple(changed), key=key)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Parameters that move together."""
+
+    optimizer: Optimizer
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """What moves against the gradient of one objective.
+
+    objective  what is to become smaller
+    groups     the parameters that move, and how
+    clip       the largest norm of all its gradients together; None: any
+    norm       what that norm is called among the metrics
+    every      it takes part in every n-th update
+    """
+
+    objective: Objective
+    groups: tuple[Group, ...]
+    clip: float | None = None
+    norm: str = "gradient_norm"
+    every: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for group in self.groups for name in group.names)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return (*self.objective.metrics, self.norm)
+
+
+Active = tuple[bool, ...]
+"""Which stages, and behind them which averages, take part in an update."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What a step does beside computing losses.
+
+    stages    one behind the other
+    averages  what follows after them
+    batches   how many batches' gradients make one update
+    """
+
+    stages: tuple[StagePlan, ...]
+    averages: tuple[Average, ...] = ()
+    batches: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for stage in self.stages for name in stage.names)
+
+    @property
+    def groups(self) -> list[Group]:
+        return [group for stage in self.stages for group in stage.groups]
+
+    @property
+    def rates(self) -> list[float]:
+        return [group.optimizer.lr for group in self.groups]
+
+    def scalars(self, count: int, rates: Sequence[float]) -> tuple[float, ...]:
+        """The numbers that update `count`, which begins with 1, gives its kernels."""
+        if len(rates) == 1:  # at once: this is done before every step
+            stage = self.stages[0]
+            return stage.groups[0].optimizer.scalars(max(1, count // stage.every), rates[0])
+        counts = [max(1, count // stage.every) for stage in self.stages for _ in stage.groups]
+        found = (g.optimizer.scalars(k, lr) for g, k, lr in zip(self.groups, counts, rates, strict=True))
+        return tuple(number for numbers in found for number in numbers)
+
+    def active(self, count: int) -> Active:
+        """What takes part in update `count`, which begins with 1."""
+        return tuple(every > 0 and count % every == 0 for every in self._periods)
+
+    def kinds(self) -> Iterator[Active]:
+        """All that there are of updates."""
+        yield from dict.fromkeys(self.active(k + 1) for k in range(math.lcm(*filter(None, self._periods))))
+
+    @property
+    def _periods(self) -> tuple[int, ...]:
+        return (*(s.every for s in self.stages), *(a.every for a in self.averages))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where parameters and buffers stand in a step's vectors. Buffers are those that objectives change, and behind them
+    the parameters that follow others, by the order of those."""
+
+    arena: Arena
+    buffers: Arena
+
+
+def layout_of(plan: StepPlan) -> Layout:
+    """Raises ModelError for a loss that is not one number, for what is trained or changes and is not f32, for what two
+    stages move, and for averages of what does not move."""
+    found: dict[str, TensorType] = {}
+    moved: dict[str, TensorType] = {}
+    for stage in plan.stages:
+        graph = stage.objective.graph
+        loss = graph.outputs[0]
+        if as_int(loss.type.size) != 1 or loss.dtype is not f32:
+            raise ModelError("the loss must be one number", expected="f32", got=loss.type)
+        types = {v.name: v.type for v in graph.params}
+        found |= types
+        for name in stage.names:
+            if types[name].dtype is not f32:
+                raise ModelError("parameters that are trained must be f32", where=name, got=types[name])
+            if name in moved:
+                raise ModelError("two stages move one parameter", got=name)
+            moved[name] = types[name]
+    changed = _changed(plan)
+    for name, held in changed.items():
+        if held.dtype is not f32:
+            raise ModelError("buffers that change must be f32 or count steps", where=name, got=held)
+    states = {group.optimizer.state for group in plan.groups}
+    if len(states) > 1:
+        kinds = ", ".join(type(group.optimizer).__name__ for group in plan.groups)
+        raise ModelError("optimisers of one step keep the same state", got=kinds)
+    arena = Arena(plan.names, tuple(_sizes(moved[name]) for name in plan.names), next(iter(states), ()))
+    changed |= {target: moved[source] for target, source in _followed(plan, moved, found, changed)}
+    return Layout(arena, Arena(tuple(changed), tuple(map(_sizes, changed.values()))))
+
+
+def followed(average: Average, names: Sequence[str]) -> list[tuple[str, str]]:
+    """What follows, and whom, by the order of whom, who is among these names."""
+    sources = [name for name in names if name.startswith(average.source)]
+    return [(average.target + name.removeprefix(average.source), name) for name in sources]
+
+
+def _followed(
+    plan: StepPlan, moved: Mapping[str, TensorType], found: Mapping[str, TensorType], changed: Mapping[str, TensorType]
+) -> Iterator[tuple[str, str]]:
+    for average in plan.averages:
+        pairs = followed(average, plan.names)
+        there = {name for name in found if name.startswith(average.target)}
+        wrong = sorted(there ^ {target for target, _ in pairs})
+        if wrong or not pairs:
+            expected = ", ".join(target for target, _ in pairs) or f"parameters {average.source}* that move"
+            raise ModelError("what follows others has their names", expected=expected, got=", ".join(sorted(there)))
+        for target, source in pairs:
+            if found[target] != moved[source] or target in moved or target in changed:
+                raise ModelError("cannot follow another parameter", where=target, expected=moved[source])
+        yield from pairs
+
+
+def _changed(plan: StepPlan) -> dict[str, TensorType]:
+    """The buffers that objectives change. Raises ModelError if two do."""
+    found: dict[str, TensorType] = {}
+    for stage in plan.stages:
+        changed = stage.objective.changed
+        for name, value in zip(changed, new_buffers(stage.objective), strict=True):
+            if name in found:
+                raise ModelError("two stages change one buffer", got=name)
+            found[name] = value.type
+    return found
+
+
+def new_buffers(objective: Objective) -> tuple[Value, ...]:
+    """The outputs of its graph that are new values of buffers."""
+    outputs = objective.graph.outputs
+    return outputs[len(outputs) - len(objective.changed) :]
+
+
+def _sizes(type: TensorType) -> tuple[int, ...]:
+    return tuple(as_int(d) or 0 for d in type.shape)

@@ -1,0 +1,53 @@
+"""`Stage` and `Average`: what a learning step of several losses is made of.
+
+    stages = [tw.train.Stage("critic", critic_loss, ["critic.*"]), tw.train.Stage("actor", actor_loss, ["actor.*"])]
+    step = tw.compile_step(model, stages, example=batch, averages=[tw.train.Average("target.", "critic.", 0.005)])
+
+Stages follow each other within a step: each sees the parameters that those before it have moved. Losses of parameters
+that must not see each other's move are one stage with their sum as its loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.train.optimizers import Adam, Optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A loss and the parameters that move against its gradient.
+
+    name       of its metrics: `NAME_loss` and `NAME_gradient_norm`
+    loss       `loss(model, *batch)` in PyTorch, as of `compile_step`: one number, or a dict with "loss" and metrics
+    trained    patterns of the names of the parameters that move ("critic.*"); no parameter moves in two stages
+    optimizer  of `tilewright.train.optimizers`; all of a step keep the same state
+    clip       the largest norm of its gradients together; None: any
+    groups     other optimisers for parameters whose names match a pattern
+    every      it takes part in every n-th update: the n-th, the 2n-th, ...
+    """
+
+    name: str
+    loss: Callable[..., Any]
+    trained: Sequence[str]
+    optimizer: Optimizer = field(default_factory=Adam)
+    clip: float | None = None
+    groups: Mapping[str, Optimizer] = field(default_factory=dict)
+    every: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """Parameters that follow others (Polyak's average): target = (1 - tau) target + tau source, after the last stage.
+
+    target, source  how the names of the ones and the others begin ("critic_target.", "critic.")
+    tau             the share of the new; 1 copies
+    every           it takes part in every n-th update; 0 in none: the caller moves the ones
+    """
+
+    target: str
+    source: str
+    tau: float = 0.005
+    every: int = 1
