@@ -31,6 +31,13 @@ class Head(Protocol):
         """Actions (batch, ...) and their log-probabilities (batch,) from the outputs that `trace` named."""
 
 
+class Trained(Head, Protocol):
+    """A head that a policy gradient trains."""
+
+    def evaluate(self, outputs: Sequence[Tensor], actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities (batch,) of actions that were taken, and entropies (batch,), or one number for all."""
+
+
 class Categorical:
     """Discrete actions: outputs are log-probabilities and probabilities, (batch, actions) each."""
 
@@ -47,6 +54,10 @@ class Categorical:
         log_probs, probs = outputs
         chosen = probs.argmax(1, True) if deterministic else torch.multinomial(probs, 1, True)
         return chosen.squeeze(1), log_probs.gather(1, chosen).squeeze(1)
+
+    def evaluate(self, outputs: Sequence[Tensor], actions: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs, probs = outputs
+        return log_probs.gather(1, actions.unsqueeze(1)).squeeze(1), -(log_probs * probs).sum(1)
 
 
 class MultiCategorical:
@@ -72,6 +83,12 @@ class MultiCategorical:
             log_probs.append(log_prob.gather(1, chosen))
         return torch.cat(actions, 1), torch.cat(log_probs, 1).sum(1)
 
+    def evaluate(self, outputs: Sequence[Tensor], actions: Tensor) -> tuple[Tensor, Tensor]:
+        pairs = zip(outputs[::2], outputs[1::2], strict=True)
+        chosen = [log_probs.gather(1, actions[:, k : k + 1].long()) for k, log_probs in enumerate(outputs[::2])]
+        entropies = [-(log_probs * probs).sum(1) for log_probs, probs in pairs]
+        return torch.cat(chosen, 1).sum(1), torch.stack(entropies, 1).sum(1)
+
 
 class Bernoulli:
     """Binary actions: outputs are the probabilities of one, and the log-probabilities of zero and of one."""
@@ -94,6 +111,10 @@ class Bernoulli:
         actions = torch.round(probs) if deterministic else torch.bernoulli(probs)
         return actions, torch.where(actions > 0, one, zero).sum(1)
 
+    def evaluate(self, outputs: Sequence[Tensor], actions: Tensor) -> tuple[Tensor, Tensor]:
+        probs, zero, one = outputs
+        return (actions * one + (1 - actions) * zero).sum(1), -(probs * one + (1 - probs) * zero).sum(1)
+
 
 class Gaussian:
     """Continuous actions: mean and log of the standard deviation, (batch, actions) each."""
@@ -114,6 +135,12 @@ class Gaussian:
         noise = torch.randn(mean.shape, dtype=mean.dtype)
         actions = torch.addcmul(mean, noise, log_std.exp())
         return actions, -(noise.square().mul_(0.5).add_(log_std).add_(_LOG_SQRT_2PI)).sum(1)
+
+    def evaluate(self, outputs: Sequence[Tensor], actions: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = outputs
+        z = (actions - mean) * torch.exp(-log_std)
+        log_prob = -(0.5 * z * z + log_std + _LOG_SQRT_2PI).sum(1)
+        return log_prob, (log_std + 0.5 + _LOG_SQRT_2PI).sum(1)
 
 
 class StateDependentNoise:

@@ -1,7 +1,7 @@
-"""Stable-Baselines3: rollouts and `predict` of a model that is being trained run on Tilewright.
+"""Stable-Baselines3: rollouts, `predict` and updates of a model that is being trained run on Tilewright.
 
     model = PPO("MlpPolicy", "CartPole-v1")
-    tilewright.rl.sb3.accelerate(model)
+    tilewright.rl.sb3.accelerate(model, updates=True)
     model.learn(100_000)
 
 and for actors in other processes, which need neither PyTorch nor Stable-Baselines3 nor a compiler:
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
@@ -35,11 +35,15 @@ from tilewright.rl.sb3_policy import Parts, parts_of
 from tilewright.runtime.model import Model
 from tilewright.support.errors import UnsupportedError
 
+if TYPE_CHECKING:
+    from tilewright.rl.sb3_learner import Learner
+    from tilewright.train.step import Step
+
 __all__ = ["Accelerated", "Published", "accelerate", "publish"]
 
 
-def accelerate(model: Any, *, threads: int = 1) -> Accelerated:
-    """Let rollouts and `predict` of a model run on Tilewright, from now on.
+def accelerate(model: Any, *, threads: int = 1, updates: bool = False) -> Accelerated:
+    """Let rollouts and `predict` of a model run on Tilewright, and if asked for, its updates, from now on.
 
         model = PPO("CnnPolicy", env)
         accelerated = tilewright.rl.sb3.accelerate(model)
@@ -54,11 +58,17 @@ def accelerate(model: Any, *, threads: int = 1) -> Accelerated:
     actions, as far as probabilities that differ by 1e-7 allow. A copy of the model, or one that was saved and loaded,
     is eager until it is accelerated itself.
 
+    With `updates=True`, `train()` takes compiled learning steps (PPO, A2C, DQN, SAC, TD3, DDPG): the same batches,
+    random numbers, losses, schedules and log, equal to rounding. The policy has its new weights after each `train()`,
+    its optimizers' states are brought up to date when they are asked for, by `save` for example, and what others write
+    to either is taken over before the next `train()`.
+
     Args:
         model: an algorithm (PPO, A2C, DQN, SAC, TD3, DDPG), or one of their policies. If it lives on a GPU,
         observations
             and weights are brought to the CPU, and actions are drawn from the CPU's generator.
         threads: how many threads a call uses, the caller included.
+        updates: whether to compile what `train()` does, too.
 
     Raises:
         UnsupportedError: it holds something that is not compiled; all that stands in the way is listed.
@@ -67,7 +77,11 @@ def accelerate(model: Any, *, threads: int = 1) -> Accelerated:
     parts = parts_of(policy)
     if "_predict" in policy.__dict__:
         raise UnsupportedError("is accelerated already", where=f"policy {type(policy).__name__}")
-    return Accelerated(policy, parts, threads)
+    if not updates:
+        return Accelerated(policy, parts, threads)
+    from tilewright.rl.sb3_updates import learner_of  # actors that only read a store do without the compiler
+
+    return Accelerated(policy, parts, threads, learner_of(model, parts, threads))
 
 
 def publish(model: Any, name: str, *, directory: str | None = None, wait: float = 0.0) -> Published:
@@ -98,14 +112,16 @@ class Accelerated:
         policy: the policy that is hooked.
         parts: what is compiled of it.
         threads: of a call.
+        learner: what takes the place of the model's updates; None: nothing does.
     """
 
-    def __init__(self, policy: Any, parts: Parts, threads: int) -> None:
+    def __init__(self, policy: Any, parts: Parts, threads: int, learner: Learner | None = None) -> None:
         self._policy = policy
+        self._learner = learner
         self._parts = parts
         self._head = parts.head
         self._action_shape = (-1, *policy.action_space.shape)
-        self._hooked: list[str] = []
+        self._hooked: list[tuple[Any, str]] = []
         self.model: Model = parts.compile(threads, type(policy).__name__)
         self._watch = parts.watch()
         self._dirty = False
@@ -114,6 +130,9 @@ class Accelerated:
             self._hook("predict_values", self._predict_values)
         self._hook("_predict", self._predict)
         self._hook("set_training_mode", self._set_training_mode)
+        if learner is not None:
+            self._hook("train", learner.train, learner.model)
+            self._hook("_excluded_save_params", self._excluded_save_params, learner.model)
 
     @property
     def version(self) -> int:
@@ -129,9 +148,12 @@ class Accelerated:
 
     def restore(self) -> None:
         """Make the policy eager again."""
-        for name in self._hooked:
-            self._policy.__dict__.pop(name, None)
+        for owner, name in self._hooked:
+            owner.__dict__.pop(name, None)
         self._hooked.clear()
+        if self._learner is not None:
+            self._learner.close()
+            self._learner = None
         self._watch.close()
 
     def __enter__(self) -> Self:
@@ -140,9 +162,15 @@ class Accelerated:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.restore()
 
-    def _hook(self, name: str, function: Callable[..., Any]) -> None:
-        self._policy.__dict__[name] = _Hook(self._policy, name, function)
-        self._hooked.append(name)
+    @property
+    def step(self) -> Step | None:
+        """The compiled learning step, if updates are compiled."""
+        return None if self._learner is None else self._learner.step
+
+    def _hook(self, name: str, function: Callable[..., Any], owner: Any = None) -> None:
+        owner = self._policy if owner is None else owner
+        owner.__dict__[name] = _Hook(owner, name, function)
+        self._hooked.append((owner, name))
 
     # -- what replaces the policy's methods ----------------------------------------------------------------------------
 
@@ -177,6 +205,12 @@ class Accelerated:
         if outputs is None:
             return type(self._policy)._predict(self._policy, observation, deterministic)
         return self._head.sample(outputs[: self._head.count], deterministic)[0]
+
+    def _excluded_save_params(self) -> list[str]:
+        """A saved model has its own methods."""
+        assert self._learner is not None
+        model = self._learner.model
+        return [*type(model)._excluded_save_params(model), "train", "_excluded_save_params"]
 
     def _set_training_mode(self, mode: bool) -> None:
         if mode:

@@ -78,6 +78,10 @@ class Parts:
             return self.head.trace(latent)
         return {**self.head.trace(latent[0]), "values": self.value(latent[1])}
 
+    def outputs(self, obs: Any) -> Tensors:
+        """What the program computes, in PyTorch; of a Dict space a tensor for each key."""
+        return self._function({"obs": obs} if self._keys is None else obs)
+
     def inputs(self, obs: Any) -> list[torch.Tensor] | None:
         """Observations as the program takes them; None if it does not take them."""
         if self._keys is None:

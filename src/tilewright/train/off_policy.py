@@ -41,6 +41,7 @@ def sac(
     policy: Policy | None = None,
     noise: bool = False,
     critic_optimizer: Optimizer | None = None,
+    temperature_optimizer: Optimizer | None = None,
 ) -> dict[str, Any]:
     """The stages and averages of SAC (Haarnoja et al., 2018), as arguments of `compile_step`.
 
@@ -48,7 +49,7 @@ def sac(
     `critic_loss`, `actor_objective`, norms of gradients, and if it learns, `alpha` (as it was) and `alpha_loss`.
 
     Args:
-        optimizer: of the actor and the temperature, and of the critics if there is no `critic_optimizer`; Adam(3e-4).
+        optimizer: of the actor, and of the critics and the temperature where they have none of their own; Adam(3e-4).
         gamma: the discount; None: each batch has them, [n, 1], behind `done`.
         tau: the share of the critics that the target networks take over in each update.
         alpha: a temperature that stays; None: exp of the model's parameter `temperature`, of one element, which learns.
@@ -92,9 +93,10 @@ def sac(
 
     moved = optimizer or Adam(3e-4)
     own = ["actor.*"] if alpha is not None else ["actor.*", temperature]
+    others = {} if temperature_optimizer is None or alpha is not None else {temperature: temperature_optimizer}
     stages = [
         Stage("critic", critics, ["critic.*"], critic_optimizer or moved),
-        Stage("actor", actor, own, moved),
+        Stage("actor", actor, own, moved, groups=others),
     ]
     return {"loss": stages, "averages": [Average(f"{target}.", "critic.", tau)]}
 

@@ -78,6 +78,7 @@ class Step:
     rates     the learning rate of each group of parameters; `lr` is the first
     schedule  what all rates are multiplied by, from the number of updates so far; None: nothing
     seed      what random numbers depend on, beside the count
+    turn      which of its two arenas holds the parameters
     refuse    a function of what a step has found; where it is true, parameters stay as they were. None: never
     """
 
@@ -115,7 +116,7 @@ class Step:
         self._scalars_bytes = self._scalars.data
         self._key = np.zeros(2, np.uint32)
         self._counters = {name: int(value) for name, value in objective.counters.items()}
-        self._turn = 0
+        self.turn = 0
         self._fill(layout.arena, self._arena.now, objective.weights)
         self._fill(layout.buffers, self._buffers.now, {**objective.others, **objective.weights})
 
@@ -155,7 +156,7 @@ class Step:
         if self._gathers is not None and self.count % self._plan.batches == 0:
             self._gathered.now.fill(0)
         kind = self._only or self._kind(moves)
-        inputs, outputs = kind.ready[self._turn] or self._vectors(kind, moves)
+        inputs, outputs = kind.ready[self.turn] or self._vectors(kind, moves)
         kind.model(*batch, *inputs, out=outputs)
         found = {name: number.item() for name, number in kind.numbers}
         if self.on_nonfinite != "keep" and not all(isfinite(found[name]) for name in kind.finite):
@@ -168,7 +169,7 @@ class Step:
         (self._arena if moves else self._gathered).swap()
         self._buffers.swap()
         if self._gathers is None:
-            self._turn ^= 1
+            self.turn ^= 1
         self.count += 1
         return found
 
@@ -190,7 +191,7 @@ class Step:
         outputs += [buffers.after] if buffers is not None else []
         vectors = tuple(inputs), tuple(outputs)
         if self._gathers is None:
-            kind.ready[self._turn] = vectors
+            kind.ready[self.turn] = vectors
         return vectors
 
     def _set_scalars(self) -> None:
@@ -212,6 +213,12 @@ class Step:
     def parameters(self) -> dict[str, Array]:
         """The parameters by name, in the arena's memory: they hold until the next step."""
         return self._layout.arena.views(self._arena.now)
+
+    @property
+    def states(self) -> dict[str, dict[str, Array]]:
+        """What the optimiser keeps, by its name and the parameter's, in the arena's memory as `parameters`."""
+        arena = self._layout.arena
+        return {state: arena.views(self._arena.now, 1 + k) for k, state in enumerate(arena.state)}
 
     @property
     def buffers(self) -> dict[str, Array]:
