@@ -1,7 +1,8 @@
-"""Learning steps against PyTorch's eager mode and JAX: `python -m benchmarks.bench_train`.
+"""Learning steps against PyTorch's eager mode and JAX: `python -m benchmarks.bench_train [ppo] [off-policy]`.
 
-A PPO update of a policy and a value function with two hidden layers each: forward, loss, gradients, clipping, Adam. One
-process each, taking turns, one thread. The arithmetic limit counts the products alone: six times rows and weights.
+A PPO update of a policy and a value function with two hidden layers each: forward, loss, gradients, clipping, Adam. And
+whole updates of SAC and TD3: two critics, actor, temperature, target networks. One process each, taking turns, one
+thread. The arithmetic limit counts the products alone: for PPO six times rows and weights.
 """
 
 from __future__ import annotations
@@ -10,13 +11,27 @@ import argparse
 from collections.abc import Sequence
 
 from benchmarks.harness import markdown_table, speedup, write_markdown
-from benchmarks.peers import learning
+from benchmarks.peers import learning, off_policy
 from tilewright.measure import paired
 from tilewright.measure.peak import measure
 from tilewright.support import machine
 
 PEERS = ("own", "eager", "jax")
 HEADER = ["width@rows", "ours us", "eager PyTorch, fused Adam", "JAX, one jit", "ours / limit", "compile s"]
+OFF_POLICY_PEERS = ("own", "eager", "plain")
+OFF_POLICY_CASES = ("sac 64@64", "sac 64@256", "sac 256@256", "td3 64@64", "td3 64@256", "td3 256@256")
+OFF_POLICY_HEADER = [
+    "update",
+    "ours us",
+    "eager PyTorch, fused Adam",
+    "eager, Adam as SB3's",
+    "ours / limit",
+    "compile s",
+]
+GROUPS = {
+    "ppo": ("train", "PPO updates", HEADER),
+    "off-policy": ("train-off-policy", "Whole updates of SAC and TD3", OFF_POLICY_HEADER),
+}
 ONE_CORE = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1", "OMP_NUM_THREADS": "1"}
 
 
@@ -36,21 +51,48 @@ def compare(width: int, rows: int, rounds: int, peak: float) -> list[str]:
     return [f"{width}@{rows}", f"{own.median * 1e6:.1f}", *faster, f"{own.median / limit:.2f}", f"{seconds:.1f}"]
 
 
+def compare_off_policy(algorithm: str, width: int, rows: int, rounds: int, peak: float) -> list[str]:
+    options = {"algorithm": algorithm, "width": width, "rows": rows}
+    contenders = [
+        paired.Contender(name, f"benchmarks.peers.off_policy:{name}", options, ONE_CORE) for name in OFF_POLICY_PEERS
+    ]
+    found = paired.race(contenders, rounds=rounds, turn_seconds=0.1)
+    if error := next((f.error for f in found if f.error), None):
+        raise SystemExit(error)
+    own, *others = found
+    limit = off_policy.limit_flops(algorithm, width, rows) / peak
+    faster = [str(speedup(own, other)) for other in others]
+    seconds = own.info["compile_seconds"]
+    name = f"{algorithm.upper()} {width}@{rows}"
+    return [name, f"{own.median * 1e6:.0f}", *faster, f"{own.median / limit:.2f}", f"{seconds:.1f}"]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)} (default: all)")
     parser.add_argument("--cases", default="64@64,64@256,64@2048,256@256", help="width@rows, with commas between")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--no-report", action="store_true", help="print only")
     options = parser.parse_args(arguments)
     peak = measure(machine.describe()).peak_gflops_one * 1e9
-    table = []
-    for case in options.cases.split(","):
-        width, rows = map(int, case.split("@"))
-        table.append(compare(width, rows, options.rounds, peak))
-        print("  ".join(table[-1]), flush=True)
-    if not options.no_report:
-        title = "PPO updates, one thread: how many times faster, medians of paired ratios [95 %]"
-        write_markdown("train", title, markdown_table(HEADER, table))
+    if unknown := set(options.groups) - set(GROUPS):
+        parser.error(f"there are no groups {sorted(unknown)}")
+    for group in options.groups or GROUPS:
+        table = []
+        for case in options.cases.split(",") if group == "ppo" else OFF_POLICY_CASES:
+            *name, size = case.split()
+            width, rows = map(int, size.split("@"))
+            found = (
+                compare_off_policy(name[0], width, rows, options.rounds, peak)
+                if name
+                else compare(width, rows, options.rounds, peak)
+            )
+            table.append(found)
+            print("  ".join(found), flush=True)
+        if not options.no_report:
+            report, title, header = GROUPS[group]
+            title = f"{title}, one thread: how many times faster, medians of paired ratios [95 %]"
+            write_markdown(report, title, markdown_table(header, table))
 
 
 if __name__ == "__main__":
