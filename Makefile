@@ -199,7 +199,7 @@ bench-trees: $(STAMP) $(TREES_STAMP) $(LLEAVES_STAMP) ## tree ensembles against 
 bench-decode: $(PEERS_STAMP) ## decoding with caches that stay, against ONNX Runtime and OpenVINO
 	$(PY) -m benchmarks.bench_decode $(ARGS)
 
-bench-train: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) ## PPO updates against PyTorch's eager mode and JAX
+bench-train: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) ## updates of PPO, SAC and TD3 against PyTorch's eager mode and JAX
 	$(PY) -m benchmarks.bench_train $(ARGS)
 
 bench-training: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) ## steps of training whole networks against PyTorch, Inductor and JAX; ARGS="--cases az6@64"
@@ -213,6 +213,7 @@ bench-broker: $(STAMP) ## agents batched through a broker against an actor each
 
 bench-rl: $(STAMP) $(TORCH_STAMP) $(RL_STAMP) ## Stable-Baselines3 with and without Tilewright: inference, learning curves
 	$(PY) -m benchmarks.bench_rl $(ARGS)
+	$(PY) -m benchmarks.bench_rl_updates
 
 bytes: $(STAMP) $(TORCH_STAMP) ## whether the suites' code is as it was; ARGS="--against main --quick"
 	$(PY) -m benchmarks.bytes $(ARGS)

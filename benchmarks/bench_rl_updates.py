@@ -34,8 +34,8 @@ TASKS: dict[str, tuple[Any, str, int, int, dict[str, Any]]] = {
 _NOTE = """\
 `learn` is its wall time, without what is compiled before; medians over seeds and of the ratios of runs with the same
 seed. CartPole's settings are those of rl-baselines3-zoo at a constant rate, Pendulum's networks have 64 units a layer
-and batches 64 rows. Both are Stable-Baselines3 in one process on one core; environments, buffers and logs are its own on
-both sides. A large p says that seeds alone make differences as large as that between the two.
+and batches 64 rows. Both are Stable-Baselines3 in one process on one core; environments, buffers and logs are its own
+on both sides. A large p says that seeds alone make differences as large as that between the two.
 """
 
 

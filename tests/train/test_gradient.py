@@ -437,6 +437,19 @@ def test_what_has_no_gradient_is_known() -> None:
     assert not {name for name in WITHOUT if name in source and find(name) is not None}
 
 
+def test_gradients_can_be_stopped() -> None:
+    """x * stop(x) has the gradient of a product with a constant."""
+    builder = GraphBuilder("g")
+    x = builder.input("x", TensorType(f32, (as_expr(3),)))
+    (kept,) = emit(builder, "stop_gradient", x)
+    (product,) = emit(builder, "mul", x, kept)
+    (total,) = emit(builder, "reduce_sum", product, axes=(0,), keepdims=False)
+    graph = gradient(builder.finish((total,)), total.name, ["x"])
+    at = np.array([-2.0, 0.5, 3.0], np.float32)
+    for _, found in (interpret(graph, {"x": at}), tw.Model(tw.compile_program((graph, {})))(at)):
+        np.testing.assert_array_equal(found, at)
+
+
 def test_bits_of_numbers() -> None:
     """What is put together of a number's bits depends on it, so that zero would be wrong; what bits decide is flat."""
     builder = GraphBuilder("g")

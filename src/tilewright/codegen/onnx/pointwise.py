@@ -58,6 +58,7 @@ DIRECT = {
     "hard_sigmoid": "HardSigmoid",
     "hard_swish": "HardSwish",
     "identity": "Identity",
+    "stop_gradient": "Identity",
     "isinf": "IsInf",
     "isnan": "IsNaN",
     "le": "LessOrEqual",
