@@ -226,6 +226,23 @@ def test_rollouts_use_what_was_learned() -> None:
     assert (after - before).abs().max() > 1e-4
 
 
+@pytest.mark.parametrize("kind", [SAC, TD3, DQN])
+def test_predictions_use_what_was_learned(kind: Any) -> None:
+    model = off_policy(kind, learning_rate=1e-2)
+    sb3.accelerate(model, updates=True)
+    policy = model.policy
+    policy.set_training_mode(False)
+    obs = policy.obs_to_tensor(np.stack([model.observation_space.sample() for _ in range(5)]))[0]
+    found = []
+    for _ in range(3):
+        train(model, 2, 20)
+        with torch.no_grad():
+            found.append(policy._predict(obs, True).clone())
+            expected = type(policy)._predict(policy, obs, True)
+        torch.testing.assert_close(found[-1], expected, rtol=1e-5, atol=1e-5)
+    assert kind is DQN or (found[0] - found[2]).abs().max() > 1e-3
+
+
 @pytest.mark.parametrize("kind", [PPO, A2C])
 def test_it_learns(kind: Any) -> None:
     options: dict[str, Any] = {"n_steps": 64, "learning_rate": 3e-3} if kind is PPO else {"n_steps": 16}

@@ -303,3 +303,59 @@ def test_squashed_normals() -> None:
     base = torch.distributions.Normal(mean, log_std.exp())
     squashed = torch.distributions.TransformedDistribution(base, torch.distributions.transforms.TanhTransform())
     torch.testing.assert_close(log_prob, squashed.log_prob(actions).sum(1), rtol=1e-4, atol=1e-4)
+
+
+class Normalised(nn.Module):
+    """Batch norm, whose statistics the first stage moves and the second reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.one, self.two = nn.BatchNorm1d(4), nn.Linear(4, 1), nn.Linear(4, 1)
+        self.follower = nn.Linear(4, 1)
+
+
+def first(model: Any, x: Any) -> Any:
+    return (model.one(model.norm(x)) - model.follower(x)).square().mean()
+
+
+def second(model: Any, x: Any) -> Any:
+    scaled = (x - model.norm.running_mean) / (model.norm.running_var + 1e-5).sqrt()
+    return (model.two(scaled) * model.one(x)).square().mean()
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_buffers_and_batches_of_any_size(symbolic: bool) -> None:
+    module, rng = Normalised(), np.random.default_rng(0)
+    stages = [
+        tw.train.Stage("first", first, ["norm.*", "one.*"], SGD(0.05), clip=0.1),
+        tw.train.Stage("second", second, ["two.*"], SGD(0.05)),
+    ]
+    average = tw.train.Average("follower.", "one.", 0.1)
+    sizes = [6, 3, 9] if symbolic else [6, 6, 6]
+    batches = [torch.tensor(rng.normal(size=(n, 4)).astype(np.float32)) for n in sizes]
+    step = tw.compile_step(module, stages, example=[batches[0]], averages=[average], symbolic=symbolic)
+    one = torch.optim.SGD([*module.norm.parameters(), *module.one.parameters()], 0.05)
+    two = torch.optim.SGD(module.two.parameters(), 0.05)
+    for x in batches:
+        found = step(x)
+        loss = first(module, x)
+        one.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_([*module.norm.parameters(), *module.one.parameters()], 0.1)
+        one.step()
+        other = second(module, x)
+        two.zero_grad()
+        other.backward()
+        two.step()
+        with torch.no_grad():
+            for old, new in zip(module.follower.parameters(), module.one.parameters(), strict=True):
+                old.mul_(0.9).add_(new, alpha=0.1)
+        expected = [loss.item(), norm.item(), other.item()]
+        assert [found[n] for n in ("first_loss", "first_gradient_norm", "second_loss")] == pytest.approx(
+            expected, rel=1e-5
+        )
+    ours, theirs = step.state_dict(), module.state_dict()
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        np.testing.assert_allclose(ours[name], value, rtol=1e-5, atol=1e-6, err_msg=name)

@@ -60,9 +60,9 @@ class OffPolicy(Learner):
         return isinstance(model.action_space, spaces.Discrete)
 
     def updates(self, count: int, rows: int) -> list[dict[str, float]]:
-        """Take as many steps on batches of the replay buffer. Gives what they found."""
+        """Take as many steps on batches of the replay buffer. Gives what they found. The policy stays in the mode that
+        it is in, which no step asks for: setting it would take longer than a small one."""
         model, step = self.model, self.step
-        model.policy.set_training_mode(True)
         model._update_learning_rate(self._optimizers)
         self.pull()
         for k, optimizer in enumerate(self._optimizers[: len(step.rates)]):
