@@ -213,6 +213,23 @@ def test_what_others_write_is_taken_over() -> None:
     compare(ours, theirs)
 
 
+def test_writes_that_no_counter_tells_of() -> None:
+    theirs, ours = (on_policy(PPO, "vector", "box", batch_size=16) for _ in range(2))
+    handle = sb3.accelerate(ours, updates=True)
+    for model in (theirs, ours):
+        train(model, seed=0)
+        model.policy.value_net.bias.data.add_(1.0)
+    handle.refresh()
+    ours.policy.set_training_mode(False)
+    theirs.policy.set_training_mode(False)
+    with torch.no_grad():
+        obs = torch.ones(2, 17)
+        torch.testing.assert_close(ours.policy.predict_values(obs), theirs.policy.predict_values(obs), **ROUNDING)
+    for model in (theirs, ours):
+        train(model, seed=1)
+    compare(ours, theirs)
+
+
 def test_rollouts_use_what_was_learned() -> None:
     model = on_policy(PPO, "vector", "discrete", batch_size=16)
     sb3.accelerate(model, updates=True)

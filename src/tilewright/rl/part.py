@@ -86,6 +86,13 @@ class Watch:
         self._sum = self._now()
         self._stepped = False
 
+    def look_again(self) -> None:
+        """As `look`, where tensors have been written to but hardly replaced: this walks no modules."""
+        self._sum = self._now()
+        self._stepped = False
+        if self._sum < 0:
+            self.look()
+
     def changed(self) -> bool:
         """Whether they are others since `look`."""
         return self._stepped or self._now() != self._sum

@@ -123,6 +123,8 @@ class Accelerated:
         self._action_shape = (-1, *policy.action_space.shape)
         self._hooked: list[tuple[Any, str]] = []
         self.model: Model = parts.compile(threads, type(policy).__name__)
+        self._names = [p.name for p in self.model.params]
+        self._prefix = parts.prefix
         self._watch = parts.watch()
         self._dirty = False
         if parts.value is not None:
@@ -141,10 +143,19 @@ class Accelerated:
 
     def refresh(self) -> None:
         """Take the policy's present weights over now."""
-        self._watch.look()
+        if self._learner is not None:
+            self._learner.doubt()
+        self._follow()
+
+    def _follow(self) -> None:
+        weights = None if self._learner is None else self._learner.weights(self._prefix, self._names)
+        if weights is None:
+            self._watch.look()
+        else:
+            self._watch.look_again()
         self._dirty = False
         # Diverged weights go through, as they do in PyTorch.
-        self.model.update(self._parts.weights(self.model), finite=False)
+        self.model.update(self._parts.weights(self.model) if weights is None else weights, finite=False)
 
     def restore(self) -> None:
         """Make the policy eager again."""
@@ -182,7 +193,7 @@ class Accelerated:
         if inputs is None:
             return None
         if self._dirty or self._watch.changed():
-            self.refresh()
+            self._follow()
         outputs = self.model(*inputs)
         return outputs if isinstance(outputs, tuple) else (outputs,)
 

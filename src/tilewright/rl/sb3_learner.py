@@ -65,6 +65,7 @@ class Learner(ABC):
                 optimizer.register_state_dict_pre_hook(self._asked),
                 optimizer.register_load_state_dict_post_hook(self._loaded),
             ]
+        self._parts: dict[int, dict[str, Array]] = {}
         self._views: dict[int, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         self.pull()
 
@@ -84,6 +85,10 @@ class Learner(ABC):
             self._states = False
             self._take_states()
 
+    def doubt(self) -> None:
+        """Take the model's tensors for written to, whatever their counters say."""
+        self._versions = -1
+
     def push(self) -> None:
         """Give the model's tensors the step's parameters."""
         turn = self.step.turn
@@ -93,6 +98,23 @@ class Learner(ABC):
         into, out = self._views[turn]
         torch._foreach_copy_(into, out)
         self._versions = self._now()
+
+    def weights(self, prefix: str, names: Sequence[str]) -> dict[str, Array] | None:
+        """The step's parameters by the names that they have in a part of the policy, without a copy. They hold until
+        the next step. None if the step does not hold all of them, or others have written to the policy.
+
+        Args:
+            prefix: how the part's names begin in the policy.
+            names: in the part.
+        """
+        if self._versions != self._now():
+            return None
+        turn = self.step.turn
+        if turn not in self._parts:
+            held = {**self.step.parameters, **self.step.buffers}
+            self._parts[turn] = {name: held[prefix + name] for name in names if prefix + name in held}
+        found = self._parts[turn]
+        return found if len(found) == len(names) else None
 
     def close(self) -> None:
         """Leave the model with all that eager training goes on from."""

@@ -212,7 +212,7 @@ class Values(OffPolicy):
         super().__init__(model, model.policy, arguments, [model.policy.optimizer], 0, threads)
 
     def pull(self) -> None:
-        self._versions = -1  # the target network is written through `.data`, which no counter tells of
+        self.doubt()  # the target network is written through `.data`, which no counter tells of
         super().pull()
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:

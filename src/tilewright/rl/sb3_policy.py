@@ -99,6 +99,12 @@ class Parts:
             taken.append(tensor if self._on_cpu else tensor.cpu())
         return taken
 
+    @property
+    def prefix(self) -> str:
+        """How names of the owner's weights begin in the policy."""
+        name = next(name for name, part in self.policy.named_modules() if part is self.owner)
+        return f"{name}." if name else ""
+
     def watch(self) -> Watch:
         """What tells of new weights."""
         found = [getattr(module, "optimizer", None) for module in (self.owner, self.policy)]
