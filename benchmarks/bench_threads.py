@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 
-from benchmarks import harness, models, thread_layers
+from benchmarks import harness, models, thread_branches, thread_layers
 from benchmarks.peers import PEERS
 from benchmarks.peers.common import fixed_shapes
 from benchmarks.work import count
@@ -73,7 +73,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the random layers")
     parser.add_argument("--seconds", type=float, default=math.inf, help="of random layers, when to stop")
     parser.add_argument("--compile", action="store_true", help="only compile the random layers, for a later run")
+    parser.add_argument(
+        "--branches", action="store_true", help="instead models with branches, by the same without forks"
+    )
     options = parser.parse_args(arguments)
+    if options.branches:
+        labels = thread_branches.MODELS if options.models == MODELS else options.models
+        return thread_branches.main(labels, options.threads, report=not options.no_report)
     if options.random is not None:
         return random_layers(options)
     console = harness.console()

@@ -3,6 +3,7 @@
 `load("az6")` returns the path of an ONNX file. Names:
 
 * policy suite (onnx and NumPy only): m64 m256 nat nl imp imp84 hok1 hok3 dz txl az6 az20;
+* models with branches (`branch_models`): inception3 inception3-160 hrnet hrnet-96 towers256 towers512;
 * light-<name>: the light models of the onnx wheel with random weights in place of constants, e.g. light-resnet50;
 * from PyTorch (needs the torch extra): resnet18 resnet50 vgg16 unet mobilenetv2 yolo bert bert384 gpt2 gpt2-decode,
   and each with the suffix -torchscript (without it, the exporter is the one based on torch.export);
@@ -23,6 +24,7 @@ import numpy as np
 import onnx
 
 from benchmarks import layers, light_models, policy_suite
+from benchmarks.branch_models import BRANCHES
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "models"
@@ -43,7 +45,7 @@ POLICY: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 TORCH = tuple("resnet18 resnet50 vgg16 unet mobilenetv2 yolo bert bert384 gpt2 gpt2-decode".split())
 LIGHT = tuple(f"light-{name}" for name in light_models.names())
-NAMES: tuple[str, ...] = (*POLICY, *LIGHT, *TORCH, *(f"{name}-torchscript" for name in TORCH))
+NAMES: tuple[str, ...] = (*POLICY, *BRANCHES, *LIGHT, *TORCH, *(f"{name}-torchscript" for name in TORCH))
 
 # Raise it when a builder changes, so that files built earlier are not used.
 _VERSION = 1
@@ -63,6 +65,8 @@ def load(name: str) -> Path:
     FOLDER.mkdir(parents=True, exist_ok=True)
     if name in POLICY:
         _save(POLICY[name](), path)
+    elif name in BRANCHES:
+        _save(BRANCHES[name](), path)
     elif name in LIGHT:
         _save(light_models.randomized(name.removeprefix("light-")), path)
     else:

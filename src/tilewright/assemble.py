@@ -179,7 +179,9 @@ def _texts(split: SplitGraph, run: Part, prepare: Part, target: Target) -> dict[
     def each(text: Callable[[KernelTexts], str]) -> Callable[[], str]:
         def make() -> str:
             with forcing(settings):  # they may be asked for where nothing is forced or known any more
-                return "\n\n".join(f"// {k.label}\n{text(KernelTexts(k.func, target, k.prefetch))}" for k in kernels)
+                return "\n\n".join(
+                    f"// {k.label}\n{text(KernelTexts(k.func, k.on(target), k.prefetch))}" for k in kernels
+                )
 
         return make
 

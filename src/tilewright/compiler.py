@@ -84,6 +84,7 @@ from tilewright.transform.regions.captures import lift_constants, names_of
 from tilewright.transform.regions.flatten import Flat, extent_marker, flatten
 from tilewright.transform.regions.optimise import optimise_bodies
 from tilewright.transform.select.choose import choose_algorithms
+from tilewright.transform.strands import fork_calls
 
 Array = np.ndarray[Any, Any]
 Weights = Mapping[str, Array]
@@ -353,7 +354,9 @@ def _build(
     with Background() as background:
         compiler = KernelCompiler(target, background, log=log)
         with log.timed("kernels"):
-            run_part = _compile_part(split.run, "run", compiler, log, weights=weights)
+            # What computes values again has the calls in one order.
+            forks = options.memory is None
+            run_part = _compile_part(split.run, "run", compiler, log, weights=weights, forks=forks)
             if target.threads > 1 and run_part.is_small(target):
                 log.remark("too little for several threads: compiled for one")
                 return _build(source, structure, names, fixed, replace(target, threads=1), log, options)
@@ -423,12 +426,14 @@ def _compile_part(
     past_caches: bool = False,
     *,
     weights: int = 0,
+    forks: bool = False,
 ) -> Part:
     """The kernels of a graph and the order of their calls.
 
     Args:
         past_caches: outputs are so many that they are written past the caches.
         weights: bytes of the model's weights as they come.
+        forks: threads may make different calls at the same time.
     """
     inside = partial(absorbs, target=compiler.target, model=weights)
     groups = log.run(f"fuse {name}", fuse, graph, inside)
@@ -440,13 +445,16 @@ def _compile_part(
         for i, group in enumerate(groups)
         if not is_alias(group) or group.nodes[-1].defines is not None
     ]
+    where = dict(places(graph.nodes))
+    if forks and compiler.target.threads > 1:
+        seen = partial(with_cold_weights, weights=weights, target=compiler.target)
+        lowered = log.run("fork", fork_calls, lowered, where, compiler.target, seen)
     kernels = [step for step in lowered if isinstance(step, KernelCall)]
     prefetches = (
         log.run("plan prefetch", plan_prefetch, kernels, graph.params, compiler.target) if name == "run" else {}
     )
     hosts = {id(kernels[k]): found for k, found in prefetches.items()}
     calls: list[Call] = []
-    where = dict(places(graph.nodes))
     for step in lowered:
         if isinstance(step, Group) and step.nodes[-1].defines is not None:
             calls.append(extent_marker(step.nodes[-1]))
@@ -485,8 +493,9 @@ def _compile_region(node: Node, graph: Graph, path: str, compiler: KernelCompile
 
 
 def _compiled(call: KernelCall, compiler: KernelCompiler, log: PassLog) -> KernelCall:
-    call = replace(call, compiled=log.run("kernel", compiler.compile, call.func, call.prefetch))
-    _show(KernelTexts(call.func, compiler.target, call.prefetch), call.label, log)
+    target = call.on(compiler.target)
+    call = replace(call, compiled=log.run("kernel", compiler.compile, call.func, call.prefetch, target))
+    _show(KernelTexts(call.func, target, call.prefetch), call.label, log)
     return call
 
 

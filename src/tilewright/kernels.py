@@ -93,10 +93,12 @@ class KernelCompiler:
         self.log = log or PassLog(level=0, dumps=())
         self._known: dict[str, tuple[bytes, Callable[[], bytes]]] = {}
 
-    def compile(self, func: PrimFunc, prefetch: WeightPrefetch | None = None) -> CompiledKernel:
+    def compile(
+        self, func: PrimFunc, prefetch: WeightPrefetch | None = None, target: Target | None = None
+    ) -> CompiledKernel:
         """Native code of an unscheduled function; its object may come later. With `prefetch` it has one more parameter,
-        of which it prefetches a part."""
-        target = self.target
+        of which it prefetches a part. `target`: the machine with another number of threads than the model's."""
+        target = target or self.target
         workload = key(func) if prefetch is None else f"{key(func)} {prefetch!r}"
         # What is decided about a kernel that is in the cache is listed too.
         made = decided(func, target) if may_differ(func, target) else ()
@@ -116,7 +118,7 @@ class KernelCompiler:
             header = _encode(*facts, canonical)
             with self.log.announcing(LOOPS_SHOWN):
                 text = self.log.run("emit", emit_llvm, flat, target)
-            code = self.background.submit(self._llvm(name, header, text))
+            code = self.background.submit(self._llvm(name, header, text, target))
             found = header, code
             done = CompiledKernel(symbol, code, *facts)
         self._known[name] = found
@@ -136,9 +138,9 @@ class KernelCompiler:
 
         return self.background.submit(make)
 
-    def _llvm(self, name: str, header: bytes, text: str) -> Callable[[], bytes]:
+    def _llvm(self, name: str, header: bytes, text: str, target: Target) -> Callable[[], bytes]:
         def make() -> bytes:
-            code = compile_llvm(text, self.target)
+            code = compile_llvm(text, target)
             self.store.put(f"kernel-{name}", struct.pack("<I", len(header)) + header + code)
             return code
 

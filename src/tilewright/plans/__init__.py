@@ -86,9 +86,24 @@ def runs_alone(about: Callable[[], Key], func: PrimFunc, chosen: Candidate, targ
     if threads == 1:
         return chosen.cycles < barrier
     alone, shared = Setting("alone"), Setting("shared")
-    cycles = {alone: chosen.cycles, shared: chosen.cycles / threads + barrier * (1 - 1 / threads)}
+    cycles = {alone: chosen.cycles, shared: chosen.cycles / threads + waiting(target)}
     options = [alone, shared] if chosen.cycles < barrier else [shared, alone]
     return decide(about, options, lambda s: s, lambda s: cycles[s]) == alone
+
+
+def waiting(target: Target) -> float:
+    """Cycles that it takes a call's threads to wait for each other at the end of what they share."""
+    return BARRIERS * target.barrier * (1 - 1 / target.threads)
+
+
+def estimate(func: PrimFunc, target: Target) -> float:
+    """Cycles of one core for a function without symbols by the best candidate, which is not scheduled."""
+    return candidates(analyse(func), target)[0].cycles
+
+
+def shared_cycles(cycles: float, target: Target) -> float:
+    """How long threads take for what takes a core so many cycles: one of them where it is little, else all."""
+    return cycles if cycles < BARRIERS * target.barrier else cycles / target.threads + waiting(target)
 
 
 def _first_lawful(
@@ -271,8 +286,11 @@ __all__ = [
     "Planned",
     "candidates",
     "decided",
+    "estimate",
     "extended",
     "may_differ",
     "plan",
     "register",
+    "shared_cycles",
+    "waiting",
 ]

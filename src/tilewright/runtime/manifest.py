@@ -247,6 +247,9 @@ class StepSpec:
         alone: thread 0 executes all of it, and it has no barrier at its end.
         shifts: how many bytes behind its slot's address each argument begins, for `profile`; nothing if all are 0.
         region: that it is no call but a place where a region begins or ends.
+        strand: of a call that one thread makes while others make others: the number of its fork, the steps that all
+            threads wait for when they are done, and that of its strand there; of n threads, strand k is that of number
+            k modulo n, to whom it is a call with one thread.
     """
 
     kernel: str
@@ -258,6 +261,7 @@ class StepSpec:
     alone: bool = False
     shifts: tuple[Work, ...] = ()
     region: RegionSpec | None = None
+    strand: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,6 +542,8 @@ class _Checker:
                 self.expect(s == plain, "is both a call and a region's begin or end", where)
                 inside.region(s.region, where)
                 continue
+            fits = s.strand is None or (regions and all(0 <= number < MAX_ENTRIES for number in s.strand))
+            self.expect(fits, "its strand is not possible", where)
             self.expect(_KERNEL.fullmatch(s.kernel) is not None, "the kernel's name is not an identifier", where)
             for work in (s.flops, s.traffic, *s.shifts):
                 inside.work(work, where)

@@ -88,14 +88,19 @@ class Stepper:
             at = self.step(at)
 
     def call(self, k: int) -> None:
-        """Write a call, and what is noted of it."""
-        f = self.f
+        """Write a call, and what is noted of it. Of a strand's, the thread that makes it takes the time."""
+        f, strand = self.f, self.steps[k].strand
+        if strand is not None:
+            self.last.set(self.now())
         self.invoke(k)
-        with f.when(self.tid.eq(0)):
+        with f.when(self.tid.eq(0) if strand is None else self.is_mine(strand[1])):
             now, place = self.now(), f.value(self.times + 8 * k, PTR)
             f.store(f.load(I64, place) + now - self.last.get(), place)
             f.store(f.load(I64, place, 8 * len(self.steps)) + 1, place, 8 * len(self.steps))
             self.last.set(now)
+        if self.ends_fork(k):
+            self.wait()
+            self.last.set(self.now())
 
     def invoke(self, k: int) -> None:
         """Write a call, and the barrier where others need what one thread makes in it."""
@@ -104,10 +109,24 @@ class Stepper:
         pointers = [self.pointer(i, shift) for i, shift in zip(step.slots, shifts, strict=True)]
         symbols = [self.symbol(i) for i in step.symbols]
         kernel = f.let(PTR, f"inttoptr i64 {self.addresses[step.kernel]} to ptr")
+        if step.strand is not None:
+            with f.when(self.is_mine(step.strand[1])):
+                f.call(VOID, kernel, *pointers, *symbols, (I64, 0), (I64, 1), self.barrier)
+            return
         f.call(VOID, kernel, *pointers, *symbols, self.tid, self.nthreads, self.barrier)
         following = self.steps[k + 1] if k + 1 < len(self.steps) else None
-        if step.alone and following is not None and not following.alone:
+        if step.alone and following is not None and not (following.alone and following.strand is None):
             self.wait()
+
+    def is_mine(self, strand: int) -> Value:
+        """Whether a strand is this thread's."""
+        return self.tid.eq(self.f.value(strand, I64) % self.nthreads)
+
+    def ends_fork(self, k: int) -> bool:
+        """Whether all threads wait behind a call for those who make others of its fork."""
+        strand = self.steps[k].strand
+        following = self.steps[k + 1].strand if k + 1 < len(self.steps) else None
+        return strand is not None and (following is None or following[0] != strand[0])
 
     def symbol(self, index: int) -> Value:
         if index < len(self.values):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.native.assembler import I64, PTR, VOID, Function, Module, Value
+from tilewright.native.assembler import I1, I64, PTR, VOID, Function, Module, Value
 from tilewright.native.link import Library, compile_text, host_triple
 from tilewright.runtime.arguments import BoundInputs
 from tilewright.runtime.layout import Memory, Struct, function
@@ -77,11 +77,14 @@ class _Tracer(Stepper):
         self.barrier = log
 
     def call(self, k: int) -> None:
-        f = self.f
+        f, strand = self.f, self.steps[k].strand
         f.put(k, I64, self.barrier, _LOG.step)
         begin = self.now()
         self.invoke(k)
-        _append(f, self.barrier, f.value(k, I64), begin, self.now())
+        with f.when(self.is_mine(strand[1]) if strand is not None else f.value(1, I1)):
+            _append(f, self.barrier, f.value(k, I64), begin, self.now())
+        if self.ends_fork(k):
+            self.wait()
 
     def run(self) -> None:
         at = 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.graph import Value
 from tilewright.ir.loops import PrimFunc
 from tilewright.runtime.manifest import RegionKind
+from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import Group
 from tilewright.transform.loops.ahead import WeightPrefetch
 
@@ -52,6 +53,7 @@ class KernelCall:
     group     the nodes
     prefetch  the part of its last argument that it prefetches for a later kernel (`transform/ahead.py`)
     over      (output, input) pairs where the output may be written over the input
+    strand    the number of the fork that it belongs to, and of its strand there (`transform/strands.py`)
     compiled  its code, once there is some
     """
 
@@ -61,6 +63,7 @@ class KernelCall:
     group: Group
     prefetch: WeightPrefetch | None = None
     over: tuple[tuple[Value, Value], ...] = ()
+    strand: tuple[int, int] | None = None
     compiled: CompiledKernel | None = None
 
     @property
@@ -68,6 +71,10 @@ class KernelCall:
         """Its code, which must have been made."""
         assert self.compiled is not None, f"{self.label} is not compiled yet"
         return self.compiled
+
+    def on(self, target: Target) -> Target:
+        """The machine as its code is made for it: a strand's call has one thread."""
+        return target if self.strand is None else replace(target, threads=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,9 @@ class Caller:
         self.integers: dict[int, str] = {}
         self.numbers: dict[Var, str] = {}
         """The numbers of iterations, of the loops around."""
+        self.fork: int | None = None
+        """Of the call before."""
+        self.owners: dict[int, str] = {}
 
     def forget(self) -> None:
         self.pointers.clear()
@@ -49,14 +52,34 @@ class Caller:
 
     def call(self, step: StepSpec, waiting: bool) -> bool:
         """Write one call; gives whether the other threads would have to wait for it."""
-        if waiting and not step.alone:
+        fork = None if step.strand is None else step.strand[0]
+        together = step.alone or fork is not None  # nobody needs what the calls before have written
+        if waiting and not (together and fork == self.fork):
             self.wait()
+        self.fork = fork
         shifts = [self.shift(work) for work in step.shifts] or [const(0)] * len(step.slots)
         arguments = [f"ptr {self.pointer(*where)}" for where in zip(step.slots, shifts, strict=True)]
         arguments += [f"i64 {self.integer(index)}" for index in step.symbols]
-        arguments += ["i64 %tid", "i64 %nthreads", "ptr %barrier"]
-        self.out.effect(f"call void {identifier(step.kernel, '@')}({', '.join(arguments)})")
-        return step.alone
+        kernel = identifier(step.kernel, "@")
+        if step.strand is None:
+            arguments += ["i64 %tid", "i64 %nthreads", "ptr %barrier"]
+            self.out.effect(f"call void {kernel}({', '.join(arguments)})")
+            return step.alone
+        arguments += ["i64 0", "i64 1", "ptr %barrier"]
+        mine, behind = self.out.fresh("mine"), self.out.fresh("behind")
+        self.out.branch(self.out.inst(f"icmp eq i64 %tid, {self.owner(step.strand[1])}"), mine, behind)
+        self.out.start(mine)
+        self.out.effect(f"call void {kernel}({', '.join(arguments)})")
+        self.out.jump(behind)
+        self.out.start(behind)
+        return True
+
+    def owner(self, strand: int) -> str:
+        """The number of the thread whose a strand is."""
+        if strand not in self.owners:
+            self.owners[strand] = f"%owner{strand}"
+            self.out.entry.append(f"  %owner{strand} = urem i64 {strand}, %nthreads")
+        return self.owners[strand]
 
     def wait(self) -> None:
         """Write a barrier."""

@@ -138,6 +138,7 @@ class _Assigner:
         self.home: dict[Value, int] = {}
         for i, value in enumerate(leading):
             self.home.setdefault(self.root(value), i)
+        self.forks = _forks(calls)
         self.life = self.lives()
         self.temps: list[TempSpec] = []
         self.sizes: list[Expr] = []
@@ -155,7 +156,8 @@ class _Assigner:
 
     def lives(self) -> dict[Value, tuple[int, int]]:
         """The first and the last call that uses each value's memory. What is used in a loop and around it is in use
-        during all of it: the next iteration may read it."""
+        during all of it: the next iteration may read it. What is used in a fork is in use during all of it: other
+        strands are at any of their calls meanwhile."""
         uses: dict[Value, tuple[int, int]] = {}
         loops: list[tuple[int, int]] = []
         begun: list[tuple[int, Marker]] = []
@@ -173,7 +175,12 @@ class _Assigner:
                 meets = first <= end and start <= last
                 if meets and (first < start or last > end):
                     uses[root] = min(first, start), max(last, end)
-        return uses
+        return {root: (self.during(first)[0], self.during(last)[1]) for root, (first, last) in uses.items()}
+
+    def during(self, i: int) -> tuple[int, int]:
+        """The first and the last call of the fork that a call is in, or the call itself."""
+        call = self.calls[i]
+        return self.forks[call.strand[0]] if isinstance(call, KernelCall) and call.strand is not None else (i, i)
 
     def run(self) -> Storage:
         steps = []
@@ -186,11 +193,13 @@ class _Assigner:
                 continue
             code = call.code
             slots = [self.home[self.root(v)] for v in call.args]
-            slots += [self.scratch(i, w, call.label) for w in code.workspaces]
+            slots += [self.scratch(i, w, call) for w in code.workspaces]
             passed = tuple(self.symbols[s] for s in code.symbols)
             work = operations(call.func), traffic(call.func)
             shifts = self.shifts(call.args, len(code.workspaces))
-            steps.append(StepSpec(code.symbol, tuple(slots), passed, call.label, *work, code.alone, shifts))
+            steps.append(
+                StepSpec(code.symbol, tuple(slots), passed, call.label, *work, code.alone, shifts, strand=call.strand)
+            )
         slots_of = {v: self.home[self.root(v)] for c in self.calls for v in c.args}
         return Storage(slots_of, tuple(self.temps), tuple(self.sizes), tuple(steps), tuple(self.owners), self.bounds)
 
@@ -229,7 +238,7 @@ class _Assigner:
         """The temporary that a call may write an output over, as it dies there."""
         for out, operand in call.over:
             slot = self.home.get(self.root(operand), -1)
-            dies = self.life.get(self.root(operand), (-1, -1))[1] == i
+            dies = self.life.get(self.root(operand), (-1, -1))[1] == i and call.strand is None
             whole = self.is_whole(value) and self.is_whole(operand) and self.is_read_once(call, operand)
             if out == value and dies and whole and slot >= self.leading:
                 return slot - self.leading
@@ -243,9 +252,9 @@ class _Assigner:
         """Whether a value is all of the memory that it stands in."""
         return prove_equal(self.root(value).type.size, value.type.size)
 
-    def scratch(self, i: int, workspace: Workspace, label: str) -> int:
-        size = workspace.nbytes
-        return self.add(TempSpec(i, i, _number(size), None, workspace.per_thread), size, f"workspace of {label}")
+    def scratch(self, i: int, workspace: Workspace, call: KernelCall) -> int:
+        size, each = workspace.nbytes, workspace.per_thread and call.strand is None
+        return self.add(TempSpec(*self.during(i), _number(size), None, each), size, f"workspace of {call.label}")
 
     def add(self, spec: TempSpec, size: Expr, owner: str) -> int:
         size = bounded(size, self.bounds)
@@ -254,6 +263,15 @@ class _Assigner:
         self.sizes.append(size)
         self.owners.append(owner)
         return self.leading + len(self.temps) - 1
+
+
+def _forks(calls: Sequence[Call]) -> dict[int, tuple[int, int]]:
+    """The first and the last call of each fork."""
+    found: dict[int, tuple[int, int]] = {}
+    for i, call in enumerate(calls):
+        if isinstance(call, KernelCall) and call.strand is not None:
+            found[call.strand[0]] = found.get(call.strand[0], (i, i))[0], i
+    return found
 
 
 def bounded(size: Expr, bounds: Mapping[Var, Expr]) -> Expr:

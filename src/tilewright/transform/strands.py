@@ -1,0 +1,284 @@
+"""Calls that do not depend on each other are made side by side, each by one thread, where they are too small to share.
+
+    a = f(x); b = g(a); c = h(x); d = k(c); e = l(b, d)      ->      thread 0: a, b  |  thread 1: c, d;  e by both
+
+Two threads that share a kernel of a few microseconds wait for each other at its end, find that its parts are not equal,
+and read what the other one wrote from the other's cache. A *fork* is a run of calls that are divided into *strands*:
+each strand is one thread's, which makes its calls as the only thread, and all wait at the fork's end only. The calls of
+a fork are compiled for one thread.
+
+Where forks are is decided by estimate, for each run of calls between regions: the best cut of the calls, in their order
+or in that in which each comes as early as it can, into forks and calls that are shared (dynamic programming over the
+place of the next call). The strands of a fork are its calls' connected parts, given to the threads longest first.
+Each fork is a decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from math import inf
+
+from tilewright.arith import simplify
+from tilewright.ir.expr import Expr, as_int, const
+from tilewright.ir.graph import Value
+from tilewright.ir.key import key
+from tilewright.ir.loops import Store
+from tilewright.ir.rewrite import walk
+from tilewright.plans import estimate, shared_cycles, waiting
+from tilewright.plans.framework.decision_key import Key, key_of_nodes
+from tilewright.plans.framework.decisions import decide
+from tilewright.plans.framework.space import Setting
+from tilewright.targets.target import Target
+from tilewright.transform.call import KernelCall
+from tilewright.transform.graph.fuse import Group
+from tilewright.transform.graph.memory import Place
+
+MOST_CALLS = 48
+"""Calls of a fork."""
+LEAST_GAIN = 0.97
+"""Of the time of calls that are shared, what a fork in their place may be estimated to take."""
+FROM_ANOTHER_CORE = 4.0
+"""Bytes a cycle in which a core gets what another one wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The bytes of an argument: of which memory, and from where to where in it (None: all of it)."""
+
+    root: Value
+    range: tuple[int, int] | None
+
+    def meets(self, other: Span) -> bool:
+        """Whether both have a byte in common, as far as is known."""
+        if self.root is not other.root:
+            return False
+        if self.range is None or other.range is None:
+            return True
+        return self.range[0] < other.range[1] and other.range[0] < self.range[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """A call's estimated cycles: by all threads, with what it takes them to wait for each other; by one thread; and
+    what it takes longer where others wrote what it reads."""
+
+    shared: float
+    alone: float
+    fetching: float
+
+
+def fork_calls(
+    calls: Sequence[KernelCall | Group],
+    where: Mapping[Value, Place],
+    target: Target,
+    seen: Callable[[KernelCall], KernelCall] = lambda call: call,
+) -> list[KernelCall | Group]:
+    """The calls in an order that gives the same, those of forks with their strands.
+
+    Args:
+        calls: in order, with the groups that become regions.
+        where: the places of values without memory of their own.
+        seen: a call as it will be compiled.
+    """
+    result: list[KernelCall | Group] = []
+    forks = 0
+    for is_call, run in groupby(calls, lambda c: isinstance(c, KernelCall)):
+        if not is_call:
+            result += run
+            continue
+        made = _with_strands([c for c in run if isinstance(c, KernelCall)], where, target, forks, seen)
+        forks += len({c.strand[0] for c in made if c.strand is not None})
+        result += made
+    return result
+
+
+def _with_strands(
+    calls: Sequence[KernelCall],
+    where: Mapping[Value, Place],
+    target: Target,
+    first: int,
+    seen: Callable[[KernelCall], KernelCall],
+) -> list[KernelCall]:
+    """Calls behind each other, without a region between; `first` is the number of the first fork."""
+    before = dependences(calls, where)
+    if not any(_have_company(before)):
+        return list(calls)
+    times = _times([seen(call) for call in calls], before, target)
+    orders = [list(range(len(calls))), _as_early_as_possible(before, times)]
+    cuts = [_cut(order, before, times, target) for order in orders]
+    order, cut = orders[0], cuts[0]
+    if cuts[1].cycles < LEAST_GAIN * cut.cycles:
+        order, cut = orders[1], cuts[1]
+    result: list[KernelCall] = []
+    at = 0
+    for end in cut.ends:
+        run, at = order[at:end], end
+        strands = _strands(run, before, times, target) if len(run) > 1 else []
+        if strands and _taken(calls, before, times, strands, target):
+            for number, strand in enumerate(strands):
+                result += [replace(calls[k], strand=(first, number)) for k in strand]
+            first += 1
+        else:
+            result += [calls[k] for k in run]
+    return result
+
+
+def dependences(calls: Sequence[KernelCall], where: Mapping[Value, Place]) -> list[int]:
+    """For each call those before it, as bits, that must be done first: one of the two writes what the other touches."""
+    touching: dict[Value, list[tuple[int, Span, bool]]] = {}
+    before: list[int] = []
+    for k, call in enumerate(calls):
+        written = _written(call)
+        spans = [(_span(v, where), v in written) for v in dict.fromkeys(call.args)]
+        found = 0
+        for span, writes in spans:
+            for j, other, wrote in touching.get(span.root, ()):
+                if (writes or wrote) and span.meets(other):
+                    found |= 1 << j | before[j]
+        for span, writes in spans:
+            touching.setdefault(span.root, []).append((k, span, writes))
+        before.append(found)
+    return before
+
+
+def _written(call: KernelCall) -> set[Value]:
+    """The arguments that a call writes to: its outputs, and what its loops store to."""
+    stored = {s.buffer.name for s in walk(call.func.body) if isinstance(s, Store)}
+    pairs = zip(call.func.params, call.args, strict=False)  # behind them may stand what it prefetches
+    return {*call.group.outputs, *(v for b, v in pairs if b.name in stored)}
+
+
+def _span(value: Value, where: Mapping[Value, Place]) -> Span:
+    offset: Expr = const(0)
+    size, width = as_int(value.type.size), value.dtype.itemsize
+    while value in where:
+        offset, value = offset + where[value].offset, where[value].base
+    start = as_int(simplify(offset))
+    return Span(value, None if start is None or size is None else (start * width, (start + size) * width))
+
+
+def _have_company(before: Sequence[int]) -> list[bool]:
+    """Whether there is a call, for each, that neither must be done before nor behind it."""
+    behind = [0] * len(before)
+    for k, done in enumerate(before):
+        for j in range(k):
+            if done >> j & 1:
+                behind[j] |= 1 << k
+    return [(done | late).bit_count() + 1 < len(before) for done, late in zip(before, behind, strict=True)]
+
+
+def _times(calls: Sequence[KernelCall], before: Sequence[int], target: Target) -> list[Times]:
+    """Estimates of the calls; endless alone where sizes are symbols, or where no other call could be made meanwhile."""
+    one, known = replace(target, threads=1), dict[str, tuple[float, float]]()
+    computed = {v for call in calls for v in call.group.outputs}
+    found = []
+    for call, company in zip(calls, _have_company(before), strict=True):
+        if call.func.symbols or not company:
+            found.append(Times(0.0, inf, 0.0))
+            continue
+        name = key(call.func)
+        if name not in known:
+            known[name] = shared_cycles(estimate(call.func, target), target), estimate(call.func, one)
+        read = sum(v.known_bytes for v in call.group.inputs if v in computed)
+        fetching = read * (1 - 1 / target.threads) / FROM_ANOTHER_CORE
+        shared, alone = known[name]
+        found.append(Times(shared + fetching, alone, fetching))
+    return found
+
+
+def _as_early_as_possible(before: Sequence[int], times: Sequence[Times]) -> list[int]:
+    """The calls by when each could begin if there were a thread for each."""
+    ends: list[float] = []
+    begins = []
+    for done, time in zip(before, times, strict=True):
+        begins.append(max((ends[j] for j in range(len(ends)) if done >> j & 1), default=0.0))
+        ends.append(begins[-1] + (time.shared if time.alone == inf else time.alone))
+    return sorted(range(len(before)), key=lambda k: (begins[k], k))
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Where the runs of an order end, and the estimated cycles of all."""
+
+    ends: tuple[int, ...]
+    cycles: float
+
+
+def _cut(order: Sequence[int], before: Sequence[int], times: Sequence[Times], target: Target) -> _Cut:
+    """The best cut of the calls into forks and calls that are shared, which are runs of one."""
+    best = [_Cut((), 0.0)] + [_Cut((), inf)] * len(order)
+    for at, k in enumerate(order):
+        here = best[at]
+        total = here.cycles + times[k].shared
+        if total < best[at + 1].cycles:
+            best[at + 1] = _Cut((*here.ends, at + 1), total)
+        shared = times[k].shared
+        for end in range(at + 2, min(at + MOST_CALLS, len(order)) + 1):
+            run = order[at:end]
+            if times[run[0]].alone == inf or times[run[-1]].alone == inf:
+                break
+            shared += times[run[-1]].shared
+            cycles = _fork_cycles(_strands(run, before, times, target), before, times, target)
+            if cycles < LEAST_GAIN * shared and here.cycles + cycles < best[end].cycles:
+                best[end] = _Cut((*here.ends, end), here.cycles + cycles)
+    return best[-1]
+
+
+def _strands(run: Sequence[int], before: Sequence[int], times: Sequence[Times], target: Target) -> list[list[int]]:
+    """The connected parts of some calls, given to as many strands as there are threads, the longest first."""
+    parts: list[tuple[int, list[int]]] = []  # each with its calls as bits too
+    for k in run:
+        joined = [part for part in parts if part[0] & before[k]]
+        parts = [part for part in parts if not part[0] & before[k]]
+        bits, members = 1 << k, [k]
+        for part in joined:
+            bits, members = bits | part[0], part[1] + members
+        parts.append((bits, members))
+    cycles = [sum(_cycles(k, bits, before, times) for k in members) for bits, members in parts]
+    strands: list[list[int]] = [[] for _ in range(min(target.threads, len(parts)))]
+    loads = [0.0] * len(strands)
+    for p in sorted(range(len(parts)), key=lambda p: -cycles[p]):
+        least = loads.index(min(loads))
+        strands[least] += parts[p][1]
+        loads[least] += cycles[p]
+    place = {k: at for at, k in enumerate(run)}
+    return [sorted(strand, key=lambda k: place[k]) for strand in strands]
+
+
+def _cycles(k: int, strand: int, before: Sequence[int], times: Sequence[Times]) -> float:
+    """Of a call in a strand, whose calls are given as bits: the first ones read what other cores wrote."""
+    return times[k].alone + (0.0 if before[k] & strand else times[k].fetching)
+
+
+def _fork_cycles(
+    strands: Sequence[Sequence[int]], before: Sequence[int], times: Sequence[Times], target: Target
+) -> float:
+    """Of the longest strand, and until all threads know that it is done; endless where there is one strand."""
+    if len(strands) < 2:
+        return inf
+    bits = [sum(1 << k for k in strand) for strand in strands]
+    longest = max(sum(_cycles(k, b, before, times) for k in s) for s, b in zip(strands, bits, strict=True))
+    return longest + waiting(target)
+
+
+def _taken(
+    calls: Sequence[KernelCall],
+    before: Sequence[int],
+    times: Sequence[Times],
+    strands: Sequence[Sequence[int]],
+    target: Target,
+) -> bool:
+    """Whether a fork is made, which is preferred: a decision about all its calls."""
+    fork, shared = Setting("fork"), Setting("shared")
+    members = [k for strand in strands for k in strand]
+    cycles = {
+        fork: _fork_cycles(strands, before, times, target),
+        shared: sum(times[k].shared for k in members),
+    }
+
+    def about() -> Key:
+        return key_of_nodes("strands", [node for k in sorted(members) for node in calls[k].group.nodes], target)
+
+    return decide(about, [fork, shared], lambda s: s, lambda s: cycles[s]) == fork

@@ -1,0 +1,127 @@
+"""Forks: what may be made side by side, what is estimated to pay, and memory that strands do not share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+
+import tilewright as tw
+from tests.frontend.build import info, model, node
+from tilewright.plans.framework.decisions import deciding, forcing
+from tilewright.runtime.arena import plan, temp_intervals
+from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.threads import supported
+from tilewright.support.errors import ArtifactError
+from tilewright.targets.target import Target
+from tilewright.transform import strands
+from tilewright.transform.strands import Times
+
+pytestmark = pytest.mark.skipif(not supported(), reason="there is no thread pool for this system")
+
+WIDTH = 256
+
+
+def towers(joined: bool = True) -> onnx.ModelProto:
+    """Two perceptrons of one input; their results behind each other, or apart."""
+    rng = np.random.default_rng(0)
+    nodes, weights, ends = [], {}, []
+    for tower in "ab":
+        x = "x"
+        for k in range(3):
+            weights[f"{tower}{k}"] = (rng.standard_normal((WIDTH, WIDTH)) / WIDTH**0.5).astype(np.float32)
+            nodes.append(node("MatMul", [x, f"{tower}{k}"], [f"{tower}{k}.product"]))
+            nodes.append(node("Relu", [f"{tower}{k}.product"], [f"{tower}{k}.out"]))
+            x = f"{tower}{k}.out"
+        ends.append(x)
+    if joined:
+        nodes.append(node("Concat", ends, ["y"], axis=0))
+    return model(nodes, [info("x", [1, WIDTH])], ["y"] if joined else ends, weights)
+
+
+def inputs() -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((1, WIDTH)).astype(np.float32)
+
+
+def strands_of(manifest: Manifest) -> list[tuple[int, int] | None]:
+    return [s.strand for s in manifest.run_steps]
+
+
+@pytest.fixture(autouse=True)
+def compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strands, "estimate", lambda func, target: 20_000.0 + 10_000.0 * target.threads)
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
+
+
+def test_parts_of_one_memory_are_written_side_by_side() -> None:
+    found = strands_of(tw.compile(towers(), threads=2).manifest)
+    assert sorted(s for s in found if s is not None) == [(0, 0)] * 3 + [(0, 1)] * 3
+
+
+def test_one_thread_has_no_forks() -> None:
+    assert not any(strands_of(tw.compile(towers(), threads=1).manifest))
+
+
+def test_a_fork_is_a_decision() -> None:
+    with deciding() as record:
+        tw.compile(towers(), threads=2)
+    (fork,) = [d for d in record.made if d.key.kind == "strands"]
+    assert (fork.taken.label, [s.label for s in fork.space.settings]) == ("fork", ["fork", "shared"])
+    with forcing({fork.key.name: "shared"}):
+        assert not any(strands_of(tw.compile(towers(), threads=2).manifest))
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_memory_of_a_fork_is_in_use_during_all_of_it(joined: bool) -> None:
+    manifest = tw.compile(towers(joined), threads=2).manifest
+    temps = manifest.run_temps
+    placed = plan(temp_intervals(temps, [t.nbytes or 0 for t in temps], 2))
+    leading = len(manifest.inputs) + len(manifest.outputs) + len(manifest.packed)
+    touched: dict[int, set[int]] = {0: set(), 1: set()}
+    for step in manifest.run_steps:
+        assert step.strand is not None
+        touched[step.strand[1]] |= {slot - leading for slot in step.slots if slot >= leading}
+    assert touched[0] and touched[1]
+    for a in touched[0]:
+        for b in touched[1] - {a}:
+            first, second = placed.offsets[a], placed.offsets[b]
+            assert first + (temps[a].nbytes or 0) <= second or second + (temps[b].nbytes or 0) <= first
+
+
+def test_profiles_and_timelines_say_who_made_what() -> None:
+    many = tw.compile(towers(), threads=2)
+    profile = many.profile(inputs(), repeat=3)
+    assert len(profile.kernels) == 6 and all(k.seconds > 0 for k in profile.kernels)
+    timeline = many.timeline(inputs(), threads=2)
+    steps = many.manifest.run_steps
+    made = {(s.step, s.thread) for s in timeline.of("kernel")}
+    assert made == {(k, s.strand[1]) for k, s in enumerate(steps) if s.strand is not None}
+    assert {s.thread for s in many.timeline(inputs(), threads=1).of("kernel")} == {0}
+
+
+def test_strands_are_balanced_and_follow_each_other() -> None:
+    #  0 -> 1 -> 2,   3 -> 4,   5,   all -> 6
+    before = [0, 0b1, 0b11, 0, 0b1000, 0, 0b111111]
+    times = [Times(60.0, 100.0, 0.0)] * 6 + [Times(60.0, float("inf"), 0.0)]
+    target = replace(Target.parse("x86-64-v3"), threads=2).adjusted(barrier=10.0)
+    assert strands._strands(range(6), before, times, target) == [[0, 1, 2], [3, 4, 5]]
+    assert strands._fork_cycles([[0, 1, 2], [3, 4, 5]], before, times, target) == 305.0
+    assert strands._cut(range(7), before, times, target).ends == (6, 7)
+    slow = [Times(51.0, 100.0, 0.0)] * 6 + times[6:]
+    assert strands._cut(range(7), before, slow, target).ends == (1, 2, 3, 4, 5, 6, 7)
+
+
+def test_calls_come_early_where_others_wait() -> None:
+    #  0 -> 1,   2 alone, needed by 3 with 1
+    before = [0, 0b1, 0, 0b111]
+    times = [Times(1.0, 1.0, 0.0)] * 4
+    assert strands._as_early_as_possible(before, times) == [0, 2, 1, 3]
+
+
+def test_impossible_strands_are_refused() -> None:
+    manifest = tw.compile(towers(), threads=2).manifest
+    steps = (replace(manifest.run_steps[0], strand=(0, -1)), *manifest.run_steps[1:])
+    with pytest.raises(ArtifactError, match="its strand is not possible"):
+        replace(manifest, run_steps=steps)
