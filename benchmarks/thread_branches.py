@@ -24,7 +24,7 @@ MODELS = (
     "light-inception_v1,light-shufflenet"
 )
 TURN_SECONDS = 0.03
-MODEL_SECONDS = 8.0
+MODEL_SECONDS = 5.0
 SETTLING_CALLS = 40
 NAME = "threads-branches"
 HEADER = ["model", "calls in forks", "forks", "one thread µs", "shared µs", "forks µs", "times faster [quartiles]"]
