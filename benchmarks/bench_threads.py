@@ -73,9 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the random layers")
     parser.add_argument("--seconds", type=float, default=math.inf, help="of random layers, when to stop")
     parser.add_argument("--compile", action="store_true", help="only compile the random layers, for a later run")
-    parser.add_argument(
-        "--branches", action="store_true", help="instead models with branches, with and without forks"
-    )
+    parser.add_argument("--branches", action="store_true", help="instead models with branches, with and without forks")
     options = parser.parse_args(arguments)
     if options.branches:
         labels = thread_branches.MODELS if options.models == MODELS else options.models

@@ -39,6 +39,8 @@ MOST_CALLS = 48
 """Calls of a fork."""
 LEAST_GAIN = 0.97
 """Of the time of calls that are shared, what a fork in their place may be estimated to take."""
+LEAST_BARRIERS = 3.0
+"""Barriers that a fork saves at the least: calls of a microsecond are not estimated so well."""
 FROM_ANOTHER_CORE = 4.0
 """Bytes a cycle in which a core gets what another one wrote."""
 
@@ -221,7 +223,8 @@ def _cut(order: Sequence[int], before: Sequence[int], times: Sequence[Times], ta
                 break
             shared += times[run[-1]].shared
             cycles = _fork_cycles(_strands(run, before, times, target), before, times, target)
-            if cycles < LEAST_GAIN * shared and here.cycles + cycles < best[end].cycles:
+            pays = cycles < LEAST_GAIN * shared and cycles < shared - LEAST_BARRIERS * target.barrier
+            if pays and here.cycles + cycles < best[end].cycles:
                 best[end] = _Cut((*here.ends, end), here.cycles + cycles)
     return best[-1]
 
