@@ -20,6 +20,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tilewright.support.collection import without_collection
+
 TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -69,8 +71,15 @@ class Mutant:
 
 def mutants(path: str, source: str) -> list[Mutant]:
     """All mutants of a file, in the order of its text."""
-    found = [m for scope, body in _functions(ast.parse(source)) for s in body for m in _of_statement(path, scope, s)]
+    found = [m for scope, body in _functions(_parsed(source)) for s in body for m in _of_statement(path, scope, s)]
     return sorted(found, key=lambda m: (m.start, m.end, m.kind, m.after))
+
+
+def _parsed(source: str) -> ast.Module:
+    """The tree of a file. CPython's parser counts its depth for all threads together (gh-106905, mended in 3.11.8): a
+    collection in the middle of it may let another thread parse, and then it raises SystemError."""
+    with without_collection():
+        return ast.parse(source)
 
 
 REFUSALS = {"refuse", "refused", "ScheduleError", "ExpressionError"}
@@ -80,7 +89,7 @@ REFUSALS = {"refuse", "refused", "ScheduleError", "ExpressionError"}
 def checks(path: str, source: str) -> list[Mutant]:
     """The legality checks of a file, each as the mutant without it: `raise refuse(...)` -> `pass`."""
     found = []
-    for scope, body in _functions(ast.parse(source)):
+    for scope, body in _functions(_parsed(source)):
         for node in (n for s in body for n in ast.walk(s) if isinstance(n, ast.Raise)):
             match node.exc:
                 case ast.Call(ast.Name(name)) if name in REFUSALS:
