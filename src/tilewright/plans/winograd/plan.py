@@ -49,7 +49,7 @@ from tilewright.plans.winograd.tiles import (
     WinogradProblem,
     blocked,
     cost,
-    most_rows,
+    heights,
     one_block_a_thread,
     part_of,
     problems_of,
@@ -131,8 +131,9 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
     options = []
     for place, (_, block) in enumerate(ranked):
-        tall = range(1, min(most_rows(block.count, vectors, target), block.count) + 1)
-        each = sorted(tall, key=lambda n: product_cycles(block.count, n, vectors, depth, target))
+        each = sorted(
+            heights(block, vectors, target), key=lambda n: product_cycles(block.count, n, vectors, depth, target)
+        )
         options += [candidate(block, rows) for rows in (each if place == 0 else each[:1])]
     return sorted(options, key=lambda c: c.cycles)
 

@@ -205,9 +205,9 @@ def cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Tar
     left = 0 if block.columns else tiles_of(shape, choice) % block.rows
     if not left:
         return each * (blocks * shared)
-    rows = height or best_rows(block.count, shape, choice, target)
+    rows = height or best_rows(block, shape, choice, target)
     last = TileBlock(min(block.rows, ceil(left / rows) * rows), 0)
-    return each * ((blocks - 1) * shared) + block_cost(shape, choice, last, target, height) * shared
+    return each * ((blocks - 1) * shared) + block_cost(shape, choice, last, target, rows) * shared
 
 
 def tiles_of(shape: WinogradProblem, choice: Winograd) -> int:
@@ -246,7 +246,7 @@ def block_cost(
     panels = ceil(shape.filters / choice.width)
     depth, filters = channels * lanes, panels * choice.width
     most = most_rows(count, vectors, target)
-    rows = height or best_rows(count, shape, choice, target)
+    rows = height or best_rows(block, shape, choice, target)
     product = size * size * panels * product_cycles(count, rows, vectors, depth, target)
     weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
     stream = weights / _bandwidth(weights, target, shape.cold(size, target))
@@ -319,12 +319,18 @@ def product_cycles(count: int, rows: int, vectors: int, depth: int, target: Targ
     return whole * tile(rows) + (tile(rest) if rest else 0.0)
 
 
-def best_rows(count: int, shape: WinogradProblem, choice: Winograd, target: Target) -> int:
-    """The rows of the register tiles with which the products of `count` tiles take the least time."""
+def best_rows(block: TileBlock, shape: WinogradProblem, choice: Winograd, target: Target) -> int:
+    """The rows of the register tiles with which the products of a block take the least time."""
     lanes = target.lanes(4)
     vectors, depth = choice.width // lanes, ceil(shape.channels / lanes) * lanes
-    rows = range(1, most_rows(count, vectors, target) + 1)
-    return min(rows, key=lambda r: product_cycles(count, r, vectors, depth, target))
+    return min(heights(block, vectors, target), key=lambda r: product_cycles(block.count, r, vectors, depth, target))
+
+
+def heights(block: TileBlock, vectors: int, target: Target) -> list[int]:
+    """Rows that the register tiles of a block may have. Where tiles follow each other the last block has fewer of
+    them: its register tiles are whole ones all the same, and a row beyond the block would be asked for in each step."""
+    rows = range(1, min(most_rows(block.count, vectors, target), block.count) + 1)
+    return [r for r in rows if block.columns or block.count % r == 0]
 
 
 def part_of(blocks: int, lanes: int) -> int:
