@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from tilewright import te
-from tilewright.arith.regions import reads, writes
-from tilewright.ir.expr import Var, const
+from tilewright.arith.regions import Collector, reads, writes
+from tilewright.ir.dtype import f32, i64
+from tilewright.ir.expr import Buffer, Var, const
 from tilewright.ir.loops import Block, For, PrimFunc, Region, Stmt
+from tilewright.ir.parser import parse_stmt
 from tilewright.ir.rewrite import walk
 from tilewright.transform.loops.blocks import lower_blocks
 
@@ -61,3 +63,64 @@ def test_strides_and_context() -> None:
     inner = lower_blocks(te.create_prim_func([a, s])).body.children[0]
     assert text(reads(inner, {Var("i"): const(16)})) == ["A[i * 4 + 1:1]"]
     assert text(reads(loop)) == ["A[1:61]"]
+
+
+I, N = Var("i"), Var("n", lo=1)
+BUFFERS = [*(Buffer(name, f32, (const(64),)) for name in "ABC"), Buffer("I", i64, (const(9),))]
+
+
+def parsed(body: str) -> Stmt:
+    return parse_stmt(body, [N], BUFFERS)
+
+
+def test_names_stand_for_their_values() -> None:
+    nest = parsed("for i in 0..4 { let k = i * 2 let l = k + 1 A[l] = B[k] }")
+    assert text(reads(nest)) == ["B[0:7]"] and text(writes(nest)) == ["A[1:7]"]
+    tiles = parsed("for t in 0..4 { for u in 0..8 { block b (v = spatial(32): t * 8 + u) { A[v + 1] = B[v * 2] } } }")
+    assert text(reads(tiles)) == ["B[0:63]"] and text(writes(tiles)) == ["A[1:32]"]
+    inner = loops(tiles)[1]
+    assert text(writes(inner, {Var("t"): const(4)})) == ["A[t * 8 + 1:8]"]
+
+
+def test_conditions_belong_to_their_branch() -> None:
+    nest = parsed("for i in 0..8 { let k = i + 1 if k < 3 { A[i] = B[i] } else { A[k] = C[i] } }")
+    found = Collector(nest).accesses()
+    assert [(a.buffer.name, a.is_write, [str(c) for c in a.conditions]) for a in found] == [
+        ("B", False, ["i + 1 < 3"]),
+        ("A", True, ["i + 1 < 3"]),
+        ("C", False, ["not i + 1 < 3"]),
+        ("A", True, ["not i + 1 < 3"]),
+    ]
+    assert [[str(i) for i in a.indices] for a in found] == [["i"], ["i"], ["i"], ["i + 1"]]
+    assert text(writes(nest)) == ["A[0:9]"]
+    only = Collector(nest).accesses(BUFFERS[2])
+    assert [(a.buffer.name, a.is_write) for a in only] == [("C", False)]
+    assert Collector(parsed("if n < 3 { A[0] = B[0] }")).accesses()[0].conditions != ()
+
+
+def test_instructions_touch_regions() -> None:
+    body = "call f(A[v * 4 +: 4]; B[v +: 2], C[0 +: 64])"
+    plain = parsed(f"for i in 0..8 {{ block b (v = spatial(8): i) {{ {body} }} }}")
+    summed = parsed(f"for i in 0..8 {{ block b (v = spatial(1): 0, r = reduce(8): i) {{ {body} }} }}")
+    assert text(reads(plain)) == ["B[0:9]", "C[0:64]"] and text(writes(plain)) == ["A[0:32]"]
+    assert sorted(text(reads(summed))) == ["A[0:4]", "B[0:2]", "C[0:64]"] and text(writes(summed)) == ["A[0:4]"]
+    block = next(s for s in walk(plain) if isinstance(s, Block))
+    assert text(reads(block)) == ["B[v:2]", "C[0:64]"] and text(writes(block)) == ["A[v * 4:4]"]
+    assert all(a.indices == () for a in Collector(block).accesses())
+    only = Collector(summed).accesses(BUFFERS[0])
+    assert [a.is_write for a in only] == [False, True]
+
+
+def test_what_nobody_knows_counts_whole() -> None:
+    for body in ("A[I[i]] = 0.0", "call f(A[I[i] +: 2];)", "A[i] = 0.0 A[I[i]] = 0.0", "A[max(I[i], 3)] = 0.0"):
+        nest = parsed(f"for i in 0..8 {{ {body} }}")
+        assert text(writes(nest)) == ["A[0:64]"], body
+        assert text(reads(nest)) == ["I[0:8]"]
+    assert text(writes(parsed("for i in 0..8 { A[min(max(I[i], 3), 7)] = 0.0 }"))) == ["A[3:5]"]
+    assert text(writes(parsed("for i in 0..n { A[i] = 0.0 A[5] = 0.0 }"))) == ["A[0:max(n - 1, 5) + 1]"]
+
+
+def test_starts_of_reductions_are_no_reads() -> None:
+    block = parsed("block b (v = spatial(8): 0, r = reduce(8): 0) { init { A[v] = 0.0 } A[v] = A[v] + B[r] }")
+    found = [(a.buffer.name, a.is_write) for a in Collector(block).accesses()]
+    assert found == [("A", True), ("A", False), ("B", False), ("A", True)]

@@ -7,7 +7,7 @@ import pytest
 from tilewright.arith import Analyzer, bounds, linear, prove, prove_equal, simplify, symbolic_bounds
 from tilewright.arith.forms import order
 from tilewright.ir.dtype import boolean, f32, i8, i32, i64, u32
-from tilewright.ir.expr import Expr, Op, Var, cast, const, equal, maximum, minimum, select
+from tilewright.ir.expr import Buffer, Expr, Op, Var, cast, const, equal, maximum, minimum, select
 
 i, j, k, x, y = (Var(name) for name in "ijkxy")
 io, ii, f = Var("io"), Var("ii"), Var("f")
@@ -18,6 +18,7 @@ p = Var("p", boolean)
 c = const
 
 narrow = Var("s", i32, lo=0, hi=9)
+place = Buffer("I", i64, (c(16),))[i]
 
 SPLIT = {io: c(4), ii: c(8)}
 
@@ -96,6 +97,10 @@ SIMPLIFIED: list[tuple[Expr, dict[Var, Expr], str]] = [
     (maximum(m * 3, 28) // 4 * 4, {}, "max(m * 3, 28)"),
     (select(p, m, 12) // 4 * 4, {}, "select(p, m, 12)"),
     ((x * 8) % 12 // 4 * 4, {}, "x * 2 % 3 * 4"),
+    (place * 2 + x - place, {}, "I[i] + x"),
+    (place // 4 * 4 + place % 4, {}, "I[i]"),
+    (place - place // 8 * 8 + x * n, {}, "n * x + I[i] % 8"),
+    (place * 4 // 4 + place * n // n, {}, "I[i] * 2"),
 ]
 
 
