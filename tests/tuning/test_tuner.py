@@ -200,6 +200,23 @@ class Stopping(MadeUp):
         return super().steps(candidates, rounds)
 
 
+@pytest.mark.parametrize(("second", "accepted"), [(1.0, False), (1.2, True)])
+def test_a_disturbed_race_is_run_again(tmp_path: Path, second: float, accepted: bool) -> None:
+    """A gain of loadings that differ widely is no gain unless it shows again."""
+    untuned = preferred()
+
+    @dataclass
+    class Disturbed(MadeUp):
+        def verify(self, incumbent: Built, challenger: Built) -> tuple[tuple[tuple[float, ...], ...], Timed]:
+            super().verify(incumbent, challenger)
+            first = len(self.verified) % 2 == 1
+            ratios = (1.02, 1.05, 1.1, 1.5, 1.6) if first else (second,) * 5
+            return tuple((r,) * 11 for r in ratios), Timed("timed")
+
+    tuned, _ = run(Disturbed(lambda label: 1.0 if label in untuned else 0.8), tmp_path)
+    assert bool(tuned.settings) == accepted
+
+
 def test_interrupted_keeps_what_is_verified(tmp_path: Path) -> None:
     """The first level is done, the second is stopped."""
     untuned = preferred()

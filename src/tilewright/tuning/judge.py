@@ -19,6 +19,8 @@ LEAST_GAIN = 1.01
 """The median that a gain must pass to be verified: less is within what memory's place does."""
 COVERAGE = 0.9
 """Of intervals."""
+WIDE = 1.1
+"""The ratio of an interval's ends from which on others were at work while it was measured."""
 _SAMPLES = 2000
 
 
@@ -39,6 +41,11 @@ class Gain:
     def undecided(self) -> bool:
         """Whether more rounds may decide if the change is worth it: the interval holds the least gain."""
         return self.low <= LEAST_GAIN < self.high
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the rounds differ more than the place of memory makes them."""
+        return self.high > WIDE * self.low
 
     def __str__(self) -> str:
         return f"{self.median:.3f} [{self.low:.3f}, {self.high:.3f}]"
