@@ -18,6 +18,7 @@ from tests.frontend.build import info, model, node
 from tests.ops.test_extent import compare
 from tilewright.codegen.onnx import onnx_model
 from tilewright.frontend.onnx import import_onnx
+from tilewright.ops.interpret import run_graph
 from tilewright.runtime.rooms import FIRST, Rooms
 from tilewright.support.errors import CallError
 
@@ -111,18 +112,26 @@ def test_sizes_of_images(mode: str, coordinates: str) -> None:
         node("Concat", ["first", "size"], ["sizes"], axis=0),
         node("Resize", ["x", "", "", "sizes"], ["y"], mode=mode, coordinate_transformation_mode=coordinates),
     ]
-    inputs = [info("x", ["n", 2, 7, 5]), info("s", [2], INT)]
-    m = model(nodes, inputs, ["y"], {"zero": I([0]), "two": I([2])})
-    imported = import_onnx(m)
-    (y,) = imported.graph.outputs
+    weights = {"zero": I([0]), "two": I([2])}
+    m = model(nodes, [info("x", ["n", 2, 7, 5]), info("s", [2], INT)], ["y"], weights)
+    (y,) = import_onnx(m).graph.outputs
     assert str(y.shape[0]) == "n" and str(y.shape[1]) == "2", "what is known stays known"
-    compare(m, *({"x": x_of(2, 2, 7, 5), "s": I(s)} for s in ([7, 6], [2, 1], [50, 3])))
+    compiled, x = tw.compile(m), x_of(2, 2, 7, 5)
+    for size in ([7, 6], [2, 1], [50, 3]):
+        known = import_onnx(model(nodes, [info("x", [2, 2, 7, 5])], ["y"], {**weights, "s": I(size)}))
+        want = run_graph(known.graph, {"x": x}, known.weights)["y"]
+        for got in (compiled(x, I(size)), run_graph(import_onnx(m).graph, {"x": x, "s": I(size)})["y"]):
+            np.testing.assert_allclose(got, want, 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_scales_of_images(mode: str) -> None:
-    m = model([node("Resize", ["x", "", "s"], ["y"], mode=mode)], [info("x", [1, 2, 6, 5]), info("s", [4])], ["y"])
-    compare(m, *({"x": x_of(1, 2, 6, 5), "s": F([1, 1, *s])} for s in ([2, 2], [0.6, 3.3], [1, 1])))
+    nodes = [node("Resize", ["x", "", "s"], ["y"], mode=mode)]
+    compiled, x = tw.compile(model(nodes, [info("x", [1, 2, 6, 5]), info("s", [4])], ["y"])), x_of(1, 2, 6, 5)
+    for scale in ([2, 2], [0.6, 3.3], [1, 1]):
+        known = import_onnx(model(nodes, [info("x", [1, 2, 6, 5])], ["y"], {"s": F([1, 1, *scale])}))
+        want = run_graph(known.graph, {"x": x}, known.weights)["y"]
+        np.testing.assert_allclose(compiled(x, F([1, 1, *scale])), want, 1e-5, 1e-6)
 
 
 def test_resizing_that_keeps_the_ratio() -> None:
@@ -224,7 +233,8 @@ def test_cumulative_along_an_axis_of_the_data() -> None:
 @pytest.mark.parametrize("most", [0, 2, 100])
 def test_as_many_boxes_as_data_says(most: int) -> None:
     inputs = [info("b", [1, 9, 4]), info("s", [1, 2, 9]), info("k", [1], INT)]
-    m = model([node("NonMaxSuppression", ["b", "s", "k"], ["y"])], inputs, ["y"])
+    limits = {"t": F([0.5]), "l": F([0.0])}
+    m = model([node("NonMaxSuppression", ["b", "s", "k", "t", "l"], ["y"])], inputs, ["y"], limits)
     compare(m, {"b": rng.random((1, 9, 4)).astype(F), "s": rng.random((1, 2, 9)).astype(F), "k": I([most])})
 
 
@@ -247,6 +257,7 @@ def test_what_does_not_fit_behind_is_known_at_the_call() -> None:
     m = model(nodes, [info("x", [12]), info("s", [2], INT)], ["y"], {"w": x_of(4, 5)})
     compiled = tw.compile(m)
     assert not isinstance(compiled, tw.Model)
+    assert compiled.coverage().share == 1
     x = x_of(12)
     np.testing.assert_allclose(
         compiled(x, I([3, 4])), ReferenceEvaluator(m).run(None, {"x": x, "s": I([3, 4])})[0], 1e-5
@@ -271,6 +282,26 @@ def test_a_count_that_stands_in_a_vector() -> None:
     compiled = tw.compile(m)
     assert [float(compiled(I([9, 8, k, 7]), F(0.5))) for k in (0, 3, 11)] == [0.5, 3.5, 11.5]
     assert compiled.step_clock(I([9, 8, 3, 7]), F(0)).samples(1) is not None
+
+
+def test_a_loop_collects_as_often_as_data_says() -> None:
+    body = onnx.helper.make_graph(
+        [
+            node("Mul", ["x", "two"], ["y"]),
+            node("Identity", ["y"], ["z"]),
+            node("Less", ["y", "limit"], ["on"]),
+        ],
+        "body",
+        [info("i", [], INT), info("go", [], TensorProto.BOOL), info("x", [])],
+        [onnx.helper.make_empty_tensor_value_info(name) for name in ("on", "y", "z")],
+    )
+    loop = node("Loop", ["count", "", "x0"], ["last", "all"], body=body)
+    inputs = [info("count", [], INT), info("x0", []), info("limit", [])]
+    m = model([loop, node("Neg", ["all"], ["y"])], inputs, ["last", "y"], {"two": F(2)})
+    calls = [(5, 1e9), (100, 50.0), (100, 1e38), (7, 0.0)]
+    compiled = compare(m, *({"count": I(k), "x0": F(1), "limit": F(limit)} for k, limit in calls))
+    last, y = compiled(I(0), F(1), F(9))  # which ONNX's reference cannot
+    assert (last, y.shape) == (1, (0,))
 
 
 def test_only_the_number_of_rows_is_wanted() -> None:

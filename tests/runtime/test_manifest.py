@@ -145,15 +145,20 @@ def test_extents_that_data_decides() -> None:
 
 
 def test_rooms() -> None:
+    base = affine().manifest
+    inputs, rooms = (*base.inputs, InputSpec("room", "i8", ("r", 0))), (RoomSpec("room", "k"),)
     extent = mark("extent", trip=((1, ("r",)),), count=4, number="k")
-    manifest = regions(extent, StepSpec("exponent", (0,), (0,)))
-    inputs = (*manifest.inputs, InputSpec("room", "i8", ("r", 0)))
-    symbols = (*manifest.symbols, SymbolSpec("r", lo=0))
-    outputs = (*manifest.outputs, OutputSpec("k", "i64", ()))
-    rooms = (RoomSpec("room", "k"),)
-    found = dataclasses.replace(manifest, inputs=inputs, symbols=symbols, outputs=outputs, extents=("k",), rooms=rooms)
+    found = dataclasses.replace(
+        base,
+        inputs=inputs,
+        symbols=(*base.symbols, SymbolSpec("r", lo=0)),
+        outputs=(*base.outputs, OutputSpec("k", "i64", ())),
+        run_steps=(extent, StepSpec("exponent", (0,), (0,))),
+        extents=("k",),
+        rooms=rooms,
+    )
     assert Manifest.from_json(found.to_json()) == found
-    assert found.given == manifest.inputs
+    assert found.given == base.inputs
     for change, message in (
         ({"rooms": (RoomSpec("x", "k"),)}, "no input without elements"),
         ({"rooms": (RoomSpec("room", "n"),)}, "is for no extent"),

@@ -154,6 +154,34 @@ def _make(m: Module) -> None:
         f.ret(0, PTR)
 
 
+def _sized(m: Module) -> None:
+    """`tw_sized(model, dims)`: whether all outputs, whose dimensions lie behind each other, have sizes that memory can
+    have. No product here overflows."""
+    with m.function("tw_sized", I1, [("model", PTR), ("dims", PTR)], local=True) as (f, (model, dims)):
+        at, size = f.var(PTR, dims), f.var(I64, 0)
+        first = f.load(PTR, model, MODEL.tensors) + f.load(I64, model, MODEL.inputs) * TENSOR.size
+        with f.each(f.load(I64, model, MODEL.outputs)) as k:
+            tensor = first + k * TENSOR.size
+            size.set(f.load(I64, tensor, TENSOR.itemsize))
+            rank = f.load(I64, tensor, TENSOR.rank)
+            with f.each(rank) as j:
+                d = f.load(I64, at.get(), j * 8)
+                with f.when(size.get() > HALF), f.when(d > HALF):
+                    f.ret(0, I1)
+                with f.when((size.get() >> HALF_BITS) * d > HALF):
+                    f.ret(0, I1)
+                with f.when((d >> HALF_BITS) * size.get() > HALF):
+                    f.ret(0, I1)
+                size.set(size.get() * d)
+            at.set(at.get() + rank * 8)
+        f.ret(1, I1)
+
+
+HALF_BITS = 23
+HALF = 1 << HALF_BITS
+"""The root of MAX_BYTES."""
+
+
 def _fill(m: Module) -> None:
     params = [("model", PTR), ("layout", PTR), ("dims", PTR)]
     with m.function("tw_fill", PTR, params, local=True) as (f, (model, layout, dims)):
@@ -164,6 +192,9 @@ def _fill(m: Module) -> None:
         f.call(VOID, f.load(PTR, model, MODEL.shapes), dims, values)
         promised = f.load(PTR, model, MODEL.promised)
         with f.when(f.call(I1, "tw_promised", promised, values, temps + outdims).eq(0)):
+            f.add_atomic(layout + LAYOUT.users, TAKEN)
+            f.ret(0, PTR)
+        with f.when(f.call(I1, "tw_sized", model, values + temps * 8).eq(0)):
             f.add_atomic(layout + LAYOUT.users, TAKEN)
             f.ret(0, PTR)
         f.call(VOID, "tw_copy", layout + LAYOUT.dims, dims, symbols)
@@ -384,6 +415,7 @@ def define_core(m: Module) -> None:
         _same_dims,
         _copy_words,
         _hash,
+        _sized,
         _fill,
         _make,
         _find,

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -229,13 +230,19 @@ class Engine:
         promised = [d for o in m.outputs for d in o.shape]
         kept = all(not isinstance(p, int) or p == d for p, d in zip(promised, outputs, strict=True))
         stated = all(t.nbytes is None or t.nbytes == s for t, s in zip(m.run_temps, sizes, strict=True))
-        if dims and not (all(0 <= s <= MAX_BYTES for s in sizes) and min(outputs, default=0) >= 0):
+        fits = all(0 <= s <= MAX_BYTES for s in (*sizes, *self._output_bytes(outputs)))
+        if dims and not (fits and min(outputs, default=0) >= 0):
             values_text = ", ".join(f"{s.name} = {d}" for s, d in zip(m.symbols, dims, strict=True))
             what = "tensors of the model have no size, or too large a one, with these dimensions"
             raise CallError(what, where=f"program {m.name!r}", got=values_text)
         if not (kept and stated and all(0 <= s <= MAX_BYTES for s in sizes) and min(outputs, default=0) >= 0):
             raise CompileError("tw_shapes breaks the manifest's promises", where=f"program {m.name!r}", got=str(dims))
         return sizes, outputs
+
+    def _output_bytes(self, dims: Sequence[int]) -> list[int]:
+        """Bytes of each output, of all outputs' dimensions."""
+        rest = iter(dims)
+        return [prod(next(rest) for _ in o.shape) * BY_NAME[o.dtype].itemsize for o in self.manifest.outputs]
 
     def prepare_calls(self) -> None:
         """Plan memory, and have an executor for usual sizes, before there are calls."""

@@ -378,7 +378,7 @@ def _uninitialised(
     place = _place(inputs)
     try:
         return [_empty(shape, BY_NAME[o.dtype].numpy, place) for o, shape in zip(outputs, shapes, strict=True)]
-    except MemoryError as error:
+    except (MemoryError, OverflowError, ValueError) as error:  # NumPy has other errors for more than can be addressed
         raise CallError("not enough memory for the outputs", got=str(error) or None) from None
 
 

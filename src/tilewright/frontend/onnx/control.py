@@ -165,7 +165,9 @@ def _kept_loop(bodies: Bodies, body: onnx.GraphProto, count: Any, alive: bool | 
     steps = None if count is not None or not call.has(0) else _scalar(call, 0, NUMBER)
     collects = len(body.output) > 1 + len(initial)
     if collects and trip is None:
-        raise UnsupportedError("Loop that collects values needs a count that is known, or a bound of it")
+        if steps is None or not call.is_data(0):
+            raise UnsupportedError("Loop that collects values needs a count that is known, or a bound of it")
+        trip, steps = call.extent(call.emit("max", steps, call.constant(0, i64))), None
     counted = collects and (condition is not None or conditions[0] is None)
     values = [v for v in (item.value for item in (number, *carried)) if v is not None]
     attrs = LoopAttrs(

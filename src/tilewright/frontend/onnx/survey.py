@@ -36,7 +36,7 @@ from tilewright.frontend.onnx.tensors import DTYPES, element_type, to_array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import as_expr, as_int
 from tilewright.ir.graph import TensorType
-from tilewright.support.errors import Error, ModelError, UnsupportedError, ValueNeededError
+from tilewright.support.errors import Error, ModelError, ShapeError, UnsupportedError, ValueNeededError
 
 How = Literal["native", "known", "assumed", "lacking"]
 SMALL = 64
@@ -89,6 +89,8 @@ class _Walk:
     unknown: set[str] = field(default_factory=set)
     producers: dict[str, int] = field(default_factory=dict)
     """The node that computes a value, of the nodes that are taken."""
+    guessed: set[str] = field(default_factory=set)
+    """Values whose sizes are not what they will be: they depend on values that must be known."""
 
     def run(self) -> Survey:
         loaded = self.section.loaded
@@ -104,6 +106,8 @@ class _Walk:
         found: list[Surveyed] = []
         for k, node in enumerate(self.section.nodes):
             found.append(self.node(walker, k, node))
+            if found[-1].how == "assumed" or not self.guessed.isdisjoint(reads(node)):
+                self.guessed.update(node.output)
             if found[-1].how in ("native", "known"):
                 self.producers.update((name, k) for name in node.output)
             for name in filter(None, node.output):
@@ -175,6 +179,8 @@ class _Walk:
             needed = self.needed(error, node)
             if needed:
                 return Surveyed("assumed", error, needed)
+        if all(isinstance(e, ShapeError) for e in error.each()) and not self.guessed.isdisjoint(read):
+            return Surveyed("assumed", error)
         return Surveyed("lacking", error)
 
     def try_node(self, walker: Importer, node: onnx.NodeProto, where: str) -> Error | None:

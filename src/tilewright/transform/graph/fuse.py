@@ -72,11 +72,23 @@ class _Fuser:
         self.nodes = [n for n in graph.nodes if n.op != "constant"]
         self.constants = {n.output: n for n in graph.nodes if n.op == "constant"}
         self.position = {id(n): i for i, n in enumerate(self.nodes)}
-        self.users = graph.consumers()
+        self.users = self.readers()
         self.outputs = set(graph.outputs)
         self.leader = list(range(len(self.nodes)))
         self.dominator = self.post_dominators()
         self.row_groups: set[int] = set()
+
+    def readers(self) -> dict[Value, list[Node]]:
+        """For each value the nodes that read it; a node that has a symbol reads what defines it."""
+        users = self.graph.consumers()
+        defined = {n.defines: n.output for n in self.nodes if n.defines is not None}
+        for node in self.nodes if defined else ():
+            for symbol in node.symbols:
+                if symbol in defined and node.defines is not symbol:
+                    readers = users.setdefault(defined[symbol], [])
+                    if all(u is not node for u in readers):
+                        readers.append(node)
+        return users
 
     def run(self) -> list[Group]:
         for kinds in (("contraction",), ("reduction",), ("injective", "pointwise")):
