@@ -1,7 +1,7 @@
 """Drop-ins for the libraries that people train with. Each stands in a module of its own and is imported by its user
 only.
 
-    from tilewright.rl import sb3         Stable-Baselines3: rollouts and `predict` of a model that is being trained
+    from tilewright.rl import sb3         Stable-Baselines3: rollouts, `predict` and updates of a model in training
     from tilewright.rl import rllib       RLlib's new API stack: an EnvRunner whose forward passes read a node's store
     from tilewright.rl import torchrl     TorchRL: a policy for collectors, and a WeightSyncScheme that feeds it
     from tilewright.rl import sampling    actions from a policy's outputs with NumPy alone, for actors without PyTorch

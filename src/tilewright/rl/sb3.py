@@ -51,7 +51,7 @@ def accelerate(model: Any, *, threads: int = 1, updates: bool = False) -> Accele
         accelerated.restore()                            # eager again; also at the end of a `with` block
 
     The policy's `forward` (actions, values, log-probabilities), `predict_values` and `_predict` are replaced on this
-    object; training (`evaluate_actions`, anything with gradients, anything in training mode) goes on in PyTorch. New
+    object; anything with gradients, and in training mode, goes on in PyTorch. New
     weights are noticed by PyTorch's own version counters and by the optimizer's steps, at the next call after
     `train()`, `load_state_dict` or an optimizer's step; after writing through `.data` outside `train()`, call
     `refresh()`. Actions come from PyTorch's generator in the order of the eager policy: the same seed gives the same
