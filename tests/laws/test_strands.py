@@ -6,6 +6,7 @@ calls are shared; random graphs with branches.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ import pytest
 import tilewright as tw
 from tests.frontend.build import info, model, node
 from tilewright import assemble
+from tilewright.runtime.arena import plan, temp_intervals
+from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.threads import supported
 from tilewright.transform import strands
 
@@ -114,6 +117,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_same_bits_as_one_thread(seed: int, threads: int, tmp_path: Path) -> None:
     source, inputs = drawn(seed)
     many = tw.compile(source, threads=threads)
+    check_memory(many.manifest)
     many.save(tmp_path / "many.tw")
     wanted = as_tuple(tw.load(tmp_path / "many.tw", threads=1)(*inputs))
     for _ in range(CALLS):  # the first ones use all threads
@@ -122,6 +126,22 @@ def test_same_bits_as_one_thread(seed: int, threads: int, tmp_path: Path) -> Non
     one = as_tuple(tw.compile(source, threads=1)(*inputs))
     for a, b in zip(wanted, one, strict=True):
         assert np.abs(a - b).max(initial=0.0) <= CLOSE * max(1.0, np.abs(b).max(initial=0.0))
+
+
+def check_memory(manifest: Manifest) -> None:
+    """No two temporaries that different strands of a fork use share a byte."""
+    temps = manifest.run_temps
+    sizes = [t.nbytes or 0 for t in temps]
+    offsets = plan(temp_intervals(temps, sizes, 1)).offsets
+    leading = manifest.run_slots - len(temps)
+    used: dict[tuple[int, int], set[int]] = {}
+    for step in manifest.run_steps:
+        if step.strand is not None:
+            used.setdefault(step.strand, set()).update(slot - leading for slot in step.slots if slot >= leading)
+    for (a, mine), (b, theirs) in itertools.combinations(used.items(), 2):
+        if a[0] == b[0]:
+            for x, y in itertools.product(mine, theirs - mine):
+                assert offsets[x] + sizes[x] <= offsets[y] or offsets[y] + sizes[y] <= offsets[x]
 
 
 @pytest.mark.usefixtures("always")
