@@ -216,15 +216,17 @@ def _cut(order: Sequence[int], before: Sequence[int], times: Sequence[Times], ta
         total = here.cycles + times[k].shared
         if total < best[at + 1].cycles:
             best[at + 1] = _Cut((*here.ends, at + 1), total)
-        shared = times[k].shared
+        shared, alone = times[k].shared, times[k].alone
         for end in range(at + 2, min(at + MOST_CALLS, len(order)) + 1):
             run = order[at:end]
             if times[run[0]].alone == inf or times[run[-1]].alone == inf:
                 break
-            shared += times[run[-1]].shared
+            shared, alone = shared + times[run[-1]].shared, alone + times[run[-1]].alone
+            worth = min(LEAST_GAIN * shared, shared - LEAST_BARRIERS * target.barrier, best[end].cycles - here.cycles)
+            if alone / target.threads >= worth:
+                continue  # not even strands of equal length
             cycles = _fork_cycles(_strands(run, before, times, target), before, times, target)
-            pays = cycles < LEAST_GAIN * shared and cycles < shared - LEAST_BARRIERS * target.barrier
-            if pays and here.cycles + cycles < best[end].cycles:
+            if cycles < worth:
                 best[end] = _Cut((*here.ends, end), here.cycles + cycles)
     return best[-1]
 
