@@ -1,6 +1,7 @@
 """StableHLO and linalg out, as texts: every operator that has words there, with known and with symbolic sizes.
 
-`tests/frontend/test_jax_out.py` has XLA and IREE run such texts (`make jax`); these are what they were then.
+They hold the writers still, in an environment that has neither XLA nor IREE. Whether such texts are right is what
+`tests/frontend/test_jax_out.py` asks those (`make jax`), of fewer operators.
 """
 
 from __future__ import annotations
