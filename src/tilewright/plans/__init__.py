@@ -66,7 +66,7 @@ def plan(func: PrimFunc, target: Target) -> Planned:
     """Schedule an unscheduled function with the plan and knobs of the best estimate, among those whose schedules do no
     more work than they should (or with those that are forced)."""
     structure = analyse(func)
-    choices = _choices(structure, target)
+    choices = candidates(structure, target)
     chosen = _decide(lambda: key_of_function(func, target), choices)
     # What is forced is wanted as it is.
     trials = choices if chosen is choices[0] else [chosen]
@@ -230,8 +230,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def _choices(structure: Structure, target: Target) -> list[Candidate]:
-    """The same for a function that may have been asked about before: a model has many layers several times, and a tuner
-    compiles it hundreds of times with one of its decisions changed."""
+    """The same for a function that may have been asked about before, though its kernel is kept: a model has many layers
+    several times, and a tuner compiles it hundreds of times with one of its decisions changed."""
     about = key(structure.func), target, flags.SKETCHES(), extended(PLANS)
     with _lock:
         known = _known.get(about)
