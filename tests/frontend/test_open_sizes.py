@@ -295,9 +295,9 @@ def test_a_loop_collects_as_often_as_data_says() -> None:
         [info("i", [], INT), info("go", [], TensorProto.BOOL), info("x", [])],
         [onnx.helper.make_empty_tensor_value_info(name) for name in ("on", "y", "z")],
     )
-    loop = node("Loop", ["count", "", "x0"], ["last", "all"], body=body)
+    loop = node("Loop", ["count", "go0", "x0"], ["last", "all"], body=body)
     inputs = [info("count", [], INT), info("x0", []), info("limit", [])]
-    m = model([loop, node("Neg", ["all"], ["y"])], inputs, ["last", "y"], {"two": F(2)})
+    m = model([loop, node("Neg", ["all"], ["y"])], inputs, ["last", "y"], {"two": F(2), "go0": np.array(True)})
     calls = [(5, 1e9), (100, 50.0), (100, 1e38), (7, 0.0)]
     compiled = compare(m, *({"count": I(k), "x0": F(1), "limit": F(limit)} for k, limit in calls))
     last, y = compiled(I(0), F(1), F(9))  # which ONNX's reference cannot
@@ -328,3 +328,17 @@ def test_written_as_onnx_again() -> None:
     np.testing.assert_array_equal(r, np.arange(1, 200, 3))
     np.testing.assert_array_equal(q, np.pad(x, (2, 1)))
     np.testing.assert_array_equal(t, x[1:3])
+
+
+def test_outputs_whose_size_overflows() -> None:
+    """2^63 and 2^66 elements of three dimensions: an error that says so, not NumPy's."""
+    nodes = [node("Reshape", ["x", name], [f"x_{name}"]) for name in "abc"]
+    nodes += [node("Mul", ["x_a", "x_b"], ["h"]), node("Mul", ["h", "x_c"], ["y"])]
+    weights = {"a": I([-1, 1, 1]), "b": I([1, -1, 1]), "c": I([1, 1, -1])}
+    compiled = tw.compile(model(nodes, [info("x", ["n"], TensorProto.UINT8)], ["y"], weights))
+    assert compiled(np.ones(3, np.uint8)).shape == (3, 3, 3)
+    for n in (1 << 21, 1 << 22):
+        x = np.ones(n, np.uint8)
+        for call in (lambda x=x: compiled(x), lambda x=x: compiled.run({"x": x})):
+            with pytest.raises(CallError, match="too large a one"):
+                call()

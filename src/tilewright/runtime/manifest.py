@@ -139,8 +139,7 @@ class RaggedSpec:
 
 @dataclass(frozen=True, slots=True)
 class RoomSpec:
-    """An input without elements that callers do not give: its first dimension is how many rows there is memory for
-    where data decides their number, which is `extent`. A call whose data asks for more is made again with more."""
+    """An input without elements, which callers do not give: for how many rows there is memory, of `extent` rows."""
 
     input: str
     extent: str
@@ -353,8 +352,7 @@ class Manifest:
     @property
     def given(self) -> tuple[InputSpec, ...]:
         """The inputs that callers give."""
-        rooms = {room.input for room in self.rooms}
-        return tuple(i for i in self.inputs if i.name not in rooms) if rooms else self.inputs
+        return tuple(i for i in self.inputs if all(room.input != i.name for room in self.rooms))
 
     @property
     def run_slots(self) -> int:
@@ -459,16 +457,15 @@ class _Checker:
 
     def rooms(self) -> None:
         """Inputs without elements, each with a number of rows that nothing else in a call says."""
-        inputs = {i.name: i for i in self.m.inputs}
         self.unique("room", [r.input for r in self.m.rooms])
         for room in self.m.rooms:
             where = f"room {room.input[:80]!r}"
-            spec = inputs.pop(room.input, None)
-            fits = spec is not None and spec.dtype == "i8" and spec.shape[1:] == (0,) and isinstance(spec.shape[0], str)
-            self.expect(fits, "is no input without elements", where)
+            shapes = [i.shape for i in self.m.inputs if i.name == room.input and i.dtype == "i8"]
+            rows = shapes[0][0] if shapes and shapes[0][1:] == (0,) else None
+            self.expect(isinstance(rows, str), "is no input without elements", where)
             self.expect(room.extent in self.m.extents, "is for no extent", where)
-            others = {d for i in self.m.inputs if i.name != room.input for d in i.shape}
-            self.expect(spec is None or others.isdisjoint(spec.shape[:1]), "has the rows of another input", where)
+            others = [i.shape for i in self.m.inputs if i.name != room.input]
+            self.expect(all(rows not in shape for shape in others), "has the rows of another input", where)
 
     def unique(self, what: str, names: list[str]) -> None:
         seen: set[str] = set()
@@ -570,10 +567,9 @@ class _Inside:
         expect = self.checker.expect
         expect(r.kind in get_args(RegionKind), f"{r.kind[:40]!r} is no kind of region", where)
         expect(len(r.shifts) in (0, 3), "there is not one shift for each place", where)
-        for work in r.shifts:
+        for work in (*r.shifts, r.trip if r.kind == "extent" else None):
             self.work(work, where)
         if r.kind == "extent":
-            self.work(r.trip, where)
             fits = r.trip is not None and r.count is not None and r.condition is None and r.counter is None
             expect(fits and bool(r.number) and r.number not in self.names, "is no extent", where)
             self.names = self.names | {r.number}
@@ -608,8 +604,3 @@ class _Inside:
 def evaluate(work: Work, symbols: dict[str, int]) -> int:
     """The value of a polynomial for given symbols."""
     return sum(coefficient * prod(symbols[name] for name in powers) for coefficient, powers in work)
-
-
-def known(work: Work, symbols: dict[str, int]) -> bool:
-    """Whether work does not depend on extents that data decides."""
-    return all(name in symbols for _, powers in work for name in powers)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tilewright.runtime.arena import Interval, roots
-from tilewright.runtime.manifest import StepSpec, evaluate, known
+from tilewright.runtime.manifest import StepSpec, Work, evaluate
 from tilewright.support.errors import CallError
 
 CALLS_TRACK = 1000
@@ -114,3 +114,8 @@ def live_bytes(intervals: Sequence[Interval], steps: int) -> list[int]:
         for step in range(x.first, min(x.last + 1, steps)):
             largest[step][root] = max(largest[step].get(root, 0), x.nbytes)
     return [sum(sizes.values()) for sizes in largest]
+
+
+def known(work: Work, symbols: dict[str, int]) -> bool:
+    """Whether work does not depend on extents that data decides."""
+    return all(name in symbols for _, powers in work for name in powers)

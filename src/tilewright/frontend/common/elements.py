@@ -12,7 +12,7 @@ from typing import Any
 
 from tilewright.frontend.common.emitter import Emitter
 from tilewright.ir.dtype import i64
-from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.expr import Expr, as_expr, as_int
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.dims import dim
 from tilewright.ops.shape import ConstantAttrs, RangeAttrs, SliceAttrs
@@ -52,8 +52,9 @@ def _step(node: Node, at: int) -> tuple[Value, int] | int | Expr | None:
             return int(node.of(ConstantAttrs).value.array.reshape(-1)[at])
         case "range":
             attrs = node.of(RangeAttrs)
-            value = attrs.start + attrs.step * at  # type: ignore[operator]
-            return dim(value) if isinstance(value, Expr) else int(value)
+            value = dim(as_expr(attrs.start) + as_expr(attrs.step) * at)
+            number = as_int(value)
+            return value if number is None else number
         case "identity" | "reshape" if first is not None:
             return first, at
         case "cast" if first is not None and first.dtype.is_int:

@@ -117,18 +117,22 @@ def log_sum_exp(n: Call) -> Value:
     axes, keepdims = _axes(n), bool(n.integer("keepdims", 1))
     if not axes:
         return n.emit("identity", n.value(0))
-    moving = isinstance(axes, ReducedAxes)
-    top = axes.reduce(x, "max", -math.inf) if moving else n.emit("reduce_max", x, axes=axes, keepdims=True)
-    infinite = n.emit("detect_inf", top)
-    top = n.emit("select", infinite, n.like(0.0, top), top)
-    powers = n.emit("exp", n.emit("sub", x, axes.spread(top) if moving else top))
-    total = axes.reduce(powers, "add", 0) if moving else n.emit("reduce_sum", powers, axes=axes, keepdims=True)
+    if isinstance(axes, ReducedAxes):
+        top = _finite(n, axes.reduce(x, "max", -math.inf))
+        powers = n.emit("exp", n.emit("sub", x, axes.spread(top)))
+        result = n.emit("add", n.emit("log", axes.reduce(powers, "add", 0)), top)
+        return n.cast(axes.shaped(result, keepdims), given)
+    top = _finite(n, n.emit("reduce_max", x, axes=axes, keepdims=True))
+    total = n.emit("reduce_sum", n.emit("exp", n.emit("sub", x, top)), axes=axes, keepdims=True)
     result = n.emit("add", n.emit("log", total), top)
-    if moving:
-        result = axes.shaped(result, keepdims)
-    elif not keepdims:
+    if not keepdims:
         result = n.reshape(result, [d for k, d in enumerate(result.shape) if k not in axes])
     return n.cast(result, given)
+
+
+def _finite(n: Call, top: Value) -> Value:
+    """A maximum, or 0 where it is not finite."""
+    return n.emit("select", n.emit("detect_inf", top), n.like(0.0, top), top)
 
 
 @rule("ArgMax", "ArgMin")

@@ -254,7 +254,8 @@ def _sliced(n: Call, x: Value) -> Value:
         n.emit("scatter_elements", d, places, g, axis=0, reduction="none") for d, g in zip(defaults, given, strict=True)
     ]
     for k in range(rank):
-        x = n.emit("gather", x, places_by(n, *(scalar(n, b, k) for b in bounds), x.shape[k]), axis=k)
+        first, last, step = (scalar(n, b, k) for b in bounds)
+        x = n.emit("gather", x, places_by(n, first, last, step, x.shape[k]), axis=k)
     return x
 
 
