@@ -42,7 +42,9 @@ LEAST_GAIN = 0.97
 LEAST_BARRIERS = 3.0
 """Barriers that a fork saves at the least: calls of a microsecond are not estimated so well."""
 FROM_ANOTHER_CORE = 4.0
-"""Bytes a cycle in which a core gets what another one wrote."""
+"""Bytes a cycle in which a core gets what another one wrote,"""
+FETCHED_L2 = 1 / 8
+"""and the share of the second level of cache up to which that is felt: longer runs come ahead of their use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +186,7 @@ def _times(calls: Sequence[KernelCall], before: Sequence[int], target: Target) -
         if name not in known:
             known[name] = shared_cycles(estimate(call.func, target), target), estimate(call.func, one)
         read = sum(v.known_bytes for v in call.group.inputs if v in computed)
-        fetching = read * (1 - 1 / target.threads) / FROM_ANOTHER_CORE
+        fetching = min(read, FETCHED_L2 * target.l2) * (1 - 1 / target.threads) / FROM_ANOTHER_CORE
         shared, alone = known[name]
         found.append(Times(shared + fetching, alone, fetching))
     return found
