@@ -361,7 +361,7 @@ def _extents(manifest: Manifest, arrays: Sequence[Array]) -> dict[str, int]:
 
 def _cut(manifest: Manifest, dims: Sequence[int], arrays: Sequence[Array], extents: Mapping[str, int]) -> list[Array]:
     """The outputs that callers see, in their real sizes."""
-    values = dict(zip((s.name for s in manifest.symbols), dims, strict=True)) | extents
+    values = {**dict(zip((s.name for s in manifest.symbols), dims, strict=True)), **extents}
     results = []
     for spec, array in zip(manifest.results, arrays, strict=False):
         if spec.real is not None:

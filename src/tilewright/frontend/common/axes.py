@@ -68,7 +68,7 @@ class ReducedAxes:
     @property
     def _room(self) -> Expr:
         """At most as many results as there are elements, but some where there are none."""
-        return dim(product(d if prove(d >= 1) else d + 1 for d in self.shape))
+        return dim(product([d if prove(d >= 1) else d + 1 for d in self.shape]))
 
     def _largest(self) -> Expr:
         numbers = [as_int(d) for d in self.shape]
