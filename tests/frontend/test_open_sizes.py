@@ -289,19 +289,21 @@ def test_a_loop_collects_as_often_as_data_says() -> None:
         [
             node("Mul", ["x", "two"], ["y"]),
             node("Identity", ["y"], ["z"]),
-            node("Less", ["y", "limit"], ["on"]),
+            node("ReduceMax", ["y"], ["most"], keepdims=0),
+            node("Less", ["most", "limit"], ["on"]),
         ],
         "body",
-        [info("i", [], INT), info("go", [], TensorProto.BOOL), info("x", [])],
+        [info("i", [], INT), info("go", [], TensorProto.BOOL), info("x", [3])],
         [onnx.helper.make_empty_tensor_value_info(name) for name in ("on", "y", "z")],
     )
     loop = node("Loop", ["count", "go0", "x0"], ["last", "all"], body=body)
-    inputs = [info("count", [], INT), info("x0", []), info("limit", [])]
+    inputs = [info("count", [], INT), info("x0", [3]), info("limit", [])]
     m = model([loop, node("Neg", ["all"], ["y"])], inputs, ["last", "y"], {"two": F(2), "go0": np.array(True)})
     calls = [(5, 1e9), (100, 50.0), (100, 1e38), (7, 0.0)]
-    compiled = compare(m, *({"count": I(k), "x0": F(1), "limit": F(limit)} for k, limit in calls))
-    last, y = compiled(I(0), F(1), F(9))  # which ONNX's reference cannot
-    assert (last, y.shape) == (1, (0,))
+    x = np.ones(3, F)
+    compiled = compare(m, *({"count": I(k), "x0": x, "limit": F(limit)} for k, limit in calls))
+    last, y = compiled(I(0), x, F(9))  # which ONNX's reference cannot
+    assert last.tolist() == [1, 1, 1] and y.shape == (0, 3)
 
 
 def test_only_the_number_of_rows_is_wanted() -> None:
