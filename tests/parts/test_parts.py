@@ -77,6 +77,13 @@ def compiled(m: onnx.ModelProto, **options: Any) -> Composite:
     return found
 
 
+def whole(m: onnx.ModelProto) -> tw.Model:
+    """A model that is one program, whatever its data says."""
+    found = tw.compile(m, fallback="never")
+    assert isinstance(found, tw.Model)
+    return found
+
+
 def check(m: onnx.ModelProto, found: Composite | tw.Model, feeds: dict[str, Any], ops: Sequence[type] = ()) -> None:
     """What comes out is what ONNX's reference gives, with its types and shapes."""
     want = ReferenceEvaluator(m, new_ops=list(ops) or None).run(None, feeds)
@@ -269,10 +276,19 @@ def test_wrong_inputs(inputs: dict[str, Any], message: str) -> None:
 def test_shape_as_an_input() -> None:
     nodes = [node("Reshape", "x s", "h"), node("Relu", "h", "y")]
     m = model(nodes, {"x": (T.FLOAT, ["n", 6]), "s": (T.INT64, [2])}, ["y"])
-    found = compiled(m)
+    found = whole(m)
     for n, shape in [(2, [3, 4]), (2, [4, 3]), (5, [-1, 3]), (10, [-1, 3]), (1, [6, 1])]:
         feeds = {"x": rng.standard_normal((n, 6)).astype(F), "s": np.array(shape)}
         check(m, found, feeds)
+
+
+def test_a_value_that_decides_how_something_is_computed() -> None:
+    m = model(
+        [node("DFT", "x s", "h"), node("Relu", "h", "y")], {"x": (T.FLOAT, ["n", 24, 1]), "s": (T.INT64, [])}, ["y"]
+    )
+    found = compiled(m)
+    for n, length in [(2, 24), (2, 6), (5, 8), (10, 8), (1, 31)]:
+        check(m, found, {"x": rng.standard_normal((n, 24, 1)).astype(F), "s": np.array(length)})
     assert found.coverage().share == 1 and not found.coverage().uncompiled
     built = found._part.forms[0][1].steps[0][1].built  # type: ignore[union-attr]
     assert built == 4, "the batch is no reason to compile anew"
@@ -298,12 +314,14 @@ def test_a_value_that_changes_always_is_not_compiled_for_ever(monkeypatch: pytes
     monkeypatch.setattr(part, "OFTEN", 2)
     monkeypatch.setattr(part, "TOO_OFTEN", 3)
     monkeypatch.setattr(part, "MAX_FORMS", 2)
-    m = model([node("Reshape", "x s", "h"), node("Relu", "h", "y")], {"x": (T.FLOAT, [64]), "s": (T.INT64, [2])}, ["y"])
+    m = model(
+        [node("DFT", "x s", "h"), node("Relu", "h", "y")], {"x": (T.FLOAT, [1, 64, 1]), "s": (T.INT64, [])}, ["y"]
+    )
     found = compiled(m)
-    x = rng.standard_normal(64).astype(F)
+    x = rng.standard_normal((1, 64, 1)).astype(F)
     with pytest.warns(FallbackWarning, match="compiled 2 times.*values of s"):
-        for a in (1, 2, 4, 8, 16, 32, 64, 1, 2):
-            check(m, found, {"x": x, "s": np.array([a, 64 // a])})
+        for length in (1, 2, 4, 8, 16, 32, 64, 1, 2):
+            check(m, found, {"x": x, "s": np.array(length)})
     reshaping = found._part.forms[0][1].steps[0][1]  # type: ignore[union-attr]
     assert isinstance(reshaping, part.Part) and reshaping.built == 4 and len(reshaping.forms) <= 2
 
@@ -384,7 +402,7 @@ def test_loop_with_a_count_and_condition_from_data() -> None:
     nodes = [node("Loop", "count  x", "last all", body=body), node("Relu", "last", "y")]
     inputs: Inputs = {"x": (T.FLOAT, [3]), "count": (T.INT64, []), "limit": (T.FLOAT, [])}
     m = model(nodes, inputs, ["y", "all"], {"w": np.array([1.5, 2, 0.5], F)})
-    found = compiled(m)
+    found = whole(m)
     x, w = np.array([1, 0.25, -2], F), m.graph.initializer[0]
     for count, limit in [(1, 9.0), (50, 30.0), (3, 1e9)]:
         last, seen = x, []
@@ -408,7 +426,7 @@ def test_loop_without_iterations() -> None:
         {"x": (T.FLOAT, [3]), "n": (T.INT64, []), "go": (T.BOOL, [])},
         ["y", "all"],
     )
-    found, x = compiled(m), np.ones(3, F)
+    found, x = whole(m), np.ones(3, F)
     for n, go in [(0, True), (5, False)]:
         got = found.run({"x": x, "n": np.array(n), "go": np.array(go)})
         np.testing.assert_array_equal(got["y"], x)
