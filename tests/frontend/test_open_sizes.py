@@ -211,6 +211,17 @@ def test_shapes_and_axes_of_the_data() -> None:
         compiled(x_of(1, 4, 1, 2), I([1]))
 
 
+def test_many_sizes_take_little_memory() -> None:
+    """The memory of six sizes of the data is the product of six rooms."""
+    m = model([node("Unsqueeze", ["x", "a"], ["y"])], [info("x", [3, 4, 5]), info("a", [3], INT)], ["y"])
+    compare(m, *({"x": x_of(3, 4, 5), "a": I(axes)} for axes in ([2, 4, 5], [5, 4, 2], [0, 1, -1])))
+    m = model(
+        [node("Reshape", ["x", "s"], ["h"]), node("Abs", ["h"], ["y"])], [info("x", [360]), info("s", [5], INT)], ["y"]
+    )
+    compiled = compare(m, *({"x": x_of(360), "s": I(shape)} for shape in ([3, 4, 5, 6, 1], [1, 90, 1, -1, 2])))
+    assert compiled.memory().arenas_held < 16 << 20
+
+
 def test_slices_by_axes_and_steps_of_the_data() -> None:
     inputs = [info("x", [6, 7, 3]), *(info(name, [2], INT) for name in "abcd")]
     m = model([node("Slice", ["x", *"abcd"], ["y"])], inputs, ["y"])

@@ -15,8 +15,8 @@ import numpy as np
 from tilewright.runtime.manifest import Manifest
 from tilewright.support.errors import CallError
 
-FIRST = 64
-"""Rows that each room has at first."""
+FIRST = 8
+"""Rows that each room has at first: few, for the memory of a tensor is the product of its rooms."""
 
 
 class Rooms:
