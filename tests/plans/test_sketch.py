@@ -171,3 +171,11 @@ def test_what_lies_apart_along_the_lanes_is_no_tile_of_columns() -> None:
         found[apart] = [c for c in choices if c.plan == "depthwise"]
     assert [c.knobs for c in found[True]] == [(("columns", 1),)] and len(found[False]) == 8
     assert found[True][0].cycles > 2 * max(c.cycles for c in found[False])
+
+
+def test_columns_that_share_weights_are_a_tile_whatever_lies_apart() -> None:
+    """Four channels of a group read the same inputs, which a vector of channels gathers; weights serve all columns."""
+    text = "Y[h, w, o] +! X[h + r, w + s, o // 4 * 4 + c] * W[c, r, s, o]"
+    structure = analyse(function(text, [(22, 26, 64), (4, 3, 3, 64)]))
+    choices = [c for c in plans.candidates(structure, Target.parse("x86-64-v4")) if c.plan == "depthwise"]
+    assert {c.knob("columns") for c in choices} == {*range(1, 9)}

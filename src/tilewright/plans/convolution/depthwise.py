@@ -62,8 +62,11 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     lines *= ceil(number(anchor.spatial[-1].extent) / lanes_of(anchor, target)) * number(anchor.spatial[-2].extent)
     inside = lines * share_inside(anchor)
     rest, found = around(structure, anchor, target), []
-    # Elements that lie apart: nothing of them is shared by a tile, which would only read from more places at once.
-    apart = sum(scattered(load, anchor) for load in loads_of(anchor))
+    # Where columns share no load, as in a layer that is connected locally, a tile of them would only read elements that
+    # lie apart from more places at once.
+    loads = loads_of(anchor)
+    shared = any(anchor.spatial[-2] not in uses(load, anchor.spatial) for load in loads)
+    apart = 0 if shared else sum(scattered(load, anchor) for load in loads)
     points = prod(number(it.extent) for it in anchor.block.iters)
     gathers = apart * points * target.costs.arithmetic.gathered
     for columns in range(1, 2 if apart else MAX_COLUMNS + 1):
