@@ -222,6 +222,21 @@ def test_many_sizes_take_little_memory() -> None:
     assert compiled.memory().arenas_held < 16 << 20
 
 
+def test_a_call_that_is_repeated_keeps_its_row_once() -> None:
+    """Rooms that were too small make a call anew; caches of the program have its row once all the same."""
+    nodes = [
+        node("Concat", ["past", "x"], ["present"], axis=1),
+        node("ReduceSum", ["present"], ["y"], keepdims=0),
+        node("Range", ["zero", "count", "one"], ["r"]),
+    ]
+    inputs = [info("x", [1, 1, 4]), info("past", [1, "p", 4]), info("count", [], INT)]
+    m = model(nodes, inputs, ["y", "r", "present"], {"zero": I(0), "one": I(1)})
+    step = tw.compile(m, state={"past": "present"}, fallback="never").state(capacity=16)
+    for calls, count in enumerate((3, 1000, 5), start=1):
+        y, r = step(np.ones((1, 1, 4), F), I(count))
+        assert (float(y), r.tolist()) == (4.0 * calls, [*range(count)])
+
+
 def test_slices_by_axes_and_steps_of_the_data() -> None:
     inputs = [info("x", [6, 7, 3]), *(info(name, [2], INT) for name in "abcd")]
     m = model([node("Slice", ["x", *"abcd"], ["y"])], inputs, ["y"])
