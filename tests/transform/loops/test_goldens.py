@@ -135,6 +135,37 @@ CASES = {
             for i in 0..48 { if b * 48 + i < n { y[b * 48 + i] = t[i] } }
           }
         }""",
+    "leave out unread: rows of tiles": """
+        func @products(x: f32[n, 8], w: f32[8, 16], y: f32[n, 16]) where n in 1.. {
+          for b in 0..(n + 11) // 12 parallel {
+            alloc t: f32[12, 16]
+            for j in 0..3 {
+              alloc sums: f32[4, 16] in local
+              for r0 in 0..4 unrolled { for v0 in 0..16 vectorized { sums[r0, v0] = 0.0 } }
+              for k in 0..8 {
+                for r1 in 0..4 unrolled {
+                  for v1 in 0..16 vectorized {
+                    sums[r1, v1] = sums[r1, v1] + x[(b * 12 + j * 4 + r1) % n, k] * w[k, v1]
+                  }
+                }
+              }
+              for r2 in 0..4 unrolled { for v2 in 0..16 vectorized { t[j * 4 + r2, v2] = sums[r2, v2] } }
+            }
+            for i in 0..12 { if b * 12 + i < n { for v in 0..16 vectorized { y[b * 12 + i, v] = t[i, v] } } }
+          }
+        }""",
+    "fit buffers": """
+        func @planes(x: f32[n, 16], y: f32[n, 16]) where n in 1.. {
+          for b in 0..(n + 47) // 48 {
+            alloc t: f32[64, 48, 16]
+            for p in 0..64 parallel {
+              for i in 0..min(n - b * 48, 48) { for v in 0..16 vectorized { t[p, i, v] = x[b * 48 + i, v] * f32(p) } }
+            }
+            for j in 0..48 {
+              if b * 48 + j < n { for w in 0..16 vectorized { y[b * 48 + j, w] = t[1, j, w] + t[63, j, w] } }
+            }
+          }
+        }""",
     "forward copies": """
         func @tiles(x: f32[n, 8], y: f32[m, 8]) where n in 1.., m in 1.. {
           for t in 0..m {

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tilewright.codegen.interpret.interpreter import interpret
-from tilewright.ir.loops import For
+from tilewright.ir.loops import For, If
 from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import walk
+from tilewright.transform.loops.even import even_tails
 from tilewright.transform.loops.unread import leave_out_unread
 
 FUNC = """
@@ -72,3 +73,46 @@ def test_iterations_that_prefetch_weights_together(size: str, where: str, stops:
 
 
 NOTED = "for k in 0..3 @prefetch(buffers=[x], nbytes=4096, rows=4) {{"
+
+
+ROWS = """
+func @products(x: f32[8], y: f32[n], z: f32[48]) where n in 0..200 {{
+  for b in 0..(n + 47) // 48 {{
+    alloc t: f32[48]
+    for j in 0..8 {{
+      alloc sums: f32[6] in local
+      for r0 in 0..6 unrolled {{ sums[r0] = 0.0 }}
+      for k in 0..8 {{ for r1 in 0..6 unrolled {{ sums[r1] = sums[r1] + x[k] * f32(b * 48 + j * 6 + r1) }} }}
+      {other}
+      for r2 in 0..6 unrolled {{ t[j * 6 + r2] = {value} }}
+    }}
+    for i in 0..48 {{ if b * 48 + i < n {{ y[b * 48 + i] = t[i] }} }}
+  }}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "value", "by_row"),
+    [
+        ("", "sums[r2]", True),
+        ("", "sums[5 - r2]", False),
+        ("for r3 in 0..6 unrolled { z[r3] = sums[r3] }", "1.0", False),
+    ],
+    ids=["rows", "other places of the tile", "something else is written"],
+)
+def test_rows_of_the_last_tile(other: str, value: str, by_row: bool) -> None:
+    """Rows that nobody reads are not computed, where each row is computed by itself."""
+    less = leave_out_unread(parse_func(ROWS.format(other=other, value=value)))
+    (loop,) = [s for s in walk(less.body) if isinstance(s, For) and s.var.name == "j"]
+    assert by_row == any(isinstance(s, If) for s in walk(loop.body))
+    if not by_row:
+        return
+    x = np.arange(8, dtype=np.float32)
+    even = even_tails(less)
+    assert even is not less
+    for n in (0, 1, 5, 6, 7, 8, 11, 12, 47, 48, 49, 55, 96, 100, 200):
+        for func in (less, even):
+            y = np.full(n, np.nan, np.float32)
+            interpret(func, [x, y, np.zeros(48, np.float32)])
+            np.testing.assert_array_equal(y, 28 * np.arange(n, dtype=np.float32))

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf, prod
+from math import ceil, inf
 
 from tilewright.codegen.llvm.prefetch import MOST_LINES
 from tilewright.ir.expr import Buffer, as_int
@@ -47,13 +47,13 @@ from tilewright.plans.winograd.tiles import (
     ENOUGH,
     TileBlock,
     WinogradProblem,
+    best_rows,
     blocked,
     cost,
     heights,
     one_block_a_thread,
     part_of,
     problems_of,
-    product_cycles,
     tiles_of,
     times,
     unshared_penalty,
@@ -116,7 +116,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     assert found is not None
     shapes, choice = problems(found, structure), transform(found)
     ranked = [option for option in blocked(shapes, choice, target) if option[1].columns or found.plain is None]
-    vectors, depth = choice.width // target.lanes(4), prod(as_int(it.extent) or 1 for it in found.product.reduce)
+    vectors = choice.width // target.lanes(4)
     images = number(_result(found).shape[0])
     behind = outside(structure, found.operator.stages, target)
 
@@ -131,10 +131,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
     options = []
     for place, (_, block) in enumerate(ranked):
-        each = sorted(
-            heights(block, vectors, target), key=lambda n: product_cycles(block.count, n, vectors, depth, target)
-        )
-        options += [candidate(block, rows) for rows in (each if place == 0 else each[:1])]
+        all_rows = heights(block, vectors, target) if place == 0 else [best_rows(block, shapes, choice, target)]
+        options += [candidate(block, rows) for rows in all_rows]
     return sorted(options, key=lambda c: c.cycles)
 
 
@@ -282,8 +280,8 @@ def products(
     (t, filters), (co, ci) = ([loop for it, loop in own if it.kind == k][-2:] for k in ("spatial", "reduce"))
     s.reorder(co, ci, t, filters)
     steps = body_steps(lanes, rows * (width // lanes))
-    sharing = max(min(least or count, count), rows)
-    while 4 * width * steps * rows >= MOST_LINES * target.caches.line * sharing and steps % 2 == 0:
+    sharing = min(least or count, count)
+    while 4 * width * steps * min(rows, sharing) >= MOST_LINES * target.caches.line * sharing and steps % 2 == 0:
         steps //= 2  # a tile's share of what so many steps read is more than a loop prefetches at once
     prefetching, channel = s.split(ci, factor=steps) if steps < lanes else (co, ci)
     s.annotate(channel, Unroll(steps))
@@ -294,8 +292,9 @@ def products(
         # Where a small map has fewer tiles than a block, those are enough, and of larger maps each so many tiles
         # prefetch them anew, which costs little: they are near by then.
         strip = sharing if sharing < count else None
-        ahead = 4 * blocks * lanes * width
-        s.annotate(prefetching, Prefetch(buffer_names([weights.buffer]), ahead, rows=sharing, strip=strip))
+        part = ceil(4 * width * steps * min(rows, sharing) / (sharing * target.caches.line))
+        ahead, lines = 4 * blocks * lanes * width, part if strip is not None else None
+        s.annotate(prefetching, Prefetch(buffer_names([weights.buffer]), ahead, lines=lines, rows=sharing, strip=strip))
     init = s.decompose_reduction(tile, co)
     for block in (tile, init, product):
         row, lane = s.loops(block)[-2:]

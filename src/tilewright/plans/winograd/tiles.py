@@ -145,8 +145,10 @@ def ranked(
 def loses(shapes: Sequence[WinogradProblem], choice: Winograd, block: TileBlock, target: Target) -> bool:
     """Whether maps of any of several sizes take longer than computed directly: blocks of tiles that large maps fill are
     mostly empty on small ones."""
-    several = len({s.pixels for s in shapes}) > 1
-    return several and any(cost(s, choice, block, target).cycles > direct(s, target) for s in shapes)
+    if len({s.pixels for s in shapes}) == 1:
+        return False
+    rows = best_rows(block, shapes, choice, target)
+    return any(cost(s, choice, block, target, rows).cycles > direct(s, target) for s in shapes)
 
 
 def weight_of(shape: WinogradProblem, shapes: Sequence[WinogradProblem]) -> float:
@@ -162,7 +164,10 @@ def blocked(
     lose on maps of some size behind all others."""
 
     def mean(block: TileBlock) -> float:
-        each = (cost(s, choice, block, target).cycles * unshared_penalty(s, choice, block, target) for s in shapes)
+        rows = best_rows(block, shapes, choice, target)
+        each = (
+            cost(s, choice, block, target, rows).cycles * unshared_penalty(s, choice, block, target) for s in shapes
+        )
         return sum(c * weight_of(s, shapes) for c, s in zip(each, shapes, strict=True))
 
     most = max(s.images for s in shapes)
@@ -196,18 +201,23 @@ def groups(panels: int) -> Iterator[int]:
     return (n for n in range(1, panels + 1) if panels % n == 0)
 
 
-def cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Target, height: int | None = None) -> Cost:
-    """The estimate for all images: cycles of one core, and of what others miss while threads share unequally. Register
-    tiles have `height` rows, or as many as are best."""
+def cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Target, rows: int | None = None) -> Cost:
+    """The estimate for all images in register tiles of so many rows, or of as many as are best: cycles of one core, and
+    of what others miss while threads share unequally."""
+    rows = rows or best_rows(block, (shape,), choice, target)
     blocks = times(shape, choice, block)
     shared = sharing(blocks, target) if one_block_a_thread(blocks, target) else 1.0
-    each = block_cost(shape, choice, block, target, height)
+    last = last_block(shape, choice, block)
+    if last == block:
+        return block_cost(shape, choice, block, target, rows) * (blocks * shared)
+    whole = block_cost(shape, choice, block, target, rows) * ((blocks - 1) * shared) if blocks > 1 else Cost()
+    return whole + block_cost(shape, choice, last, target, rows) * shared
+
+
+def last_block(shape: WinogradProblem, choice: Winograd, block: TileBlock) -> TileBlock:
+    """What is computed of the last block: where tiles follow each other, no more than there are."""
     left = 0 if block.columns else tiles_of(shape, choice) % block.rows
-    if not left:
-        return each * (blocks * shared)
-    rows = height or best_rows(block, shape, choice, target)
-    last = TileBlock(min(block.rows, ceil(left / rows) * rows), 0)
-    return each * ((blocks - 1) * shared) + block_cost(shape, choice, last, target, rows) * shared
+    return TileBlock(left, 0) if left else block
 
 
 def tiles_of(shape: WinogradProblem, choice: Winograd) -> int:
@@ -235,9 +245,7 @@ def unshared_penalty(shape: WinogradProblem, choice: Winograd, block: TileBlock,
     return FEW_BLOCKS if blocks > 1 and not one_block_a_thread(blocks, target) else 1.0
 
 
-def block_cost(
-    shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Target, height: int | None = None
-) -> Cost:
+def block_cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Target, rows: int) -> Cost:
     """The estimate for one block of tiles, whose phases threads share if they do not share blocks."""
     lanes, tile = target.lanes(4), choice.tile
     vectors, count, advance = choice.width // lanes, block.count, tile * shape.stride
@@ -246,8 +254,8 @@ def block_cost(
     panels = ceil(shape.filters / choice.width)
     depth, filters = channels * lanes, panels * choice.width
     most = most_rows(count, vectors, target)
-    rows = height or best_rows(block, shape, choice, target)
-    product = size * size * panels * product_cycles(count, rows, vectors, depth, target)
+    even = not block.columns
+    product = size * size * panels * product_cycles(count, rows, vectors, depth, target, even=even)
     weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
     stream = weights / _bandwidth(weights, target, shape.cold(size, target))
     # With one register tile there is nobody to prefetch the next panel: the core waits for what hardware brings late.
@@ -306,9 +314,9 @@ def direct(shape: WinogradProblem, target: Target) -> float:
 
 
 @lru_cache(maxsize=4096)
-def product_cycles(count: int, rows: int, vectors: int, depth: int, target: Target) -> float:
-    """Cycles of a panel's products with one element of `count` tiles, `rows` of them in registers (the last may have
-    fewer), over `depth` channels."""
+def product_cycles(count: int, rows: int, vectors: int, depth: int, target: Target, *, even: bool = False) -> float:
+    """Cycles of a panel's products with one element of `count` tiles, `rows` of them in registers, over `depth`
+    channels. The last register tile has the rest, or the last two are of `even` size (`transform/loops/even.py`)."""
 
     ends = target.costs.arithmetic.transformed_tile_overhead
 
@@ -316,19 +324,32 @@ def product_cycles(count: int, rows: int, vectors: int, depth: int, target: Targ
         return depth * tile_steps(rows, vectors, target) + 2.0 * rows * vectors + ends
 
     whole, rest = divmod(count, rows)
+    if even and whole and 0 < rest < rows - 1:
+        half = (rows + rest) // 2
+        return (whole - 1) * tile(rows) + tile(half) + tile(rows + rest - half)
     return whole * tile(rows) + (tile(rest) if rest else 0.0)
 
 
-def best_rows(block: TileBlock, shape: WinogradProblem, choice: Winograd, target: Target) -> int:
-    """The rows of the register tiles with which the products of a block take the least time."""
+def best_rows(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winograd, target: Target) -> int:
+    """The rows of the register tiles with which the products of all blocks take the least time."""
     lanes = target.lanes(4)
-    vectors, depth = choice.width // lanes, ceil(shape.channels / lanes) * lanes
-    return min(heights(block, vectors, target), key=lambda r: product_cycles(block.count, r, vectors, depth, target))
+    vectors, depth = choice.width // lanes, ceil(shapes[0].channels / lanes) * lanes
+
+    def products(rows: int) -> float:
+        total = 0.0
+        for s in shapes:
+            counts = (block.count, times(s, choice, block) - 1), (last_block(s, choice, block).count, 1)
+            for count, blocks in counts:
+                each = product_cycles(count, rows, vectors, depth, target, even=not block.columns)
+                total += weight_of(s, shapes) * blocks * each
+        return total
+
+    return min(heights(block, vectors, target), key=products)
 
 
 def heights(block: TileBlock, vectors: int, target: Target) -> list[int]:
-    """Rows that the register tiles of a block may have. Where tiles follow each other the last block has fewer of
-    them: its register tiles are whole ones all the same, and a row beyond the block would be asked for in each step."""
+    """Rows that the register tiles of a block may have: where tiles follow each other a whole block is whole register
+    tiles, so that the last block alone asks which of its rows there are."""
     rows = range(1, min(most_rows(block.count, vectors, target), block.count) + 1)
     return [r for r in rows if block.columns or block.count % r == 0]
 

@@ -18,6 +18,7 @@ from tilewright.transform.loops.dead import drop_dead_stores
 from tilewright.transform.loops.defer import defer_epilogues
 from tilewright.transform.loops.double import double_buffers
 from tilewright.transform.loops.even import even_tails
+from tilewright.transform.loops.fit import fit_buffers
 from tilewright.transform.loops.forward import forward_copies
 from tilewright.transform.loops.merge import merge_loops
 from tilewright.transform.loops.narrow import narrow_tails
@@ -48,6 +49,7 @@ def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tupl
         ("double buffers", lambda func: check_capacities(double_buffers(func))),
         ("move conditions", move_conditions),
         ("leave out unread", leave_out_unread),
+        ("fit buffers", lambda func: fit_buffers(func, target.caches)),
         ("forward copies", forward_copies),
         ("even tails", even_tails),
         ("partition loops", partition_loops),

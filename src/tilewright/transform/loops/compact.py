@@ -192,8 +192,8 @@ def _dimension(
             return const(0), whole
         extent = symbolic[1]
     if analyzer.prove(extent >= whole):
-        limit = analyzer.bounds(whole).hi
-        known = limit is not None and (scope == "local" or (around and limit <= FEW))
+        least, limit = analyzer.bounds(whole)
+        known = limit is not None and (limit == least or scope == "local" or (around and limit <= FEW))
         return const(0), const(limit) if known and limit is not None else whole
     if not isinstance(extent, Const) and not isinstance(whole, Const):
         extent = analyzer.simplify(minimum(extent, whole))

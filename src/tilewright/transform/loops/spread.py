@@ -16,12 +16,15 @@ MANY = 64
 """Elements of outer dimensions that are taken to be in use at once, at most."""
 
 
-def spread(shape: tuple[int, ...], itemsize: int, caches: Caches = USUAL) -> tuple[int, ...]:
+def spread(
+    shape: tuple[int, ...], itemsize: int, caches: Caches = USUAL, kept: frozenset[int] = frozenset()
+) -> tuple[int, ...]:
     """`shape`, or the least enlarged one in which neighbours along every outer dimension find room in the first
-    level of cache; the last dimension, which vectors run along, stays as it is."""
+    level of cache; the last dimension, which vectors run along, stays as it is, and so do those that are `kept`."""
     if is_spread(shape, itemsize, caches):
         return shape
-    options = [s for s in _enlarged(shape) if is_spread(s, itemsize, caches)]
+    same = [s for s in _enlarged(shape) if all(s[d] == shape[d] for d in kept)]
+    options = [s for s in same if is_spread(s, itemsize, caches)]
     return min(options, key=prod) if options else shape
 
 

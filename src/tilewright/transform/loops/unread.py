@@ -11,22 +11,29 @@ cost. Where each place is read only below a limit, a serial loop that has an out
 stores nothing else, stops at the limit. Loops with no serial one in them, or with a condition around all that they do,
 stay as they are. So do, where sizes are known, iterations that prefetch weights from memory together: fewer of them
 would prefetch less.
+
+Where such a loop goes over tiles of some rows and sizes are not known, the rows of the last tile are behind the
+condition that they are read, which `even.py` then divides the tiles by:
+
+    for j in 0..(n + 3)//4 {                          for j in 0..(n + 3)//4 {
+      for i in unrolled 0..4 { t[j*4 + i] = x } }  ->   for i in unrolled 0..4 { if j*4 + i < n { t[j*4 + i] = x } } }
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from tilewright.arith import Analyzer
 from tilewright.arith.compare import coefficient
 from tilewright.arith.forms import to_expr
 from tilewright.arith.symbolic import Eliminator
-from tilewright.ir.expr import Buffer, Expr, Load, Var, minimum
+from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const, minimum
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store
 from tilewright.ir.notes import ColdWeights, Prefetch, find
-from tilewright.ir.rewrite import exprs_of, loads, walk, walk_expr, with_children
+from tilewright.ir.rewrite import exprs_of, loads, map_stmt, variables, walk, walk_expr, with_children
 from tilewright.transform.loops.copies import conjuncts
+from tilewright.transform.loops.remainder import MOST
 
 Loops = dict[Var, Expr]
 
@@ -35,21 +42,22 @@ def leave_out_unread(func: PrimFunc) -> PrimFunc:
     """The function without the iterations at the end of loops whose results are not read."""
     if not any(isinstance(s, If) for s in walk(func.body)):
         return func
-    body = _statement(func.body, {}, find(func.notes, ColdWeights) is not None and not func.symbols)
+    body = _statement(func.body, {}, find(func.notes, ColdWeights) is not None and not func.symbols, bool(func.symbols))
     return func if body is func.body else func.with_body(body)
 
 
-def _statement(s: Stmt, outer: Loops, cold: bool) -> Stmt:
-    """Bottom-up: a buffer inside another is made later, and reads it. `cold`: weights come from memory."""
+def _statement(s: Stmt, outer: Loops, cold: bool, even: bool) -> Stmt:
+    """Bottom-up: a buffer inside another is made later, and reads it. `cold`: weights come from memory; `even`: rows of
+    tiles are left out, too."""
     if not s.children:
         return s
     inside = {**outer, s.var: s.extent} if isinstance(s, For) else outer
-    s = with_children(s, tuple([_statement(c, inside, cold) for c in s.children]))
+    s = with_children(s, tuple([_statement(c, inside, cold, even) for c in s.children]))
     if isinstance(s, Allocate):
         for place in range(len(s.buffer.shape)):
             limit = _limit(s.buffer, place, s.body, outer)
             if limit is not None:
-                s = replace(s, body=_Stopper(s.buffer, place, limit, cold).statement(s.body, outer))
+                s = replace(s, body=_Stopper(s.buffer, place, limit, cold, even).statement(s.body, outer))
     return s
 
 
@@ -95,10 +103,10 @@ def _reads(
 class _Stopper:
     """Ends loops that fill a buffer where its `place`th index reaches the limit."""
 
-    __slots__ = ("buffer", "cold", "limit", "place")
+    __slots__ = ("buffer", "cold", "even", "limit", "place")
 
-    def __init__(self, buffer: Buffer, place: int, limit: Expr, cold: bool) -> None:
-        self.buffer, self.place, self.limit, self.cold = buffer, place, limit, cold
+    def __init__(self, buffer: Buffer, place: int, limit: Expr, cold: bool, even: bool) -> None:
+        self.buffer, self.place, self.limit, self.cold, self.even = buffer, place, limit, cold, even
 
     def statement(self, s: Stmt, outer: Loops) -> Stmt:
         if not s.children:
@@ -106,7 +114,7 @@ class _Stopper:
         if isinstance(s, For):
             end = self.end(s, outer)
             if end is not None:
-                return replace(s, extent=Analyzer(outer).simplify(minimum(s.extent, end)))
+                return self.by_row(s, outer) or replace(s, extent=Analyzer(outer).simplify(minimum(s.extent, end)))
             outer = {**outer, s.var: s.extent}
         return with_children(s, tuple([self.statement(c, outer) for c in s.children]))
 
@@ -123,6 +131,25 @@ class _Stopper:
             return None
         ends = {self.end_of(s, loop, inside, outer) for s in stores}
         return ends.pop() if len(ends) == 1 else None
+
+    def by_row(self, loop: For, outer: Loops) -> For | None:
+        """The loop over so many tiles as hold the rows below the limit, each row behind the condition that it is one of
+        them; None if rows are not what it goes over."""
+        rows = _tile_rows(loop, self.buffer, self.place) if self.even else None
+        if rows is None:
+            return None
+        (size,) = {as_int(row.extent) for row in rows}
+        assert size is not None
+        an = Analyzer(outer)
+        count = an.simplify(minimum(loop.extent * size, self.limit))
+        mine = {row.var for row in rows}
+
+        def behind(s: Stmt) -> Stmt | None:
+            if not isinstance(s, For) or s.var not in mine:
+                return None
+            return replace(s, body=If(loop.var * size + s.var < count, s.body))
+
+        return replace(loop, extent=an.simplify((count + (size - 1)) // size), body=map_stmt(loop.body, behind))
 
     def end_of(self, store: Store, loop: For, inside: list[Stmt], outer: Loops) -> Expr | None:
         """The iteration from which on all that a statement stores is at the limit or behind it."""
@@ -142,3 +169,41 @@ def _sharing(inside: list[Stmt]) -> bool:
     """Whether rows prefetch something together, each a part of it."""
     notes = (find(s.notes, Prefetch) for s in inside if isinstance(s, For))
     return any(note is not None and note.rows is not None for note in notes)
+
+
+def _tile_rows(loop: For, buffer: Buffer, place: int) -> list[For] | None:
+    """The loops over the rows of the tiles that a loop goes over, whose numbers are the `place`th index into the
+    buffer; None if it does something else, too. Each row has its own place in whatever else the loop writes."""
+    inside = list(walk(loop.body))
+    loops = {s.var: s for s in inside if isinstance(s, For) and s.kind in ("unrolled", "serial")}
+    found = set()
+    for s in inside:
+        if isinstance(s, Store) and s.buffer == buffer:
+            row = [v for v in variables(s.indices[place]) if v in loops]
+            size = as_int(loops[row[0]].extent) if len(row) == 1 else None
+            if size is None or not 2 < size <= MOST + 1:
+                return None
+            if Analyzer().simplify(s.indices[place] - loop.var * size - row[0]) is not const(0):
+                return None
+            found.add((size, loops[row[0]].kind))
+    rows = {v: s for v, s in loops.items() if {(as_int(s.extent), s.kind)} == found}
+    own = {s.buffer for s in inside if isinstance(s, Allocate)}
+    if len(found) != 1 or any(not _one_place(inside, b, rows) for b in own):
+        return None
+    alone = all(sum(v in rows for v in around) == 1 for around in _loops_around(loop.body))
+    return list(rows.values()) if alone else None
+
+
+def _one_place(inside: list[Stmt], buffer: Buffer, rows: Mapping[Var, For]) -> bool:
+    """Whether one index of each access to a buffer is a row, always the same one."""
+    accesses = [e.indices for s in inside for part in exprs_of(s) for e in loads(part) if e.buffer == buffer]
+    accesses += [s.indices for s in inside if isinstance(s, Store) and s.buffer == buffer]
+    return any(all(indices[d] in rows for indices in accesses) for d in range(len(buffer.shape)))
+
+
+def _loops_around(s: Stmt, around: tuple[Var, ...] = ()) -> Iterator[tuple[Var, ...]]:
+    """The variables of the loops around each store."""
+    if isinstance(s, Store):
+        yield around
+    for child in s.children:
+        yield from _loops_around(child, (*around, s.var) if isinstance(s, For) else around)

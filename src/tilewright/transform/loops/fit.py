@@ -1,0 +1,110 @@
+"""Let buffers of a bounded size have no more rows than there are.
+
+    alloc t: f32[64, 48, 16] {                          alloc t: f32[64, min(n, 48)//2*2 + 1, 16] {
+      for i in 0..64 {                                    for i in 0..64 {
+        for j in 0..min(n, 48) { t[i, j, ...] = ... } }     for j in 0..min(n, 48) { t[i, j, ...] = ... } }
+      ... t[i, j, ...] ... }                       ->     ... t[i, j, ...] ... }
+
+A block of Winograd tiles of which a small map fills a fifth would else be spread over five times as many pages, and its
+memory be that of a whole block. The number of rows is odd, so that planes of them do not meet in the same sets of the
+cache whatever it is (`spread.py`). Buffers that live in registers or on the stack have literal sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tilewright.arith import Analyzer
+from tilewright.arith.symbolic import Eliminator
+from tilewright.ir.expr import Buffer, Expr, Var, as_int, const, minimum
+from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store
+from tilewright.ir.rewrite import exprs_of, loads, replace_buffers, variables, walk, with_children
+from tilewright.targets.memory import USUAL, Caches
+from tilewright.transform.loops.copies import conjuncts
+from tilewright.transform.loops.spread import spread
+from tilewright.transform.loops.workspace import STACK_LIMIT
+
+Loops = dict[Var, Expr]
+
+FEW = 8
+"""Rows that a buffer keeps, however few there are: what is saved is not worth an address that is computed."""
+
+
+def fit_buffers(func: PrimFunc, caches: Caches = USUAL) -> PrimFunc:
+    """The function with buffers of symbolic sizes where known ones are but bounds."""
+    if not func.symbols:
+        return func
+    body = _statement(func.body, {}, frozenset(func.symbols), caches)
+    return func if body is func.body else func.with_body(body)
+
+
+def _statement(s: Stmt, outer: Loops, symbols: frozenset[Var], caches: Caches) -> Stmt:
+    if not s.children:
+        return s
+    inside = {**outer, s.var: s.extent} if isinstance(s, For) else outer
+    s = with_children(s, tuple([_statement(c, inside, symbols, caches) for c in s.children]))
+    if isinstance(s, Allocate) and s.buffer.scope == "global" and _is_large(s):
+        fitted = _fitted(s, outer, symbols, caches)
+        if fitted.shape != s.buffer.shape:
+            return Allocate(fitted, replace_buffers(s.body, {s.buffer: fitted}))
+    return s
+
+
+def _is_large(s: Allocate) -> bool:
+    """Whether a buffer of a known size lives in a workspace: on a stack places are literals."""
+    sizes = [as_int(n) for n in s.buffer.shape]
+    nbytes = s.buffer.dtype.itemsize
+    for n in sizes:
+        if n is None:
+            return False
+        nbytes *= n
+    return nbytes > STACK_LIMIT or any(isinstance(c, For) and c.kind == "parallel" for c in walk(s.body))
+
+
+def _fitted(s: Allocate, outer: Loops, symbols: frozenset[Var], caches: Caches) -> Buffer:
+    """The buffer with no more places in each dimension than are used; the last one, along which vectors run, stays."""
+    if any(isinstance(c, Intrinsic) for c in walk(s.body)):
+        return s.buffer
+    known = tuple(as_int(n) or 0 for n in s.buffer.shape)
+    fitted: dict[int, Expr] = {}
+    for d, whole in enumerate(known[:-1]):
+        count = _count(s, d, outer) if whole > FEW else None
+        if count is not None and variables(count) and symbols.issuperset(variables(count)):
+            fitted[d] = Analyzer().simplify(count // 2 * 2 + 1)
+    odd = tuple(n // 2 * 2 + 1 if d in fitted else n for d, n in enumerate(known))
+    apart = spread(odd, s.buffer.dtype.itemsize, caches, frozenset(fitted)) if fitted else known
+    return replace(s.buffer, shape=tuple([fitted.get(d, const(n)) for d, n in enumerate(apart)]))
+
+
+def _count(s: Allocate, place: int, outer: Loops) -> Expr | None:
+    """What all indices in a dimension are below, in terms of symbols; None if no one expression is known."""
+    found: set[Expr] = set()
+    for index, loops, facts in _indices(s.body, s.buffer, place, {}, ()):
+        an = Analyzer({**outer, **loops}, facts)
+        inner = Eliminator(an, frozenset((*outer, *loops)))
+        bounds = inner.bounds(index)
+        if bounds is None:
+            return None
+        end = bounds[1] + 1
+        for limit in inner.limits(index):
+            end = minimum(end, limit + 1)
+        found.add(Analyzer().simplify(end))
+    return found.pop() if len(found) == 1 else None
+
+
+def _indices(
+    s: Stmt, buffer: Buffer, place: int, loops: Loops, facts: tuple[Expr, ...]
+) -> Iterator[tuple[Expr, Loops, tuple[Expr, ...]]]:
+    """The index of each access, with the loops and the conditions around it."""
+    for e in exprs_of(s):
+        for load in loads(e):
+            if load.buffer == buffer:
+                yield load.indices[place], loops, facts
+    if isinstance(s, Store) and s.buffer == buffer:
+        yield s.indices[place], loops, facts
+    if isinstance(s, For):
+        loops = {**loops, s.var: s.extent}
+    for child in s.children:
+        known = [c for c in conjuncts(s.condition) if not loads(c)] if isinstance(s, If) and child is s.then else []
+        yield from _indices(child, buffer, place, loops, (*facts, *known))
