@@ -58,8 +58,9 @@ def test_right_for_all_sizes(intervals: list[Interval], data: st.DataObject) -> 
 
 def test_sizes_to_plan_for() -> None:
     symbols = SymbolSpec("n", 1, 300), SymbolSpec("h", 32, 640, 32), SymbolSpec("t", 1, 9, likely=(3, 5, 7))
-    assert usual_dims(symbols) == [(1, 32, 1), (64, 64, 5), (300, 512, 9)]
-    assert usual_dims(()) == [(), (), ()]
+    assert usual_dims(symbols) == [(64, 64, 5), (64, 64, 3), (64, 64, 7), (1, 32, 1), (300, 512, 9)]
+    assert usual_dims(symbols[:2]) == [(64, 64), (1, 32), (300, 512)]
+    assert usual_dims(()) == [()]
 
 
 def mixer(hidden: int = 64) -> object:

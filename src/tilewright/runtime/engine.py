@@ -246,7 +246,7 @@ class Engine:
 
     def prepare_calls(self) -> None:
         """Plan memory, and have an executor for usual sizes, before there are calls."""
-        _, middling, _ = usual_dims(self.manifest.symbols)
+        middling, *_ = usual_dims(self.manifest.symbols)
         with contextlib.suppress(CallError):
             self.ensure(middling)
 
@@ -272,10 +272,10 @@ class Engine:
         return int(found) - self._layouts.address
 
     def _plan(self) -> None:
-        """Plan memory for small, middling and large values of the symbols: native code places by these plans."""
+        """Plan memory for usual values of the symbols: native code places by these plans."""
         temps = self.manifest.run_temps
         plans: dict[tuple[int, ...], Plan] = {}
-        for dims in dict.fromkeys(usual_dims(self.manifest.symbols)):
+        for dims in usual_dims(self.manifest.symbols):
             with contextlib.suppress(CallError):  # such a size is none of this model's
                 placed = plan(self.intervals(dims))
                 plans.setdefault(placed.offsets, placed)

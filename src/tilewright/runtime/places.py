@@ -6,7 +6,7 @@ other. Whatever the sizes are, nothing overlaps where each block begins behind t
     offset[b] = max(offset[a] + size[a] for a below b)
 
 At the plan's own sizes this takes no more memory than the plan, and about as little at sizes that grow together. A few
-plans, for small, middling and large sizes, are kept; a call takes the one that needs the least memory. This is some
+plans, for small, likely and large sizes, are kept; a call takes the one that needs the least memory. This is some
 hundred additions for the largest models, in native code (`define_places`).
 """
 
@@ -38,10 +38,13 @@ def places_table(temps: Sequence[TempSpec], threads: int, plans: Sequence[Plan])
 
 
 def usual_dims(symbols: Sequence[SymbolSpec]) -> list[tuple[int, ...]]:
-    """Values of the symbols to plan memory for: small, middling and large ones."""
+    """Values of the symbols to plan memory for: middling ones first, then the least and the greatest likely ones, and
+    small and large ones."""
     middling = [sorted(s.likely)[len(s.likely) // 2] if s.likely else MIDDLING for s in symbols]
-    wanted = [1] * len(symbols), middling, [LARGE] * len(symbols)
-    return [tuple(_legal(s, value) for s, value in zip(symbols, values, strict=True)) for values in wanted]
+    least, greatest = ([end(s.likely) if s.likely else MIDDLING for s in symbols] for end in (min, max))
+    wanted = middling, least, greatest, [1] * len(symbols), [LARGE] * len(symbols)
+    dims = [tuple(_legal(s, value) for s, value in zip(symbols, values, strict=True)) for values in wanted]
+    return list(dict.fromkeys(dims))
 
 
 MIDDLING, LARGE = 64, 512
