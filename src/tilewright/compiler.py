@@ -61,7 +61,9 @@ from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.memory import is_alias, overwritable, places
 from tilewright.transform.graph.options import DEFAULTS, Options, Products
 from tilewright.transform.graph.pooling import separate_pooling
+from tilewright.transform.graph.projected import attend_to_sources
 from tilewright.transform.graph.ragged import with_ragged
+from tilewright.transform.graph.rows import compute_read_rows
 from tilewright.transform.graph.simplify import (
     eliminate_common,
     eliminate_dead,
@@ -217,6 +219,10 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("simplify units", simplify_units),
         ("separate pooling", separate_pooling),
         ("recognise attention", recognise_attention),
+        ("eliminate dead", eliminate_dead),
+        ("compute read rows", compute_read_rows),
+        ("eliminate dead", eliminate_dead),
+        ("attend to sources", attend_to_sources),
         ("eliminate dead", eliminate_dead),
         ("fold scales", fold_scales),
         ("choose algorithms", lambda g: choose_algorithms(g, target, options)),

@@ -120,6 +120,32 @@ CASES = {
           %y = transpose(%c) {perm = [0, 2, 1, 3]} : f32[1, 8, 2, 16]
           return %y
         }""",
+    "compute read rows": """
+        graph @g(%x: f32[1, n, 8]) params(%w: f32[8, 32], %v: f32[32, 8], %scale: f32[8]) where n in 1.. {
+          %h = layer_norm(%x, %scale) {axis = -1, epsilon = 1e-05} : f32[1, n, 8]
+          %a = matmul(%h, %w) : f32[1, n, 32]
+          %b = relu(%a) : f32[1, n, 32]
+          %c = matmul(%b, %v) : f32[1, n, 8]
+          %d = add(%x, %c) : f32[1, n, 8]
+          %y = slice(%d) {begin = [0, $(n - 1), 0], size = [1, 1, 8], step = [1, 1, 1]} : f32[1, 1, 8]
+          return %y
+        }""",
+    "attend to sources": """
+        graph @g(%q: f32[1, 1, 2, 16], %x: f32[1, n, 24], %mask: f32[1, 1, 1, n]) params(
+          %wk: f32[24, 32], %bk: f32[32], %wv: f32[32, 24], %bv: f32[32]
+        ) where n in 1.. {
+          %k = matmul(%x, %wk) : f32[1, n, 32]
+          %kb = add(%k, %bk) : f32[1, n, 32]
+          %ks = reshape(%kb) {shape = [1, $n, 2, 16]} : f32[1, n, 2, 16]
+          %v = matmul(%x, %wv) {transpose_b = true} : f32[1, n, 32]
+          %vb = add(%v, %bv) : f32[1, n, 32]
+          %vs = reshape(%vb) {shape = [1, $n, 2, 16]} : f32[1, n, 2, 16]
+          %y = lowered.attention(%q, %ks, %vs, %mask) {
+            causal = false, fill = 0.0, first = [0, 0, 0], groups = 2, guard = false, heads = 2, order = "ssss",
+            scale = 0.25
+          } : f32[1, 1, 2, 16]
+          return %y
+        }""",
     "fold scales": f"""
         graph @g(%x: f32[n, 3, 9, 9]) params(%w: f32[8, 3, 3, 3], %scale: f32[8, 1, 1], %shift: f32[8, 1, 1])
         where n in 1.. {{
