@@ -155,6 +155,10 @@ bench-memory: $(STAMP) ## arenas against their lower bounds, weights, peaks
 audit: $(STAMP) ## estimates against the clock on random layers; ARGS="--count 2000 --target x86-64-v3 --peer", ARGS="compile --seconds 600"
 	$(PY) -m benchmarks.bench_audit $(ARGS)
 
+.PHONY: bench-jax
+bench-jax: $(STAMP) $(JAX_STAMP) ## networks in plain JAX against the same as ONNX models; ARGS="--only 'gru scan' --write"
+	$(PY) -m benchmarks.bench_jax $(ARGS)
+
 .PHONY: bench-cliffs
 bench-cliffs: $(STAMP) $(TORCH_STAMP) ## layers that networks lean on against eager PyTorch; ARGS="--only lstm sort"
 	$(PY) -m benchmarks.bench_cliffs $(ARGS)

@@ -63,6 +63,7 @@ from tilewright.transform.graph.options import DEFAULTS, Options, Products
 from tilewright.transform.graph.pooling import separate_pooling
 from tilewright.transform.graph.projected import attend_to_sources
 from tilewright.transform.graph.ragged import with_ragged
+from tilewright.transform.graph.recurrences import recognise_recurrences
 from tilewright.transform.graph.rows import compute_read_rows
 from tilewright.transform.graph.simplify import (
     eliminate_common,
@@ -214,6 +215,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("eliminate common", eliminate_common),
         ("join slices", join_slices),
         ("eliminate dead", eliminate_dead),
+        ("recognise recurrences", recognise_recurrences),
         ("recognise activations", recognise_activations),
         ("recognise softmax", recognise_softmax),
         ("simplify units", simplify_units),

@@ -56,15 +56,15 @@ def numbers(*shape: int) -> Any:
     return rng.standard_normal(shape).astype(F)
 
 
-def rnn(hidden: int = 24, **attributes: Any) -> onnx.ModelProto:
-    """h = tanh(x w + h u + b), each h collected."""
+def rnn(hidden: int = 24, function: str = "Tanh", **attributes: Any) -> onnx.ModelProto:
+    """h = function(x w + h u + b), each h collected. Only pointwise functions make it a recurrent cell."""
     step = body(
         [
             node("MatMul", ["x", "w"], ["xw"]),
             node("MatMul", ["h", "u"], ["hu"]),
             node("Add", ["xw", "hu"], ["s"]),
             node("Add", ["s", "b"], ["t"]),
-            node("Tanh", ["t"], ["next"]),
+            node(function, ["t"], ["next"]),
             node("Identity", ["next"], ["seen"]),
         ],
         [info("h", ["n", hidden]), info("x", ["n", 8])],
@@ -79,7 +79,13 @@ def rnn(hidden: int = 24, **attributes: Any) -> onnx.ModelProto:
 
 def test_a_recurrence_of_unknown_length() -> None:
     calls = [{"h0": numbers(n, 24), "xs": numbers(length, n, 8)} for length, n in ((1, 3), (7, 1), (12, 3))]
-    compiled = compare(rnn(), *calls, threads=(2, 1))
+    cell = compare(rnn(), *calls, threads=(2, 1))
+    assert "lowered.recurrence(" in cell.show("graph") and "loop(" not in cell.show("graph")
+
+
+def test_a_loop_of_unknown_length_runs_its_kernels_in_each_iteration() -> None:
+    calls = [{"h0": numbers(n, 24), "xs": numbers(length, n, 8)} for length, n in ((1, 3), (7, 1), (12, 3))]
+    compiled = compare(rnn(function="Softmax"), *calls, threads=(2, 1))
     assert compiled.profile(*calls[0].values(), repeat=2).kernels
     kernels, again = (len(compiled.timeline(*c.values(), threads=1).of("kernel")) for c in (calls[0], calls[2]))
     assert again > kernels, "a kernel of a loop is traced in each iteration"
@@ -312,7 +318,7 @@ def test_what_is_not_supported_says_why() -> None:
 
 
 def test_a_program_with_regions_is_kept_and_saved(tmp_path: Any) -> None:
-    m = rnn()
+    m = rnn(function="Softmax")
     x = numbers(2, 24), numbers(5, 2, 8)
     compiled = tw.compile(m)
     compiled.save(tmp_path / "rnn.tw")

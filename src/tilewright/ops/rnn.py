@@ -1,4 +1,4 @@
-"""`recurrence`: the steps of an LSTM, GRU or simple RNN in a loop over time.
+"""`recurrence`: the steps of an LSTM, GRU or simple RNN, or of a cell that somebody wrote, in a loop over time.
 
 The inputs' share of the gates is computed outside by one matrix product. What is left is, for every step, a product of
 the state with the recurrent weights and the cell's arithmetic. Batch entries are independent.
@@ -14,7 +14,8 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.ir.attributes import Attrs
-from tilewright.ir.expr import Buffer, Expr, select
+from tilewright.ir.dtype import dtype
+from tilewright.ir.expr import Buffer, Expr, as_int, select
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import check_kind, present, same_dim, same_dtype, scalar
@@ -22,6 +23,8 @@ from tilewright.ops.loopnest import Nest, buffers
 from tilewright.ops.pointwise import Functions
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.ops.rnn_loops import GATES, Operands, RecurrentLoops, Tile, Weight
+from tilewright.ops.steps import Steps, check_steps
+from tilewright.ops.steps import arrays as step_arrays
 from tilewright.support.errors import ShapeError
 
 Out = tuple[TensorType, ...]
@@ -30,31 +33,67 @@ Out = tuple[TensorType, ...]
 @dataclass(frozen=True, slots=True)
 class RecurrenceAttrs(Attrs):
     """`activations` has operator and attributes of each of the cell's functions; what they take is clipped to +-`clip`.
-    `linear_before_reset` is a GRU's."""
+    `linear_before_reset` is a GRU's.
 
-    cell: Literal["lstm", "gru", "rnn"]
-    activations: Functions
+    The cell "steps" is what `steps` say, of values [B, H]: the state's products (as many as the weights have columns of
+    H), the parts of gates_x, h, c if there is one, the parts of `late_bias`. The last steps give the new h (and c).
+    """
+
+    cell: Literal["lstm", "gru", "rnn", "steps"]
+    activations: Functions = ()
     reverse: bool = False
     clip: float | None = None
     linear_before_reset: bool = False
+    steps: Steps = ()
+
+
+def parts(width: Expr, hidden: Expr) -> int:
+    """How many parts of the state's width something has. Raises ShapeError where that is no whole number."""
+    whole, part = as_int(width), as_int(hidden)
+    if whole is None or not part or whole % part:
+        raise ShapeError("the gates of a cell of steps are no multiples of its state", got=f"{width} of {hidden}")
+    return whole // part
+
+
+def has_cell(attrs: RecurrenceAttrs, types: Sequence[object | None]) -> bool:
+    """Whether there is a second state beside h."""
+    return attrs.cell == "lstm" or (attrs.cell == "steps" and len(types) > 3 and types[3] is not None)
 
 
 def _infer(types: Types, attrs: RecurrenceAttrs) -> Out:
     """Inputs gates_x [T, B, G*H], weights [H, G*H], h0 [B, H], c0 [B, H]?, lengths [B]?, peephole [3*H]?,
-    late_bias [H]? (GRU with linear_before_reset). Attributes `cell`, `reverse`, `clip`, `activations` (operator and
-    attributes of each function), `linear_before_reset`. Gives all states [T, B, H], the last h, and for LSTM c."""
+    late_bias [H]? (GRU with linear_before_reset; a cell of steps has any number of parts of H in gates_x, the weights'
+    columns and late_bias). Attributes `cell`, `reverse`, `clip`, `activations` (operator and attributes of each
+    function), `linear_before_reset`, `steps`. Gives all states [T, B, H], the last h, and c if there is one."""
     gates, weights, h0 = (present(types[k]) for k in range(3))
     check_kind(gates.dtype, ("float",))
     same_dtype([t for k, t in enumerate(types) if t is not None and k != 4])
     time, batch, width = gates.shape
     hidden = weights.shape[0]
-    if not (same_dim(weights.shape[1], width) and same_dim(hidden * GATES[attrs.cell], width)):
+    if attrs.cell == "steps":
+        _check_steps(types, attrs)
+    elif not (same_dim(weights.shape[1], width) and same_dim(hidden * GATES[attrs.cell], width)):
         raise ShapeError("the recurrent weights do not fit the gates", expected=gates, got=weights)
     if not (same_dim(h0.shape[0], batch) and same_dim(h0.shape[1], hidden)):
         raise ShapeError("the initial state does not fit the gates", expected=gates, got=h0)
     state = TensorType(gates.dtype, (batch, hidden))
-    states = (state, state) if attrs.cell == "lstm" else (state,)
+    states = (state, state) if has_cell(attrs, types) else (state,)
     return (TensorType(gates.dtype, (time, batch, hidden)), *states)
+
+
+def _check_steps(types: Types, attrs: RecurrenceAttrs) -> None:
+    hidden = present(types[2]).shape[1]
+    late = types[6] if len(types) > 6 else None
+    given = sum(parts(present(types[k]).shape[-1], hidden) for k in (0, 1)) + 1 + has_cell(attrs, types)
+    given += 0 if late is None else parts(late.shape[0], hidden)
+    if any(t is not None for t in types[4:6]) or len(attrs.steps) < 1 + has_cell(attrs, types):
+        raise ShapeError("a cell of steps has other operands", got=f"{len(attrs.steps)} steps")
+    check_steps(attrs.steps, given)
+
+
+def gates_of(attrs: RecurrenceAttrs, weights: TensorType, hidden: Expr) -> int:
+    """How many gates the state is multiplied for."""
+    return parts(weights.shape[1], hidden) if attrs.cell == "steps" else GATES[attrs.cell]
 
 
 UNPACKED = Tile(rows=1, width=16, tiles=1, steps=1)
@@ -62,16 +101,22 @@ UNPACKED = Tile(rows=1, width=16, tiles=1, steps=1)
 
 
 def recurrent_loops(
-    types: Types, attrs: RecurrenceAttrs, out: Out, tile: Tile, weight: Callable[[Buffer], Weight], hidden: Expr
+    types: Types,
+    attrs: RecurrenceAttrs,
+    out: Out,
+    tile: Tile,
+    weight: Callable[[Buffer], Weight],
+    hidden: Expr,
+    gates: int,
 ) -> PrimFunc:
-    """The loops of a recurrence whose weights lie as `weight` says."""
+    """The loops of a recurrence with so many gates, whose weights lie as `weight` says."""
     given, results = buffers(types, out)
     x, weights, h0, c0, lengths, peephole, late = (*given, *[None] * 4)[:7]
     assert x is not None and weights is not None and h0 is not None
     operands = Operands(x, h0, c0, lengths, peephole, late, results)
-    cell = (attrs.cell, attrs.activations, attrs.clip, attrs.reverse, attrs.linear_before_reset)
+    cell = (attrs.cell, attrs.activations, attrs.steps, attrs.clip, attrs.reverse, attrs.linear_before_reset)
     nest = Nest("recurrence", [*(b for b in given if b is not None), *results])
-    return RecurrentLoops(*cell, operands, weight(weights), hidden, tile, nest).build()
+    return RecurrentLoops(*cell, operands, weight(weights), hidden, gates, tile, nest).build()
 
 
 def _loops(types: Types, attrs: RecurrenceAttrs, out: Out) -> PrimFunc:
@@ -84,7 +129,7 @@ def _loops(types: Types, attrs: RecurrenceAttrs, out: Out) -> PrimFunc:
 
         return at
 
-    return recurrent_loops(types, attrs, out, UNPACKED, weight, hidden)
+    return recurrent_loops(types, attrs, out, UNPACKED, weight, hidden, gates_of(attrs, present(types[1]), hidden))
 
 
 # --- reference ------------------------------------------------------------------------------------------------------
@@ -92,6 +137,7 @@ def _loops(types: Types, attrs: RecurrenceAttrs, out: Out) -> PrimFunc:
 
 def reference(arrays: Sequence[Any], attrs: RecurrenceAttrs) -> tuple[Any, ...]:
     x, weights, h, c, lengths, peephole, late = (*arrays, *[None] * 4)[:7]
+    second = has_cell(attrs, arrays)
     x, weights, h = np.asarray(x), np.asarray(weights), np.asarray(h)
     c = np.zeros_like(h) if c is None else np.asarray(c)
     hidden = weights.shape[0]
@@ -122,13 +168,18 @@ def reference(arrays: Sequence[Any], attrs: RecurrenceAttrs) -> tuple[Any, ...]:
             else:
                 inner = (r * h) @ last
             new_c, new_h = c, (1 - z) * f(1, part(gates, 2) + inner) + z * h
+        elif attrs.cell == "steps":
+            rows = [h @ weights, x[t], h, *([c] if second else []), *([] if late is None else [np.asarray(late)])]
+            given = [part(row, k) for row in rows for k in range(row.shape[-1] // hidden)]
+            made = [np.broadcast_to(v, h.shape) for v in step_arrays(attrs.steps, given, dtype(x.dtype))]
+            new_h, new_c = made[-2:] if second else (made[-1], c)
         else:
             new_c, new_h = c, f(0, x[t] + h @ weights)
         alive = np.ones((h.shape[0], 1), bool) if lengths is None else (t < np.asarray(lengths))[:, None]
         h, c = np.where(alive, new_h, h), np.where(alive, new_c, c)
         y[t] = np.where(alive, new_h, 0)
     h, c = h.astype(x.dtype), c.astype(x.dtype)
-    return (y, h, c) if attrs.cell == "lstm" else (y, h)
+    return (y, h, c) if second else (y, h)
 
 
 register(OpDef("recurrence", "opaque", RecurrenceAttrs, _infer, reference, loops=_loops))

@@ -24,6 +24,7 @@ from tilewright.ops import registry
 from tilewright.ops.dims import scalar
 from tilewright.ops.loopnest import Nest
 from tilewright.ops.pointwise import BODIES, Functions
+from tilewright.ops.steps import Steps, expressions
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
@@ -60,7 +61,7 @@ class Operands:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What a block of rows keeps: h twice, the LSTM's c, and the GRU's scaled state and update gate."""
+    """What a block of rows keeps: h twice, a second state c, and the GRU's scaled state and update gate."""
 
     h: Buffer
     c: Buffer
@@ -74,12 +75,14 @@ class RecurrentLoops:
 
     cell: str
     activations: Functions
+    steps: Steps
     clip: float | None
     reverse: bool
     linear_first: bool
     operands: Operands
     weight: Weight
     hidden: Expr
+    gates: int
     tile: Tile
     nest: Nest = field(repr=False)
 
@@ -91,22 +94,27 @@ class RecurrentLoops:
         with (
             nest.loop("block", ceildiv(batch, rows), parallel=True) as block,
             nest.allocate("h", t, (2, rows, padded)) as h,
-            nest.allocate("c", t, (rows, padded) if self.cell == "lstm" else (1, 1)) as c,
+            nest.allocate("c", t, (rows, padded) if self.has_cell else (1, 1)) as c,
             nest.allocate("scaled", t, (rows, padded) if late_product else (1, 1)) as scaled,
             nest.allocate("update", t, (rows, padded) if late_product else (1, 1)) as update,
         ):
             first = block * rows
             with nest.loop("r", self.tiles(first) * self.tile.rows) as r, nest.loop("j", self.hidden) as j:
                 nest.store(h, (0, r, j), o.h0[self.row(first + r), j])
-                if self.cell == "lstm":
+                if self.has_cell:
                     nest.store(c, (r, j), scalar(0, t) if o.c0 is None else o.c0[self.row(first + r), j])
             with nest.loop("s", time) as s, nest.let("now", s % 2) as now:
                 self.step(first, time - 1 - s if self.reverse else s, now, _State(h, c, scaled, update))
             with nest.loop("r", self.tiles(first) * self.tile.rows) as r, nest.loop("j", self.hidden) as j:
                 nest.store(o.results[1], (self.row(first + r), j), h[time % 2, r, j])
-                if self.cell == "lstm":
+                if self.has_cell:
                     nest.store(o.results[2], (self.row(first + r), j), c[r, j])
         return nest.finish()
+
+    @property
+    def has_cell(self) -> bool:
+        """Whether there is a second state, c."""
+        return self.cell == "lstm" or (self.cell == "steps" and self.operands.c0 is not None)
 
     @property
     def panels(self) -> Expr:
@@ -138,7 +146,8 @@ class RecurrentLoops:
     # --- a step -----------------------------------------------------------------------------------------------------
 
     def step(self, first: Expr, time: Expr, now: Expr, state: _State) -> None:
-        gates = {"lstm": (0, 1, 2, 3), "gru": (0, 1, 2) if self.linear_first else (0, 1), "rnn": (0,)}[self.cell]
+        late_product = self.cell == "gru" and not self.linear_first
+        gates = tuple(range(self.gates - 1 if late_product else self.gates))
 
         def old(r: Expr, k: Expr) -> Expr:
             return state.h[now, r, k]
@@ -146,7 +155,7 @@ class RecurrentLoops:
         self.products(
             first, time, gates, old, lambda sums, panel, start: self.cells(sums, panel, start, first, time, now, state)
         )
-        if self.cell == "gru" and not self.linear_first:
+        if late_product:
             self.products(
                 first,
                 time,
@@ -192,6 +201,8 @@ class RecurrentLoops:
     def start(self, time: Expr, row: Expr, gate: int, panel: Expr, lane: Expr) -> Expr:
         """What a gate's product is added to: the inputs' share, or the late bias where the reset gate scales it all."""
         o = self.operands
+        if self.cell == "steps":
+            return scalar(0, o.x.dtype)
         if self.cell == "gru" and self.linear_first and gate == 2:
             late = o.late
             return scalar(0, o.x.dtype) if late is None else self.inside(lambda j: late[j], panel, lane)
@@ -209,6 +220,13 @@ class RecurrentLoops:
             old = state.h[now, own, j]
             if self.cell == "lstm":
                 new = self.lstm(gates, state.c, (own, j), self.alive(row, time), panel, lane)
+            elif self.cell == "steps":
+                given = [*gates, *self.parts(self.operands.x, (time, row), panel, lane)]
+                new, *cell = self.stepped(given, old, state.c, own, panel, lane)
+                self.keep(new, old, own, row, time, now, j, state)
+                for value in cell:  # stored last, as the new h may read the old one
+                    nest.store(state.c, (own, j), value)
+                return
             elif self.cell == "rnn":
                 new = self.function(0, gates[0])
             elif self.linear_first:
@@ -254,6 +272,24 @@ class RecurrentLoops:
         new = f * c[at] + i * g
         self.nest.store(c, at, new if alive is None else select(alive, new, c[at]))
         return self.function(0, peep(gates[1], 1)) * self.body(2, c[at])
+
+    def stepped(
+        self, given: Sequence[Expr], old: Expr, c: Buffer, own: Expr, panel: Expr, lane: Expr
+    ) -> Sequence[Expr]:
+        """The new states by the steps."""
+        late, states = self.operands.late, [old, c[own, self.element(panel, lane)]][: 1 + self.has_cell]
+        vectors = [] if late is None else self.parts(late, (), panel, lane)
+        made = expressions(self.steps, [*given, *states, *vectors], old.dtype)
+        return made[-len(states) :]
+
+    def parts(self, buffer: Buffer, at: tuple[Expr, ...], panel: Expr, lane: Expr) -> list[Expr]:
+        """The parts of a line as wide as some states, an element of each."""
+        count = (as_int(buffer.shape[-1]) or 0) // (as_int(self.hidden) or 1)
+
+        def part(k: int) -> Expr:
+            return self.inside(lambda j: buffer[(*at, self.hidden * k + j)], panel, lane)
+
+        return list(map(part, range(count)))
 
     def keep(self, new: Expr, old: Expr, own: Expr, row: Expr, time: Expr, now: Expr, j: Expr, state: _State) -> None:
         """Stores an element of the new state, and of what the layer gives; past its length a row keeps the old one."""

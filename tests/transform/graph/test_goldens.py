@@ -76,6 +76,20 @@ CASES = {
           }, carried = 1, scanned = 1} : f32[4, 16], f32[n, 4, 16]
           return %h, %seen
         }""",  # noqa: E501
+    "recognise recurrences": """
+        graph @g(%xs: f32[n, 4, 16], %h0: f32[4, 8]) params(%w: f32[16, 8], %u: f32[8, 8], %b: f32[8]) where n in 1.. {
+          %two = constant() {value = array f32[] (2.0)} : f32[]
+          %h, %seen = loop(none, none, %h0, %xs, %two, %w, %u, %b) {body = graph @step(%i: i64[], %h: f32[4, 8], %x: f32[4, 16], %two: f32[]) params(%w: f32[16, 8], %u: f32[8, 8], %b: f32[8]) {
+            %p = matmul(%h, %u) : f32[4, 8]
+            %q = mul(%p, %two) : f32[4, 8]
+            %a = matmul(%x, %w) : f32[4, 8]
+            %c = add(%a, %b) : f32[4, 8]
+            %r = add(%q, %c) : f32[4, 8]
+            %z = tanh(%r) : f32[4, 8]
+            return %z, %z
+          }, carried = 1, scanned = 1} : f32[4, 8], f32[n, 4, 8]
+          return %h, %seen
+        }""",  # noqa: E501
     "eliminate dead": """
         graph @g(%x: f32[4]) params(%w: f32[4]) {
           %a = tanh(%x) : f32[4]

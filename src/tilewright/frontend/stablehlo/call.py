@@ -31,6 +31,9 @@ class ComputedSizeError(UnsupportedError):
     """A size is computed from values that the importer does not know."""
 
 
+Attempt = Callable[[Callable[[], list[Item] | None]], list[Item] | None]
+"""What a rule gives; None where it gives that or meets what is not supported, as if nobody had tried."""
+
 MakeBody = Callable[[str, Sequence[Item], Callable[[list[Item]], list[Item]]], tuple[Graph, list[Value]]]
 """Makes the graph of a loop's body: from its name, items like its inputs, and what to do with them; gives the graph,
 whose inputs are followed by what it captures, and the captured values."""
@@ -46,6 +49,7 @@ class Call(Emitter):
     expand: Callable[[Operation, Sequence[Item]], list[Item]]
     """Takes an operation of CHLO apart as StableHLO's own pass does."""
     body: MakeBody
+    attempt: Attempt
     dimensions: Sizes
     constants: dict[Value, Any]
     """The arrays of the constants of the graph."""
@@ -127,7 +131,10 @@ class Call(Emitter):
 
     def broadcast(self, x: Value, shape: Sequence[Any]) -> Value:
         target = dims(shape)
-        return x if target == x.shape else self.emit("broadcast", x, shape=target)
+        if target == x.shape:
+            return x
+        repeats = TensorType(x.dtype, target).size != x.type.size
+        return self.emit("broadcast", x, shape=target) if repeats else Emitter.reshape(self, x, target)
 
     def array(self, k: int) -> Any:
         """All elements of an operand, where they are known numbers; else None."""

@@ -218,8 +218,37 @@ class _Importer:
 
         hint = op.name.rpartition(".")[2]
         return Call(
-            self.builder, self.weights, hint, op, items, walk, expand, self.body, self.sizes, self.constants, lifted
+            self.builder,
+            self.weights,
+            hint,
+            op,
+            items,
+            walk,
+            expand,
+            self.body,
+            self.attempt,
+            self.sizes,
+            self.constants,
+            lifted,
         )
+
+    def attempt(self, rule: Callable[[], list[Item] | None]) -> list[Item] | None:
+        """What a rule gives; None where it gives that or meets what is not supported, as if nobody had tried."""
+        builder, noted = self.builder, len(self.problems)
+        taken, nodes = set(builder.taken), len(builder.nodes)
+        found: list[Item] | None = None
+        try:
+            found = rule()
+        except UnsupportedError:
+            pass
+        except _Noted:
+            if not all(isinstance(p, UnsupportedError) for p in self.problems.found[noted:]):
+                raise
+        if found is None:
+            del self.problems.found[noted:]
+            del builder.nodes[nodes:]
+            builder.taken &= taken
+        return found
 
     def body(
         self, name: str, like: Sequence[Item], run: Callable[[list[Item]], list[Item]]

@@ -71,7 +71,7 @@ class Layer:
 def recurrence(b: Backward) -> Result:
     attrs = b.of(RecurrenceAttrs)
     names = tuple(name for name, _ in attrs.activations)
-    plain = names == STANDARD[attrs.cell] and attrs.clip is None
+    plain = names == STANDARD.get(attrs.cell) and attrs.clip is None
     if not plain or b.has(4) or b.has(5) or (attrs.cell == "gru" and not attrs.linear_before_reset):
         what = "a recurrent layer with lengths, peepholes, bounds or unusual functions has no gradient yet"
         raise UnsupportedError(what, where=b.y.name, got=attrs.cell)

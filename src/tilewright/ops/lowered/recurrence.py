@@ -20,7 +20,7 @@ from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import present, scalar
 from tilewright.ops.registry import OpDef, Types, register
-from tilewright.ops.rnn import RecurrenceAttrs, recurrent_loops, reference
+from tilewright.ops.rnn import RecurrenceAttrs, has_cell, recurrent_loops, reference
 from tilewright.ops.rnn_loops import Tile, Weight
 from tilewright.te import Tensor
 
@@ -66,11 +66,11 @@ def _pack_numpy(arrays: Sequence[Any], attrs: PackGatesAttrs) -> tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class PackedRecurrenceAttrs(RecurrenceAttrs):
-    """Those of `recurrence`, and a tile: `rows` rows, `tiles` tiles for each panel, `steps` of k in a body."""
+    """Those of `recurrence`, and a tile: `rows` rows, `tiles` tiles for each panel, `unrolled` steps of k in a body."""
 
     rows: int = 1
     tiles: int = 1
-    steps: int = 1
+    unrolled: int = 1
 
 
 def _infer(types: Types, attrs: PackedRecurrenceAttrs) -> Out:
@@ -78,18 +78,18 @@ def _infer(types: Types, attrs: PackedRecurrenceAttrs) -> Out:
     gates, h0 = present(types[0]), present(types[2])
     time, batch, _ = gates.shape
     state = TensorType(gates.dtype, (batch, h0.shape[1]))
-    states = (state, state) if attrs.cell == "lstm" else (state,)
+    states = (state, state) if has_cell(attrs, types) else (state,)
     return (TensorType(gates.dtype, (time, batch, h0.shape[1])), *states)
 
 
 def _loops(types: Types, attrs: PackedRecurrenceAttrs, out: Out) -> PrimFunc:
-    _, hidden, _, width = present(types[1]).shape
-    tile = Tile(attrs.rows, as_int(width) or 1, attrs.tiles, attrs.steps)
+    _, hidden, gates, width = present(types[1]).shape
+    tile = Tile(attrs.rows, as_int(width) or 1, attrs.tiles, attrs.unrolled)
 
     def weight(packed: Buffer) -> Weight:
         return lambda panel, k, gate, lane: packed[panel, k, gate, lane]
 
-    return recurrent_loops(types, attrs, out, tile, weight, hidden)
+    return recurrent_loops(types, attrs, out, tile, weight, hidden, as_int(gates) or 1)
 
 
 def _reference(arrays: Sequence[Any], attrs: PackedRecurrenceAttrs) -> tuple[Any, ...]:

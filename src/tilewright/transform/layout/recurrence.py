@@ -6,8 +6,8 @@ from dataclasses import fields
 
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Node
-from tilewright.ops.rnn import RecurrenceAttrs
-from tilewright.ops.rnn_loops import GATES, Tile
+from tilewright.ops.rnn import RecurrenceAttrs, gates_of
+from tilewright.ops.rnn_loops import Tile
 from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner
 
@@ -28,7 +28,7 @@ def recurrence(a: Assigner, node: Node) -> bool:
     hidden = as_int(weights.shape[0])
     if not hidden or node.outputs[0].dtype.bits < 32:
         return False
-    gates = GATES[attrs.cell]
+    gates = gates_of(attrs, weights.type, weights.shape[0])
     tile = recurrent_tile(node.outputs[0].shape[1], hidden, gates, node.outputs[0].dtype.itemsize, a.target)
     (packed,) = a.emit(
         "lowered.pack_gates", (a.as_plain(weights),), {"gates": gates, "width": tile.width}, f"{weights.name}_packed"
@@ -37,7 +37,7 @@ def recurrence(a: Assigner, node: Node) -> bool:
         a.fixed.add(packed)
     plain = [None if v is None else a.as_plain(v) for v in node.inputs]
     own = {f.name: getattr(attrs, f.name) for f in fields(attrs)}
-    own |= {"rows": tile.rows, "tiles": tile.tiles, "steps": tile.steps}
+    own |= {"rows": tile.rows, "tiles": tile.tiles, "unrolled": tile.steps}
     results = a.emit("lowered.recurrence", (plain[0], packed, *plain[2:]), own, node.outputs[0].name)
     a.plain.update(zip(node.outputs, results, strict=True))
     return True

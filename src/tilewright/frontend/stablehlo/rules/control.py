@@ -9,6 +9,7 @@ from functools import partial
 from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.module import Block
 from tilewright.frontend.stablehlo.registry import rule
+from tilewright.frontend.stablehlo.rules.scan import scanned
 from tilewright.frontend.stablehlo.rules.shape import as_item
 from tilewright.frontend.stablehlo.scope import Item
 from tilewright.ir.dtype import i64
@@ -23,8 +24,9 @@ MAX_NODES = 3000
 
 @rule("while")
 def loop(call: Call) -> list[Item]:
-    """A short loop whose condition is known in each iteration is written out; any other is a loop of the graph."""
-    found = _written_out(call)
+    """A loop over sequences stays one if it is a recurrent cell, or long; a short loop whose condition is known in each
+    iteration is written out; any other is a loop of the graph."""
+    found = call.attempt(lambda: scanned(call, MAX_ITERATIONS)) or _written_out(call)
     if found is not None:
         return found
     condition, body = call.op.regions

@@ -1,0 +1,210 @@
+"""Loops over sequences, as `jax.lax.scan` writes them, with the counter gone: each iteration takes an element of some
+sequences and adds one to others.
+
+    while i < n: x = xs[i]; ...; ys[i] = y; i += 1        ->        ys = loop(xs) {body: x -> y}
+
+The body is walked once with the counter as a symbol; where it is left in no size and no place but those of elements,
+the loop is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tilewright.frontend.stablehlo.call import Call
+from tilewright.frontend.stablehlo.module import Block, Operation
+from tilewright.frontend.stablehlo.rules.shape import as_item, reversed_along
+from tilewright.frontend.stablehlo.scope import Item, known_item
+from tilewright.ir.dtype import i64
+from tilewright.ir.expr import Expr, Var, is_const
+from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
+from tilewright.ir.rewrite import variables
+from tilewright.ops.dims import dim, dims
+from tilewright.ops.registry import emit
+from tilewright.ops.shape import ConcatAttrs, SliceAttrs
+from tilewright.transform.graph.recurrences import recurrent_cell
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """A loop's counter is this one of its values, and goes from zero to below `count`."""
+
+    place: int
+    count: int
+
+
+def scanned(call: Call, written: int) -> list[Item] | None:
+    """The results of a `while` that is a loop over sequences; None if it is none, or if it has no more iterations than
+    are `written` out and is no recurrent cell."""
+    start = [as_item(v) for v in call.values()]
+    counted = _counted(call)
+    if counted is None:
+        return None
+    body = call.op.regions[1]
+    moving = [k for k, v in enumerate(body.returned) if v != body.arguments[k] and k != counted.place]
+    count = counted.count
+    index = Var("iteration", lo=0, hi=count - 1)
+    symbol = known_item(_object(index), call.item(counted.place).dtype, ())
+    steps: list[bool] = []
+
+    def iteration(carried: list[Item]) -> list[Item]:
+        given = dict(zip(moving, carried[1:], strict=True)) | {counted.place: symbol}
+        results = call.walk(body, [given.get(k, item) for k, item in enumerate(start)], False)
+        after = results[counted.place].known
+        steps.append(after is not None and after.size == 1 and after.reshape(-1)[0] == dim(index + 1))
+        return [results[k] for k in moving]
+
+    number = Item(TensorType(i64, ()))
+    graph, captured = call.body("body", [number, *(start[k] for k in moving)], iteration)
+    loop = _Loop(graph, index, count) if all(steps) else None
+    if loop is None or not loop.read(len(moving)):
+        return None
+    found = loop.emit(call, [call.value(start[k]) for k in moving], captured, written)
+    if found is None:
+        return None
+    given = dict(zip(moving, found, strict=True)) | {counted.place: known_item(np.asarray(count), symbol.dtype, ())}
+    return [given.get(k, item) for k, item in enumerate(start)]
+
+
+def _counted(call: Call) -> _Counted | None:
+    """What the condition says: that a counter, which begins at zero, is less than a number."""
+    condition = call.op.regions[0]
+    compared = next((op for op in condition.body if op.results == condition.returned), None)
+    if compared is None or compared.name != "stablehlo.compare" or len(condition.returned) != 1:
+        return None
+    if compared.attributes.get("comparison_direction") != "LT" or compared.operands[0] not in condition.arguments:
+        return None
+    place = condition.arguments.index(compared.operands[0])
+    others = tuple(op for op in condition.body if op is not compared)
+    limit = Block(
+        condition.arguments, condition.types, (*others, Operation("stablehlo.return", compared.operands[1:], (), ()))
+    )
+    (most,) = call.walk(limit, list(call.items), False)
+    if call.item(place).number != 0 or call.item(place).shape or most.number is None or most.number < 1:
+        return None
+    return _Counted(place, int(most.number))
+
+
+def _object(e: Expr) -> np.ndarray:
+    array = np.empty((), object)
+    array[()] = e
+    return array
+
+
+@dataclass(slots=True)
+class _Loop:
+    """The body of a loop with its counter as the symbol `index`, and what is read from it.
+
+    elements    by value of the body: the sequence, and whether it is walked from its end
+    collected   by place among the outputs: what is added, and whether from the end
+    """
+
+    graph: Graph
+    index: Var
+    count: int
+    elements: dict[Value, tuple[Value, bool]]
+    collected: dict[int, tuple[Value, bool]]
+
+    def __init__(self, graph: Graph, index: Var, count: int) -> None:
+        self.graph, self.index, self.count = graph, index, count
+        self.elements, self.collected = {}, {}
+
+    def read(self, moving: int) -> bool:
+        """Find elements and what is collected; whether the counter is nowhere else."""
+        graph, made = self.graph, {v: n for n in self.graph.nodes for v in n.outputs}
+        carried = graph.inputs[1 : 1 + moving]
+        around = {*graph.inputs[1 + moving :], *graph.params}
+        gone: set[Node] = set()
+        for place, (before, after) in enumerate(zip(carried, graph.outputs, strict=True)):
+            added = self.added(before, made.get(after), made)
+            if added is not None:
+                nodes, *self.collected[place] = added  # type: ignore[assignment]
+                gone |= nodes
+        for node in graph.nodes:
+            backward = self.direction(node.of(SliceAttrs).begin[0]) if node.op == "slice" and node.inputs[0] else None
+            if backward is not None and node.inputs[0] in around and self.is_element(node):
+                assert node.inputs[0] is not None
+                self.elements[node.output] = node.inputs[0], backward
+                gone.add(node)
+        kept = [n for n in graph.nodes if n not in gone]
+        states = {v for k, v in enumerate(carried) if k in self.collected}
+        sizes = {s for n in kept for v in n.outputs for d in v.shape for s in variables(d)}
+        sizes |= {s for n in kept for s in n.symbols}
+        self.graph = replace(graph, nodes=tuple(kept))
+        return self.index not in sizes and not any(v in states for n in kept for v in n.inputs)
+
+    def direction(self, begin: int | Expr) -> bool | None:
+        """Whether a place counts from the end; None if it does not count."""
+        start = dim(begin)
+        return False if start == self.index else True if start == dim(self.count - 1 - self.index) else None
+
+    def is_element(self, node: Node) -> bool:
+        """Whether a slice is one element of the first dimension of as many as there are iterations."""
+        (x,) = (v for v in node.inputs if v is not None)
+        attrs = node.of(SliceAttrs)
+        rest = dims(attrs.size[1:]) == x.shape[1:] and all(is_const(dim(b), 0) for b in attrs.begin[1:])
+        return rest and is_const(dim(attrs.size[0]), 1) and is_const(x.shape[0], self.count)
+
+    def added(self, before: Value, node: Node | None, made: dict[Value, Node]) -> tuple[set[Node], Value, bool] | None:
+        """What takes the place of one element of a carried value, and the nodes that put it there."""
+        if node is None or node.op != "concat" or node.of(ConcatAttrs).axis or not before.shape:
+            return None
+        parts = [v for v in node.inputs if v is not None]
+        kept = [k for k, v in enumerate(parts) if v in made and made[v].op == "slice" and before in made[v].inputs]
+        fresh = [v for k, v in enumerate(parts) if k not in kept]
+        if len(fresh) != 1 or len(parts) != 3 or kept != [0, 2] or not is_const(before.shape[0], self.count):
+            return None
+        head, tail = (made[parts[k]] for k in kept)
+        backward = self.direction(head.of(SliceAttrs).size[0])
+        start = dim(head.of(SliceAttrs).size[0])
+        fits = is_const(fresh[0].shape[0], 1) and dim(tail.of(SliceAttrs).begin[0]) == dim(start + 1)
+        if backward is None or not fits or not is_const(dim(head.of(SliceAttrs).begin[0]), 0):
+            return None
+        return {node, head, tail}, fresh[0], backward
+
+    def emit(self, call: Call, start: Sequence[Value], captured: Sequence[Value], written: int) -> list[Item] | None:
+        """The loop in the graph, if it is to stay one: the items of all that moves."""
+        graph, moving = self.graph, len(start)
+        states = [k for k in range(moving) if k not in self.collected]
+        inner = GraphBuilder(graph.name, taken={v.name for n in graph.nodes for v in n.outputs})
+        fresh, sequences, nodes = [], [], []
+        for value, (source, backward) in self.elements.items():
+            element = inner.input("element", TensorType(value.dtype, source.shape[1:]))
+            fresh.append(element)
+            sequences.append(reversed_along(call, source, [0]) if backward else source)
+            nodes.append(_reshaped(inner, element, value))
+        nodes += graph.nodes
+        outputs = [graph.outputs[k] for k in states]
+        for added, _ in self.collected.values():
+            (row,) = emit(inner, "reshape", added, shape=added.shape[1:])
+            outputs.append(row)
+            nodes.append(inner.nodes[-1])
+        carried = [graph.inputs[1 + k] for k in states]
+        used = {v for n in nodes for v in n.inputs if v is not None} | set(outputs)
+        inputs = [v for v in graph.inputs[1 + moving :] if v in used]
+        body = Graph(
+            graph.name,
+            (graph.inputs[0], *carried, *fresh, *inputs),
+            tuple(v for v in graph.params if v in used),
+            tuple(nodes),
+            tuple(outputs),
+        )
+        around = [v for v in captured if v in used]
+        attrs = {"body": body, "carried": len(states), "scanned": len(fresh), "trip": self.count}
+        results = call.emit_all("loop", None, None, *(start[k] for k in states), *sequences, *around, **attrs)
+        if not fresh or (self.count <= written and recurrent_cell(call.builder.nodes[-1]) is None):
+            return None
+        found = dict(zip([*states, *self.collected], map(as_item, results), strict=True))
+        for place, (_, backward) in self.collected.items():
+            if backward:
+                found[place] = as_item(reversed_along(call, call.value(found[place]), [0]))
+        return [found[k] for k in range(moving)]
+
+
+def _reshaped(builder: GraphBuilder, x: Value, like: Value) -> Node:
+    """The node that gives `like` from the same elements."""
+    emit(builder, "reshape", x, shape=like.shape)
+    return replace(builder.nodes.pop(), outputs=(like,))
