@@ -59,6 +59,7 @@ from tilewright.transform.graph.conversions import absorbs
 from tilewright.transform.graph.extra import extended
 from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.memory import is_alias, overwritable, places
+from tilewright.transform.graph.norms import keep_reduced, recognise_norms
 from tilewright.transform.graph.options import DEFAULTS, Options, Products
 from tilewright.transform.graph.pooling import separate_pooling
 from tilewright.transform.graph.projected import attend_to_sources
@@ -215,11 +216,14 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("eliminate common", eliminate_common),
         ("join slices", join_slices),
         ("eliminate dead", eliminate_dead),
+        ("keep reduced dimensions", keep_reduced),
         ("recognise recurrences", recognise_recurrences),
         ("recognise activations", recognise_activations),
         ("recognise softmax", recognise_softmax),
+        ("recognise norms", recognise_norms),
         ("simplify units", simplify_units),
         ("separate pooling", separate_pooling),
+        ("eliminate dead", eliminate_dead),  # what is dead would be a reader of what is looked for next
         ("recognise attention", recognise_attention),
         ("eliminate dead", eliminate_dead),
         ("compute read rows", compute_read_rows),

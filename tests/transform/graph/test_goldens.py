@@ -90,6 +90,32 @@ CASES = {
           }, carried = 1, scanned = 1} : f32[4, 8], f32[n, 4, 8]
           return %h, %seen
         }""",  # noqa: E501
+    "keep reduced dimensions": """
+        graph @g(%x: f32[3, 4], %y: f32[3, 4, 5]) {
+          %s = reduce_sum(%x) {axes = [1], keepdims = false} : f32[3]
+          %k = reshape(%s) {shape = [$3, $1]} : f32[3, 1]
+          %d = sub(%x, %k) : f32[3, 4]
+          %m = reduce_max(%y) {axes = [1], keepdims = false} : f32[3, 5]
+          %a = reshape(%m) {shape = [$3, $1, $5]} : f32[3, 1, 5]
+          %b = reshape(%m) {shape = [$15]} : f32[15]
+          return %d, %a, %b
+        }""",
+    "recognise norms": """
+        graph @g(%x: f32[n, 4, 8]) params(%scale: f32[8], %shift: f32[1, 8]) where n in 1.. {
+          %eighth = constant() {value = array f32[] (0.125)} : f32[]
+          %epsilon = constant() {value = array f32[] (0.00001)} : f32[]
+          %s = reduce_sum(%x) {axes = [2], keepdims = true} : f32[n, 4, 1]
+          %m = mul(%s, %eighth) : f32[n, 4, 1]
+          %d = sub(%x, %m) : f32[n, 4, 8]
+          %q = mul(%d, %d) : f32[n, 4, 8]
+          %v = reduce_mean(%q) {axes = [2], keepdims = true} : f32[n, 4, 1]
+          %e = add(%v, %epsilon) : f32[n, 4, 1]
+          %r = rsqrt(%e) : f32[n, 4, 1]
+          %u = mul(%d, %r) : f32[n, 4, 8]
+          %w = mul(%u, %scale) : f32[n, 4, 8]
+          %y = add(%shift, %w) : f32[n, 4, 8]
+          return %y
+        }""",
     "eliminate dead": """
         graph @g(%x: f32[4]) params(%w: f32[4]) {
           %a = tanh(%x) : f32[4]

@@ -178,8 +178,8 @@ class Call(Emitter):
         return self.reshape(near, (*[1] * missing, *near.shape)) if missing else near
 
     def near_as(self, x: Value, shape: Sequence[Any]) -> Value:
-        """The elements of a value in a shape of which leading dimensions of one element are left out, as broadcasting
-        adds them again."""
+        """The elements of a value in a shape of which a vector leaves leading dimensions of one element out, as
+        broadcasting adds them again. What has rows keeps them: softmax and attention are looked for by whole ranks."""
         target = dims(shape)
         if x.type.rank == 1 and target[-1:] == x.shape and all(is_const(d, 1) for d in target[:-1]):
             return x
@@ -187,7 +187,8 @@ class Call(Emitter):
         while lead < len(target) and is_const(target[lead], 1):
             lead += 1
         # A vector of channels keeps them, as layouts look for it by its rank.
-        return self.reshape(x, target if any(is_const(d, 1) for d in target[lead:]) else target[lead:])
+        is_vector = len(target) - lead < 2 and not any(is_const(d, 1) for d in target[lead:])
+        return self.reshape(x, target[lead:] if is_vector else target)
 
     def made_by(self, x: Value, op: str) -> Node | None:
         """The node among the last ones that made a value, if it is of this operator."""

@@ -114,8 +114,10 @@ class _ScaleFolder:
     def fold(self, node: Node, original: Node) -> Value | None:
         if node.op == "conv":
             return self.scale_weights(node, original)
-        if node.op not in ("mul", "add") or original.output in self.outputs:
+        if node.op not in ("mul", "add", "sub") or original.output in self.outputs:
             return None
+        if node.op == "sub":
+            return self.add_negated(node, original)
         split = self.operands(node)
         if split is None:
             return None
@@ -130,6 +132,17 @@ class _ScaleFolder:
         if producer.op == "add":
             return self.scale_sum(node, producer, factor)
         return None
+
+    def add_negated(self, node: Node, original: Node) -> Value | None:
+        """(conv - m) * a to (conv + -m) * a, as a normalisation that somebody wrote begins."""
+        data, taken = node.inputs
+        assert data is not None and taken is not None
+        producer = self.made.get(data)
+        if producer is None or producer.op != "conv" or self.operands(node) != (data, taken):
+            return None
+        if [user.op for user in self.users.get(original.output, [])] != ["mul"]:
+            return None
+        return self.emit("add", data, self.emit("neg", taken, like=taken.name), like=node.output.name)
 
     def scale_weights(self, node: Node, original: Node) -> Value | None:
         """`conv(x / 255, w)` to `conv(x, w / 255)`: one factor for all of the data is the weights' as well."""

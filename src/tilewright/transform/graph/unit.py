@@ -1,14 +1,17 @@
-"""Softmax over one element, and products of depth one, as arithmetic: attention with one key needs no more.
+"""Softmax over one element, and products of depth one, as arithmetic: attention with one key needs no more. Batches of
+one stay dimensions of a product.
 
     y = softmax(x), x: [.., 1]            ->   y = x - x + 1          NaN where x is NaN or infinite, else 1
     y = matmul(a, b), a: [.., m, 1]       ->   y = a * b
     s = matmul(q, k), k: [.., d, 1]       ->   s = reduce_sum(q * k^T)        if a softmax over one element reads it
+    y = matmul(a', b') with 1s in front   ->   y = matmul(a, b)               a', b' are a, b without these 1s
 
 Panels of products would be filled with one key and 31 zeros.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -27,9 +30,9 @@ FULL_BITS = 32
 def simplify_units(graph: Graph) -> Graph:
     """The graph without softmax over one element and products of depth one, where there are any."""
     builder = GraphBuilder(graph.name, taken=names_of(graph))
-    scores = _unit_scores(graph)
+    scores, made = _unit_scores(graph), {v: n for n in graph.nodes for v in n.outputs}
     for node in graph.nodes:
-        written = _written(node, node in scores, builder)
+        written = _written(node, node in scores, builder) or _with_leading(node, made, builder)
         if written is None:
             builder.nodes.append(node)
         else:  # the last node made takes the old one's place
@@ -58,6 +61,30 @@ def _written(node: Node, is_score: bool, builder: GraphBuilder) -> Value | None:
     keys = b if attrs.transpose_b else _turned(builder, b)
     product = ops.emit1(builder, "mul", a, keys)
     return ops.emit1(builder, "reduce_sum", product, axes=(product.type.rank - 1,), keepdims=True)
+
+
+def _with_leading(node: Node, made: Mapping[Value, Node], builder: GraphBuilder) -> Value | None:
+    """A product of operands that lost leading ones by reshapes, where another one puts these back: `jnp.matmul` leaves
+    such dimensions out, and attention is looked for with its batch."""
+    product = made.get(node.inputs[0]) if node.op == "reshape" and node.inputs[0] is not None else None
+    if product is None or product.op != "matmul" or len(product.inputs) != 2:
+        return None
+    added = node.output.type.rank - product.output.type.rank
+    if added <= 0 or not _leads(node.output, product.output, added):
+        return None
+    operands = []
+    for operand in product.inputs:
+        reshaped = made.get(operand) if operand is not None else None
+        source = reshaped.inputs[0] if reshaped is not None and reshaped.op == "reshape" else None
+        if source is None or operand is None or not _leads(source, operand, added):
+            return None
+        operands.append(source)
+    return ops.emit1(builder, "matmul", *operands, attrs=product.attrs)
+
+
+def _leads(whole: Value, part: Value, added: int) -> bool:
+    """Whether a shape is another one behind so many ones."""
+    return whole.shape[added:] == part.shape and all(is_const(d, 1) for d in whole.shape[:added])
 
 
 def _turned(builder: GraphBuilder, x: Value) -> Value:
