@@ -15,6 +15,7 @@ from tilewright.frontend.stablehlo import import_stablehlo
 from tilewright.ir.graph import Graph
 from tilewright.ir.key import key
 from tilewright.targets.target import Target
+from tilewright.train.gradient import gradient
 
 jax = pytest.importorskip("jax", reason="JAX is an extra: `make jax` runs this")
 jnp, lax = jax.numpy, jax.lax
@@ -144,3 +145,21 @@ def test_a_scan_that_uses_its_counter_agrees() -> None:
         return lax.scan(step, (0, jnp.zeros((2, 8))), x)
 
     agree(counted, weights(w=(8, 8)), RNG.normal(size=(5, 2, 8)).astype(np.float32))
+
+
+def test_a_cell_in_a_scan_has_a_gradient() -> None:
+    def loss(w: Any, u: Any, x: Any) -> Any:
+        def step(h: Any, x: Any) -> Any:
+            h = jnp.tanh(x @ w + h @ u)
+            return h, h
+
+        return jnp.square(lax.scan(step, jnp.zeros((3, 8)), x)[1]).sum()
+
+    given = (*weights(w=(5, 8), u=(8, 8)).values(), RNG.normal(size=(6, 3, 5)).astype(np.float32))
+    graph = import_stablehlo(jax.jit(loss), given).graph
+    assert [n.op for n in graph.nodes].count("loop") == 1
+    whole = gradient(graph, graph.outputs[0].name, ["w", "u"])
+    named = dict(zip(("w", "u", "x"), given, strict=True))
+    _, *found = tw.compile(whole)(*(named[v.name] for v in whole.inputs))
+    for got, want in zip(found, jax.grad(loss, argnums=(0, 1))(*given), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
