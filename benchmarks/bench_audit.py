@@ -1,12 +1,13 @@
 """Estimates against the clock: random layers of every operator and plan, measured time by estimated time.
 
     python -m benchmarks.bench_audit [compile] [time] [report] [--count 500] [--seed 0] [--target x86-64-v3]
-                                     [--seconds 120] [--peer] [--kinds grouped max_pool]
+                                     [--seconds 120] [--peer] [--inductor --every 24] [--kinds grouped max_pool]
 
 Each layer is compiled as users compile it ("auto") and with exact algorithms only; then it is timed, in turns with
-exact algorithms and, with `--peer`, with eager PyTorch on the same tensors. A kernel's ratio is its time by what its
-plan estimates: estimates decide among algorithms, so a plan outside 0.5 to 2 is a defect to be mended, or an exception
-that has a name (`audit/report.py`). Kernels shorter than `SHORTEST` are left out: a call alone takes so long.
+exact algorithms and, with `--peer`, with eager PyTorch on the same tensors; `--inductor` adds that, which compiles for
+seconds a layer. A kernel's ratio is its time by what its plan estimates: estimates decide among algorithms, so a plan
+outside 0.5 to 2 is a defect to be mended, or an exception that has a name (`audit/report.py`). Kernels shorter than
+`SHORTEST` are left out: a call alone takes so long.
 
 All phases are done if none is named. What was compiled and timed is kept, until the compiler changes, in a folder under
 that for temporary files, and gone on with: each phase stops after `--seconds`. The report goes to
@@ -41,21 +42,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _options(arguments)
     target = Target.on_host(options.target)
     name = f"{options.target}-{options.seed}-{code_version()[:12]}-{target.fingerprint[:8]}"
+    name += "-inductor" if options.inductor else ""
     records = Records(Path(options.folder) / name)
     records.folder.mkdir(parents=True, exist_ok=True)
     phases = options.phases or PHASES
-    wanted = [(k, x) for k, x in enumerate(layers(options.count, options.seed)) if _wanted(x, options.kinds)]
+    chosen = list(enumerate(layers(options.count, options.seed)))[:: options.every]
+    wanted = [(k, x) for k, x in chosen if _wanted(x, options.kinds)]
     if "compile" in phases:
         done = records.compiled()
         todo = [(k, layer) for k, layer in wanted if k not in done]
-        _each("compile", todo, lambda k, layer: compile_layer(k, layer, target, records), options.seconds)
+        _each("compile", todo, lambda k, x: _compile(k, x, target, records, options.inductor), options.seconds)
     compiled = records.compiled()
     if "time" in phases:
         done_at = records.timed()
         todo = [(k, x) for k, x in wanted if k in compiled and not compiled[k].error and k not in done_at]
         keep_freed_memory()
-        with _peer_alike() if options.peer else nullcontext():
-            _each("time", todo, lambda k, x: time_layer(compiled[k], x, records, peer=options.peer), options.seconds)
+        with _peer_alike() if options.peer or options.inductor else nullcontext():
+            asked = {"peer": options.peer, "inductor": options.inductor}
+            _each("time", todo, lambda k, x: time_layer(compiled[k], x, records, **asked), options.seconds)
     if "report" in phases:
         numbers = {k for k, _ in wanted}
         report.write(_of(numbers, compiled), _of(numbers, records.timed()), options.target, options.outliers)
@@ -69,6 +73,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="*", help="of these kinds of layers alone, such as grouped max_pool")
     parser.add_argument("--target", default="host")
     parser.add_argument("--peer", action="store_true", help="time eager PyTorch too, and compare results")
+    parser.add_argument("--inductor", action="store_true", help="time PyTorch's Inductor too, in a folder of its own")
+    parser.add_argument("--every", type=int, default=1, help="take every so many-th layer")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop each phase after so long")
     parser.add_argument("--folder", default=Path(tempfile.gettempdir()) / "tilewright-audit")
     parser.add_argument("--outliers", type=int, default=30, help="how many to show")
@@ -76,6 +82,14 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     if unknown := set(options.phases) - set(PHASES):
         parser.error(f"no phase is called {', '.join(sorted(unknown))}; there are {', '.join(PHASES)}")
     return options
+
+
+def _compile(number: int, layer: Layer, target: Target, records: Records, inductor: bool) -> None:
+    if inductor:
+        from benchmarks.audit.inductor import warm
+
+        warm(layer)
+    compile_layer(number, layer, target, records)
 
 
 def _wanted(layer: Layer, kinds: Sequence[str] | None) -> bool:

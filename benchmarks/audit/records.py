@@ -39,8 +39,8 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Seconds of a layer's call, with exact algorithms and in eager PyTorch (None where not asked for), and of its
-    kernels; the largest difference from eager's result, relative to the largest element."""
+    """Seconds of a layer's call, with exact algorithms, in eager PyTorch, by Inductor (None if not asked for), and of
+    its kernels; the largest difference from eager's result, relative to the largest element."""
 
     number: int
     auto: float
@@ -48,6 +48,7 @@ class Timed:
     eager: float | None
     kernels: tuple[float, ...]
     difference: float | None
+    inductor: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

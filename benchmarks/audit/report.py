@@ -137,22 +137,29 @@ def _choices(console: Console, compiled: Mapping[int, Compiled], timed: Mapping[
 
 
 def _peers(console: Console, compiled: Mapping[int, Compiled], timed: Mapping[int, Timed], most: int) -> None:
-    """Eager's time by ours, and whose results differ."""
-    both = sorted(((t.eager / t.auto, t) for t in timed.values() if t.eager), key=lambda pair: pair[0])
-    if not both:
-        return
-    ratios = np.array([r for r, _ in both])
-    counts = ", ".join(f"{np.count_nonzero(ratios < level)} below {level}" for level in LEVELS)
-    console.print(f"eager's time by ours in {len(both)} layers: geomean {np.exp(np.log(ratios).mean()):.2f}, {counts}")
-    for ratio, t in both[:most]:
-        if ratio < LEVELS[-1]:
-            about = f"{compiled[t.number].kind} {compiled[t.number].layer}"
-            console.print(f"{ratio:6.2f}  {about}  {t.auto * 1e6:.1f} µs", markup=False)
-    off = [t for _, t in both if t.difference is not None and not t.difference <= wrong("ours")]
+    """Eager's time by ours, Inductor's, and whose results differ."""
+    for peer in ("eager", "inductor"):
+        both = [(seconds / t.auto, t) for t in timed.values() if (seconds := getattr(t, peer))]
+        if both:
+            _peer(console, peer, sorted(both, key=lambda pair: pair[0]), compiled, most)
+    off = [t for t in timed.values() if t.difference is not None and not t.difference <= wrong("ours")]
     console.print(f"{len(off)} results differ by more than {wrong('ours')} of the largest element")
     for t in off:
         about = f"{compiled[t.number].kind} {compiled[t.number].layer}"
         console.print(f"{t.difference:.1e}  {about}", markup=False)
+
+
+def _peer(
+    console: Console, peer: str, both: Sequence[tuple[float, Timed]], compiled: Mapping[int, Compiled], most: int
+) -> None:
+    ratios = np.array([r for r, _ in both])
+    counts = ", ".join(f"{np.count_nonzero(ratios < level)} below {level}" for level in LEVELS)
+    mean, least = np.exp(np.log(ratios).mean()), ratios.min()
+    console.print(f"{peer}'s time by ours in {len(both)} layers: geomean {mean:.2f}, least {least:.2f}, {counts}")
+    for ratio, t in both[:most]:
+        if ratio < LEVELS[-1]:
+            about = f"{compiled[t.number].kind} {compiled[t.number].layer}"
+            console.print(f"{ratio:6.2f}  {about}  {t.auto * 1e6:.1f} µs", markup=False)
 
 
 def draw(kernels: Sequence[Kernel], target: str) -> None:

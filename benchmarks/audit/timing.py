@@ -30,8 +30,9 @@ def keep_freed_memory() -> None:
             libc.mallopt(option, value)
 
 
-def time_layer(row: Compiled, layer: Layer, records: Records, *, peer: bool) -> None:
-    """Time a layer by all algorithms, by exact ones where these differ, and, if `peer`, in eager PyTorch."""
+def time_layer(row: Compiled, layer: Layer, records: Records, *, peer: bool, inductor: bool) -> None:
+    """Time a layer by all algorithms, by exact ones where these differ, and, if `peer`, in eager PyTorch, and by
+    Inductor if that is asked for too."""
     model = tw.load(records.program(row.number, "auto"), threads=1)
     inputs = layer.inputs()
     calls: dict[str, Call] = {"auto": lambda: model(*inputs)}
@@ -42,10 +43,12 @@ def time_layer(row: Compiled, layer: Layer, records: Records, *, peer: bool) -> 
     if peer:
         calls |= _peer(layer, model, inputs)
         difference = _difference(calls["auto"](), calls["eager"]())
+    if inductor:
+        calls["inductor"] = _inductor(layer, inputs)
     seconds = dict(zip(calls, _in_turns(list(calls.values())), strict=True))
     kernels = _profiled(model, inputs, seconds["auto"]) if row.kernels else ()
-    found = Timed(row.number, seconds["auto"], seconds.get("exact"), seconds.get("eager"), kernels, difference)
-    records.add(found)
+    others = (seconds.get(name) for name in ("exact", "eager"))
+    records.add(Timed(row.number, seconds["auto"], *others, kernels, difference, seconds.get("inductor")))
 
 
 def _peer(layer: Layer, model: tw.Model, inputs: Sequence[np.ndarray]) -> dict[str, Call]:
@@ -57,6 +60,18 @@ def _peer(layer: Layer, model: tw.Model, inputs: Sequence[np.ndarray]) -> dict[s
     run = eager(layer.graph, layer.weights())
     tensors = [torch.from_numpy(x) for x in inputs]
     return {"auto": lambda: model(*tensors), "eager": lambda: run(*tensors)}
+
+
+def _inductor(layer: Layer, inputs: Sequence[np.ndarray]) -> Call:
+    import torch
+
+    from benchmarks.audit.inductor import inductor
+
+    compiled, tensors = inductor(layer), [torch.from_numpy(x) for x in inputs]
+    with torch.inference_mode():
+        compiled(*tensors)
+    torch.compiler.set_stance(skip_guard_eval_unsafe=True)  # the inputs stay the same: 30 µs less a call
+    return lambda: compiled(*tensors)
 
 
 def _difference(got: Any, want: Any) -> float:
