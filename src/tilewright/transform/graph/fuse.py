@@ -16,7 +16,6 @@ pointwise nodes surround them.
 
 from __future__ import annotations
 
-import heapq
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -208,29 +207,33 @@ class _Fuser:
         )
 
     def in_order(self, members: dict[int, list[int]]) -> list[list[int]]:
-        """The groups so that each stands behind those it reads from, else by their last nodes."""
+        """The groups by their last nodes, and each before the first that reads from it: of one that begins in the way
+        forward and ends in the way back, what others need is there in time. Nothing is made long before it is read, so
+        that what is packed is still in a cache and takes memory that others have left."""
         makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
         defined = {n.defines: n.output for n in self.nodes if n.defines is not None}
-        needs = {
-            root: {self.find(makers[v]) for i in group for v in self.read(i, defined) if v in makers} - {root}
-            for root, group in members.items()
-        }
-        readers: dict[int, list[int]] = {}
-        for root, needed in needs.items():
-            for other in needed:
-                readers.setdefault(other, []).append(root)
-        waiting = {root: len(needed) for root, needed in needs.items()}
-        ready = [(members[root][-1], root) for root, count in waiting.items() if not count]
-        heapq.heapify(ready)
-        ordered = []
-        while ready:
-            _, root = heapq.heappop(ready)
-            ordered.append(members[root])
-            for reader in readers.get(root, ()):
-                waiting[reader] -= 1
-                if not waiting[reader]:
-                    heapq.heappush(ready, (members[reader][-1], reader))
-        assert len(ordered) == len(members), "groups depend on each other in a circle"
+
+        def needs(root: int) -> list[int]:
+            found = {self.find(makers[v]) for i in members[root] for v in self.read(i, defined) if v in makers}
+            return sorted(found - {root}, key=lambda other: -members[other][-1])
+
+        ordered: list[list[int]] = []
+        opened: set[int] = set()
+        done: set[int] = set()
+        for first in sorted(members, key=lambda root: members[root][-1]):
+            stack = [first]
+            while stack:
+                root = stack[-1]
+                if root not in opened:
+                    opened.add(root)
+                    missing = [other for other in needs(root) if other not in done]
+                    assert opened.isdisjoint(missing), "groups depend on each other in a circle"
+                    stack += missing
+                    continue
+                stack.pop()
+                if root not in done:
+                    done.add(root)
+                    ordered.append(members[root])
         return ordered
 
     def read(self, i: int, defined: Mapping[Var, Value]) -> list[Value]:
