@@ -61,6 +61,7 @@ from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.memory import is_alias, overwritable, places
 from tilewright.transform.graph.norms import keep_reduced, recognise_norms
 from tilewright.transform.graph.options import DEFAULTS, Options, Products
+from tilewright.transform.graph.pads import join_pads
 from tilewright.transform.graph.pooling import separate_pooling
 from tilewright.transform.graph.projected import attend_to_sources
 from tilewright.transform.graph.ragged import with_ragged
@@ -215,6 +216,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("remove identities", remove_identities),
         ("eliminate common", eliminate_common),
         ("join slices", join_slices),
+        ("join pads", join_pads),
         ("eliminate dead", eliminate_dead),
         ("keep reduced dimensions", keep_reduced),
         ("recognise recurrences", recognise_recurrences),

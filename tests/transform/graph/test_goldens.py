@@ -63,6 +63,16 @@ CASES = {
           %y = concat(%a, %b) {axis = 1} : f32[1, 8]
           return %y
         }""",
+    "join pads": """
+        graph @g(%p: f32[2, 3], %q: f32[2, 4], %r: f32[2, 2]) {
+          %a = pad(%p) {after = [0, 7], before = [0, 0], mode = "constant"} : f32[2, 10]
+          %b = pad(%q) {after = [0, 0], before = [0, 6], mode = "constant"} : f32[2, 10]
+          %c = pad(%r) {after = [0, 5], before = [0, 3], mode = "constant"} : f32[2, 10]
+          %s = add(%b, %a) : f32[2, 10]
+          %y = add(%s, %c) : f32[2, 10]
+          %z = add(%y, %c) : f32[2, 10]
+          return %y, %z
+        }""",
     "optimise bodies": """
         graph @g(%xs: f32[n, 4, 16], %h0: f32[4, 16]) params(%w: f32[16, 16]) where n in 1.. {
           %two = constant() {value = array f32[] (2.0)} : f32[]
