@@ -192,3 +192,24 @@ def test_products_of_few_elements(shape: tuple[int, ...]) -> None:
     arrays = [np.arange(1, shape[-1] + 1, dtype=np.float32), np.zeros(shape, np.float32)]
     interpret(lower_loops(plan(te.create_prim_func([x, y]), Target.host()).func, Target.host()), arrays)
     np.testing.assert_array_equal(arrays[1], np.broadcast_to(6 * arrays[0] ** 2, shape))
+
+
+def test_what_one_output_makes_of_others_shares_its_vectors() -> None:
+    """As an optimiser's means and the parameters that they move: memory is walked through once behind the norm."""
+    g, m = te.placeholder((1000,), name="g"), te.placeholder((1000,), name="m")
+    r = te.reduce_axis(1000, "r")
+    norm = te.compute((1,), lambda _: te.sum(g[r] * g[r], r), name="norm")
+    mean = te.compute((1000,), lambda i: m[i] * 0.9 + g[i] / norm[0], name="mean")
+    square = te.compute((1000,), lambda i: g[i] * g[i] / norm[0], name="square")
+    moved = te.compute((1000,), lambda i: mean[i] / te.sqrt(square[i]), name="moved")
+    func = te.create_prim_func([g, m, mean, square, moved], "update")
+    planned = plan(func, ZEN4)
+    around = {name: planned.schedule.loops(name)[0].name for name in ("mean", "square", "moved")}
+    assert len(set(around.values())) == 1
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=1000).astype(np.float32) for _ in func.params]
+    found = [np.array(a) for a in arrays]
+    interpret(func, arrays)
+    interpret(planned.func, found)
+    for got, expected in zip(found, arrays, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5)

@@ -65,8 +65,9 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
 
     The new loops stand in the order of the block's iterators, one for each, and are named after them. A reduction moves
     with its init. Conditions of the readers count: what a tile that overhangs does not read is not computed where it is
-    another iteration's. Refuses blocks that write an output, consumers outside of the loop, producers that would come
-    too late, and reductions that were decomposed.
+    another iteration's. An output moves where a reader makes another one of it, element by element, so that all of it
+    is computed. Refuses other blocks that write an output, consumers outside of the loop, producers that would come too
+    late, and reductions that were decomposed.
     """
     path = block_path(func, block)
     source = last_block(path)
@@ -75,8 +76,9 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     what = f"cannot compute {block!r} at {loop!r}"
     refuse_external(func, source, what)
     written = written_buffers(source)
+    consumers = [b for b in blocks_in(func.body) if b.name != block and set(written) & set(read_buffers(b))]
     for buffer in written:
-        if buffer in func.params:
+        if buffer in func.params and not any(_reads_all(func, b, buffer) for b in consumers):
             raise refuse(func, f"{what}: it writes {buffer.name!r}, a parameter of the function")
         if len(writers_of(func, buffer)) > 1:
             raise refuse(
@@ -85,7 +87,6 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
                 hint="decompose_reduction comes after compute_at",
             )
     within = {b.name for b in blocks_in(target.body)}
-    consumers = [b for b in blocks_in(func.body) if b.name != block and set(written) & set(read_buffers(b))]
     if not consumers:
         raise refuse(func, f"{what}: no block reads what it writes")
     elsewhere = [b.name for b in consumers if b.name not in within]
@@ -108,6 +109,15 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     placed = _nest_over(source, domain, outer, taken_names(smaller), limits=limits)
     body = seq((*children[:position], placed, *children[position:]))
     return replace_at(smaller, target_path, replace(target, body=body))
+
+
+def _reads_all(func: PrimFunc, reader: Block, buffer: Buffer) -> bool:
+    """Whether a block makes each element of an output of the element of a buffer at the same place: as all of the
+    output is made, all of the buffer is read, each element once."""
+    point = tuple(it.var for it in reader.iters if it.kind == "spatial")
+    made = [s for s in stores_in(reader.body) if s.buffer in func.params and s.indices == point]
+    read = [x for x in loads_in(reader) if x.buffer == buffer and x.indices == point]
+    return bool(read) and any(len(point) == len(s.buffer.shape) and s.buffer.shape == buffer.shape for s in made)
 
 
 def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:

@@ -18,6 +18,8 @@ another.
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from tilewright.ir.expr import Buffer, as_int, product
 from tilewright.ir.notes import Pipeline, Prefetch
 from tilewright.ir.rewrite import exprs_of, loads, walk
@@ -218,17 +220,36 @@ def connected(structure: Structure, kept: list[Stage]) -> bool:
 
 
 def one_after_another(s: Schedule, kept: list[Stage], target: Target) -> None:
-    for stage in kept:
-        block, own = s.block(stage.name), list(s.loops(s.block(stage.name)))
-        if not stage.reduce:
-            vectorize_spatial(s, block, target, lanes_of(stage, target))
+    for _, run in groupby(kept, key=lambda stage: None if stage.reduce else [it.extent for it in stage.spatial]):
+        stages = list(run)
+        if not stages[0].reduce:
+            side_by_side(s, stages, target)
             continue
-        if all(as_int(it.extent) == 1 for it in stage.spatial) and share_out(s, stage, own, target):
-            continue
-        own = list(s.loops(block))  # the reduction's may be other ones now
-        spatial = own[: len(stage.spatial)]
-        schedule_inner(s, stage, own, len(spatial), target, False)
-        parallelize(s, spatial[:-1] if vector_last(stage) else spatial)
+        for stage in stages:
+            block, own = s.block(stage.name), list(s.loops(s.block(stage.name)))
+            if all(as_int(it.extent) == 1 for it in stage.spatial) and share_out(s, stage, own, target):
+                continue
+            own = list(s.loops(block))  # the reduction's may be other ones now
+            spatial = own[: len(stage.spatial)]
+            schedule_inner(s, stage, own, len(spatial), target, False)
+            parallelize(s, spatial[:-1] if vector_last(stage) else spatial)
+
+
+def side_by_side(s: Schedule, run: list[Stage], target: Target) -> None:
+    """Pointwise stages of one shape in the vectors of the last one, as far as it reads them, so that memory is walked
+    through once: an optimiser's means and the parameters that they move."""
+    *others, last = run
+    vectorize_spatial(s, s.block(last.name), target, lanes_of(last, target))
+    loops = s.loops(s.block(last.name))
+    for stage in reversed(others):
+        moved = False
+        with s.trying(f"{stage.name} is not made beside {last.name}"):
+            if len(loops) > 1:
+                s.compute_at(s.block(stage.name), loops[-2])
+                s.vectorize(s.loops(s.block(stage.name))[-1])
+                moved = True
+        if not moved:
+            vectorize_spatial(s, s.block(stage.name), target, lanes_of(stage, target))
 
 
 def share_out(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> bool:
