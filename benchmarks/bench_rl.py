@@ -220,17 +220,6 @@ def learning(options: argparse.Namespace, say: Callable[[str], None]) -> list[di
     return rows
 
 
-def exact_p(one: np.ndarray, two: np.ndarray) -> float:
-    """P(a difference of means as large, if labels are exchanged at random): all splits are tried (Fisher 1935)."""
-    both = np.concatenate([one, two])
-    seen = abs(one.mean() - two.mean())
-    found = [
-        abs(both[list(picked)].mean() - np.delete(both, picked).mean()) >= seen - 1e-9
-        for picked in itertools.combinations(range(len(both)), len(one))
-    ]
-    return float(np.mean(found))
-
-
 def learning_text(rows: list[dict[str, Any]]) -> str:
     runs = {kind: [r for r in rows if r["accelerated"] == kind] for kind in (False, True)}
     measures: dict[str, Callable[[dict[str, Any]], float]] = {
@@ -242,7 +231,7 @@ def learning_text(rows: list[dict[str, Any]]) -> str:
     for name, measure in measures.items():
         one, two = (np.asarray([measure(r) for r in runs[kind]]) for kind in (False, True))
         spread = [f"{v.mean():.1f} ± {v.std(ddof=1):.1f}" for v in (one, two)]
-        cells.append([name, *spread, f"{exact_p(one, two):.2f}"])
+        cells.append([name, *spread, f"{harness.exact_p(one, two):.2f}"])
     header = ["CartPole-v1", "eager", "Tilewright", "p (permutations)"]
     what = f"PPO, {ENVIRONMENTS} environments, {rows[0]['steps']:,} steps, {len(runs[True])} seeds each"
     table = harness.markdown_table(header, cells)

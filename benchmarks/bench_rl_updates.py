@@ -20,7 +20,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from benchmarks import harness
-from benchmarks.bench_rl import CARTPOLE, RUNS, Curve, exact_p
+from benchmarks.bench_rl import CARTPOLE, RUNS, Curve
 from tilewright.rl import sb3
 
 REPORT = "rl-updates"
@@ -84,7 +84,7 @@ def returns(task: str, eager: list[dict[str, Any]], ours: list[dict[str, Any]]) 
     for name, measure in measures.items():
         one, two = (np.asarray([measure(r) for r in runs]) for runs in (eager, ours))
         spread = [f"{v.mean():.1f} ± {v.std(ddof=1):.1f}" for v in (one, two)]
-        rows.append([task, name, *spread, f"{exact_p(one, two):.2f}"])
+        rows.append([task, name, *spread, f"{harness.exact_p(one, two):.2f}"])
     return rows
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import functools
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -243,6 +244,17 @@ def share(judged: paired.Result, limit: paired.Result, repeat: int) -> Interval:
 def speedup(judged: paired.Result, other: paired.Result) -> Interval:
     """How many times faster `judged` is, round by round."""
     return bootstrap([theirs / ours for ours, theirs in zip(judged.times, other.times, strict=True)])
+
+
+def exact_p(one: np.ndarray, two: np.ndarray) -> float:
+    """P(a difference of means as large, if labels are exchanged at random): all splits are tried (Fisher 1935)."""
+    both = np.concatenate([one, two])
+    seen = abs(one.mean() - two.mean())
+    found = [
+        abs(both[list(picked)].mean() - np.delete(both, picked).mean()) >= seen - 1e-9
+        for picked in itertools.combinations(range(len(both)), len(one))
+    ]
+    return float(np.mean(found))
 
 
 @functools.cache
