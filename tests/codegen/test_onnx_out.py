@@ -24,6 +24,7 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.key import key
 from tilewright.ops import parse_graph
 from tilewright.ops.interpret import run_graph
+from tilewright.support.errors import UnsupportedError
 
 
 def by_onnxruntime(model: onnx.ModelProto, given: dict[str, Any]) -> list[Any]:
@@ -166,6 +167,30 @@ def test_loops_and_sizes_that_data_decides(name: str) -> None:
     imported = import_onnx(getattr(control_models, name)())
     given = feeds(imported.graph, np.random.default_rng(2), length=7)
     agree(imported.graph, imported.weights, given, 1e-4)
+
+
+def test_a_loop_from_the_end() -> None:
+    text = """graph @main(%xs: f32[5, 4], %s0: f32[4]) {
+      %s, %rows = loop(none, none, %s0, %xs) {backward = true, body = graph @body(%i: i64[], %s: f32[4], %x: f32[4]) {
+        %t = sub(%s, %x) : f32[4]
+        %n = cast(%i) {dtype = f32} : f32[]
+        %next = mul(%t, %n) : f32[4]
+        return %next, %t
+      }, carried = 1, scanned = 1} : f32[4], f32[5, 4]
+      return %s, %rows
+    }"""
+    graph = parse_graph(text)
+    agree(graph, {}, feeds(graph, np.random.default_rng(5)))
+
+
+def test_what_a_recurrent_layer_keeps_is_refused() -> None:
+    text = """graph @main(%x: f32[3, 2, 8], %w: f32[2, 8], %h: f32[2, 2]) {
+      %y, %last, %c, %kept = recurrence(%x, %w, %h) {activations = [["sigmoid", []], ["tanh", []], ["tanh", []]],
+        cell = "lstm", keeps = true} : f32[3, 2, 2], f32[2, 2], f32[2, 2], f32[3, 6, 2, 2]
+      return %y, %kept
+    }"""
+    with pytest.raises(UnsupportedError, match="keeps for its gradient"):
+        onnx_model(parse_graph(text), {})
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])

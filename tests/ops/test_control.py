@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tilewright.ir.graph import Graph
 from tilewright.ir.key import key
 from tilewright.ops import parse_graph
@@ -82,6 +83,21 @@ def test_a_scan_is_interpreted(length: int) -> None:
     np.testing.assert_array_equal(found["rows"], np.array(rows, np.float32).reshape(length, 4))
 
 
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_a_scan_from_the_end(length: int) -> None:
+    """Elements come, and what is collected stands, in the order of the sequence; native code does the same."""
+    rng = np.random.default_rng(length)
+    xs, start, w = (rng.standard_normal(s).astype(np.float32) for s in ((length, 4), 4, 4))
+    text = SCAN.replace("{body", "{backward = true, body")
+    found = run_graph(parsed(text), {"xs": xs, "s0": start}, {"w": w})
+    turned = run_graph(parsed(SCAN), {"xs": xs[::-1], "s0": start}, {"w": w})
+    np.testing.assert_array_equal(found["s"], turned["s"])
+    np.testing.assert_array_equal(found["rows"], turned["rows"][::-1])
+    native = tw.compile((parsed(text), {"w": w}))(xs, start)
+    for got, name in zip(native, ("s", "rows"), strict=True):
+        np.testing.assert_allclose(got, found[name], rtol=1e-6)
+
+
 @pytest.mark.parametrize(("most", "expected"), [(100, 4), (2, 2), (0, 0)])
 def test_a_conditional_loop_is_interpreted(most: int, expected: int) -> None:
     inputs: dict[str, Any] = {"limit": np.float32(30), "x0": np.ones(2, np.float32), "most": np.int64(most)}
@@ -123,6 +139,11 @@ def test_what_does_not_fit_is_refused(old: str, new: str, message: str) -> None:
     assert old in SCAN
     with pytest.raises((VerifyError, ParseError), match=message):
         parsed(SCAN.replace(old, new))
+
+
+def test_a_loop_from_the_end_cannot_end_early() -> None:
+    with pytest.raises((VerifyError, ParseError), match="cannot end early"):
+        parsed(WHILE.replace("{body", "{backward = true, body"))
 
 
 def test_a_body_may_not_use_symbols_that_nothing_gives() -> None:

@@ -13,6 +13,7 @@ from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Var, as_expr
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.rnn_loops import GATES
+from tilewright.support.errors import ShapeError
 from tilewright.targets.target import Target
 from tilewright.transform.layout.recurrence import recurrent_tile
 
@@ -87,6 +88,19 @@ CELLS = [("lstm", {}), ("gru", {"linear_before_reset": True}), ("gru", {}), ("rn
 def test_any_batch_and_any_width(cell: str, attrs: dict[str, Any]) -> None:
     for time, batch, hidden in ((3, 1, 1), (1, 7, 33), (4, 2, 64), (3, 13, 40), (2, 5, 17)):
         Layer(cell, time, batch, hidden, **attrs).check()
+
+
+@pytest.mark.parametrize(("cell", "attrs"), CELLS[:2])
+def test_what_is_kept_for_the_way_back(cell: str, attrs: dict[str, Any]) -> None:
+    for time, batch, hidden in ((3, 1, 1), (1, 7, 33), (3, 13, 40)):
+        Layer(cell, time, batch, hidden, keeps=True, **attrs).check()
+    Layer(cell, 4, 5, 16, keeps=True, reverse=True, **attrs).check(threads=2)
+
+
+@pytest.mark.parametrize(("cell", "attrs"), CELLS[2:])
+def test_cells_that_keep_nothing_more(cell: str, attrs: dict[str, Any]) -> None:
+    with pytest.raises(ShapeError, match="keep more than their states"):
+        Layer(cell, 2, 3, 4, keeps=True, **attrs).check()
 
 
 @pytest.mark.parametrize(("cell", "attrs"), CELLS)

@@ -266,6 +266,16 @@ def test_recurrences(steps: int, reverse: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_what_recurrences_keep(reverse: bool) -> None:
+    """Gates and what else the way back needs have gradients of their own, which second gradients ask for."""
+    lstm = {"cell": "lstm", "activations": (SIGMOID, TANH, TANH), "reverse": reverse, "keeps": True}
+    check("recurrence", [normal(3, 2, 12), normal(3, 12), normal(2, 3), normal(2, 3)], **lstm)
+    gru = {"cell": "gru", "activations": (SIGMOID, TANH), "reverse": reverse, "keeps": True}
+    gru |= {"linear_before_reset": True}
+    check("recurrence", [normal(3, 2, 9), normal(3, 9), normal(2, 3), None, None, None, normal(3)], **gru)
+
+
 def test_a_step_of_an_lstm() -> None:
     common = {"batch": 2, "step": 1, "activations": (SIGMOID, TANH, TANH)}
     for product, cell in ((None, None), (normal(2, 12), None), (normal(2, 12), normal(2, 3))):

@@ -45,6 +45,8 @@ class LoopAttrs(Attrs):
     trip         a number of iterations that is known, or a bound of it; collected values have this extent
     conditional  the body's first output says whether there is another iteration
     counted      the last output is how many iterations there were
+    backward     sequences and what is collected are walked through from their last element to the first; there are as
+                 many iterations as shapes say
     """
 
     body: Graph
@@ -53,6 +55,7 @@ class LoopAttrs(Attrs):
     trip: Dim | None = None
     conditional: bool = False
     counted: bool = False
+    backward: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,8 @@ def _loop_infer(types: Types, attrs: LoopAttrs) -> Out:
     _check("what is carried", [v.type for v in taken[1 : 1 + carried]], rest[:carried])
     _check("an element", [v.type for v in taken[1 + carried :][:scanned]], [_element(t) for t in elements])
     _check("what is captured", [v.type for v in taken[1 + carried + scanned :]], rest[carried + scanned :])
+    if attrs.backward and (attrs.conditional or any(t is not None for t in types[:2])):
+        raise ShapeError("a loop that walks backward cannot end early", expected="no count and no condition")
     results = [v.type for v in body.outputs]
     if attrs.conditional:
         _check("the body's condition", results[:1], [TRUTH])
@@ -127,7 +132,8 @@ def _loop_reference(arrays: Sequence[Any], attrs: LoopAttrs) -> tuple[Any, ...]:
     while alive and count < limit:
         if count >= MAX_INTERPRETED:
             raise CallError("a loop does not end", expected=f"at most {MAX_INTERPRETED} iterations")
-        given = [np.asarray(count, np.int64), *carried, *(s[count] for s in sequences), *captured]
+        at = limit - 1 - count if attrs.backward else count
+        given = [np.asarray(count, np.int64), *carried, *(s[at] for s in sequences), *captured]
         results = _run(body, given)
         if attrs.conditional:
             alive, results = bool(results[0]), results[1:]
@@ -152,7 +158,7 @@ def _stacks(attrs: LoopAttrs, rows: Sequence[Sequence[Any]], extent: Any) -> lis
     for k, t in enumerate(types):
         shape = rows[0][k].shape if rows else tuple(map(_known, t.shape))
         stack = np.zeros((_known(extent), *shape), t.dtype.numpy)
-        for i, row in enumerate(rows):
+        for i, row in enumerate(reversed(rows) if attrs.backward else rows):
             stack[i] = row[k]
         stacks.append(stack)
     return stacks

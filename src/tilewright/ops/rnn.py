@@ -15,7 +15,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import dtype
-from tilewright.ir.expr import Buffer, Expr, as_int, select
+from tilewright.ir.expr import Buffer, Expr, as_int, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import check_kind, present, same_dim, same_dtype, scalar
@@ -33,7 +33,7 @@ Out = tuple[TensorType, ...]
 @dataclass(frozen=True, slots=True)
 class RecurrenceAttrs(Attrs):
     """`activations` has operator and attributes of each of the cell's functions; what they take is clipped to +-`clip`.
-    `linear_before_reset` is a GRU's.
+    `linear_before_reset` is a GRU's. `keeps` gives, as a last output, what the way back needs of each step.
 
     The cell "steps" is what `steps` say, of values [B, H]: the state's products (as many as the weights have columns of
     H), the parts of gates_x, h, c if there is one, the parts of `late_bias`. The last steps give the new h (and c).
@@ -45,6 +45,7 @@ class RecurrenceAttrs(Attrs):
     clip: float | None = None
     linear_before_reset: bool = False
     steps: Steps = ()
+    keeps: bool = False
 
 
 def parts(width: Expr, hidden: Expr) -> int:
@@ -60,15 +61,37 @@ def has_cell(attrs: RecurrenceAttrs, types: Sequence[object | None]) -> bool:
     return attrs.cell == "lstm" or (attrs.cell == "steps" and len(types) > 3 and types[3] is not None)
 
 
+def results(types: Types, hidden: Expr, attrs: RecurrenceAttrs) -> Out:
+    """All states [T, B, H], the last h, the last c if there is one, and what is kept [T, n, B, H]; the gates
+    [T, B, G*H] are the first of `types`."""
+    like = present(types[0])
+    time, batch, _ = like.shape
+    state = TensorType(like.dtype, (batch, hidden))
+    found = [TensorType(like.dtype, (time, batch, hidden)), state, *([state] if has_cell(attrs, types) else [])]
+    if attrs.keeps:
+        found.append(TensorType(like.dtype, (time, const(kept_parts(attrs)), batch, hidden)))
+    return tuple(found)
+
+
+def kept_parts(attrs: RecurrenceAttrs) -> int:
+    """How many values of each element of the state the way back needs: of an LSTM the gates input, output, forget and
+    cell behind their functions, c before the step and its last function behind it; of a GRU update, reset, candidate
+    and what reset scales."""
+    parts = {"lstm": 6, "gru": 4 if attrs.linear_before_reset else 0, "rnn": 0, "steps": 0}[attrs.cell]
+    if not parts:
+        raise ShapeError("only an LSTM and a GRU with linear_before_reset keep more than their states", got=attrs.cell)
+    return parts
+
+
 def _infer(types: Types, attrs: RecurrenceAttrs) -> Out:
     """Inputs gates_x [T, B, G*H], weights [H, G*H], h0 [B, H], c0 [B, H]?, lengths [B]?, peephole [3*H]?,
     late_bias [H]? (GRU with linear_before_reset; a cell of steps has any number of parts of H in gates_x, the weights'
     columns and late_bias). Attributes `cell`, `reverse`, `clip`, `activations` (operator and attributes of each
-    function), `linear_before_reset`, `steps`. Gives all states [T, B, H], the last h, and c if there is one."""
+    function), `linear_before_reset`, `steps`, `keeps`. Gives what `results` says."""
     gates, weights, h0 = (present(types[k]) for k in range(3))
     check_kind(gates.dtype, ("float",))
     same_dtype([t for k, t in enumerate(types) if t is not None and k != 4])
-    time, batch, width = gates.shape
+    _, batch, width = gates.shape
     hidden = weights.shape[0]
     if attrs.cell == "steps":
         _check_steps(types, attrs)
@@ -76,9 +99,7 @@ def _infer(types: Types, attrs: RecurrenceAttrs) -> Out:
         raise ShapeError("the recurrent weights do not fit the gates", expected=gates, got=weights)
     if not (same_dim(h0.shape[0], batch) and same_dim(h0.shape[1], hidden)):
         raise ShapeError("the initial state does not fit the gates", expected=gates, got=h0)
-    state = TensorType(gates.dtype, (batch, hidden))
-    states = (state, state) if has_cell(attrs, types) else (state,)
-    return (TensorType(gates.dtype, (time, batch, hidden)), *states)
+    return results(types, hidden, attrs)
 
 
 def _check_steps(types: Types, attrs: RecurrenceAttrs) -> None:
@@ -110,12 +131,13 @@ def recurrent_loops(
     gates: int,
 ) -> PrimFunc:
     """The loops of a recurrence with so many gates, whose weights lie as `weight` says."""
-    given, results = buffers(types, out)
+    given, made = buffers(types, out)
     x, weights, h0, c0, lengths, peephole, late = (*given, *[None] * 4)[:7]
     assert x is not None and weights is not None and h0 is not None
-    operands = Operands(x, h0, c0, lengths, peephole, late, results)
+    ahead = made[:-1] if attrs.keeps else made
+    operands = Operands(x, h0, c0, lengths, peephole, late, ahead, made[-1] if attrs.keeps else None)
     cell = (attrs.cell, attrs.activations, attrs.steps, attrs.clip, attrs.reverse, attrs.linear_before_reset)
-    nest = Nest("recurrence", [*(b for b in given if b is not None), *results])
+    nest = Nest("recurrence", [*(b for b in given if b is not None), *made])
     return RecurrentLoops(*cell, operands, weight(weights), hidden, gates, tile, nest).build()
 
 
@@ -142,6 +164,7 @@ def reference(arrays: Sequence[Any], attrs: RecurrenceAttrs) -> tuple[Any, ...]:
     c = np.zeros_like(h) if c is None else np.asarray(c)
     hidden = weights.shape[0]
     y = np.zeros((x.shape[0], *h.shape), x.dtype)
+    kept = np.zeros((x.shape[0], kept_parts(attrs) if attrs.keeps else 0, *h.shape), x.dtype)
 
     def f(k: int, v: Any, clip: bool = True) -> Any:
         if clip and attrs.clip is not None:
@@ -152,34 +175,38 @@ def reference(arrays: Sequence[Any], attrs: RecurrenceAttrs) -> tuple[Any, ...]:
     def part(v: Any, k: int) -> Any:
         return v[..., k * hidden : (k + 1) * hidden]
 
+    parts: tuple[Any, ...]
     for t in range(x.shape[0])[:: -1 if attrs.reverse else 1]:
         if attrs.cell == "lstm":
             gates = x[t] + h @ weights
             p = np.zeros(3 * hidden, x.dtype) if peephole is None else np.asarray(peephole)
             i, forget = f(0, part(gates, 0) + part(p, 0) * c), f(0, part(gates, 2) + part(p, 2) * c)
-            new_c = forget * c + i * f(1, part(gates, 3))
-            new_h = f(0, part(gates, 1) + part(p, 1) * new_c) * f(2, new_c, clip=False)
+            g = f(1, part(gates, 3))
+            new_c = forget * c + i * g
+            o, seen = f(0, part(gates, 1) + part(p, 1) * new_c), f(2, new_c, clip=False)
+            new_h, parts = o * seen, (i, o, forget, g, c, seen)
         elif attrs.cell == "gru":
             gates = x[t] + np.concatenate([h @ weights[:, : 2 * hidden], np.zeros_like(h)], axis=-1)
             z, r = f(0, part(gates, 0)), f(0, part(gates, 1))
             last = weights[:, 2 * hidden :]
-            if attrs.linear_before_reset:
-                inner = r * (h @ last + (0 if late is None else np.asarray(late)))
-            else:
-                inner = (r * h) @ last
-            new_c, new_h = c, (1 - z) * f(1, part(gates, 2) + inner) + z * h
+            scaled = h @ last + (0 if late is None else np.asarray(late))
+            inner = r * scaled if attrs.linear_before_reset else (r * h) @ last
+            candidate = f(1, part(gates, 2) + inner)
+            new_c, new_h, parts = c, (1 - z) * candidate + z * h, (z, r, candidate, scaled)
         elif attrs.cell == "steps":
             rows = [h @ weights, x[t], h, *([c] if second else []), *([] if late is None else [np.asarray(late)])]
             given = [part(row, k) for row in rows for k in range(row.shape[-1] // hidden)]
             made = [np.broadcast_to(v, h.shape) for v in step_arrays(attrs.steps, given, dtype(x.dtype))]
-            new_h, new_c = made[-2:] if second else (made[-1], c)
+            new_h, new_c, parts = (made[-2], made[-1], ()) if second else (made[-1], c, ())
         else:
-            new_c, new_h = c, f(0, x[t] + h @ weights)
+            new_c, new_h, parts = c, f(0, x[t] + h @ weights), ()
         alive = np.ones((h.shape[0], 1), bool) if lengths is None else (t < np.asarray(lengths))[:, None]
         h, c = np.where(alive, new_h, h), np.where(alive, new_c, c)
         y[t] = np.where(alive, new_h, 0)
-    h, c = h.astype(x.dtype), c.astype(x.dtype)
-    return (y, h, c) if second else (y, h)
+        if attrs.keeps:
+            kept[t] = parts
+    ends = (h.astype(x.dtype), c.astype(x.dtype)) if second else (h.astype(x.dtype),)
+    return (y, *ends, *((kept,) if attrs.keeps else ()))
 
 
 register(OpDef("recurrence", "opaque", RecurrenceAttrs, _infer, reference, loops=_loops))

@@ -14,8 +14,8 @@ write what it writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from tilewright.ir.expr import Buffer, Expr, as_int, ceildiv, const, maximum, minimum, select
@@ -48,7 +48,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """Inputs as `ops/rnn.py: _infer` says, and outputs."""
+    """Inputs as `ops/rnn.py: _infer` says, and outputs; `kept` is what the way back needs, if it is asked for."""
 
     x: Buffer
     h0: Buffer
@@ -57,6 +57,7 @@ class Operands:
     peephole: Buffer | None
     late: Buffer | None
     results: Sequence[Buffer]
+    kept: Buffer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,17 @@ class _State:
     c: Buffer
     scaled: Buffer
     update: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """An element of the state: in which lane of which panel, of which row of the batch, in which step."""
+
+    panel: Expr
+    lane: Expr
+    element: Expr
+    row: Expr
+    time: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +230,9 @@ class RecurrentLoops:
             row = self.row(first + own)
             gates = [sums[r, n, lane] for n in range(as_int(sums.shape[1]) or 0)]
             old = state.h[now, own, j]
+            place = _Place(panel, lane, j, row, time)
             if self.cell == "lstm":
-                new = self.lstm(gates, state.c, (own, j), self.alive(row, time), panel, lane)
+                new = self.lstm(gates, state.c, (own, j), place)
             elif self.cell == "steps":
                 given = [*gates, *self.parts(self.operands.x, (time, row), panel, lane)]
                 new, *cell = self.stepped(given, old, state.c, own, panel, lane)
@@ -231,8 +244,9 @@ class RecurrentLoops:
                 new = self.function(0, gates[0])
             elif self.linear_first:
                 inputs = self.inside(lambda at: self.operands.x[time, row, self.hidden * 2 + at], panel, lane)
-                update = self.function(0, gates[0])
-                candidate = self.function(1, inputs + self.function(0, gates[1]) * gates[2])
+                update, reset = self.function(0, gates[0]), self.function(0, gates[1])
+                candidate = self.function(1, inputs + reset * gates[2])
+                self.save(place, dict(enumerate((update, reset, candidate, gates[2]))))
                 new = (scalar(1, old.dtype) - update) * candidate + update * old
             else:
                 nest.store(state.update, (own, j), self.function(0, gates[0]))
@@ -251,27 +265,35 @@ class RecurrentLoops:
             new = (scalar(1, old.dtype) - update) * self.function(1, sums[r, 0, lane]) + update * old
             self.keep(new, old, own, self.row(first + own), time, now, j, state)
 
-    def lstm(
-        self,
-        gates: Sequence[Expr],
-        c: Buffer,
-        at: tuple[Expr, Expr],
-        alive: Expr | None,
-        panel: Expr,
-        lane: Expr,
-    ) -> Expr:
+    def lstm(self, gates: Sequence[Expr], c: Buffer, at: tuple[Expr, Expr], place: _Place) -> Expr:
         """h from the gates input, output, forget, cell; c is stored. A peephole lets the first three see c."""
-        peephole = self.operands.peephole
+        peephole, alive = self.operands.peephole, self.alive(place.row, place.time)
 
         def peep(gate: Expr, k: int) -> Expr:
             if peephole is None:
                 return gate
-            return gate + self.inside(lambda j: peephole[self.hidden * k + j], panel, lane) * c[at]
+            return gate + self.inside(lambda j: peephole[self.hidden * k + j], place.panel, place.lane) * c[at]
 
         i, f, g = self.function(0, peep(gates[0], 0)), self.function(0, peep(gates[2], 2)), self.function(1, gates[3])
         new = f * c[at] + i * g
+        self.save(place, {0: i, 2: f, 3: g, 4: c[at]})
         self.nest.store(c, at, new if alive is None else select(alive, new, c[at]))
-        return self.function(0, peep(gates[1], 1)) * self.body(2, c[at])
+        o, seen = self.function(0, peep(gates[1], 1)), self.body(2, c[at])
+        self.save(place, {1: o, 5: seen})
+        return o * seen
+
+    def save(self, place: _Place, parts: Mapping[int, Expr]) -> None:
+        """Stores parts of what is kept of an element, by their number, if that is asked for."""
+        kept = self.operands.kept
+        if kept is None:
+            return
+        with self.inner(place.element):
+            for part, value in parts.items():
+                self.nest.store(kept, (place.time, part, place.row, place.element), value)
+
+    def inner(self, j: Expr) -> AbstractContextManager[None]:
+        """Statements for elements of the state, not those past the last one."""
+        return nullcontext() if self.whole else self.nest.when(j < self.hidden)
 
     def stepped(
         self, given: Sequence[Expr], old: Expr, c: Buffer, own: Expr, panel: Expr, lane: Expr
@@ -296,7 +318,7 @@ class RecurrentLoops:
         nest, alive = self.nest, self.alive(row, time)
         nest.store(state.h, (1 - now, own, j), new if alive is None else select(alive, new, old))
         value = state.h[1 - now, own, j]
-        with nullcontext() if self.whole else nest.when(j < self.hidden):
+        with self.inner(j):
             given = value if alive is None else select(alive, value, scalar(0, value.dtype))
             nest.store(self.operands.results[0], (time, row, j), given)
 

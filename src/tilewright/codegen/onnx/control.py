@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx
 from onnx import helper
 
@@ -34,7 +35,8 @@ def _branch(w: Writer, body: Graph, operands: Sequence[str | None]) -> onnx.Grap
 
 @several("loop")
 def loop(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
-    """Elements of sequences are gathered by the iteration's number; a count is carried where it is asked for."""
+    """Elements of sequences are gathered by the iteration's number; a count is carried where it is asked for. Of a loop
+    that walks backward the number counts from the end, and what is collected is turned round behind it."""
     attrs = node.of(LoopAttrs)
     body, carried, scanned = attrs.body, attrs.carried, attrs.scanned
     number, *rest = [*body.inputs, *body.params]
@@ -45,7 +47,9 @@ def loop(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
     inputs = [info(inner.name(v), v.type) for v in (number, *rest[:carried])]
     inputs.insert(1, info(alive, _TRUTH))
     for value, sequence in zip(rest[carried : carried + scanned], sequences, strict=True):
-        inner.names[value] = inner.op("Gather", [sequence, inner.names[number]], axis=0)
+        at = inner.names[number]
+        at = inner.op("Sub", [inner.scalar(-1, i64), at]) if attrs.backward else at
+        inner.names[value] = inner.op("Gather", [sequence, at], axis=0)
     _enter(inner, rest[carried + scanned :], captured)
     results = _body(inner, body, attrs, alive, number, inputs)
     outer = [*operands[:carried], *([w.scalar(0, i64)] if attrs.counted else [])]
@@ -53,6 +57,9 @@ def loop(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
     if attrs.counted:  # which ONNX has behind what else is carried
         names = [*names[:carried], names[-1], *names[carried:-1]]
     w.many("Loop", [_trips(w, attrs, x[0], sequences), x[1], *outer], names, body=results)
+    if attrs.backward:
+        ends = [w.ints([-1]), w.ints([np.iinfo(np.int64).min]), w.ints([0]), w.ints([-1])]
+        names[carried:] = [w.op("Slice", [name, *ends]) for name in names[carried:]]
     return [*names[:carried], *names[carried + 1 :], names[carried]] if attrs.counted else names
 
 

@@ -25,6 +25,8 @@ def recurrence(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
     hidden, width = (as_int(d) for d in operand(node, 1).shape)
     if hidden is None or width is None:
         raise UnsupportedError("a recurrent layer of open width cannot be said in ONNX")
+    if a.keeps:
+        raise UnsupportedError("what a recurrent layer keeps for its gradient cannot be said in ONNX")
     gates, weights, h0, c0, lengths, peephole, late = (*x, *[None] * 4)[:7]
     unit = w.constant(np.eye(width)[None], t, "unit")
     recurrent = w.op("Unsqueeze", [w.op("Transpose", [weights], perm=[1, 0]), w.ints([0])])

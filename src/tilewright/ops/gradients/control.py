@@ -1,6 +1,7 @@
 """Gradients of loops and branches.
 
-A loop whose number of iterations is known runs once more, from the last iteration to the first. What each iteration
+A loop whose number of iterations is known runs once more, from the last iteration to the first, and so the other way
+through its sequences. What each iteration
 began with is kept on the way forward, one stack for each carried value that is needed; what an iteration computes of it
 is computed once more. Gradients of what is carried are carried, those of sequences are collected, those of what is
 captured add up.
@@ -99,8 +100,7 @@ class _Loop:
         operands = {v: b.x(2 + k) for k, v in enumerate(self.taken)}
         begin = [self.given(carried.index(v)) for v in flows] + [b.zeros(v.shape, b.like(0, v)) for v in summed]
         stacks = [self.numbers()] if number in read else []
-        stacks += [b.flip(s) for s in self.kept(starts)]
-        stacks += [b.flip(operands[v]) for v in sequences] + [b.flip(g) for _, g, _ in parts]
+        stacks += [*self.kept(starts), *(operands[v] for v in sequences), *(g for _, g, _ in parts)]
         ends = b.emit_all(
             "loop",
             None,
@@ -112,9 +112,10 @@ class _Loop:
             carried=len(begin),
             scanned=len(stacks),
             trip=None if stacks else self.extent,
+            backward=not attrs.backward,
         )
         results = dict(zip([*flows, *summed], ends, strict=False))
-        results |= {v: b.flip(g) for v, g in zip(moved, ends[len(begin) :], strict=True)}
+        results |= dict(zip(moved, ends[len(begin) :], strict=True))
         return [None, None, *(results.get(v) for v in self.taken)]
 
     def seeds(self, pairs: Iterable[tuple[Value, Value | None]]) -> dict[Value, Value]:
@@ -131,8 +132,9 @@ class _Loop:
         return self.b.zeros(self.b.node.outputs[k].shape, self.b.like(0, self.b.node.outputs[k])) if g is None else g
 
     def numbers(self) -> Value:
-        """The iterations' numbers, last one first."""
-        return self.b.emit("range", start=self.extent - 1, step=-1, size=self.extent, dtype=NUMBER.dtype)
+        """The iterations' numbers, in the order of the sequences' elements."""
+        start, step = (self.extent - 1, -1) if self.attrs.backward else (0, 1)
+        return self.b.emit("range", start=start, step=step, size=self.extent, dtype=NUMBER.dtype)
 
     def kept(self, starts: Sequence[Value]) -> list[Value]:
         """Stacks of the carried values that iterations began with: the loop on the way forward collects them too."""
@@ -148,8 +150,7 @@ class _Loop:
         own = b.node.outputs
         counted = own[len(own) - attrs.counted :]
         node = replace(b.node, attrs=attrs, outputs=(*own[: len(own) - attrs.counted], *stacks, *counted))
-        at = next(k for k, n in enumerate(b.builder.nodes) if n.outputs[:1] == own[:1])
-        b.builder.nodes[at] = node
+        b.builder.nodes[b.place] = node
         return stacks
 
 

@@ -6,8 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from tilewright.ir.expr import as_int
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.control import NUMBER
+from tilewright.ops.dims import dims
 from tilewright.ops.gradients.registry import Backward
 from tilewright.ops.registry import emit1
 
@@ -31,6 +35,31 @@ class Steps:
     def add(self, a: Value, b: Value) -> Value:
         return self.emit("add", a, b)
 
+    def sub(self, a: Value, b: Value) -> Value:
+        return self.emit("sub", a, b)
+
+    def sum(self, a: Value, b: Value | None) -> Value:
+        """Both together where there are two."""
+        return a if b is None else self.add(a, b)
+
+    def rest(self, x: Value) -> Value:
+        """What is left of one."""
+        return self.sub(self.emit("constant", value=np.ones((), x.dtype.numpy)), x)
+
+    def sigmoid_slope(self, y: Value) -> Value:
+        return self.mul(y, self.rest(y))
+
+    def tanh_slope(self, y: Value) -> Value:
+        return self.rest(self.mul(y, y))
+
+    def split(self, x: Value) -> list[Value]:
+        """The parts [B, H] of [n, B, H]."""
+        count, *rest = x.shape
+        size, step = dims((1, *rest)), (1,) * x.type.rank
+        places = [dims((k, *[0] * len(rest))) for k in range(as_int(count) or 0)]
+        parts = [self.emit("slice", x, begin=at, size=size, step=step) for at in places]
+        return [self.emit("reshape", part, shape=dims(rest)) for part in parts]
+
     def back(self, gates: Value) -> Value:
         """From gradients of gates [B, G H] to those of the state that they come from [B, H]."""
         assert self.weights is not None
@@ -38,7 +67,12 @@ class Steps:
 
 
 def loop(
-    b: Backward, carried: list[Value], sequences: list[Value], body: Body, weights: Value | None = None
+    b: Backward,
+    carried: list[Value],
+    sequences: list[Value],
+    body: Body,
+    weights: Value | None = None,
+    backward: bool = False,
 ) -> list[Value]:
     """A loop over the first dimension of the sequences: what is carried in the end, and what was collected."""
     inner = GraphBuilder("step")
@@ -58,5 +92,6 @@ def loop(
         body=inner.finish((*on, *collected)),
         carried=len(carried),
         scanned=len(sequences),
+        backward=backward,
     )
     return list(found)

@@ -1,22 +1,21 @@
 """Gradients of recurrent layers, through time.
 
-What a step needs of the forward pass follows from the states that it gave: gates are computed once more for all steps
-in one product, and an LSTM's cells in a loop of one line. The way back is a loop from the last step to the first with
-the one product that cannot wait; the gradient of the weights is a single product over all steps.
+The way forward keeps the gates of all steps. The way back is a loop from the last step to the first with the one
+product that cannot wait; the gradient of the weights is a single product over all steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Expr
 from tilewright.ir.graph import Value
 from tilewright.ops.cells import LstmCellAttrs
 from tilewright.ops.dims import dims
-from tilewright.ops.gradients.loops import Steps, loop
+from tilewright.ops.gradients.loops import Body, Steps, loop
 from tilewright.ops.gradients.registry import Backward, gradient
-from tilewright.ops.rnn import RecurrenceAttrs
+from tilewright.ops.rnn import RecurrenceAttrs, results
 from tilewright.support.errors import UnsupportedError
 
 Result = Sequence[Value | None]
@@ -25,10 +24,15 @@ STANDARD = {"lstm": ("sigmoid", "tanh", "tanh"), "gru": ("sigmoid", "tanh"), "rn
 
 @dataclass(slots=True)
 class Layer:
-    """A recurrence on the way back, its first step first."""
+    """A recurrence on the way back. Its sequences stay in the order of the way forward, and are walked through the
+    other way."""
 
     b: Backward
     hidden: Expr
+
+    @property
+    def attrs(self) -> RecurrenceAttrs:
+        return self.b.of(RecurrenceAttrs)
 
     def gate(self, gates: Value, k: int, count: int = 1) -> Value:
         """Gates from `k` on of [..., G H]."""
@@ -37,22 +41,31 @@ class Layer:
         size = (*gates.shape[:-1], self.hidden * count)
         return self.b.emit("slice", gates, begin=dims(begin), size=dims(size), step=(1,) * rank)
 
-    def before(self, first: Value, states: Value) -> Value:
+    def begun(self) -> Value:
         """The states [T, B, H] that steps begin with: of each the one before."""
-        time, *rest = states.shape
-        head = self.b.reshape(first, dims((1, *rest)))
-        size = dims((time - 1, *rest))
-        earlier = self.b.emit("slice", states, begin=(0, 0, 0), size=size, step=(1, 1, 1))
-        return self.b.emit("concat", head, earlier, axis=0)
+        time, *rest = self.b.y.shape
+        first = self.b.reshape(self.b.x(2), dims((1, *rest)))
+        begin = (1, 0, 0) if self.attrs.reverse else (0, 0, 0)
+        others = self.b.emit("slice", self.b.y, begin=begin, size=dims((time - 1, *rest)), step=(1, 1, 1))
+        return self.b.emit("concat", *((others, first) if self.attrs.reverse else (first, others)), axis=0)
 
     def rows(self, x: Value) -> Value:
         """Steps and batch as one dimension."""
         return self.b.reshape(x, dims((x.shape[0] * x.shape[1], x.shape[2])))
 
-    def product(self, states: Value, weights: Value) -> Value:
-        """[T, B, H] by [H, n]."""
-        found = self.b.emit("matmul", self.rows(states), weights, transpose_a=False, transpose_b=False)
-        return self.b.reshape(found, dims((*states.shape[:2], weights.shape[1])))
+    def kept(self) -> Value:
+        """What the way forward keeps, [T, n, B, H]."""
+        b, at = self.b, self.b.place
+        node = b.builder.nodes[at]
+        if not node.of(RecurrenceAttrs).keeps:
+            attrs = replace(self.attrs, keeps=True)
+            more = Value(b.builder.fresh(f"{b.y.name}.kept"), results((b.x(0).type,), self.hidden, attrs)[-1])
+            node = b.builder.nodes[at] = replace(node, attrs=attrs, outputs=(*node.outputs, more))
+        return node.outputs[-1]
+
+    def back(self, carried: list[Value], sequences: list[Value], body: Body) -> list[Value]:
+        """A loop from the last step to the first, whose steps multiply by the recurrent weights."""
+        return loop(self.b, carried, sequences, body, self.b.x(1), not self.attrs.reverse)
 
     def by_weights(self, states: Value, gates: Value) -> Value:
         return self.b.emit("matmul", self.rows(states), self.rows(gates), transpose_a=True, transpose_b=False)
@@ -75,95 +88,67 @@ def recurrence(b: Backward) -> Result:
     if not plain or b.has(4) or b.has(5) or (attrs.cell == "gru" and not attrs.linear_before_reset):
         what = "a recurrent layer with lengths, peepholes, bounds or unusual functions has no gradient yet"
         raise UnsupportedError(what, where=b.y.name, got=attrs.cell)
-    layer = Layer(b, b.x(2).shape[1])
-    x, states = (b.flip(v) if attrs.reverse else v for v in (b.x(0), b.y))
-    flows = [b.zeros(v.shape, v) if g is None else g for g, v in zip(b.given, b.node.outputs, strict=True)]
-    if attrs.reverse and b.given[0] is not None:
-        flows[0] = b.flip(flows[0])
-    begun = layer.before(b.x(2), states)
+    ends = len(b.node.outputs) - attrs.keeps
+    flows = [b.zeros(v.shape, v) if g is None else g for g, v in zip(b.given[:ends], b.node.outputs, strict=False)]
+    by_kept = [g for g in b.given[ends:] if g is not None]
     way = {"lstm": _lstm, "gru": _gru, "rnn": _rnn}[attrs.cell]
-    by_x, by_weights, by_h, by_c, by_late = way(layer, x, begun, flows)
-    found = [b.flip(by_x) if attrs.reverse else by_x, by_weights, by_h]
-    return [*found, by_c if b.has(3) else None, None, None, by_late if b.has(6) else None]
+    by_x, by_weights, by_h, by_c, by_late = way(Layer(b, b.x(2).shape[1]), flows, by_kept)
+    return [by_x, by_weights, by_h, by_c if b.has(3) else None, None, None, by_late if b.has(6) else None]
 
 
 Parts = tuple[Value, Value, Value, Value | None, Value | None]
 
 
-def _lstm(layer: Layer, x: Value, begun: Value, flows: Sequence[Value]) -> Parts:
-    """Gates: input, output, forget, cell."""
-    b, weights = layer.b, layer.b.x(1)
-    z = b.add(x, layer.product(begun, weights))
-    i, o, f = (b.emit("sigmoid", layer.gate(z, k)) for k in range(3))
-    g = b.emit("tanh", layer.gate(z, 3))
-    c0 = b.x(3) if b.has(3) else b.zeros(b.x(2).shape, x)
-
-    def cell(s: Steps, held: list[Value], parts: list[Value]) -> tuple[list[Value], list[Value]]:
-        now = s.add(s.mul(held[0], parts[0]), parts[1])
-        return [now], [s.emit("identity", now)]
-
-    _, cells = loop(b, [c0], [f, b.mul(i, g)], cell)
-    seen = b.emit("tanh", cells)
-    through = b.mul(o, layer.tanh_slope(seen))
-    slopes = (
-        b.mul(g, layer.sigmoid_slope(i)),
-        b.mul(seen, layer.sigmoid_slope(o)),
-        b.mul(layer.before(c0, cells), layer.sigmoid_slope(f)),
-        b.mul(i, layer.tanh_slope(g)),
-    )
+def _lstm(layer: Layer, flows: Sequence[Value], by_kept: Sequence[Value]) -> Parts:
+    """Gates: input, output, forget, cell. Kept are those, c before the step, and tanh(c) behind it."""
 
     def back(s: Steps, held: list[Value], parts: list[Value]) -> tuple[list[Value], list[Value]]:
-        flow, through, f, i_slope, o_slope, f_slope, g_slope = parts
-        dh = s.add(held[0], flow)
-        dc = s.add(held[1], s.mul(dh, through))
-        pieces = (s.mul(dc, i_slope), s.mul(dh, o_slope), s.mul(dc, f_slope), s.mul(dc, g_slope))
-        gates = s.emit("concat", *pieces, axis=1)
-        return [s.back(gates), s.mul(dc, f)], [s.emit("identity", gates)]
+        i, o, f, g, before, seen = s.split(parts[1])
+        dh = s.add(held[0], parts[0])
+        by_i, by_o, by_f, by_g, by_c, by_seen = s.split(parts[2]) if by_kept else [None] * 6
+        dc = s.add(held[1], s.mul(s.sum(s.mul(dh, o), by_seen), s.tanh_slope(seen)))
+        gates = s.emit(
+            "concat",
+            s.mul(s.sum(s.mul(dc, g), by_i), s.sigmoid_slope(i)),
+            s.mul(s.sum(s.mul(dh, seen), by_o), s.sigmoid_slope(o)),
+            s.mul(s.sum(s.mul(dc, before), by_f), s.sigmoid_slope(f)),
+            s.mul(s.sum(s.mul(dc, i), by_g), s.tanh_slope(g)),
+            axis=1,
+        )
+        return [s.back(gates), s.sum(s.mul(dc, f), by_c)], [s.emit("identity", gates)]
 
-    sequences = [b.flip(v) for v in (flows[0], through, f, *slopes)]
-    by_h, by_c, gates = loop(b, [flows[1], flows[2]], sequences, back, weights)
-    gates = b.flip(gates)
-    return gates, layer.by_weights(begun, gates), by_h, by_c, None
+    by_h, by_c, gates = layer.back([flows[1], flows[2]], [flows[0], layer.kept(), *by_kept], back)
+    return gates, layer.by_weights(layer.begun(), gates), by_h, by_c, None
 
 
-def _gru(layer: Layer, x: Value, begun: Value, flows: Sequence[Value]) -> Parts:
-    """Gates: update, reset, candidate; the reset gate scales the candidate's product."""
-    b, weights = layer.b, layer.b.x(1)
-    p = layer.product(begun, weights)
-    z, r = (b.emit("sigmoid", b.add(layer.gate(x, k), layer.gate(p, k))) for k in range(2))
-    inner = layer.gate(p, 2)
-    inner = b.add(inner, b.x(6)) if b.has(6) else inner
-    new = b.emit("tanh", b.add(layer.gate(x, 2), b.mul(r, inner)))
-    by_new = b.mul(b.sub(b.like(1, z), z), layer.tanh_slope(new))
-    by_z = b.mul(b.sub(begun, new), layer.sigmoid_slope(z))
-    by_r = b.mul(by_new, b.mul(inner, layer.sigmoid_slope(r)))
-    slopes = layer.joined(by_z, by_r, b.mul(by_new, r))
+def _gru(layer: Layer, flows: Sequence[Value], by_kept: Sequence[Value]) -> Parts:
+    """Gates: update, reset, candidate; the reset gate scales the candidate's product. Kept are those four."""
+    b, begun = layer.b, layer.begun()
 
     def back(s: Steps, held: list[Value], parts: list[Value]) -> tuple[list[Value], list[Value]]:
-        flow, keep, slopes = parts
-        dh = s.add(held[0], flow)
-        gates = s.mul(s.emit("concat", dh, dh, dh, axis=1), slopes)
-        return [s.add(s.mul(dh, keep), s.back(gates))], [s.emit("identity", dh)]
+        z, r, new, inner = s.split(parts[1])
+        dh = s.add(held[0], parts[0])
+        by_z, by_r, by_new, by_inner = s.split(parts[3]) if by_kept else [None] * 4
+        dn = s.mul(s.sum(s.mul(dh, s.rest(z)), by_new), s.tanh_slope(new))
+        dz = s.mul(s.sum(s.mul(dh, s.sub(parts[2], new)), by_z), s.sigmoid_slope(z))
+        dr = s.mul(s.sum(s.mul(dn, inner), by_r), s.sigmoid_slope(r))
+        gates = s.emit("concat", dz, dr, s.sum(s.mul(dn, r), by_inner), axis=1)
+        on = s.add(s.mul(dh, z), s.back(gates))
+        return [on], [s.emit("identity", gates), s.emit("identity", dn)]
 
-    by_h, dh = loop(b, [flows[1]], [b.flip(v) for v in (flows[0], z, slopes)], back, weights)
-    dh = b.flip(dh)
-    recurrent = b.mul(layer.joined(dh, dh, dh), slopes)
-    by_x = layer.joined(layer.gate(recurrent, 0, 2), b.mul(dh, by_new))
-    by_late = b.sum(layer.gate(recurrent, 2), [0, 1], keepdims=False)
-    return by_x, layer.by_weights(begun, recurrent), by_h, None, by_late
+    by_h, gates, dn = layer.back([flows[1]], [flows[0], layer.kept(), begun, *by_kept], back)
+    by_x = layer.joined(layer.gate(gates, 0, 2), dn)
+    by_late = b.sum(layer.gate(gates, 2), [0, 1], keepdims=False)
+    return by_x, layer.by_weights(begun, gates), by_h, None, by_late
 
 
-def _rnn(layer: Layer, x: Value, begun: Value, flows: Sequence[Value]) -> Parts:
-    b, weights = layer.b, layer.b.x(1)
-    slope = layer.tanh_slope(b.emit("tanh", b.add(x, layer.product(begun, weights))))
-
+def _rnn(layer: Layer, flows: Sequence[Value], by_kept: Sequence[Value]) -> Parts:
     def back(s: Steps, held: list[Value], parts: list[Value]) -> tuple[list[Value], list[Value]]:
-        gates = s.mul(s.add(held[0], parts[0]), parts[1])
+        gates = s.mul(s.add(held[0], parts[0]), s.tanh_slope(parts[1]))
         return [s.back(gates)], [s.emit("identity", gates)]
 
-    by_h, gates = loop(b, [flows[1]], [b.flip(v) for v in (flows[0], slope)], back, weights)
-    gates = b.flip(gates)
-    return gates, layer.by_weights(begun, gates), by_h, None, None
+    by_h, gates = layer.back([flows[1]], [flows[0], layer.b.y], back)
+    return gates, layer.by_weights(layer.begun(), gates), by_h, None, None
 
 
 @gradient("lstm_cell")

@@ -101,11 +101,10 @@ class Backward:
     def broadcast(self, x: Value, shape: Sequence[Expr]) -> Value:
         return x if same_shape(x.shape, shape) else self.emit("broadcast", x, shape=dims(shape))
 
-    def flip(self, x: Value) -> Value:
-        """The first dimension backwards."""
-        rank = x.type.rank
-        begin = dims([x.shape[0] - 1, *[0] * (rank - 1)])
-        return self.emit("slice", x, begin=begin, size=x.shape, step=(-1, *[1] * (rank - 1)))
+    @property
+    def place(self) -> int:
+        """Where the node stands on the way forward; what stands there may give more than it by now."""
+        return next(k for k, n in enumerate(self.builder.nodes) if n.outputs[:1] == self.node.outputs[:1])
 
     def reduced_to(self, g: Value, shape: Sequence[Expr]) -> Value:
         """The gradient of what was broadcast from `shape`: the sum over all copies."""

@@ -32,7 +32,6 @@ def cumprod(b: Backward) -> Result:
     axis = axis_of(attrs.axis, x.type.rank)
     before = b.emit("cumprod", x, axis=axis, exclusive=True, reverse=attrs.reverse)
     sequences = [_to_front(b, v, axis) for v in (x, b.g)]
-    sequences = sequences if attrs.reverse else [b.flip(v) for v in sequences]
 
     def step(s: Steps, held: list[Value], parts: list[Value]) -> tuple[list[Value], list[Value]]:
         (behind,), (element, flow) = held, parts
@@ -42,8 +41,7 @@ def cumprod(b: Backward) -> Result:
         return [s.mul(element, here)], [s.emit("identity", here)]
 
     start = b.zeros(sequences[0].shape[1:], x)
-    _, sums = loop(b, [start], sequences, step)
-    sums = sums if attrs.reverse else b.flip(sums)
+    _, sums = loop(b, [start], sequences, step, backward=not attrs.reverse)
     return [b.mul(before, _from_front(b, sums, axis))]
 
 
@@ -70,8 +68,8 @@ def cumulative_logsumexp(b: Backward) -> Result:
         total = s.add(flow, s.mul(behind, s.emit("exp", gap)))
         return [total, s.emit("identity", here)], [s.emit("identity", total)]
 
-    sequences = [b.flip(_to_front(b, v, axis)) for v in (b.y, b.g)]
+    sequences = [_to_front(b, v, axis) for v in (b.y, b.g)]
     shape = sequences[0].shape[1:]
     start = [b.zeros(shape, x), b.broadcast(b.like(np.inf, x), shape)]
-    *_, sums = loop(b, start, sequences, step)
-    return [b.mul(_from_front(b, b.flip(sums), axis), b.emit("exp", b.sub(x, b.y)))]
+    *_, sums = loop(b, start, sequences, step, backward=True)
+    return [b.mul(_from_front(b, sums, axis), b.emit("exp", b.sub(x, b.y)))]

@@ -20,7 +20,7 @@ from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import present, scalar
 from tilewright.ops.registry import OpDef, Types, register
-from tilewright.ops.rnn import RecurrenceAttrs, has_cell, recurrent_loops, reference
+from tilewright.ops.rnn import RecurrenceAttrs, recurrent_loops, reference, results
 from tilewright.ops.rnn_loops import Tile, Weight
 from tilewright.te import Tensor
 
@@ -75,11 +75,7 @@ class PackedRecurrenceAttrs(RecurrenceAttrs):
 
 def _infer(types: Types, attrs: PackedRecurrenceAttrs) -> Out:
     """Inputs as `recurrence`'s, the weights packed; the same outputs."""
-    gates, h0 = present(types[0]), present(types[2])
-    time, batch, _ = gates.shape
-    state = TensorType(gates.dtype, (batch, h0.shape[1]))
-    states = (state, state) if has_cell(attrs, types) else (state,)
-    return (TensorType(gates.dtype, (time, batch, h0.shape[1])), *states)
+    return results(types, present(types[2]).shape[1], attrs)
 
 
 def _loops(types: Types, attrs: PackedRecurrenceAttrs, out: Out) -> PrimFunc:

@@ -44,17 +44,24 @@ def recurrence(a: Assigner, node: Node) -> bool:
 
 
 def recurrent_tile(batch: Expr, hidden: int, gates: int, itemsize: int, target: Target) -> Tile:
-    """Equal tiles of as many rows as registers hold sums of all gates for, and wider panels where rows are few."""
+    """Equal tiles of rows, and wider panels where rows are few; registers hold the sums of all gates."""
     sums = target.registers * 3 // 4  # The others hold weights and an element of the state.
     known, lanes = as_int(batch), target.lanes(itemsize)
     most = max(1, min(ROWS, sums // gates))
     if known is None:
         rows, tiles = min(SYMBOLIC[0], most), SYMBOLIC[1]
     else:
-        count = max(1, -(-known // most))
-        rows, tiles = -(-known // count) or 1, -(-count // target.threads)
+        rows = min(range(most, 0, -1), key=lambda rows: _cycles(known, rows, gates, target))
+        tiles = -(-max(1, -(-known // rows)) // target.threads)
     vectors = 1
     while 2 * vectors * rows * gates <= sums and vectors < WIDEST and vectors * lanes < hidden:
         vectors *= 2
     body = rows * gates * vectors
     return Tile(rows, vectors * lanes, tiles, max(1, min(4, BODY // body)))
+
+
+def _cycles(batch: int, rows: int, gates: int, target: Target) -> float:
+    """What an element of the old state costs in tiles of so many rows, those past the last one included."""
+    multiplied = max(rows * gates / target.fma_per_cycle, target.costs.arithmetic.fma_latency)
+    loaded = (rows + gates) * target.vector_bits / 8 / target.l1_bandwidth
+    return -(-batch // rows) * max(multiplied, loaded)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.arith import prove_equal
-from tilewright.ir.expr import Var, product
+from tilewright.ir.expr import Expr, Var, product
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.control import NUMBER, LoopAttrs
 from tilewright.support.errors import UnsupportedError
@@ -88,13 +88,15 @@ def _loop(node: Node, flat: Flat, path: str, copy: Copy) -> Flat:
     counter = Value(f"{path}{body.inputs[0].name}", NUMBER)  # as no other value of the body
     e = _Embedding(flat, path, {body.inputs[0]: counter, **_captures(node, body)})
     e.names.update(zip(body.inputs[1 : 1 + carried], node.outputs, strict=False))
+    trip = trip_of(node)
+    at = number if trip is None or not attrs.backward else trip - 1 - number
     where = {}
     for element, sequence in zip(body.inputs[1 + carried :][: attrs.scanned], rest[carried:], strict=False):
         assert sequence is not None
-        where[e.value(element)] = _row(sequence, number)
+        where[e.value(element)] = _row(sequence, at)
     results = body.outputs[attrs.conditional :]
     for result, stack in zip(results[carried:], node.outputs[carried:], strict=False):
-        where[e.value(e.root(result))] = _row(stack, number)
+        where[e.value(e.root(result))] = _row(stack, at)
     calls = e.calls()
     places = {**e.places(), **where}
     ends = []
@@ -105,7 +107,6 @@ def _loop(node: Node, flat: Flat, path: str, copy: Copy) -> Flat:
             ends.append(copy(e.value(result), output))
     before = [copy(v, output) for v, output in zip(rest[:carried], node.outputs, strict=False) if v is not None]
     read = any(counter in c.args for c in calls)
-    trip = trip_of(node)
     known = trip is not None and polynomial(trip) is not None
     begin = Marker("loop", node.label, trip if known else None, count, condition, number, counter if read else None)
     again = e.value(body.outputs[0]) if attrs.conditional else None
@@ -113,12 +114,12 @@ def _loop(node: Node, flat: Flat, path: str, copy: Copy) -> Flat:
     return Flat((*before, begin, *calls, *ends, end), places)
 
 
-def _row(stack: Value, number: Var) -> Place:
-    """An iteration's part of a sequence, or of what is collected."""
-    size = product(stack.shape[1:])
-    if polynomial(size) is None:
-        raise UnsupportedError("a loop over elements of such a size is not supported", where=stack.name, got=size)
-    return Place(stack, number * size)
+def _row(stack: Value, at: Expr) -> Place:
+    """The element of a sequence, or of what is collected, that an iteration has."""
+    start = at * product(stack.shape[1:])
+    if polynomial(start) is None:
+        raise UnsupportedError("a loop over elements of such a size is not supported", where=stack.name, got=start)
+    return Place(stack, start)
 
 
 def _may_stand_in(result: Value, carried: Value, calls: Sequence[Call], places: Mapping[Value, Place]) -> bool:
