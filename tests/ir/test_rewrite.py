@@ -123,6 +123,7 @@ def test_statements_are_replaced_or_removed() -> None:
     both = seq([first, second])
     assert replace_stmt(replace_stmt(both, first, None) or both, second, None) is None
     assert replace_stmt(If(P, first), first, None) is None
+    assert replace_stmt(If(P, first, second), first, None) == If(~P, second)
 
 
 def test_variables_and_buffers_are_replaced_everywhere() -> None:

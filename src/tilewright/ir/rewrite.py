@@ -278,8 +278,8 @@ def replace_stmt(root: Stmt, old: Stmt, new: Stmt | None) -> Stmt | None:
         return with_children(root, kept)
     if isinstance(root, Seq):
         return seq(kept) if kept else None
-    if isinstance(root, If) and children[0] is not None:
-        return replace(root, then=children[0], orelse=None)
+    if isinstance(root, If) and kept:
+        return If(root.condition, kept[0]) if children[0] is not None else If(~root.condition, kept[0])
     return None
 
 
