@@ -13,17 +13,9 @@ from tilewright.ir.graph import Graph, Value
 from tilewright.ir.rewrite import variables
 from tilewright.kernels import KernelCompiler, KernelTexts
 from tilewright.plans.framework.decisions import forcing, recorded, settled
-from tilewright.runtime.manifest import (
-    InputSpec,
-    Manifest,
-    OutputSpec,
-    PackedSpec,
-    ParamSpec,
-    SymbolSpec,
-    TargetSpec,
-    Work,
-)
+from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program
+from tilewright.runtime.specs import InputSpec, OutputSpec, PackedSpec, ParamSpec, SymbolSpec, TargetSpec, Work
 from tilewright.support.errors import UnsupportedError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target

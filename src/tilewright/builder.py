@@ -30,8 +30,8 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.verify import verify_func
 from tilewright.runtime.kernel import KernelParam, NativeFunction
-from tilewright.runtime.manifest import StepSpec, SymbolSpec, TargetSpec
 from tilewright.runtime.runner import Called
+from tilewright.runtime.specs import StepSpec, SymbolSpec, TargetSpec
 from tilewright.schedule.in_place import in_place as write_in_place
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import StageSchedule

@@ -39,10 +39,10 @@ from tilewright.plans.framework.decisions import advised, forced_settings, forci
 from tilewright.programs import ProgramCache
 from tilewright.records.lookup import check_recorded, lookup
 from tilewright.records.places import Records, stores
-from tilewright.runtime.manifest import RoomSpec
 from tilewright.runtime.native import compile_support
 from tilewright.runtime.program import Program
 from tilewright.runtime.recorded import RecordUse, summary
+from tilewright.runtime.specs import RoomSpec
 from tilewright.runtime.threads import check_threads
 from tilewright.support.background import Background
 from tilewright.support.collection import uncollected

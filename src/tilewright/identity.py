@@ -38,9 +38,11 @@ RELATED = (
     "native/text.py",
     "native/toolchain.py",
     "runtime/artifact.py",
+    "runtime/consistent.py",
     "runtime/manifest.py",
     "runtime/recorded.py",
     "runtime/schema.py",
+    "runtime/specs.py",
 )
 """What is in these folders and does: how LLVM text is written and becomes an object, how a kept program is written, and
 the ABI that objects are made for."""

@@ -21,7 +21,7 @@ from tilewright.ir.dim import dim
 from tilewright.measure import calibration
 from tilewright.measure.calibration import Calibration
 from tilewright.runtime.examples import random_inputs
-from tilewright.runtime.manifest import InputSpec
+from tilewright.runtime.specs import InputSpec
 from tilewright.support.errors import CallError
 from tilewright.support.machine import describe
 

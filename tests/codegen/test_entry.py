@@ -12,7 +12,7 @@ from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Buffer, Var, const, maximum
 from tilewright.ir.loops import For, PrimFunc, Store
 from tilewright.native.link import Library
-from tilewright.runtime.manifest import StepSpec
+from tilewright.runtime.specs import StepSpec
 from tilewright.targets.target import Target
 
 HOST = Target.host()

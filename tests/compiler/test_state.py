@@ -18,7 +18,8 @@ from tilewright.ir.graph import Graph
 from tilewright.ops import parse_graph
 from tilewright.ops.interpret import run_graph
 from tilewright.ops.sized import with_symbols
-from tilewright.runtime.manifest import CacheSpec, Manifest
+from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.specs import CacheSpec
 from tilewright.runtime.state import State
 from tilewright.support.errors import ArtifactError, CallError, ModelError
 from tilewright.transform.graph.state import with_state

@@ -12,7 +12,8 @@ import pytest
 import tilewright as tw
 from tests.frontend.torch_checks import Functional, assert_close, check, interpreted, nn, torch
 from tilewright.compiler import import_model
-from tilewright.runtime.manifest import Manifest, ParamSpec, TargetSpec
+from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.specs import ParamSpec, TargetSpec
 from tilewright.support.errors import ArtifactError, CallError, Error, ModelError, UnsupportedError
 
 

@@ -31,7 +31,7 @@ from tilewright.ir.dtype import BY_NAME
 from tilewright.parts import control
 from tilewright.parts.composite import Composite
 from tilewright.runtime import artifact
-from tilewright.runtime.manifest import InputSpec
+from tilewright.runtime.specs import InputSpec
 from tilewright.support.errors import ArtifactError
 
 MEMORY = 3 << 30

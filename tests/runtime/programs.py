@@ -6,9 +6,10 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from tilewright.native.link import compile_text, host_triple
-from tilewright.runtime.manifest import (
+from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.program import Program
+from tilewright.runtime.specs import (
     InputSpec,
-    Manifest,
     OutputSpec,
     PackedSpec,
     ParamSpec,
@@ -17,7 +18,6 @@ from tilewright.runtime.manifest import (
     TargetSpec,
     TempSpec,
 )
-from tilewright.runtime.program import Program
 
 TARGET = TargetSpec(host_triple(), str(llvm.get_host_cpu_name()))
 

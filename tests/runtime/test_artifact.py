@@ -19,9 +19,10 @@ from safetensors.numpy import load as load_safetensors
 from tests.runtime.programs import affine, copy16
 from tilewright.native.link import compile_text
 from tilewright.runtime import artifact
-from tilewright.runtime.manifest import Manifest, ParamSpec, TargetSpec
+from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.model import Model
 from tilewright.runtime.program import Program
+from tilewright.runtime.specs import ParamSpec, TargetSpec
 from tilewright.support.errors import ArtifactError
 
 X = np.linspace(-1, 1, 50, dtype=np.float32)

@@ -8,7 +8,7 @@ from safetensors.numpy import load
 
 from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.image import layout, pack, pack_into, unpack
-from tilewright.runtime.manifest import ParamSpec
+from tilewright.runtime.specs import ParamSpec
 from tilewright.support.errors import ArtifactError
 
 PARAMS = (

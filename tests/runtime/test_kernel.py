@@ -10,7 +10,7 @@ from tilewright.codegen.llvm.entry import entry_of_kernel
 from tilewright.ir.expr import Var
 from tilewright.native.link import compile_text
 from tilewright.runtime.kernel import KernelParam, NativeFunction, Workspace
-from tilewright.runtime.manifest import StepSpec, SymbolSpec
+from tilewright.runtime.specs import StepSpec, SymbolSpec
 from tilewright.support.errors import CallError
 from tilewright.targets.target import Target
 

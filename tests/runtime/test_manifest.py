@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.runtime.programs import affine, copy16
-from tilewright.runtime.manifest import (
+from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.specs import (
     ABI_VERSION,
     InputSpec,
-    Manifest,
     OutputSpec,
     PackedSpec,
     ParamSpec,

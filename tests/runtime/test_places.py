@@ -17,10 +17,10 @@ from tests.runtime.test_arena import check, problems
 from tilewright.runtime import engine
 from tilewright.runtime.arena import Interval, Plan, least_bytes, plan, temp_intervals
 from tilewright.runtime.layout import Memory, function
-from tilewright.runtime.manifest import SymbolSpec, TempSpec
 from tilewright.runtime.model import Model
 from tilewright.runtime.native import native
 from tilewright.runtime.places import places_table, usual_dims
+from tilewright.runtime.specs import SymbolSpec, TempSpec
 
 
 def placed(temps: list[TempSpec], threads: int, plans: list[Plan], sizes: list[int]) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tilewright.runtime import target as runtime_target
-from tilewright.runtime.manifest import TargetSpec
+from tilewright.runtime.specs import TargetSpec
 from tilewright.support.errors import ArtifactError
 
 

@@ -10,7 +10,7 @@ from tests.transform.graph.graphs import tensor
 from tilewright import ops
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.plans.framework.decisions import deciding, forcing
-from tilewright.runtime.manifest import StepSpec
+from tilewright.runtime.specs import StepSpec
 from tilewright.targets.target import Target
 
 ROWS, WIDTH, WIDE = 512, 256, 1024

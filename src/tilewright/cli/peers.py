@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.ir.dtype import dtype
 from tilewright.measure.contender import Prepared
 from tilewright.runtime.examples import Array, random_inputs
-from tilewright.runtime.manifest import InputSpec
+from tilewright.runtime.specs import InputSpec
 
 TILEWRIGHT = "tilewright.cli.peers:tilewright"
 ONNXRUNTIME = "tilewright.cli.peers:onnxruntime"

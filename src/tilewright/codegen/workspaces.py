@@ -9,7 +9,7 @@ from tilewright.arith.forms import factors
 from tilewright.ir.expr import Buffer, Expr, Var
 from tilewright.ir.loops import NTHREADS, PrimFunc
 from tilewright.runtime.kernel import Workspace
-from tilewright.runtime.manifest import Work
+from tilewright.runtime.specs import Work
 from tilewright.support.errors import CompileError
 
 

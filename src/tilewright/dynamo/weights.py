@@ -14,10 +14,11 @@ from tilewright.native.link import Library
 from tilewright.runtime.engine import Engine
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import Memory, aligned_copy
-from tilewright.runtime.manifest import ALIGNMENT, Manifest, ParamSpec
+from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.native import native
 from tilewright.runtime.program import Program
 from tilewright.runtime.runner import Runner
+from tilewright.runtime.specs import ALIGNMENT, ParamSpec
 from tilewright.runtime.watch import WATCH, WATCHED
 from tilewright.runtime.weights.local import LocalWeights
 

@@ -21,8 +21,8 @@ from tilewright.parts.part import Part, Watch
 from tilewright.parts.report import coverage_of
 from tilewright.runtime.arguments import describe_spec
 from tilewright.runtime.interop import Array, as_numpy, in_kind_of
-from tilewright.runtime.manifest import InputSpec, OutputSpec, ParamSpec
 from tilewright.runtime.profile import KernelTime, Profile
+from tilewright.runtime.specs import InputSpec, OutputSpec, ParamSpec
 from tilewright.runtime.weights.check import check_finite, check_version, check_weights
 from tilewright.support.coverage import NATIVE, Coverage
 from tilewright.support.errors import CallError, ModelError, Problems

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
-from tilewright.runtime.manifest import TempSpec
+from tilewright.runtime.specs import TempSpec
 from tilewright.support.errors import Error
 
 ALIGNMENT = 64

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.interop import Array, as_numpy, describe
-from tilewright.runtime.manifest import InputSpec, OutputSpec, SymbolSpec
+from tilewright.runtime.specs import InputSpec, OutputSpec, SymbolSpec
 from tilewright.support.errors import CallError, Error, Problems
 
 

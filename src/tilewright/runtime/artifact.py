@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.runtime.image import Buffer, indexed, json_object, pack, unpack
-from tilewright.runtime.manifest import ALIGNMENT, Manifest
+from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program, Text
+from tilewright.runtime.specs import ALIGNMENT
 from tilewright.support.digest import blake2b
 from tilewright.support.errors import ArtifactError
 

@@ -34,9 +34,10 @@ from tilewright.runtime.call import (
 from tilewright.runtime.foreign import foreign_function
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import Memory, aligned_bytes, function
-from tilewright.runtime.manifest import MAX_BYTES, InputSpec, Manifest, OutputSpec
+from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.native import native
 from tilewright.runtime.places import places_table, usual_dims
+from tilewright.runtime.specs import MAX_BYTES, InputSpec, OutputSpec
 from tilewright.runtime.weights.control import SLOTS, Control
 from tilewright.runtime.weights.prepare import Prepare
 from tilewright.support.errors import CallError, CompileError

@@ -19,7 +19,7 @@ import numpy as np
 
 from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.interop import Array
-from tilewright.runtime.manifest import ALIGNMENT, ParamSpec
+from tilewright.runtime.specs import ALIGNMENT, ParamSpec
 from tilewright.support.errors import ArtifactError
 
 Buffer = bytes | memoryview | Array

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tilewright.runtime.manifest import Dim, InputSpec, Manifest, StepSpec, SymbolSpec, TargetSpec, TempSpec, Work
+from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.model import Model
 from tilewright.runtime.program import Program, Text
 from tilewright.runtime.runner import Called
+from tilewright.runtime.specs import Dim, InputSpec, StepSpec, SymbolSpec, TargetSpec, TempSpec, Work
 
 
 @dataclass(frozen=True, slots=True)

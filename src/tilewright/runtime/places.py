@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from tilewright.native.assembler import I1, I64, PTR, Function, Module, Value, Variable
 from tilewright.runtime.arena import ALIGNMENT, Plan, roots
 from tilewright.runtime.layout import Struct
-from tilewright.runtime.manifest import MAX_BYTES, SymbolSpec, TempSpec
+from tilewright.runtime.specs import MAX_BYTES, SymbolSpec, TempSpec
 
 PLACES = Struct("blocks", "orders", "table")
 """`table`: for each temporary the index of its block, and then how many times its size it takes; then, for each order,

@@ -14,8 +14,8 @@ from tilewright.native.link import Library, compile_text
 from tilewright.runtime.arguments import BoundInputs
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import aligned_bytes, function
-from tilewright.runtime.manifest import StepSpec, evaluate
 from tilewright.runtime.spans import known
+from tilewright.runtime.specs import StepSpec, evaluate
 from tilewright.runtime.stepwise import profile_text
 from tilewright.runtime.threads import pool
 from tilewright.runtime.weights.packed import WeightSet, packed_nbytes

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.interop import Array, as_numpy
-from tilewright.runtime.manifest import InputSpec, Manifest, RaggedSpec
+from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.specs import InputSpec, RaggedSpec
 from tilewright.support.errors import CallError
 
 

@@ -15,9 +15,10 @@ from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.arguments import BoundInputs, bind_inputs, bind_outputs, describe_spec, separate
 from tilewright.runtime.engine import Engine, StoreMoved
 from tilewright.runtime.interop import Array, in_kind_of
-from tilewright.runtime.manifest import ALIGNMENT, InputSpec, Manifest, OutputSpec, ParamSpec, evaluate
+from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.ragged import call_ragged, call_versioned
 from tilewright.runtime.rooms import Rooms
+from tilewright.runtime.specs import ALIGNMENT, InputSpec, OutputSpec, ParamSpec, evaluate
 from tilewright.runtime.threads import check_threads
 from tilewright.support.errors import CallError, Problems
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tilewright.runtime.arena import Interval, roots
-from tilewright.runtime.manifest import StepSpec, Work, evaluate
+from tilewright.runtime.specs import StepSpec, Work, evaluate
 from tilewright.support.errors import CallError
 
 CALLS_TRACK = 1000

@@ -19,7 +19,7 @@ import numpy as np
 from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.interop import Array, as_numpy
 from tilewright.runtime.layout import aligned_bytes
-from tilewright.runtime.manifest import ALIGNMENT, CacheSpec, InputSpec, evaluate
+from tilewright.runtime.specs import ALIGNMENT, CacheSpec, InputSpec, evaluate
 from tilewright.support.errors import CallError
 
 if TYPE_CHECKING:

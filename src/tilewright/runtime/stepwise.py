@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.native.assembler import I8, I32, I64, PTR, VOID, Function, Module, Value, Variable
 from tilewright.native.link import host_triple
-from tilewright.runtime.manifest import RegionSpec, StepSpec, Work
+from tilewright.runtime.specs import RegionSpec, StepSpec, Work
 
 
 def profile_text(

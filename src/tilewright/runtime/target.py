@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.native.link import host_triple, missing_features
-from tilewright.runtime.manifest import TargetSpec
+from tilewright.runtime.specs import TargetSpec
 from tilewright.support.errors import ArtifactError
 
 

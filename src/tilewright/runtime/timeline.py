@@ -22,9 +22,9 @@ from tilewright.native.assembler import I1, I64, PTR, VOID, Function, Module, Va
 from tilewright.native.link import Library, compile_text, host_triple
 from tilewright.runtime.arguments import BoundInputs
 from tilewright.runtime.layout import Memory, Struct, function
-from tilewright.runtime.manifest import StepSpec
 from tilewright.runtime.profile import run_slots
 from tilewright.runtime.spans import Span, Timeline, live_bytes
+from tilewright.runtime.specs import StepSpec
 from tilewright.runtime.stepwise import PARAMETERS, Stepper, clock
 from tilewright.runtime.threads import pool
 from tilewright.support.errors import CallError

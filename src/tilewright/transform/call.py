@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.graph import Value
 from tilewright.ir.loops import PrimFunc
-from tilewright.runtime.manifest import RegionKind
+from tilewright.runtime.specs import RegionKind
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import Group
 from tilewright.transform.loops.ahead import WeightPrefetch

@@ -14,7 +14,7 @@ from tilewright.ir.expr import Const, Expr, Op, Var
 from tilewright.ir.loops import Block, PrimFunc, Store
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.plans.framework.work import operations_of
-from tilewright.runtime.manifest import Work
+from tilewright.runtime.specs import Work
 
 Polynomial = dict[tuple[Var, ...], int]
 """Coefficients of products of symbols, each in units of the number that divides it: with `height` a multiple of 32,

@@ -12,7 +12,7 @@ import pytest
 from tilewright.live.broker.fit import MAX_LANES, check_options, check_rows, ring_spec
 from tilewright.live.broker.ring import MAX_ROWS, RingSpec, RingTensor, shape_of
 from tilewright.live.broker.structs import MAX_SLOTS, SLOT_DATA
-from tilewright.runtime.manifest import InputSpec, OutputSpec, SymbolSpec
+from tilewright.runtime.specs import InputSpec, OutputSpec, SymbolSpec
 from tilewright.support.errors import BrokerError
 
 GOOD: dict[str, Any] = {"max_batch": 8, "max_wait": 0.001, "agents": 4, "rows": 2, "lanes": 1}

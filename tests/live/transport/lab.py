@@ -22,8 +22,8 @@ from tilewright.live.transport.server import Server
 from tilewright.live.transport.source import Update
 from tilewright.live.transport.structure import Structure
 from tilewright.live.transport.wire import LostError
-from tilewright.runtime.manifest import ParamSpec
 from tilewright.runtime.program import Program
+from tilewright.runtime.specs import ParamSpec
 from tilewright.support.errors import TransportError
 
 SECRET = "a secret of more than sixteen bytes"

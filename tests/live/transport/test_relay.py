@@ -19,9 +19,9 @@ import tilewright as tw
 from tests.live.store.lab import DEPTH, INITIAL, ONES, WIDTHS, is_whole, telling_weights, value
 from tests.live.transport.lab import SECRET, Proxy, until
 from tilewright.live.transport.relay import backoff
-from tilewright.runtime.manifest import TargetSpec
 from tilewright.runtime.model import Model
 from tilewright.runtime.program import Program
+from tilewright.runtime.specs import TargetSpec
 from tilewright.support.errors import StoreError, TransportError, WeightError
 
 LOG = "tilewright.transport"

@@ -27,7 +27,7 @@ from tilewright.codegen.llvm.values import Value
 from tilewright.ir.dtype import f64, i64
 from tilewright.ir.expr import Const, Expr, Op, Var, as_int, call, cast, const, select
 from tilewright.native.text import Writer, identifier
-from tilewright.runtime.manifest import StepSpec, Work
+from tilewright.runtime.specs import StepSpec, Work
 from tilewright.targets.target import Target
 
 _SIGNATURE = "ptr noalias readonly %slots, ptr noalias readonly %dims, i64 %tid, i64 %nthreads, ptr %barrier"

@@ -17,7 +17,7 @@ from tilewright.codegen.llvm.threads import runs_alone
 from tilewright.ir.loops import PrimFunc
 from tilewright.native.assembler import I32, I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.kernel import Workspace
-from tilewright.runtime.manifest import Work
+from tilewright.runtime.specs import Work
 from tilewright.targets.target import Target
 
 ALIGNMENT = 64

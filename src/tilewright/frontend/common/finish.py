@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.registry import emit1, get
 from tilewright.ops.rooms import is_room
-from tilewright.runtime.manifest import RaggedSpec, RoomSpec, StateSpec
+from tilewright.runtime.specs import RaggedSpec, RoomSpec, StateSpec
 from tilewright.support.errors import Error, VerifyError
 
 

@@ -21,7 +21,7 @@ from tilewright.runtime.call import MODEL, NO_LAYOUT, OK
 from tilewright.runtime.engine import Engine
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import Memory
-from tilewright.runtime.manifest import TargetSpec
+from tilewright.runtime.specs import TargetSpec
 
 POLL_SECONDS = 0.002
 """Seconds between two attempts of a call that finds its agent, or the broker, busy."""

@@ -8,8 +8,9 @@ from tilewright.ir.dtype import BY_NAME
 from tilewright.live.broker.ring import MAX_ROWS, RingSpec, RingTensor, shape_of
 from tilewright.live.broker.structs import MAX_SLOTS
 from tilewright.runtime.interop import Array
-from tilewright.runtime.manifest import InputSpec, Manifest, OutputSpec
+from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.runner import Runner
+from tilewright.runtime.specs import InputSpec, OutputSpec
 from tilewright.support.errors import BrokerError, Problems
 
 MAX_LANES = 32

@@ -27,8 +27,9 @@ import numpy as np
 from tilewright.ir.dtype import BY_NAME
 from tilewright.live.broker.structs import GROUP_SLOTS, HEADER, MAX_SLOTS, SLOT_DATA
 from tilewright.live.store.files import BROKER, FLOCK, NEW, is_locked, lock_reader
-from tilewright.runtime.manifest import Dim, InputSpec, Manifest, OutputSpec, SymbolSpec, TargetSpec
+from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.schema import SchemaError, decode, encode
+from tilewright.runtime.specs import Dim, InputSpec, OutputSpec, SymbolSpec, TargetSpec
 from tilewright.support.errors import BrokerError, Problems
 
 ABI_VERSION = 1

@@ -21,10 +21,11 @@ from tilewright.live.store.segment import open_control
 from tilewright.live.store.sums import Sums
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import aligned_bytes
-from tilewright.runtime.manifest import Manifest, ParamSpec
+from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.model import Model
 from tilewright.runtime.native import native
 from tilewright.runtime.program import Program, link
+from tilewright.runtime.specs import ParamSpec
 from tilewright.runtime.target import check_target
 from tilewright.runtime.threads import check_threads
 from tilewright.runtime.weights.check import check_finite, check_version, check_weights

@@ -9,8 +9,8 @@ from typing import Any
 from tilewright.live.transport.wire import HostileError, digest
 from tilewright.runtime import artifact, image
 from tilewright.runtime.interop import Array
-from tilewright.runtime.manifest import ParamSpec
 from tilewright.runtime.program import Program
+from tilewright.runtime.specs import ParamSpec
 from tilewright.runtime.target import check_target
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.interop import Array, as_numpy, describe, on_cpu
-from tilewright.runtime.manifest import ParamSpec
 from tilewright.runtime.native import native
+from tilewright.runtime.specs import ParamSpec
 from tilewright.support.errors import CallError, Problems, WeightError
 
 _UNFIT = "the weights do not fit"

@@ -10,7 +10,8 @@ import numpy as np
 from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import aligned_bytes
-from tilewright.runtime.manifest import ALIGNMENT, Manifest, ParamSpec
+from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.specs import ALIGNMENT, ParamSpec
 
 
 def packed_nbytes(manifest: Manifest) -> int:

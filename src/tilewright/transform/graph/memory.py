@@ -17,7 +17,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.rewrite import variables
 from tilewright.ops.lowered.append import AppendAttrs
 from tilewright.ops.shape import SliceAttrs
-from tilewright.runtime.manifest import RegionSpec, StepSpec, TempSpec, Work
+from tilewright.runtime.specs import RegionSpec, StepSpec, TempSpec, Work
 from tilewright.support.errors import UnsupportedError
 from tilewright.transform.call import Call, KernelCall, Marker, Workspace
 from tilewright.transform.graph.fuse import Group, same_shape

@@ -26,7 +26,7 @@ from tilewright.ir.expr import Expr, Var, as_int, const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
 from tilewright.ir.rewrite import fresh_name, substitute, variables
 from tilewright.ops.dims import same_dim
-from tilewright.runtime.manifest import RaggedSpec
+from tilewright.runtime.specs import RaggedSpec
 from tilewright.support.errors import ModelError, Problems
 
 STARTS = "starts"

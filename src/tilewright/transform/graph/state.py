@@ -25,7 +25,7 @@ from tilewright.ir.rewrite import fresh_name, variables
 from tilewright.ops.dims import same_dim
 from tilewright.ops.shape import ConcatAttrs
 from tilewright.ops.sized import with_symbols
-from tilewright.runtime.manifest import CacheSpec, StateSpec
+from tilewright.runtime.specs import CacheSpec, StateSpec
 from tilewright.support.errors import ModelError, Problems
 from tilewright.transform.work import polynomial
 
