@@ -3,9 +3,9 @@
     python -m tests.mutate --rooms arith,ir --count 50 --seed 1
 
 Mutants (`mutants.py`) are sampled by room and tried in a private copy of the tree, each with the tests that run its
-line: the room's own and the quickest first, up to `--seconds` of them. A line that no test runs, or that is run once
-a process for all of them (`COMPUTED_ONCE`), is tried with the room's own tests. Survivors of `explained.toml` count as
-explained; with `--full` the others meet the whole suite too.
+line: the room's own and the quickest first, up to `--seconds` of the processor, as recorded; with `--own` those alone.
+A line that no test runs, or that is run once a process for all of them (`COMPUTED_ONCE`), is tried with the room's own
+tests. Survivors of `explained.toml` count as explained; with `--full` the others meet the whole suite too.
 
 `--checks` takes out one legality check at a time (`raise refuse(...)` becomes `pass`) and lists which test notices:
 `python -m tests.mutate --checks --rooms schedule,te --count 500`.
@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--match", default="", help="only mutants with this text in path, function or changed line")
     parser.add_argument("--checks", action="store_true", help="legality checks taken out, instead of small changes")
     parser.add_argument("--again", action="store_true", help="try a stored result's survivors again")
+    parser.add_argument("--own", action="store_true", help="the tests of the room's own folder alone")
     parser.add_argument("--full", action="store_true", help="survivors meet the whole suite")
     parser.add_argument("--record-only", action="store_true", help="bring the map of lines up to date, try nothing")
     options = parser.parse_args()
@@ -61,7 +62,7 @@ def main() -> None:
 
 def _rooms(tree: Tree, options: argparse.Namespace) -> None:
     for room in options.rooms.split(","):
-        files = files_testing(room)
+        files = files_testing(room, own=options.own)
         for file in files:
             tree.record(file)
         if not options.record_only:

@@ -25,10 +25,13 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import CodeType, FunctionType
+from typing import TextIO
 
 import pytest
 from hypothesis import Phase, settings
 
+PATIENCE = 10.0
+"""Seconds that may pass for each second of a limit on processor time: the machine has other work, and tests wait."""
 MEMORY = 12 << 30
 """Bytes of address space of a test process: a mutant that allocates without end must not take the machine with it."""
 
@@ -36,7 +39,8 @@ MEMORY = 12 << 30
 @dataclass(frozen=True, slots=True)
 class Request:
     """A mutant: its file and the text with it, the line that it is in, the lines of the file that importing and
-    collecting run, the tests in their order with a limit in seconds on each, and one on all of them."""
+    collecting run, the tests in their order with a limit on the processor's seconds for each, and one on the seconds
+    that all of them take."""
 
     path: str
     source: str
@@ -50,6 +54,18 @@ def stop_at_failures() -> None:
     """A failure is enough: to find the smallest one takes longer than all other tests."""
     settings.register_profile("mutants", settings.default, phases=(Phase.explicit, Phase.generate))
     settings.load_profile("mutants")
+
+
+@contextlib.contextmanager
+def limited(seconds: float, out: int | TextIO) -> Iterator[None]:
+    """End this process where it works for longer, or stands still: with SIGPROF, or with a traceback."""
+    faulthandler.dump_traceback_later(PATIENCE * seconds, exit=True, file=out)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        faulthandler.cancel_dump_traceback_later()
 
 
 def limit_memory() -> None:
@@ -144,9 +160,8 @@ def _try(
         limit_memory()
         status = 0
         for item, following in zip(tests, [*tests[1:], None], strict=True):
-            faulthandler.dump_traceback_later(limits[item.nodeid], exit=True, file=out)
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            faulthandler.cancel_dump_traceback_later()
+            with limited(limits[item.nodeid], out):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if item.session.testsfailed:
                 os.write(out, f"FAILED {item.nodeid}\n".encode())
                 status = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -158,6 +159,12 @@ def test_served_mutants(tmp_path: Path) -> None:
         (10, "return None"): (1, large),
         (11, "return None"): (1, small),
     }
+
+
+def test_work_without_end_is_ended() -> None:
+    """By the processor's time: a process that others keep waiting has as much of it as one that is alone."""
+    script = "from tests.mutate.server import limited\nwith limited(0.2, 2):\n    while True: pass"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=60).returncode == -signal.SIGPROF
 
 
 def test_a_mutant_is_in_none_of_those_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

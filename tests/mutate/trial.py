@@ -18,14 +18,17 @@ from pathlib import Path
 
 from tests.mutate.mutants import Mutant
 from tests.mutate.rooms import ROOT
-from tests.mutate.server import Request
+from tests.mutate.server import PATIENCE, Request
 
 MAP = ROOT / "build" / "mutate" / "map"
 COPIED = ("src", "tests", "benchmarks", "examples", "docs", "pyproject.toml", "README.md", "Makefile")
-SLOWER, GRACE = 4.0, 20.0
-"""A test's limit: so many times its recorded time, and so many seconds on top (a loaded machine, a first import)."""
+SLOWER, GRACE = 4.0, 10.0
+"""A test's limit: so many times its recorded time, and so many seconds on top (a first import)."""
 MOST = 3600.0
 """Seconds that any run of pytest may take, whatever its tests do."""
+FEWER = {"TILEWRIGHT_SCHEDULE_CASES": "200", "TILEWRIGHT_LANGUAGE_CASES": "100"}
+"""Random schedules: a tenth of those of `make test`, since no mutant has seconds for more of them, and tracing all of
+them takes longer than all other tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +61,16 @@ class Tree:
 
     def environment(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("TILEWRIGHT_", "PYTEST_"))}
-        return kept | {
-            "PYTHONPATH": f"{self.root / 'src'}{os.pathsep}{self.root}",
-            # Files of equal size that are changed within a second would share their bytecode.
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "TILEWRIGHT_CACHE_DIR": str(self.cache),
-        }
+        return (
+            kept
+            | FEWER
+            | {
+                "PYTHONPATH": f"{self.root / 'src'}{os.pathsep}{self.root}",
+                # Files of equal size that are changed within a second would share their bytecode.
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "TILEWRIGHT_CACHE_DIR": str(self.cache),
+            }
+        )
 
     def pytest(self, arguments: Sequence[str], limit: float = MOST, **variables: str) -> tuple[int, str]:
         """Exit status and output of a run; 124 where it took longer than the limit."""
@@ -130,7 +137,7 @@ class Tree:
         if not tests:
             return Outcome("survived")
         limits = {name: GRACE + SLOWER * s for name, s in tests.items()}
-        most = min(MOST, 3 * GRACE + SLOWER * sum(tests.values()))
+        most = min(MOST, PATIENCE * (GRACE + SLOWER * sum(tests.values())))
         answer = None
         if self.server is not None:
             text = (self.root / mutant.path).read_text()
@@ -193,7 +200,7 @@ class Recorded:
 def _outcome(status: int, output: str, tests: int) -> Outcome:
     if status == 0:
         return Outcome("survived", tests=tests)
-    if status == 124 or "Timeout (" in output:
+    if status in (124, -signal.SIGPROF) or "Timeout (" in output:
         return Outcome("timeout", tests=tests)
     failed = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     return Outcome("killed", failed[0].split(" - ")[0] if failed else f"exit status {status}", tests)
