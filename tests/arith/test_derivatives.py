@@ -12,7 +12,7 @@ import pytest
 from tests.arith.evaluate import evaluate
 from tilewright.arith.adjoint import adjoints
 from tilewright.arith.derivative import RULES, STEPS, derivative
-from tilewright.ir.dtype import f32, f64, i64
+from tilewright.ir.dtype import boolean, f32, f64, i64
 from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, call, cast, const, is_const, select
 from tilewright.ir.scalar_ops import OPS
 from tilewright.support.errors import UnsupportedError
@@ -130,6 +130,14 @@ def test_casts_between_floats() -> None:
     assert found[narrow].dtype is f32 and number(found[narrow], {G: 3.0, X: 2.0, narrow: 1.5}) == 6.0
     inner = derivative(cast(cast(X, f32), f64) * X, X)
     assert number(inner, {X: 2.0}) == 4.0
+
+
+def test_a_derivative_has_the_type_of_its_expression() -> None:
+    x, p = Var("x", f32), Var("p", boolean)
+    wide = cast(x, f64)
+    for e in (const(2.0, f64), wide, select(p, wide, const(1.0, f64)), select(p, const(1.0, f64), wide * wide)):
+        assert derivative(e, x).dtype is f64, e
+    assert derivative(select(p, x, const(1.0, f32)), x).dtype is derivative(cast(x, i64), x).dtype is f32
 
 
 def test_loads_are_leaves() -> None:

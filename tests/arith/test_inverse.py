@@ -76,6 +76,21 @@ def test_the_longest_loop_is_solved_for() -> None:
     assert [str(e) for _, e in inverse.free] == ["3"]
 
 
+def test_what_is_no_variable_of_the_box_is_a_number() -> None:
+    """A symbol, however it stands there: at each value the points are those of the box shifted by it."""
+    i, r, j, n = axis("i"), axis("r"), axis("j"), Var("n", lo=0)
+    inverse = invert([2 * i + r + n * 3 - n // 2], {i: const(4), r: const(3)}, {j: const(20)})
+    assert inverse is not None
+    for size in range(5):
+        want = Counter((2 * a + b + 3 * size - size // 2, a, b) for a in range(4) for b in range(3))
+        found: Counter[tuple[int, ...]] = Counter()
+        for choice in points({j: 20} | {v: as_int(extent) or 0 for v, extent in inverse.free}):
+            choice[n] = size
+            if all(value_at(c, choice) for c in inverse.conditions):
+                found[choice[j], value_at(inverse.point[i], choice), value_at(inverse.point[r], choice)] += 1
+        assert found == want
+
+
 def test_what_cannot_be_inverted() -> None:
     i, j, n = axis("i"), axis("j"), Var("n")
     places = Buffer("I", i64, (const(9),))

@@ -183,6 +183,7 @@ def test_an_overhanging_tile_stays_in_its_period() -> None:
     both = {part: const(2), lane: const(16)}
     assert symbolic_limits(at, both, {panel: const(32)}, inside) == (panel * 24 + 23,)
     assert symbolic_limits(at, inner, outer, (panel < 7,)) == ()
+    assert symbolic_limits(panel * 24, inner, outer, (lane < 7,)) == ()
 
 
 @SETTINGS

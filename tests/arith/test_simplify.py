@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tilewright import arith
 from tilewright.arith import Analyzer, bounds, linear, prove, prove_equal, simplify, symbolic_bounds
 from tilewright.arith.forms import order
-from tilewright.ir.dtype import boolean, f32, i8, i32, i64, u32
+from tilewright.ir.dtype import boolean, f16, f32, f64, i8, i32, i64, u32
 from tilewright.ir.expr import Buffer, Expr, Op, Var, cast, const, equal, maximum, minimum, select
 
 i, j, k, x, y = (Var(name) for name in "ijkxy")
@@ -73,6 +74,10 @@ SIMPLIFIED: list[tuple[Expr, dict[Var, Expr], str]] = [
     (minimum(n - io * 8, 8), {io: n // 8}, "8"),
     (select(i < 8, x, y), {i: c(8)}, "x"),
     (select(~(x < y), i, j), {}, "select(y <= x, i, j)"),
+    (select(i < 8, 3, x) + 1, {i: c(8)}, "4"),
+    (narrow < 10, {}, "true"),
+    (narrow < 9, {}, "s < 9:i32"),
+    (equal(narrow, 10), {}, "false"),
     (x * 2 < 9, {}, "x < 5"),
     (io * 8 + ii < 24, SPLIT, "io < 3"),
     (n // 8 * 8 + ii < n, {ii: c(8)}, "ii < n % 8"),
@@ -88,6 +93,12 @@ SIMPLIFIED: list[tuple[Expr, dict[Var, Expr], str]] = [
     (cast(cast(Var("a", i8), i32), i8), {}, "a"),
     (cast(cast(x, i32), i64), {}, "i64(i32(x))"),
     (cast(cast(x, i32), u32), {}, "u32(x)"),
+    (cast(cast(Var("h", f16), f32), f64), {}, "f64(h)"),
+    (cast(cast(Var("d", f64), f32), f16), {}, "f16(f32(d))"),
+    (cast(cast(Var("a", i8), i32), f32), {}, "f32(a)"),
+    (cast(cast(x, i8), f32), {}, "f32(i8(x))"),
+    (cast(cast(p, f32), i64), {}, "i64(p)"),
+    (cast(cast(narrow, boolean), i32), {}, "i32(bool(s))"),
     (i * 64 + j, {i: c(1)}, "j"),
     (c(7) - i, {}, "7 - i"),
     (c(7) - i * 2, {}, "7 - i * 2"),
@@ -169,6 +180,7 @@ BOUNDS: list[tuple[Expr, dict[Var, Expr], tuple[int | None, int | None]]] = [
     (Op("bitand", (Var("w", i32), Var("w", i32) - 1)), {}, (-(2**31), 2**31 - 1)),
     (select(p, u, v), {}, (None, None)),
     (Op("lookup", (x, c(3), c(-2), c(5))), {}, (-2, 5)),
+    (b << 1, {}, (None, None)),
 ]
 
 
@@ -187,6 +199,9 @@ SYMBOLIC: list[tuple[Expr, dict[Var, Expr], tuple[str, str] | None]] = [
     (i * x, {i: c(4)}, ("min(x * 3, 0)", "max(x * 3, 0)")),
     (ii + j, {ii: c(8), j: minimum(c(4), n - ii)}, ("0", "min(n, 4) + 6")),
     (cast(ii, i8) + cast(1, i8), {ii: c(8)}, ("1", "8")),
+    (select(p, x + ii, y - ii), {ii: c(8)}, ("min(y - 7, x)", "max(x + 7, y)")),
+    (select(p, x + i, x - i * i), {i: c(4)}, None),
+    (select(p, x - i * i, x + i), {i: c(4)}, None),
     (u + 1.0, {}, None),
     (x - k, {j: (n + 3) // 4, k: minimum(c(4), n - j * 4)}, ("x - min(n, 4) + 1", "x")),
     (x + k, {j: (n + 3) // 4, k: minimum(c(4), n - j * 4)}, ("x", "min(n, 4) + x - 1")),
@@ -267,6 +282,19 @@ def test_long_products_are_not_multiplied_out() -> None:
     assert dict(an.form(a * b)[0]) == {Op("mul", (an.simplify(a), an.simplify(b))): 1}
     assert an.prove(equal(a * b - b * a, 0))
     assert len(an.form((x + 1) * (y + i + 2))[0]) == 5
+    many = sum((Var(f"a{t}") * 3 for t in range(12)), const(3))
+    assert an.form_divisor(an.form(m * 2 * many)) == 8 * 2 * 3
+
+
+def test_analyzers_are_forgotten_when_they_remember_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers stay."""
+    before = arith._analyzer({})
+    assert arith._analyzer({}) is before
+    monkeypatch.setattr(arith, "_MEMO_LIMIT", before.remembered + 20)
+    for _ in range(2):
+        for k in range(9):
+            assert str(simplify((x + k) * 2 // 4)) == str(Analyzer().simplify((x + k) * 2 // 4))
+    assert arith._analyzer({}) is not before
 
 
 def test_order_of_long_expressions() -> None:

@@ -272,10 +272,10 @@ class Analyzer:
             if name == "select":
                 return gcd(self.form_divisor(self.form(args[1])), self.form_divisor(self.form(args[2])))
             if name == "mod" and type(args[1]) is Const:
-                return gcd(self.form_divisor(self.form(args[0])), args[1].value) or 1
-            if name == "floordiv" and type(args[1]) is Const and args[1].value:
+                return gcd(self.form_divisor(self.form(args[0])), args[1].value)
+            if name == "floordiv" and type(args[1]) is Const:
                 whole = self.form_divisor(self.form(args[0]))
-                return whole // abs(int(args[1].value)) if whole % args[1].value == 0 and whole else 1
+                return whole // args[1].value if whole % args[1].value == 0 else 1
         return 1
 
     def form_divisor(self, form: Form) -> int:

@@ -74,8 +74,7 @@ def inequality(an: Analyzer, slack: Form) -> Expr:
     terms, constant = slack
     terms, constant = _drop_low_part(an, terms, constant)
     g = gcd(*terms.values())
-    if g > 1:
-        terms, constant = {t: c // g for t, c in terms.items()}, constant // g
+    terms, constant = {t: c // g for t, c in terms.items()}, constant // g
     left = {t: -c for t, c in terms.items() if c < 0}
     right = {t: c for t, c in terms.items() if c > 0}
     if not left:
@@ -111,8 +110,7 @@ def _equality(an: Analyzer, name: str, difference: Form) -> Expr:
     if nonnegative(an, (terms, constant - 1)) or nonnegative(an, (forms.scale(difference, -1)[0], -constant - 1)):
         return FALSE if name == "eq" else TRUE
     g = gcd(*terms.values(), constant)
-    if g > 1:
-        terms, constant = {t: c // g for t, c in terms.items()}, constant // g
+    terms, constant = {t: c // g for t, c in terms.items()}, constant // g
     positive = {t: c for t, c in terms.items() if c > 0}
     negative = {t: -c for t, c in terms.items() if c < 0}
     if not positive:
@@ -129,20 +127,17 @@ def nonnegative_forms(an: Analyzer, condition: Expr) -> list[Form]:
     a, b = condition.args[0], condition.args[-1]
     if condition.name == "and":
         return nonnegative_forms(an, a) + nonnegative_forms(an, b)
-    if a.dtype is not i64 or condition.name not in ("lt", "le", "gt", "ge", "eq"):
+    if a.dtype is not i64:
         return []
     difference = forms.add(an.form(b), an.form(a), -1)
-    opposite = forms.scale(difference, -1)
     match condition.name:
         case "lt":
             return [(difference[0], difference[1] - 1)]
         case "le":
             return [difference]
-        case "gt":
-            return [(opposite[0], opposite[1] - 1)]
-        case "ge":
-            return [opposite]
-    return [difference, opposite]
+        case "eq":
+            return [difference, forms.scale(difference, -1)]
+    return []
 
 
 # -- proof ------------------------------------------------------------------------------------------------------
@@ -165,8 +160,6 @@ def _nonnegative(an: Analyzer, form: Form, depth: int) -> bool:
     if lo is not None and lo >= 0:
         return True
     if hi is not None and hi < 0:
-        return False
-    if not form[0]:
         return False
     if an.facts:
         # Questions that arise on the way are answered without the facts, else they could need each other.
@@ -289,7 +282,7 @@ def _relax_atom(an: Analyzer, form: Form, depth: int) -> bool:
         name = atom.name
         if name == "floordiv" and abs(c) == 1 and _exact_quotient(an, atom, rest, c, depth):
             return True
-        if name == "floordiv" and type(atom.args[1]) is Const and atom.args[1].value > 0:
+        if name == "floordiv" and type(atom.args[1]) is Const:
             # d*(x // d) lies in [x - d + 1, x]; the whole inequality is multiplied by d.
             d = atom.args[1].value
             x = an.form(atom.args[0])

@@ -14,6 +14,7 @@ With d > 0:
     x // d * (c*d)           = c*x                                 when d divides x
     x // d // e              = x // (d*e)                          also where e divides x // d
 By definition x // 0 = x % 0 = 0, so laws with a symbolic divisor (digits that merge are one) need it to be positive.
+The literal divisors of quotients and remainders in forms are above 1.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _exact(an: Analyzer, atom: Expr, d: int) -> Form:
             quotient = forms.mul(quotient, _exact(an, part, own) if own > 1 else ({part: 1}, 0))
         if left == 1:
             return quotient
-    elif type(atom) is Op and atom.name == "floordiv" and type(atom.args[1]) is Const and atom.args[1].value > 0:
+    elif type(atom) is Op and atom.name == "floordiv" and type(atom.args[1]) is Const:
         return floordiv_const(an, an.form(atom.args[0]), atom.args[1].value * d)
     return ({Op("floordiv", (atom, const(d))): 1}, 0)
 
@@ -123,9 +124,9 @@ def _reduced_floordiv(an: Analyzer, r: Form, d: int) -> Form:
         ((atom, c),) = r[0].items()
         if c == 1 and type(atom) is Op and type(atom.args[-1]) is Const:
             inner = atom.args[-1].value
-            if atom.name == "floordiv" and inner > 0:
+            if atom.name == "floordiv":
                 return floordiv_const(an, forms.add(an.form(atom.args[0]), ({}, r[1] * inner)), inner * d)
-            if atom.name == "mod" and inner > 0 and inner % d == 0 and r[1] == 0:
+            if atom.name == "mod" and inner % d == 0 and r[1] == 0:
                 return mod_const(an, floordiv_const(an, an.form(atom.args[0]), d), inner // d)
     return ({Op("floordiv", (forms.to_expr(r), const(d))): 1}, 0)
 
@@ -139,7 +140,7 @@ def mod_const(an: Analyzer, a: Form, d: int) -> Form:
         return ZERO
     for atom, c in a[0].items():
         if type(atom) is Op and atom.name == "mod" and type(atom.args[1]) is Const:
-            if atom.args[1].value and (c * atom.args[1].value) % d == 0:
+            if (c * atom.args[1].value) % d == 0:
                 opened = forms.add(a, ({atom: 1}, 0), -c)
                 return mod_const(an, forms.add(opened, an.form(atom.args[0]), c), d)
     _, r = _split(an, a, d)
@@ -320,7 +321,7 @@ def _merge_sum(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int, m: in
             continue
         numerator, n = an.form(other.args[0]), other.args[1].value
         for part, once in numerator[0].items():
-            if n > 0 and once == 1 and len(numerator[0]) > 1 and _digit(part) == (x, k * m, None):
+            if once == 1 and len(numerator[0]) > 1 and _digit(part) == (x, k * m, None):
                 q = forms.add(numerator, ({part: 1}, 0), -1)
                 whole = forms.add(floordiv_const(an, an.form(x), k), q, m)
                 rest = forms.add(forms.add(a, ({atom: 1}, 0), -c), ({other: 1}, 0), -co)
@@ -332,9 +333,9 @@ def _digit(atom: Expr) -> tuple[Expr, int, int | None]:
     """`atom` as `(x // k) % m`; m is None where there is no remainder."""
     m: int | None = None
     x = atom
-    if type(x) is Op and x.name == "mod" and type(x.args[1]) is Const and x.args[1].value > 0:
+    if type(x) is Op and x.name == "mod" and type(x.args[1]) is Const:
         m = x.args[1].value
         x = x.args[0]
-    if type(x) is Op and x.name == "floordiv" and type(x.args[1]) is Const and x.args[1].value > 0:
+    if type(x) is Op and x.name == "floordiv" and type(x.args[1]) is Const:
         return x.args[0], x.args[1].value, m
     return x, 1, m

@@ -72,8 +72,6 @@ def _pattern(node: ast.expr) -> Pattern:
             return Pattern(_BINARY[type(operator)], (_pattern(left), _pattern(right)))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return Pattern("not", (_pattern(operand),))
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return Pattern("neg", (_pattern(operand),))
         case ast.BoolOp(op=operator, values=values):
             name = "and" if isinstance(operator, ast.And) else "or"
             result = _pattern(values[0])
