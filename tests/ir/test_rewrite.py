@@ -32,6 +32,7 @@ from tilewright.ir.notes import Workspaces
 from tilewright.ir.parser import parse_stmt
 from tilewright.ir.reduce import Reducer
 from tilewright.ir.rewrite import (
+    buffers_in,
     exprs_of,
     fresh_name,
     loads,
@@ -139,6 +140,15 @@ def test_variables_and_buffers_are_replaced_everywhere() -> None:
 
 
 AT_B = Buffer("D", f32, (N,))
+
+
+def test_buffers_by_first_appearance() -> None:
+    """What is loaded before what is stored, whatever the statement; regions of a call, outputs first."""
+    assert buffers_in(store(A, B[I] + C[I])) == (B, C, A)
+    assert buffers_in(seq([For(I, N, If(B[I] < 1.0, store(A, at=AT[I]))), store(C, A[I])])) == (B, AT, A, C)
+    assert buffers_in(Let(J, AT[I], store(A))) == (AT, A)
+    assert buffers_in(CALL) == (A, B) and buffers_in(Allocate(C, CALL)) == (A, B)
+    assert buffers_in(BLOCK) == (A, B) and buffers_in(If(P, CALL, store(C))) == (A, B, C)
 
 
 def test_names() -> None:

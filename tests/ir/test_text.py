@@ -10,9 +10,9 @@ import pytest
 
 from tilewright import te
 from tilewright.ir.attributes import Attrs, ConstantArray, Dims
-from tilewright.ir.dtype import DType, bf16, f16, f32, i32
+from tilewright.ir.dtype import BY_NAME, DType, bf16, f16, f32, i32
 from tilewright.ir.expr import Buffer, Expr, Op, Var, cast, const, equal, select
-from tilewright.ir.graph import Graph, GraphBuilder, TensorType
+from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Region, Store, seq
 from tilewright.ir.notes import MayAlias, Unroll, Workspaces
 from tilewright.ir.parser import parse_expr, parse_func, parse_graph, parse_stmt
@@ -161,7 +161,13 @@ class Sized(Attrs):
     sizes: ConstantArray
 
 
-KINDS = {"matmul": Transposed, "reshape": Shaped, "constant": Various, "split": Sized}
+@dataclass(frozen=True, slots=True)
+class Looped(Attrs):
+    body: Graph
+    size: int | Expr
+
+
+KINDS = {"matmul": Transposed, "reshape": Shaped, "constant": Various, "split": Sized, "loop": Looped}
 
 
 def read_graph(text: str) -> Graph:
@@ -218,6 +224,14 @@ def test_graph(golden: Callable[..., None]) -> None:
             "<text>:1:33: these bits are not a NaN",
         ),
         ("func @f(A: f32[n]) { } x", "<text>:1:24: text after the end: expected nothing more, got 'x'"),
+        ("func @f(A: f32[n]) { A[0] = 1.5:i8 }", "<text>:1:29: 1.5 is not an integer"),
+        (
+            "func @f(A: f32[n]) { block b (v = both(4): 0) { } }",
+            "<text>:1:35: cannot read this: expected 'spatial' or 'reduce', got 'both'",
+        ),
+        ("func @f(A: f32[n]) { call g(A[0 +: 1, 0 +: 1];) }", "<text>:1:29: A has 1 dimensions, not 2"),
+        ("func @f(A: f32[n]) where n % x { }", "<text>:1:30: cannot read this: expected an integer, got 'x'"),
+        ("func @f(A: f32[n]) { A[0] = exp(A[0] }", "<text>:1:38: cannot read this: expected ',' or ')', got '}'"),
         ("func @f(A: f32[n]) ~ { }", "<text>:1:20: unexpected character '~'"),
     ],
 )
@@ -228,6 +242,55 @@ def test_function_errors(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "graph @g(%x: f32[2]) {\n  %y = conv(%x) by winograd {panels = 1, tile = 4, width = 32} in fp32 : f32[2]\n"
+        "  %z = conv(%y) by direct in bf16 : f32[2]\n  %w = matmul(%z) {transpose_a = true} in int8 : f32[2]\n"
+        "  return %w\n}",
+        "graph @g(%x: f32[n]) where n in ..8, k in 3.. {\n  print(%x)\n  %y = shape(%x) : f32[k]\n"
+        "  return %y\n}",
+        "graph @g(%x: f32[n]) where n in 1.. {\n"
+        "  %y = loop(%x) {body = graph @step(%x: f32[n]) { %z = relu(%x) : f32[n] return %z }, size = $(n * 2)}"
+        " : f32[n]\n  return %y\n}",
+    ],
+)
+def test_graphs_read_back(text: str) -> None:
+    """Selections, nodes without outputs, bounds of all kinds, graphs inside graphs."""
+    graph = read_graph(text)
+    assert read_graph(str(graph)) == graph
+    assert " ".join(str(graph).split()) == " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (np.array([True, False]), "array bool[2] (true, false)"),
+        (np.array([255, 0], np.uint8), "array u8[2] (255, 0)"),
+        (np.array([2**64 - 1], np.uint64), "array u64[1] (18446744073709551615)"),
+        (np.array([-(2**63)]), "array i64[1] (-9223372036854775808)"),
+        (np.array([1.0, 0.1, np.inf, -0.0], np.float16), "array f16[4] (1.0, 0.1, inf, -0.0)"),
+        (np.array([0x7FC00001], np.uint32).view(np.float32), "array f32[1] (0x7fc00001)"),
+        (np.array([1.0, -2.0]).astype(bf16.numpy), "array bf16[2] (1.0, -2.0)"),
+        (np.array([1.0]).astype(BY_NAME["f8e4m3fn"].numpy), "array f8e4m3fn[1] (0x38)"),
+        (np.array(0.1), "array f64[] (0.1)"),
+        (np.zeros((0, 3), np.float32), "array f32[0, 3] ()"),
+        (np.arange(300, dtype=">i2"), None),
+    ],
+)
+def test_elements_of_arrays(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], text: str | None) -> None:
+    """The shortest text that gives the same bits back; many as base64, the lowest byte first."""
+    graph = Graph("g", (), (), (Node("split", (), (), Sized(ConstantArray(values))),), ())
+    read = read_graph(str(graph)).nodes[0].attrs
+    assert (
+        isinstance(read, Sized)
+        and read.sizes.array.tobytes() == values.astype(values.dtype.newbyteorder("<")).tobytes()
+    )
+    assert read.sizes.array.shape == values.shape
+    if text is not None:
+        assert f"sizes = {text}" in str(graph)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("graph @g(%x: f32[2]) { return %y }", "<text>:1:31: no value is named 'y'"),
@@ -235,6 +298,14 @@ def test_function_errors(text: str, message: str) -> None:
         ("graph @g(%x: f32[2]) { %y = a(%x) {b = 1, a = 1} : f32[2] return }", "attributes are sorted by name"),
         ("graph @g() { %y = c() {v = array f32[3] (1.0)} : f32[3] return }", "an array of shape [3] has 3 elements"),
         ("graph @g() { %y = c() {v = array i8[1] (300)} : f32[3] return }", "300 does not fit i8"),
+        ("graph @g() { %y = c() {v = array i8[-1] ()} : f32[3] return }", "an array's extents are not negative"),
+        ("graph @g() { %y = c() {v = array i8[1] (0x100)} : f32[3] return }", "0x100 has more bits than i8"),
+        ("graph @g() { %y = c() {v = array i8[1] (1.0)} : f32[3] return }", "1.0 is not of type i8"),
+        ("graph @g() { %y = c() {v = array i8[1] (true)} : f32[3] return }", "true is not of type i8"),
+        ("graph @g() { %y = c() {v = array bool[1] (1)} : f32[3] return }", "1 is not of type bool"),
+        ('graph @g() { %y = c() {v = array i8[1] "A"} : f32[3] return }', "malformed base64"),
+        ("graph @g() { %y = c() {v = yes} : f32[3] return }", "expected a number, true, false or a string, got 'yes'"),
+        ("graph @g() { %y = c() {v = $yes(1)} : f32[3] return }", "no scalar operator is named 'yes'"),
         ('graph @g() { %y = c() {v = array bool[1] "Ag=="} : f32[3] return }', "bool elements are 0 or 1"),
         ('graph @g() { %y = c() {v = array f32[99999999999] ""} : f32[3] return }', "has 99999999999 elements"),
         (
