@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from tests.schedule.checks import check_schedule, matmul
@@ -131,3 +134,34 @@ def test_a_step_on_a_schedule_without_axes() -> None:
     with pytest.raises(ScheduleError, match="halves"):
         halves(s, "i")
     assert str(s.func) == before
+
+
+@pytest.mark.parametrize("size, index", [(10, lambda i: i), (8, lambda i: i + 3), (10, lambda i: i * 2)])
+def test_what_nobody_reads_is_not_stored(size: int, index: Callable[[te.IterVar], Any]) -> None:
+    """A consumer that reads some elements of its producer, computed where that makes all of them."""
+    a = te.placeholder((20,), name="A")
+    b = te.compute((20,), lambda i: a[i] + 1.0, name="B")
+    func = te.create_prim_func([a, te.compute((size,), lambda i: b[index(i)] * 2.0, name="C")], "part")
+    s = Schedule(func)
+    s.reverse_compute_inline("C")
+    assert [x.name for x in s.blocks()] == ["B"] and "if " in str(s.func)
+    check_schedule(func, s)
+
+
+def test_what_is_tried_and_lost() -> None:
+    """The schedule stays as it was, and tells why; so does its copy, which goes on by itself."""
+    func = matmul()
+    s = Schedule(func)
+    with s.trying("threads over k"):
+        s.parallel("k")
+    with s.trying("threads over rows"):
+        s.parallel("i")
+    (said,) = s.refused
+    assert said.startswith("threads over k: ") and "'k'" in said and "\n" not in said
+    assert str(s) == str(s.func) and str(s.trace).count("parallel") == 1
+    other = s.copy()
+    with other.trying("again"):
+        other.parallel("i")
+    assert other.refused[0] == said and len(other.refused) == 2 and s.refused == (said,)
+    with pytest.raises(ValueError, match="not ours"), s.trying("anything"):
+        raise ValueError("not ours")

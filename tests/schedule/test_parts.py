@@ -9,12 +9,14 @@ import pytest
 
 from tests.schedule.programs import assert_same
 from tilewright import te
+from tilewright.arith import simplify
 from tilewright.ir.dtype import f32, f64, i32
 from tilewright.ir.expr import Buffer, Expr, Op, Var, as_int, const
 from tilewright.ir.loops import Block, Intrinsic, PrimFunc, Region
 from tilewright.ir.parser import parse_func
+from tilewright.ir.rewrite import substitute
 from tilewright.schedule import Schedule
-from tilewright.schedule.boxes import clip
+from tilewright.schedule.boxes import clip, covered
 from tilewright.schedule.combination import combination
 from tilewright.schedule.dependence import reduction_update
 from tilewright.schedule.expand import _fraction, _term
@@ -334,3 +336,48 @@ def test_conditions() -> None:
     assert conjuncts(conjunction(a & b, b & c)) == (a, b, c) and conjuncts(conjunction(const(True), a)) == (a,)
     assert depends_on(I + J, I) and not depends_on(I + 1, J) and not depends_on(const(3), I)
     assert has_division(I // 2 + 1) and has_division(J + I % 3) and not has_division(I * 2 + J)
+
+
+@pytest.mark.parametrize(
+    ("index", "part", "inside"),
+    [
+        (I, (0, 7), True),
+        (I, (0, 6), False),
+        (I, (1, 7), False),
+        (I + 1, (0, 7), True),  # behind the buffer's end is nothing
+        (I + 1, (1, 8), True),
+        (I + 1, (0, 6), False),
+        (I - 1, (0, 7), True),  # nor before its begin
+        (I - 1, (1, 7), False),
+        (I - 1, (-1, 6), True),
+        (I // 2, (0, 3), True),
+        (I // 2, (0, 2), False),
+        (I + J, (0, 9), True),
+        (I + J * 0, (0, 7), True),
+    ],
+)
+def test_what_a_part_of_a_buffer_covers(index: Expr, part: tuple[int, int], inside: bool) -> None:
+    """Of a buffer of 8, or of 20, where ends of the buffer are no ends of the part."""
+    eight, twenty = (Buffer("A", f32, (const(n),)) for n in (8, 20))
+    box, domain = ((const(part[0]), const(part[1])),), {I: (const(0), const(7))}
+    assert covered([index], box, domain, eight, {J: const(4)}) == inside
+    ends = {e: as_int(simplify(substitute(index, {I: const(e), J: const(3)}))) or 0 for e in (0, 7)}
+    first = as_int(simplify(substitute(index, {I: const(0), J: const(0)}))) or 0
+    within = (part[0] <= first or part[0] <= 0) and ends[7] <= part[1]
+    assert covered([index], box, domain, twenty, {J: const(4)}) == within
+    assert not covered([index], (None,), domain, eight, {J: const(4)})
+
+
+def test_which_iterator_a_new_loop_steps_through() -> None:
+    """The only one that it drives, alone and by one; a loop that runs once and drives none stands for its own."""
+    func = parse_func(
+        "func @f(A: f32[64, 8]) { for i in 0..4 { for j in 0..4 { for k in 0..2 { for l in 0..1 {"
+        " block b (u = spatial(16): i * 4 + j, v = spatial(9): k + 3, w = spatial(1): 0, x = spatial(9): k * 2,"
+        " y = spatial(1): 0) { A[u, v] = 1.0 } } } } }"
+        " for p in 0..4 { for q in 0..3 { for r in 0..1 { block c (u = spatial(8): p * 2, v = spatial(4): q + 1,"
+        " w = spatial(1): 0) { A[u, v] = 1.0 } } } } }"
+    )
+    found = {x: root_position(func, "b", x) for x in "ijklm"}
+    assert found == {"i": None, "j": None, "k": None, "l": None, "m": None}
+    assert {x: root_position(func, "c", x) for x in "pqr"} == {"p": None, "q": 1, "r": 2}
+    assert root_position(func, "none", "p") is None and root_position(func, "c", "i") is None

@@ -105,6 +105,10 @@ def test_copies_are_independent():
         's.block("C") ; s.block("D")',
         "s.split(l0, factor=1 2)",
         "\x00",
+        "s.split(l0, factor=" + "9" * 5000 + ")",
+        's.block("\\q")',
+        "s.3(l0)",
+        "s.split(l0, 3=4)",
     ],
 )
 def test_rejects(text, golden):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright.ir.expr import Expr, const
-from tilewright.ir.loops import Block, Intrinsic, Stmt
+from tilewright.ir.loops import Intrinsic, Stmt
 from tilewright.ir.rewrite import walk
 from tilewright.support.errors import CompileError
 
@@ -74,11 +74,6 @@ def externals_in(stmt: Stmt) -> tuple[External, ...]:
     """The external functions that a statement calls, by first appearance."""
     found = (find_external(s.name) for s in walk(stmt) if isinstance(s, Intrinsic))
     return tuple(dict.fromkeys(x for x in found if x is not None))
-
-
-def is_external(block: Block) -> bool:
-    """Whether a block calls an external function."""
-    return bool(externals_in(block))
 
 
 def sizes_of(external: External, call: Intrinsic) -> tuple[Expr, ...]:
