@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,33 +17,41 @@ from tests.transform.graph.graphs import BATCH, tensor
 from tilewright import ops
 from tilewright.compiler import compile_graph, graph_passes
 from tilewright.ir.graph import Graph, GraphBuilder
-from tilewright.plans.framework.decisions import deciding
+from tilewright.plans.framework.decisions import Decision, deciding
 from tilewright.runtime.model import Model
 from tilewright.targets.target import Target
 from tilewright.transform.graph.conversions import absorbs
-from tilewright.transform.graph.fuse import fuse
-from tilewright.transform.graph.options import Options
+from tilewright.transform.graph.fuse import Group, fuse
+from tilewright.transform.graph.options import DEFAULTS, Options
 from tilewright.transform.graph.split import split_prepare
 
-T = TypeVar("T")
 HOST = Target.host()
 ZEN4 = Target.parse("znver4")
 
 
-def converting(build: Callable[[], T]) -> T:
-    """What is built where all that can be converted inside is."""
-    with deciding() as record:
-        build()
-    sites = [d.key.name for d in record.made if "inside" in d.space.labels]
-    assert sites
-    with deciding(dict.fromkeys(sites, "inside")):
-        return build()
+def decided(graph: Graph, options: Options = DEFAULTS, forced: Mapping[str, str] | None = None) -> list[Decision]:
+    """What is decided about a graph before there are kernels."""
+    with deciding(forced or {}) as record:
+        fused(graph, HOST, options)
+    return record.made
+
+
+def fused(graph: Graph, target: Target, options: Options = DEFAULTS) -> Sequence[Group]:
+    for _, function in graph_passes(target, options):
+        graph = function(graph)
+    return fuse(split_prepare(graph).run, lambda *nodes: absorbs(*nodes, target=target))
+
+
+def inside(decisions: Iterable[Decision]) -> dict[str, str]:
+    """The settings with which all that can be converted inside is."""
+    found = {d.key.name: "inside" for d in decisions if "inside" in d.space.labels}
+    assert found
+    return found
 
 
 def labels(model: Model) -> list[str]:
     """The kernels of `run` that change layouts."""
-    lines = str(model.show("loops")).splitlines()
-    return [line[3:] for line in lines if line.startswith("// ") and "block_channels" in line]
+    return [step.label for step in model.manifest.run_steps if "block_channels" in step.label]
 
 
 def takes_tiles(case: tuple[Any, ...]) -> bool:
@@ -64,7 +72,8 @@ def test_winograd(case: tuple[Any, ...]) -> None:
     bias = rng.standard_normal((1, filters, 1, 1)).astype(np.float32)
     graph = winograd.layer(tile, BATCH, channels, filters, size, pads, block[2:], window, stride)
     with winograd.in_blocks(*block[:2]):
-        program = converting(lambda: compile_graph(graph, {"w": w, "bias": bias}, HOST))
+        with deciding(inside(decided(graph))):
+            program = compile_graph(graph, {"w": w, "bias": bias}, HOST)
     for threads in (1, 3):
         model = Model(program, threads=threads)
         assert labels(model)[0] == "block_channels + conv_winograd + add + relu + unblock_channels"
@@ -92,20 +101,11 @@ def test_direct(case: direct.Case, residual: bool) -> None:
     graph = direct.graph_of(case, symbolic=True, residual=residual)
     weights = {name: data[name] for name in ("w", "bias")}
 
-    def build() -> Model:
-        with deciding() as record:
-            tw.compile((graph, weights), fast="exact")
-        sites = {
-            d.key.name: next(x for x in d.space.labels if "flat=0" in x) for d in record.made if d.key.kind == "panels"
-        }
-        with deciding(sites) as record:
-            tw.compile((graph, weights), fast="exact")
-        sites |= {d.key.name: "inside" for d in record.made if "inside" in d.space.labels}
-        assert "inside" in sites.values()
-        with deciding(sites):
-            return tw.compile((graph, weights), fast="exact")
-
-    model = build()
+    options = Options(fast="exact")
+    panels = [d for d in decided(graph, options) if d.key.kind == "panels"]
+    sites = {d.key.name: next(x for x in d.space.labels if "flat=0" in x) for d in panels}
+    with deciding(sites | inside(decided(graph, options, sites))):
+        model = tw.compile((graph, weights), fast="exact")
     assert any(label.endswith("relu + unblock_channels") for label in labels(model))
     (got,) = model.run({"x": data["x"], "r": data["r"]} if residual else {"x": data["x"]}).values()
     direct.check(got, case, data)
@@ -120,7 +120,8 @@ def test_a_convolution_alone() -> None:
         attrs = {"pads": (1, 1, 1, 1), "strides": (1, 1), "dilations": (1, 1), "groups": 1}
         x = b.input("x", tensor(1, channels, 60, 61))
         graph = b.finish((ops.emit1(b, "conv", x, b.param("w", tensor(*w.shape)), **attrs),))
-        model = converting(lambda graph=graph, w=w: tw.compile((graph, {"w": w})))  # type: ignore[misc]
+        with deciding(inside(decided(graph))):
+            model = tw.compile((graph, {"w": w}))
         assert len(labels(model)) == 1
         image = rng.standard_normal((1, channels, 60, 61)).astype(np.float32)
         want = convolution(image, w, (1, 1, 1, 1))
@@ -128,9 +129,7 @@ def test_a_convolution_alone() -> None:
 
 
 def kernels(graph: Graph, winograd: str = "auto") -> list[str]:
-    for _, function in graph_passes(ZEN4, Options(fast=winograd)):
-        graph = function(graph)
-    return [g.label for g in fuse(split_prepare(graph).run, lambda *nodes: absorbs(*nodes, target=ZEN4))]
+    return [g.label for g in fused(graph, ZEN4, Options(fast=winograd))]
 
 
 def layer(size: int, channels: int = 64, *, twice: bool = False, stride: int = 1) -> Graph:
