@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from tilewright.codegen.onnx.writer import Writer, code
+from tilewright.ir.dtype import boolean, i32
 from tilewright.ir.graph import Node
 from tilewright.ops.pointwise import CastAttrs, ClipAttrs
 from tilewright.support.errors import UnsupportedError
@@ -97,10 +98,20 @@ DIRECT = {
 """Operators that ONNX has as they are, with attributes of the same names."""
 
 
+OF_BOOLEANS = {"BitwiseXor": "Xor", "Max": "Or", "Min": "And"}
+"""What ONNX calls operators on booleans that it has for numbers."""
+ORDERS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+"""Comparisons, which ONNX has for numbers alone."""
+
+
 def _direct(kind: str) -> Rule:
     def run(w: Writer, node: Node, x: Sequence[str]) -> str:
         attributes = {f.name: getattr(node.attrs, f.name) for f in fields(node.attrs)}
-        return w.op(kind, x, **attributes)
+        if any(v is not None and v.dtype is not boolean for v in node.inputs):
+            return w.op(kind, x, **attributes)
+        if kind in ORDERS:
+            return w.op(kind, [w.cast(v, boolean, i32) for v in x])
+        return w.op(OF_BOOLEANS.get(kind, kind), x, **attributes)
 
     return run
 
