@@ -280,6 +280,35 @@ def test_intrinsics_are_expanded() -> None:
     np.testing.assert_array_equal(actual, expected)
 
 
+def test_numbers_from_memory_wrap_and_indices_do_not_overflow() -> None:
+    """Whatever stands between a number and what is computed of it: signed overflow means nothing in C."""
+    for body, line in (
+        ("{ B[0] = I[0] * 4 }", "B[0] = (int64_t)((uint64_t)I[0] * UINT64_C(4));"),
+        ("{ let x = I[0] B[0] = x * 4 }", "B[0] = (int64_t)((uint64_t)x * UINT64_C(4));"),
+        ("{ let x = I[0] { let y = x + 1 B[0] = y * y } }", "B[0] = (int64_t)((uint64_t)y * (uint64_t)y);"),
+        ("{ for i in 0..4 { let x = i * 3 B[i] = x * 4 } }", "B[i] = x * 4;"),
+    ):
+        assert line in emit_c(parse_func(f"func @f(I: i64[4], B: i64[4]) {body}"))
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        ("-2147483648:i32", "INT32_MIN"),
+        ("-2147483647:i32", "-2147483647"),
+        ("-9223372036854775808", "INT64_MIN"),
+        ("-9223372036854775807", "-9223372036854775807"),
+        ("4294967295:u32", "4294967295u"),
+        ("18446744073709551615:u64", "UINT64_C(18446744073709551615)"),
+        ("-128:i8", "-128"),
+    ],
+)
+def test_integers_at_their_ends(number: str, text: str) -> None:
+    """The least of a wide type is no literal in C: there a minus sign is an operator."""
+    kind = number.partition(":")[2] or "i64"
+    assert f"A[0] = {text};" in emit_c(parse_func(f"func @f(A: {kind}[1]) {{ A[0] = {number} }}"))
+
+
 @needs_compiler
 def test_names_that_c_knows() -> None:
     func = parse_func(

@@ -12,6 +12,7 @@ from tilewright import te
 from tilewright.codegen.interpret.interpreter import InterpretError, interpret
 from tilewright.codegen.interpret.scalars import caster, function
 from tilewright.ir.dtype import BY_NAME, DType, bf16, f16, f32, f64, i4, i8, i32, i64, u8, u64
+from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.ir.scalar_ops import OPS
 from tilewright.support.errors import CallError
@@ -83,6 +84,25 @@ def test_zero_dimensional_and_empty() -> None:
     a, b = np.array(2.0, np.float32), np.zeros(0, np.float32)
     interpret(func, [a, b])
     assert a == 3
+
+
+@pytest.mark.parametrize("rank", range(6))
+def test_elements_of_any_rank(rank: int) -> None:
+    """In row-major order; an index that leaves its dimension is named, though its place may be inside the memory."""
+    shape = (2, 3, 2, 4, 2)[:rank]
+    names = [f"i{k}" for k in range(rank)]
+    loops = "".join(f"for {i} in 0..{n} {{ " for i, n in zip(names, shape, strict=True))
+
+    def copied(places: list[str]) -> PrimFunc:
+        body = f"{loops}B[{', '.join(names)}] = A[{', '.join(places)}] {'}' * rank}"
+        return parse_func(f"func @f(A: f32{list(shape)}, B: f32{list(shape)}) {{ {body} }}")
+
+    a, b = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape), np.zeros(shape, np.float32)
+    interpret(copied(names), [a, b])
+    np.testing.assert_array_equal(a, b)
+    for k in range(rank):
+        with pytest.raises(InterpretError, match="outside"):
+            interpret(copied([*names[:k], f"{names[k]} + 1", *names[k + 1 :]]), [a, b])
 
 
 def test_in_place_arguments_share_memory() -> None:

@@ -15,6 +15,7 @@ from tilewright.codegen.llvm.values import widths
 from tilewright.ir.dtype import ALL, DType, bf16, boolean, f16, f32, f64, i4, i8, i16, i32, i64, u8
 from tilewright.ir.expr import Buffer, Const, Expr, Op, Var, cast, const, equal, lookup, maximum, minimum, select
 from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Stmt, Store, seq
+from tilewright.ir.rewrite import variables
 from tilewright.ir.scalar_ops import OPS
 from tilewright.support.errors import CompileError
 from tilewright.targets.target import Target
@@ -91,9 +92,33 @@ LIBRARY = (
 ).split()
 
 
+OTHERS = [
+    pytest.param(
+        Target.parse(name),
+        id=name,
+        marks=pytest.mark.skipif(
+            not set(Target.parse(name).features) <= set(HOST.features), reason=f"this machine cannot run {name}"
+        ),
+    )
+    for name in ("x86-64", "x86-64-v3")
+]
+"""Machines with fewer instructions than most hosts."""
+
+
+@pytest.mark.parametrize("kind", ["serial", "vectorized"])
+@pytest.mark.parametrize("target", OTHERS)
+@pytest.mark.parametrize("dtype", [f32, f64, i32, u8], ids=str)
+def test_every_operator_of_older_machines(dtype: DType, target: Target, kind: str) -> None:
+    operators_agree(dtype, kind, target)
+
+
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 @pytest.mark.parametrize("kind", ["serial", "vectorized"])
 def test_every_operator(dtype: DType, kind: str) -> None:
+    operators_agree(dtype, kind, HOST)
+
+
+def operators_agree(dtype: DType, kind: str, target: Target) -> None:
     """All operators of a type in one kernel, over specials and random values."""
     size = 83
     i = Var("i")
@@ -113,7 +138,7 @@ def test_every_operator(dtype: DType, kind: str) -> None:
     arrays = [values(dtype, size, k) for k in range(3)] + [np.zeros(size, b.dtype.numpy) for b in outputs]
     want = [a.copy() for a in arrays]
     interpret(func, want)
-    run(func, *arrays)
+    run(func, *arrays, target=target)
     for b, g, w, inexact in zip(outputs, arrays[3:], want[3:], loose, strict=True):
         try:
             assert_same(g, w, 4 if inexact else 0)
@@ -258,13 +283,51 @@ def test_uniform_load_under_mask() -> None:
 def test_vectorized_reduction(op: str, dtype: DType) -> None:
     v, r = Var("v"), Var("r")
     a, b = buffer("a", dtype, 4, 27), buffer("b", dtype, 4)
-    value = Op(op, (b[r], a[r, v] + const(1, dtype)))
-    func = PrimFunc("f", (a, b), loop("r", 4, loop("v", 27, Store(b, (r,), value), "vectorized")))
+    more = a[r, v] + const(1, dtype)
     data = np.random.default_rng(0).integers(-3, 4, (4, 27)).astype(dtype.numpy)
-    check(func, [data, np.ones(4, dtype.numpy)])
-    if dtype.is_float:
-        data[1, 5] = np.nan
+    texts = []
+    for value in (Op(op, (b[r], more)), Op(op, (more, b[r]))):
+        func = PrimFunc("f", (a, b), loop("r", 4, loop("v", 27, Store(b, (r,), value), "vectorized")))
+        texts.append(emit_llvm(func, HOST))
         check(func, [data, np.ones(4, dtype.numpy)])
+        if dtype.is_float:
+            undefined = data.copy()
+            undefined[1, 5] = np.nan
+            check(func, [undefined, np.ones(4, dtype.numpy)])
+    assert texts[0] == texts[1], "whichever side the buffer stands on"
+
+
+@pytest.mark.parametrize(
+    ("divisor", "plain"),
+    [
+        (const(3), True),
+        (n + 1, True),
+        (1 + n, True),
+        (n + m, False),  # both may be 0
+        (n, False),
+        (maximum(n, 1), True),
+        (maximum(2, n), True),
+        (maximum(n, m), False),
+        ((n + 1) * (m + 2), True),
+        ((n + 1) * m, False),
+        (Var("p", lo=1), True),
+        (Var("q"), False),
+        (n - 1, False),
+    ],
+    ids=str,
+)
+def test_what_is_plainly_positive_divides_without_signs(divisor: Expr, plain: bool) -> None:
+    """The remainder of a loop's number is natural then, and needs one instruction; else there are those for signs."""
+    i = Var("i")
+    a = buffer("a", i64, 40)
+    symbols = [v for v in (n, m, Var("p", lo=1), Var("q")) if v in variables(divisor)]
+    sizes = [buffer(f"size_{v.name}", i8, v) for v in symbols]
+    func = PrimFunc("f", (a, *sizes), For(i, const(40), Store(a, (i,), (i % divisor + 2) // 2), "serial"))
+    text = emit_llvm(func, HOST)
+    assert (" sdiv " not in text and " srem " not in text and " select " not in text) == plain, text
+    if not any(v.name == "q" for v in symbols):
+        given = {v.name: 5 for v in symbols}
+        check(func, [np.zeros(40, np.int64), *(np.zeros(5, np.int8) for _ in symbols)], **given)
 
 
 def test_masked_and_logical_reductions() -> None:

@@ -247,8 +247,7 @@ def test_function_errors(text: str, message: str) -> None:
         "graph @g(%x: f32[2]) {\n  %y = conv(%x) by winograd {panels = 1, tile = 4, width = 32} in fp32 : f32[2]\n"
         "  %z = conv(%y) by direct in bf16 : f32[2]\n  %w = matmul(%z) {transpose_a = true} in int8 : f32[2]\n"
         "  return %w\n}",
-        "graph @g(%x: f32[n]) where n in ..8, k in 3.. {\n  print(%x)\n  %y = shape(%x) : f32[k]\n"
-        "  return %y\n}",
+        "graph @g(%x: f32[n]) where n in ..8, k in 3.. {\n  print(%x)\n  %y = shape(%x) : f32[k]\n  return %y\n}",
         "graph @g(%x: f32[n]) where n in 1.. {\n"
         "  %y = loop(%x) {body = graph @step(%x: f32[n]) { %z = relu(%x) : f32[n] return %z }, size = $(n * 2)}"
         " : f32[n]\n  return %y\n}",
