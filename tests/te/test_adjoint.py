@@ -99,6 +99,11 @@ def rows_by_places() -> tuple[Any, list[Any]]:
     return te.compute((4, 2), lambda i, j: te.sum(x[clamped(i, 5), k] * te.cast(j + 1, "f64"), k), name="Y"), [x]
 
 
+def parts_of_rows_by_places() -> tuple[Any, list[Any]]:
+    x = a(5, 3)
+    return te.compute((4, 2), lambda i, j: x[clamped(i, 5), j] * x[clamped(i, 5), j + 1], name="Y"), [x]
+
+
 def columns_by_places() -> tuple[Any, list[Any]]:
     x = a(3, 5)
     return te.compute((4, 3), lambda i, j: x[j, clamped(i, 5)] * x[j, clamped(i, 5)], name="Y"), [x]
@@ -116,7 +121,8 @@ STAGES: dict[str, Callable[[], tuple[Any, list[Any]]]] = {
         f.__name__: f
         for f in (
             product_of_matrices, convolution, triangle, chosen_by_data, product_of_those_chosen, the_same_many_times,
-            all_of_two_axes, outer_product, turned_and_cut, elements_by_places, rows_by_places, columns_by_places,
+            all_of_two_axes, outer_product, turned_and_cut, elements_by_places, rows_by_places,
+            parts_of_rows_by_places, columns_by_places,
         )
     },
 }  # fmt: skip

@@ -31,6 +31,12 @@ SURE: dict[str, tuple[Any, Any, Callable[..., Any], str]] = {
     "second": (8, (8, 4), lambda a, i: a[i, i], "expected an index in 0..4 in dimension 1, got 0 to 7"),
     "scaled": (8, (8,), lambda a, i: a[i * 2], "got 0 to 14"),
     "constant": (8, (8,), lambda a, i: a[8], "got 8 to 8"),
+    "behind a number from memory": (
+        8,
+        (8, 4),
+        lambda a, i: a[te.cast(a[i, 0], "i64"), i],
+        "in dimension 1, got 0 to 7",
+    ),
     "reduced": (
         8,
         (12,),

@@ -16,6 +16,19 @@ from tilewright.support.errors import CallError, ExpressionError, ScheduleError
 A = te.placeholder((8,), name="A")
 N = te.var("n")
 
+
+def beyond(i: Any) -> Any:
+    return A[i + 1]
+
+
+def test_a_line_is_that_of_the_function() -> None:
+    """Not that of who passes it on."""
+    with pytest.raises(ExpressionError) as caught:
+        te.create_schedule(te.compute((8,), beyond, name="B"))
+    assert caught.value.where is not None
+    assert caught.value.where.endswith(f"{Path(__file__).name}:{beyond.__code__.co_firstlineno}")
+
+
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "types": (lambda: te.compute((8,), lambda i: A[i] * i), r'hint: .* write te.cast\(i, "f32"\)'),
     "a fraction": (lambda: te.compute((8,), lambda i: i + 0.5), "add of i64 and 0.5: .*\nhint: write te.cast"),

@@ -254,6 +254,37 @@ def _halves() -> tuple[te.Tensor, te.Tensor]:
     return a, te.compute((4,), lambda i: a[i], name="B")
 
 
+def test_strides_along_one_element_say_nothing() -> None:
+    n = te.var("n", lo=0)
+    a = te.placeholder((n, 4), name="A", strides=(7, 1))
+    b = te.compute((n, 4), lambda i, j: a[i, j] * 2.0, name="B")
+    f = tw.build(te.create_schedule(b), [a, b])
+    for view in (X[:1, :4], X[:0, :4], X[:3, :28].reshape(12, 7)[:5, :4]):
+        out = np.zeros(view.shape, np.float32)
+        f(view, out)
+        np.testing.assert_array_equal(out, 2 * view)
+    with pytest.raises(CallError, match=r"wrong strides: expected \[7, 1\] elements, got \[160, 4\] bytes"):
+        f(X[:2, :4], np.zeros((2, 4), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [
+        ({"lo": None, "hi": 30}, r"expected s in \.\.30, got 40"),
+        ({"lo": 50}, r"expected s in 50\.\., got 40"),
+        ({"lo": 1, "multiple": 3}, r"expected s in 1\.\., a multiple of 3, got 40"),
+    ],
+)
+def test_ends_of_symbols_are_named(ends: dict[str, Any], message: str) -> None:
+    s = te.var("s", **ends)  # a stride is never negative, which an offset need not say
+    layout = {"strides": (40, 1), "offset": s} if ends["lo"] is None else {"strides": (s, 1)}
+    a = te.placeholder((N, 4), name="A", **layout)
+    b = te.compute((N, 4), lambda i, j: a[i, j] * 2.0, name="B")
+    view = X[1:4, :4]
+    with pytest.raises(CallError, match=message):
+        te.bind_views([a, b], [view, np.zeros(view.shape, np.float32)])
+
+
 def test_symbols_that_nothing_says() -> None:
     k = te.var("k")
     a = te.placeholder((4,), name="A", strides=(k * 2,))
@@ -361,3 +392,13 @@ def test_refused_results() -> None:
     s.schedule.transform_layout("C", lambda i: (i // 4, i % 4), "C")
     with pytest.raises(ScheduleError, match="the memory of 'C' was laid out otherwise"):
         tw.build(s, [small, te.strided(c, (2,))])
+
+
+def test_functions_from_outside_beside_a_result() -> None:
+    """One that writes other memory is in nobody's way."""
+    small = te.placeholder((4,), name="A")
+    e = te.extern((4,), [small], lambda x, y: np.multiply(x, 3, out=y), name="E")
+    d = te.compute((4,), lambda i: e[i] + 1.0, name="D")
+    out = np.zeros(8, np.float32)
+    tw.build(te.create_schedule(d), [small, te.strided(d, (2,))])(np.arange(4, dtype=np.float32), out[::2])
+    np.testing.assert_array_equal(out, [1, 0, 4, 0, 7, 0, 10, 0])

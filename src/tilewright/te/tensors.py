@@ -347,8 +347,6 @@ def _reductions_of(bodies: tuple[Expr, ...], axis: Sequence[IterVar], name: str,
             f"{name}: the outputs of a reduction stage must be the parts of one reduction", where=line
         )
     axes, condition = _box(reductions[0], axis, name, line)
-    if condition is reductions[0].condition:
-        return bodies
     return tuple(Reduce(r.reducer, r.values, axes, condition, r.index) for r in reductions)
 
 
