@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tilewright.measure.contender import Prepared
 from tilewright.support.errors import CallError
 from tilewright.tuning.programs import Built
 from tilewright.tuning.workers import FLOOR, Processes, cpus_for, difference
 
-HERE = "tests.tuning.test_workers:candidate"
-
-
-def candidate(code: str, weights: str, inputs: str, threads: int) -> Prepared:
-    """What `code` says."""
-    result = np.arange(1.0, 5.0, dtype=np.float32)
-
-    def call() -> None:
-        match code:
-            case "segfault":
-                ctypes.string_at(0)
-            case "abort":
-                os.abort()
-            case "endless":
-                while True:
-                    time.sleep(0.01)
-            case "greedy":
-                np.ones(1 << 30, np.float64)
-            case "refuses":
-                raise ValueError("no such kernel")
-
-    def parts(runs: int) -> Sequence[float]:
-        call()
-        return [1e-6, 2e-6]
-
-    off = {"wrong": 1e-3, "rounded": 2e-6}.get(code, 0.0)
-    return Prepared(call, lambda: {"y": result * np.float32(1 + off)}, {"cpus": sorted(os.sched_getaffinity(0))}, parts)
+HERE = "tests.tuning.candidate:candidate"
 
 
 def processes(timeout: float = 30.0) -> Processes:
@@ -76,8 +46,8 @@ def test_what_goes_wrong_in_a_candidate_is_its_outcome() -> None:
 
 
 def test_a_candidate_that_never_answers_is_ended() -> None:
-    good, endless = processes(timeout=5.0).steps([built("good"), built("endless")], rounds=1)
-    assert (good.outcome, endless.outcome) == ("timed", "timeout") and "no answer within 5 s" in endless.why
+    good, endless = processes(timeout=3.0).steps([built("good"), built("endless")], rounds=1)
+    assert (good.outcome, endless.outcome) == ("timed", "timeout") and "no answer within 3 s" in endless.why
 
 
 def test_who_verifies_a_candidate_that_crashes_is_told() -> None:
