@@ -6,15 +6,18 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tilewright import te
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.expr import Var, const
 
 AXIS, OTHER = te.reduce_axis(8, "r"), te.reduce_axis(4, "s")
 
-BOTH_SIDES = [operator.add, operator.sub, operator.mul]
-LEFT = [operator.floordiv, operator.mod, operator.lt, operator.le, operator.gt, operator.ge]
+BOTH_SIDES = [operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod]
+LEFT = [operator.lt, operator.le, operator.gt, operator.ge]
+LEFT += [operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor]
 
 
 @pytest.mark.parametrize("f", [*BOTH_SIDES, *LEFT], ids=lambda f: f.__name__)
@@ -54,3 +57,24 @@ def test_outputs_of_a_stage_are_parts_of_one_reduction() -> None:
         te.compute((4,), lambda i: (te.sum(a[i, k], k), a[i, 0]), name="two")
     with pytest.raises(TypeError, match="must be the whole body"):
         te.compute((4,), lambda i: te.sum(a[i, k], k) + 1.0, name="more")
+
+
+def test_axes_that_start_elsewhere() -> None:
+    k = te.reduce_axis((3, 8), "k")
+    assert k + 1 is k.var + 3 + 1 and 1 // k is 1 // (k.var + 3) and -k is -(k.var + 3) and -AXIS is -AXIS.var
+
+
+def test_a_reduction_over_nothing_is_where_it_starts() -> None:
+    a = te.placeholder((4, 0), name="A")
+    k = te.reduce_axis(0, "k")
+    b = te.compute((4,), lambda i: te.or_identity(te.sum(a[i, k], k)), name="B")
+    c = te.compute((4,), lambda i: te.or_identity(te.prod(a[i, k], k)), name="C")
+    out = [np.full(4, 7, np.float32) for _ in range(2)]
+    interpret(te.create_prim_func([a, b, c], "f"), [np.zeros((4, 0), np.float32), *out])
+    np.testing.assert_array_equal(out, [[0] * 4, [1] * 4])
+
+
+def test_a_shape_of_one_number() -> None:
+    assert te.placeholder(4).shape == te.placeholder((4,)).shape == te.placeholder([4]).shape
+    n = te.var("n")
+    assert te.placeholder(n).shape == (n,) and te.compute(n, lambda i: i, name="B").shape == (n,)  # type: ignore[union-attr]
