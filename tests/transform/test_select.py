@@ -1,0 +1,276 @@
+"""Which algorithms and precisions an operator may have at all, before anything is estimated."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import Var, const
+from tilewright.ir.graph import Graph, TensorType, Value
+from tilewright.ir.selection import Direct, Pixels, Winograd
+from tilewright.ops import parse_graph
+from tilewright.targets.target import Target
+from tilewright.transform.graph.options import Options
+from tilewright.transform.select.convolution import (
+    convolution_algorithm,
+    filters,
+    one_pixel,
+    tiles,
+    transformed,
+)
+from tilewright.transform.select.plain import conversion, plain_uses
+from tilewright.transform.select.product import (
+    attention_precision,
+    one_sequence,
+    product_algorithm,
+    product_precision,
+    quartered,
+)
+from tilewright.transform.select.surroundings import Surroundings
+
+ZEN4, OLD = Target.parse("znver4"), Target.parse("x86-64-v3")
+
+
+def around(text: str, target: Target = ZEN4, **options: str) -> Surroundings:
+    """A graph of one statement, or of several, and what is known behind the last one's operands."""
+    graph = parse_graph(text)
+    found = Surroundings(graph, target, Options(**options))
+    for node in graph.nodes[:-1]:
+        found.visit(node)
+        found.leave(node)
+    return found
+
+
+def product(x: str = "n, 64", w: str = "64, 32", y: str = "n, 32", kind: str = "f32", how: str = "") -> str:
+    return (
+        f"graph @g(%x: {kind}[{x}]) params(%w: {kind}[{w}]) where n in 1.. {{ "
+        f"%y = matmul(%x, %w) {{{how or 'transpose_b = false'}}} : {kind}[{y}] return %y }}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        (product(), {"precision": "bf16"}, "bf16"),
+        (product(), {"precision": "int8"}, "int8"),
+        (product(), {}, "fp32"),
+        (product("2, n, 64", y="2, n, 32"), {"precision": "bf16"}, "bf16"),
+        (product(w="64, 1", y="n, 1"), {"precision": "bf16"}, "fp32"),  # a vector
+        (product("4, n", "n, 32", "4, 32", how="transpose_a = false"), {"precision": "bf16"}, "fp32"),  # of open depth
+        (product("n, 64", "32, 64", how="transpose_b = true"), {"precision": "bf16"}, "bf16"),
+        (product("64, n", how="transpose_a = true"), {"precision": "bf16"}, "bf16"),
+        (product("2, n, 64", "2, 64, 32", "2, n, 32"), {"precision": "bf16"}, "fp32"),  # of many matrices
+        (product(kind="f64"), {"precision": "bf16"}, "fp32"),
+    ],
+)  # fmt: skip
+def test_which_products_are_rounded(text: str, options: dict[str, str], expected: str) -> None:
+    a = around(text, **options)
+    assert product_precision(a, a.graph.nodes[-1]) == expected
+
+
+def test_products_of_any_values_are_rounded_where_that_is_asked_for() -> None:
+    text = product().replace("[n, 64]) params(", "[n, 64], ")
+    for products, expected in (("weights", "fp32"), ("all", "bf16")):
+        a = around(text, precision="bf16", products=products)
+        assert product_precision(a, a.graph.nodes[-1]) == expected
+
+
+@pytest.mark.parametrize(
+    ("depth", "kind", "target", "precision", "expected"),
+    [
+        ("16", "f32", ZEN4, "bf16", "bf16"),
+        ("15", "f32", ZEN4, "bf16", "fp32"),  # not whole pairs of products
+        ("16", "f16", ZEN4, "bf16", "fp32"),
+        ("16", "f32", ZEN4, "int8", "fp32"),
+        ("16", "f32", ZEN4, "fp32", "fp32"),
+        ("16", "f32", OLD, "bf16", "fp32"),  # without the instruction
+    ],
+)
+def test_which_attention_is_rounded(depth: str, kind: str, target: Target, precision: str, expected: str) -> None:
+    types = f"{kind}[1, 8, 2, {depth}]"
+    text = f"""graph @g(%q: {types}, %k: {types}, %v: {types}) {{
+      %y = lowered.attention(%q, %k, %v) {{causal = false, fill = 0.0, first = [0, 0, 0], groups = 2, guard = false,
+        heads = 2, order = "ssss", scale = 0.25}} : {types} return %y }}"""
+    a = around(text, target, precision=precision)
+    assert attention_precision(a, a.graph.nodes[-1]) == expected
+
+
+NORMED = """graph @g(%x: f32[{x}]) params(%s: f32[256], %w: f32[{w}]) {{
+  %r = {norm}(%x, %s) {{axis = {axis}, epsilon = 0.001}} : f32[{x}]
+  %y = matmul(%r, %w) {{transpose_a = {turned}}} : f32[{y}] return %y }}"""
+
+
+def normed(
+    x: str = "1, 512, 256",
+    w: str = "256, 512",
+    y: str = "1, 512, 512",
+    axis: int = -1,
+    norm: str = "layer_norm",
+    turned: str = "false",
+) -> str:
+    return NORMED.format(x=x, w=w, y=y, axis=axis, norm=norm, turned=turned)
+
+
+@pytest.mark.parametrize(
+    ("text", "fast", "expected"),
+    [
+        (normed(), "auto", True),
+        (normed(), "f6", True),
+        (normed(), "exact", False),
+        (normed(), "f2", False),
+        (normed(norm="rms_norm"), "auto", True),
+        (normed("2, 512, 256", y="2, 512, 512"), "auto", False),  # samples would meet
+        (normed("512, 256", y="512, 512"), "auto", False),  # rows of which nothing says that they are one sample's
+        (normed("1, 1, 256", y="1, 1, 512"), "auto", False),  # a vector
+        (normed(w="256, 511", y="1, 512, 511"), "auto", False),  # no halves
+        (product("512, 256", "256, 512", "512, 512"), "auto", False),  # not normed
+        (product("512, 256", "256, 512", "512, 512"), "strassen", True),
+        (product("2, 512, 256", "256, 512", "2, 512, 512"), "strassen", False),
+        (product("n, 256", "256, 512", "n, 512"), "strassen", False),
+        (product("512, 256", "256, 512", "512, 512", "f64"), "strassen", False),
+        (product("256, 512", "256, 512", "512, 512", how="transpose_a = true"), "strassen", False),
+        (product("512, 256", "512, 256", "512, 512", how="transpose_b = true"), "strassen", True),
+    ],
+)
+def test_which_products_may_be_of_quarters(text: str, fast: str, expected: bool) -> None:
+    a = around(text, fast=fast)
+    found = quartered(a, a.graph.nodes[-1])
+    assert (found is not None) == expected
+    if found is not None:
+        assert (found.rows, found.columns, found.depth) == (512, 512, 256)
+    if not expected:
+        assert product_algorithm(a, a.graph.nodes[-1]).name == "packed"
+
+
+def test_rows_of_one_sample() -> None:
+    for text, expected in ((normed(), True), (normed(axis=2), True), (normed(axis=1), False)):
+        a = around(text.replace("%s: f32[256]", "%s: f32[512, 256]") if not expected else text)
+        assert one_sequence(a, a.graph.nodes[0].output) == expected
+        assert not one_sequence(a, a.graph.inputs[0])
+
+
+def conv(x: str, w: str, y: str, attrs: str = "", weights: bool = True, kind: str = "f32") -> str:
+    given = {"dilations": "[1, 1]", "groups": "1", "pads": "[1, 1, 1, 1]", "strides": "[1, 1]"}
+    given |= dict(part.split(" = ") for part in attrs.split("; ") if part)
+    heads = f"(%x: {kind}[{x}]) params(%w: {kind}[{w}])" if weights else f"(%x: {kind}[{x}], %w: {kind}[{w}])"
+    text = ", ".join(f"{k} = {v}" for k, v in given.items())
+    return f"graph @g{heads} where n in 1.. {{ %y = conv(%x, %w) {{{text}}} : {kind}[{y}] return %y }}"
+
+
+USUAL = conv("1, 64, 28, 28", "64, 64, 3, 3", "1, 64, 28, 28")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (USUAL, [(1, 28, 28)]),
+        (conv("n, 64, 28, 28", "64, 64, 3, 3", "n, 64, 28, 28"), None),
+        (conv("1, 64, 28, 28", "64, 64, 3, 3", "1, 64, 26, 26", "dilations = [2, 2]"), [(4, 13, 13)]),
+        (conv("1, 64, 28, 28", "64, 64, 3, 3", "1, 64, 14, 14", "strides = [2, 2]"), [(1, 14, 14)]),
+        (conv("1, 64, 28, 28", "64, 64, 3, 3", "1, 64, 14, 28", "strides = [2, 1]"), []),
+        (conv("1, 64, 28, 28", "64, 64, 3, 3", "1, 64, 26, 28", "dilations = [2, 1]"), []),
+        (conv("1, 64, 28, 28", "64, 64, 3, 1", "1, 64, 28, 30"), []),
+        (conv("1, 64, 28, 28", "64, 64, 3, 3", "1, 64, 10, 10", "strides = [3, 3]"), []),  # windows share nothing
+        (conv("1, 8, 28, 28", "64, 8, 3, 3", "1, 64, 28, 28"), []),  # less than a block of channels
+        (conv("1, 64, 28, 28", "64, 64, 18, 18", "1, 64, 13, 13"), []),
+    ],
+)
+def test_which_convolutions_have_tiles(text: str, expected: list[tuple[int, int, int]] | None) -> None:
+    a = around(text)
+    found = transformed(a, a.graph.nodes[-1])
+    if expected is None:  # some numbers of images
+        assert len(found) > 1 and {(p.height, p.width) for p in found} == {(28, 28)}
+        return
+    assert [(p.images, p.height, p.width) for p in found] == expected
+    if not expected:
+        assert isinstance(convolution_algorithm(a, a.graph.nodes[-1]), Direct)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        conv("1, 64, 28, 28", "64, 1, 3, 3", "1, 64, 28, 28", "groups = 64"),
+        conv("1, 64, 28, 28", "64, 64, 3, 3", "1, 64, 28, 28", kind="f64"),
+        conv("1, 64, 28, 28", "n, 64, 3, 3", "1, n, 28, 28", weights=False),
+    ],
+)
+def test_which_convolutions_have_one_way(text: str) -> None:
+    a = around(text)
+    assert convolution_algorithm(a, a.graph.nodes[-1]) is None
+
+
+def test_weights_of_a_call_are_transformed_in_it() -> None:
+    """Which takes time, the more the larger the tile, and is shared by all images."""
+    one = conv("1, 64, 28, 28", "64, 64, 3, 3", "1, 64, 28, 28", weights=False)
+    a, many = around(one), around(one.replace("[1, 64, 28", "[8, 64, 28"))
+    small, large = (filters(a, a.graph.nodes[-1], Winograd(tile, 32, 1)) for tile in (2, 4))
+    assert 0 < small < large and filters(a, a.graph.nodes[-1], Direct()) == 0
+    assert filters(many, many.graph.nodes[-1], Winograd(4, 32, 1)) == pytest.approx(large / 8)
+
+
+def kinds(text: str, **options: str) -> set[str]:
+    a = around(text, **options)
+    return {choice.name for _, choice in one_pixel(a, a.graph.nodes[-1])}
+
+
+def test_ways_of_one_pixel() -> None:
+    """Over plain maps where nobody wants others; by quarters where these are whole and digits may be lost."""
+    plain = conv("1, 128, 64, 64", "128, 128, 1, 1", "1, 128, 64, 64", "pads = [0, 0, 0, 0]")
+    assert kinds(plain) == {"direct", "pixels", "strassen_strips"} and kinds(plain, fast="exact") == {
+        "direct",
+        "pixels",
+    }
+    for text in (
+        conv("1, 128, 64, 64", "128, 128, 1, 1", "1, 128, 66, 66"),  # with pads
+        conv("1, 112, 64, 64", "128, 112, 1, 1", "1, 128, 64, 64", "pads = [0, 0, 0, 0]"),  # no halves of channels
+        conv("1, 128, 64, 64", "96, 128, 1, 1", "1, 96, 64, 64", "pads = [0, 0, 0, 0]"),  # nor of filters
+        conv("1, 128, n, 64", "128, 128, 1, 1", "1, 128, n, 64", "pads = [0, 0, 0, 0]"),
+        conv("1, 128, 64, 64", "128, 128, 1, 1", "1, 128, 64, 64", "pads = [0, 0, 0, 0]", weights=False),
+    ):
+        assert "strassen_strips" not in kinds(text)
+    blocked = around(plain)
+    blocked.blocked.add(blocked.graph.inputs[0])
+    assert Pixels() not in [choice for _, choice in one_pixel(blocked, blocked.graph.nodes[-1])]
+
+
+def test_tiles_by_settings() -> None:
+    assert tiles(3, 1, "exact") == () and tiles(3, 1, "f2") == (2,) and tiles(3, 1, "f4") == (2, 4)
+    assert tiles(3, 1, "auto") == (2, 4, 5, 6) and tiles(3, 2, "auto") == (2, 3, 4, 5) and tiles(3, 2, "f2") == (2, 3)
+    assert tiles(7, 1, "f2") == (6, 10, 14, 18) and tiles(8, 1, "f2")[0] == 5 and tiles(4, 1, "f4") == (3,)
+
+
+def test_changing_a_layout_takes_time_by_the_size_of_an_image() -> None:
+    sizes = [
+        conversion(Value("x", TensorType(f32, (Var("n"), const(64), const(k), const(k)))), ZEN4) for k in (8, 16, 64)
+    ]
+    assert 0 < sizes[0] < sizes[1] < sizes[2] and sizes[1] / sizes[0] >= 4
+
+
+def uses(body: str, blocking: frozenset[str] = frozenset({"conv", "max_pool"})) -> dict[str, bool]:
+    graph: Graph = parse_graph(
+        "graph @g(%x: f32[1, 16, 8, 8]) params(%w: f32[16, 16, 3, 3], %v: f32[16, 16, 1, 1], %b: f32[1, 16, 1, 1]) "
+        f"{{ {body} }}"
+    )
+    return {v.name: needed for v, needed in plain_uses(graph, blocking).items()}
+
+
+T, THREE, ONE = "f32[1, 16, 8, 8]", "dilations = [1, 1], groups = 1, pads = [1, 1, 1, 1], strides = [1, 1]", (
+    "dilations = [1, 1], groups = 1, pads = [0, 0, 0, 0], strides = [1, 1]"
+)  # fmt: skip
+
+
+def test_who_wants_plain_maps() -> None:
+    """Outputs and operators on plain tensors do, at once; convolutions of larger windows want blocks, and of those
+    that lead to them nobody knows."""
+    assert uses(f"%a = relu(%x) : {T} return %a") == {"a": True}
+    assert uses(f"%a = relu(%x) : {T} %y = conv(%a, %w) {{{THREE}}} : {T} return %y") == {"y": True}
+    assert uses(f"%a = relu(%x) : {T} %y = conv(%a, %v) {{{ONE}}} : {T} return %y") == {"y": True, "a": False}
+    assert uses(f"%a = relu(%x) : {T} %b2 = neg(%a) : {T} %y = conv(%b2, %v) {{{ONE}}} : {T} return %y, %a") == {
+        "y": True, "b2": False, "a": True,
+    }  # fmt: skip
+    both = f"%a = relu(%x) : {T} %y = conv(%a, %w) {{{THREE}}} : {T} %s = softmax(%a) {{axis = 1}} : {T} return %y, %s"
+    assert uses(both) == {"y": True, "s": True}
+    added = f"%a = relu(%x) : {T} %c = add(%a, %b) : {T} %s = softmax(%c) {{axis = 1}} : {T} return %s"
+    assert uses(added) == {"s": True, "c": True, "a": True}
+    two = f"%a = relu(%x) : {T} %c = add(%a, %x) : {T} %s = softmax(%c) {{axis = 1}} : {T} return %s"
+    assert uses(two) == {"s": True, "c": True}  # the other one may come in blocks
