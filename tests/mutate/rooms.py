@@ -28,6 +28,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/train/test_recompute.py",
         "tests/runtime/test_control.py",
         "tests/plans/test_conversions.py",
+        "tests/compiler/test_state.py",
+        "tests/compiler/test_ragged.py",
     ),
     "codegen": (
         "tests/codegen",

@@ -320,7 +320,7 @@ class _Recogniser:
         whole_rest = all(_equal(a, b) for a, b in zip(whole.shape[1:], past.shape, strict=False))
         if whole.type.rank != 5 or index is None or not is_const(part.output.shape[0], 1) or not whole_rest:
             return None
-        return (whole, index) if all(is_const(b, 0) for b in begin[1:]) else None
+        return (whole, index) if all(as_int(b) == 0 for b in begin[1:]) else None
 
     def part(self, value: Value, new: GraphBuilder) -> Operand:
         """A [batch, sequence, heads, depth] value, perhaps some heads of a larger one."""
@@ -336,7 +336,7 @@ class _Recogniser:
         if whole.type.rank != 3 or size is None or start is None or total is None or start % size or total % size:
             return Operand(value, "s")
         fits = _equal(whole.shape[0], batch) and _equal(whole.shape[1], length)
-        if not fits or any(s != 1 for s in step) or any(not is_const(b, 0) for b in begin[:-1]):
+        if not fits or any(s != 1 for s in step) or any(as_int(b) != 0 for b in begin[:-1]):
             return Operand(value, "s")
         if as_int(part.output.shape[-1]) != (as_int(heads) or 0) * size:
             return Operand(value, "s")
@@ -371,9 +371,12 @@ class _Recogniser:
             return None
         x = inner.inputs[0]
         assert x is not None
-        if x.type.rank != 4 or not all(_equal(a, b) for a, b in zip(value.shape[:2], x.shape[:2], strict=True)):
+        if x.type.rank != 4:
             return None
-        return x if _equal(x.shape[2], value.shape[3]) and _equal(x.shape[3], value.shape[2]) else None
+        batch, heads, rows, depth = x.shape
+        wanted = (batch, heads, depth, rows, rows, depth)
+        found = (*value.shape, *inner.output.shape[1:])  # the two in the middle are those that change places
+        return x if all(_equal(a, b) for a, b in zip(found, wanted, strict=True)) else None
 
     # the new nodes
 
