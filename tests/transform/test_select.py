@@ -80,6 +80,7 @@ def test_products_of_any_values_are_rounded_where_that_is_asked_for() -> None:
     [
         ("16", "f32", ZEN4, "bf16", "bf16"),
         ("15", "f32", ZEN4, "bf16", "fp32"),  # not whole pairs of products
+        ("d", "f32", ZEN4, "bf16", "fp32"),  # nobody knows
         ("16", "f16", ZEN4, "bf16", "fp32"),
         ("16", "f32", ZEN4, "int8", "fp32"),
         ("16", "f32", ZEN4, "fp32", "fp32"),
@@ -88,7 +89,7 @@ def test_products_of_any_values_are_rounded_where_that_is_asked_for() -> None:
 )
 def test_which_attention_is_rounded(depth: str, kind: str, target: Target, precision: str, expected: str) -> None:
     types = f"{kind}[1, 8, 2, {depth}]"
-    text = f"""graph @g(%q: {types}, %k: {types}, %v: {types}) {{
+    text = f"""graph @g(%q: {types}, %k: {types}, %v: {types}) where d in 1.. {{
       %y = lowered.attention(%q, %k, %v) {{causal = false, fill = 0.0, first = [0, 0, 0], groups = 2, guard = false,
         heads = 2, order = "ssss", scale = 0.25}} : {types} return %y }}"""
     a = around(text, target, precision=precision)

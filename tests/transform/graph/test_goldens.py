@@ -384,6 +384,48 @@ def test_before_and_after(title: str, golden: Callable[..., None]) -> None:
     golden(f"before\n\n{before}\n\nafter\n\n{text(before)}")
 
 
+def gradient(x: str, g: str, y: str, kinds: tuple[str, str] = ("f32", "f32"), rank: int = 2) -> str:
+    ones, pads = [1] * rank, [1] * (2 * rank)
+    return f"""
+        graph @g(%x: {kinds[0]}[{x}], %g: {kinds[1]}[{g}]) where n in 1.. {{
+          %y = conv_weight_gradient(%x, %g) {{dilations = {ones}, pads = {pads}, strides = {ones},
+            window = {[3] * rank}}} : {kinds[0]}[{y}]
+          return %y
+        }}"""
+
+
+def convolved(x: str, w: str, y: str, kind: str = "f32", groups: int = 1) -> str:
+    rank = x.count(",") - 1
+    ones, pads = [1] * rank, [0] * (2 * rank)
+    result = kind if kind.startswith("f") else "i32"
+    head = f"(%x: {kind}[{x}]) params(%w: {kind}[{w}])"
+    return f"""
+        graph @g{head} where n in 1.. {{
+          %y = conv(%x, %w) {{dilations = {ones}, groups = {groups}, pads = {pads}, strides = {ones}}} : {result}[{y}]
+          return %y
+        }}"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        gradient("2, 5, n, 8", "2, 16, n, 8", "16, 5, 3, 3"),  # of open size
+        gradient("2, 5, 9, 8, 7", "2, 16, 9, 8, 7", "16, 5, 3, 3, 3", rank=3),
+        gradient("2, 5, 9, 8", "2, 16, 9, 8", "16, 5, 3, 3", ("f64", "f64")),
+        gradient("0, 5, 9, 8", "0, 16, 9, 8", "16, 5, 3, 3"),  # a sum of nothing
+        gradient("2, 1, 9, 8", "2, 1, 9, 8", "1, 1, 3, 3"),  # blocks of one channel
+        convolved("2, 4, 9, 9", "4, 2, 3, 3", "2, 4, 7, 7", "i8", groups=2),
+        convolved("2, 4, 9, 9", "4, 4, 3, 3", "2, 4, 7, 7", "i32"),  # whose products fit no pair of i16
+        convolved("2, 16, 9, 9", "16, 1, 3, 3", "2, 16, 7, 7", "f64", groups=16),
+        convolved("2, 4, 3, 9, 9", "4, 1, 1, 3, 3", "2, 4, 3, 7, 7", groups=4),  # depthwise volumes
+    ],
+)
+def test_what_layouts_leave_alone(text: str) -> None:
+    graph = parse_graph(text)
+    found = dict(graph_passes(TARGET, Options()))["assign layouts"](graph)
+    assert not any(n.op.startswith("lowered.") for n in found.nodes)
+
+
 ROUNDED = {"assign layouts: int8", "choose algorithms: int8"}
 """Cases that round on purpose; all others compute the same."""
 

@@ -58,6 +58,12 @@ def test_functions_have_no_versions() -> None:
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("size", [2, 15, 16])
+def test_tiles_of_few_rows_and_of_many_stay(size: int) -> None:
+    func = parse_func(rows(size))
+    assert even_tails(func) == func
+
+
 STAY = {
     "a place in the tile is not a row": {"value": "a[i * {size} + r, v] + b[r]"},
     "the number of the tile": {"value": "a[i * {size} + r, v] + f32(i)"},

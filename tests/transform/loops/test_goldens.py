@@ -61,6 +61,16 @@ CASES = {
             }
           }
         }""",
+    "simplify: names of what needs none": """
+        func @named(a: f32[32], c: f32[32]) {
+          for i in 0..4 {
+            let zero = i - i
+            let same = i + zero
+            let eight = 8 + zero {
+              for j in 0..8 { let place = same * eight + j c[place] = a[place] }
+            }
+          }
+        }""",
     "compact buffers": """
         func @twice(a: f32[64], c: f32[64]) {
           buffer b: f32[64]

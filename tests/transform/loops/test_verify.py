@@ -112,6 +112,13 @@ def test_what_code_generation_cannot_take(text: str) -> None:
     assert FLAT[text] in str(error.value)
 
 
+@pytest.mark.parametrize("shape", ["65536", "256, 256", "0, 1048576", "1048576, 0"])
+def test_what_fits_a_stack(shape: str) -> None:
+    at = ", ".join("0" for _ in shape.split(","))
+    used = "" if "0, " in shape or ", 0" in shape else f"B[{at}] = 0.0"
+    verify_flat(parse_func(f"func @f(A: f32[8]) {{ for i in 0..8 {{ alloc B: f32[{shape}] {used} A[i] = 0.0 }} }}"))
+
+
 def test_notes_are_given_once() -> None:
     func = parse_func("func @f(A: f32[8]) { for i in 0..8 @unroll(times=2) { A[i] = 0.0 } }")
     verify_flat(func)
