@@ -193,6 +193,34 @@ def test_what_a_recurrent_layer_keeps_is_refused() -> None:
         onnx_model(parse_graph(text), {})
 
 
+@pytest.mark.parametrize("count", [0, 1, 5, 12])
+def test_places_that_are_not_zero(count: int) -> None:
+    imported = import_onnx(model([node("NonZero", ["x"], ["y"])], [info("x", [3, 4])], ["y"]))
+    x = np.zeros(12, np.float32)
+    x[np.random.default_rng(count).permutation(12)[:count]] = 1
+    agree(imported.graph, imported.weights, {"x": x.reshape(3, 4)})
+
+
+@pytest.mark.parametrize("limit", [0, 1, 7])
+def test_ranges_to_an_end_that_data_decides(limit: int) -> None:
+    weights = {"zero": np.array(0), "one": np.array(2)}
+    nodes = [node("Range", ["zero", "end", "one"], ["r"]), node("Cast", ["r"], ["y"], to=1)]
+    imported = import_onnx(model(nodes, [info("end", [], 7)], ["y"], weights))
+    given = {v.name: np.array(limit) for v in imported.graph.inputs if v.name == "end"}
+    (found,) = by_onnxruntime(onnx_model(imported.graph, imported.weights), given)
+    np.testing.assert_array_equal(found, np.arange(0, limit, 2, dtype=np.float32))
+
+
+def test_few_steps_of_an_lstm() -> None:
+    """Cells one after the other, clipped, with a row of zeros to begin with."""
+    rng = np.random.default_rng(5)
+    weights = {"w": rng.normal(size=(1, 20, 3)).astype(np.float32), "r": rng.normal(size=(1, 20, 5)).astype(np.float32)}
+    layer = node("LSTM", ["x", "w", "r"], ["y"], hidden_size=5, clip=0.75)
+    imported = import_onnx(model([layer], [info("x", [3, 2, 3])], ["y"], weights))
+    assert any(n.op == "lstm_cell" for n in imported.graph.nodes)
+    agree(imported.graph, imported.weights, {"x": rng.normal(size=(3, 2, 3)).astype(np.float32)})
+
+
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_recurrent_layers(kind: str) -> None:
     rng, gates = np.random.default_rng(3), {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
