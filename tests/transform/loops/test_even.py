@@ -67,6 +67,7 @@ def test_tiles_of_few_rows_and_of_many_stay(size: int) -> None:
 STAY = {
     "a place in the tile is not a row": {"value": "a[i * {size} + r, v] + b[r]"},
     "the number of the tile": {"value": "a[i * {size} + r, v] + f32(i)"},
+    "a condition on a row's number": {"value": "select(i * {size} + r < 7, a[i * {size} + r, v], 0.0)"},
     "rows in another order": {"value": "a[r * 2 + i, v]"},
     "half of a row's number": {"value": "select(i % 2 == 0, a[i * {size} + r, v], 0.0)"},
     "one place of each tile": {"stored": "b[q] = t[q, w]"},
