@@ -30,7 +30,7 @@ from tilewright.schedule.intrinsics import (
     matched_dimensions,
 )
 from tilewright.schedule.layout import _evaluate, _without_loads
-from tilewright.schedule.requests import root_position
+from tilewright.schedule.requests import _gather, root_position
 from tilewright.schedule.state import (
     blocks_in,
     conjoin,
@@ -381,3 +381,24 @@ def test_which_iterator_a_new_loop_steps_through() -> None:
     assert found == {"i": None, "j": None, "k": None, "l": None, "m": None}
     assert {x: root_position(func, "c", x) for x in "pqr"} == {"p": None, "q": 1, "r": 2}
     assert root_position(func, "none", "p") is None and root_position(func, "c", "i") is None
+
+
+@pytest.mark.parametrize(
+    ("parents", "order"),
+    [
+        (["i", "k"], "ikjl"),
+        (["k", "i"], "kijl"),
+        (["j", "l"], "ijlk"),
+        (["l", "j"], "iljk"),
+        (["j", "k"], "ijkl"),
+        (["i", "j", "l"], "ijlk"),
+        (["j"], "ijkl"),
+    ],
+)
+def test_loops_that_are_fused_are_put_together(parents: list[str], order: str) -> None:
+    """At the place of the outermost, in the order that is asked for; what stood between them comes behind."""
+    func = parse_func(
+        "func @f(A: f32[2, 3, 4, 5]) { for i in 0..2 { for j in 0..3 { for k in 0..4 { for l in 0..5 { block b ("
+        "u = spatial(2): i, v = spatial(3): j, w = spatial(4): k, x = spatial(5): l) { A[u, v, w, x] = 1.0 } } } } } }"
+    )
+    assert loop_names(_gather(func, parents)) == list(order)
