@@ -155,3 +155,85 @@ def test_what_stays(what: str) -> None:
     net = Net()
     graph = net.b.finish(tuple(STAYS[what](net)))
     assert compute_read_rows(graph) == graph
+
+
+class Random:
+    """A random graph over [2, 5, 6]: any operators, read in any parts."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng, self.net = np.random.default_rng(seed), Net()
+        self.net.b = GraphBuilder("random")
+        self.values = [
+            self.net.b.input(name, TensorType(f32, tuple(map(const, shape))))
+            for name, shape in (("x", (2, 5, 6)), ("y", (2, 5, 6)), ("z", (5, 6)))
+        ]
+
+    def pick(self, *options: Any) -> Any:
+        return options[int(self.rng.integers(len(options)))]
+
+    def value(self, *ranks: int) -> Value:
+        fitting = [v for v in self.values if not ranks or v.type.rank in ranks]
+        return fitting[int(self.rng.integers(len(fitting)))]
+
+    def step(self) -> Value:
+        net, x = self.net, self.value()
+        rank = x.type.rank
+        match self.pick(
+            "pointwise", "broadcast", "matmul", "product", "norm", "transpose", "reshape", "concat", "slice"
+        ):
+            case "pointwise":
+                return net(self.pick("relu", "tanh", "neg"), x)
+            case "broadcast":
+                return net("add", x, net.weight(*[self.pick(1, int(str(n))) for n in x.shape[-2:]]))
+            case "matmul":
+                transposed = self.pick(False, True)
+                shape = (4, int(str(x.shape[-1])))
+                return net("matmul", x, net.weight(*(shape if transposed else shape[::-1])), transpose_b=transposed)
+            case "product":
+                return net("matmul", x, x, transpose_b=True)
+            case "norm":
+                axis = int(self.rng.integers(rank))
+                return self.pick(
+                    lambda: net("layer_norm", x, axis=axis, epsilon=1e-3), lambda: net("softmax", x, axis=axis)
+                )()
+            case "transpose":
+                return net("transpose", x, perm=tuple(int(k) for k in self.rng.permutation(rank)))
+            case "reshape":
+                first, second, *rest = (int(str(n)) for n in x.shape)
+                return net("reshape", x, shape=(first * second, *rest) if rest else (1, first, second))
+            case "concat":
+                return net("concat", x, x, axis=int(self.rng.integers(rank)))
+            case _:
+                return self.part(x)
+
+    def part(self, x: Value) -> Value:
+        axis = int(self.rng.integers(x.type.rank))
+        extent = int(str(x.shape[axis]))
+        size = self.pick(1, max(1, extent // 2))
+        begin = int(self.rng.integers(extent - size + 1))
+        return self.net(
+            "slice",
+            x,
+            begin=tuple(begin if k == axis else 0 for k in range(x.type.rank)),
+            size=tuple(size if k == axis else n for k, n in enumerate(x.shape)),
+            step=(1,) * x.type.rank,
+        )
+
+    def graph(self) -> Graph:
+        for _ in range(int(self.rng.integers(3, 12))):
+            self.values.append(self.step())
+        outputs = [self.part(self.values[-1]), *(self.part(self.value()) for _ in range(int(self.rng.integers(3))))]
+        return eliminate_dead(self.net.b.finish(tuple(outputs)))
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_random_graphs(seed: int) -> None:
+    drawn = Random(seed)
+    before = drawn.graph()
+    after = eliminate_dead(compute_read_rows(before))
+    verify_graph(after)
+    feeds = {
+        v.name: drawn.rng.standard_normal([int(str(n)) for n in v.shape]).astype(np.float32) for v in before.inputs
+    }
+    for got, want in zip(values(after, feeds, drawn.net), values(before, feeds, drawn.net), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
