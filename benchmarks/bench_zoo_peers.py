@@ -60,13 +60,16 @@ def prepared() -> list[str]:
 
 def race(name: str, rounds: int) -> PeerRow:
     """All runtimes in turns."""
-    from benchmarks.zoo.peers import RUNTIMES, arrays
+    from benchmarks.zoo.peers import RUNTIMES, arrays, killed
 
     row = PeerRow(name)
     folder = FOLDER / name
     expected = list(arrays(folder / "outputs.npz").values())
     calls: dict[str, Any] = {}
+    row.notes |= killed(folder)
     for runtime, make in RUNTIMES.items():
+        if runtime in row.notes:
+            continue
         if runtime in PEERS and importlib.util.find_spec(runtime) is None:
             continue
         try:

@@ -1,12 +1,14 @@
 """The zoo's models as files for other runtimes, and their calls: what `bench_zoo_peers` prepares and times.
 
-python -m benchmarks.zoo.peers NAME      exports, compiles and saves one model, in build/zoo-peers/NAME
+python -m benchmarks.zoo.peers NAME      exports, compiles and saves one model, in build/zoo-peers/NAME, and notes which
+                                         runtimes it kills
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +28,8 @@ from benchmarks.zoo.probe import arguments, awaken, leaves
 FOLDER = models.ROOT / "build" / "zoo-peers"
 MAX_BYTES = 400 << 20
 """Of a model's weights: larger ones are left out of this race."""
+
+KILLED = "killed.json"
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[], Any]
@@ -50,7 +54,33 @@ def prepare(name: str, folder: Path) -> None:
         np.savez(folder / "ours.npz", *[t.numpy() for t in arguments(entry, model)])
         export(entry, folder / "model.onnx")
     proto = onnx.load(folder / "model.onnx", load_external_data=False)
-    np.savez(folder / "inputs.npz", **feeds(entry, proto))
+    inputs = feeds(entry, proto)
+    (folder / KILLED).unlink(missing_ok=True)
+    np.savez(folder / "inputs.npz", **inputs)
+    note_killed(folder)
+
+
+def note_killed(folder: Path) -> None:
+    """Write down the runtimes whose process this model kills: each has one of its own, and the race has one for all."""
+    found = {}
+    for runtime, make in RUNTIMES.items():
+        child = os.fork()
+        if not child:
+            try:
+                make(folder)[0]()
+            finally:  # what it raises is said where it races
+                os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status):
+            found[runtime] = f"killed by signal {os.WTERMSIG(status)}"
+    (folder / KILLED).write_text(json.dumps(found))
+
+
+def killed(folder: Path) -> dict[str, str]:
+    """The runtimes that a model kills, with how."""
+    path = folder / KILLED
+    found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    return found
 
 
 def export(entry: Entry, path: Path) -> None:
