@@ -172,6 +172,19 @@ def test_who_is_a_view() -> None:
     assert not [label for label in labels if "concat" in label or "slice" in label or label.startswith("block")]
 
 
+def test_an_output_of_which_a_third_is_copied_is_in_place() -> None:
+    """As a step's new parameters, some of which stay as they were: no work follows that a copy of all could do."""
+    b = GraphBuilder("g")
+    x = b.input("x", tensor(16, 4))
+    parts = [
+        ops.emit1(b, "tanh", cut(b, x, 0, 8)),
+        cut(b, x, 8, 4),
+        ops.emit1(b, "exp", cut(b, x, 0, 8)),
+        cut(b, x, 12, 4),
+    ]
+    assert "concat" in views(place_views(b.finish((ops.emit1(b, "concat", *parts, axis=0),))))
+
+
 def test_pieces_whose_size_is_no_polynomial_are_copied() -> None:
     """Rows of a size that is rounded down: where the second one begins cannot be written in a manifest."""
     b = GraphBuilder("g")

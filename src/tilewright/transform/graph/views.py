@@ -110,8 +110,9 @@ class _Placer:
         pointwise work follows, that kernel would have done it on the way."""
         if len(moved) == len(parts):
             return False
-        fused = all(ops.get(n.op).kind == "pointwise" for n in self.users.get(node.output, ()))
-        if not moved or (len(moved) == 1 and not (fused and node.output in self.users)):
+        users = self.users.get(node.output, ())
+        fused = bool(users) and all(ops.get(n.op).kind == "pointwise" for n in users)
+        if not moved or (len(moved) == 1 and not fused):
             return True
         sizes = [as_int(v.type.size) for v in parts]
         known = [1 if None in sizes or n is None else n for n in sizes]  # symbolic: parts are taken to be alike
