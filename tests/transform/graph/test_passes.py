@@ -237,3 +237,16 @@ graph @main(%x: f32[64, 6], %p: f32[1], %c: f32[64, 1]) {
     for group in fuse(graph):
         assert all(v in ready for v in group.inputs), group.label
         ready.update(group.outputs)
+
+
+def test_what_a_call_brings_is_packed_right_before_it_is_multiplied() -> None:
+    graph = parse_graph("""graph @g(%x: f32[8, 16], %w0: f32[16, 16], %w1: f32[16, 16]) {
+      %p0 = lowered.pack_matmul(%w0) {transpose = false, width = 16} : f32[1, 16, 16]
+      %p1 = lowered.pack_matmul(%w1) {transpose = false, width = 16} : f32[1, 16, 16]
+      %a = lowered.matmul_packed(%x, %p0) {columns = 16} : f32[8, 16]
+      %b = tanh(%a) : f32[8, 16]
+      %y = lowered.matmul_packed(%b, %p1) {columns = 16} : f32[8, 16]
+      return %y
+    }""")
+    labels = [group.label for group in fuse(graph)]
+    assert labels == ["pack_matmul", "matmul_packed + tanh", "pack_matmul", "matmul_packed"]

@@ -208,8 +208,8 @@ class _Fuser:
 
     def in_order(self, members: dict[int, list[int]]) -> list[list[int]]:
         """The groups by their last nodes, and each before the first that reads from it: of one that begins in the way
-        forward and ends in the way back, what others need is there in time. Nothing is made long before it is read, so
-        that what is packed is still in a cache and takes memory that others have left."""
+        forward and ends in the way back, what others need is there in time. Weights that come with each call are packed
+        only then, so that a copy takes memory no longer than it must and is read from a cache."""
         makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
         defined = {n.defines: n.output for n in self.nodes if n.defines is not None}
 
@@ -217,10 +217,15 @@ class _Fuser:
             found = {self.find(makers[v]) for i in members[root] for v in self.read(i, defined) if v in makers}
             return sorted(found - {root}, key=lambda other: -members[other][-1])
 
+        copies: set[int] = set()
+        for root in sorted(members, key=lambda root: members[root][-1]):
+            kinds = {ops.get(self.nodes[i].op).kind for i in members[root]}
+            if kinds <= {"injective"} and copies.issuperset(needs(root)):
+                copies.add(root)  # of what the caller gives
         ordered: list[list[int]] = []
         opened: set[int] = set()
         done: set[int] = set()
-        for first in sorted(members, key=lambda root: members[root][-1]):
+        for first in sorted(members, key=lambda root: (root in copies, members[root][-1])):
             stack = [first]
             while stack:
                 root = stack[-1]
