@@ -13,6 +13,7 @@ from tilewright import ops
 from tilewright.ir.dtype import DType, boolean, f32, f64, i32, i64
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
+from tilewright.ops import parse_graph
 from tilewright.ops.gradients.registry import NONE, RULES, find
 from tilewright.ops.interpret import run_graph
 from tilewright.ops.registry import emit
@@ -274,6 +275,27 @@ def test_what_recurrences_keep(reverse: bool) -> None:
     gru = {"cell": "gru", "activations": (SIGMOID, TANH), "reverse": reverse, "keeps": True}
     gru |= {"linear_before_reset": True}
     check("recurrence", [normal(3, 2, 9), normal(3, 9), normal(2, 3), None, None, None, normal(3)], **gru)
+
+
+def test_a_normalisation_keeps_its_quotient_alone() -> None:
+    """What it has divided is made again of it, so that one map is kept and not two."""
+    graph = parse_graph("""graph @g(%x: f64[16, 3]) {
+      %mean = reduce_mean(%x) {axes = [0], keepdims = true} : f64[1, 3]
+      %centred = sub(%x, %mean) : f64[16, 3]
+      %squares = mul(%centred, %centred) : f64[16, 3]
+      %variance = reduce_mean(%squares) {axes = [0], keepdims = true} : f64[1, 3]
+      %deviation = sqrt(%variance) : f64[1, 3]
+      %y = div(%centred, %deviation) : f64[16, 3]
+      %cubes = mul(%y, %squares) : f64[16, 3]
+      %loss = reduce_sum(%cubes) {axes = [0, 1], keepdims = false} : f64[]
+      return %loss
+    }""")
+    found = gradient(graph, "loss", ["x"])
+    behind = [n for n in found.nodes if n.output.name.startswith(("d.", "centred.again"))]
+    assert any(n.output.name == "centred.again" for n in behind)
+    assert all(v is None or v.name != "centred" for n in behind for v in n.inputs)
+    given = {"x": normal(16, 3)}
+    np.testing.assert_allclose(interpret(found, given)[1], differences(graph, given, "x"), atol=1e-5)
 
 
 def test_a_step_of_an_lstm() -> None:

@@ -1,10 +1,16 @@
 """The way back through a list of nodes: each node's rule says how gradients flow back through it; values that several
-nodes read sum what comes back."""
+nodes read sum what comes back.
+
+Normalisations divide what they have centred by its deviation, and their gradients read both what was divided and the
+quotient. One of them is enough: what was divided is the quotient times the deviation, which has few elements.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from tilewright.ir.expr import as_int
 from tilewright.ir.graph import GraphBuilder, Node, Value
 from tilewright.ops.gradients.registry import NONE, Backward, find
 from tilewright.ops.pointwise import CastAttrs
@@ -24,6 +30,7 @@ def backward(
             problems.add(UnsupportedError(f"the operator {node.op} has no gradient", where=node.outputs[0].name))
     problems.raise_if_any("no gradient", kind=UnsupportedError)
     flows: dict[Value, Value] = dict(seeds)
+    first = len(builder.nodes)
     for node in passed:
         given = tuple(flows.get(v) for v in node.outputs)
         rule = find(node.op)
@@ -40,7 +47,38 @@ def backward(
             before = flows.get(value)
             flows[value] = flow if before is None else emit1(builder, "add", before, flow, name=f"d.{value.name}")
     problems.raise_if_any("no gradient", kind=UnsupportedError)
+    _read_quotients(builder, nodes, first)
     return flows
+
+
+FEW = 8
+"""Elements for each of a deviation, from which on what it divides is made again."""
+
+
+def _read_quotients(builder: GraphBuilder, nodes: Sequence[Node], first: int) -> None:
+    """Let the way back, the builder's nodes from `first` on, make again what was divided by a root, where it reads the
+    quotient too."""
+    behind = builder.nodes[first:]
+    made = {v: n for n in nodes for v in n.outputs}
+    read = {v for n in behind for v in n.inputs}
+    again: dict[Value | None, Value] = {}
+    for node in nodes:
+        if node.op == "div" and node.output in read and node.inputs[0] in read and _of_a_root(node, made):
+            name = f"{node.inputs[0].name}.again" if node.inputs[0] is not None else ""
+            again[node.inputs[0]] = emit1(builder, "mul", node.output, node.inputs[1], name=name)
+    remade = builder.nodes[first + len(behind) :]
+    renamed = [replace(n, inputs=tuple(again.get(v, v) for v in n.inputs)) for n in behind]
+    builder.nodes[first:] = [*remade, *renamed]
+
+
+def _of_a_root(node: Node, made: Mapping[Value, Node]) -> bool:
+    """Whether a node divides what other nodes have made by a root, which is positive or was no divisor, and has few
+    elements."""
+    value, root = node.inputs
+    if value is None or root is None or value not in made or root not in made or made[root].op != "sqrt":
+        return False
+    whole, few = as_int(value.type.size), as_int(root.type.size)
+    return value.type == node.output.type and whole is not None and few is not None and whole >= FEW * few
 
 
 def _passed(nodes: Sequence[Node], seeds: Iterable[Value], wanted: set[Value]) -> list[Node]:
