@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 from benchmarks import models
@@ -93,6 +94,14 @@ def _lstm() -> Any:
     return Classifier()
 
 
+def _mlp() -> Any:
+    from torch import nn
+
+    sizes = [64] + [256] * 16
+    layers = [m for a, b in pairwise(sizes) for m in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(256, 10))
+
+
 def _policy(name: str) -> Callable[[], Any]:
     def build() -> Any:
         from benchmarks.torch_policies import create
@@ -140,6 +149,7 @@ CASES: dict[str, Case] = {
     "resnet18 64x64@32": Case(_resnet18, _classified, _pictures(32, 3, 64, 64, classes=1000)),
     "transformer 6x256, 128 tokens@8": Case(_transformer, _classified, _tokens),
     "lstm 2x128, 64 steps@32": Case(_lstm, _classified, _pictures(32, 64, 32, classes=10)),
+    "mlp 16x256@2048": Case(_mlp, _classified, _pictures(2048, 64, classes=10)),
     "az6@64": Case(_policy("az6"), _searched, _games),
     "nat ppo@256": Case(_policy("nat"), _ppo, _rollout("nat", 6)),
     "imp ppo@256": Case(_policy("imp"), _ppo, _rollout("imp", 15)),
@@ -217,6 +227,20 @@ def inductor(case: str) -> Prepared:
     start = time.perf_counter()
     found = call()
     return Prepared(call, None, {"loss": found, "compile_seconds": time.perf_counter() - start})
+
+
+def allocated(case: str, compiler: str) -> Prepared:
+    """What PyTorch's allocator has handed out at the fullest moment of a step, beyond what there is before it: the
+    gradients are among it, what oneDNN takes within a call is not."""
+    from torch.profiler import ProfilerActivity, profile
+
+    prepared = {"eager": eager, "inductor": inductor}[compiler](case)
+    prepared.call()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        prepared.call()
+    events = seen.profiler.kineto_results.events()
+    held = accumulate(e.nbytes() for e in events if e.name() == "[memory]")
+    return Prepared(prepared.call, None, {"peak": max(held)})
 
 
 def jax(case: str) -> Prepared:

@@ -88,6 +88,12 @@ def transformer(p: Weights, tokens: Any, y: Any, _moved: Moved) -> Any:
     return cross_entropy(linear(p, "head", x.mean(1)), y)
 
 
+def mlp(p: Weights, x: Any, y: Any, _moved: Moved) -> Any:
+    for k in range(16):
+        x = jax.nn.relu(linear(p, f"{2 * k}", x))
+    return cross_entropy(linear(p, "32", x), y)
+
+
 def lstm(p: Weights, x: Any, y: Any, _moved: Moved) -> Any:
     x = x.transpose(1, 0, 2)
     for k in range(2):
@@ -150,6 +156,7 @@ LOSSES: dict[str, Callable[..., Any]] = {
     "resnet18": resnet18,
     "transformer": transformer,
     "lstm": lstm,
+    "mlp": mlp,
     "az6": az6,
     "nat": nat,
     "imp": imp,
