@@ -62,6 +62,16 @@ def test_what_is_not_found(pattern: str, message: str) -> None:
         s.find("for _ in _", nth=3)
 
 
+def test_a_hint_is_given_where_it_helps() -> None:
+    s, *_ = product()
+    with pytest.raises(ScheduleError, match="says i, j, k") as several:
+        s.find("for _ in _")
+    assert several.value.hint == "name the stage or its role, or say which with nth"
+    with pytest.raises(ScheduleError, match="says nothing") as none:
+        s.find("block nobody")
+    assert none.value.hint is None
+
+
 @te.primitive
 def in_registers(stage: Stage, rows: int, columns: int) -> Stage:
     """The usual tile: summed up in registers, rows unrolled, columns in vectors."""
