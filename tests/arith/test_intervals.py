@@ -129,6 +129,7 @@ def test_quotients_by_positive_numbers_are_exact(name: str) -> None:
         ("mod", (0, 40), (5, 9), (0, 8)),
         ("mod", (0, 40), (5, None), (0, 40)),
         ("mod", (None, 40), (5, 9), (0, 8)),
+        ("mod", (0, 3), (0, 9), (0, 3)),
         ("mod", (0, 40), (-4, 9), (-3, 8)),
         ("mod", (0, 40), (None, -4), (None, 0)),
         ("truncdiv", (-7, 5), (1, 2), (-7, 7)),

@@ -102,4 +102,5 @@ def test_branches_that_are_not_taken_get_zero() -> None:
     """A gradient of infinity does not become NaN by a slope of zero."""
     x, y, g = (Var(n, f64) for n in "xyg")
     found = adjoints(select(x > const(0.0, f64), x * y, y), g, [x, y])
+    assert str(adjoints(y - x, g, [x])[x]) == "-g" and str(adjoints(y - x, g, [y])[y]) == "g"
     assert str(found[y]) == "select(x > 0.0:f64, 0.0:f64, g) + select(x > 0.0:f64, g, 0.0:f64) * x"

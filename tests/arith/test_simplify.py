@@ -8,7 +8,7 @@ from tilewright import arith
 from tilewright.arith import Analyzer, bounds, linear, prove, prove_equal, simplify, symbolic_bounds
 from tilewright.arith.forms import order
 from tilewright.ir.dtype import boolean, f16, f32, f64, i8, i32, i64, u32
-from tilewright.ir.expr import Buffer, Expr, Op, Var, cast, const, equal, maximum, minimum, select
+from tilewright.ir.expr import Buffer, Expr, Op, Var, cast, const, equal, maximum, minimum, not_equal, select
 
 i, j, k, x, y = (Var(name) for name in "ijkxy")
 io, ii, f = Var("io"), Var("ii"), Var("f")
@@ -84,6 +84,13 @@ SIMPLIFIED: list[tuple[Expr, dict[Var, Expr], str]] = [
     (1 + x <= y, {}, "x < y"),
     (c(1) <= x, {}, "1 <= x"),
     (equal(x * 2, 5), {}, "false"),
+    (equal(x + 3, y), {}, "x + 3 == y"),
+    (equal(x, y + 3), {}, "x == y + 3"),
+    (not_equal(x * 2 + 6, y * 2), {}, "x + 3 != y"),
+    (equal(x + y, -3), {}, "x + y == -3"),
+    (equal(-x - y, 5), {}, "x + y == -5"),
+    (equal(c(3) - x, 0), {}, "x == 3"),
+    (not_equal(x - y, 0), {}, "x != y"),
     (equal(i * 2 + j, 0), {i: c(3), j: c(2)}, "i * 2 + j == 0"),
     (p & ~p, {}, "false"),
     (u * 1.0, {}, "u"),
