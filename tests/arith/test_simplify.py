@@ -8,7 +8,7 @@ from tilewright import arith
 from tilewright.arith import Analyzer, bounds, linear, prove, prove_equal, simplify, symbolic_bounds
 from tilewright.arith.forms import order
 from tilewright.ir.dtype import boolean, f16, f32, f64, i8, i32, i64, u32
-from tilewright.ir.expr import Buffer, Expr, Op, Var, cast, const, equal, maximum, minimum, not_equal, select
+from tilewright.ir.expr import Buffer, Expr, Op, Var, call, cast, const, equal, maximum, minimum, not_equal, select
 
 i, j, k, x, y = (Var(name) for name in "ijkxy")
 io, ii, f = Var("io"), Var("ii"), Var("f")
@@ -156,6 +156,10 @@ UNPROVEN: list[tuple[Expr, dict[Var, Expr]]] = [
     (i + 1 < n, {i: n}),
     (n < 1000, {}),
     (x * y <= x * y * n, {}),
+    (call("truncdiv", x, n) < n, {}),
+    (call("bitor", x, n) < n, {}),
+    (x << n < n, {}),
+    (call("abs", x) < n, {}),
     (u < u + 1.0, {}),
     (equal(u, u), {}),
 ]
