@@ -248,13 +248,15 @@ def test_function_errors(text: str, message: str) -> None:
         "  %z = conv(%y) by direct in bf16 : f32[2]\n  %w = matmul(%z) {transpose_a = true} in int8 : f32[2]\n"
         "  return %w\n}",
         "graph @g(%x: f32[n]) where n in ..8, k in 3.. {\n  print(%x)\n  %y = shape(%x) : f32[k]\n  return %y\n}",
+        'graph @g() { %y = constant() {alpha = nan, name = "", "none" = none, to = f16, value = array f32[] (1.0)}'
+        " : f32[] return %y }",
         "graph @g(%x: f32[n]) where n in 1.. {\n"
         "  %y = loop(%x) {body = graph @step(%x: f32[n]) { %z = relu(%x) : f32[n] return %z }, size = $(n * 2)}"
         " : f32[n]\n  return %y\n}",
     ],
 )
 def test_graphs_read_back(text: str) -> None:
-    """Selections, nodes without outputs, bounds of all kinds, graphs inside graphs."""
+    """Selections, nodes without outputs, bounds of all kinds, graphs inside graphs, attributes that are no numbers."""
     graph = read_graph(text)
     assert read_graph(str(graph)) == graph
     assert " ".join(str(graph).split()) == " ".join(text.split())
