@@ -380,6 +380,20 @@ def test_allocation_inside_lanes_is_private() -> None:
     check(func, [data, np.zeros(21, "f")])
 
 
+@pytest.mark.parametrize(("unrolled", "lanes"), [(8, 1), (1, 37), (3, 8), (5, 5)])
+def test_a_buffer_has_one_place(unrolled: int, lanes: int) -> None:
+    """However often its code is written; every lane has its own part of it."""
+    i, v = Var("i"), Var("v")
+    a, b, t = buffer("a", f32, 64), buffer("b", f32, 64), buffer("t", f32, 2)
+    at, zero, one = i * lanes + v, (const(0),), (const(1),)
+    body = seq([Store(t, zero, a[at]), Store(t, one, t[0] * 2.0), Store(b, (at,), t[0] + t[1])])
+    inner = loop("v", lanes, Allocate(t, body), "vectorized" if lanes > 1 else "serial")
+    func = PrimFunc("f", (a, b), loop("i", unrolled, inner, "unrolled"))
+    (place,) = [line for line in emit_llvm(func, HOST).splitlines() if "alloca" in line]
+    assert f"[{2 * lanes} x float]" in place
+    check(func, [np.arange(64, dtype="f"), np.zeros(64, "f")])
+
+
 def test_let_if_else_and_index_arithmetic() -> None:
     v, r, t = Var("v"), Var("r"), Var("t", f32)
     a, b = buffer("a", f32, 6, 18), buffer("b", f32, 6, 18)
