@@ -98,7 +98,8 @@ def report(rows: Sequence[dict[str, Any]], peak: float) -> None:
     table = markdown_table(HEADER, [cells(row, peak) for row in rows])
     commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
     title = "Steps of training, one thread: how many times faster, medians of paired ratios [95 %]"
-    notes = f"Peak of one core: {peak / 1e9:.0f} GFLOP/s. Rows were measured one by one, at {commits}."
+    notes = f"Peak of one core: {peak / 1e9:.0f} GFLOP/s; Winograd's transforms need fewer operations than are counted."
+    notes += f" Rows were measured one by one, at {commits}."
     write_report("training", title, rows, f"{table}\n{notes}\n")
 
 
