@@ -44,7 +44,7 @@ def nothing(graph: Graph, target: Target) -> Graph:
 @pytest.mark.parametrize(
     ("place", "neighbours"),
     [
-        (("before", "eliminate dead"), ("join slices", "eliminate dead")),  # the first of three
+        (("before", "eliminate dead"), ("join pads", "eliminate dead")),  # the first of several
         (("after", "assign layouts"), ("assign layouts", "remove identities")),
         (("after", "materialize outputs"), ("materialize outputs", "optimise bodies")),
     ],
