@@ -180,6 +180,19 @@ def test_the_least_sizes_of_several_operations_are_all_kept() -> None:
     assert [(s.name, s.lo) for s in import_onnx(m).graph.symbols] == [("n", 5), ("m", 3)]
 
 
+@pytest.mark.parametrize("index", [-1, -2])
+def test_one_index_from_the_end_is_a_slice(index: int) -> None:
+    """Where sizes are known to reach so far; a size that may be smaller gathers."""
+    m = model([node("Gather", ["x", "i"], ["y"], axis=1)], [info("x", [2, "n"])], ["y"], {"i": np.array(index)})
+    bounded = import_onnx(m, {"n": tw.dim(2, 9)})
+    assert "gather" not in ops_of(bounded)
+    for n in (2, 3, 9):
+        x = rng.standard_normal((2, n)).astype(F)
+        (y,) = run_graph(bounded.graph, {"x": x}, bounded.weights).values()
+        np.testing.assert_array_equal(y, x[:, index])
+    assert ("gather" in ops_of(import_onnx(m))) == (index == -2)
+
+
 @pytest.mark.parametrize("indices", [5, [5], [2, -1, 5]])
 def test_a_dimension_has_the_elements_that_are_gathered(indices: int | list[int]) -> None:
     m = model([node("Gather", ["x", "i"], ["y"])], [info("x", ["n", 3])], ["y"], {"i": np.array(indices)})

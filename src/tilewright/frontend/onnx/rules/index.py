@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.arith import prove
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.ir.dtype import i64
@@ -30,9 +31,8 @@ def gather(n: Call) -> Value:
             )
         if extent is None and high >= 0:
             at_least(x.shape[axis], const(high + 1), "an index may be outside the dimension")
-        if indices.size == 1 and (extent is not None or low >= 0):
-            begin = low if low >= 0 else low + (extent or 0)
-            part = n.slice(x, axis, begin, 1)
+        if indices.size == 1 and (low >= 0 or prove(x.shape[axis] >= -low)):
+            part = n.slice(x, axis, low if low >= 0 else x.shape[axis] + low, 1)
             ones = [1] * indices.ndim
             return n.emit("reshape", part, shape=_dims((*x.shape[:axis], *ones, *x.shape[axis + 1 :])))
     return n.emit("gather", x, n.value(1), axis=axis)
