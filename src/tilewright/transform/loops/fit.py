@@ -12,20 +12,17 @@ cache whatever it is (`spread.py`). Buffers that live in registers or on the sta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright.arith import Analyzer
 from tilewright.arith.symbolic import Eliminator
 from tilewright.ir.expr import Buffer, Expr, Var, as_int, const, minimum
-from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store
-from tilewright.ir.rewrite import exprs_of, loads, replace_buffers, variables, walk, with_children
+from tilewright.ir.loops import Allocate, For, Intrinsic, PrimFunc, Stmt
+from tilewright.ir.rewrite import replace_buffers, variables, walk, with_children
 from tilewright.targets.memory import USUAL, Caches
-from tilewright.transform.loops.copies import conjuncts
 from tilewright.transform.loops.spread import spread
+from tilewright.transform.loops.unread import Loops, accesses
 from tilewright.transform.loops.workspace import STACK_LIMIT
-
-Loops = dict[Var, Expr]
 
 FEW = 8
 """Rows that a buffer keeps, however few there are: what is saved is not worth an address that is computed."""
@@ -80,9 +77,10 @@ def _fitted(s: Allocate, outer: Loops, symbols: frozenset[Var], caches: Caches) 
 def _count(s: Allocate, place: int, outer: Loops) -> Expr | None:
     """What all indices in a dimension are below, in terms of symbols; None if no one expression is known."""
     found: set[Expr] = set()
-    for index, loops, facts in _indices(s.body, s.buffer, place, {}, ()):
+    for access, _, loops, facts in accesses(s.body, s.buffer, {}):
         an = Analyzer({**outer, **loops}, facts)
         inner = Eliminator(an, frozenset((*outer, *loops)))
+        index = access.indices[place]
         bounds = inner.bounds(index)
         if bounds is None:
             return None
@@ -91,20 +89,3 @@ def _count(s: Allocate, place: int, outer: Loops) -> Expr | None:
             end = minimum(end, limit + 1)
         found.add(Analyzer().simplify(end))
     return found.pop() if len(found) == 1 else None
-
-
-def _indices(
-    s: Stmt, buffer: Buffer, place: int, loops: Loops, facts: tuple[Expr, ...]
-) -> Iterator[tuple[Expr, Loops, tuple[Expr, ...]]]:
-    """The index of each access, with the loops and the conditions around it."""
-    for e in exprs_of(s):
-        for load in loads(e):
-            if load.buffer == buffer:
-                yield load.indices[place], loops, facts
-    if isinstance(s, Store) and s.buffer == buffer:
-        yield s.indices[place], loops, facts
-    if isinstance(s, For):
-        loops = {**loops, s.var: s.extent}
-    for child in s.children:
-        known = [c for c in conjuncts(s.condition) if not loads(c)] if isinstance(s, If) and child is s.then else []
-        yield from _indices(child, buffer, place, loops, (*facts, *known))

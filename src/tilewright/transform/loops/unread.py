@@ -65,10 +65,12 @@ def _limit(buffer: Buffer, place: int, body: Stmt, outer: Loops) -> Expr | None:
     """What the indices of all reads in one dimension are below, in terms of the loops around; None if that is no less
     than the dimension."""
     found: set[Expr] = set()
-    for load, loops, facts in _reads(body, buffer, {}, ()):
+    for access, statement, loops, facts in accesses(body, buffer, {}):
+        if isinstance(access, Store) or _updates(access, statement):
+            continue
         an = Analyzer({**outer, **loops}, facts)
         inner = Eliminator(an, frozenset(loops))
-        index = load.indices[place]
+        index = access.indices[place]
         ends = inner.limits(index)
         if not ends:
             bounds = inner.bounds(index)
@@ -83,21 +85,24 @@ def _limit(buffer: Buffer, place: int, body: Stmt, outer: Loops) -> Expr | None:
     return None if whole or not any(isinstance(n, Var) for n in walk_expr(limit)) else limit
 
 
-def _reads(
-    s: Stmt, buffer: Buffer, loops: Loops, facts: tuple[Expr, ...]
-) -> Iterator[tuple[Load, Loops, tuple[Expr, ...]]]:
-    """Each read of the buffer, but for those of an element that is updated, with the loops and conditions around."""
+def accesses(
+    s: Stmt, buffer: Buffer, loops: Loops, facts: tuple[Expr, ...] = ()
+) -> Iterator[tuple[Load | Store, Stmt, Loops, tuple[Expr, ...]]]:
+    """Each read and write of the buffer, the statement that it stands in, the loops and the conditions around it."""
     for e in exprs_of(s):
-        for load in loads(e):
-            updated = isinstance(s, Store) and s.buffer == buffer and s.indices == load.indices
-            if load.buffer == buffer and not updated:
-                yield load, loops, facts
+        yield from ((load, s, loops, facts) for load in loads(e) if load.buffer == buffer)
+    if isinstance(s, Store) and s.buffer == buffer:
+        yield s, s, loops, facts
     if isinstance(s, For):
         loops = {**loops, s.var: s.extent}
     for child in s.children:
-        under = isinstance(s, If) and child is s.then
-        known = [c for c in conjuncts(s.condition) if not loads(c)] if isinstance(s, If) and under else []
-        yield from _reads(child, buffer, loops, (*facts, *known))
+        known = [c for c in conjuncts(s.condition) if not loads(c)] if isinstance(s, If) and child is s.then else []
+        yield from accesses(child, buffer, loops, (*facts, *known))
+
+
+def _updates(access: Load, s: Stmt) -> bool:
+    """Whether an element is read to be updated."""
+    return isinstance(s, Store) and s.buffer == access.buffer and s.indices == access.indices
 
 
 class _Stopper:
