@@ -12,6 +12,7 @@ from tilewright.ir.key import key
 from tilewright.ir.loops import PrimFunc
 from tilewright.plans.attention import plan as attention
 from tilewright.plans.convolution import by_weight, depthwise, direct, pixels, transposed, windows
+from tilewright.plans.framework.alone import alone_if_small
 from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.base import BARRIERS, Candidate, Plan, Planned, Rejected
 from tilewright.plans.framework.cost import least
@@ -225,8 +226,14 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     if unscheduled.PLAN.fits(structure, target):
         return [replace(c, plan=unscheduled.PLAN.name) for c in unscheduled.PLAN.candidates(structure, target)]
     fitting = [p for p in extended(PLANS) if p.fits(structure, target)]
-    # Sketches that are asked for alone may have no tile for a function.
-    return _ranked(_offered(fitting), structure, target) or _ranked(fitting, structure, target)
+
+    def rank(target: Target) -> list[Candidate]:
+        # Sketches that are asked for alone may have no tile for a function.
+        return _ranked(_offered(fitting), structure, target) or _ranked(fitting, structure, target)
+
+    if structure.func.symbols:
+        return rank(target)
+    return list(alone_if_small(rank, lambda c: c.cycles, target))
 
 
 def _choices(structure: Structure, target: Target) -> list[Candidate]:

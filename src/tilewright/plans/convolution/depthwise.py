@@ -66,7 +66,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     # lie apart from more places at once.
     loads = loads_of(anchor)
     shared = any(anchor.spatial[-2] not in uses(load, anchor.spatial) for load in loads)
-    apart = 0 if shared else sum(scattered(load, anchor) for load in loads)
+    apart = 0 if shared else sum(scattered(load, anchor, anchor.spatial[-1]) for load in loads)
     points = prod(number(it.extent) for it in anchor.block.iters)
     gathers = apart * points * target.costs.arithmetic.gathered
     for columns in range(1, 2 if apart else MAX_COLUMNS + 1):

@@ -6,7 +6,7 @@ from math import ceil, prod
 
 from tilewright.arith import simplify
 from tilewright.ir.expr import Load, Op
-from tilewright.ir.loops import Store
+from tilewright.ir.loops import BlockIter, Store
 from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.common import lanes_of
@@ -22,30 +22,43 @@ STEPS = 4
 """Rows added to a strip at once."""
 
 
-def products(structure: Structure, target: Target) -> Cost:
+def products(structure: Structure, rows: Rows, target: Target) -> Cost:
     """What contractions take beyond a roofline. No tile shares what is loaded: each multiply-add loads both factors, as
     wide as the sum, and the sum is loaded and stored every few of them. Vectors run along the last dimension of the
-    output or, if it has one element, of the reduction; few of them wait for each other."""
+    output or, where the rows are all of it, along the reduction, if that is long enough; a single sum waits for each of
+    its additions."""
     total = Cost()
     for stage in structure.anchors:
         size = stage.writes[0].dtype.itemsize
         lanes = target.lanes(max(4, size))
-        spatial, reduce = (number(its[-1].extent) if its else 1 for its in (stage.spatial, stage.reduce))
-        along = spatial if spatial > 1 else reduce
+        lane = lane_of(stage, rows, lanes)
+        along = number(lane.extent) if lane is not None else 1.0
         vectors = ceil(along / lanes)
         times = prod(number(it.extent) for it in stage.block.iters) / max(1, along)
         vector = times * vectors * lanes * size
         crowds = sum(crowded(load, stage, target) for load in loads_of(stage)) * times * vectors
-        read = [(load, st) for st in (stage, *structure.before(stage)) for load in loads_of(st)]
-        apart = sum(scattered(load, st) for load, st in read) * times * vectors * lanes
-        far = crowds * target.costs.traffic.collision + apart * target.costs.arithmetic.gathered
-        total |= Cost(overhead=far)
-        waiting = times * max(
-            vectors / target.fma_per_cycle, target.costs.arithmetic.fma_latency if spatial > 1 else 0.0
-        )
+        apart = 0
+        if lane is not None:
+            apart += sum(scattered(load, stage, lane) for load in loads_of(stage))
+        for before in structure.before(stage):
+            if before.spatial:
+                apart += sum(scattered(load, before, before.spatial[-1]) for load in loads_of(before))
+        gathered = apart * times * vectors * lanes * target.costs.arithmetic.gathered
+        total |= Cost(overhead=crowds * target.costs.traffic.collision + gathered)
+        parts = 1 if lane is None or lane in stage.spatial else 0
+        waiting = times * max(vectors / target.fma_per_cycle, parts * target.costs.arithmetic.fma_latency)
         kept = vector / STEPS
         total |= Cost(waiting, load_cycles(2 * vector + kept, target), store_cycles(kept, target))
     return total
+
+
+def lane_of(stage: Stage, rows: Rows, lanes: int) -> BlockIter | None:
+    """What the vectors of a contraction run along; None if it is one element after another."""
+    inside = rows.strip or rows.leading < len(stage.spatial)
+    if inside and vector_last(stage):
+        return stage.spatial[-1]
+    inner = stage.reduce[-1] if stage.reduce else None
+    return inner if inner is not None and number(inner.extent) >= lanes // 2 else None
 
 
 def crowded(load: Load, stage: Stage, target: Target) -> bool:
@@ -58,12 +71,12 @@ def crowded(load: Load, stage: Stage, target: Target) -> bool:
     return apart > target.caches.line and number(stage.reduce[-1].extent) > row_limit(apart, target)
 
 
-def scattered(load: Load, stage: Stage) -> bool:
-    """Whether the elements of a vector along the last dimension of the result are loaded one by one."""
-    if not stage.spatial or number(stage.spatial[-1].extent) == 1:
+def scattered(load: Load, stage: Stage, lane: BlockIter) -> bool:
+    """Whether the elements of a vector along `lane` are loaded one by one."""
+    if number(lane.extent) == 1:
         return False
     place = simplify(flat(load.indices, load.buffer.shape, 0), {it.var: it.extent for it in stage.block.iters})
-    return steps(place, stage.spatial[-1].var) not in (0, 1)
+    return steps(place, lane.var) not in (0, 1)
 
 
 def windows(structure: Structure, target: Target) -> Cost:

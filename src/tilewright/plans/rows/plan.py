@@ -72,7 +72,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     together = pipelined or rows_together(structure, rows, strip, target)
     folded = rows_folded(structure, rows, pipelined, target) if pipelined else 1
     knobs = {"rows": rows.leading, "strip": strip, "together": together, "pipeline": int(pipelined > 0), "fold": folded}
-    cost = cost | products(structure, target) | windows(structure, target)
+    cost = cost | products(structure, rows, target) | windows(structure, target)
     return [Candidate(tuple(knobs.items()), cost + folds(structure, rows, strip, together, target))]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
 from tilewright.ir.selection import Pixels, StrassenStrips, Winograd
@@ -13,6 +15,7 @@ from tilewright.plans.convolution.tiles import (
     ranked,
     side,
 )
+from tilewright.plans.framework.alone import alone_if_small
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
@@ -103,4 +106,7 @@ def blockings_of(
         flats = (False,)
     if pixel and None not in known:
         flats = (True,)
-    return shapes, ranked(shapes, flats, target)
+    if images is None:
+        return shapes, ranked(shapes, flats, target)
+    rank = partial(ranked, shapes, flats)
+    return shapes, tuple(alone_if_small(rank, lambda way: way[0] * images, target))

@@ -13,6 +13,7 @@ from tilewright.ir.selection import Algorithm, Direct, Pixels, Winograd
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.correlation import points, products
 from tilewright.plans.convolution.pixels import panels
+from tilewright.plans.framework.alone import alone_if_small
 from tilewright.plans.framework.cost import Cost, bandwidth, fma_cycles, write_cycles
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
@@ -110,14 +111,18 @@ def one_pixel(around: Surroundings, node: Node) -> list[Option]:
 
 
 def windows(around: Surroundings, node: Node) -> list[Option]:
-    """Direct, and all transforms that are allowed."""
+    """Direct, and all transforms that are allowed, as one thread runs them if there is little to do."""
     shapes = transformed(around, node)
     if not shapes:
         return [(0.0, Direct())]
     setting, first = around.options.fast, shapes[0]
     allowed = tiles(first.window, first.stride, setting)
     sizes = within(ERRORS[setting], allowed, first.window, first.stride, first.channels, around.block)
-    return [*ranked(shapes, sizes, around.target)]
+    images = as_int(node.output.shape[0])
+    if images is None:
+        return [*ranked(shapes, sizes, around.target)]
+    rank = partial(ranked, shapes, sizes)
+    return [*alone_if_small(rank, lambda option: option[0] * images, around.target)]
 
 
 def filters(around: Surroundings, node: Node, choice: Algorithm) -> float:
