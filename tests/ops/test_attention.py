@@ -117,6 +117,19 @@ def test_orders_and_depths(order: str, keys: int, depth: int) -> None:
         assert_near(native(arrays, attrs), exact(arrays, attrs))
 
 
+@pytest.mark.parametrize("order", ["ssss", "hsss"])
+@pytest.mark.parametrize("rows,together", [(1, 1), (3, 3), (7, 7), (8, 4), (12, 6), (16, 8), (6, 1)])
+@pytest.mark.parametrize("keys,depth", [(1, 16), (7, 1), (33, 48), (50, 130), (129, 200), (64, 256)])
+def test_rows_that_read_keys_where_they_are(rows: int, together: int, keys: int, depth: int, order: str) -> None:
+    """Depths in parts of a panel, with a rest, and of less than one; keys that no group of values divides."""
+    arrays = [*operands(2, rows, keys, 2, depth, order), RNG.standard_normal((rows, keys)).astype(np.float32)]
+    sizes = {"rows": together, "keys": 256, "tiles": 0}
+    assert_near(tiled(arrays, attributes(order=order), **sizes), exact(arrays, attributes(order=order)))
+    arrays[3] = RNG.random((rows, keys)) < 0.5
+    attrs = attributes(order=order, guard=True, causal=True, fill=float("-inf"))
+    assert_near(tiled(arrays, attrs, **sizes), exact(arrays, attrs))
+
+
 def masks(rows: int, keys: int) -> list[np.ndarray]:
     additive = np.where(RNG.random((2, 1, rows, keys)) < 0.3, -np.inf, 0).astype(np.float32)
     additive[1, 0, rows - 1] = -np.inf
@@ -185,9 +198,12 @@ def test_symbolic_lengths_serve_all() -> None:
 @pytest.mark.parametrize("name", ["x86-64-v3", "znver4", "generic-aarch64"])
 def test_tiles_fit_the_registers(name: str) -> None:
     target = Target.parse(name)
-    for rows in (3, 64, 128, 129, 384):
+    for rows in (3, 13, 64, 128, 129, 384):
         for tile in tiles(Sizes(const(rows), const(128), 64, 64, 12, 4), target):
             vectors = tile.width // target.lanes(4)
+            if not tile.tiles:
+                assert rows % tile.rows == 0
+                continue
             assert 1 <= tile.rows * vectors + vectors + 1 <= target.registers
 
 
@@ -212,7 +228,7 @@ def test_two_threads_share_the_heads() -> None:
         assert_near(np.asarray(model(*arrays)), exact(arrays, attrs))
 
 
-@pytest.mark.parametrize("rows,keys", [(1, 40), (2, 33), (9, 20), (12, 20)])
+@pytest.mark.parametrize("rows,keys", [(1, 40), (2, 33), (5, 31), (9, 20), (12, 20)])
 def test_keys_of_a_cache(rows: int, keys: int) -> None:
     """The cache holds three layers of two batch entries; the second layer is meant."""
     arrays = [*operands(2, rows, rows, 4, 16), RNG.standard_normal((rows, keys + rows)).astype(np.float32), None, None]
@@ -226,6 +242,7 @@ def test_what_the_loops_refuse() -> None:
     for wrong, message in (
         ({"rows": 0}, "at least 1"),
         ({"keys": 33}, "whole panels"),
+        ({"rows": 3, "tiles": 0}, "a multiple of 3"),
         ({"colour": 1}, "rows, width, keys, tiles, steps"),
     ):
         with pytest.raises(ScheduleError, match=message):

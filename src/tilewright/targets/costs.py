@@ -44,6 +44,7 @@ _BLOCKS = Origin("2026-11-21", "Zen 3", commit="7b44531")
 _PACKING = Origin("2026-11-21", "Zen 3", commit="06c7273")
 _STREAMS = Origin("2026-11-22", "Zen 4", commit="adf2059")
 _DEFER = Origin("2026-11-22", commit="b15ade9")
+_FEW_QUERIES = Origin("2026-11-25", "Zen 4", "python -m benchmarks.bench_few_queries")
 _AUDIT = Origin("2026-11-23", "Xeon with AVX-512", 'make audit ARGS="--kinds max_pool softmax"')
 
 
@@ -112,6 +113,12 @@ class Arithmetic:
         Origin("2026-11-23", "Zen 4", 'make audit ARGS="--kinds transpose --seed 20"'),
     )
     folded_row: float = constant(24.0, "cycles", "the lanes of a short row's vector folded to one element", _AUDIT)
+    folded_score: float = constant(
+        4.0, "cycles", "the same of attention's scores, of which several are under way", _FEW_QUERIES
+    )
+    turned_vector: float = constant(
+        6.0, "cycles", "a vector of attention's keys turned on its way into a panel", _FEW_QUERIES
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,9 @@ def build(func: PrimFunc, knobs: Mapping[str, int]) -> PrimFunc:
     if found is None:
         raise refuse(func, "the routine 'attention' computes attention as its operator states it, and nothing beside")
     tile = Tile(**knobs)
+    rows = as_int(found.q.shape[ORDERS[found.attrs.order[0]][1]])
+    if not tile.tiles and (rows is None or rows % tile.rows):
+        raise refuse(func, "rows of 'attention' that read keys where they are", expected=f"a multiple of {tile.rows}")
     if tile.keys % tile.width:
         raise refuse(func, "the keys of 'attention' are whole panels", expected=f"a multiple of {tile.width}")
     if found.attrs.dot is not None and tile.width % (lanes := named_dot(found.attrs.dot).lanes):
@@ -95,6 +98,6 @@ def build(func: PrimFunc, knobs: Mapping[str, int]) -> PrimFunc:
     return replace(func, body=attention_loops(func.name, found, func.params, tile).body, buffers=())
 
 
-ROUTINE = register(Routine("attention", tuple(f.name for f in fields(Tile)), build))
+ROUTINE = register(Routine("attention", tuple(f.name for f in fields(Tile)), build, none=("tiles",)))
 PLAN = Plan("attention", fits, candidates, apply, added=added, refines=("rows",))
 """The estimate of rows leaves out that scores of all rows go to memory and come back."""

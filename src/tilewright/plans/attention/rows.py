@@ -41,7 +41,8 @@ class Span:
 @dataclass(frozen=True, slots=True)
 class Tile:
     """`rows` x `width` accumulators; `keys` whose scores are held at once (a multiple of width); `tiles` of rows that
-    share a pass over them; `steps` of a product in one iteration of its loop."""
+    share a pass over them, or 0 where `rows` read keys and values where they are; `steps` of a product in one iteration
+    of its loop."""
 
     rows: int
     width: int

@@ -17,7 +17,7 @@ from math import prod
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.notes import Unroll
-from tilewright.ops.lowered.attention import ATTENTION, FEW_ROWS, ORDERS
+from tilewright.ops.lowered.attention import ATTENTION, ORDERS
 from tilewright.plans.attention.operands import Operands
 from tilewright.plans.attention.rows import Tile
 from tilewright.plans.framework.analysis import Structure
@@ -35,8 +35,8 @@ KEPT = ("scores", "scaled", "top", "weights", "total", "result", "y")
 
 
 def is_scheduled(found: Operands, structure: Structure, tile: Tile, target: Target) -> bool:
-    """Whether a tile is one of this schedule: sizes are numbers, rows are many, a block of keys has all of them, and
-    vectors are whole. What a vector leaves is cut into powers of two, in which products take longer than in a panel
+    """Whether a tile is one of this schedule: sizes are numbers, panels are packed, a block of keys has all of them,
+    and vectors are whole. What a vector leaves is cut into powers of two, in which products take longer than in a panel
     that is filled up."""
     rows, keys = (extent_of(structure, "scores", k) for k in (2, 3))
     columns = extent_of(structure, "result", 3)
@@ -50,7 +50,7 @@ def is_scheduled(found: Operands, structure: Structure, tile: Tile, target: Targ
     ):
         return False
     lanes = lanes_of(structure, target)
-    return rows > FEW_ROWS and 0 < keys <= tile.keys and keys % lanes == columns % lanes == 0
+    return tile.tiles > 0 and 0 < keys <= tile.keys and keys % lanes == columns % lanes == 0
 
 
 def lanes_of(structure: Structure, target: Target) -> int:

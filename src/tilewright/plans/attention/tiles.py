@@ -31,6 +31,10 @@ VECTORS = (2, 3, 4, 1)
 """Widths of a register tile, the preferred one first where several are estimated to be equally fast."""
 LENGTHS = (16, 48, 128, 384)
 """Rows, and keys, that a symbolic number of them is judged by."""
+MOST_DIRECT = 16
+"""Rows up to which keys and values may be read where they are."""
+GROUP = 8
+"""Rows up to which they are read there together."""
 SOFTMAX = 16.0
 """Operations of a score: the mask and the scale, the comparison, the exponential, two additions."""
 
@@ -53,13 +57,17 @@ def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
     """Tiles that fit the registers and the caches, the preferred ones first."""
     lanes, known = target.lanes(sizes.itemsize), as_int(sizes.rows)
     _, most = Analyzer().bounds(sizes.keys)
+    few = known is not None and known <= FEW_ROWS
+    direct = few or (known is not None and known <= MOST_DIRECT and sizes.lanes == 1)
     for vectors in VECTORS:
         width = vectors * lanes
         if width % sizes.lanes:
             continue
         whole = max(width, -(-most // width) * width) if most is not None else 0
         blocks = BLOCKS if most is None or most > MOST_KEYS else (whole,)
-        for tall in heights(known, vectors, target):
+        if direct and vectors <= 2:
+            yield Tile(together(known or 1), width, -(-blocks[0] // width) * width, 0, 1)
+        for tall in heights(known, vectors, target) if not few else ():
             for keys in blocks:
                 fitting = target.l2 // 4 // (tall * keys * sizes.itemsize)
                 steps = unrolled_steps(tall * vectors, None)
@@ -67,13 +75,17 @@ def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
                     yield Tile(tall, width, -(-keys // width) * width, count, steps)
 
 
+def together(rows: int) -> int:
+    """Rows that read a key or a value together, where those are not packed: an equal part of all."""
+    return max(n for n in range(1, GROUP + 1) if rows % n == 0)
+
+
 def heights(rows: int | None, vectors: int, target: Target) -> list[int]:
     """Heights of a register tile, the tallest first."""
     tallest = max(2, min(MOST_ROWS, (target.registers - vectors - 1) // vectors))
     if rows is not None:
-        tallest = min(tallest, rows) if rows > FEW_ROWS else tallest
-    least = tallest if rows is not None and rows <= FEW_ROWS else max(1, tallest - 3)
-    return list(range(tallest, least - 1, -1))
+        tallest = min(tallest, rows)
+    return list(range(tallest, max(1, tallest - 3) - 1, -1))
 
 
 def ranked(sizes: Sizes, target: Target) -> list[tuple[Cost, Tile]]:
@@ -102,13 +114,8 @@ def cost(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost
         store=store_cycles(2.0 * scores * itemsize, target),
     )
     panels = keys * (sizes.depth + sizes.out_depth) * itemsize
-    if rows <= FEW_ROWS:
-        products = Cost(
-            compute=fma_cycles(scores * (sizes.depth + sizes.out_depth), lanes, target),
-            load=load_cycles(rows * panels, target),
-            memory=fetch_cycles(panels, panels * sizes.heads, target),
-        )
-        return products + softmax
+    if not tile.tiles:
+        return _direct(tile, rows, keys, sizes, target) + softmax
     tall = min(tile.rows, rows)
     count = ceil(rows / tall)
     register = MatmulTile(tall, tile.width)
@@ -118,5 +125,25 @@ def cost(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost
     held = min(tile.tiles, count) * tall * min(tile.keys, keys) * itemsize
     passes = ceil(count / tile.tiles)
     again = Cost(memory=fetch_cycles(passes * panels, panels + held, target))
-    packing = Cost(load=load_cycles(panels, target), store=store_cycles(panels, target))
+    # Where vectors are not whole a routine packs the keys (`schedule.py`), element by element.
+    costs, whole = target.costs.arithmetic, keys % lanes == sizes.out_depth % lanes == 0
+    packing = Cost(
+        compute=keys * (ceil(sizes.depth / lanes) * costs.turned_vector if whole else sizes.depth * costs.gathered),
+        load=load_cycles(panels, target),
+        store=store_cycles(panels, target),
+    )
     return packing + (products | again) + softmax
+
+
+def _direct(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost:
+    """Both products of one head, where keys and values are read where they are, each by `tile.rows` rows together. Each
+    step of a score loads both of its factors."""
+    lanes, itemsize, costs = target.lanes(sizes.itemsize), sizes.itemsize, target.costs.arithmetic
+    scores, passes = rows * keys, ceil(rows / tile.rows)
+    depth, out_depth = (lanes * ceil(d / lanes) for d in (sizes.depth, sizes.out_depth))
+    panels = keys * (sizes.depth + sizes.out_depth) * itemsize
+    return Cost(
+        compute=fma_cycles(scores * (depth + out_depth), lanes, target) + costs.folded_score * scores,
+        load=load_cycles((2.0 * depth * scores + out_depth * (scores / tile.rows + scores / 4)) * itemsize, target),
+        memory=fetch_cycles(passes * panels, panels * sizes.heads, target),
+    )
