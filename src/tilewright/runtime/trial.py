@@ -13,8 +13,9 @@ several threads are used, when calls take much longer than in the trial: the cal
 other work. Where another process takes a core now and then, a few calls wait for milliseconds and most for nothing, so
 that trials do not see it: if calls with several threads are slower on average than with one, one is used for a while.
 
-Calls of a millisecond and more take all threads: what is decided here does not matter to them, but eight of them on one
-thread would.
+Of calls that take a millisecond and more with all threads one with one thread is enough, and eight would cost too much.
+It must not be left out: where others use the cores, a call of microseconds takes many milliseconds with two threads, of
+which each gives its core away while it waits for the other one, and the system gives it to somebody else for long.
 
 Callers at the same time may lose each other's counts, which makes a trial a little longer.
 """
@@ -29,7 +30,7 @@ CALLS = 8
 COUNTED = CALLS - 2
 """Those of them that count."""
 LARGE_NS = 1_000_000
-"""Calls that take so long with all threads have no trial."""
+"""Calls that take so long with all threads are tried once with one."""
 SHARE = 512
 """Time of all calls by that which trials may lose."""
 EACH = 8
@@ -42,8 +43,6 @@ RESTING_CALLS = 1 << 13
 """Calls with one thread where the mean says so, before the next trial."""
 MOST_CALLS = 1 << 16
 """Calls between two trials at most: callers change their habits."""
-FOREVER = 1 << 62
-"""Calls."""
 
 TRIAL_FIELDS = (
     "threads",  # of calls outside a trial
@@ -86,27 +85,54 @@ def _note(m: Module) -> None:
         with f.when(took <= longest), f.when(took > f.load(I64, trial, TRIAL.second)):
             f.store(took, trial, TRIAL.second)
         f.store(f.load(I64, trial, TRIAL.turn) + 1, trial, TRIAL.turn)
+        tried = f.load(I64, trial, TRIAL.tried)
+        with f.when(tried < most), f.when(f.load(I64, trial, TRIAL.best) >= COUNTED * LARGE_NS):
+            _end(f, trial, tried, took * COUNTED)
         with f.when(f.load(I64, trial, TRIAL.turn) < CALLS):
             f.ret()
-        tried = f.load(I64, trial, TRIAL.tried)
         slow = f.load(I64, trial, TRIAL.longest) + f.load(I64, trial, TRIAL.second)
         time = f.load(I64, trial, TRIAL.total) - slow
-        f.store(f.load(I64, trial, TRIAL.spent) + time, trial, TRIAL.spent)
-        f.store(f.load(I64, trial, TRIAL.numbers) + 1, trial, TRIAL.numbers)
         with f.when(tried >= most):
+            _count(f, trial, time)
             _take(f, trial, tried, time)
-            with f.when(time >= COUNTED * LARGE_NS):
-                _settle(f, trial, f.value(FOREVER, I64))
-        with f.when(tried < most), f.when(f.load(I64, trial, TRIAL.best) * 16 >= time * 15):
-            _take(f, trial, tried, time)
+            with f.when(time >= COUNTED * LARGE_NS), f.when(most > 1):
+                _next(f, trial, f.value(1, I64))
         with f.when(tried <= 1):
-            f.store(time, trial, TRIAL.one)
-        with f.when(tried > 1):
-            f.store(tried >> 1, trial, TRIAL.tried)
-            for field in _OF_A_NUMBER:
-                f.put(0, I64, trial, field)
-            f.ret()
-        _settle(f, trial, f.call(I64, "tw_until_next", trial))
+            _end(f, trial, tried, time)
+        with f.when(tried < most):
+            _count(f, trial, time)
+            _compare(f, trial, tried, time)
+        _next(f, trial, tried >> 1)
+
+
+def _next(f: Function, trial: Value, threads: Value) -> None:
+    """Go on with so many threads."""
+    f.store(threads, trial, TRIAL.tried)
+    for field in _OF_A_NUMBER:
+        f.put(0, I64, trial, field)
+    f.ret()
+
+
+def _end(f: Function, trial: Value, tried: Value, time: Value) -> None:
+    """End a trial with what the calls with one thread took."""
+    _count(f, trial, time)
+    _compare(f, trial, tried, time)
+    f.store(time, trial, TRIAL.one)
+    f.put(0, I64, trial, TRIAL.tried)
+    f.store(f.call(I64, "tw_until_next", trial), trial, TRIAL.wait)
+    f.ret()
+
+
+def _count(f: Function, trial: Value, time: Value) -> None:
+    """Add a number of threads' calls to what the trial took."""
+    f.store(f.load(I64, trial, TRIAL.spent) + time, trial, TRIAL.spent)
+    f.store(f.load(I64, trial, TRIAL.numbers) + 1, trial, TRIAL.numbers)
+
+
+def _compare(f: Function, trial: Value, tried: Value, time: Value) -> None:
+    """Take this number of threads if more are not faster by a sixteenth."""
+    with f.when(f.load(I64, trial, TRIAL.best) * 16 >= time * 15):
+        _take(f, trial, tried, time)
 
 
 def _check(m: Module) -> None:
@@ -138,13 +164,6 @@ def _take(f: Function, trial: Value, tried: Value, time: Value) -> None:
     """Let this number of threads be the best so far."""
     f.store(tried, trial, TRIAL.threads)
     f.store(time, trial, TRIAL.best)
-
-
-def _settle(f: Function, trial: Value, calls: Value) -> None:
-    """End a trial; the next one comes after so many calls."""
-    f.put(0, I64, trial, TRIAL.tried)
-    f.store(calls, trial, TRIAL.wait)
-    f.ret()
 
 
 def _until_next(m: Module) -> None:
