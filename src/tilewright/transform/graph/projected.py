@@ -22,6 +22,7 @@ from tilewright.ops.dims import dim
 from tilewright.ops.lowered.attention import ORDERS, AttentionAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.framework.cost import number
+from tilewright.transform.graph.fixed import fixed_values
 from tilewright.transform.regions.captures import names_of
 
 WORTH = 0.7
@@ -47,22 +48,13 @@ class Projection:
 def attend_to_sources(graph: Graph) -> Graph:
     """The graph with attention of few queries over what its keys and values are projected from."""
     made = {v: n for n in graph.nodes for v in n.outputs}
-    known = _weights(graph)
+    known = fixed_values(graph)
     builder = GraphBuilder(graph.name, taken=names_of(graph))
     for node in graph.nodes:
         rewriter = _Rewriter(graph, made, known, builder, node) if node.op == "lowered.attention" else None
         if rewriter is None or not rewriter.run():
             builder.nodes.append(node)
     return replace(graph, nodes=tuple(builder.nodes)) if builder.nodes != list(graph.nodes) else graph
-
-
-def _weights(graph: Graph) -> set[Value]:
-    """Parameters, and what depends on them alone."""
-    known = set(graph.params)
-    for node in graph.nodes:
-        if node.op == "constant" or (node.inputs and all(i is None or i in known for i in node.inputs)):
-            known.update(node.outputs)
-    return known
 
 
 class _Rewriter:

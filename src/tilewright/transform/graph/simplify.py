@@ -16,6 +16,7 @@ from tilewright.ir.attributes import Attrs, AttrValue
 from tilewright.ir.expr import const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.shape import TransposeAttrs
+from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.graph.memory import places
 
 
@@ -87,7 +88,7 @@ class _ScaleFolder:
     def run(self) -> Graph:
         for original in self.graph.nodes:
             node = _renamed(original, self.renamed)
-            if all(v in self.fixed for v in node.inputs if v is not None):
+            if depends_on_weights(node.inputs, self.fixed):
                 self.fixed.update(node.outputs)
             replacement = self.fold(node, original)
             if replacement is not None:
@@ -106,7 +107,7 @@ class _ScaleFolder:
 
     def emit(self, op: str, *inputs: Value | None, like: str, attrs: Attrs | None = None, **values: AttrValue) -> Value:
         value = ops.emit1(self.builder, op, *inputs, name=like, attrs=attrs, **values)
-        if all(v in self.fixed for v in inputs if v is not None):
+        if depends_on_weights(inputs, self.fixed):
             self.fixed.add(value)
         self.made[value] = self.builder.nodes[-1]
         return value

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.transform.graph.fixed import depends_on_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ def split_prepare(graph: Graph) -> SplitGraph:
     loops and branches: what of them depends on weights alone has left them (`transform/regions/`).
     """
     fixed: set[Value] = set(graph.params)
+    known = set(fixed)
     free: list[Node] = []
     prepare: list[Node] = []
     run: list[Node] = []
@@ -37,8 +39,9 @@ def split_prepare(graph: Graph) -> SplitGraph:
         inputs = [v for v in node.inputs if v is not None]
         if not inputs and not node.symbols:
             free.append(node)
+            known.update(node.outputs)
         elif (
-            all(v in fixed or v in _outputs(free) for v in inputs)
+            depends_on_weights(inputs, known)
             and any(v in fixed for v in inputs)
             and not node.symbols
             and not node.bodies
@@ -46,6 +49,7 @@ def split_prepare(graph: Graph) -> SplitGraph:
         ):
             prepare.append(node)
             fixed.update(node.outputs)
+            known.update(node.outputs)
         else:
             run.append(node)
     outputs_of_run = dict.fromkeys(v for node in run for v in node.inputs if v is not None and v in fixed)
@@ -56,10 +60,6 @@ def split_prepare(graph: Graph) -> SplitGraph:
         Graph(f"{graph.name}_prepare", (), graph.params, (*_used(free, prepare, ()), *prepare), made),
         Graph(graph.name, graph.inputs, crossing, (*_used(free, run, graph.outputs), *run), graph.outputs),
     )
-
-
-def _outputs(nodes: list[Node]) -> set[Value]:
-    return {v for node in nodes for v in node.outputs}
 
 
 def _used(free: list[Node], readers: list[Node], outputs: tuple[Value, ...]) -> tuple[Node, ...]:

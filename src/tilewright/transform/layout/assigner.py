@@ -14,6 +14,7 @@ from tilewright.ir.attributes import Attrs
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.targets.target import Target
+from tilewright.transform.graph.fixed import depends_on_weights
 
 FEW_PIXELS = 8
 """Pixels of a result below which reading weights once to pack them costs as much as it saves."""
@@ -47,7 +48,7 @@ class Assigner:
 
     def visit(self, node: Node) -> None:
         """Note whether the node depends on weights alone."""
-        if all(v in self.fixed for v in node.inputs if v is not None):
+        if depends_on_weights(node.inputs, self.fixed):
             self.fixed.update(node.outputs)
 
     def follow(self, source: Value, *made: Value) -> None:

@@ -16,6 +16,7 @@ from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.plans.matmul.dots import panel_multiple
 from tilewright.schedule.dot_intrinsics import find_dot
+from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
 
 MOST = (1 << 15) - 1
@@ -99,6 +100,6 @@ def _product(a: Assigner, rows: Value, w: Value, transpose: bool, columns: int) 
 
 def _emit(a: Assigner, op: str, *inputs: Value, **attrs: object) -> Value:
     (value,) = a.emit(op, inputs, attrs, op)
-    if inputs and all(v in a.fixed for v in inputs):
+    if inputs and depends_on_weights(inputs, a.fixed):
         a.fixed.add(value)
     return value

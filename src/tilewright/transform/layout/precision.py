@@ -25,6 +25,7 @@ from tilewright.plans.framework.decision_key import Key, key_of_nodes
 from tilewright.plans.matmul.dots import panel_multiple
 from tilewright.plans.matmul.tiles import matmul_tile
 from tilewright.schedule.dot_intrinsics import Dot, find_dot
+from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
 
 LEVELS = 127
@@ -90,7 +91,7 @@ class _Product:
 
     def emit(self, op: str, *inputs: Value, name: str, **attrs: object) -> Value:
         (value,) = self.a.emit(op, inputs, attrs, name)
-        if all(v in self.a.fixed for v in inputs) and inputs:
+        if inputs and depends_on_weights(inputs, self.a.fixed):
             self.a.fixed.add(value)
         return value
 

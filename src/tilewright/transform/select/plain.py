@@ -12,6 +12,7 @@ from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
 from tilewright.plans.idioms.transposes import shuffle_cycles
 from tilewright.targets.target import Target
+from tilewright.transform.graph.fixed import fixed_values
 from tilewright.transform.layout.pixels import is_pointwise
 
 
@@ -28,10 +29,7 @@ def plain_uses(graph: Graph, blocking: Set[str]) -> dict[Value, bool]:
     """Values that nobody wants blocked, with whether somebody needs them plain at once: through pointwise operators
     they reach only outputs, operators on plain tensors, and convolutions of one pixel whose results are such values.
     `blocking` are the operators that want their inputs blocked."""
-    fixed, ends = set(graph.params), set(graph.outputs)
-    for node in graph.nodes:
-        if all(v in fixed for v in node.inputs if v is not None):
-            fixed.update(node.outputs)
+    fixed, ends = fixed_values(graph), set(graph.outputs)
     users = graph.consumers()
     found: dict[Value, bool] = {}
 

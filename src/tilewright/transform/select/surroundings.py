@@ -9,6 +9,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.selection import Pixels
 from tilewright.ops.conv import ConvAttrs
 from tilewright.targets.target import Target
+from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.graph.options import Options
 from tilewright.transform.layout.assign import blocking, following
 from tilewright.transform.layout.pixels import is_pointwise
@@ -42,7 +43,7 @@ class Surroundings:
 
     def visit(self, node: Node) -> None:
         """Note whether the node depends on weights alone."""
-        if all(v in self.fixed for v in node.inputs if v is not None):
+        if depends_on_weights(node.inputs, self.fixed):
             self.fixed.update(node.outputs)
 
     def leave(self, node: Node) -> None:
