@@ -46,6 +46,7 @@ _STREAMS = Origin("2026-11-22", "Zen 4", commit="adf2059")
 _DEFER = Origin("2026-11-22", commit="b15ade9")
 _FEW_QUERIES = Origin("2026-11-25", "Zen 4", "python -m benchmarks.bench_few_queries")
 _AUDIT = Origin("2026-11-23", "Xeon with AVX-512", 'make audit ARGS="--kinds max_pool softmax"')
+_BRANCHES = Origin("2026-11-25", "Zen 4, 2 cores", "python -m benchmarks.bench_threads --branches", "8289fa8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,15 @@ class Traffic:
         "share",
         "of the bandwidth that Strassen's sums get: some pixels of each block of channels",
         Origin("2026-11-22", "Zen 4", commit="226fead"),
+    )
+    other_core: float = constant(
+        4.0, "bytes a cycle", "that a core gets of what another one has just written", _BRANCHES
+    )
+    other_core_l2: float = constant(
+        1 / 8,
+        "share",
+        "of the second level up to which such fetching is felt: longer runs come ahead of their use",
+        _BRANCHES,
     )
     followed_rows: int = constant(
         96,

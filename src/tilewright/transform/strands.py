@@ -41,11 +41,6 @@ LEAST_GAIN = 0.97
 """Of the time of calls that are shared, what a fork in their place may be estimated to take."""
 LEAST_BARRIERS = 3.0
 """Barriers that a fork saves at the least: calls of a microsecond are not estimated so well."""
-FROM_ANOTHER_CORE = 4.0
-"""Bytes a cycle that a core gets of what another one wrote. This and the next were fitted on a 2-core Zen 4,
-2026-11-25, by `python -m benchmarks.bench_threads --branches`."""
-FETCHED_L2 = 1 / 8
-"""The share of the second level of cache up to which such fetching is felt: longer runs come ahead of their use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +172,7 @@ def _have_company(before: Sequence[int]) -> list[bool]:
 def _times(calls: Sequence[KernelCall], before: Sequence[int], target: Target) -> list[Times]:
     """Estimates of the calls; endless alone where sizes are symbols, or where no other call could be made meanwhile."""
     one, known = replace(target, threads=1), dict[str, tuple[float, float]]()
+    traffic = target.costs.traffic
     computed = {v for call in calls for v in call.group.outputs}
     found = []
     for call, company in zip(calls, _have_company(before), strict=True):
@@ -187,7 +183,8 @@ def _times(calls: Sequence[KernelCall], before: Sequence[int], target: Target) -
         if name not in known:
             known[name] = shared_cycles(estimate(call.func, target), target), estimate(call.func, one)
         read = sum(v.known_bytes for v in call.group.inputs if v in computed)
-        fetching = min(read, FETCHED_L2 * target.l2) * (1 - 1 / target.threads) / FROM_ANOTHER_CORE
+        felt = min(read, traffic.other_core_l2 * target.l2)
+        fetching = felt * (1 - 1 / target.threads) / traffic.other_core
         shared, alone = known[name]
         found.append(Times(shared + fetching, alone, fetching))
     return found
