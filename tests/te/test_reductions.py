@@ -99,6 +99,55 @@ def test_empty_ranges() -> None:
     np.testing.assert_array_equal(run(te.compute((4,), none, name="S"), {a: numbers(4)}, (4,)), np.zeros(4))
 
 
+REDUCERS = {"sum": te.sum, "prod": te.prod, "max": te.max, "largest": te.largest, "min": te.min}
+START = {"sum": 0, "prod": 1, "max": -np.inf, "largest": -np.inf, "min": np.inf}
+
+
+def fused(s: Any, stage: Any) -> None:
+    """One loop drives what stays and what is reduced, so that nothing can stand in front of it."""
+    s[stage].fuse(stage.axis[0], stage.reduce_axis[0])
+
+
+def in_pieces(s: Any, stage: Any) -> None:
+    outer, inner = s[stage].split(stage.reduce_axis[0], factor=4)
+    s[stage].reorder(outer, stage.axis[0], inner)
+
+
+@pytest.mark.parametrize("schedule", [None, fused, in_pieces])
+@pytest.mark.parametrize("extents", [(0,), (0, 3), (3, 0)])
+@pytest.mark.parametrize("name", REDUCERS)
+def test_over_nothing_is_the_identity(name: str, extents: tuple[int, ...], schedule: Any) -> None:
+    a = te.placeholder((5, *extents), name="A")
+    axes = [te.reduce_axis(n, f"k{j}") for j, n in enumerate(extents)]
+    stage = te.compute((5,), lambda i: REDUCERS[name](a[(i, *axes)], axis=axes, where=axes[0] < i), name="S")
+    s = te.create_schedule(stage)
+    if schedule is not None:
+        schedule(s, stage)
+    x, want = np.zeros((5, *extents), np.float32), np.full(5, START[name], np.float32)
+    np.testing.assert_array_equal(run(stage, {a: x}, (5,), s), want)
+    out = np.full(5, np.nan, np.float32)
+    interpret(te.lower(s, [a, stage]), [x, out])
+    np.testing.assert_array_equal(out, want)
+
+
+def test_several_values_over_nothing() -> None:
+    """The place of the largest, by a reducer that somebody wrote."""
+    larger = te.comm_reducer(
+        lambda p, q: (te.maximum(p[0], q[0]), te.if_then_else(p[0] >= q[0], p[1], q[1])),
+        lambda t, u: (te.const(t.min, t), te.const(-1, u)),
+        "argmax",
+    )
+    a, k = te.placeholder((4, 0), name="A"), te.reduce_axis(0, "k")
+    best, at = te.compute((4,), lambda i: larger((a[i, k], k + 0), axis=k), name="S")
+    x = np.zeros((4, 0), np.float32)
+    found = np.full(4, np.nan, np.float32), np.full(4, 7)
+    interpret(te.lower(te.create_schedule([best, at]), [a, best, at]), [x, *found])
+    native = np.full(4, np.nan, np.float32), np.full(4, 7)
+    tw.build(te.create_schedule([best, at]), [a, best, at])(x, *native)
+    for values, places in (found, native):
+        assert values.tolist() == [-np.inf] * 4 and places.tolist() == [-1] * 4
+
+
 def _of(body: Callable[..., Any]) -> Callable[[], Any]:
     a, b = te.placeholder((8, 8), name="A"), te.placeholder((8,), "int64", name="B")
     return lambda: te.compute((8,), lambda i: body(a, b, i), name="S")

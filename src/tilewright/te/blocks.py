@@ -293,7 +293,10 @@ def _stage_nest(
     blocks: dict[Stage, str],
     time: tuple[For, int] | None = None,
 ) -> Stmt:
-    """The loops and the block of one stage; in a recurrence, those inside the loop `time` over rows from a start."""
+    """The loops and the block of one stage; in a recurrence, those inside the loop `time` over rows from a start.
+
+    A reduction over nothing is one step, of the identity: the step that starts it must run, however it is scheduled.
+    """
     outputs = [buffers[op, k] for k in range(len(op.bodies))]
     first = outputs[0].name
     # A block may carry its buffer's name: blocks and buffers are told apart by where they stand.
@@ -302,6 +305,7 @@ def _stage_nest(
     iters: list[BlockIter] = []
     renamed: dict[Var, Expr] = {}
     nest: list[tuple[Var, Expr]] = []
+    nothing = any(is_const(a.extent, 0) for a in op.reduce_axis)
     for axis in (*op.axis, *op.reduce_axis):
         if time is not None and axis is op.axis[0]:
             inner = Var(fresh_name("v" + axis.name, taken))
@@ -312,8 +316,9 @@ def _stage_nest(
         inner = Var(fresh_name("v" + axis.name, taken))
         loops[axis.var] = loop.name
         renamed[axis.var] = inner
-        iters.append(BlockIter(inner, axis.extent, axis.kind, loop))
-        nest.append((loop, axis.extent))
+        extent = const(1) if nothing and axis.kind == "reduce" else axis.extent
+        iters.append(BlockIter(inner, extent, axis.kind, loop))
+        nest.append((loop, extent))
 
     def bind(e: Expr) -> Expr:
         def on(node: Expr) -> Expr | None:
@@ -330,7 +335,7 @@ def _stage_nest(
     point = tuple(renamed[a.var] for a in op.axis)
     init: Stmt | None = None
     if isinstance(op.bodies[0], Reduce):
-        init, body = _reduction_body(op.bodies[0], outputs, point, bind, taken)
+        init, body = _reduction_body(op.bodies[0], outputs, point, bind, taken, nothing)
     else:
         body = seq(Store(b, point, bind(e)) for b, e in zip(outputs, op.bodies, strict=True))
     stmt: Stmt = Block(block_name, tuple(iters), body, init)
@@ -340,11 +345,16 @@ def _stage_nest(
 
 
 def _reduction_body(
-    reduce: Reduce, outputs: list[Buffer], point: tuple[Expr, ...], bind: Callable[[Expr], Expr], taken: set[str]
+    reduce: Reduce,
+    outputs: list[Buffer],
+    point: tuple[Expr, ...],
+    bind: Callable[[Expr], Expr],
+    taken: set[str],
+    nothing: bool,
 ) -> tuple[Stmt, Stmt]:
-    """`init` and the update."""
-    values = [bind(v) for v in reduce.values]
+    """`init` and the update; that of a reduction over `nothing` combines with the identity."""
+    values = list(reduce.reducer.identity) if nothing else [bind(v) for v in reduce.values]
     init = seq(Store(b, point, e) for b, e in zip(outputs, reduce.reducer.identity, strict=True))
     body = combine(reduce.reducer, [Load(b, point) for b in outputs], values, taken)
     condition = bind(reduce.condition)
-    return init, body if is_const(condition, True) else If(condition, body)
+    return init, body if nothing or is_const(condition, True) else If(condition, body)
