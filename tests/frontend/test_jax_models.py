@@ -46,13 +46,13 @@ def test_the_graph_is_the_one_from_onnx(name: str) -> None:
     assert key(simplified(ours)) == key(simplified(import_onnx(model).graph))
 
 
-def compiled(pair: Pair, batch: int = 2) -> Any:
-    """The model, which gives what JAX gives."""
+def compiled(pair: Pair, within: float, batch: int = 2) -> Any:
+    """The model, which gives what JAX gives, `within` so much of each number."""
     weights, x = pair.weights(pair.onnx()), pair.input(batch)
     model = tw.compile(jax.jit(pair.function), (weights, x), params=0)
     found = model(x)
     for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(jax.jit(pair.function)(weights, x)), strict=True):
-        np.testing.assert_allclose(got, want, atol=3e-5)
+        np.testing.assert_allclose(got, want, atol=within)
     return model
 
 
@@ -60,7 +60,7 @@ def compiled(pair: Pair, batch: int = 2) -> Any:
 def test_a_layer_of_bert_has_the_kernels_of_the_one_from_onnx(batch: int) -> None:
     pair = PAIRS["bert layer"]
     theirs = tw.compile(pair.onnx(), dims={"batch": batch})
-    ours, wanted = ([s.label for s in m.program.manifest.run_steps] for m in (compiled(pair, batch), theirs))
+    ours, wanted = ([s.label for s in m.program.manifest.run_steps] for m in (compiled(pair, 2e-5, batch), theirs))
     assert ours == wanted and "attention" in ours and "layer_norm" in ours
 
 
@@ -78,7 +78,7 @@ def test_normalisation_that_is_written_out_is_folded_into_weights() -> None:
 
 
 def test_a_gru_written_as_a_scan_is_one_kernel() -> None:
-    model = compiled(PAIRS["gru scan"])
+    model = compiled(PAIRS["gru scan"], 2e-6)
     assert "lowered.recurrence(" in model.show("graph")
     assert len(model.program.manifest.run_steps) <= 4
 
