@@ -20,6 +20,7 @@ from tilewright.parts.context import Context, FallbackWarning
 from tilewright.parts.part import Part, Watch
 from tilewright.parts.report import coverage_of
 from tilewright.runtime.arguments import describe_spec
+from tilewright.runtime.engine import check_iterations, check_time_limit
 from tilewright.runtime.interop import Array, as_numpy, in_kind_of
 from tilewright.runtime.profile import KernelTime, Profile
 from tilewright.runtime.specs import InputSpec, OutputSpec, ParamSpec
@@ -176,6 +177,35 @@ class Composite:
 
     def _named(self) -> Iterator[tuple[ParamSpec, str]]:
         return zip(self.params, self._tensors, strict=True)
+
+    # -- where loops end -----------------------------------------------------------------------------------------------
+
+    @property
+    def max_iterations(self) -> int:
+        """How many iterations a loop may have that only data ends, as of a `Model`. May be set."""
+        return self._context.max_iterations
+
+    @max_iterations.setter
+    def max_iterations(self, most: int) -> None:
+        check_iterations(most)
+        self._limit(most, self.time_limit)
+
+    @property
+    def time_limit(self) -> float | None:
+        """How many seconds a loop may take that only data ends, as of a `Model`; None for as long as it wants. May be
+        set."""
+        return self._context.time_limit
+
+    @time_limit.setter
+    def time_limit(self, seconds: float | None) -> None:
+        check_time_limit(seconds)
+        self._limit(self.max_iterations, seconds)
+
+    def _limit(self, iterations: int, seconds: float | None) -> None:
+        with self._gate.alone():
+            self._context.max_iterations, self._context.time_limit = iterations, seconds
+            for model, _ in self._part.models():
+                self._context.limit(model)
 
     # -- what it is ----------------------------------------------------------------------------------------------------
 

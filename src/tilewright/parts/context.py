@@ -16,6 +16,7 @@ from tilewright.frontend.onnx.tensors import DTYPES, to_array
 from tilewright.parts.hosts import NOBODY, Hosts
 from tilewright.parts.plan import is_control
 from tilewright.parts.values import is_on_values
+from tilewright.runtime.engine import MAX_ITERATIONS
 from tilewright.runtime.model import Model
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError, WeightError
 
@@ -34,6 +35,7 @@ class Context:
         updated: weights that are others than the file's, and their `version`.
         elsewhere: nodes that have been found not to be compiled, and why.
         arrays: tensors of the file that parts in Python read, by their identity.
+        time_limit, max_iterations: where loops are ended that nothing known bounds, see `Model`.
     """
 
     build: Callable[[Imported, str], Model]
@@ -42,12 +44,20 @@ class Context:
     version: int = 0
     elsewhere: dict[str, Error] = field(default_factory=dict)
     arrays: dict[int, tuple[onnx.TensorProto, Any]] = field(default_factory=dict)
+    time_limit: float | None = None
+    max_iterations: int = MAX_ITERATIONS
 
     def compile(self, imported: Imported, section: Section) -> Model:
         """A section's program, with the present weights."""
         self.check_folded(imported.interface.folded, section, self.updated)
         present = {n: self.updated[n] for n in imported.weights if n in section.weights and n in self.updated}
-        return self.build(replace(imported, weights=imported.weights | present), section.name)
+        model = self.build(replace(imported, weights=imported.weights | present), section.name)
+        self.limit(model)
+        return model
+
+    def limit(self, model: Model) -> None:
+        """Let a part's loops end where those of the model do."""
+        model.time_limit, model.max_iterations = self.time_limit, self.max_iterations
 
     def check_folded(self, folded: Collection[tuple[str, str]], section: Section, updated: Mapping[str, Any]) -> None:
         """Raise WeightError if weights are others than the file's of which a program has made code or constants."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,11 @@ from tilewright.parts.plan import is_control
 from tilewright.support.errors import CallError, ModelError
 
 if TYPE_CHECKING:
+    from tilewright.parts.context import Context
     from tilewright.parts.part import Part
     from tilewright.runtime.model import Model
 
 Values = Mapping[str, Any]
-
-MAX_ITERATIONS = 1 << 31
-"""Iterations after which a loop is taken for one that does not end."""
 
 
 class ControlPart:
@@ -27,10 +26,12 @@ class ControlPart:
 
     Args:
         make: a part for a body.
+        context: says where loops are ended.
     """
 
-    def __init__(self, section: Section, make: Callable[[Section], Part]) -> None:
+    def __init__(self, section: Section, make: Callable[[Section], Part], context: Context) -> None:
         self.section = section
+        self.context = context
         self.node = control_node(section)
         self.inner = _graphs(section)
         self.bodies = {name: make(body) for name, body in bodies(section).items()}
@@ -70,12 +71,9 @@ class ControlPart:
             raise ModelError("the body of Loop does not fit its inputs", where=self.section.name)
         outer = {n: self._read(values, n) for n in body.section.inputs if n not in names}
         rows: list[list[Any]] = [[] for _ in range(collected)]
-        step = 0
+        step, began = 0, time.monotonic()
         while alive and (count is None or step < count):
-            if step >= MAX_ITERATIONS:
-                raise CallError(
-                    "the loop does not end", where=self.section.name, expected=f"{MAX_ITERATIONS} iterations"
-                )
+            self._check_patience(step, time.monotonic() - began)
             start = [np.asarray(step, np.int64), np.asarray(True), *carried]
             found = body.run(outer | dict(zip(names, start, strict=True)))
             results = [found[o.name] for o in graph.output]
@@ -85,6 +83,16 @@ class ControlPart:
                 row.append(value)
             step += 1
         return [*carried, *(_stacked(r, graph.output[1 + len(carried) + k]) for k, r in enumerate(rows))]
+
+    def _check_patience(self, steps: int, seconds: float) -> None:
+        """Raise CallError for a loop that goes on after as many iterations, or so long a time."""
+        most, limit = self.context.max_iterations, self.context.time_limit
+        if steps >= most:
+            hint = "set max_iterations of the model, if it ends"
+            raise CallError(f"the loop would have more than {most} iterations", where=self.section.name, hint=hint)
+        if limit is not None and seconds >= limit:
+            hint = "set time_limit of the model, if it ends"
+            raise CallError(f"the loop took longer than {limit} s", where=self.section.name, hint=hint)
 
     def _map(self, values: Values) -> list[Any]:
         """`SequenceMap`: the body for each element; other sequences are of the same length, tensors are the same."""

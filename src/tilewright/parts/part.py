@@ -261,9 +261,8 @@ class Part:
             elif step.kind == "control":
                 # What decides the structure inside of a loop may change with every iteration: nothing is made for it.
                 patience = 0 if control_node(step.section).op_type == "Loop" else self.patience
-                part = ControlPart(
-                    step.section, partial(Part, context=context, types={}, depth=self.depth + 1, patience=patience)
-                )
+                make = partial(Part, context=context, types={}, depth=self.depth + 1, patience=patience)
+                part = ControlPart(step.section, make, context)
             elif step.kind == "values":
                 part = ValuePart(step.section, context.initializer)
             else:

@@ -24,13 +24,14 @@ from collections.abc import Callable
 
 from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.layout import Struct
+from tilewright.runtime.patience import CONTROL_FIELDS, define_patience, now
 from tilewright.runtime.places import define_check, define_places
 from tilewright.runtime.trial import EACH, TRIAL_FIELDS, define_trials
 from tilewright.runtime.weights.control import READER
 
-OK, NO_LAYOUT, NO_EXECUTOR, SUPERSEDED, ENDLESS = 0, 1, 2, 3, 4
-"""What `tw_execute` gives. SUPERSEDED: the control page names no slot, so its owner must be asked where to go. ENDLESS:
-loops had more iterations than the caller allows; outputs hold nothing."""
+OK, NO_LAYOUT, NO_EXECUTOR, SUPERSEDED = 0, 1, 2, 3
+"""What `tw_execute` gives. SUPERSEDED: the control page names no slot, so its owner must be asked where to go. Or, where
+loops were ended and outputs hold nothing, a status of `patience.py`."""
 
 TAKEN = 1 << 40
 """Subtracted from `users` of a layout that is refilled."""
@@ -51,7 +52,7 @@ MODEL = Struct(
     "executors", "executor_size", "executor_count",
     "weights", "weights_size", "slots", "current", "reader",
     "ensure", "writes", "execute",
-    "shapes", "promised", "outdims", "places", "tags",
+    "shapes", "promised", "outdims", "places", "tags", "call_error", "endless_message", "late_message",
 )  # fmt: skip
 """`execute` is what a call runs once arguments are checked: `tw_execute`, or an agent's way to its broker. `promised`
 is what `shapes` must give, or -1, word for word; `places` is null until memory is planned; `tags` counts layouts
@@ -59,12 +60,12 @@ that were made."""
 TENSOR = Struct("descr", "code", "itemsize", "rank", "dims", "message", "written")
 RANGE = Struct("lo", "hi", "multiple")
 LAYOUT = Struct("users", "tag", "arena", "stamp", "measured", "least_ns", "outputs", "offsets", *TRIAL_FIELDS, "dims")
-EXECUTOR = Struct("busy", "tag", "arena", "capacity", "generation", "limit", "status", "slots")
+EXECUTOR = Struct("busy", "tag", "arena", "capacity", "generation", *CONTROL_FIELDS, "slots")
 WEIGHTS = Struct("version", "generation", "addresses")
-"""`dims`, `slots` and `addresses` are where the array begins that ends the struct. EXECUTOR's `limit` and `status` are
-the words that `tw_run` finds through its last slot: iterations that loops may have, and 1 where they would have more.
-MODEL's `current` and WEIGHTS' `version` are addresses of words of the control page, MODEL's `reader` that of this
-process's entry in it."""
+"""`dims`, `slots` and `addresses` are where the array begins that ends the struct. EXECUTOR's fields from `limit` on are
+the control words that `tw_run` finds through its last slot. MODEL's `current` and WEIGHTS' `version` are addresses of
+words of the control page, MODEL's `reader` that of this process's entry in it. `call_error` is the class that loops
+which do not end raise, `messages` the addresses of the texts for ENDLESS and LATE."""
 
 
 def _layout_at(f: Function, model: Value, index: Value) -> Value:
@@ -296,12 +297,6 @@ def _note_call(f: Function, model: Value, weights: Value, io: Value, arguments: 
     f.store(f.load(I64, reader, READER.calls, order="monotonic") + 1, reader, READER.calls, order="monotonic")
 
 
-def _now(f: Function) -> Value:
-    spec = f.space(16)
-    f.call(I32, "clock_gettime", (I32, 1), spec)
-    return f.load(I64, spec) * 1_000_000_000 + f.load(I64, spec, 8)
-
-
 def _run(m: Module) -> None:
     params = [("model", PTR), ("slots", PTR), ("dims", PTR), ("threads", I64)]
     with m.function("tw_run_model", VOID, params, local=True) as (f, (model, slots, dims, threads)):
@@ -334,9 +329,9 @@ def _run_timed(f: Function, model: Value, layout: Value, slots: Value, dims: Val
     with f.when(timed.get().eq(0)):
         f.call(VOID, "tw_run_model", model, slots, dims, threads.get())
     with f.when(timed.get()):
-        start = _now(f)
+        start = now(f)
         f.call(VOID, "tw_run_model", model, slots, dims, threads.get())
-        took = _now(f) - start
+        took = now(f) - start
         with f.when(took < f.load(I64, layout, LAYOUT.least_ns)):
             f.store(took, layout, LAYOUT.least_ns)
         with f.when(measured < MEASURED_CALLS):
@@ -369,10 +364,11 @@ def _execute(m: Module) -> None:
         _note_call(f, model, weights, io, arguments)
         _run_timed(f, model, layout, slots, dims)
         f.add_atomic(pins, -1)
-        with f.when(f.load(I64, executor, EXECUTOR.status).ne(0)):
+        status = f.load(I64, executor, EXECUTOR.status)
+        with f.when(status.ne(0)):
             f.put(0, I64, executor, EXECUTOR.status)
             f.put(0, I64, executor, EXECUTOR.busy, order="release")
-            f.ret(ENDLESS)
+            f.ret(status)
         f.put(0, I64, executor, EXECUTOR.busy, order="release")
         f.ret(OK)
 
@@ -407,10 +403,11 @@ def _python_side(m: Module) -> None:
 
 
 def define_core(m: Module) -> None:
-    """Add the core to a module; it calls `tw_parallel`."""
+    """Add the core to a module; it calls `tw_parallel`, and `tw_interrupted` of the glue."""
     define_places(m)
     define_check(m)
     define_trials(m)
+    define_patience(m)
     parts = (
         _same_dims,
         _copy_words,
@@ -430,4 +427,4 @@ def define_core(m: Module) -> None:
         part(m)
 
 
-CORE_EXPORTS = ("tw_find", "tw_place", "tw_execute", "tw_call", "tw_swap", "tw_add", "tw_set", "tw_scan")
+CORE_EXPORTS = ("tw_find", "tw_place", "tw_execute", "tw_call", "tw_poll", "tw_swap", "tw_add", "tw_set", "tw_scan")

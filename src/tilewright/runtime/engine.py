@@ -19,7 +19,6 @@ from tilewright.native.link import Library
 from tilewright.runtime.arena import Interval, Plan, least_bytes, plan, temp_intervals
 from tilewright.runtime.arguments import describe_spec
 from tilewright.runtime.call import (
-    ENDLESS,
     EXECUTOR,
     LAYOUT,
     LAYOUTS,
@@ -36,6 +35,7 @@ from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import Memory, aligned_bytes, function
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.native import native
+from tilewright.runtime.patience import ENDLESS, INTERRUPTED, LATE
 from tilewright.runtime.places import places_table, usual_dims
 from tilewright.runtime.specs import MAX_BYTES, InputSpec, OutputSpec
 from tilewright.runtime.weights.control import SLOTS, Control
@@ -87,6 +87,7 @@ class Engine:
         self._reserve = 0
         self._tags = 0
         self._max_iterations = MAX_ITERATIONS
+        self._time_limit: float | None = None
         m = manifest
         self._arguments = len(m.inputs) + len(m.outputs)
         slots = m.run_slots + 1
@@ -122,6 +123,8 @@ class Engine:
         model[MODEL.shapes], model[MODEL.outdims] = self.linked["tw_shapes"], self._outdims
         model[MODEL.promised] = self._promised().address
         model[MODEL.writes] = int(any(i.written for i in m.inputs))
+        model[MODEL.call_error] = id(CallError)
+        self._say()
         for field, part in (
             (MODEL.inputs, m.inputs), (MODEL.outputs, m.outputs), (MODEL.packed, m.packed),
             (MODEL.temps, m.run_temps), (MODEL.symbols, m.symbols),
@@ -338,6 +341,8 @@ class Engine:
         self._arenas[index] = memory
         words[base + EXECUTOR.arena] = memory.ctypes.data
         words[base + EXECUTOR.limit] = self._max_iterations
+        words[base + EXECUTOR.patience] = self._limit_ns
+        words[base + EXECUTOR.poll] = self._native.linked["tw_poll"]
         words[base + EXECUTOR.slots + 8 * self.manifest.run_slots] = words.address + base + EXECUTOR.limit
         words[base + EXECUTOR.capacity] = nbytes
 
@@ -348,12 +353,53 @@ class Engine:
 
     @max_iterations.setter
     def max_iterations(self, most: int) -> None:
-        if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most < 1 << 62:
-            raise CallError("no number of iterations", expected="0 to 2**62 - 1", got=repr(most))
+        check_iterations(most)
         with self._lock:
             self._max_iterations = most
-            for k in range(self._model[MODEL.executor_count]):
-                self._native.set(self._executors.address + k * self._executor_size + EXECUTOR.limit, most)
+            self._tell(EXECUTOR.limit, most)
+
+    @property
+    def time_limit(self) -> float | None:
+        """Seconds that loops may take that nothing known bounds, in one call; None for as long as they want."""
+        return self._time_limit
+
+    @time_limit.setter
+    def time_limit(self, seconds: float | None) -> None:
+        check_time_limit(seconds)
+        with self._lock:
+            self._time_limit = seconds
+            self._tell(EXECUTOR.patience, self._limit_ns)
+
+    @property
+    def _limit_ns(self) -> int:
+        """The time limit in nanoseconds, 0 for none."""
+        return 0 if self._time_limit is None else max(1, round(self._time_limit * 1e9))
+
+    def _tell(self, field: int, value: int) -> None:
+        """Store a control word of all executors, and what the native face says where that ends a call."""
+        for k in range(self._model[MODEL.executor_count]):
+            self._native.set(self._executors.address + k * self._executor_size + field, value)
+        self._say()
+
+    def _say(self) -> None:
+        """Write down what the native face raises. Texts of before stay: a call may be reading them."""
+        for field, status in ((MODEL.endless_message, ENDLESS), (MODEL.late_message, LATE)):
+            text = ctypes.create_string_buffer(str(self.ended(status)).encode())
+            self._keep.append(text)
+            self._native.set(self.address + field, ctypes.addressof(text))
+
+    def ended(self, status: int) -> CallError:
+        """What a call raises whose loops were ended."""
+        match status:
+            case _ if status == ENDLESS:
+                what = f"loops of the model would have more than {self._max_iterations} iterations"
+                hint = "set max_iterations of the model, if they end"
+            case _ if status == LATE:
+                what = f"loops of the model took longer than {self._time_limit} s"
+                hint = "set time_limit of the model, if they end"
+            case _:
+                what, hint = "the handler of a signal has ended the call", None
+        return CallError(what, where=f"program {self.manifest.name!r}", hint=hint)
 
     @property
     def arena_bytes(self) -> int:
@@ -376,10 +422,8 @@ class Engine:
                 return int(addresses[-1])
             if status == SUPERSEDED:
                 raise StoreMoved
-            if status == ENDLESS:
-                what = f"loops of the model would have more than {self._max_iterations} iterations"
-                hint = "set max_iterations of the model, if they end"
-                raise CallError(what, where=f"program {self.manifest.name!r}", hint=hint)
+            if status in (ENDLESS, LATE, INTERRUPTED):
+                raise self.ended(status)
             self.ensure(dims)
             if status == NO_EXECUTOR and self._model[MODEL.executor_count] == MAX_EXECUTORS:
                 if time.monotonic() > deadline:
@@ -423,6 +467,19 @@ class Engine:
         self.prepare.forget()
         if self._reader == 0 and self.control.readers == 1:
             self.control.forget_pins(0)  # a shared page's entry is the parent's
+
+
+def check_iterations(most: object) -> None:
+    """Raise CallError for what is no number of iterations that loops may have."""
+    if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most < 1 << 62:
+        raise CallError("no number of iterations", expected="0 to 2**62 - 1", got=repr(most))
+
+
+def check_time_limit(seconds: object) -> None:
+    """Raise CallError for what is no number of seconds, and not None."""
+    fits = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < 1e9
+    if seconds is not None and not fits:
+        raise CallError("no time limit", expected="seconds, more than 0 and less than 1e9, or None", got=repr(seconds))
 
 
 def _round(nbytes: int) -> int:

@@ -29,6 +29,7 @@ from tilewright.runtime.dlpack import (
     DL_STRIDES,
 )
 from tilewright.runtime.layout import Struct
+from tilewright.runtime.patience import ENDLESS, LATE
 from tilewright.runtime.watch import WATCH
 
 # CPython and NumPy, 64-bit with the GIL; `native.py` checks these on live objects before the builtin is ever used.
@@ -392,6 +393,15 @@ class _CallEmitter:
                 f.call(VOID, "Py_DecRef", drop)
             f.ret(0, PTR)
 
+    def fail_if_ended(self, status: Value, result: Value) -> None:
+        """Say that loops did not end, where the slow path would have to find out once more."""
+        f = self.f
+        for ended, message in ((ENDLESS, MODEL.endless_message), (LATE, MODEL.late_message)):
+            with f.when(status.eq(ended)):
+                kind, text = f.load(PTR, self.model, MODEL.call_error), f.load(PTR, self.model, message)
+                f.call(VOID, "PyErr_SetString", kind, text)
+                self.fail_if(status.eq(ended), result)
+
     def run(self, result: Value) -> None:
         f = self.f
         # The core wants addresses alone; compacting in place only moves words down.
@@ -407,6 +417,8 @@ class _CallEmitter:
         status.set(f.call(I64, f.load(PTR, self.model, MODEL.execute), self.model, self.layout, self.io))
         with f.when(release.get()):
             f.call(VOID, "PyEval_RestoreThread", state.get())
+        if not self.watching:
+            self.fail_if_ended(status.get(), result)
         with self.slow_unpinned_if(status.get().ne(OK)):
             f.call(VOID, "Py_DecRef", result)
         f.add_atomic(self.layout + LAYOUT.users, -1)

@@ -8,8 +8,7 @@ Slots, in order (see `codegen/llvm/entry.py` for the native entry that uses them
     run      [inputs | outputs | packed | run_temps | control]
     prepare  [params | packed | prepare_temps]
 
-`control` is the address of two words: how many iterations loops may have that nothing known bounds, in one call all
-together; and what `tw_run` sets to 1 where they would have more (`call.py`).
+`control` is the address of the words by which loops that nothing known bounds are ended (`patience.py`).
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from tilewright.runtime.call import CORE_EXPORTS, define_core
 from tilewright.runtime.foreign import FOREIGN_EXPORTS, define_foreign
 from tilewright.runtime.glue import GLOBALS, GLUE_EXPORTS, MAX_TYPES, PYTHON_DATA, PYTHON_FUNCTIONS, define_glue
 from tilewright.runtime.layout import function
+from tilewright.runtime.patience import SIGNAL_FUNCTIONS, define_signals
 from tilewright.runtime.scans import SCAN_EXPORTS, define_scans
 from tilewright.runtime.threads import pool, pool_code
 from tilewright.runtime.watch import DIGESTS, define_watch, digests
@@ -37,6 +38,7 @@ def support_text() -> str:
     m = Module(host_triple())
     define_core(m)
     define_glue(m)
+    define_signals(m)
     define_foreign(m)
     define_scans(m)
     define_watch(m, host_triple())
@@ -47,7 +49,7 @@ class Native:
     """Addresses and ctypes functions of the linked support code."""
 
     def __init__(self) -> None:
-        imports = {name: _address(getattr(ctypes.pythonapi, name)) for name in PYTHON_FUNCTIONS}
+        imports = {name: _address(getattr(ctypes.pythonapi, name)) for name in (*PYTHON_FUNCTIONS, *SIGNAL_FUNCTIONS)}
         imports |= {name: ctypes.addressof(_I64.in_dll(ctypes.pythonapi, name)) for name in PYTHON_DATA}
         imports["PyArray_NewFromDescr"] = _numpy_api(_NEW_FROM_DESCR)
         imports["tw_parallel"] = pool().parallel

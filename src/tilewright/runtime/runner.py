@@ -56,6 +56,8 @@ class Runner(Called):
     def _start(self, engine: Engine) -> None:
         """Be the face of this engine from now on."""
         manifest = engine.manifest
+        if (before := getattr(self, "_face", None)) is not None:
+            engine.max_iterations, engine.time_limit = before.engine.max_iterations, before.engine.time_limit
         engine.prepare_calls()
         call = engine.builtin(self._slow_call)
         self._rooms = Rooms(manifest)
@@ -313,6 +315,16 @@ class Runner(Called):
     @max_iterations.setter
     def max_iterations(self, most: int) -> None:
         self._engine.max_iterations = most
+
+    @property
+    def time_limit(self) -> float | None:
+        """How many seconds a call may take in loops that end by what they compute; one that takes longer raises
+        CallError. None, as at first, is as long as they want. It is looked at between iterations. May be set."""
+        return self._engine.time_limit
+
+    @time_limit.setter
+    def time_limit(self, seconds: float | None) -> None:
+        self._engine.time_limit = seconds
 
     def profile(self, *inputs: Any, repeat: int = 50, threads: int | None = None) -> Profile:
         """Time every kernel on these inputs, with so many threads; as many as calls may use if None."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tilewright.ir.dtype import BY_NAME
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 """Version of the native entries' calling convention (`tw_run`, `tw_prepare`, `tw_shapes`) and of this manifest."""
 
 ALIGNMENT = 64

@@ -13,6 +13,7 @@ from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, Var, const, is_const, product
 from tilewright.ir.rewrite import variables
 from tilewright.native.text import Writer, identifier
+from tilewright.runtime.patience import CONTROL
 from tilewright.runtime.specs import RegionSpec, StepSpec, Work
 from tilewright.targets.target import Target
 
@@ -140,7 +141,8 @@ class Regions:
         self.open: list[_Open] = []
         self.count = 0
         self.extents = 0
-        self.budget = ""
+        self.budget = self.spent = ""
+        """Variables of each thread: iterations that may still be made, and those that were allowed in this call."""
 
     def meet(self, spec: RegionSpec, waiting: bool) -> None:
         """Begin or end a region. `waiting`: threads would have to wait for the calls before."""
@@ -278,13 +280,12 @@ class Regions:
         self.caller.wait()
 
     def allowance(self) -> None:
-        """The iterations that may still be made in this call, as a variable of each thread."""
+        """Have the variables that `spend` counts with."""
         if not self.budget:
             self.budget = self.out.alloca("i64", 1, "budget", 8)
-            words = self.load_control()
-            allowed = f"%{self.out.fresh('allowed')}"
-            self.out.entry += [*words, f"  {allowed} = load i64, ptr %control, align 8"]
-            self.out.entry.append(f"  store i64 {allowed}, ptr {self.budget}, align 8")
+            self.spent = self.out.alloca("i64", 1, "spent", 8)
+            self.out.entry += self.load_control()
+            self.out.entry += [f"  store i64 0, ptr {name}, align 8" for name in (self.budget, self.spent)]
 
     def load_control(self) -> list[str]:
         return [
@@ -293,16 +294,41 @@ class Regions:
         ]
 
     def spend(self, label: str) -> None:
-        """Count an iteration down; where none is left, note that and leave."""
+        """Count an iteration down; where none is left, ask for more, and leave if there are none.
+
+        All threads ask at the same iteration. Thread 0 does, and the others read what it was told between two barriers.
+        """
         out = self.out
         left = out.inst(f"load i64, ptr {self.budget}, align 8")
-        out.branch(out.inst(f"icmp sgt i64 {left}, 0"), f"{label}.allowed", f"{label}.endless")
+        out.branch(out.inst(f"icmp sgt i64 {left}, 0"), f"{label}.allowed", f"{label}.ask")
+        out.start(f"{label}.ask")
+        before = out.inst(f"load i64, ptr {self.spent}, align 8")
+        more = self.told(before, f"{label}.ask")
+        out.effect(f"store i64 {out.inst(f'add nsw i64 {before}, {more}')}, ptr {self.spent}, align 8")
+        out.effect(f"store i64 {more}, ptr {self.budget}, align 8")
+        out.branch(out.inst(f"icmp sgt i64 {more}, 0"), f"{label}.allowed", f"{label}.endless")
         out.start(f"{label}.endless")
-        status = out.inst("getelementptr inbounds i64, ptr %control, i64 1")
-        out.effect(f"store i64 1, ptr {status}, align 8")
         out.effect("ret void")
         out.start(f"{label}.allowed")
+        left = out.inst(f"load i64, ptr {self.budget}, align 8")
         out.effect(f"store i64 {out.inst(f'sub nsw i64 {left}, 1')}, ptr {self.budget}, align 8")
+
+    def told(self, spent: str, label: str) -> str:
+        """What the function in the control words says to thread 0, as all threads read it."""
+        out = self.out
+        told = out.inst(f"getelementptr inbounds i64, ptr %control, i64 {CONTROL.told // 8}")
+        first = out.inst("icmp eq i64 %tid, 0")
+        out.branch(first, f"{label}.one", f"{label}.all")
+        out.start(f"{label}.one")
+        where = out.inst(f"getelementptr inbounds ptr, ptr %control, i64 {CONTROL.poll // 8}")
+        poll = out.inst(f"load ptr, ptr {where}, align 8")
+        out.effect(f"store i64 {out.inst(f'call i64 {poll}(ptr %control, i64 {spent})')}, ptr {told}, align 8")
+        out.jump(f"{label}.all")
+        out.start(f"{label}.all")
+        self.caller.wait()
+        found = out.inst(f"load i64, ptr {told}, align 8")
+        self.caller.wait()
+        return found
 
     def branch(self, spec: RegionSpec) -> None:
         assert spec.condition is not None
