@@ -18,7 +18,7 @@ from math import ceil
 
 from tilewright.ir.expr import Expr, as_int
 from tilewright.plans.framework.cost import Cost, bandwidth, sharing
-from tilewright.plans.framework.symbolic import values_of
+from tilewright.plans.framework.symbolic import sides_of
 from tilewright.targets.target import Target
 
 MOST_ROWS = 14
@@ -40,7 +40,7 @@ def side(extent: Expr) -> int:
     known = as_int(extent)
     if known is not None:
         return known or SYMBOLIC_SIZE
-    values = sorted(values_of(extent, (SYMBOLIC_SIZE,)))
+    values = sorted(sides_of(extent))
     return values[len(values) // 2]
 
 

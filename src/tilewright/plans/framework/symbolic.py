@@ -42,9 +42,20 @@ def values_of(extent: Expr, usual: Sequence[int]) -> tuple[int, ...]:
 
 def maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
     """Sizes of maps that a height and a width are judged by, of equal weight."""
-    rows, columns = values_of(height, SYMBOLIC_SIDES), values_of(width, SYMBOLIC_SIDES)
+    rows, columns = sides_of(height), sides_of(width)
     count = max(len(rows), len(columns))
     return tuple((rows[k % len(rows)], columns[k % len(columns)]) for k in range(count))
+
+
+def sides_of(extent: Expr) -> tuple[int, ...]:
+    """Numbers of equal weight that a height or width is judged by: as `values_of`, but of a range that has both ends
+    the middles of its thirds. Maps of one pixel are in a range because nobody excluded them."""
+    lo, hi = Analyzer().bounds(extent)
+    symbols = variables(extent)
+    if not symbols or hi is None or all(s.likely for s in symbols):
+        return values_of(extent, SYMBOLIC_SIDES)
+    least = max(1, lo or 1)
+    return tuple(dict.fromkeys(round(least + (max(least, hi) - least) * third) for third in (1 / 6, 1 / 2, 5 / 6)))
 
 
 def at(extent: Expr, symbols: Sequence[Var], place: int) -> int:

@@ -51,6 +51,7 @@ from tilewright.plans.winograd.tiles import (
     blocked,
     cost,
     heights,
+    mean,
     one_block_a_thread,
     part_of,
     problems_of,
@@ -121,13 +122,12 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     behind = outside(structure, found.operator.stages, target)
 
     def candidate(block: TileBlock, rows: int) -> Candidate:
-        total = Cost()
-        for s in shapes:
-            penalty = unshared_penalty(s, choice, block, target)
-            weight = weight_of(s, shapes) * len(shapes)
-            total += cost(s, choice, block, target, rows) * (penalty * images * found.attrs.dilation**2 * weight)
+        costs = [cost(s, choice, block, target, rows) * unshared_penalty(s, choice, block, target) for s in shapes]
+        total = sum((c * weight_of(s, shapes) for c, s in zip(costs, shapes, strict=True)), Cost())
+        scale = mean([c.cycles for c in costs], shapes) / total.cycles
+        total = total * (scale * images * found.attrs.dilation**2)
         knobs = (("tilerows", block.rows), ("tilecolumns", block.columns), ("rows", rows), ("width", choice.width))
-        return Candidate(knobs, total * (1 / len(shapes)) + behind)
+        return Candidate(knobs, total + behind)
 
     options = []
     for place, (_, block) in enumerate(ranked):

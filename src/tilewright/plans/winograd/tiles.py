@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
+from statistics import fmean, geometric_mean
 
 from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.selection import Direct, Winograd
@@ -125,34 +126,31 @@ def ranked(
 ) -> tuple[tuple[float, Direct | Winograd], ...]:
     """The transforms for a layer that is called with any of `shapes` (they differ in images and sizes of maps), each in
     its best blocks of tiles, and computing it directly, with the mean cycles an image of the first size; the best
-    first. A transform that is slower than computing directly on maps of any of several sizes, in whatever blocks of
-    tiles, is left out."""
+    first."""
     choices = [
         Winograd(tile, width, panels)
         for tile in tiles
         for width in _widths(shapes[0], target)
         for panels in groups(ceil(shapes[0].filters / width))
     ]
-    directly = sum(direct(s, target) * weight_of(s, shapes) for s in shapes)
+    directly = mean([direct(s, target) for s in shapes], shapes)
     options: list[tuple[float, Direct | Winograd]] = [(directly, Direct())]
-    for choice in choices:
-        cycles, block = blocked(shapes, choice, target)[0]
-        if not loses(shapes, choice, block, target):
-            options.append((cycles, choice))
+    options += [(blocked(shapes, choice, target)[0][0], choice) for choice in choices]
     return tuple(sorted(options, key=lambda option: option[0]))
 
 
-def loses(shapes: Sequence[WinogradProblem], choice: Winograd, block: TileBlock, target: Target) -> bool:
-    """Whether maps of any of several sizes take longer than computed directly: blocks of tiles that large maps fill are
-    mostly empty on small ones."""
-    if len({s.pixels for s in shapes}) == 1:
-        return False
-    rows = best_rows(block, shapes, choice, target)
-    return any(cost(s, choice, block, target, rows).cycles > direct(s, target) for s in shapes)
+def mean(cycles: Sequence[float], shapes: Sequence[WinogradProblem]) -> float:
+    """The mean cycles of an image of the first size: over numbers of images the usual mean, over sizes of maps the
+    geometric one, for being twice as slow on small maps weighs what being twice as fast on large ones does."""
+    maps: dict[int, list[float]] = {}
+    for each, shape in zip(cycles, shapes, strict=True):
+        maps.setdefault(shape.pixels, []).append(each / shape.images)
+    ratios = [fmean(own) * shapes[0].pixels / pixels for pixels, own in maps.items()]
+    return ratios[0] if len(ratios) == 1 else geometric_mean(ratios)
 
 
 def weight_of(shape: WinogradProblem, shapes: Sequence[WinogradProblem]) -> float:
-    """What one of several shapes counts for in a mean, per image: a pixel of each size counts alike."""
+    """What one of several shapes counts for in a sum, per image: a pixel of each size counts alike."""
     return shapes[0].pixels / shape.pixels / shape.images / len(shapes)
 
 
@@ -160,23 +158,21 @@ def weight_of(shape: WinogradProblem, shapes: Sequence[WinogradProblem]) -> floa
 def blocked(
     shapes: tuple[WinogradProblem, ...], choice: Winograd, target: Target
 ) -> tuple[tuple[float, TileBlock], ...]:
-    """The blocks of tiles that a transform may go by, with the mean cycles an image; the best first, but those that
-    lose on maps of some size behind all others."""
+    """The blocks of tiles that a transform may go by, with the mean cycles an image; the best first."""
 
-    def mean(block: TileBlock) -> float:
+    def cycles(block: TileBlock) -> float:
         rows = best_rows(block, shapes, choice, target)
-        each = (
+        each = [
             cost(s, choice, block, target, rows).cycles * unshared_penalty(s, choice, block, target) for s in shapes
-        )
-        return sum(c * weight_of(s, shapes) for c, s in zip(each, shapes, strict=True))
+        ]
+        return mean(each, shapes)
 
     most = max(s.images for s in shapes)
     maps = {(s.height, s.width): s for s in shapes}.values()
     options = [b for s in maps for b in blocks(s, choice.tile, most)]
     if len(maps) > 1:
         options += [TileBlock(count, 0) for count in RUNS]
-    found = sorted(((mean(block), block) for block in dict.fromkeys(options)), key=lambda option: option[0])
-    return tuple(sorted(found, key=lambda option: loses(shapes, choice, option[1], target)))
+    return tuple(sorted(((cycles(block), block) for block in dict.fromkeys(options)), key=lambda option: option[0]))
 
 
 def _widths(shape: WinogradProblem, target: Target) -> tuple[int, ...]:
