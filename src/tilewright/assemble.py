@@ -20,6 +20,7 @@ from tilewright.support.errors import UnsupportedError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.call import Call, KernelCall
+from tilewright.transform.graph.hosts import with_guests
 from tilewright.transform.graph.memory import Place, assign_slots, bounded
 from tilewright.transform.graph.options import Options
 from tilewright.transform.graph.split import SplitGraph
@@ -78,6 +79,9 @@ def assemble(
     symbols = (*graph.symbols, *(Var(name, lo=0) for name in computed.values()))
     leading = [*graph.inputs, *graph.outputs, *graph.params]
     run_storage = assign_slots(run.calls, leading, run.places, symbols)
+    where = with_guests(run.calls, len(leading), run.places, run_storage)
+    if where is not run.places:
+        run_storage = assign_slots(run.calls, leading, where, symbols)
     prepare_storage = assign_slots(prepare.calls, [*raw, *graph.params], prepare.places, ())
     control = len(leading) + len(run_storage.temps)
     bounds = run_storage.bounds

@@ -26,6 +26,7 @@ from tilewright.ir.expr import Expr, as_expr, as_int, const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.shape import ConcatAttrs, SliceAttrs
 from tilewright.support.errors import Problems, VerifyError
+from tilewright.transform.graph.fuse import MAX_INPUTS
 from tilewright.transform.work import polynomial
 
 
@@ -85,7 +86,8 @@ class _Placer:
         parts = [v for v in node.inputs if v is not None]
         roots = [self.root(v) for v in parts]
         copied = {k for k, root in enumerate(roots) if root in roots[:k] or not self.is_free(root)}
-        moved = copied | {k for k, root in enumerate(roots) if k not in copied and self.makers[root].op in COPIES}
+        moves = COPIES if len(parts) <= MAX_INPUTS else UNMADE
+        moved = copied | {k for k, root in enumerate(roots) if k not in copied and self.makers[root].op in moves}
         if self.pays(node, parts, moved):
             self.taken.update(root for k, root in enumerate(roots) if k not in copied)
             self.copied[node.output] = copied
@@ -111,7 +113,7 @@ class _Placer:
         if len(moved) == len(parts):
             return False
         users = self.users.get(node.output, ())
-        fused = bool(users) and all(ops.get(n.op).kind == "pointwise" for n in users)
+        fused = bool(users) and all(ops.get(n.op).kind == "pointwise" for n in users) and len(parts) <= MAX_INPUTS
         if not moved or (len(moved) == 1 and not fused):
             return True
         sizes = [as_int(v.type.size) for v in parts]
@@ -132,6 +134,9 @@ class _Placer:
 
 COPIES = ("slice", "identity", "transpose")
 """Operators whose kernels only move elements: the part of a concatenation that one makes is copied either way."""
+UNMADE = ("slice", "identity")
+"""Those of them that need no kernel before one that copies all parts. Where parts are too many for other work to join
+that kernel, a transposition writes its part at once or to be copied."""
 
 
 def _copy(builder: GraphBuilder, value: Value | None) -> Value:
