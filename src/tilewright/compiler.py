@@ -119,7 +119,8 @@ def compile_program(
     """Compile a model for any target, with the arguments of `tw.compile` (parts/entry.py), and load nothing:
     `Program.save` writes the file that a machine of that kind loads. With `products="all"` products of any values
     multiply in `precision`, not those with weights alone. `memory` bounds the temporaries of a call: bytes, or a share
-    of what they take otherwise ("0.5x"); values are computed again rather than kept.
+    of what they take otherwise ("0.5x"), or "auto", what costs hardly any time; values are computed again rather than
+    kept.
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
@@ -369,7 +370,7 @@ def _build(
         compiler = KernelCompiler(target, background, log=log)
         with log.timed("kernels"):
             # What computes values again has the calls in one order.
-            forks = options.memory is None
+            forks = options.memory in (None, "auto")
             run_part = _compile_part(split.run, "run", compiler, log, weights=weights, forks=forks)
             if target.threads > 1 and run_part.is_small(target):
                 log.remark("too little for several threads: compiled for one")

@@ -42,7 +42,7 @@ def compile_step(
     fast: str = "f4",
     precision: Literal["fp32", "bf16"] = "fp32",
     symbolic: bool = False,
-    memory: str | int | None = None,
+    memory: str | int | None = "auto",
     threads: int = 1,
     target: Target | str | None = None,
     on_nonfinite: OnNonfinite = "raise",
@@ -73,8 +73,9 @@ def compile_step(
             what the optimiser keeps stay f32.
         symbolic: whether one step serves batches of any size: of a module, the first dimension of the example's arrays.
         memory: bytes that a step's temporaries may take, or a share of what they take otherwise ("0.5x"): activations
-            are computed again on the way back rather than kept, with the same bits. `step.show("memory")` tells the
-            plan's peak. Not for symbolic batches.
+            are computed again on the way back rather than kept, with the same bits. "auto": as much as costs hardly any
+            time (a hundredth of the estimate); None: nothing. `step.show("memory")` tells the plan's peak. Budgets are
+            not for symbolic batches.
         threads, target: as for `tw.compile`.
         on_nonfinite: what becomes of a step whose loss or gradient is NaN or infinite: "raise" an error or "skip" it,
             both with parameters as they were, or "keep" it.

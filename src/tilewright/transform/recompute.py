@@ -22,6 +22,7 @@ from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Value
 from tilewright.support.errors import ModelError
 from tilewright.transform.call import Call, KernelCall
+from tilewright.transform.graph.hosts import LEAST
 from tilewright.transform.graph.memory import Place
 
 Step = tuple[int, bool]
@@ -33,6 +34,10 @@ BOUNDS = 6
 """Bounds of cycles for a byte that are tried."""
 RETURNS = 120
 """Values that are tried to be kept after all."""
+SPARE = 0.01
+"""What "auto" may add to the estimated cycles of a program."""
+MUCH = 1 << 24
+"""Bytes of temporaries from which on "auto" looks for less: what is less may stay in caches."""
 MIDDLES = 8
 """Calls, evenly between the first and the last, that are tried as the middle beside the fullest one."""
 
@@ -45,14 +50,19 @@ def recompute(
     Args:
         leading: inputs, outputs and weights, which have memory of their own.
         where: the place of each value without memory of its own.
-        budget: bytes that temporaries may take at the fullest call, or a share of what they take otherwise ("0.5x").
+        budget: bytes that temporaries may take at the fullest call, or a share of what they take otherwise ("0.5x"); or
+            "auto": the least that costs hardly any time, of programs with much memory and sizes that are known.
         threads: how many threads have workspaces of their own.
 
     Raises ModelError for sizes that are symbols, and for budgets that no plan meets, with the least that one needs.
     """
+    if budget == "auto" and not is_fixed(calls):
+        return tuple(calls), dict(where)
     program = _Program.of(calls, leading, where, threads)
     program.find_middle()
     plain = program.simulate(frozenset())
+    if budget == "auto":
+        return program.emit(program.spared(plain)) if plain.peak >= MUCH else (tuple(calls), dict(where))
     most = int(float(budget[:-1]) * plain.peak) if isinstance(budget, str) else budget
     if plain.peak <= most:
         return tuple(calls), dict(where)
@@ -65,6 +75,12 @@ def recompute(
         least = min((p.peak for p in plans), default=plain.peak)
         raise ModelError("no plan needs so little memory", where="memory", expected=f"{least} bytes or more", got=most)
     return program.emit(program.returned(best, most))
+
+
+def is_fixed(calls: Sequence[Call]) -> bool:
+    """Whether all sizes are known, and the calls come in one order and once each."""
+    plain = [c for c in calls if isinstance(c, KernelCall) and c.strand is None]
+    return len(plain) == len(calls) and not any(c.func.symbols for c in plain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +107,11 @@ class _Program:
     over: list[list[tuple[Value, Value]]] = field(default_factory=list)
     """Of each call, what it may write over what."""
     sizes: dict[Value, int] = field(default_factory=dict)
+    split: dict[Value, list[int]] = field(default_factory=dict)
+    """Bytes of the parts of values of which calls use one part before another one: they are live one by one, as others
+    stand in the rest meanwhile (`transform/graph/hosts.py`)."""
+    touched: list[dict[Value, range]] = field(default_factory=list)
+    """Of each call, which of these parts it uses."""
     middle: int = 0
 
     @classmethod
@@ -106,7 +127,28 @@ class _Program:
         held = {made.place(v).base for v in leading}
         for root in {r for roots in (*made.reads, *made.writes) for r in roots} - held:
             made.sizes[root] = _number(root.type.size) * root.dtype.itemsize
+        if is_fixed(calls):
+            made.divide()
         return made
+
+    def divide(self) -> None:
+        """Set the parts of large values that several calls write."""
+        large = {r for r, found in self.parts.items() if len(found) > 1 and self.sizes.get(r, 0) >= LEAST}
+        uses: list[dict[Value, tuple[int, int]]] = []
+        for call in self.calls:
+            uses.append({})
+            for place, size in ((self.place(v), v.type.size) for v in call.args):
+                if place.base in large:
+                    begin, end = uses[-1].get(place.base, (self.sizes[place.base], 0))
+                    start = _number(place.offset)
+                    uses[-1][place.base] = min(begin, start), max(end, start + _number(size))
+        for root in large:
+            ends = sorted({x for found in uses if root in found for x in found[root]})
+            at = {end: k for k, end in enumerate(ends)}
+            self.split[root] = [(b - a) * root.dtype.itemsize for a, b in pairwise(ends)]
+            for found, parts in zip(uses, self.touched, strict=True):
+                if root in found:
+                    parts[root] = range(at[found[root][0]], at[found[root][1]])
 
     def add(self, call: Call, repeated: bool, threads: int) -> None:
         """A call; of those of a loop or a branch, all that they touch counts as written."""
@@ -116,6 +158,7 @@ class _Program:
         for v in written:
             place = self.place(v)
             self.parts.setdefault(place.base, []).append((place.offset if plain else None, v.type.size))
+        self.touched.append({})
         self.reads.append(list(dict.fromkeys(r for v, r in roots.items() if v not in written or not plain)))
         self.writes.append(list(dict.fromkeys(r for v, r in roots.items() if v in written)))
         pairs = call.over if isinstance(call, KernelCall) else ()
@@ -211,6 +254,14 @@ class _Program:
                 plan = other
         return plan
 
+    def spared(self, plain: Plan) -> Plan:
+        """The plan of the least memory that costs a small share of the program's cycles."""
+        most = SPARE * self.price(range(len(self.calls)))
+        plans = [plain, *(self.simulate(d) for d in set(self.choices()))]
+        cheap = (p for p in plans if p.cycles <= most)
+        best = min(cheap, key=lambda p: (p.peak, p.cycles, sorted(v.name for v in p.dropped)))
+        return self.returned(best, best.peak)
+
     # -- what a choice costs -------------------------------------------------------------------------------------------
 
     def simulate(self, dropped: frozenset[Value]) -> Plan:
@@ -249,27 +300,30 @@ class _Program:
 
     def live(self, steps: Sequence[Step], dropped: frozenset[Value]) -> list[int]:
         """The bytes that are live at each step. What a call writes over an operand takes no memory of its own."""
-        first: dict[tuple[Value, bool], int] = {}
-        last: dict[tuple[Value, bool], int] = {}
+        first: dict[tuple[Value, bool, int], int] = {}
+        last: dict[tuple[Value, bool, int], int] = {}
         total = [0] * (len(steps) + 1)
         for at, (i, repeated) in enumerate(steps):
             total[at] += self.scratch[i]
             total[at + 1] -= self.scratch[i]
             touched = self.used((i, repeated), dropped, self.reads[i])
             touched += [(r, repeated or own) for r, own in self.used((i, repeated), dropped, self.writes[i])]
-            for key in touched:
-                first.setdefault(key, at)
-                last[key] = at
+            for root, own in touched:
+                parts = self.touched[i].get(root) if root not in dropped else None
+                for key in ((root, own, -1),) if parts is None else ((root, own, k) for k in parts):
+                    first.setdefault(key, at)
+                    last[key] = at
         for key, begin in first.items():
-            total[begin] += self.sizes[key[0]]
-            total[last[key] + 1] -= self.sizes[key[0]]
+            size = self.sizes[key[0]] if key[2] < 0 else self.split[key[0]][key[2]]
+            total[begin] += size
+            total[last[key] + 1] -= size
         live = list(accumulate(total[:-1]))
         for at, (i, repeated) in enumerate(steps):
             sizes = [
                 self.sizes[root]
                 for out, operand in self.over[i]
                 for root, own in self.used((i, repeated), dropped, [operand])
-                if last[root, own] == at and self.sizes.get(out) == self.sizes[root]
+                if last.get((root, own, -1)) == at and self.sizes.get(out) == self.sizes[root]
             ]
             live[at] -= max(sizes, default=0)
         return live

@@ -26,7 +26,7 @@ class Options:
         "f2", "f4", "f6" allow tiles up to that size wherever the estimate says that they are faster; "strassen" is
         "auto" and takes fast products of any rows, those of different samples too, which meet then.
     memory: bytes that temporaries may take, or a share of what they take otherwise ("0.5x"): values are computed again
-        where that is less (`transform/recompute.py`). None: they are kept.
+        where that is less (`transform/recompute.py`). "auto": where it costs hardly any time. None: they are kept.
     """
 
     precision: Precision = "fp32"
@@ -44,10 +44,9 @@ class Options:
                 raise ModelError(f"no such setting of {name}", expected=", ".join(known), got=repr(value))
         share = isinstance(self.memory, str) and re.fullmatch(r"(\d+\.?\d*|\.\d+)x", self.memory)
         number = isinstance(self.memory, int) and not isinstance(self.memory, bool) and self.memory >= 0
-        if self.memory is not None and not share and not number:
-            raise ModelError(
-                "no such budget of memory", expected="bytes, or a share such as 0.5x", got=repr(self.memory)
-            )
+        if self.memory not in (None, "auto") and not share and not number:
+            expected = 'bytes, a share such as 0.5x, or "auto"'
+            raise ModelError("no such budget of memory", expected=expected, got=repr(self.memory))
 
 
 DEFAULTS = Options()
