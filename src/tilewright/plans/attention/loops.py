@@ -153,7 +153,8 @@ class AttentionLoops:
     def direct_values(self, scores: Buffer, state: Buffer, b: Expr, h: Expr, g: Expr, i: Expr) -> None:
         """Their results, which are in memory while values pass by, a few rows of them at once."""
         nest, width, together = self.nest, self.tile.width, as_int(scores.shape[0]) or 1
-        chunks, step = ceildiv(self.task.out_depth, width), max(1, 16 // together)
+        chunks = ceildiv(self.task.out_depth, width)
+        step = max(1, 16 // together) if together > 1 else 4  # the sum of a single row waits for each of them
         with nest.allocate("sums", self.task.type, (together, chunks * width)) as sums:
             with (
                 nest.loop("c", chunks) as c,
