@@ -231,9 +231,6 @@ def merge_digits(an: Analyzer, a: Form) -> Form:
         above = _merge_sum(an, a, atom, c, x, k, m)
         if above is not None:
             return merge_digits(an, above)
-        merged_plain = _merge_plain(an, a, atom, c, x, k, m)
-        if merged_plain is not None:
-            return merge_digits(an, merged_plain)
     return a
 
 
@@ -301,17 +298,6 @@ def _merge_symbolic(an: Analyzer, a: Form, atom: Op, c: int) -> Form | None:
         return None
     rest = forms.add(forms.add(a, ({atom: 1}, 0), -c), product, -c)
     return forms.add(rest, an.form(x), c)
-
-
-def _merge_plain(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int, m: int) -> Form | None:
-    """`c*((x // k) % m) + c*m*q` where q, the higher part, is not one atom: x // (k*m) as a form (or part of it)."""
-    higher = floordiv_const(an, an.form(x), k * m)
-    if len(higher[0]) + (higher[1] != 0) < 2 or not higher[0]:
-        return None
-    if any(a[0].get(t) != h * c * m for t, h in higher[0].items()):
-        return None
-    rest = forms.add(forms.add(a, ({atom: 1}, 0), -c), higher, -c * m)
-    return forms.add(rest, floordiv_const(an, an.form(x), k), c)
 
 
 def _merge_sum(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int, m: int) -> Form | None:
