@@ -46,6 +46,7 @@ _STREAMS = Origin("2026-11-22", "Zen 4", commit="adf2059")
 _DEFER = Origin("2026-11-22", commit="b15ade9")
 _FEW_QUERIES = Origin("2026-11-25", "Zen 4", "python -m benchmarks.bench_few_queries")
 _AUDIT = Origin("2026-11-23", "Xeon with AVX-512", 'make audit ARGS="--kinds max_pool softmax"')
+_POOLS = Origin("2026-11-25", "Zen 4", 'make audit ARGS="--kinds max_pool1 max_pool2 avg_pool1 avg_pool2"')
 _BRANCHES = Origin("2026-11-25", "Zen 4, 2 cores", "python -m benchmarks.bench_threads --branches", "8289fa8")
 
 
@@ -106,6 +107,12 @@ class Arithmetic:
     reciprocal_root: float = constant(8.0, "multiply-adds", "a square root and a division", _STAGES)
     extremum: float = constant(
         3.0, "multiply-adds", "a maximum or minimum that keeps NaN: the larger one, a test, a choice", _AUDIT
+    )
+    window_element: float = constant(
+        1.0, "cycles", "an element of a window whose line no vector follows: windows beside it go on meanwhile", _POOLS
+    )
+    window_element_of_many: float = constant(
+        0.15, "cycles", "the same of unpadded windows, more of them in a line than lanes: LLVM makes vectors", _POOLS
     )
     gathered: float = constant(
         1.5,

@@ -81,8 +81,8 @@ def scattered(load: Load, stage: Stage, lane: BlockIter) -> bool:
 
 def windows(structure: Structure, target: Target) -> Cost:
     """What pooling takes beyond a roofline. Along a line each tap loads a vector, two where every other element counts,
-    and a maximum is several operations; where neither the line nor the window is contiguous, each element waits for the
-    one before it."""
+    and a maximum is several operations; where neither the line nor the window is contiguous, elements come one by
+    one, but for those that LLVM puts into vectors by itself."""
     total = Cost()
     for stage in structure.stages:
         if stage.role != "reduction" or len(stage.spatial) < 3 or stage in structure.anchors:
@@ -97,7 +97,9 @@ def windows(structure: Structure, target: Target) -> Cost:
             work = vectors * (target.costs.arithmetic.extremum if is_extremum(stage) else 1.0) - points / lanes
             total |= Cost(max(0.0, work) / target.fma_per_cycle, load_cycles(loaded, target))
         elif slides(stage) and number(stage.reduce[-1].extent) < lanes // 2:
-            total |= Cost(compute=points * target.costs.arithmetic.fma_latency)
+            many = number(stage.spatial[-1].extent) > lanes and not structure.before(stage)
+            costs = target.costs.arithmetic
+            total |= Cost(compute=points * (costs.window_element_of_many if many else costs.window_element))
     return total
 
 
