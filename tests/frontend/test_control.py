@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -176,6 +178,70 @@ def test_a_count_that_is_known_but_huge_is_no_end() -> None:
     compiled.max_iterations = 100
     with pytest.raises(CallError, match="more than 100 iterations"):
         compiled(np.ones(2, F))
+
+
+@pytest.fixture(scope="module")
+def unending() -> onnx.ModelProto:
+    """A loop of 2^63 - 1 iterations."""
+    twice = counted([node("Identity", ["go"], ["on"]), node("Add", ["x", "x"], ["y"])], [info("x", [2])], ["on", "y"])
+    loop = helper.make_node("Loop", ["count", "yes", "x0"], ["y"], body=twice)
+    return model([loop], [info("x0", [2])], ["y"], {"count": np.int64((1 << 63) - 1), **YES})
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_time_limit_ends_a_loop(unending: onnx.ModelProto, threads: int) -> None:
+    compiled = tw.compile(unending, threads=threads)
+    x = np.ones(2, F)
+    compiled.max_iterations, compiled.time_limit = (1 << 62) - 1, 0.05
+    for _ in range(2):
+        began = time.monotonic()
+        with pytest.raises(CallError, match=r"loops of the model took longer than 0.05 s\nhint: set time_limit"):
+            compiled(x)
+        assert 0.05 <= time.monotonic() - began < 20
+    with pytest.raises(CallError, match="took longer than"):
+        compiled.run({"x0": x})
+    with pytest.raises(ValueError, match="time_limit"):
+        compiled.ffi_function()(x, np.zeros(2, F))
+    compiled.max_iterations, compiled.time_limit = 100, None
+    with pytest.raises(CallError, match="more than 100 iterations"):
+        compiled(x)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_handler_of_a_signal_ends_a_loop(unending: onnx.ModelProto, threads: int) -> None:
+    """As Ctrl-C does; handlers that raise nothing let it go on."""
+    seen = []
+
+    def handle(number: int, _: object) -> None:
+        seen.append(number)
+        if len(seen) == 3:
+            raise TimeoutError("the third signal")
+
+    compiled = tw.compile(unending, threads=threads)
+    compiled.max_iterations, compiled.time_limit = (1 << 62) - 1, 60
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        for out in (None, np.empty(2, F)):
+            seen.clear()
+            signal.setitimer(signal.ITIMER_REAL, 0.05, 0.1)
+            with pytest.raises(TimeoutError, match="the third signal"):
+                compiled(np.ones(2, F), out=out)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            assert len(seen) == 3
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    compiled.max_iterations = 10
+    with pytest.raises(CallError, match="more than 10 iterations"):
+        compiled(np.ones(2, F))
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), "1", True])
+def test_what_is_no_time_limit(unending: onnx.ModelProto, seconds: Any) -> None:
+    compiled = tw.compile(unending)
+    with pytest.raises(CallError, match="no time limit"):
+        compiled.time_limit = seconds
+    assert compiled.time_limit is None
 
 
 def test_values_that_change_places() -> None:

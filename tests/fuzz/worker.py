@@ -28,7 +28,6 @@ import tilewright as tw
 from tests.fuzz import artifacts, corpus, mutate, texts
 from tilewright.compiler import import_model
 from tilewright.ir.dtype import BY_NAME
-from tilewright.parts import control
 from tilewright.parts.composite import Composite
 from tilewright.runtime import artifact
 from tilewright.runtime.specs import InputSpec
@@ -66,12 +65,12 @@ def run_onnx(seed: int, mark: Mark) -> str:
 def run_parts(seed: int, mark: Mark) -> str:
     """Cut the mutant into parts where it cannot be compiled whole, and call these twice."""
     data = mutate.mutant(corpus.corpus(), seed)
-    control.MAX_ITERATIONS = 1000  # a mutant's count of iterations is a number like any other
     mark("compile")
     try:
         model = tw.compile(data)
         if not isinstance(model, Composite):
             return "whole"
+        model.max_iterations, model.time_limit = 1000, 5.0  # a mutant's count of iterations is a number like any other
         mark("call")
         for size in (1, 3):
             arrays = [_small(spec, size, np.random.default_rng(seed)) for spec in model.inputs]

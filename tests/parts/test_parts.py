@@ -457,6 +457,13 @@ def test_what_changes_with_every_iteration_is_not_compiled_for() -> None:
     np.testing.assert_allclose(y, x + sum(np.arange(k, 40).sum() for k in range(30)))
     loop = found._part.forms[0][1].steps[0][1].bodies["body"]  # type: ignore[union-attr]
     assert loop.built <= 3
+    endless = {"x": x, "n": np.array(1 << 62), "limit": np.array(np.inf, F)}
+    found.max_iterations = 20
+    with pytest.raises(tw.errors.CallError, match="more than 20 iterations"):
+        found.run(endless)
+    found.max_iterations, found.time_limit = 1 << 40, 0.2
+    with pytest.raises(tw.errors.CallError, match=r"took longer than 0.2 s"):
+        found.run(endless)
 
 
 class Words(OpRun):  # type: ignore[misc]

@@ -223,11 +223,22 @@ class GraphBuilder:
     params: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
+    given: dict[str, int] = field(default_factory=dict, repr=False)
+    """The number of the last fresh name with each base."""
 
     def fresh(self, base: str) -> str:
-        from tilewright.ir.rewrite import fresh_name
-
-        return fresh_name(base, self.taken)
+        """`base`, or `base_1`, `base_2`, ... : the first that is not taken."""
+        # Where the last number that was given is still taken, so are those before it.
+        n = self.given.get(base, 0)
+        name = f"{base}_{n}" if n else base
+        if n and name not in self.taken:
+            n, name = 0, base
+        while name in self.taken:
+            n += 1
+            name = f"{base}_{n}"
+        self.given[base] = n
+        self.taken.add(name)
+        return name
 
     def input(self, name: str, type: TensorType) -> Value:
         value = Value(self.fresh(name), type)

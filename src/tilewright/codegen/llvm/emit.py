@@ -26,6 +26,7 @@ from tilewright.ir.loops import NTHREADS, TID, Allocate, For, Intrinsic, PrimFun
 from tilewright.ir.notes import MayAlias, find
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.native.text import identifier
+from tilewright.support.depth import deep_recursion
 from tilewright.targets.target import Target
 
 STACK_ALIGN = 16
@@ -63,7 +64,8 @@ def emit_llvm(func: PrimFunc, target: Target) -> str:
     for loop in walk(func.body) if s.symbolic else ():
         if isinstance(loop, For):
             before_prefetch(s, loop)
-    emit_threads(s, func)
+    with deep_recursion():
+        emit_threads(s, func)
     # What one thread writes and another reads after a barrier changes behind the reader's back.
     exchanged = _loaded(func) & written if s.out.calls_of("tw_barrier") > 1 else frozenset[str]()
     arguments = [

@@ -208,7 +208,7 @@ class State:
         found = self._variables.get(e)
         if found is None:
             own = frozenset((e,)) if isinstance(e, Var) else frozenset()
-            found = self._variables[e] = own.union(*(self._free(c) for c in e.children))
+            found = self._variables[e] = own.union(*[self._free(c) for c in e.children])
         return found
 
     def _mutable(self, e: Expr) -> frozenset[str]:
@@ -216,7 +216,7 @@ class State:
         found = self._mutables.get(e)
         if found is None:
             own = frozenset((e.buffer.name,)) & self.written if isinstance(e, Load) else frozenset[str]()
-            found = self._mutables[e] = own.union(*(self._mutable(c) for c in e.children))
+            found = self._mutables[e] = own.union(*[self._mutable(c) for c in e.children])
         return found
 
     def reads(self, e: Expr) -> bool:
@@ -251,7 +251,10 @@ class State:
                 return e is self.lanes.var or (value is not None and value.vector)
             case Load(buffer, indices):
                 return self.pointer(buffer).copies > 1 or any(self.varies(i) for i in indices)
-        return any(self.varies(c) for c in e.children)
+        for c in e.children:  # a generator would take C's stack for each level
+            if self.varies(c):
+                return True
+        return False
 
     def can_vectorize(self, loop: For) -> bool:
         """`vector.can_vectorize`, decided once for a loop that an unrolled loop repeats."""

@@ -38,7 +38,7 @@ from tilewright.support.errors import Error, ModelError, Problems, UnsupportedEr
 
 MAX_DEPTH = 64
 """Functions that call each other, and regions inside regions."""
-MAX_VISITED = 300_000
+MAX_VISITED = 100_000
 """Operations that are walked: those of loops and of functions count as often as they run."""
 MAX_RESTARTS = 100
 """How often a module is walked."""
@@ -316,8 +316,10 @@ class _Importer:
             if found is not None:
                 results = found(self.call(op, list(items)))
                 return [Item(r.type, r) if isinstance(r, Value) else r for r in results]
-        if len(self.callers) > MAX_DEPTH or name in self.callers:
+        if name in (self.module.main, *self.callers):
             raise UnsupportedError(f"the function {name} calls itself")
+        if len(self.callers) >= MAX_DEPTH:
+            raise UnsupportedError("functions call each other too deeply", expected=f"at most {MAX_DEPTH} levels")
         self.callers.append(name)
         self.callsites.append(op.where)
         try:
