@@ -125,6 +125,28 @@ def test_models_are_the_same_bits(name: str) -> None:
         np.testing.assert_array_equal(trained(step, [(x.numpy(),)] * 5), expected)
 
 
+def test_what_costs_hardly_any_time_is_computed_again() -> None:
+    """GELU's results are, products are not; `memory=None` keeps all."""
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+    torch.manual_seed(0)
+    layers = [m for _ in range(3) for m in (nn.Linear(512, 1024), nn.GELU(), nn.Linear(1024, 512))]
+    model, x = nn.Sequential(*layers), torch.randn(2048, 512)
+
+    def loss(m: Any, x: Any) -> Any:
+        return (m(x) ** 2).mean()
+
+    kept, default = (compile_step(model, loss, example=(x,), memory=memory) for memory in (None, "auto"))
+    saved = kept.model.memory().arena - default.model.memory().arena
+    assert saved >= 2048 * 1024 * 4
+    np.testing.assert_array_equal(trained(default, [(x.numpy(),)] * 3), trained(kept, [(x.numpy(),)] * 3))
+
+
+def test_small_steps_keep_all() -> None:
+    kept, default = (compile_step(chain(24), memory=memory) for memory in (None, "auto"))
+    assert default.model.memory().arena == kept.model.memory().arena
+
+
 @pytest.mark.parametrize("budget", ["half", "x", "-1x", -1, True])
 def test_budgets_are_checked(budget: Any) -> None:
     with pytest.raises(tw.Error, match="no such budget of memory"):

@@ -16,6 +16,7 @@ from tilewright.ir.graph import Graph, GraphBuilder, Value
 from tilewright.ir.verify import verify_graph
 from tilewright.ops.interpret import run_graph
 from tilewright.support.errors import VerifyError
+from tilewright.transform.graph.fuse import MAX_INPUTS
 from tilewright.transform.graph.views import join_slices, place_views, verify_views
 from tilewright.transform.work import polynomial
 
@@ -256,6 +257,19 @@ def test_the_verifier_refuses_views_with_steps() -> None:
     x = ops.emit1(b, "exp", b.input("x", tensor(6)))
     with pytest.raises(VerifyError, match="with steps"):
         verify_views(b.finish((ops.emit1(b, "slice", x, begin=(0,), size=(3,), step=(2,), view=True),)))
+
+
+def test_many_parts_are_transposed_in_place() -> None:
+    """Where no other work would join the kernel that copies them; of a few parts, pointwise work does."""
+
+    def joined(count: int) -> list[str]:
+        b = GraphBuilder("g")
+        parts = [ops.emit1(b, "transpose", b.input(f"x{k}", tensor(3, 5)), perm=(1, 0)) for k in range(count)]
+        parts.append(whole(b, b.input("y", tensor(2, 3))))
+        return views(place_views(b.finish((ops.emit1(b, "neg", ops.emit1(b, "concat", *parts, axis=0)),))))
+
+    assert joined(4) == []
+    assert joined(MAX_INPUTS) == ["concat"]
 
 
 def test_only_concatenations_and_slices_are_views() -> None:

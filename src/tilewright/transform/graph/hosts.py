@@ -3,9 +3,9 @@
     gradients = concat(g0, g1, ..., g9) as a view        g9 is computed first, g0 last: before g0 is computed, an
                                                   ->      activation that the way back reads before stands in its part
 
-A value that is put together in place has all of its memory from its first part on. Such a host takes guests: values that
-die before those parts are written that they stand in, or are born after these were last read. Then the host's memory is
-in use from its first guest on. Hosts are taken where the fullest step needs clearly less memory with them.
+A value that is put together in place has all of its memory from its first part on. Such a host takes guests: values
+that die before those parts are written that they stand in, or are born after these were last read. Then the host's
+memory is in use from its first guest on. Hosts are taken where the fullest step needs clearly less memory with them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ from tilewright.transform.graph.memory import Place, Storage
 
 LEAST = 1 << 20
 """Bytes that a host has at least."""
-WORTH = 16
+WORTH = 32
 """A host must save one part in so many of the fullest step's bytes."""
-FULL = 0.7
+TRIES = 100
+"""Orders of guests that are tried at most beside the first ones."""
+FULLEST = 16
+"""Fullest steps by whose bytes places of guests are compared, one after the other: several may be as full."""
+FULL = 0.8
 """Guests are live at a step with at least this share of the fullest step's bytes: where memory is free, values keep the
 places that they have, near to each other."""
 
@@ -32,8 +36,8 @@ places that they have, near to each other."""
 def with_guests(
     calls: Sequence[Call], leading: int, where: Mapping[Value, Place], storage: Storage
 ) -> Mapping[Value, Place]:
-    """Where all values stand, guests with their hosts; `where` itself if nobody has guests. Sizes must be known, and the
-    calls in one order: else there are none.
+    """Where all values stand, guests with their hosts; `where` itself if nobody has guests. There are none where sizes
+    are symbols, or calls have no fixed order.
 
     Args:
         leading: how many slots are not temporaries'.
@@ -51,13 +55,20 @@ def with_guests(
 
 @dataclass(slots=True)
 class _Block:
-    """Memory of a value, or of several that are written over each other: bytes, and the first and last step of use."""
+    """Memory of a value, or of several that are written over each other: bytes, and the first and last step of use;
+    `until` is the first value's last step."""
 
     first: int
     last: int
     nbytes: int
+    until: int
     movable: bool = True
     values: list[Value] = field(default_factory=list)
+
+    @property
+    def width(self) -> int:
+        """Bytes of an element: places count elements."""
+        return self.values[0].dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +95,7 @@ class _Lodging:
         whose = roots(storage.temps)
         blocks: dict[int, _Block] = {}
         for k, t in zip(whose, storage.temps, strict=True):
-            block = blocks.setdefault(k, _Block(t.first, t.last, 0))
+            block = blocks.setdefault(k, _Block(t.first, t.last, 0, t.last))
             block.first, block.last = min(block.first, t.first), max(block.last, t.last)
             block.nbytes = max(block.nbytes, t.nbytes or 0)
             block.movable &= not t.per_thread
@@ -114,7 +125,7 @@ class _Lodging:
                 yield k
 
     def live(self, guests: Iterable[int] = (), host: int | None = None) -> list[int]:
-        """Bytes in use at each step, without guests' own, their host's from the first of them to the last."""
+        """Bytes in use at each step, without guests' own, but their host's from the first of them on."""
         inside = set(guests)
         change = [0] * (self.steps + 1)
         for k, block in self.blocks.items():
@@ -122,7 +133,7 @@ class _Lodging:
                 continue
             lives = [block, *(self.blocks[g] for g in inside)] if k == host else [block]
             change[min(b.first for b in lives)] += block.nbytes
-            change[max(b.last for b in lives) + 1] -= block.nbytes
+            change[block.last + 1] -= block.nbytes
         return list(accumulate(change[:-1]))
 
     def lodge(self, host: int) -> dict[Value, Place]:
@@ -136,20 +147,44 @@ class _Lodging:
             k
             for k, b in self.blocks.items()
             if k != host and b.values and b.movable and b.nbytes and full[b.last + 1] > full[b.first]
+            if b.last <= self.blocks[host].until and b.width == self.blocks[host].width
         ]
-        found = min(
-            (self.placed(host, order) for order in self.orders(candidates)),
-            key=lambda places: max(self.live(places, host)),
-        )
+        found = self.search(host, candidates)
         if not found or max(self.live(found, host)) > most - most // WORTH:
             return {}
         (value,) = self.blocks[host].values[:1]
-        result = {v: Place(value, const(at // v.dtype.itemsize)) for g, at in found.items() for v in self.blocks[g].values}
-        lives = [self.blocks[host], *(self.blocks.pop(g) for g in found)]
-        self.blocks[host].first, self.blocks[host].last = min(b.first for b in lives), max(b.last for b in lives)
+        result = {
+            v: Place(value, const(at // v.dtype.itemsize)) for g, at in found.items() for v in self.blocks[g].values
+        }
         for g in found:
+            self.blocks[host].first = min(self.blocks[host].first, self.blocks.pop(g).first)
             self.uses.pop(g, None)
         return result
+
+    def search(self, host: int, candidates: Sequence[int]) -> dict[int, int]:
+        """Places of guests with which the fullest step needs little: from the best order on, what is live at the
+        fullest step and has no place with the host is placed first, as long as that helps."""
+
+        def fullest(places: Mapping[int, int]) -> list[int]:
+            return sorted(self.live(places, host), reverse=True)[:FULLEST]
+
+        tried = [(order, self.placed(host, order)) for order in self.orders(candidates)]
+        order, best = min(tried, key=lambda one: fullest(one[1]))
+        left = TRIES
+        while left > 0:
+            live = self.live(best, host)
+            step, known = live.index(max(live)), fullest(best)
+            outside = (k for k in order if k not in best and self.blocks[k].first <= step <= self.blocks[k].last)
+            for k in sorted(outside, key=lambda k: (-self.blocks[k].nbytes, k))[:left]:
+                left -= 1
+                moved = [k, *(other for other in order if other != k)]
+                found = self.placed(host, moved)
+                if fullest(found) < known:
+                    order, best = moved, found
+                    break
+            else:
+                break
+        return best
 
     def orders(self, candidates: Sequence[int]) -> list[list[int]]:
         """Orders in which guests are placed: the largest first, those that stay longest, those that stay latest."""
@@ -162,14 +197,22 @@ class _Lodging:
         return [sorted(candidates, key=key) for key in keys]
 
     def placed(self, host: int, order: Sequence[int]) -> dict[int, int]:
-        """Guests with their first byte in the host, each in the smallest gap that holds it while it lives."""
-        uses, found = list(self.uses[host]), dict[int, int]()
+        """Guests with their first byte in the host, each in one of the gaps that hold it while it lives: there where
+        the host itself needs its memory soonest, so that those who stay longer find the rest."""
+        own, room, found = self.uses[host], self.blocks[host].nbytes, dict[int, int]()
+        taken = list(own)
+
+        def needed(guest: _Block, at: int) -> int:
+            later = (u.first for u in own if u.first > guest.last and u.begin < at + guest.nbytes and at < u.end)
+            return min(later, default=self.steps)
+
         for k in order:
             b = self.blocks[k]
-            at = _gap([u for u in uses if u.first <= b.last and b.first <= u.last], b.nbytes, self.blocks[host].nbytes)
+            others = [u for u in taken if u.first <= b.last and b.first <= u.last]
+            at = min(_ends(others, b.nbytes, room), key=lambda at: (needed(b, at), at), default=None)
             if at is not None:
                 found[k] = at
-                uses.append(_Use(at, at + b.nbytes, b.first, b.last))
+                taken.append(_Use(at, at + b.nbytes, b.first, b.last))
         return found
 
 
@@ -182,7 +225,7 @@ def _place(value: Value, where: Mapping[Value, Place]) -> tuple[Value, Expr]:
 
 
 def _segments(touched: Sequence[_Use]) -> list[_Use]:
-    """Between all ends of what is touched, the first and the last step that touch it; neighbours that are alike as one."""
+    """Between all ends of what is touched, the first and the last step that touch it; alike neighbours are one."""
     found: list[_Use] = []
     for begin, end in pairwise(sorted({x for u in touched for x in (u.begin, u.end)})):
         steps = [u.first for u in touched if u.begin < end and begin < u.end]
@@ -195,15 +238,14 @@ def _segments(touched: Sequence[_Use]) -> list[_Use]:
     return found
 
 
-def _gap(taken: Sequence[_Use], size: int, room: int) -> int | None:
-    """Where the smallest gap between what is taken begins that holds `size` bytes at a multiple of the alignment."""
-    end, best, least = 0, None, room + 1
+def _ends(taken: Sequence[_Use], size: int, room: int) -> Iterator[int]:
+    """The first and the last place for `size` bytes, multiples of the alignment, in each gap between what is taken."""
+    end = 0
     for begin, stop in (*sorted((u.begin, u.end) for u in taken), (room, room)):
-        start = -(-end // ALIGNMENT) * ALIGNMENT
-        if size <= begin - start < least:
-            best, least = start, begin - start
+        first, last = -(-end // ALIGNMENT) * ALIGNMENT, (begin - size) // ALIGNMENT * ALIGNMENT
+        if first <= last:
+            yield from {first, last}
         end = max(end, stop)
-    return best
 
 
-__all__ = ["with_guests"]
+__all__ = ["LEAST", "with_guests"]

@@ -1,0 +1,119 @@
+"""Guests in other values' memory: nothing that is in use at the same time overlaps, steps give the same bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright import assemble
+from tilewright.ir.dtype import f32, f64
+from tilewright.ir.expr import as_expr, as_int
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
+from tilewright.ops.registry import emit1
+from tilewright.train.entry import compile_step
+from tilewright.train.step import Step
+from tilewright.transform.graph import hosts
+from tilewright.transform.graph.hosts import _Block, _Lodging, _segments, _Use
+
+HOST = 0
+
+
+def value(name: str, elements: int, width: int = 4) -> Value:
+    return Value(name, TensorType({4: f32, 8: f64}[width], (as_expr(elements),)))
+
+
+@st.composite
+def lodgings(draw: st.DrawFn) -> _Lodging:
+    """A host of which parts come into use one after the other, and blocks that live at any time."""
+    steps = draw(st.integers(2, 14))
+    sizes = draw(st.lists(st.integers(1, 60), min_size=1, max_size=6))
+    touched, begin = [], 0
+    for size in sizes:
+        first = draw(st.integers(0, steps - 1))
+        touched.append(_Use(begin * 32, (begin + size) * 32, first, first))
+        begin += size
+    touched.append(_Use(0, begin * 32, steps - 1, steps - 1))
+    first = min(u.first for u in touched)
+    blocks = {HOST: _Block(first, steps - 1, begin * 32, steps - 1, values=[value("host", begin * 8)])}
+    for k in range(1, draw(st.integers(1, 10))):
+        first = draw(st.integers(0, steps - 1))
+        last = draw(st.integers(first, steps - 1))
+        width, elements = draw(st.sampled_from((4, 4, 4, 8))), draw(st.integers(1, 400))
+        blocks[k] = _Block(first, last, elements * width, last, values=[value(f"v{k}", elements, width)])
+    return _Lodging(steps, blocks, {HOST: _segments(touched)})
+
+
+@settings(max_examples=300, deadline=None)
+@given(lodgings())
+def test_nothing_overlaps(lodging: _Lodging) -> None:
+    known, own = dict(lodging.blocks), list(lodging.uses[HOST])
+    before = max(lodging.live())
+    found = lodging.lodge(HOST)
+    lives = {b.values[0]: b for b in known.values()}
+    uses = list(own)
+    for guest, place in found.items():
+        block = lives[guest]
+        assert place.base == known[HOST].values[0] and guest.dtype == f32
+        at = (as_int(place.offset) or 0) * 4
+        assert at % 64 == 0 and at + block.nbytes <= known[HOST].nbytes
+        for u in uses:
+            apart = block.last < u.first or u.last < block.first
+            assert apart or at + block.nbytes <= u.begin or u.end <= at
+        uses.append(_Use(at, at + block.nbytes, block.first, block.last))
+    if found:
+        assert max(lodging.live()) < before
+
+
+def test_a_part_that_is_written_last_takes_guests() -> None:
+    """Two parts of 6400 bytes, the second written first: what dies between the two stands in the first."""
+    host = _Block(2, 5, 12800, 5, values=[value("host", 3200)])
+    early, late = (
+        _Block(f, n, 6400, n, values=[value(name, 1600)]) for f, n, name in ((0, 3, "early"), (1, 4, "late"))
+    )
+    uses = [_Use(0, 6400, 4, 5), _Use(6400, 12800, 2, 5)]
+    lodging = _Lodging(6, {HOST: host, 1: early, 2: late}, {HOST: uses})
+    assert lodging.live() == [6400, 12800, 25600, 25600, 19200, 12800]
+    assert {v.name: str(p.offset) for v, p in lodging.lodge(HOST).items()} == {"early": "0"}
+    assert lodging.live() == [12800, 19200, 19200, 19200, 19200, 12800]
+
+
+def wide_chain(layers: int = 8, rows: int = 512, width: int = 256) -> tuple[Graph, dict[str, Any]]:
+    """Layers whose weights have as many bytes as activations have: the mean square of tanh(... tanh(x w0) w1 ...)."""
+    builder = GraphBuilder("chain")
+    rng = np.random.default_rng(0)
+    found = builder.input("x", TensorType(f32, (as_expr(rows), as_expr(width))))
+    weights = {}
+    for k in range(layers):
+        w = builder.param(f"w{k}", TensorType(f32, (as_expr(width), as_expr(width))))
+        weights[w.name] = rng.normal(size=(width, width)).astype(np.float32) / 16
+        found = emit1(builder, "tanh", emit1(builder, "matmul", found, w))
+    loss = emit1(builder, "reduce_mean", emit1(builder, "mul", found, found), axes=(0, 1), keepdims=False)
+    return builder.finish((loss,)), weights
+
+
+def after(step: Step, count: int = 3) -> Any:
+    for k in range(count):
+        step(np.random.default_rng(k).normal(size=(512, 256)).astype(np.float32))
+    return np.concatenate([np.ravel(v) for v in step.weights.values()])
+
+
+def test_activations_stand_among_the_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
+    model = wide_chain()
+    hosted = compile_step(model, clip=1.0)
+    monkeypatch.setattr(assemble, "with_guests", lambda calls, leading, where, storage: where)
+    plain = compile_step(model, clip=1.0)
+    gradients = 8 * 256 * 256 * 4
+    saved = plain.model.memory().arena - hosted.model.memory().arena
+    assert gradients // 2 <= saved <= gradients
+    np.testing.assert_array_equal(after(hosted), after(plain))
+
+
+def test_small_values_take_no_guests() -> None:
+    small = _Block(2, 5, hosts.LEAST - 1, 5, values=[value("host", 1)])
+    lodging = _Lodging(6, {HOST: small}, {HOST: [_Use(0, 64, 4, 5), _Use(64, hosts.LEAST - 1, 2, 5)]})
+    assert not [*lodging.hosts()]
