@@ -212,3 +212,29 @@ def test_the_old_name_of_fast_is_taken_with_a_warning() -> None:
     assert Manifest.from_json(text.replace('"fast":', '"winograd":')) == old.manifest  # what was written before
     with pytest.raises(ModelError, match="no such setting of fast"):
         tw.compile(model, fast="f7")
+
+
+def test_a_kernel_may_be_deep() -> None:
+    """Forty-seven hyperbolic tangents in a chain are one kernel of a thousand operations inside each other."""
+    builder = GraphBuilder("g")
+    x = y = builder.input("x", tensor(2, 4))
+    for _ in range(47):
+        y = ops.emit1(builder, "tanh", y)
+    model = tw.compile(builder.finish((y,)))
+    limit = sys.getrecursionlimit()
+    given = np.linspace(-2, 2, 8, dtype=np.float32).reshape(2, 4)
+    want = given.astype(np.float64)
+    for _ in range(47):
+        want = np.tanh(want)
+    np.testing.assert_allclose(model(given), want, rtol=1e-5)
+    assert sys.getrecursionlimit() == limit and x.name == "x"
+
+
+def test_names_of_many_nodes() -> None:
+    builder = GraphBuilder("g")
+    assert [builder.fresh("a") for _ in range(3)] == ["a", "a_1", "a_2"]
+    builder.taken.add("a_3")
+    assert builder.fresh("a") == "a_4"
+    builder.taken -= {"a_1", "a_4"}  # as when what was tried is taken back
+    assert builder.fresh("a") == "a_1"
+    assert [builder.fresh("a_1"), builder.fresh("a")] == ["a_1_1", "a_4"]

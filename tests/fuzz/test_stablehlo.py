@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.compiler import import_model
 
 pytest.importorskip("jaxlib", reason="jaxlib is an extra: `make jax` runs this")
 
@@ -153,3 +154,76 @@ def test_a_reader_that_dies() -> None:
     """What MLIR's parser dies of is an error here: the reader of users, not the one of mutants."""
     with pytest.raises(tw.Error, match="no StableHLO that jaxlib can read"):
         read_outside((FOLDER / "policy.mlir").read_bytes()[:-40])
+
+
+VECTOR = "tensor<4xf32>"
+
+
+def functions(calls: dict[str, list[str]]) -> str:
+    """A module of functions that call these others, one behind the other; the last computes."""
+    texts = []
+    for name, callees in calls.items():
+        lines = [f"%{k + 1} = func.call @{c}(%{k}) : ({VECTOR}) -> {VECTOR}" for k, c in enumerate(callees)]
+        if not callees:
+            lines = [f"%1 = stablehlo.tanh %0 : {VECTOR}"]
+        body = "\n".join([*lines, f"return %{max(1, len(callees))} : {VECTOR}"])
+        texts.append(f"func.func @{name}(%arg: {VECTOR}) -> {VECTOR} {{\n{body.replace('%0', '%arg')}\n}}")
+    return "module {\n" + "\n".join(texts) + "\n}"
+
+
+@pytest.mark.parametrize(
+    ("calls", "message"),
+    [
+        ({"main": ["main"]}, "the function main calls itself"),
+        ({"main": ["f"], "f": ["g"], "g": ["f"]}, "the function f calls itself"),
+        ({"main": ["f"], "f": ["main"]}, "the function main calls itself"),
+        ({"main": ["f0"], **{f"f{k}": [f"f{k + 1}"] for k in range(400)}, "f400": []}, "each other so deep|too deeply"),
+        ({"main": ["f0"], **{f"f{k}": [f"f{k + 1}"] * 2 for k in range(40)}, "f40": []}, "does too much"),
+    ],
+)
+def test_functions_in_circles_and_chains(calls: dict[str, list[str]], message: str) -> None:
+    with pytest.raises(tw.Error, match=message):
+        import_model(functions(calls))
+
+
+def test_functions_that_end() -> None:
+    text = functions({"main": ["f0", "f1"], "f0": ["f1", "f1"], "f1": []})
+    x = np.linspace(-1, 1, 4, dtype=np.float32)
+    np.testing.assert_allclose(tw.compile(text)(x), np.tanh(np.tanh(np.tanh(x))), rtol=1e-5)
+
+
+def test_a_while_that_never_ends() -> None:
+    text = f"""module {{ func.func @main(%a: {VECTOR}) -> {VECTOR} {{
+      %yes = stablehlo.constant dense<true> : tensor<i1>
+      %0 = stablehlo.while(%x = %a) : {VECTOR} cond {{ stablehlo.return %yes : tensor<i1> }}
+      do {{ %1 = stablehlo.tanh %x : {VECTOR}
+        stablehlo.return %1 : {VECTOR} }}
+      return %0 : {VECTOR} }} }}"""
+    model = tw.compile(text)
+    model.max_iterations, model.time_limit = 1 << 60, 0.05
+    with pytest.raises(tw.Error, match=r"took longer than 0.05 s"):
+        model(np.ones(4, np.float32))
+
+
+HUGE = "tensor<4294967296x4294967296xf32>"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body", "type"),
+    [
+        (f"%a: {HUGE}", f"%0 = stablehlo.tanh %a : {HUGE}", HUGE),
+        ("", f"%0 = stablehlo.iota dim = 0 : {HUGE}", HUGE),
+        ("", f"%0 = stablehlo.constant dense<1.0> : {HUGE}", HUGE),
+        ("%a: tensor<f32>", f"%0 = stablehlo.broadcast_in_dim %a, dims = [] : (tensor<f32>) -> {HUGE}", HUGE),
+        (
+            f"%a: {VECTOR}, %b: tensor<f32>",
+            "%0 = stablehlo.pad %a, %b, low = [4611686018427387900], high = [4611686018427387900], interior = [0] : "
+            f"({VECTOR}, tensor<f32>) -> tensor<9223372036854775804xf32>",
+            "tensor<9223372036854775804xf32>",
+        ),
+    ],
+)
+def test_sizes_that_overflow(arguments: str, body: str, type: str) -> None:
+    text = f"module {{ func.func @main({arguments}) -> {type} {{\n{body}\nreturn %0 : {type} }} }}"
+    with pytest.raises(tw.Error, match="too large"):
+        import_model(text)
