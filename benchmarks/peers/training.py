@@ -165,8 +165,8 @@ def _made(case: str) -> tuple[Any, Callable[..., Any], tuple[Any, ...]]:
     return chosen.build().train(), chosen.loss, chosen.batch()
 
 
-def own(case: str, memory: str | None = None) -> Prepared:
-    """Our step, with a budget of memory if one is given."""
+def own(case: str, memory: str | None = "auto") -> Prepared:
+    """Our step, with a budget of memory if another one than the default is given."""
     import tilewright as tw
 
     module, loss, batch = _made(case)

@@ -20,7 +20,7 @@ from tilewright.support.errors import UnsupportedError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.call import Call, KernelCall
-from tilewright.transform.graph.hosts import with_guests
+from tilewright.transform.graph.guests import with_guests
 from tilewright.transform.graph.memory import Place, assign_slots, bounded
 from tilewright.transform.graph.options import Options
 from tilewright.transform.graph.split import SplitGraph

@@ -22,7 +22,7 @@ from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Value
 from tilewright.support.errors import ModelError
 from tilewright.transform.call import Call, KernelCall
-from tilewright.transform.graph.hosts import LEAST
+from tilewright.transform.graph.guests import LEAST
 from tilewright.transform.graph.memory import Place
 
 Step = tuple[int, bool]
@@ -109,7 +109,7 @@ class _Program:
     sizes: dict[Value, int] = field(default_factory=dict)
     split: dict[Value, list[int]] = field(default_factory=dict)
     """Bytes of the parts of values of which calls use one part before another one: they are live one by one, as others
-    stand in the rest meanwhile (`transform/graph/hosts.py`)."""
+    stand in the rest meanwhile (`transform/graph/guests.py`)."""
     touched: list[dict[Value, range]] = field(default_factory=list)
     """Of each call, which of these parts it uses."""
     middle: int = 0

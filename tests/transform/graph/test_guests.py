@@ -16,8 +16,8 @@ from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ops.registry import emit1
 from tilewright.train.entry import compile_step
 from tilewright.train.step import Step
-from tilewright.transform.graph import hosts
-from tilewright.transform.graph.hosts import _Block, _Lodging, _segments, _Use
+from tilewright.transform.graph import guests
+from tilewright.transform.graph.guests import _Block, _Lodging, _segments, _Use
 
 HOST = 0
 
@@ -114,6 +114,6 @@ def test_activations_stand_among_the_gradients(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_small_values_take_no_guests() -> None:
-    small = _Block(2, 5, hosts.LEAST - 1, 5, values=[value("host", 1)])
-    lodging = _Lodging(6, {HOST: small}, {HOST: [_Use(0, 64, 4, 5), _Use(64, hosts.LEAST - 1, 2, 5)]})
+    small = _Block(2, 5, guests.LEAST - 1, 5, values=[value("host", 1)])
+    lodging = _Lodging(6, {HOST: small}, {HOST: [_Use(0, 64, 4, 5), _Use(64, guests.LEAST - 1, 2, 5)]})
     assert not [*lodging.hosts()]
