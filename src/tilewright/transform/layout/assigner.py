@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.ir.attributes import Attrs
-from tilewright.ir.expr import as_int
+from tilewright.ir.expr import as_int, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fixed import depends_on_weights
@@ -78,11 +78,29 @@ class Assigner:
         return self.plain[value]
 
     def as_blocked(self, value: Value) -> Value:
+        if value not in self.blocked and (spread := self.spread(value)) is not None:
+            self.blocked[value] = spread
         if value not in self.blocked:
             (self.blocked[value],) = self.emit(
                 "lowered.block_channels", (self.as_plain(value),), {"block": self.block}, f"{value.name}_blocked"
             )
         return self.blocked[value]
+
+    def spread(self, value: Value) -> Value | None:
+        """The blocked form of one element a channel that is broadcast: the few elements are put in blocks, not all that
+        is made of them. None for other values."""
+        made = self.producer(value)
+        if made is None or made.op != "broadcast" or value.type.rank != 4:
+            return None
+        source, (images, channels, *sides) = made.inputs[0], value.shape
+        assert source is not None
+        if source.type.rank != 4 or source.shape[1] is not channels or as_int(channels) in (None, 1):
+            return None
+        if not all(is_const(source.shape[k], 1) for k in (0, 2, 3)):
+            return None
+        few = self.as_blocked(source)
+        shape = (images, few.shape[1], *sides, few.shape[4])
+        return self.emit("broadcast", (few,), {"shape": shape}, f"{value.name}_blocked")[0]
 
     def emit(
         self, op: str, inputs: tuple[Value | None, ...], attrs: Attrs | dict[str, Any], name: str
