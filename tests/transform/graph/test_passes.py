@@ -189,6 +189,23 @@ def test_slices_between_convolutions_stay_blocked(
     np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
 
 
+@pytest.mark.parametrize("channels", [16, 20, 1])
+def test_an_element_a_channel_is_blocked_before_it_is_broadcast(channels: int) -> None:
+    """As the way back through batch norm has it; a single channel is no block."""
+    b = GraphBuilder("g")
+    x = b.input("x", tensor(2, 8, 6, 6))
+    y = conv(b, x, b.param("w", tensor(channels, 8, 3, 3)))
+    mean = ops.emit1(b, "broadcast", b.input("mean", tensor(1, channels, 1, 1)), shape=y.shape)
+    z = ops.emit1(b, "mul", ops.emit1(b, "relu", y), mean)
+    graph = b.finish((conv(b, z, b.param("w2", tensor(8, channels, 3, 3))),))
+    found = passed(graph, Target.parse("haswell"))
+    sizes = {n.inputs[0].shape for n in found.nodes if n.op == "lowered.block_channels" and n.inputs[0] is not None}
+    assert y.shape not in sizes
+    inputs, params = numbers(graph, 1)
+    (want,), (got,) = (list(run_graph(g, inputs, params).values()) for g in (graph, found))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
 def test_groups_of_rows_that_leave_in_several_places_make_no_circle() -> None:
     graph = parse_graph("""
 graph @main(%x: f32[10], %i: i32[]) {
