@@ -13,6 +13,7 @@ import argparse
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from tilewright.tuning.workers import Processes
 FOLDER = models.ROOT / "build" / "transfer"
 SOURCE = "resnet50"
 GOALS = ("resnet18", "resnet50 at 192x192")
+START = time.perf_counter()
 
 
 def model_of(name: str) -> Path:
@@ -68,7 +70,7 @@ def run(name: str, what: str, store: Store, options: argparse.Namespace) -> Tune
 
 
 def _say(p: Progress) -> None:
-    print(f"  {p.level} {p.done} of {p.total}, gain {p.gain:.3f}, next {p.next}", flush=True)
+    print(f"{time.perf_counter() - START:6.0f} s  {p.level} {p.done} of {p.total}, gain {p.gain:.3f}, next {p.next}", flush=True)
 
 
 def between(name: str, first: Mapping[str, str], second: Mapping[str, str], threads: int) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from tilewright.tuning.keep import Memory, Seeds
 from tilewright.tuning.programs import Built, Maker, changed
 from tilewright.tuning.result import Progress, Tuned
 from tilewright.tuning.search import Policy
-from tilewright.tuning.sites import Part, Site, parts, runs, sites
+from tilewright.tuning.sites import LEAST_SHARE, Part, Site, clash, codes, parts, runs, sites, together
 from tilewright.tuning.tuner import FINAL_RACES, MOST_RACES, Tuner
 from tilewright.tuning.workers import Timed
 
@@ -93,6 +94,16 @@ def run(
     said: list[Progress] = []
     tuner = Tuner(maker, races, journal or Journal(None), policy=FEW, seconds=seconds, announce=said.append)
     return tuner.run(maker.listed({})), said
+
+
+def chain(widths: Sequence[int]) -> tuple[Graph, dict[str, np.ndarray]]:
+    """Products with a function between each two, all of other sizes."""
+    b = GraphBuilder("chain")
+    y, values = b.input("x", tensor(24, widths[0])), {}
+    for k, (old, new) in enumerate(pairwise(widths)):
+        values[f"w{k}"] = np.ones((old, new), np.float32)
+        y = ops.emit1(b, "relu", ops.emit1(b, "matmul", y, b.param(f"w{k}", tensor(old, new))))
+    return b.finish((y,)), values
 
 
 def preferred() -> set[str]:
@@ -401,6 +412,67 @@ def test_parts_of_programs() -> None:
     assert changed("abcd", "abxcd") == (frozenset(), {2})
     part = Part(frozenset({1}), frozenset({1, 2}))
     assert part.times([(1.0, 2.0, 4.0)], after=True) == [6.0] and part.times([(1.0, 2.0)], after=False) == [2.0]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 6, 7, 20, 57, 200])
+def test_codes_are_told_from_their_unions(count: int) -> None:
+    found = codes(count)
+    assert len(found) == count and not any(a <= b for a in found for b in found if a is not b)
+    assert count < 7 or len(frozenset().union(*found)) < count, "fewer programs than things"
+
+
+def layout_sites(*steps: set[int] | None) -> list[Site]:
+    """Sites of layouts that change these steps."""
+    with deciding() as record:
+        tw.compile_program(chain(range(16, 16 * (len(steps) + 2), 16)), target=V3)
+    layouts = [d for d in record.made if d.key.kind != "plan" and len(d.space) > 1]
+    return [Site(d, None if k is None else frozenset(k)) for d, k in zip(layouts, steps, strict=False)]
+
+
+def test_what_several_layouts_change_is_told_apart() -> None:
+    a, b = layout_sites({1}, {3, 4})
+    assert parts([a, b], "abcdef", "axycDf") == [
+        Part(frozenset({1}), frozenset({1, 2})),
+        Part(frozenset({3, 4}), frozenset({4})),
+    ]
+    assert parts([a, b], "abcdef", "abcxdef") == [Part(frozenset(), frozenset()), Part(frozenset(), frozenset({3}))]
+    assert parts([a, b], "abcdef", "abcdex") is None, "nobody's step"
+    assert parts([a, b], "abcdef", "axxxef") is None, "one difference at the steps of both"
+    assert parts([a, replace(b, steps=frozenset({1}))], "abcdef", "axcdef") is None, "a step of both"
+
+
+def test_what_clashes_is_in_programs_of_its_own() -> None:
+    a, b, c, d = layout_sites({1}, {2}, {4, 5}, None)
+    assert clash(a, b) and not clash(a, c) and clash(a, d)
+    found = together([(a, "A"), (b, "B"), (c, "C"), (d, "D"), (a, "E")])
+    assert found == [{a.name: "A", c.name: "C"}, {b.name: "B"}, {d.name: "D"}, {a.name: "E"}]
+
+
+def test_steps_of_many_layouts_are_found_in_few_compiles(tmp_path: Path) -> None:
+    """Those that a compile of each site's other setting alone shows, in fewer compiles than there are sites."""
+    widths = [48, 64, 40, 96, 80, 56, 72, 112, 88, 104, 120]
+
+    class Counting(Maker):
+        made = 0
+
+        def built(self, forced: Mapping[str, str]) -> Built:
+            self.made += 1
+            return super().built(forced)
+
+    maker = Counting(chain(widths), tmp_path, threads=1, target=V3)
+    untuned = maker.listed({})
+    tuner = Tuner(maker, MadeUp(), Journal(None), policy=FEW)
+    searches = [tuner._searched(s, 1.0) for s in sites(untuned, {}) if not s.is_kernel]
+    assert len(searches) >= 8
+    shares = [1 / len(untuned.built.kernels)] * len(untuned.built.kernels)
+    tuner._find_steps(searches, untuned.built, shares)
+    assert maker.made < len(searches)
+    for s in searches:
+        alone, _ = changed(untuned.built.kernels, maker.built({s.site.name: s.other}).kernels)
+        assert s.site.steps is not None and alone <= s.site.steps
+        assert s.share == pytest.approx(sum(shares[k] for k in s.site.steps))
+        assert s.closed == (s.share < LEAST_SHARE)
+    assert sum(len(s.site.steps or ()) for s in searches) <= 2 * len(searches), "and little else"
 
 
 def test_steps_of_sites(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import IO
 from tilewright.records.lookup import index_of
 from tilewright.records.record import MOST_BYTES, Record, from_bytes
 from tilewright.records.store import Store
+from tilewright.support.collection import uncollected
 from tilewright.support.errors import RecordError
 from tilewright.support.files import UNFINISHED
 
@@ -95,11 +96,12 @@ def _contents(store: Store) -> Iterator[bytes]:
                 raise RecordError(f"cannot be read: {error.strerror}", where=str(store.folder)) from None
 
 
+@uncollected
 def _taken(contents: Iterator[bytes], store: Store, announce: Callable[[str], None]) -> TakenIn:
     """Check and write contents."""
     from tilewright.records.index import Values, values
 
-    result, rows = TakenIn(), dict[str, dict[str, Values]]()
+    result, rows, there = TakenIn(), dict[str, dict[str, Values]](), dict[str, set[str]]()
     try:
         for content in contents:
             try:
@@ -107,9 +109,12 @@ def _taken(contents: Iterator[bytes], store: Store, announce: Callable[[str], No
             except RecordError as error:
                 result.damaged.append(str(error))
                 continue
-            digest, new = store.keep(content, record.target)
+            if record.target not in there:
+                there[record.target], rows[record.target] = store.digests(record.target), {}
+            digest, new = store.keep(content, record.target, there=there[record.target])
+            there[record.target].add(digest)
             result.new, result.known = result.new + new, result.known + (not new)
-            rows.setdefault(record.target, {})[digest] = values(digest, record)
+            rows[record.target][digest] = values(digest, record)
             if (result.new + result.known) % BATCH == 0:
                 announce(f"{result.new + result.known} records")
     finally:

@@ -43,7 +43,7 @@ CREATE INDEX by_form ON record (form);
 """
 Values = tuple[str | int, ...]
 """Of a row of the table."""
-_NUMBER = re.compile(r"(?<![A-Za-z_0-9.])-?\d+")
+_NUMBER = re.compile(r"(?<![A-Za-z_0-9.])(-?\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,9 @@ class Row:
 
 def form_of(about: str) -> tuple[str, tuple[int, ...]]:
     """The form of a decision, a digest of its text without the numbers, and these: equal forms differ in sizes."""
-    form = blake2b(_NUMBER.sub("#", about).encode("utf-8", "replace"), digest_size=8).hexdigest()
-    return form, tuple(int(n[:18]) for n in _NUMBER.findall(about))
+    parts = _NUMBER.split(about)  # texts and the numbers between them, by turns
+    form = blake2b("#".join(parts[::2]).encode("utf-8", "replace"), digest_size=8).hexdigest()
+    return form, tuple([int(n[:18]) for n in parts[1::2]])
 
 
 def distance(a: tuple[int, ...], b: tuple[int, ...]) -> float:

@@ -15,7 +15,8 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from tilewright.records.record import MOST_BYTES, Record, content_digest, from_bytes
@@ -25,6 +26,7 @@ from tilewright.support.files import UNFINISHED, write_whole
 _FILE = re.compile(r"([0-9a-f]{32})\.json")
 
 
+@lru_cache(maxsize=64)
 def folder_name(target: str) -> str:
     """The folder of a class of machines, as `target_class` names it: no two classes share one."""
     return target.replace("_", "__").replace(" ", "_")
@@ -53,12 +55,19 @@ class Store:
         """
         return self.keep(record.to_bytes(), record.target, durable=durable)[0]
 
-    def keep(self, content: bytes, target: str, *, durable: bool = False) -> tuple[str, bool]:
-        """The same for the content of a record's file, which was checked before; and whether it is new."""
+    def keep(
+        self, content: bytes, target: str, *, durable: bool = False, there: Container[str] | None = None
+    ) -> tuple[str, bool]:
+        """The same for the content of a record's file, which was checked before; and whether it is new.
+
+        Args:
+            there: the class's `digests`, where the caller has listed them: the files of others are not looked for,
+                which many at once would wait for. Whoever writes the same record meanwhile writes the same bytes.
+        """
         digest = content_digest(content)
-        path = self.path(digest, target)
+        path = os.path.join(self.folder, folder_name(target), f"{digest}.json")
         try:
-            new = not _holds(path, content)
+            new = (there is not None and digest not in there) or not _holds(path, content)
             if new:
                 _write(path, content, durable)
         except OSError as error:
@@ -146,18 +155,19 @@ def read(path: Path) -> Record:
     return record
 
 
-def _write(path: Path, content: bytes, durable: bool) -> None:
+def _write(path: str, content: bytes, durable: bool) -> None:
     try:
         write_whole(path, content, durable=durable)
     except FileNotFoundError:  # the first record of its class
-        path.parent.mkdir(parents=True, exist_ok=True)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         write_whole(path, content, durable=durable)
 
 
-def _holds(path: Path, content: bytes) -> bool:
+def _holds(path: str, content: bytes) -> bool:
     """Whether a file is there as it shall be: a damaged one is written again."""
     try:
-        return path.stat().st_size == len(content) and path.read_bytes() == content
+        with open(path, "rb") as file:
+            return file.read(len(content) + 1) == content
     except FileNotFoundError:
         return False
 

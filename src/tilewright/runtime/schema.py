@@ -109,8 +109,14 @@ def _object(kind: Any) -> Callable[[Any], Any]:
         return kind(**values)
 
     names, least = decoders.keys(), set(needed)
+    in_order = () if any(f.kw_only for f in fields(kind)) else tuple(decoders.items())
 
     def decode(data: Any) -> Any:
+        if type(data) is dict and len(data) == len(in_order) and names == data.keys():
+            try:
+                return kind(*[decoder(data[name]) for name, decoder in in_order])
+            except SchemaError:
+                return checked(data)  # which says where
         if type(data) is dict and least <= data.keys() <= names:
             try:
                 return kind(**{name: decoders[name](value) for name, value in data.items()})

@@ -10,7 +10,7 @@ UNFINISHED = ".tmp-"
 """How the names of files begin that are being written."""
 
 
-def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
+def write_whole(path: Path | str, content: bytes, *, durable: bool = False) -> None:
     """Write `content` under a temporary name in the same folder and rename it, in place of what was there.
 
     It needs no lock and works on network file systems. Raises OSError, and leaves nothing behind.
@@ -18,7 +18,7 @@ def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
     Args:
         durable: return only when the content is on the disk, so that it outlives a loss of power.
     """
-    temporary = path.parent / f"{UNFINISHED}{os.urandom(8).hex()}"
+    temporary = os.path.join(os.path.dirname(path), f"{UNFINISHED}{os.urandom(8).hex()}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
     try:
         try:

@@ -120,12 +120,13 @@ def kernels(program: Program) -> tuple[str, ...]:
     return tuple(step.kernel for step in program.manifest.run_steps)
 
 
+def changes(before: Sequence[str], after: Sequence[str]) -> list[tuple[range, range]]:
+    """Where two programs differ: the places of steps that are gone and of those that stand in their stead."""
+    found = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    return [(range(a, b), range(c, d)) for what, a, b, c, d in found if what != "equal"]
+
+
 def changed(before: Sequence[str], after: Sequence[str]) -> tuple[frozenset[int], frozenset[int]]:
     """The places of the steps in which two programs differ, in each of them."""
-    mine: set[int] = set()
-    theirs: set[int] = set()
-    for what, a, b, c, d in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        if what != "equal":
-            mine.update(range(a, b))
-            theirs.update(range(c, d))
-    return frozenset(mine), frozenset(theirs)
+    found = changes(before, after)
+    return frozenset().union(*(mine for mine, _ in found)), frozenset().union(*(theirs for _, theirs in found))

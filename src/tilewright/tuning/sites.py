@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations, islice
+from math import comb
 
 from tilewright.plans.framework.decisions import Decision, Scheduled
-from tilewright.tuning.programs import Listed, changed
+from tilewright.tuning.programs import Listed, changed, changes
 
 LEAST_SHARE = 0.01
 """Of a call's time: less is not worth a measurement."""
@@ -85,14 +87,63 @@ class Part:
 def parts(found: Sequence[Site], before: Sequence[str], after: Sequence[str]) -> list[Part] | None:
     """The part of each site that a candidate changes; None where they cannot be told apart.
 
-    A layout alone has changed all that differs. Several sites have changed their own steps, as long as the candidate
-    has as many steps and no two of the sites share one.
+    A layout alone has changed all that differs. Kernels have changed their own steps, as long as the candidate has as
+    many steps and no two of the sites share one. Of several algorithms and layouts each has changed what differs where
+    its own steps are, as long as it does so at steps of no other.
     """
     if len(found) == 1 and not found[0].is_kernel:
         return [Part(*changed(before, after))]
     if any(site.steps is None for site in found):
         return None
     own = [site.steps or frozenset() for site in found]
-    if len(before) != len(after) or sum(map(len, own)) != len(frozenset().union(*own)):
+    if sum(map(len, own)) != len(frozenset().union(*own)):
         return None
-    return [Part(steps, steps) for steps in own]
+    if not all(site.is_kernel for site in found):
+        return _told_apart(own, changes(before, after))
+    return [Part(steps, steps) for steps in own] if len(before) == len(after) else None
+
+
+def _told_apart(own: Sequence[frozenset[int]], differences: Sequence[tuple[range, range]]) -> list[Part] | None:
+    """Each difference as a part of the one site that has steps there."""
+    mine: list[set[int]] = [set() for _ in own]
+    theirs: list[set[int]] = [set() for _ in own]
+    for gone, come in differences:
+        place = gone or range(gone.start - 1, gone.start + 1)  # what is inserted is one of its neighbours'
+        having = [k for k, steps in enumerate(own) if not steps.isdisjoint(place)]
+        if len(having) != 1:
+            return None
+        mine[having[0]].update(gone)
+        theirs[having[0]].update(come)
+    return [Part(frozenset(a), frozenset(b)) for a, b in zip(mine, theirs, strict=True)]
+
+
+def clash(a: Site, b: Site) -> bool:
+    """Whether one candidate cannot change both so that their parts are told apart: what they change is not known, or
+    they share a step, or, of algorithms and layouts, steps side by side."""
+    if a.steps is None or b.steps is None:
+        return True
+    near = a.steps if a.is_kernel and b.is_kernel else {k + d for k in a.steps for d in (-1, 0, 1)}
+    return not b.steps.isdisjoint(near)
+
+
+def together(found: Sequence[tuple[Site, str]]) -> list[dict[str, str]]:
+    """Candidates, a site and a label each, in as few programs as a greedy choice finds: no two in a program clash."""
+    programs: list[list[tuple[Site, str]]] = []
+    for site, label in found:
+        for program in programs:
+            if not any(site.name == other.name or clash(site, other) for other, _ in program):
+                program.append((site, label))
+                break
+        else:
+            programs.append([(site, label)])
+    return [{site.name: label for site, label in program} for program in programs]
+
+
+def codes(count: int) -> list[frozenset[int]]:
+    """So many sets of equal size, of as few numbers as possible: none is a part of another.
+
+    What is tried in the programs of its own set can be told from the programs that show it (`tuner._find_steps`): each
+    of `count` things would else need a program of its own.
+    """
+    width = next(w for w in range(1, count + 2) if comb(w, w // 2) >= count)
+    return [frozenset(c) for c in islice(combinations(range(width), width // 2), count)]

@@ -18,10 +18,10 @@ from tilewright.support.errors import Error
 from tilewright.tuning.journal import Journal, Turns
 from tilewright.tuning.judge import NONE, Gain, gain, slowness
 from tilewright.tuning.keep import Finding, Memory, Seeds
-from tilewright.tuning.programs import Built, Listed, Maker
+from tilewright.tuning.programs import Built, Listed, Maker, changed
 from tilewright.tuning.result import Progress, Row, Tuned
 from tilewright.tuning.search import FINALISTS, Descent, Policy
-from tilewright.tuning.sites import LEAST_SHARE, Part, Site, parts, sites
+from tilewright.tuning.sites import LEAST_SHARE, Part, Site, codes, parts, sites, together
 from tilewright.tuning.workers import Races, Timed
 
 SIDE_BY_SIDE = 5
@@ -46,6 +46,13 @@ class _Search:
     settled: str | None = None
     winner: str = ""
     gain: Gain = NONE
+
+    @property
+    def other(self) -> str:
+        """What is preferred among all but the incumbent; what records say where they say another one."""
+        if self.settled is not None and self.settled != self.site.incumbent:
+            return self.settled
+        return self.site.decision.runners_up[0][0].label
 
 
 Bundle = dict[str, str]
@@ -138,6 +145,7 @@ class Tuner:
             searched = self._searched(site, share) if share >= LEAST_SHARE else None
             if searched is not None and (searched.settled is not None or not self._only_settled):
                 searches[site.name] = searched
+        self._find_steps([s for s in searches.values() if s.site.steps is None], incumbent.built, shares)
         self._search(level, {name: s for name, s in searches.items() if s.settled is None}, incumbent.built)
         self._finals(level, searches, incumbent.built)
         won = {name: s.winner for name, s in searches.items() if s.winner}
@@ -196,6 +204,31 @@ class Tuner:
         self.journal.keep("shares", {"kernels": list(built.kernels), "shares": shares})
         return shares
 
+    def _find_steps(self, searches: Sequence[_Search], incumbent: Built, shares: Sequence[float]) -> None:
+        """Which steps layouts and algorithms change, in few compiles of many other settings each, and nothing timed.
+
+        Each site's other setting is in the programs of its own code. The steps that differ in all of these are its
+        own, and perhaps some that several others change; more than that only makes programs of fewer sites. A search
+        ends here if its steps take no time. Where settings do not compile together, candidates tried alone tell.
+        """
+        own = codes(len(searches))
+        programs = sorted(frozenset().union(*own))
+        if len(programs) >= len(searches):
+            return
+        seen: dict[int, set[int]] = {}
+        for number in programs:
+            other = {s.site.name: s.other for s, code in zip(searches, own, strict=True) if number in code}
+            try:
+                built = self.maker.built({**incumbent.forced, **other})
+            except Error:
+                return
+            for step in changed(incumbent.kernels, built.kernels)[0]:
+                seen.setdefault(step, set()).add(number)
+        for s, code in zip(searches, own, strict=True):
+            steps = frozenset(step for step, numbers in seen.items() if code <= numbers)
+            s.site, s.share = replace(s.site, steps=steps), sum(shares[k] for k in steps)
+            s.closed = s.share < LEAST_SHARE
+
     def _must(self, timed: Timed) -> None:
         if timed.outcome != "timed":
             raise Error(f"nothing was measured: the untuned program is {timed.outcome}: {timed.why}")
@@ -205,12 +238,9 @@ class Tuner:
     def _search(self, level: str, searches: Mapping[str, _Search], incumbent: Built) -> None:
         """Time what the searches ask for until they ask no more or time is up."""
         while True:
-            # What a layout changes is not known before it is tried alone.
+            # What a layout changes is not known before it is tried alone, if `_find_steps` did not say it.
             asked = {n: self._ask(s, 1 if s.site.steps is None else SIDE_BY_SIDE) for n, s in searches.items()}
-            bundles = [
-                {name: labels[k] for name, labels in asked.items() if k < len(labels)} for k in range(SIDE_BY_SIDE)
-            ]
-            bundles = [b for b in bundles if b]
+            bundles = _bundles(asked, searches)
             if not bundles or self.clock() > self.end:
                 return
             self._progress(level, searches, next(iter(bundles[0].values())))
@@ -315,15 +345,8 @@ class Tuner:
         """Races of each site's best, freshly loaded, which alone decide: the search's own times flatter the winner."""
         finalists = {name: _finalists(s) for name, s in searches.items()}
         for race in range(MOST_RACES):
-            bundles = []
-            for k in range(FINALISTS):
-                bundle = {
-                    name: labels[k]
-                    for name, labels in finalists.items()
-                    if k < len(labels) and self._wanted(searches[name], labels[k], race)
-                }
-                bundles += [bundle] if all(searches[n].site.steps is not None for n in bundle) else _alone(bundle)
-            bundles = [b for b in bundles if b]
+            wanted = {n: [x for x in ls if self._wanted(searches[n], x, race)] for n, ls in finalists.items()}
+            bundles = _bundles(wanted, searches)
             if bundles:
                 self._progress(level, searches, f"finals, race {race + 1} of {FINAL_RACES} to {MOST_RACES}")
                 self._time(bundles, searches, incumbent, FINAL_ROUNDS)
@@ -404,8 +427,14 @@ def _finalists(s: _Search) -> list[str]:
     return s.search.finalists(FINALISTS)
 
 
-def _alone(bundle: Bundle) -> list[Bundle]:
-    return [{name: label} for name, label in bundle.items()]
+def _bundles(asked: Mapping[str, Sequence[str]], searches: Mapping[str, _Search]) -> list[Bundle]:
+    """Labels of sites as programs: the first ones of all sites, then the second ones, ..."""
+    most = max(map(len, asked.values()), default=0)
+    return [
+        bundle
+        for k in range(most)
+        for bundle in together([(searches[n].site, labels[k]) for n, labels in asked.items() if k < len(labels)])
+    ]
 
 
 def _row(level: str, s: _Search, accepted: bool) -> Row:
