@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections import namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 import tilewright as tw
 from tests.frontend.torch_checks import Functional, assert_close, check, interpreted, nn, torch
 from tilewright.compiler import import_model
+from tilewright.frontend.torch import export
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.specs import ParamSpec, TargetSpec
 from tilewright.support.errors import ArtifactError, CallError, Error, ModelError, UnsupportedError
@@ -321,6 +324,23 @@ def test_an_example_that_does_not_fit(example: Any, message: str) -> None:
     with pytest.raises(Error, match=message) as caught:
         read(nn.Linear(8, 4), example)
     assert "dynamic" not in str(caught.value)
+
+
+def test_modules_that_never_end_are_not_run_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where something fails, the module is run to see whether the example is to blame."""
+
+    def endless(x: Any) -> Any:
+        return torch._higher_order_ops.while_loop(lambda x: x.sum() < math.inf, lambda x: (x.tanh(),), (x,))
+
+    def huge(x: Any) -> Any:
+        return x.expand(1 << 31, 1 << 30, 3).sum()
+
+    monkeypatch.setattr(export, "PATIENCE_S", 0.5)
+    with pytest.raises(ModelError, match="while_loop is not supported"):
+        read(Functional(endless), torch.zeros(3))
+    with pytest.raises(ModelError, match="cannot be exported|too large"):
+        read(Functional(huge), torch.zeros(3))
+    assert sys.getprofile() is None
 
 
 def test_the_manifest_checks_ignored_names() -> None:

@@ -171,3 +171,19 @@ def test_damaged_graphs_of_dynamo() -> None:
         except BaseException as error:
             raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
     assert refused > 0.2 * COUNT
+
+
+class Choosing(nn.Module):  # type: ignore[misc,name-defined]
+    def forward(self, x: Any) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x * 2, (x,))
+
+
+def test_a_region_that_is_its_own() -> None:
+    """A branch that is the graph in which it stands."""
+    from tilewright.frontend.torch.aten import survey
+
+    program = torch.export.export(Choosing(), (torch.randn(3),))
+    program.graph_module.true_graph_0 = program.graph_module
+    with pytest.raises(tw.Error):
+        import_model(program)
+    assert survey(program.graph_module, "circle").refused

@@ -10,7 +10,10 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
 import re
+import sys
+import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import getitem
@@ -22,11 +25,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.example import Dims, Example, assignments, trace_inputs
 from tilewright.support.errors import ModelError, UnsupportedError
 
+PATIENCE_S = 20.0
+"""Seconds that a module may take to show that it cannot run on its example."""
+MOST_ELEMENTS = 1 << 36
+"""Elements of a value, of which there are 4 bytes or more each, that may still be computed."""
 _ADVICE = 'pass dynamic=None to compile for the example\'s sizes only, or {"input": {axis: "symbol"}} to say which vary'
 
 
@@ -93,15 +101,65 @@ def _is_without_gradients(node: torch.fx.Node) -> bool:
 def refuse_example(module: torch.nn.Module, example: Example) -> None:
     """Raise ModelError if eager PyTorch cannot run the module on the example either: then no compiler is to blame.
 
-    Asked only after something failed: it runs the module.
+    Asked only after something failed: it runs the module, for PATIENCE_S seconds at the most.
     """
     try:
-        with evaluating(module), quietly(), torch.no_grad():
-            module(*example.args, **example.kwargs)
+        with evaluating(module), quietly(), torch.no_grad(), _patience(PATIENCE_S):
+            if not _makes_huge(module, example):
+                module(*example.args, **example.kwargs)
+    except _GaveUp:
+        return
     except Exception as error:  # the module's own code
         given = (f"{x.name} {str(x.tensor.dtype).removeprefix('torch.')}{list(x.tensor.shape)}" for x in example.leaves)
         what = f"{type(module).__name__} cannot run on the example: {_reason(error)}"
         raise ModelError(what, got=", ".join(given)) from error
+
+
+class _GaveUp(BaseException):
+    """A module takes too long; no module's own `except Exception` keeps this."""
+
+
+@contextlib.contextmanager
+def _patience(seconds: float) -> Iterator[None]:
+    """Raise _GaveUp at the next call of any function after so many seconds: loops of modules need not end."""
+    deadline, before = time.monotonic() + seconds, sys.getprofile()
+
+    def look(_frame: object, _event: str, _argument: object) -> None:
+        if time.monotonic() > deadline:
+            raise _GaveUp
+
+    sys.setprofile(look)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+class _Huge(BaseException):
+    """A module makes a tensor that nobody computes."""
+
+
+class _Sizes(TorchDispatchMode):
+    """Raises _Huge where an operator gives more than MOST_ELEMENTS."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if any(isinstance(x, torch.Tensor) and math.prod(x.shape) > MOST_ELEMENTS for x in pytree.tree_leaves(found)):
+            raise _Huge
+        return found
+
+
+def _makes_huge(module: torch.nn.Module, example: Example) -> bool:
+    """Whether the module makes tensors on the way that cannot be computed, as far as shapes alone tell."""
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode, _Sizes():
+            args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (example.args, example.kwargs))
+            module(*args, **kwargs)
+    except _Huge:
+        return True
+    except Exception:  # the module's own code
+        pass
+    return False
 
 
 def serves_one(program: ExportedProgram, module: torch.nn.Module, example: Example, dims: Sequence[Dims]) -> bool:
