@@ -10,6 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import ops
+from tilewright.compiler import import_model
 from tilewright.ir.dtype import DType, boolean, f32, f64, i32, i64
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
@@ -518,3 +519,20 @@ def test_names_are_checked() -> None:
         gradient(graph, "nobody", ["x0"])
     with pytest.raises(tw.Error, match="no input or parameter"):
         gradient(graph, graph.outputs[0].name, ["nobody"])
+
+
+def test_the_logarithm_of_a_probability_has_finite_gradients() -> None:
+    """Where one of its two formulas overflows, the other one is taken and so is its gradient."""
+    torch = pytest.importorskip("torch")
+
+    class LogProbability(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            return torch.special.log_ndtr(x).sum()
+
+    x = torch.tensor([-50.0, -9.0, -1.0, 0.0, 0.999, 1.0, 1.5, 6.0, 40.0])
+    exact = x.double().requires_grad_()  # autograd's own gradients in f32 are off by 6e-5 at -50
+    (want,) = torch.autograd.grad(LogProbability()(exact), exact)
+    read = import_model(LogProbability(), example=(x,), dynamic=None)
+    whole = gradient(read.graph, read.graph.outputs[0].name, [read.graph.inputs[0].name])
+    found = list(run_graph(whole, {read.graph.inputs[0].name: x.numpy()}, read.weights).values())
+    np.testing.assert_allclose(found[-1], want.numpy(), rtol=1e-5, atol=1e-7)

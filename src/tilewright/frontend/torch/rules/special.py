@@ -74,3 +74,17 @@ def polygamma(n: Call, order: int, x: Value) -> Value:
         return n.emit("digamma", x)
     sums = n.emit("zeta", n.filled(order + 1, x.dtype, x.shape), x)
     return n.emit("mul", sums, n.like((-1.0) ** (order + 1) * math.factorial(order), x))
+
+
+@rule("special_log_ndtr")
+def log_ndtr(n: Call, x: Value) -> Value:
+    """The logarithm of the normal distribution, by its tail below 1 and by the rest above: each side is computed of what
+    is its own alone, so that neither overflows where the other one is taken, and gradients are finite."""
+    x = n.floats(x)
+    one, root, half = n.like(1, x), n.like(math.sqrt(0.5), x), n.like(0.5, x)
+    below = n.emit("lt", x, one)
+    low = n.emit("mul", n.emit("select", below, x, one), root)
+    tail = n.emit("log", n.emit("mul", n.emit("erfcx", n.emit("neg", low)), half))
+    high = n.emit("mul", n.emit("select", below, one, x), root)
+    rest = n.emit("log1p", n.emit("neg", n.emit("mul", n.emit("erfc", high), half)))
+    return n.emit("select", below, n.emit("sub", tail, n.emit("mul", low, low)), rest)
