@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from tilewright.ir.expr import const
 from tilewright.ir.loops import For, PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.support.errors import VerifyError
-from tilewright.transform.loops.verify import verify_flat, verify_loops
+from tilewright.transform.loops.verify import Inside, verify_flat, verify_loops
 
 
 def loops(body: str, shape: str = "8") -> PrimFunc:
@@ -132,3 +133,39 @@ def test_all_that_is_wrong_is_listed() -> None:
     with pytest.raises(VerifyError) as error:
         verify_loops(loops("for i in 0..9 { A[i] = B[i] }"))
     assert {p.what for p in error.value.each()} == {f"an index of {name!r} is out of bounds" for name in "AB"}
+
+
+def changed(func: PrimFunc, inner: str) -> PrimFunc:
+    """The function in whose outermost loop another statement stands."""
+    assert isinstance(func.body, For)
+    return func.with_body(replace(func.body, body=loops(inner).body))
+
+
+def test_what_was_inside_is_looked_at_once_in_the_same_loops_only() -> None:
+    """A pass makes the loop around longer, or leaves it and changes what is in it."""
+    func = loops("for i in 0..4 { for j in 0..2 { A[i * 2 + j] = 0.0 } }")
+    known: Inside = {}
+    verify_loops(func, known)
+    assert len(known) == 2
+    verify_loops(func, known)
+    assert len(known) == 2
+    assert isinstance(func.body, For)
+    longer = func.with_body(replace(func.body, extent=const(5)))
+    assert longer.body.children == func.body.children
+    for wrong in (longer, changed(func, "for j in 0..3 { A[8 + j] = 0.0 }")):
+        with pytest.raises(VerifyError, match="an index of 'A' is out of bounds"):
+            verify_loops(wrong, known)
+        with pytest.raises(VerifyError, match="an index of 'A' is out of bounds"):
+            verify_flat(wrong, known)
+
+
+def test_what_only_a_condition_keeps_inside_is_looked_at_again() -> None:
+    func = loops("for k in 0..4 { for i in 0..9 { if i < 8 { A[i] = 0.0 } } }")
+    known: Inside = {}
+    verify_loops(func, known)
+    assert not known
+    loop = func.body.children[0]
+    assert isinstance(loop, For)
+    bare = replace(loop, body=loop.body.children[0])
+    with pytest.raises(VerifyError, match="an index of 'A' is out of bounds"):
+        verify_loops(func.with_body(replace(func.body, body=bare)), known)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.verify import verify_func
@@ -28,7 +29,7 @@ from tilewright.transform.loops.reuse import reuse_outputs
 from tilewright.transform.loops.simplify import simplify_loops
 from tilewright.transform.loops.unread import leave_out_unread
 from tilewright.transform.loops.unswitch import unswitch_loops
-from tilewright.transform.loops.verify import verify_flat, verify_loops
+from tilewright.transform.loops.verify import Inside, verify_flat, verify_loops
 from tilewright.transform.loops.whole import whole_vectors
 from tilewright.transform.loops.workspace import plan_workspace
 from tilewright.transform.math.expand import expand_math
@@ -76,13 +77,19 @@ def lower_loops(
     func: PrimFunc, target: Target, log: PassLog | None = None, prefetch: WeightPrefetch | None = None
 ) -> PrimFunc:
     """Flat loops: no blocks, every buffer placed, main parts free of conditions, ready for code generation."""
-    return run_passes(func, passes(target, prefetch), LOOPS, log, func.name)
+    return run_passes(func, passes(target, prefetch), _remembering(), log, func.name)
 
 
 def readable_loops(func: PrimFunc, target: Target, prefetch: WeightPrefetch | None = None) -> PrimFunc:
     """The same loops for readers and for C: `exp` stays `exp`, not the polynomial that takes its place."""
     readable = [(name, run) for name, run in passes(target, prefetch) if name != "expand math"]
-    return run_passes(func, readable, LOOPS, what=func.name)
+    return run_passes(func, readable, _remembering(), what=func.name)
+
+
+def _remembering() -> Stage[PrimFunc]:
+    """The checks of one kernel's passes, which look at what a pass has left as it was once."""
+    known: Inside = {}
+    return replace(LOOPS, each=lambda func: verify_loops(func, known), end=lambda func: verify_flat(func, known))
 
 
 __all__ = ["lower_loops", "passes", "readable_loops"]

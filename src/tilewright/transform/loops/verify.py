@@ -8,7 +8,7 @@ believed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from tilewright.arith import Analyzer
@@ -21,20 +21,31 @@ from tilewright.ir.verify import verify_func
 from tilewright.support.errors import Problems, VerifyError
 from tilewright.transform.loops.workspace import STACK_LIMIT
 
+Around = tuple[For, ...]
+"""The loops around a statement, the outermost first."""
 
-def verify_loops(func: PrimFunc) -> None:
-    """Check a function between two loop passes: names, types, indices in bounds. Raises VerifyError."""
+Inside = dict[tuple[int, ...], tuple[Stmt, Around]]
+"""Statements of which no access can leave its buffer, whatever conditions hold, in the loops that were around them; by
+the identities of the statement and of the variables and extents of the loops, which live as long as the entry does."""
+
+
+def verify_loops(func: PrimFunc, known: Inside | None = None) -> None:
+    """Check a function between two loop passes: names, types, indices in bounds. Raises VerifyError.
+
+    `known` is what earlier calls for the same kernel have found, and gets what this one finds: a pass leaves most
+    statements as they were.
+    """
     verify_func(func)
     problems = Problems()
     if not any(isinstance(s, Block) for s in walk(func.body)):  # their iterators are not in order yet
-        _Bounds(func, problems).statement(func.body, (), ())
+        _Bounds(func, problems, {} if known is None else known).statement(func.body, (), ())
     problems.raise_if_any(where=f"func {func.name!r}", kind=VerifyError)
 
 
-def verify_flat(func: PrimFunc) -> None:
-    """Check flat loops, as code generation takes them: no blocks, every buffer placed, indices in bounds. Raises
-    VerifyError."""
-    verify_loops(func)
+def verify_flat(func: PrimFunc, known: Inside | None = None) -> None:
+    """Check flat loops, as code generation takes them: no blocks, every buffer placed, indices in bounds; `known` as in
+    `verify_loops`. Raises VerifyError."""
+    verify_loops(func, known)
     problems = Problems()
     for buffer in func.buffers:
         problems.add(VerifyError("has no place", where=f"buffer {buffer.name!r}"))
@@ -72,51 +83,66 @@ def _place_problems(s: Allocate, in_parallel: bool) -> Iterator[str]:
         yield "is on a thread's stack, and several threads use it"
 
 
+def _every(found: Iterable[bool]) -> bool:
+    """Whether all are true; all are looked at, since each reports what it finds."""
+    return False not in list(found)
+
+
 class _Bounds:
     """One walk over loops without blocks. `around` are the loops at the place where the walk is, `conditions` those
     that hold there."""
 
-    __slots__ = ("_inside", "analyzer", "problems", "symbols")
+    __slots__ = ("_inside", "analyzer", "known", "problems", "symbols")
 
-    def __init__(self, func: PrimFunc, problems: Problems) -> None:
+    def __init__(self, func: PrimFunc, problems: Problems, known: Inside) -> None:
         self.analyzer = Analyzer({s.var: s.extent for s in walk(func.body) if isinstance(s, For)})
         self.symbols = frozenset(func.symbols)
         self.problems = problems
+        self.known = known
         self._inside: dict[tuple[Expr, Expr], bool] = {}
 
-    def statement(self, s: Stmt, around: tuple[For, ...], conditions: Conditions) -> None:
-        for e in exprs_of(s):
-            self.expr(e, around, conditions)
+    def statement(self, s: Stmt, around: Around, conditions: Conditions) -> bool:
+        """Check a statement; whether no access in it can leave its buffer, wherever it stands in these loops."""
+        if not isinstance(s, For):
+            return self._statement(s, around, conditions)
+        key = (id(s), *(id(x) for loop in around for x in (loop.var, loop.extent)))
+        if key in self.known:
+            return True
+        inside = self._statement(s, around, conditions)
+        if inside:
+            self.known[key] = s, around
+        return inside
+
+    def _statement(self, s: Stmt, around: Around, conditions: Conditions) -> bool:
+        inside = _every(self.expr(e, around, conditions) for e in exprs_of(s))
         match s:
             case Store():
-                self.access(s.buffer, s.indices, around, conditions)
+                inside &= self.access(s.buffer, s.indices, around, conditions)
             case Intrinsic():
-                for region in (*s.outputs, *s.inputs):
-                    self.region(region, around, conditions)
+                inside &= _every(self.region(region, around, conditions) for region in (*s.outputs, *s.inputs))
             case For():
-                self.statement(s.body, (*around, s), conditions)
-                return
+                return self.statement(s.body, (*around, s), conditions) and inside
             case If():
-                self.statement(s.then, around, (*conditions, s.condition))
+                inside &= self.statement(s.then, around, (*conditions, s.condition))
                 if s.orelse is not None:
-                    self.statement(s.orelse, around, (*conditions, ~s.condition))
-                return
-        for child in s.children:
-            self.statement(child, around, conditions)
+                    inside &= self.statement(s.orelse, around, (*conditions, ~s.condition))
+                return inside
+        return _every(self.statement(child, around, conditions) for child in s.children) and inside
 
-    def expr(self, e: Expr, around: tuple[For, ...], conditions: Conditions) -> None:
+    def expr(self, e: Expr, around: Around, conditions: Conditions) -> bool:
         """The loads of an expression. Where one may be outside, conditions inside of the expression count too."""
         suspects = {x for x in loads(e) if not self.inside(x.buffer, x.indices)}
         if suspects:
             for load, known in guarded_loads(e, suspects, conditions):
                 self.access(load.buffer, load.indices, around, known)
+        return not suspects
 
-    def region(self, r: Region, around: tuple[For, ...], conditions: Conditions) -> None:
+    def region(self, r: Region, around: Around, conditions: Conditions) -> bool:
         conditions = (*conditions, *(extent > 0 for _, extent in r.ranges if as_int(extent) is None))
         if any(is_const(extent, 0) for _, extent in r.ranges):
-            return  # nothing is touched
-        self.access(r.buffer, tuple(start for start, _ in r.ranges), around, conditions)
-        self.access(r.buffer, tuple(start + extent - 1 for start, extent in r.ranges), around, conditions)
+            return True  # nothing is touched
+        first, last = (start for start, _ in r.ranges), (start + extent - 1 for start, extent in r.ranges)
+        return _every(self.access(r.buffer, tuple(corner), around, conditions) for corner in (first, last))
 
     def inside(self, buffer: Buffer, indices: Sequence[Expr]) -> bool:
         """Whether no index can leave its dimension, wherever the access stands."""
@@ -131,9 +157,14 @@ class _Bounds:
             self._inside[index, extent] = known
         return known
 
-    def access(self, buffer: Buffer, indices: Sequence[Expr], around: tuple[For, ...], conditions: Conditions) -> None:
+    def access(self, buffer: Buffer, indices: Sequence[Expr], around: Around, conditions: Conditions) -> bool:
+        """Report what is sure to be outside; whether the access is sure to be inside."""
+        inside = True
         for d, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
-            if not self._index_inside(index, extent) and self.outside(index, extent, around, conditions):
+            if self._index_inside(index, extent):
+                continue
+            inside = False
+            if self.outside(index, extent, around, conditions):
                 self.problems.add(
                     VerifyError(
                         f"an index of {buffer.name!r} is out of bounds",
@@ -142,8 +173,9 @@ class _Bounds:
                         got=f"{index}",
                     )
                 )
+        return inside
 
-    def outside(self, index: Expr, extent: Expr, around: tuple[For, ...], conditions: Conditions) -> bool:
+    def outside(self, index: Expr, extent: Expr, around: Around, conditions: Conditions) -> bool:
         """Whether an iteration that is reached for all values of the symbols, if the loops run at all, leaves
         `0..extent`."""
         if not self._reached(index, extent, around, conditions):
@@ -156,7 +188,7 @@ class _Bounds:
         lo = self.analyzer.form_range(form).lo
         return lo is not None and lo >= 0
 
-    def _greatest(self, form: Form, around: tuple[For, ...]) -> Form:
+    def _greatest(self, form: Form, around: Around) -> Form:
         """The form at the iteration where it is greatest; the form itself where it is not linear in a loop, so that it
         counts as outside only if it always is."""
         best = form
@@ -169,7 +201,7 @@ class _Bounds:
                 best = add(add(best, ({loop.var: 1}, 0), -factor), scale(last, factor if factor > 0 else 0))
         return best
 
-    def _reached(self, index: Expr, extent: Expr, around: tuple[For, ...], conditions: Conditions) -> bool:
+    def _reached(self, index: Expr, extent: Expr, around: Around, conditions: Conditions) -> bool:
         """Whether all iterations are reached, as far as the index goes: no condition is about its variables, and no
         loop has iterations in some turns of another only."""
         loops = {loop.var: loop for loop in around}
