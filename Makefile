@@ -229,7 +229,7 @@ mutate: $(STAMP) ## whether tests notice wrong lines: sampled mutants by room; A
 	$(PY) -m tests.mutate $(ARGS)
 
 fuzz: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) ## long random runs: schedules, parsers, importers
-	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/fuzz tests/laws
+	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/fuzz tests/laws tests/plans/test_restate.py
 
 live-stress: $(STAMP) ## the weight store: 2,000 kills, 10^5 publishes, damaged files; takes minutes
 	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/live/store $(PYTEST_ARGS)

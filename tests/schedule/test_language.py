@@ -2,7 +2,7 @@
 C with a sanitiser compute the same, nothing behind an array is touched, traces replay; whatever is refused is refused
 with one of our own errors.
 
-`TILEWRIGHT_LANGUAGE_CASES` sets how many (2,000). A failing case names its seed. `make fuzz` tries ten times as many.
+`TILEWRIGHT_LANGUAGE_CASES` sets how many (1,000). A failing case names its seed. `make fuzz` tries 20,000.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tilewright.schedule.state import written_buffers
 from tilewright.support.errors import ScheduleError
 from tilewright.transform.loops import lower_loops
 
-CASES = int(os.environ.get("TILEWRIGHT_LANGUAGE_CASES", "2000"))
+CASES = int(os.environ.get("TILEWRIGHT_LANGUAGE_CASES", "1000"))
 CHUNK = 50
 
 

@@ -1,6 +1,6 @@
 """Random schedules of random programs: refused or the same meaning, interpreted and native; traces replay.
 
-`TILEWRIGHT_SCHEDULE_CASES` sets how many (2,000). A failing case names its seed. `make fuzz` tries many more.
+`TILEWRIGHT_SCHEDULE_CASES` sets how many (1,000). A failing case names its seed. `make fuzz` tries 20,000.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.schedule.random_steps import random_schedule
 from tilewright.ir.verify import verify_func
 from tilewright.schedule import parse_trace
 
-CASES = int(os.environ.get("TILEWRIGHT_SCHEDULE_CASES", "2000"))
+CASES = int(os.environ.get("TILEWRIGHT_SCHEDULE_CASES", "1000"))
 CHUNK = 100
 FAILED_ONCE = (
     1013169,  # rfactor of one of two reduction loops, the other guarded: its iterator was left too short
