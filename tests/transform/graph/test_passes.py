@@ -13,6 +13,7 @@ from tilewright.ir.verify import verify_graph
 from tilewright.ops import parse_graph
 from tilewright.ops.interpret import run_graph
 from tilewright.targets.target import Target
+from tilewright.transform.graph.fixed import depends_on_weights, fixed_values
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.memory import places
 from tilewright.transform.graph.simplify import eliminate_common, fold_scales, materialize_outputs
@@ -73,6 +74,18 @@ def test_groups_cover_the_graph_in_order(name: str) -> None:
     assert set(graph.outputs) <= known
     nodes = [n for group in groups for n in group.nodes if n.op != "constant"]
     assert sorted(map(id, nodes)) == sorted(id(n) for n in graph.nodes if n.op != "constant")
+
+
+def test_weights_and_what_is_made_of_them_alone_are_fixed() -> None:
+    b = GraphBuilder("case")
+    x, w, v = b.input("x", tensor(3, 3)), b.param("w", tensor(3, 3)), b.param("v", tensor(3, 3))
+    both, mixed = ops.emit1(b, "add", w, v), ops.emit1(b, "add", x, w)
+    above, later = ops.emit1(b, "exp", both), ops.emit1(b, "mul", both, mixed)
+    graph = b.finish((above, later))
+    assert fixed_values(graph) == {w, v, both, above}
+    assert {n.output for n in split_prepare(graph).prepare.nodes} == {both, above}
+    assert depends_on_weights((w, None), {w}) and depends_on_weights((), set())
+    assert not depends_on_weights((w, x), {w})
 
 
 def test_an_epilogue_joins_its_convolution() -> None:
