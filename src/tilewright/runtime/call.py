@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
+from tilewright.native.assembler import I1, I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.layout import Struct
 from tilewright.runtime.patience import CONTROL_FIELDS, define_patience, now
 from tilewright.runtime.places import define_check, define_places
@@ -30,8 +30,8 @@ from tilewright.runtime.trial import EACH, TRIAL_FIELDS, define_trials
 from tilewright.runtime.weights.control import READER
 
 OK, NO_LAYOUT, NO_EXECUTOR, SUPERSEDED = 0, 1, 2, 3
-"""What `tw_execute` gives. SUPERSEDED: the control page names no slot, so its owner must be asked where to go. Or, where
-loops were ended and outputs hold nothing, a status of `patience.py`."""
+"""What `tw_execute` gives. SUPERSEDED: the control page names no slot, so its owner must be asked where to go. Or a
+status of `patience.py` where loops were ended and outputs hold nothing."""
 
 TAKEN = 1 << 40
 """Subtracted from `users` of a layout that is refilled."""
@@ -56,16 +56,16 @@ MODEL = Struct(
 )  # fmt: skip
 """`execute` is what a call runs once arguments are checked: `tw_execute`, or an agent's way to its broker. `promised`
 is what `shapes` must give, or -1, word for word; `places` is null until memory is planned; `tags` counts layouts
-that were made."""
+that were made. `call_error` is the class that the native face raises where loops do not end, with one of the two texts
+at `endless_message` and `late_message`."""
 TENSOR = Struct("descr", "code", "itemsize", "rank", "dims", "message", "written")
 RANGE = Struct("lo", "hi", "multiple")
 LAYOUT = Struct("users", "tag", "arena", "stamp", "measured", "least_ns", "outputs", "offsets", *TRIAL_FIELDS, "dims")
 EXECUTOR = Struct("busy", "tag", "arena", "capacity", "generation", *CONTROL_FIELDS, "slots")
 WEIGHTS = Struct("version", "generation", "addresses")
-"""`dims`, `slots` and `addresses` are where the array begins that ends the struct. EXECUTOR's fields from `limit` on are
-the control words that `tw_run` finds through its last slot. MODEL's `current` and WEIGHTS' `version` are addresses of
-words of the control page, MODEL's `reader` that of this process's entry in it. `call_error` is the class that loops
-which do not end raise, `messages` the addresses of the texts for ENDLESS and LATE."""
+"""`dims`, `slots` and `addresses` are where the array begins that ends the struct. EXECUTOR's fields from `limit` on
+are the control words that `tw_run` finds through its last slot. MODEL's `current` and WEIGHTS' `version` are addresses
+of words of the control page, MODEL's `reader` that of this process's entry in it."""
 
 
 def _layout_at(f: Function, model: Value, index: Value) -> Value:

@@ -390,16 +390,14 @@ class Engine:
 
     def ended(self, status: int) -> CallError:
         """What a call raises whose loops were ended."""
-        match status:
-            case _ if status == ENDLESS:
-                what = f"loops of the model would have more than {self._max_iterations} iterations"
-                hint = "set max_iterations of the model, if they end"
-            case _ if status == LATE:
-                what = f"loops of the model took longer than {self._time_limit} s"
-                hint = "set time_limit of the model, if they end"
-            case _:
-                what, hint = "the handler of a signal has ended the call", None
-        return CallError(what, where=f"program {self.manifest.name!r}", hint=hint)
+        where = f"program {self.manifest.name!r}"
+        if status == ENDLESS:
+            what = f"loops of the model would have more than {self._max_iterations} iterations"
+            return CallError(what, where=where, hint="set max_iterations of the model, if they end")
+        if status == LATE:
+            what = f"loops of the model took longer than {self._time_limit} s"
+            return CallError(what, where=where, hint="set time_limit of the model, if they end")
+        return CallError("the handler of a signal has ended the call", where=where)
 
     @property
     def arena_bytes(self) -> int:

@@ -1,8 +1,9 @@
 """How loops end that nothing known bounds: after too many iterations, after too long a time, or by a signal.
 
 `tw_run` counts iterations down that it was allowed. Where none is left it calls `tw_poll`, in one of its threads, which
-allows some more: twice as many as before until those take about a millisecond, so that an iteration itself costs nothing.
-Signals are looked for on the way, as only their handlers in Python can say whether they end the call (Ctrl-C does).
+allows some more: twice as many as before until those take about a millisecond, so that an iteration itself costs
+nothing. Signals are looked for on the way, as only their handlers in Python can say whether they end the call (Ctrl-C
+does).
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ def _end_if(f: Function, control: Value, condition: Value, status: int) -> None:
 
 
 def define_signals(m: Module) -> None:
-    """Add `tw_interrupted()`: run the Python handlers of signals that have come; 1 if one raised an exception, which the
-    interpreter raises as soon as the call has returned to it.
+    """Add `tw_interrupted()`: run the Python handlers of signals that have come; 1 if one raised an exception, which
+    the interpreter raises as soon as the call has returned to it.
 
     Handlers run in Python's main thread alone. A thread that Python does not know is never made to wait for the GIL.
     """

@@ -1,5 +1,5 @@
-"""Room for expressions that are deeper than Python lets functions call each other: a chain of sixteen hyperbolic tangents
-in one kernel is 250 operations deep."""
+"""Room for expressions that are deeper than Python lets functions call each other: a chain of sixteen hyperbolic
+tangents in one kernel is 250 operations deep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _before = 0
 
 @contextmanager
 def deep_recursion() -> Iterator[None]:
-    """Let functions call each other FRAMES deep inside; the last thread that leaves gives the process its limit back."""
+    """Let functions call each other FRAMES deep inside; the last thread that leaves gives the limit of before back."""
     global _inside, _before
     with _lock:
         if not _inside:

@@ -251,10 +251,10 @@ class State:
                 return e is self.lanes.var or (value is not None and value.vector)
             case Load(buffer, indices):
                 return self.pointer(buffer).copies > 1 or any(self.varies(i) for i in indices)
+        found = False
         for c in e.children:  # a generator would take C's stack for each level
-            if self.varies(c):
-                return True
-        return False
+            found = found or self.varies(c)
+        return found
 
     def can_vectorize(self, loop: For) -> bool:
         """`vector.can_vectorize`, decided once for a loop that an unrolled loop repeats."""

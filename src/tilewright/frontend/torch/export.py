@@ -139,7 +139,7 @@ class _Huge(BaseException):
     """A module makes a tensor that nobody computes."""
 
 
-class _Sizes(TorchDispatchMode):
+class _Sizes(TorchDispatchMode):  # type: ignore[misc]
     """Raises _Huge where an operator gives more than MOST_ELEMENTS."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
