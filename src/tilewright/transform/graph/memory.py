@@ -106,8 +106,16 @@ def is_alias(group: Group) -> bool:
     return len(group.nodes) == 1 and ops.is_alias(group.nodes[0])
 
 
+UPDATES = ("scatter_nd", "scatter_elements")
+"""Operators that copy their first input, each element to its place, before they change some of the copy."""
+
+
 def overwritable(group: Group) -> tuple[tuple[Value, Value], ...]:
-    """(output, input) pairs of a pointwise kernel that may share memory: same element at the same place."""
+    """(output, input) pairs of a kernel that may share memory, as each element is read at its place before it is
+    written there: of pointwise work, and of updates of a copy."""
+    if len(group.nodes) == 1 and group.nodes[0].op in UPDATES:
+        data, *others = group.nodes[0].inputs
+        return ((group.outputs[0], data),) if data is not None and data not in others else ()
     if any(n.op != "constant" and ops.get(n.op).kind != "pointwise" for n in group.nodes) or len(group.outputs) != 1:
         return ()
     (out,) = group.outputs
