@@ -80,7 +80,9 @@ def peers_text(rows: Sequence[dict[str, Any]], peers: dict[str, dict[str, int]])
         fitting = (r for r in own if r["planned"] <= min(held.values()))
         enough = next((f"{r['share']}: {r['planned'] / 1e6:.1f} MB, {r['time'][0]:.3f}" for r in fitting), "-")
         default = next((r["planned"] for r in own if r["share"] == "auto"), 0)
-        sizes = [f"{n / 1e6:.1f}" for n in (own[0]["plain"], default, *(held.get(c, 0) for c in COMPILERS))]
+        sizes = [
+            f"{n / 1e6:.1f}" if n else "-" for n in (own[0]["plain"], default, *(held.get(c, 0) for c in COMPILERS))
+        ]
         table.append([case, *sizes, enough])
     header = ["network@batch", "ours, all kept", "ours", "eager", "Inductor", "no more than either: budget, MB, time"]
     what = "MB of temporaries of a step, gradients among them; of PyTorch what its allocator hands out, without what"
