@@ -437,12 +437,17 @@ def test_what_several_layouts_change_is_told_apart() -> None:
     ]
     assert parts([a, b], "abcdef", "abcxdef") == [Part(frozenset(), frozenset()), Part(frozenset(), frozenset({3}))]
     assert parts([a, b], "abcdef", "abcdex") is None, "nobody's step"
-    assert parts([a, b], "abcdef", "axxxef") is None, "one difference at the steps of both"
+    assert parts([a, b], "abcdef", "axef") is None, "one difference at the steps of both"
+    near = replace(b, steps=frozenset({2}))
+    assert parts([a, near], "abcdef", "axydef") == [
+        Part(frozenset({1}), frozenset({1})),
+        Part(frozenset({2}), frozenset({2})),
+    ], "as many steps: neighbours are told apart"
     assert parts([a, replace(b, steps=frozenset({1}))], "abcdef", "axcdef") is None, "a step of both"
 
 
 def test_what_clashes_is_in_programs_of_its_own() -> None:
-    a, b, c, d = layout_sites({1}, {2}, {4, 5}, None)
+    a, b, c, d = layout_sites({1}, {1, 2}, {4, 5}, None)
     assert clash(a, b) and not clash(a, c) and clash(a, d)
     found = together([(a, "A"), (b, "B"), (c, "C"), (d, "D"), (a, "E")])
     assert found == [{a.name: "A", c.name: "C"}, {b.name: "B"}, {d.name: "D"}, {a.name: "E"}]

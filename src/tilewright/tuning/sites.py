@@ -104,7 +104,11 @@ def parts(found: Sequence[Site], before: Sequence[str], after: Sequence[str]) ->
 
 
 def _told_apart(own: Sequence[frozenset[int]], differences: Sequence[tuple[range, range]]) -> list[Part] | None:
-    """Each difference as a part of the one site that has steps there."""
+    """Each difference as a part of the one site that has steps there; step by step where each has one in its stead, as
+    then differences of neighbours are one."""
+    if all(len(gone) == len(come) for gone, come in differences):
+        pairs = [pair for gone, come in differences for pair in zip(gone, come, strict=True)]
+        differences = [(range(a, a + 1), range(b, b + 1)) for a, b in pairs]
     mine: list[set[int]] = [set() for _ in own]
     theirs: list[set[int]] = [set() for _ in own]
     for gone, come in differences:
@@ -119,11 +123,8 @@ def _told_apart(own: Sequence[frozenset[int]], differences: Sequence[tuple[range
 
 def clash(a: Site, b: Site) -> bool:
     """Whether one candidate cannot change both so that their parts are told apart: what they change is not known, or
-    they share a step, or, of algorithms and layouts, steps side by side."""
-    if a.steps is None or b.steps is None:
-        return True
-    near = a.steps if a.is_kernel and b.is_kernel else {k + d for k in a.steps for d in (-1, 0, 1)}
-    return not b.steps.isdisjoint(near)
+    they share a step."""
+    return a.steps is None or b.steps is None or not a.steps.isdisjoint(b.steps)
 
 
 def together(found: Sequence[tuple[Site, str]]) -> list[dict[str, str]]:

@@ -145,7 +145,9 @@ class Tuner:
             searched = self._searched(site, share) if share >= LEAST_SHARE else None
             if searched is not None and (searched.settled is not None or not self._only_settled):
                 searches[site.name] = searched
-        self._find_steps([s for s in searches.values() if s.site.steps is None], incumbent.built, shares)
+        unknown = [s for s in searches.values() if s.site.steps is None]
+        for kind in dict.fromkeys(s.site.decision.key.kind for s in unknown):
+            self._find_steps([s for s in unknown if s.site.decision.key.kind == kind], incumbent.built, shares)
         self._search(level, {name: s for name, s in searches.items() if s.settled is None}, incumbent.built)
         self._finals(level, searches, incumbent.built)
         won = {name: s.winner for name, s in searches.items() if s.winner}
@@ -205,11 +207,12 @@ class Tuner:
         return shares
 
     def _find_steps(self, searches: Sequence[_Search], incumbent: Built, shares: Sequence[float]) -> None:
-        """Which steps layouts and algorithms change, in few compiles of many other settings each, and nothing timed.
+        """Which steps decisions of one kind change, in few compiles of many other settings each, and nothing timed.
 
         Each site's other setting is in the programs of its own code. The steps that differ in all of these are its
-        own, and perhaps some that several others change; more than that only makes programs of fewer sites. A search
-        ends here if its steps take no time. Where settings do not compile together, candidates tried alone tell.
+        own, and perhaps some that several others change; those only make programs of fewer sites. Decisions of several
+        kinds are about the same steps, those of one seldom. A search ends here if its steps take no time. Where
+        settings do not compile together, candidates tried alone tell.
         """
         own = codes(len(searches))
         programs = sorted(frozenset().union(*own))
