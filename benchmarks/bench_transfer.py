@@ -70,7 +70,10 @@ def run(name: str, what: str, store: Store, options: argparse.Namespace) -> Tune
 
 
 def _say(p: Progress) -> None:
-    print(f"{time.perf_counter() - START:6.0f} s  {p.level} {p.done} of {p.total}, gain {p.gain:.3f}, next {p.next}", flush=True)
+    print(
+        f"{time.perf_counter() - START:6.0f} s  {p.level} {p.done} of {p.total}, gain {p.gain:.3f}, next {p.next}",
+        flush=True,
+    )
 
 
 def between(name: str, first: Mapping[str, str], second: Mapping[str, str], threads: int) -> str:
