@@ -46,7 +46,7 @@ _STREAMS = Origin("2026-11-22", "Zen 4", commit="adf2059")
 _DEFER = Origin("2026-11-22", commit="b15ade9")
 _FEW_QUERIES = Origin("2026-11-25", "Zen 4", "python -m benchmarks.bench_few_queries")
 _AUDIT = Origin("2026-11-23", "Xeon with AVX-512", 'make audit ARGS="--kinds max_pool softmax"')
-_POOLS = Origin("2026-11-25", "Zen 4", 'make audit ARGS="--kinds max_pool1 max_pool2 avg_pool1 avg_pool2"')
+_POOLS = Origin("2026-11-25", "Zen 4", commit="7b0b9fe")
 _BRANCHES = Origin("2026-11-25", "Zen 4, 2 cores", "python -m benchmarks.bench_threads --branches", "8289fa8")
 
 
