@@ -40,6 +40,7 @@ RELATED = (
     "runtime/artifact.py",
     "runtime/consistent.py",
     "runtime/manifest.py",
+    "runtime/patience.py",
     "runtime/recorded.py",
     "runtime/schema.py",
     "runtime/specs.py",

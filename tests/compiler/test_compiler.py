@@ -238,3 +238,5 @@ def test_names_of_many_nodes() -> None:
     builder.taken -= {"a_1", "a_4"}  # as when what was tried is taken back
     assert builder.fresh("a") == "a_1"
     assert [builder.fresh("a_1"), builder.fresh("a")] == ["a_1_1", "a_4"]
+    builder.taken.discard("a")  # as for a name that is somebody's
+    assert builder.fresh("a") == "a"

@@ -139,6 +139,7 @@ HARMLESS = {
     "runtime.threads": "checks the number of threads, which is the target's",
     "support.background": "when something is compiled, not what",
     "support.collection": "when memory is freed, not what is compiled",
+    "support.depth": "how deep functions may call each other, not what they give",
     "support.cache": "what keeps, and checks every entry",
     "support.errors": "what is raised",
     "support.flags": "what is printed, how much is checked, and which target is this machine, which is in the key",

@@ -228,10 +228,10 @@ class GraphBuilder:
 
     def fresh(self, base: str) -> str:
         """`base`, or `base_1`, `base_2`, ... : the first that is not taken."""
-        # Where the last number that was given is still taken, so are those before it.
+        # Where the last number that was given is still taken, and the name without one, so are those between.
         n = self.given.get(base, 0)
         name = f"{base}_{n}" if n else base
-        if n and name not in self.taken:
+        if n and not {base, name} <= self.taken:
             n, name = 0, base
         while name in self.taken:
             n += 1
