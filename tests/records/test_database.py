@@ -95,6 +95,21 @@ def test_archives_of_equal_sets_are_equal(tmp_path: Path) -> None:
     assert str(take_in(tmp_path / "a.twr", Store(tmp_path / "c"))) == f"0 new, {len(POOL)} known"
 
 
+def test_an_import_mends_what_is_damaged_and_tells_new_from_known(tmp_path: Path) -> None:
+    """Which files there are is listed once; a record that the archive has twice is known the second time."""
+    source = filled(tmp_path / "a", POOL)
+    export(everything(source), tmp_path / "a.twr")
+    goal = filled(tmp_path / "b", POOL[:2])
+    goal.path(POOL[0].digest, POOL[0].target).write_bytes(b"{}")
+    done = take_in(tmp_path / "a.twr", goal)
+    assert (done.new, done.known) == (len(POOL) - 1, 1)
+    assert content(goal.folder) == content(source.folder)
+    twice = tmp_path / "twice.twr"
+    twice.write_bytes(gzip.compress(HEADER + POOL[0].to_bytes() * 2))
+    done = take_in(twice, Store(tmp_path / "c"))
+    assert (done.new, done.known) == (1, 1)
+
+
 def test_damaged_archives_are_refused_and_damaged_lines_left_out(tmp_path: Path) -> None:
     good = POOL[0].to_bytes()
     lines = [
