@@ -37,6 +37,7 @@ ceilings, which records answer) is in the key itself."""
 RELATED = (
     "native/text.py",
     "native/toolchain.py",
+    "runtime/arena.py",
     "runtime/artifact.py",
     "runtime/consistent.py",
     "runtime/manifest.py",
@@ -45,8 +46,8 @@ RELATED = (
     "runtime/schema.py",
     "runtime/specs.py",
 )
-"""What is in these folders and does: how LLVM text is written and becomes an object, how a kept program is written, and
-the ABI that objects are made for."""
+"""What is in these folders and does: how LLVM text is written and becomes an object, how a kept program is written,
+which temporaries share memory, and the ABI that objects are made for."""
 
 
 def identity(
