@@ -69,8 +69,6 @@ def row(case: tuple[int, int, int, int], rounds: int) -> list[object]:
     compiled, estimates = [], []
     for direct in (True, False):
         ways = [s for s in about.space.settings if s.kind == "attention" and (dict(s.knobs)["tiles"] == 0) == direct]
-        if not ways:
-            return [" x ".join(map(str, case)), *["-"] * 5, about.taken.label]
         estimates.append(about.estimates[about.space.settings.index(ways[0])])
         with forcing({about.key.name: ways[0].label}):
             compiled.append(tw.compile(model))

@@ -166,7 +166,7 @@ def test_work_without_end_is_ended() -> None:
     script = (
         "from tests.mutate import server\nserver.PATIENCE = 1e3\nwith server.limited(0.2, 2):\n    while True: pass"
     )
-    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT).returncode == -signal.SIGPROF
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=600).returncode == -signal.SIGPROF
 
 
 def test_a_mutant_is_in_none_of_those_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

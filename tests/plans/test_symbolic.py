@@ -12,7 +12,8 @@ from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.expr import Var, ceildiv, const
 from tilewright.plans import candidates, named, scheduled_by
 from tilewright.plans.framework.analysis import analyse
-from tilewright.plans.framework.symbolic import values_of
+from tilewright.plans.framework.symbolic import SYMBOLIC_SIDES, maps_of, sides_of, values_of
+from tilewright.plans.winograd.tiles import WinogradProblem, mean
 from tilewright.targets.target import Target
 
 USUAL = (1, 2, 6, 15, 39, 96)
@@ -31,6 +32,30 @@ def test_values_of_an_extent() -> None:
     assert values_of(m, USUAL) == (8, 32, 33)
     assert values_of(ceildiv(m, 16), USUAL) == (1, 2, 3)
     assert values_of(m * 2, USUAL) == (16, 64, 66)
+
+
+def test_sides_of_maps() -> None:
+    """A range is judged by the middles of its thirds, what is known or likely by itself."""
+    assert sides_of(const(9)) == (9,)
+    assert sides_of(Var("h", lo=1)) == SYMBOLIC_SIDES
+    assert sides_of(Var("h", lo=1, likely=(8, 32))) == (8, 32)
+    assert sides_of(Var("h", lo=1, hi=64)) == (12, 32, 54)
+    assert sides_of(Var("h", lo=5, hi=5)) == (5,)
+    assert sides_of(Var("h", lo=0, hi=2)) == (1, 2)
+    assert maps_of(Var("h", lo=1, hi=64), const(7)) == ((12, 7), (32, 7), (54, 7))
+
+
+def test_the_mean_over_maps_is_geometric_and_over_images_the_usual_one() -> None:
+    def problems(*sizes: tuple[int, int, int]) -> list[WinogradProblem]:
+        return [WinogradProblem(n, h, w, 16, 16, 3) for n, h, w in sizes]
+
+    assert mean([300.0], problems((3, 4, 4))) == 100.0
+    assert mean([100.0, 600.0], problems((1, 4, 4), (3, 4, 4))) == 150.0
+    # Twice as slow a pixel on one map, half as slow on another: as good as the same on both.
+    assert mean([200.0, 200.0], problems((1, 4, 4), (1, 8, 8))) == pytest.approx(
+        mean([100.0, 400.0], problems((1, 4, 4), (1, 8, 8)))
+    )
+    assert mean([100.0, 400.0], problems((1, 2, 8), (1, 8, 2))) == pytest.approx(200.0)
 
 
 @pytest.mark.parametrize(

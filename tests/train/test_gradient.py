@@ -523,7 +523,7 @@ def test_names_are_checked() -> None:
 
 def test_the_logarithm_of_a_probability_has_finite_gradients() -> None:
     """Where one of its two formulas overflows, the other one is taken and so is its gradient."""
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is an extra: `make torch` runs this")
 
     class LogProbability(torch.nn.Module):  # type: ignore[misc,name-defined]
         def forward(self, x: Any) -> Any:

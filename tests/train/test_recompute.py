@@ -22,15 +22,15 @@ LAYER = ROWS * WIDTH * 4
 """Bytes of what one layer gives."""
 
 
-def chain(layers: int) -> tuple[Graph, dict[str, Array]]:
-    """The mean square of tanh(... tanh(x w0) w1 ...)."""
+def chain(layers: int, rows: int = ROWS, width: int = WIDTH, scale: float = 2) -> tuple[Graph, dict[str, Array]]:
+    """The mean square of tanh(... tanh(x w0) w1 ...); `scale` divides normal weights."""
     builder = GraphBuilder("chain")
     rng = np.random.default_rng(0)
-    value = builder.input("x", TensorType(f32, (as_expr(ROWS), as_expr(WIDTH))))
+    value = builder.input("x", TensorType(f32, (as_expr(rows), as_expr(width))))
     weights = {}
     for k in range(layers):
-        w = builder.param(f"w{k}", TensorType(f32, (as_expr(WIDTH), as_expr(WIDTH))))
-        weights[w.name] = rng.normal(size=(WIDTH, WIDTH)).astype(np.float32) / 2
+        w = builder.param(f"w{k}", TensorType(f32, (as_expr(width), as_expr(width))))
+        weights[w.name] = rng.normal(size=(width, width)).astype(np.float32) / scale
         value = emit1(builder, "tanh", emit1(builder, "matmul", value, w))
     loss = emit1(builder, "reduce_mean", emit1(builder, "mul", value, value), axes=(0, 1), keepdims=False)
     return builder.finish((loss,)), weights
@@ -81,7 +81,7 @@ def test_what_fits_is_left_alone() -> None:
 
 
 def modules() -> dict[str, Any]:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is an extra: `make torch` runs this")
     nn = torch.nn
 
     class Recurrent(nn.Module):  # type: ignore[misc,name-defined]
@@ -127,7 +127,7 @@ def test_models_are_the_same_bits(name: str) -> None:
 
 def test_what_costs_hardly_any_time_is_computed_again() -> None:
     """GELU's results are, products are not; `memory=None` keeps all."""
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is an extra: `make torch` runs this")
     nn = torch.nn
     torch.manual_seed(0)
     layers = [m for _ in range(3) for m in (nn.Linear(512, 1024), nn.GELU(), nn.Linear(1024, 512))]
@@ -154,7 +154,7 @@ def test_budgets_are_checked(budget: Any) -> None:
 
 
 def test_sizes_must_be_known() -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is an extra: `make torch` runs this")
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
     with pytest.raises(tw.Error, match="sizes that are known"):
         compile_step(model, lambda m, x: m(x).mean(), example=(torch.randn(3, 4),), symbolic=True, memory="0.5x")

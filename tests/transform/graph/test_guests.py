@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
+from tests.train.test_recompute import chain
 from tilewright import assemble
 from tilewright.ir.dtype import f32, f64, i64
 from tilewright.ir.expr import as_expr, as_int
@@ -84,17 +85,8 @@ def test_a_part_that_is_written_last_takes_guests() -> None:
 
 
 def wide_chain(layers: int = 8, rows: int = 512, width: int = 256) -> tuple[Graph, dict[str, Any]]:
-    """Layers whose weights have as many bytes as activations have: the mean square of tanh(... tanh(x w0) w1 ...)."""
-    builder = GraphBuilder("chain")
-    rng = np.random.default_rng(0)
-    found = builder.input("x", TensorType(f32, (as_expr(rows), as_expr(width))))
-    weights = {}
-    for k in range(layers):
-        w = builder.param(f"w{k}", TensorType(f32, (as_expr(width), as_expr(width))))
-        weights[w.name] = rng.normal(size=(width, width)).astype(np.float32) / 16
-        found = emit1(builder, "tanh", emit1(builder, "matmul", found, w))
-    loss = emit1(builder, "reduce_mean", emit1(builder, "mul", found, found), axes=(0, 1), keepdims=False)
-    return builder.finish((loss,)), weights
+    """Layers whose weights have as many bytes as activations have."""
+    return chain(layers, rows, width, scale=16)
 
 
 def after(step: Step, count: int = 3) -> Any:

@@ -142,10 +142,10 @@ def ranked(
 def mean(cycles: Sequence[float], shapes: Sequence[WinogradProblem]) -> float:
     """The mean cycles of an image of the first size: over numbers of images the usual mean, over sizes of maps the
     geometric one, for being twice as slow on small maps weighs what being twice as fast on large ones does."""
-    maps: dict[int, list[float]] = {}
+    maps: dict[tuple[int, int], list[float]] = {}
     for each, shape in zip(cycles, shapes, strict=True):
-        maps.setdefault(shape.pixels, []).append(each / shape.images)
-    ratios = [fmean(own) * shapes[0].pixels / pixels for pixels, own in maps.items()]
+        maps.setdefault((shape.height, shape.width), []).append(each / shape.images)
+    ratios = [fmean(own) * shapes[0].pixels / (height * width) for (height, width), own in maps.items()]
     return ratios[0] if len(ratios) == 1 else geometric_mean(ratios)
 
 
