@@ -202,6 +202,14 @@ CASES = {
             for q in 0..4 unrolled { if i * 4 + q < n { for w in 0..8 vectorized { c[i * 4 + q, w] = t[q, w] } } }
           }
         }""",
+    "overlap tails": """
+        func @line(x: f32[n], y: f32[n]) where n in 1.. {
+          for t in 0..(n + 3) // 4 {
+            for v in 0..4 vectorized {
+              if t * 4 + v < n { y[t * 4 + v] = select(1 <= t * 4 + v, x[t * 4 + v - 1], 0.0) }
+            }
+          }
+        }""",
     "partition loops": """
         func @tail(a: f32[n], c: f32[n]) where n in 1.. {
           for i in 0..(n + 7) // 8 {

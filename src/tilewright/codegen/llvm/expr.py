@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilewright.arith import prove
 from tilewright.codegen.llvm.divide import divide_lanes
-from tilewright.codegen.llvm.masks import any_lane, compare_lanes, is_comparison
+from tilewright.codegen.llvm.masks import any_lane, both, compare_lanes, is_comparison
 from tilewright.codegen.llvm.memory import load, lookup, lookup_lanes, lookup_register
 from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.values import Value, literal, register_type, vector_literal
 from tilewright.codegen.llvm.vector import is_seldom, sixteenth
 from tilewright.ir.dtype import boolean, i64
-from tilewright.ir.expr import Const, Expr, Load, Op, Var
+from tilewright.ir.expr import Const, Expr, Load, Op, Var, all_of
 from tilewright.ir.rewrite import substitute, variables
 from tilewright.support.errors import CompileError
 
@@ -58,6 +59,8 @@ def evaluate(s: State, e: Expr) -> Value:
         raise CompileError(f"{type(e).__name__} has no place in a lowered function")
     natural = e.name in _DIVISIONS and is_natural(s, e.args[0]) and is_positive(s, e.args[1])
     args = [evaluate(s, a) for a in e.args]
+    if e.name == "and" and any(a.span for a in args):
+        return s.remember(e, both(s, args[0], args[1]))
     if natural and not any(a.vector for a in args):
         operand = s.ops.divide(e.name, e.dtype, args[0].scalar, args[1].scalar, 0, natural=True)
         return s.remember(e, Value(e.dtype, (operand,)))
@@ -117,6 +120,10 @@ def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
     condition = s.converter.bind(condition)
     if isinstance(condition, Const):
         return evaluate(s, then if condition.value else orelse)
+    if s.varies(condition):
+        condition = _open(s, condition)
+        if isinstance(condition, Const):
+            return evaluate(s, then)
     truths = lane_truths(s, condition)
     if truths is not None and len(set(truths)) == 1:
         return evaluate(s, then if truths[0] else orelse)
@@ -138,9 +145,21 @@ def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
         off = tuple(not x for x in truths)
         return blend(s, chosen, a, _under_mask(s, literal_mask(s, off), orelse, off))
     negated = s.elementwise("not", [chosen], boolean)
-    a = _under_mask(s, s.both(s.mask, chosen), then)
-    b = _under_mask(s, s.both(s.mask, negated), orelse)
+    a = _under_mask(s, both(s, s.mask, chosen), then)
+    b = _under_mask(s, both(s, s.mask, negated), orelse)
     return blend(s, chosen, a, b)
+
+
+def _open(s: State, condition: Expr) -> Expr:
+    """A condition without the parts of it that hold in all lanes, whatever the symbols are."""
+    assert s.lanes is not None
+    if isinstance(condition, Op) and condition.name == "and":
+        return all_of(_open(s, part) for part in condition.args)
+    known = s.proved.get((condition, s.lanes.var))
+    if known is None:
+        extents = {loop.var: loop.extent for loop in s.around} | {s.lanes.var: Const(s.lanes.extent, i64)}
+        known = s.proved[condition, s.lanes.var] = prove(condition, extents)
+    return Const(True, boolean) if known else condition
 
 
 def reads_under_mask(s: State, then: Expr, orelse: Expr) -> bool:

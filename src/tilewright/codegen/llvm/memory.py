@@ -19,13 +19,22 @@ from tilewright.codegen.llvm.address import (
     lane_pointers,
 )
 from tilewright.codegen.llvm.avx512 import permuted
+from tilewright.codegen.llvm.masks import place_bits, places_within, step_of
 from tilewright.codegen.llvm.ops import suffix
 from tilewright.codegen.llvm.polynomial import Poly, add, as_constant, constant
 from tilewright.codegen.llvm.runs import joined
 from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.stream import may_stream, stream
 from tilewright.codegen.llvm.transpose import SIZES, column
-from tilewright.codegen.llvm.values import Value, literal, memory_type, register_type, splat_literal, vector_literal
+from tilewright.codegen.llvm.values import (
+    Span,
+    Value,
+    literal,
+    memory_type,
+    register_type,
+    splat_literal,
+    vector_literal,
+)
 from tilewright.ir.dtype import DType, boolean, f32, i64
 from tilewright.ir.expr import Buffer, Const, Expr
 
@@ -209,7 +218,7 @@ def _load_masked(s: State, buffer: Buffer, access: Access, k: int, start: int, w
     if access.steps is not None:
         steps = access.steps[start : start + width]
         if max(steps) - min(steps) < MOST_VECTORS * width:
-            return _load_near(s, buffer, access.base, steps, mask)
+            return _load_near(s, buffer, access.base, steps, mask, _elements_between(s, access.steps))
     return _gather(s, t, lane_pointers(s, buffer, access, k, start, width), width, mask)
 
 
@@ -228,24 +237,43 @@ def _load_lanes_on(s: State, buffer: Buffer, p: Poly, width: int, mask: str) -> 
     return from_memory(s, raw, t, width)
 
 
-def _load_near(s: State, buffer: Buffer, base: Poly, steps: tuple[int, ...], mask: str) -> str:
+def _elements_between(s: State, steps: tuple[int, ...]) -> Span | None:
+    """The elements, counted as the steps are, from that of the first lane that is on to that of the last, where lanes
+    that are on follow each other and so do their elements: all of these are in memory that may be read."""
+    span = s.mask.span if s.mask else None
+    stride = steps[1] - steps[0]
+    if span is None or stride <= 0 or steps != tuple(range(steps[0], steps[0] + stride * len(steps), stride)):
+        return None
+    return Span(step_of(s, span.low, stride, steps[0]), step_of(s, span.high, stride, steps[0] - stride + 1))
+
+
+def _load_near(s: State, buffer: Buffer, base: Poly, steps: tuple[int, ...], mask: str, between: Span | None) -> str:
     """Lanes near each other, of which those that are off are not touched: vectors of neighbours with the elements that
-    some lane reads, and shuffles."""
+    some lane reads, or those `between` elements that are read, and shuffles."""
     width, low = len(steps), min(steps)
-    found = "poison"
+    found, bits = "poison", place_bits(s, width, max(map(abs, steps)) + 2 * width)
     for first in range(low, max(steps) + 1, width):
-        readers = [[lane for lane, step in enumerate(steps) if step == first + k] for k in range(width)]
-        most = max(map(len, readers))
-        if not most:
+        if not any(first <= x < first + width for x in steps):
             continue
-        turns = [tuple(r[turn] if turn < len(r) else width for r in readers) for turn in range(most)]
-        on, *others = (_shuffled(s, mask, "zeroinitializer", "i1", width, turn) for turn in turns)
-        for other in others:
-            on = s.out.inst(f"or <{width} x i1> {on}, {other}")
+        if between is None:
+            on = _read(s, steps, first, mask)
+        else:
+            on = places_within(s, range(first, first + width), between, bits)
         vector = _load_lanes_on(s, buffer, add(base, constant(first)), width, on)
         picks = tuple(width + x - first if first <= x < first + width else lane for lane, x in enumerate(steps))
         found = _shuffled(s, found, vector, register_type(buffer.dtype), width, picks)
     return found
+
+
+def _read(s: State, steps: tuple[int, ...], first: int, mask: str) -> str:
+    """Which of the elements from `first` on, as many as there are lanes, some lane that is on reads."""
+    width = len(steps)
+    readers = [[lane for lane, step in enumerate(steps) if step == first + k] for k in range(width)]
+    turns = [tuple(r[turn] if turn < len(r) else width for r in readers) for turn in range(max(map(len, readers)))]
+    on, *others = (_shuffled(s, mask, "zeroinitializer", "i1", width, turn) for turn in turns)
+    for other in others:
+        on = s.out.inst(f"or <{width} x i1> {on}, {other}")
+    return on
 
 
 def _shuffled(s: State, a: str, b: str, element: str, width: int, picks: tuple[int, ...]) -> str:

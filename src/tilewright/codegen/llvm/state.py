@@ -10,7 +10,7 @@ from tilewright.codegen.llvm.ops import Ops
 from tilewright.codegen.llvm.polynomial import Atoms, Converter, Key, Poly
 from tilewright.codegen.llvm.values import Lanes, Value, is_literal, register_type, splat_literal
 from tilewright.codegen.llvm.vector import can_vectorize, native_lanes
-from tilewright.ir.dtype import DType, boolean
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var
 from tilewright.ir.loops import For
 from tilewright.native.text import Writer
@@ -81,6 +81,7 @@ class State:
         self._varies_in: dict[Lanes, dict[Expr, bool]] = {}
         self._variables: dict[Expr, frozenset[Expr]] = {}
         self.certain_loads: dict[Expr, dict[Expr, None]] = {}
+        self.proved: dict[tuple[Expr, Var], bool] = {}
         self._reads: dict[Expr, bool] = {}
         self.seldom: dict[Expr, bool] = {}
         self._mutables: dict[Expr, frozenset[str]] = {}
@@ -296,12 +297,6 @@ class State:
         result = self.out.inst(f"shufflevector {ty} {first}, {ty} poison, <{width} x i32> zeroinitializer")
         self.scopes[-1].splats[operand, width, t] = result
         return result
-
-    def both(self, a: Value | None, b: Value) -> Value:
-        """The conjunction of two masks (None: all lanes)."""
-        if a is None:
-            return b
-        return self.elementwise("and", [a, b], boolean)
 
     def elementwise(self, name: str, args: list[Value], result: DType) -> Value:
         """An operator on values, lane by lane."""

@@ -9,7 +9,7 @@ from tilewright.codegen.llvm.expr import evaluate, is_natural
 from tilewright.codegen.llvm.fold import fold, fold_rows
 from tilewright.codegen.llvm.intrinsic import emit_call, emit_external
 from tilewright.codegen.llvm.invariants import divide_before
-from tilewright.codegen.llvm.masks import any_lane
+from tilewright.codegen.llvm.masks import any_lane, both
 from tilewright.codegen.llvm.memory import store
 from tilewright.codegen.llvm.prefetch import before_prefetch, emit_prefetch
 from tilewright.codegen.llvm.state import Pointer, State
@@ -114,10 +114,10 @@ def _if(s: State, stmt: If) -> None:
     if not value.vector:
         _jump(s, value.scalar, stmt.then, stmt.orelse, s.mask)
         return
-    mask = s.both(s.mask, value)
+    mask = both(s, s.mask, value)
     _jump(s, any_lane(s, mask), stmt.then, None, mask)
     if stmt.orelse is not None:
-        rest = s.both(s.mask, s.elementwise("not", [value], boolean))
+        rest = both(s, s.mask, s.elementwise("not", [value], boolean))
         _jump(s, any_lane(s, rest), stmt.orelse, None, rest)
 
 

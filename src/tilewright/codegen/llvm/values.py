@@ -36,12 +36,23 @@ class Lanes:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Lanes that follow each other, `low <= lane < high`: i64 operands from 0 to the number of lanes. None of them if
+    `high` is not above `low`."""
+
+    low: str
+    high: str
+
+
+@dataclass(frozen=True, slots=True)
 class Value:
-    """An operand: one part if it is the same for all lanes, else (`vector`) one part for each of `Lanes.widths`."""
+    """An operand: one part if it is the same for all lanes, else (`vector`) one part for each of `Lanes.widths`. A mask
+    whose lanes that are on follow each other says which these are, in `span`."""
 
     dtype: DType
     parts: tuple[str, ...]
     vector: bool = False
+    span: Span | None = None
 
     @property
     def scalar(self) -> str:

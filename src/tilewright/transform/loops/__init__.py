@@ -23,6 +23,7 @@ from tilewright.transform.loops.fit import fit_buffers
 from tilewright.transform.loops.forward import forward_copies
 from tilewright.transform.loops.merge import merge_loops
 from tilewright.transform.loops.narrow import narrow_tails
+from tilewright.transform.loops.overlap import overlap_tails
 from tilewright.transform.loops.partition import partition_loops
 from tilewright.transform.loops.pipeline import pipeline_loops
 from tilewright.transform.loops.reuse import reuse_outputs
@@ -53,6 +54,7 @@ def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tupl
         ("fit buffers", lambda func: fit_buffers(func, target.caches)),
         ("forward copies", forward_copies),
         ("even tails", even_tails),
+        ("overlap tails", overlap_tails),
         ("partition loops", partition_loops),
         ("defer epilogues", defer_epilogues),
         ("simplify again", simplify_loops),

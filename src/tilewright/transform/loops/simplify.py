@@ -121,12 +121,18 @@ class _Simplifier:
 
     def let(self, s: Let) -> Stmt | None:
         value = self.an.simplify(s.value)
-        if type(value) in (Const, Var):
+        if type(value) is Const or (type(value) is Var and not _says_more(s.var, value)):
             return self.statement(substitute_stmt(s.body, {s.var: value}))
         body = self.statement(s.body)
         return (
             None if body is None else s if value is s.value and body is s.body else replace(s, value=value, body=body)
         )
+
+
+def _says_more(name: Var, value: Var) -> bool:
+    """Whether a name for a variable has a range that the variable itself does not have."""
+    higher = name.lo is not None and (value.lo is None or value.lo < name.lo)
+    return higher or (name.hi is not None and (value.hi is None or value.hi > name.hi))
 
 
 _DECIDED = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "min", "max", "floordiv", "mod"))

@@ -29,7 +29,7 @@ i_vector_done.6:
   %.21 = insertelement <16 x i32> poison, i32 %.20, i64 0
   %.22 = shufflevector <16 x i32> %.21, <16 x i32> poison, <16 x i32> zeroinitializer
   %.23 = icmp slt <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7, i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15>, %.22
-  %.24 = call i1 @llvm.vector.reduce.or.v16i1(<16 x i1> %.23)
+  %.24 = icmp slt i64 0, %.19
   br i1 %.24, label %then.25, label %join.26
 then.25:
   %.27 = mul nsw i64 %.4, 16
@@ -49,6 +49,5 @@ declare <16 x float> @llvm.masked.load.v16f32.p0(ptr, <16 x i1>, <16 x float>)
 declare void @llvm.masked.store.v16f32.p0(<16 x float>, ptr, <16 x i1>)
 declare i64 @llvm.smax.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
-declare i1 @llvm.vector.reduce.or.v16i1(<16 x i1>)
 
 !0 = distinct !{!0, !{!"llvm.loop.vectorize.enable", i1 false}, !{!"llvm.loop.unroll.disable"}}

@@ -10,7 +10,7 @@ first.1:
   %.8 = icmp slt i64 0, %.5
   br i1 %.8, label %i_body.6, label %i_done.7
 i_body.6:
-  %i.9 = phi i64 [ 0, %first.1 ], [ %i_next.34, %join.26 ]
+  %i.9 = phi i64 [ 0, %first.1 ], [ %i_next.32, %join.24 ]
   %.10 = mul nsw i64 %i.9, -16
   %.11 = add nsw i64 %n, %.10
   %.12 = call i64 @llvm.smax.i64(i64 %.11, i64 0)
@@ -23,25 +23,23 @@ i_body.6:
   %.19 = insertelement <8 x i32> poison, i32 %.18, i64 0
   %.20 = shufflevector <8 x i32> %.19, <8 x i32> poison, <8 x i32> zeroinitializer
   %.21 = icmp slt <8 x i32> <i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15>, %.20
-  %.22 = call i1 @llvm.vector.reduce.or.v8i1(<8 x i1> %.17)
-  %.23 = call i1 @llvm.vector.reduce.or.v8i1(<8 x i1> %.21)
-  %.24 = or i1 %.22, %.23
-  br i1 %.24, label %then.25, label %join.26
-then.25:
-  %.27 = mul nsw i64 %i.9, 16
-  %.28 = getelementptr float, ptr %A, i64 %.27
-  %.29 = call <8 x float> @llvm.masked.load.v8f32.p0(ptr align 4 %.28, <8 x i1> %.17, <8 x float> zeroinitializer)
-  %.30 = getelementptr float, ptr %.28, i64 8
-  %.31 = call <8 x float> @llvm.masked.load.v8f32.p0(ptr align 4 %.30, <8 x i1> %.21, <8 x float> zeroinitializer)
-  %.32 = getelementptr float, ptr %C, i64 %.27
-  call void @llvm.masked.store.v8f32.p0(<8 x float> %.29, ptr align 4 %.32, <8 x i1> %.17)
-  %.33 = getelementptr float, ptr %.32, i64 8
-  call void @llvm.masked.store.v8f32.p0(<8 x float> %.31, ptr align 4 %.33, <8 x i1> %.21)
-  br label %join.26
-join.26:
-  %i_next.34 = add nuw nsw i64 %i.9, 1
-  %.35 = icmp slt i64 %i_next.34, %.5
-  br i1 %.35, label %i_body.6, label %i_done.7, !llvm.loop !0
+  %.22 = icmp slt i64 0, %.13
+  br i1 %.22, label %then.23, label %join.24
+then.23:
+  %.25 = mul nsw i64 %i.9, 16
+  %.26 = getelementptr float, ptr %A, i64 %.25
+  %.27 = call <8 x float> @llvm.masked.load.v8f32.p0(ptr align 4 %.26, <8 x i1> %.17, <8 x float> zeroinitializer)
+  %.28 = getelementptr float, ptr %.26, i64 8
+  %.29 = call <8 x float> @llvm.masked.load.v8f32.p0(ptr align 4 %.28, <8 x i1> %.21, <8 x float> zeroinitializer)
+  %.30 = getelementptr float, ptr %C, i64 %.25
+  call void @llvm.masked.store.v8f32.p0(<8 x float> %.27, ptr align 4 %.30, <8 x i1> %.17)
+  %.31 = getelementptr float, ptr %.30, i64 8
+  call void @llvm.masked.store.v8f32.p0(<8 x float> %.29, ptr align 4 %.31, <8 x i1> %.21)
+  br label %join.24
+join.24:
+  %i_next.32 = add nuw nsw i64 %i.9, 1
+  %.33 = icmp slt i64 %i_next.32, %.5
+  br i1 %.33, label %i_body.6, label %i_done.7, !llvm.loop !0
 i_done.7:
   br label %join.2
 join.2:
@@ -52,7 +50,6 @@ declare <8 x float> @llvm.masked.load.v8f32.p0(ptr, <8 x i1>, <8 x float>)
 declare void @llvm.masked.store.v8f32.p0(<8 x float>, ptr, <8 x i1>)
 declare i64 @llvm.smax.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
-declare i1 @llvm.vector.reduce.or.v8i1(<8 x i1>)
 
 !0 = distinct !{!0, !{!"llvm.loop.vectorize.enable", i1 false}, !{!"llvm.loop.unroll.disable"}}
 ; znver4
@@ -76,7 +73,7 @@ i_body.6:
   %.15 = insertelement <16 x i32> poison, i32 %.14, i64 0
   %.16 = shufflevector <16 x i32> %.15, <16 x i32> poison, <16 x i32> zeroinitializer
   %.17 = icmp slt <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7, i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15>, %.16
-  %.18 = call i1 @llvm.vector.reduce.or.v16i1(<16 x i1> %.17)
+  %.18 = icmp slt i64 0, %.13
   br i1 %.18, label %then.19, label %join.20
 then.19:
   %.21 = mul nsw i64 %i.9, 16
@@ -99,6 +96,5 @@ declare <16 x float> @llvm.masked.load.v16f32.p0(ptr, <16 x i1>, <16 x float>)
 declare void @llvm.masked.store.v16f32.p0(<16 x float>, ptr, <16 x i1>)
 declare i64 @llvm.smax.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
-declare i1 @llvm.vector.reduce.or.v16i1(<16 x i1>)
 
 !0 = distinct !{!0, !{!"llvm.loop.vectorize.enable", i1 false}, !{!"llvm.loop.unroll.disable"}}

@@ -30,7 +30,7 @@ v_vector_done.6:
   %.23 = insertelement <8 x i32> poison, i32 %.22, i64 0
   %.24 = shufflevector <8 x i32> %.23, <8 x i32> poison, <8 x i32> zeroinitializer
   %.25 = icmp slt <8 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7>, %.24
-  %.26 = call i1 @llvm.vector.reduce.or.v8i1(<8 x i1> %.25)
+  %.26 = icmp slt i64 0, %.21
   br i1 %.26, label %then.27, label %join.28
 then.27:
   %.29 = mul nsw i64 %.4, 8
@@ -52,7 +52,6 @@ declare <8 x float> @llvm.masked.load.v8f32.p0(ptr, <8 x i1>, <8 x float>)
 declare void @llvm.masked.store.v8f32.p0(<8 x float>, ptr, <8 x i1>)
 declare i64 @llvm.smax.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
-declare i1 @llvm.vector.reduce.or.v8i1(<8 x i1>)
 
 !0 = distinct !{!0, !{!"llvm.loop.vectorize.enable", i1 false}, !{!"llvm.loop.unroll.disable"}}
 ; znver4
@@ -87,7 +86,7 @@ v_vector_done.6:
   %.23 = insertelement <16 x i32> poison, i32 %.22, i64 0
   %.24 = shufflevector <16 x i32> %.23, <16 x i32> poison, <16 x i32> zeroinitializer
   %.25 = icmp slt <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7, i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15>, %.24
-  %.26 = call i1 @llvm.vector.reduce.or.v16i1(<16 x i1> %.25)
+  %.26 = icmp slt i64 0, %.21
   br i1 %.26, label %then.27, label %join.28
 then.27:
   %.29 = mul nsw i64 %.4, 16
@@ -109,6 +108,5 @@ declare <16 x float> @llvm.masked.load.v16f32.p0(ptr, <16 x i1>, <16 x float>)
 declare void @llvm.masked.store.v16f32.p0(<16 x float>, ptr, <16 x i1>)
 declare i64 @llvm.smax.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
-declare i1 @llvm.vector.reduce.or.v16i1(<16 x i1>)
 
 !0 = distinct !{!0, !{!"llvm.loop.vectorize.enable", i1 false}, !{!"llvm.loop.unroll.disable"}}

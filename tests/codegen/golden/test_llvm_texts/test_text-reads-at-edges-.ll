@@ -9,7 +9,7 @@ first.1:
   %.7 = icmp slt i64 0, %.4
   br i1 %.7, label %i_body.5, label %i_done.6
 i_body.5:
-  %i.8 = phi i64 [ 0, %first.1 ], [ %i_next.54, %i_body.5 ]
+  %i.8 = phi i64 [ 0, %first.1 ], [ %i_next.70, %i_body.5 ]
   %.9 = mul nsw i64 %i.8, -16
   %.10 = add nsw i64 %.9, 1
   %.11 = call i64 @llvm.smax.i64(i64 %.10, i64 0)
@@ -35,31 +35,47 @@ i_body.5:
   %.31 = insertelement <8 x i32> poison, i32 %.30, i64 0
   %.32 = shufflevector <8 x i32> %.31, <8 x i32> poison, <8 x i32> zeroinitializer
   %.33 = icmp slt <8 x i32> <i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15>, %.32
-  %.34 = and <8 x i1> %.16, %.29
-  %.35 = and <8 x i1> %.20, %.33
-  %.36 = xor <8 x i1> %.34, splat (i1 true)
-  %.37 = xor <8 x i1> %.35, splat (i1 true)
-  %.38 = mul nsw i64 %i.8, 16
-  %.39 = getelementptr float, ptr %A, i64 %.38
-  %.40 = getelementptr float, ptr %.39, i64 -1
-  %.41 = call <8 x float> @llvm.masked.load.v8f32.p0(ptr align 4 %.40, <8 x i1> %.34, <8 x float> zeroinitializer)
-  %.42 = getelementptr float, ptr %.39, i64 7
-  %.43 = call <8 x float> @llvm.masked.load.v8f32.p0(ptr align 4 %.42, <8 x i1> %.35, <8 x float> zeroinitializer)
-  %.44 = getelementptr float, ptr %.39, i64 1
-  %.45 = call <8 x float> @llvm.masked.load.v8f32.p0(ptr align 4 %.44, <8 x i1> %.34, <8 x float> zeroinitializer)
-  %.46 = getelementptr float, ptr %.39, i64 9
-  %.47 = call <8 x float> @llvm.masked.load.v8f32.p0(ptr align 4 %.46, <8 x i1> %.35, <8 x float> zeroinitializer)
-  %.48 = fadd contract <8 x float> %.41, %.45
-  %.49 = fadd contract <8 x float> %.43, %.47
-  %.50 = select <8 x i1> %.34, <8 x float> %.48, <8 x float> zeroinitializer
-  %.51 = select <8 x i1> %.35, <8 x float> %.49, <8 x float> zeroinitializer
-  %.52 = getelementptr float, ptr %C, i64 %.38
-  store <8 x float> %.50, ptr %.52, align 4
-  %.53 = getelementptr float, ptr %.52, i64 8
-  store <8 x float> %.51, ptr %.53, align 4
-  %i_next.54 = add nuw nsw i64 %i.8, 1
-  %.55 = icmp slt i64 %i_next.54, %.4
-  br i1 %.55, label %i_body.5, label %i_done.6, !llvm.loop !0
+  %.34 = trunc i64 %.12 to i32
+  %.35 = insertelement <8 x i32> poison, i32 %.34, i64 0
+  %.36 = shufflevector <8 x i32> %.35, <8 x i32> poison, <8 x i32> zeroinitializer
+  %.37 = icmp sge <8 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7>, %.36
+  %.38 = trunc i64 %.25 to i32
+  %.39 = insertelement <8 x i32> poison, i32 %.38, i64 0
+  %.40 = shufflevector <8 x i32> %.39, <8 x i32> poison, <8 x i32> zeroinitializer
+  %.41 = icmp slt <8 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7>, %.40
+  %.42 = and <8 x i1> %.37, %.41
+  %.43 = trunc i64 %.12 to i32
+  %.44 = insertelement <8 x i32> poison, i32 %.43, i64 0
+  %.45 = shufflevector <8 x i32> %.44, <8 x i32> poison, <8 x i32> zeroinitializer
+  %.46 = icmp sge <8 x i32> <i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15>, %.45
+  %.47 = trunc i64 %.25 to i32
+  %.48 = insertelement <8 x i32> poison, i32 %.47, i64 0
+  %.49 = shufflevector <8 x i32> %.48, <8 x i32> poison, <8 x i32> zeroinitializer
+  %.50 = icmp slt <8 x i32> <i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15>, %.49
+  %.51 = and <8 x i1> %.46, %.50
+  %.52 = xor <8 x i1> %.42, splat (i1 true)
+  %.53 = xor <8 x i1> %.51, splat (i1 true)
+  %.54 = mul nsw i64 %i.8, 16
+  %.55 = getelementptr float, ptr %A, i64 %.54
+  %.56 = getelementptr float, ptr %.55, i64 -1
+  %.57 = call <8 x float> @llvm.masked.load.v8f32.p0(ptr align 4 %.56, <8 x i1> %.42, <8 x float> zeroinitializer)
+  %.58 = getelementptr float, ptr %.55, i64 7
+  %.59 = call <8 x float> @llvm.masked.load.v8f32.p0(ptr align 4 %.58, <8 x i1> %.51, <8 x float> zeroinitializer)
+  %.60 = getelementptr float, ptr %.55, i64 1
+  %.61 = call <8 x float> @llvm.masked.load.v8f32.p0(ptr align 4 %.60, <8 x i1> %.42, <8 x float> zeroinitializer)
+  %.62 = getelementptr float, ptr %.55, i64 9
+  %.63 = call <8 x float> @llvm.masked.load.v8f32.p0(ptr align 4 %.62, <8 x i1> %.51, <8 x float> zeroinitializer)
+  %.64 = fadd contract <8 x float> %.57, %.61
+  %.65 = fadd contract <8 x float> %.59, %.63
+  %.66 = select <8 x i1> %.42, <8 x float> %.64, <8 x float> zeroinitializer
+  %.67 = select <8 x i1> %.51, <8 x float> %.65, <8 x float> zeroinitializer
+  %.68 = getelementptr float, ptr %C, i64 %.54
+  store <8 x float> %.66, ptr %.68, align 4
+  %.69 = getelementptr float, ptr %.68, i64 8
+  store <8 x float> %.67, ptr %.69, align 4
+  %i_next.70 = add nuw nsw i64 %i.8, 1
+  %.71 = icmp slt i64 %i_next.70, %.4
+  br i1 %.71, label %i_body.5, label %i_done.6, !llvm.loop !0
 i_done.6:
   br label %join.2
 join.2:
@@ -82,7 +98,7 @@ first.1:
   %.7 = icmp slt i64 0, %.4
   br i1 %.7, label %i_body.5, label %i_done.6
 i_body.5:
-  %i.8 = phi i64 [ 0, %first.1 ], [ %i_next.37, %i_body.5 ]
+  %i.8 = phi i64 [ 0, %first.1 ], [ %i_next.45, %i_body.5 ]
   %.9 = mul nsw i64 %i.8, -16
   %.10 = add nsw i64 %.9, 1
   %.11 = call i64 @llvm.smax.i64(i64 %.10, i64 0)
@@ -100,21 +116,29 @@ i_body.5:
   %.23 = insertelement <16 x i32> poison, i32 %.22, i64 0
   %.24 = shufflevector <16 x i32> %.23, <16 x i32> poison, <16 x i32> zeroinitializer
   %.25 = icmp slt <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7, i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15>, %.24
-  %.26 = and <16 x i1> %.16, %.25
-  %.27 = xor <16 x i1> %.26, splat (i1 true)
-  %.28 = mul nsw i64 %i.8, 16
-  %.29 = getelementptr float, ptr %A, i64 %.28
-  %.30 = getelementptr float, ptr %.29, i64 -1
-  %.31 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr align 4 %.30, <16 x i1> %.26, <16 x float> zeroinitializer)
-  %.32 = getelementptr float, ptr %.29, i64 1
-  %.33 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr align 4 %.32, <16 x i1> %.26, <16 x float> zeroinitializer)
-  %.34 = fadd contract <16 x float> %.31, %.33
-  %.35 = select <16 x i1> %.26, <16 x float> %.34, <16 x float> zeroinitializer
-  %.36 = getelementptr float, ptr %C, i64 %.28
-  store <16 x float> %.35, ptr %.36, align 4
-  %i_next.37 = add nuw nsw i64 %i.8, 1
-  %.38 = icmp slt i64 %i_next.37, %.4
-  br i1 %.38, label %i_body.5, label %i_done.6, !llvm.loop !0
+  %.26 = trunc i64 %.12 to i32
+  %.27 = insertelement <16 x i32> poison, i32 %.26, i64 0
+  %.28 = shufflevector <16 x i32> %.27, <16 x i32> poison, <16 x i32> zeroinitializer
+  %.29 = icmp sge <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7, i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15>, %.28
+  %.30 = trunc i64 %.21 to i32
+  %.31 = insertelement <16 x i32> poison, i32 %.30, i64 0
+  %.32 = shufflevector <16 x i32> %.31, <16 x i32> poison, <16 x i32> zeroinitializer
+  %.33 = icmp slt <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7, i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15>, %.32
+  %.34 = and <16 x i1> %.29, %.33
+  %.35 = xor <16 x i1> %.34, splat (i1 true)
+  %.36 = mul nsw i64 %i.8, 16
+  %.37 = getelementptr float, ptr %A, i64 %.36
+  %.38 = getelementptr float, ptr %.37, i64 -1
+  %.39 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr align 4 %.38, <16 x i1> %.34, <16 x float> zeroinitializer)
+  %.40 = getelementptr float, ptr %.37, i64 1
+  %.41 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr align 4 %.40, <16 x i1> %.34, <16 x float> zeroinitializer)
+  %.42 = fadd contract <16 x float> %.39, %.41
+  %.43 = select <16 x i1> %.34, <16 x float> %.42, <16 x float> zeroinitializer
+  %.44 = getelementptr float, ptr %C, i64 %.36
+  store <16 x float> %.43, ptr %.44, align 4
+  %i_next.45 = add nuw nsw i64 %i.8, 1
+  %.46 = icmp slt i64 %i_next.45, %.4
+  br i1 %.46, label %i_body.5, label %i_done.6, !llvm.loop !0
 i_done.6:
   br label %join.2
 join.2:
