@@ -210,6 +210,19 @@ CASES = {
             }
           }
         }""",
+    "rows by number": """
+        func @few(a: f32[n, 6], b: f32[6, 8], c: f32[n, 8]) where n in 2..3 {
+          for p in 0..1 parallel {
+            alloc t: f32[4, 8] in local
+            for q in 0..4 unrolled { if q < n { for u in 0..8 vectorized { t[q, u] = 0.0 } } }
+            for k in 0..6 {
+              for r in 0..4 unrolled {
+                if r < n { for v in 0..8 vectorized { t[r, v] = t[r, v] + a[r, k] * b[k, v] } }
+              }
+            }
+            for s in 0..4 unrolled { if s < n { for w in 0..8 vectorized { c[s, w] = t[s, w] } } }
+          }
+        }""",
     "partition loops": """
         func @tail(a: f32[n], c: f32[n]) where n in 1.. {
           for i in 0..(n + 7) // 8 {

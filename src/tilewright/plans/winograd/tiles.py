@@ -57,6 +57,10 @@ NEAR = 2.0
 FEW_COLUMNS = 8
 MOST_TILES = 64
 
+MOST_EVEN = 14
+"""The most rows of a register tile of which the last ones have code of their own (`transform/loops/even.py`): where
+tiles are larger, a map of a few tiles takes as long as one that fills a register tile."""
+
 RUNS = range(4, MOST_TILES + 1, 4)
 """Tiles that follow each other, of a block."""
 
@@ -345,9 +349,9 @@ def best_rows(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winog
 
 def heights(block: TileBlock, vectors: int, target: Target) -> list[int]:
     """Rows that the register tiles of a block may have: where tiles follow each other a whole block is whole register
-    tiles, so that the last block alone asks which of its rows there are."""
+    tiles, so that the last block alone asks which of its rows there are, and has code for each number of them."""
     rows = range(1, min(most_rows(block.count, vectors, target), block.count) + 1)
-    return [r for r in rows if block.columns or block.count % r == 0]
+    return [r for r in rows if block.columns or (block.count % r == 0 and r <= MOST_EVEN)]
 
 
 def part_of(blocks: int, lanes: int) -> int:

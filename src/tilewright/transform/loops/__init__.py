@@ -26,6 +26,7 @@ from tilewright.transform.loops.narrow import narrow_tails
 from tilewright.transform.loops.overlap import overlap_tails
 from tilewright.transform.loops.partition import partition_loops
 from tilewright.transform.loops.pipeline import pipeline_loops
+from tilewright.transform.loops.remainder import rows_by_number
 from tilewright.transform.loops.reuse import reuse_outputs
 from tilewright.transform.loops.simplify import simplify_loops
 from tilewright.transform.loops.unread import leave_out_unread
@@ -55,6 +56,7 @@ def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tupl
         ("forward copies", forward_copies),
         ("even tails", even_tails),
         ("overlap tails", overlap_tails),
+        ("rows by number", rows_by_number),
         ("partition loops", partition_loops),
         ("defer epilogues", defer_epilogues),
         ("simplify again", simplify_loops),

@@ -7,20 +7,62 @@
 
 In each version the loop has a literal extent and no condition, so accumulators stay in registers. A batch of one that
 meets a tile of four rows thus runs a kernel of one row.
+
+Remainders come from splitting loops over tiles (`partition.py`, `even.py`). Where the symbol's range has one tile at
+the most there is no such loop, and what each thread does gets its versions from the start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tilewright.arith import Analyzer
-from tilewright.ir.expr import Const, Expr, Op, const, equal
-from tilewright.ir.loops import For, If, Intrinsic, Let, Stmt, Store
-from tilewright.ir.rewrite import map_expr, map_stmt, variables, walk
-from tilewright.transform.loops.copies import conjuncts
+from tilewright.ir.expr import Const, Expr, Op, Var, const, equal
+from tilewright.ir.loops import For, If, Intrinsic, Let, PrimFunc, Stmt, Store
+from tilewright.ir.rewrite import map_expr, map_stmt, names_of, variables, walk, with_children
+from tilewright.transform.loops.conditions import bound_loops_of
+from tilewright.transform.loops.copies import conjuncts, copy_fresh
+from tilewright.transform.loops.simplify import simplify_stmt
 
 MOST = 13
 """The largest remainder that gets a version of its own."""
+
+
+def rows_by_number(func: PrimFunc) -> PrimFunc:
+    """The function with a version for each number of rows, where sums over a loop are of one tile of them."""
+    taken = names_of(func)
+
+    def on(s: Stmt, outer: dict[Var, Expr]) -> Stmt:
+        if isinstance(s, For):
+            inside = {**outer, s.var: s.extent}
+            body = _numbered(s.body, inside, taken) if s.kind == "parallel" else None
+            return replace(s, body=body or on(s.body, inside))
+        return with_children(s, tuple([on(c, outer) for c in s.children])) if s.children else s
+
+    body = on(func.body, {})
+    return func if body is func.body else func.with_body(body)
+
+
+def _numbered(s: Stmt, outer: dict[Var, Expr], taken: set[str]) -> Stmt | None:
+    """The versions of what a thread does, if a loop that is neither unrolled nor vectorized has such tests inside."""
+    if not any(isinstance(x, For) and x.kind == "serial" and _tested(x) for x in walk(s)):
+        return None
+
+    def tidy(version: Stmt) -> Stmt:
+        copy = copy_fresh(version, taken)
+        an = Analyzer({**outer, **{c.var: c.extent for c in walk(copy) if isinstance(c, For)}})
+        return bound_loops_of(simplify_stmt(copy, an), an)
+
+    return by_remainder(s, Analyzer(outer), MOST + 1, tidy)
+
+
+def _tested(loop: For) -> bool:
+    """Whether each row of an unrolled loop inside is tested for being there, and for nothing else."""
+    rows = [s for s in walk(loop.body) if isinstance(s, For) and s.kind == "unrolled"]
+    return any(isinstance(s.body, If) and len(list(conjuncts(s.body.condition))) == 1 for s in rows) and bool(
+        remainders(loop.body)
+    )
 
 
 def by_remainder(stmt: Stmt, analyzer: Analyzer, limit: int, tidy: Callable[[Stmt], Stmt]) -> Stmt | None:

@@ -1,0 +1,60 @@
+"""A version for each number of rows, where the range of a symbol has one tile of them at the most."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.codegen.interpret.interpreter import interpret
+from tilewright.ir.parser import parse_func
+from tilewright.transform.loops.remainder import MOST, rows_by_number
+
+FUNC = """
+func @few(a: f32[n, 6], b: f32[6, 8], c: f32[n, 8]) where n in {low}..{high} {{
+  for p in 0..1 {kind} {{
+    alloc t: f32[{size}, 8] in local
+    for q in 0..{size} unrolled {{ if q < n {{ for u in 0..8 vectorized {{ t[q, u] = 0.0 }} }} }}
+    for k in 0..6 {{
+      for r in 0..{size} unrolled {{
+        if {test} {{ for v in 0..8 vectorized {{ t[r, v] = t[r, v] + a[r, k] * b[k, v] }} }}
+      }}
+    }}
+    for s in 0..{size} unrolled {{ if s < n {{ for w in 0..8 vectorized {{ c[s, w] = t[s, w] }} }} }}
+  }}
+}}
+"""
+
+
+def few(low: int, high: int, kind: str = "parallel", test: str = "r < n") -> str:
+    return FUNC.format(low=low, high=high, size=high + 1, kind=kind, test=test)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 2), (1, 5), (6, 7), (2, MOST)])
+def test_every_number(low: int, high: int) -> None:
+    func = parse_func(few(low, high))
+    numbered = rows_by_number(func)
+    text = str(numbered)
+    assert not any(" < n {" in line for line in text.splitlines()), "a row is tested"
+    assert text.count("a[r") == high - max(low, 1) + 1
+    rng = np.random.default_rng(low)
+    for n in range(low, high + 1):
+        a, b = rng.standard_normal((n, 6)).astype(np.float32), rng.standard_normal((6, 8)).astype(np.float32)
+        got, want = (np.full((n, 8), np.nan, np.float32) for _ in range(2))
+        interpret(numbered, [a, b, got])
+        interpret(func, [a, b, want])
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(few(1, MOST + 1), id="too many numbers"),
+        pytest.param(few(1, 5, kind="serial").replace(" serial", ""), id="a loop that one thread runs"),
+        pytest.param(few(1, 5, test="r < n and k < n"), id="another test"),
+        pytest.param(few(1, 5, test="r < n - 1"), id="two numbers of rows"),
+        pytest.param(few(1, 5).replace("for k in 0..6 {", "for k in 0..6 unrolled {"), id="no sum over a loop"),
+    ],
+)
+def test_what_stays(text: str) -> None:
+    func = parse_func(text)
+    assert rows_by_number(func) == func
