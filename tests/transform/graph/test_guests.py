@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tests.train.test_recompute import chain
 from tilewright import assemble
+from tilewright.arith import simplify
 from tilewright.ir.dtype import f32, f64, i64
-from tilewright.ir.expr import as_expr, as_int
+from tilewright.ir.expr import Expr, Var, as_expr, as_int, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
+from tilewright.ir.rewrite import substitute
 from tilewright.ops.interpret import run_graph
 from tilewright.ops.registry import emit1
 from tilewright.train.entry import compile_step
@@ -69,6 +71,93 @@ def test_nothing_overlaps(lodging: _Lodging) -> None:
         uses.append(_Use(at, at + block.nbytes, block.first, block.last))
     if found:
         assert max(lodging.live()) < before
+
+
+N = Var("n", lo=1, hi=50)
+
+
+def at(e: Expr, n: int) -> int:
+    found = as_int(substitute(e, {N: const(n)}))
+    assert found is not None
+    return found
+
+
+@st.composite
+def symbolic_lodgings(draw: st.DrawFn) -> tuple[_Lodging, list[tuple[Expr, Expr, _Use]]]:
+    """The same with sizes by a symbol, judged at its largest value; parts with their ends."""
+    steps = draw(st.integers(3, 12))
+    size = st.tuples(st.integers(0, 3), st.integers(0, 40)).filter(any).map(lambda s: (N * s[0] + s[1]) * 64)
+    end: Expr = const(0)
+    ends, parts = {0: end}, []
+    for each in draw(st.lists(size, min_size=1, max_size=5)):
+        first = draw(st.integers(0, steps - 1))
+        begin, end = end, simplify(end + each)
+        ends[at(end, 50)] = end
+        parts.append((begin, end, _Use(at(begin, 50), at(end, 50), first, steps - 1)))
+    uses = [u for _, _, u in parts]
+    whole = Value("host", TensorType(f32, (simplify(end // 4),)))
+    host = _Block(min(u.first for u in uses), steps - 1, at(end, 50), steps - 1, values=[whole], size=end)
+    blocks = {HOST: host}
+    for k in range(1, draw(st.integers(2, 9))):
+        first, nbytes = draw(st.integers(0, steps - 1)), draw(size)
+        own = Value(f"v{k}", TensorType(f32, (simplify(nbytes // 4),)))
+        last = draw(st.integers(first, steps - 1))
+        blocks[k] = _Block(first, last, at(nbytes, 50), last, values=[own], size=simplify(nbytes))
+    return _Lodging(steps, blocks, {HOST: uses}, {HOST: ends}), parts
+
+
+@settings(max_examples=300, deadline=None)
+@given(symbolic_lodgings())
+def test_nothing_overlaps_for_any_size(made: tuple[_Lodging, list[tuple[Expr, Expr, _Use]]]) -> None:
+    lodging, parts = made
+    known = dict(lodging.blocks)
+    found = lodging.lodge(HOST)
+    lives = {b.values[0]: b for b in known.values()}
+    uses = [(begin, end, u.first, u.last) for begin, end, u in parts]
+    for guest, place in found.items():
+        block = lives[guest]
+        begin = simplify(place.offset * 4)
+        end = simplify(begin + block.bytes)
+        for n in (1, 2, 3, 17, 49, 50):
+            assert at(begin, n) % 64 == 0 and at(begin, n) >= 0 and at(end, n) <= at(known[HOST].bytes, n)
+            for other, stop, first, last in uses:
+                apart = block.last < first or last < block.first
+                assert apart or at(end, n) <= at(other, n) or at(stop, n) <= at(begin, n)
+        uses.append((begin, end, block.first, block.last))
+
+
+def concatenated(rows: Expr) -> Graph:
+    """Rows that wait for others, which are made from them in many steps, to stand before them."""
+    b = GraphBuilder("late")
+    x = b.input("x", TensorType(f32, (rows, as_expr(64))))
+    early = late = emit1(b, "cumsum", x, axis=0, exclusive=False, reverse=False)
+    for _ in range(5):
+        late = emit1(b, "cumsum", late, axis=1, exclusive=False, reverse=True)
+    both = emit1(b, "concat", early, late, axis=0)
+    return b.finish((emit1(b, "cumsum", both, axis=1, exclusive=False, reverse=False),))
+
+
+def test_symbolic_sizes_have_guests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
+    graph = concatenated(Var("rows", lo=1, hi=20_000))
+    dynamic = tw.compile(graph)
+    for rows in (1, 3, 5000, 20_000):
+        x = np.random.default_rng(rows).normal(size=(rows, 64)).astype(np.float32)
+        static = tw.compile(concatenated(as_expr(rows)))
+        np.testing.assert_array_equal(np.asarray(dynamic(x)), np.asarray(static(x)))
+        if rows >= 5000:
+            assert dynamic.memory(rows=rows).arena == static.memory().arena
+    monkeypatch.setattr(assemble, "with_guests", lambda calls, leading, where, storage: where)
+    assert tw.compile(graph).memory(rows=5000).arena > dynamic.memory(rows=5000).arena
+
+
+def test_parts_that_may_change_places_have_no_order() -> None:
+    n, m = (Var(name, lo=1, hi=9) for name in "nm")
+    assert guests._in_order({0: [const(0)], 81: [n * 9], 90: [m * 10]}) is None
+    assert guests._in_order({0: [const(0)], 81: [n * 9], 90: [n * 10]}) is not None
+    assert guests._in_order({81: [n * 9, m * 9]}) is None
+    even = Var("n", lo=2, hi=64, multiple=2)
+    assert guests._in_order({64: [even, even // 2 * 2]}) is not None
 
 
 def test_a_part_that_is_written_last_takes_guests() -> None:

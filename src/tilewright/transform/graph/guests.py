@@ -6,19 +6,26 @@
 A value that is put together in place has all of its memory from its first part on. Such a host takes guests: values
 that die before those parts are written that they stand in, or are born after these were last read. Then the host's
 memory is in use from its first guest on. Hosts are taken where the fullest step needs clearly less memory with them.
+
+Of symbols the sizes are judged at the largest values. A guest begins where a part of its host or another guest ends, or
+ends where one begins, and must be known to stand beside all that is in use meanwhile for any values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
-from tilewright.ir.expr import Expr, as_int, const
+from tilewright.arith import prove, prove_equal, simplify
+from tilewright.ir.expr import Expr, Var, as_int, const
 from tilewright.ir.graph import Value
+from tilewright.ir.rewrite import substitute, variables
 from tilewright.runtime.arena import ALIGNMENT, roots
 from tilewright.transform.call import Call, KernelCall
 from tilewright.transform.graph.memory import Place, Storage
+from tilewright.transform.work import polynomial
 
 LEAST = 1 << 20
 """Bytes that a host has at least."""
@@ -28,6 +35,8 @@ TRIES = 100
 """Orders of guests that are tried at most beside the first ones."""
 FULLEST = 16
 """Fullest steps by whose bytes places of guests are compared, one after the other: several may be as full."""
+LARGEST = 64
+"""What symbols without a largest or likely value are judged at."""
 FULL = 0.8
 """Guests are live at a step with at least this share of the fullest step's bytes: where memory is free, values keep the
 places that they have, near to each other."""
@@ -36,15 +45,15 @@ places that they have, near to each other."""
 def with_guests(
     calls: Sequence[Call], leading: int, where: Mapping[Value, Place], storage: Storage
 ) -> Mapping[Value, Place]:
-    """Where all values stand, guests with their hosts; `where` itself if nobody has guests. There are none where sizes
-    are symbols, or calls have no fixed order.
+    """Where all values stand, guests with their hosts; `where` itself if nobody has guests. There are none where data
+    decides sizes, or calls have no fixed order.
 
     Args:
         leading: how many slots are not temporaries'.
         storage: the temporaries of these calls with everybody in memory of his own.
     """
     plain = all(isinstance(c, KernelCall) and c.strand is None for c in calls)
-    if not plain or any(t.nbytes is None for t in storage.temps):
+    if not plain or storage.bounds:
         return where
     lodging = _Lodging.of(calls, leading, where, storage)
     found = dict[Value, Place]()
@@ -55,8 +64,8 @@ def with_guests(
 
 @dataclass(slots=True)
 class _Block:
-    """Memory of a value, or of several that are written over each other: bytes, and the first and last step of use;
-    `until` is the first value's last step."""
+    """Memory of a value, or of several that are written over each other: bytes (`size`: by the symbols), and the first
+    and last step of use; `until` is the first value's last step."""
 
     first: int
     last: int
@@ -64,6 +73,11 @@ class _Block:
     until: int
     movable: bool = True
     values: list[Value] = field(default_factory=list)
+    size: Expr | None = None
+
+    @property
+    def bytes(self) -> Expr:
+        return const(self.nbytes) if self.size is None else self.size
 
     @property
     def width(self) -> int:
@@ -84,22 +98,26 @@ class _Use:
 @dataclass(slots=True)
 class _Lodging:
     """Blocks by the number of their first temporary; of those that several calls write parts of, when which part is in
-    use."""
+    use, and what the ends of parts are by the symbols, where these are known to follow each other for any values."""
 
     steps: int
     blocks: dict[int, _Block]
     uses: dict[int, list[_Use]]
+    ends: dict[int, dict[int, Expr]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, calls: Sequence[Call], leading: int, where: Mapping[Value, Place], storage: Storage) -> _Lodging:
-        whose = roots(storage.temps)
+        whose, number = roots(storage.temps), _Judged()
         blocks: dict[int, _Block] = {}
-        for k, t in zip(whose, storage.temps, strict=True):
+        for k, t, size in zip(whose, storage.temps, storage.sizes, strict=True):
             block = blocks.setdefault(k, _Block(t.first, t.last, 0, t.last))
             block.first, block.last = min(block.first, t.first), max(block.last, t.last)
-            block.nbytes = max(block.nbytes, t.nbytes or 0)
-            block.movable &= not t.per_thread
+            nbytes, sizes = number(size), (block.bytes, size)
+            small, large = sizes if nbytes > block.nbytes else reversed(sizes)
+            block.nbytes, block.size = max(nbytes, block.nbytes), large
+            block.movable &= not t.per_thread and _at_most(small, large)
         touched: dict[int, list[_Use]] = {}
+        ends: dict[int, dict[int, list[Expr]]] = {}
         known = set[Value]()
         for i, call in enumerate(calls):
             for value in call.args:
@@ -107,15 +125,16 @@ class _Lodging:
                 if slot < 0:
                     continue
                 base, offset = _place(value, where)
-                begin, size = as_int(offset), as_int(value.type.size)
-                assert begin is not None and size is not None, "sizes are known"
                 width = value.dtype.itemsize
-                touched.setdefault(whose[slot], []).append(_Use(begin * width, (begin + size) * width, i, i))
+                begin, end = simplify(offset * width), simplify((offset + value.type.size) * width)
+                touched.setdefault(whose[slot], []).append(_Use(number(begin), number(end), i, i))
+                for e in (begin, end):
+                    ends.setdefault(whose[slot], {}).setdefault(number(e), []).append(e)
                 if base not in known:
                     known.add(base)
                     blocks[whose[slot]].values.append(base)
-        uses = {k: _segments(found) for k, found in touched.items()}
-        return cls(len(calls), blocks, uses)
+        ordered = {k: found for k, at in ends.items() if blocks[k].movable and (found := _in_order(at)) is not None}
+        return cls(len(calls), blocks, {k: _segments(touched[k]) for k in ordered}, ordered)
 
     def hosts(self) -> Iterator[int]:
         """Blocks of one value of which parts are in use later than others, or not so long."""
@@ -154,18 +173,18 @@ class _Lodging:
             return {}
         (value,) = self.blocks[host].values[:1]
         result = {
-            v: Place(value, const(at // v.dtype.itemsize)) for g, at in found.items() for v in self.blocks[g].values
+            v: Place(value, simplify(at // v.dtype.itemsize)) for g, at in found.items() for v in self.blocks[g].values
         }
         for g in found:
             self.blocks[host].first = min(self.blocks[host].first, self.blocks.pop(g).first)
             self.uses.pop(g, None)
         return result
 
-    def search(self, host: int, candidates: Sequence[int]) -> dict[int, int]:
+    def search(self, host: int, candidates: Sequence[int]) -> dict[int, Expr]:
         """Places of guests with which the fullest step needs little: from the best order on, what is live at the
         fullest step and has no place with the host is placed first, as long as that helps."""
 
-        def fullest(places: Mapping[int, int]) -> list[int]:
+        def fullest(places: Mapping[int, Expr]) -> list[int]:
             return sorted(self.live(places, host), reverse=True)[:FULLEST]
 
         tried = [(order, self.placed(host, order)) for order in self.orders(candidates)]
@@ -196,11 +215,12 @@ class _Lodging:
         )
         return [sorted(candidates, key=key) for key in keys]
 
-    def placed(self, host: int, order: Sequence[int]) -> dict[int, int]:
+    def placed(self, host: int, order: Sequence[int]) -> dict[int, Expr]:
         """Guests with their first byte in the host, each in one of the gaps that hold it while it lives: there where
         the host itself needs its memory soonest, so that those who stay longer find the rest."""
-        own, room, found = self.uses[host], self.blocks[host].nbytes, dict[int, int]()
-        taken = list(own)
+        own, room, found = self.uses[host], self.blocks[host].nbytes, dict[int, Expr]()
+        taken, ends = list(own), {0: const(0), room: self.blocks[host].bytes, **self.ends.get(host, {})}
+        numbers = all(as_int(e) is not None for e in ends.values())
 
         def needed(guest: _Block, at: int) -> int:
             later = (u.first for u in own if u.first > guest.last and u.begin < at + guest.nbytes and at < u.end)
@@ -209,11 +229,81 @@ class _Lodging:
         for k in order:
             b = self.blocks[k]
             others = [u for u in taken if u.first <= b.last and b.first <= u.last]
-            at = min(_ends(others, b.nbytes, room), key=lambda at: (needed(b, at), at), default=None)
-            if at is not None:
-                found[k] = at
-                taken.append(_Use(at, at + b.nbytes, b.first, b.last))
+            gaps = sorted(set(_ends(others, b.nbytes, room)), key=lambda at: (needed(b, at), at))
+            for at in gaps:
+                place = const(at) if numbers and as_int(b.bytes) else _beside(b, at, others, ends)
+                if place is not None:
+                    found[k] = place
+                    taken.append(_Use(at, at + b.nbytes, b.first, b.last))
+                    ends = {at: place, at + b.nbytes: simplify(place + b.bytes), **ends}
+                    break
         return found
+
+
+class _Judged:
+    """The numbers that sizes are judged by: at the largest values of symbols, or their largest likely ones."""
+
+    __slots__ = ("values",)
+
+    def __init__(self) -> None:
+        self.values: dict[Var, Expr] = {}
+
+    def __call__(self, size: Expr) -> int:
+        for s in variables(size):
+            if s not in self.values:
+                most = s.hi if s.hi is not None else max(s.likely, default=max(s.lo or 1, LARGEST))
+                self.values[s] = const(max(1, most // s.multiple) * s.multiple)
+        found = as_int(simplify(substitute(size, self.values)))
+        assert found is not None, "a size is a number where its symbols are"
+        return found
+
+
+def _in_order(ends: Mapping[int, Sequence[Expr]]) -> dict[int, Expr] | None:
+    """What the ends of parts are, by their numbers; None where they might stand in another order for other sizes."""
+    for same in ends.values():
+        if not all(_equal(same[0], e) for e in dict.fromkeys(same)):
+            return None
+    found = {n: ends[n][0] for n in sorted(ends)}
+    return found if all(_at_most(a, b) for a, b in pairwise(found.values())) else None
+
+
+def _beside(guest: _Block, at: int, others: Sequence[_Use], ends: Mapping[int, Expr]) -> Expr | None:
+    """The first byte of a guest by the symbols, if it is known to stand beside the others, and in the host."""
+    behind, size, room = ends.get(at + guest.nbytes), guest.bytes, ends[max(ends)]
+    for place in (ends.get(at), None if behind is None else simplify(behind - size)):
+        if place is None or not prove_equal(place % ALIGNMENT, const(0)):
+            continue
+        own = {at: place, at + guest.nbytes: simplify(place + size)}
+        if not all(_equal(ends.get(n, e), e) for n, e in own.items()):
+            continue
+        apart = all(
+            _at_most(ends[u.end], place) if u.end <= at else _at_most(place + size, ends[u.begin]) for u in others
+        )
+        if apart and _at_most(const(0), place) and _at_most(place + size, room) and _is_polynomial(place, guest.width):
+            return place
+    return None
+
+
+def _is_polynomial(place: Expr, width: int) -> bool:
+    """Whether steps can say where a guest stands (`transform/graph/memory.py`)."""
+    return polynomial(simplify(simplify(place // width) * width)) is not None
+
+
+def _equal(a: Expr, b: Expr) -> bool:
+    return a is b or (_at_most(a, b) and _at_most(b, a))
+
+
+@lru_cache(maxsize=4096)
+def _at_most(a: Expr, b: Expr) -> bool:
+    """Whether `a <= b` for any values of the symbols."""
+    difference = b - a
+    parts: dict[Var, Expr] = {}
+    for s in variables(difference):
+        if s.multiple > 1:
+            # In terms of how many times the multiple it is, halves of it have no remainder.
+            lo, hi = (None if n is None else n // s.multiple for n in (s.lo and s.lo + s.multiple - 1, s.hi))
+            parts[s] = Var(s.name, s.dtype, lo, hi) * s.multiple
+    return prove(simplify(substitute(difference, parts)) >= 0)
 
 
 def _place(value: Value, where: Mapping[Value, Place]) -> tuple[Value, Expr]:
