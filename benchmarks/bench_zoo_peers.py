@@ -1,13 +1,15 @@
-"""The zoo's small and middle models against ONNX Runtime and OpenVINO: one thread, f32, in turns.
+"""The zoo's small and middle models against ONNX Runtime, OpenVINO and PyTorch: one thread, f32, in turns.
 
     python -m benchmarks.bench_zoo_peers --prepare [--only NAME...]     exports and compiles, minutes
+    python -m benchmarks.bench_zoo_peers --inductor [--only NAME...]    compiles what is prepared with Inductor
     python -m benchmarks.bench_zoo_peers [--seconds 140] [--rounds 7]   times what is prepared and has no row yet
     python -m benchmarks.bench_zoo_peers --report                       only writes the table of the rows there are
 
-The peers run the file of PyTorch's newer exporter, sizes fixed, with their buffers bound once. Who differs from eager
-PyTorch by more than 1e-3 of an output's largest magnitude, or does not run the file, has no time. All stand in one
-process, as none of them has a thread beside the caller's; times are those of a call, medians of the turns, and ratios
-those of neighbouring turns.
+ONNX Runtime and OpenVINO run the file of PyTorch's newer exporter, sizes fixed, with their buffers bound once; eager
+PyTorch and Inductor run the module in inference mode. Who differs from eager PyTorch by more than 1e-3 of an output's
+largest magnitude, or does not run the model, has no time. All stand in one process, as none of them has a thread beside
+the caller's; times are those of a call, medians of the turns, and ratios those of neighbouring turns. Rows are kept
+beside the table, each with the commit it was measured at.
 """
 
 from __future__ import annotations
@@ -27,30 +29,32 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import models
+from benchmarks import harness, models
 from benchmarks.harness import console, markdown_table, write_markdown
 from benchmarks.tables import geometric_mean
 
 FOLDER = models.ROOT / "build" / "zoo-peers"
-ROWS = models.ROOT / "build" / "zoo-peers.jsonl"
 TURN_SECONDS = 0.02
 TOLERANCE = 1e-3
-PEERS = ("onnxruntime", "openvino")
+PEERS = ("onnxruntime", "openvino", "inductor")
+"""Among whom the best is sought. Eager PyTorch has a column of its own."""
+OTHERS = (*PEERS, "eager")
 
 
 @dataclass(slots=True)
 class PeerRow:
-    """A model: microseconds of a call by runtime, each peer's time by ours, why a peer has none."""
+    """A model: microseconds of a call by runtime, each other's time by ours, why one has none, and our commit."""
 
     name: str
     times: dict[str, float] = field(default_factory=dict)
     ratios: dict[str, float] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    commit: str = ""
 
     @property
     def worst(self) -> float | None:
         """The best peer's time by ours."""
-        return min(self.ratios.values(), default=None)
+        return min((ratio for peer, ratio in self.ratios.items() if peer in PEERS), default=None)
 
 
 def prepared() -> list[str]:
@@ -60,9 +64,9 @@ def prepared() -> list[str]:
 
 def race(name: str, rounds: int) -> PeerRow:
     """All runtimes in turns."""
-    from benchmarks.zoo.peers import RUNTIMES, arrays, killed
+    from benchmarks.zoo.peers import INDUCTOR, RUNTIMES, arrays, killed
 
-    row = PeerRow(name)
+    row = PeerRow(name, commit=harness.commit())
     folder = FOLDER / name
     expected = list(arrays(folder / "outputs.npz").values())
     calls: dict[str, Any] = {}
@@ -70,7 +74,9 @@ def race(name: str, rounds: int) -> PeerRow:
     for runtime, make in RUNTIMES.items():
         if runtime in row.notes:
             continue
-        if runtime in PEERS and importlib.util.find_spec(runtime) is None:
+        if runtime in ("onnxruntime", "openvino") and importlib.util.find_spec(runtime) is None:
+            continue
+        if runtime == "inductor" and not (folder / INDUCTOR).exists():
             continue
         try:
             call, results = make(folder)
@@ -87,7 +93,7 @@ def race(name: str, rounds: int) -> PeerRow:
     counts = {runtime: max(1, round(TURN_SECONDS / turn(call, 1))) for runtime, call in calls.items()}
     turns = [{runtime: turn(call, counts[runtime]) for runtime, call in calls.items()} for _ in range(rounds)]
     row.times = {runtime: statistics.median(t[runtime] for t in turns) * 1e6 for runtime in calls}
-    row.ratios = {p: statistics.median(t[p] / t["ours"] for t in turns) for p in PEERS if p in calls}
+    row.ratios = {p: statistics.median(t[p] / t["ours"] for t in turns) for p in OTHERS if p in calls}
     return row
 
 
@@ -125,37 +131,43 @@ def read(path: Path) -> dict[str, PeerRow]:
 
 def report(rows: dict[str, PeerRow]) -> str:
     """The table, worst first, and what it comes to."""
-    timed = sorted((r for r in rows.values() if r.ratios), key=lambda r: r.worst or 0)
-    best = [r.worst for r in timed if r.worst is not None]
+    timed = sorted((r for r in rows.values() if r.worst is not None), key=lambda r: r.worst or 0)
     lines = [f"{len(rows)} models of the zoo, {len(timed)} with a peer that agrees with eager PyTorch."]
-    for peer in PEERS:
-        ratios = [r.ratios[peer] for r in timed if peer in r.ratios]
+    for other in OTHERS:
+        ratios = [r.ratios[other] for r in rows.values() if other in r.ratios]
         if ratios:
             lines.append(
-                f"- {peer}'s time by ours: {geometric_mean(ratios):.2f} in the geometric mean of {len(ratios)}, "
+                f"- {other}'s time by ours: {geometric_mean(ratios):.2f} in the geometric mean of {len(ratios)}, "
                 f"least {min(ratios):.2f}, {sum(r < 1 for r in ratios)} below 1."
             )
+    best = [r.worst for r in timed if r.worst is not None]
     if best:
         lines.append(
-            f"- The better peer's time by ours: **{geometric_mean(best):.2f}**, least {min(best):.2f}, "
+            f"- The best peer's time by ours: **{geometric_mean(best):.2f}**, least {min(best):.2f}, "
             f"{sum(b < 1 for b in best)} below 1, {sum(b < 0.95 for b in best)} below 0.95."
         )
-    header = ["model", "ours us", *(f"{p} us" for p in PEERS), "better peer / ours", "notes"]
-    table = [
-        [
-            r.name,
-            f"{r.times.get('ours', 0):.0f}",
-            *(f"{r.times[p]:.0f}" if p in r.times else "" for p in PEERS),
-            f"{r.worst:.2f}" if r.worst is not None else "",
-            "; ".join(f"{k}: {v}" for k, v in r.notes.items()).replace("|", "/"),
-        ]
-        for r in [*timed, *(r for r in rows.values() if not r.ratios)]
-    ]
+    lines.append("- Peers: " + ", ".join(PEERS) + ". Where no time stands and nothing is noted, one was not raced.")
+    header = ["model", "ours us", *(f"{o} us" for o in OTHERS), "best peer / ours", "eager / ours", "commit", "notes"]
+    table = [cells(r) for r in [*timed, *(r for r in rows.values() if r.worst is None)]]
     return "\n".join(lines) + "\n\n" + markdown_table(header, table)
 
 
-def prepare_all(names: Sequence[str], seconds: float, limit: float) -> None:
-    """Prepare models, one process each."""
+def cells(row: PeerRow) -> list[str]:
+    """A line of the table."""
+    eager = row.ratios.get("eager")
+    return [
+        row.name,
+        f"{row.times.get('ours', 0):.0f}",
+        *(f"{row.times[o]:.0f}" if o in row.times else "" for o in OTHERS),
+        f"{row.worst:.2f}" if row.worst is not None else "",
+        f"{eager:.2f}" if eager is not None else "",
+        row.commit,
+        "; ".join(f"{k}: {v}" for k, v in row.notes.items()).replace("|", "/"),
+    ]
+
+
+def prepare_all(names: Sequence[str], seconds: float, limit: float, *flags: str) -> None:
+    """Prepare models, one process each; `flags` say for whom."""
     start, out = time.monotonic(), console()
     environment = {
         **os.environ,
@@ -165,7 +177,7 @@ def prepare_all(names: Sequence[str], seconds: float, limit: float) -> None:
     for name in names:
         if time.monotonic() - start > seconds:
             break
-        order = [sys.executable, "-m", "benchmarks.zoo.peers", name]
+        order = [sys.executable, "-m", "benchmarks.zoo.peers", name, *flags]
         try:
             ended = subprocess.run(
                 order, env=environment, cwd=models.ROOT, capture_output=True, text=True, timeout=limit, check=False
@@ -181,34 +193,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_zoo_peers", description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", default=[""], help="models whose names contain one of these")
     parser.add_argument("--prepare", action="store_true", help="export and compile, time nothing")
+    parser.add_argument("--inductor", action="store_true", help="compile with Inductor what is prepared, time nothing")
     parser.add_argument("--again", action="store_true", help="also those that have a row; the later one counts")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after these")
     parser.add_argument("--limit", type=float, default=200, help="seconds for preparing one")
     parser.add_argument("--rounds", type=int, default=7, help="turns of the timing")
-    parser.add_argument("--rows", type=Path, default=ROWS, help="where rows are kept, one by one")
+    parser.add_argument("--name", default="zoo-peers", help="of the files of rows and of the table among the results")
     parser.add_argument("--report", action="store_true", help="only write the table of the rows there are")
     options = parser.parse_args(arguments)
-    start, rows = time.monotonic(), read(options.rows)
-    if options.prepare:
-        from benchmarks.zoo import builders
-
-        done = set() if options.again else set(prepared())
-        wanted = [n for n in builders() if n not in done and any(part in n for part in options.only)]
-        prepare_all(wanted, options.seconds, options.limit)
+    if options.prepare or options.inductor:
+        get_ready(options)
         return 0
+    path = harness.RESULTS / f"{options.name}.jsonl"
+    start, rows = time.monotonic(), read(path)
     wanted = [n for n in prepared() if any(part in n for part in options.only)]
     for name in [] if options.report else [n for n in wanted if options.again or n not in rows]:
         if time.monotonic() - start > options.seconds:
             break
         row = rows[name] = race(name, options.rounds)
-        with options.rows.open("a") as file:
+        with path.open("a") as file:
             file.write(json.dumps(asdict(row)) + "\n")
         said = ", ".join(f"{k} {v:.2f}" for k, v in row.ratios.items())
         console().print(f"{name}: {said} {row.notes or ''}", markup=False, highlight=False)
     if rows:
-        title = "The zoo against ONNX Runtime and OpenVINO, one thread, f32"
-        console().print(f"wrote {write_markdown('zoo-peers', title, report(rows))}")
+        path.write_text("".join(json.dumps(asdict(rows[name])) + "\n" for name in sorted(rows)))
+        title = "The zoo against ONNX Runtime, OpenVINO and PyTorch, one thread, f32"
+        console().print(f"wrote {write_markdown(options.name, title, report(rows))}")
     return 0
+
+
+def get_ready(options: argparse.Namespace) -> None:
+    """Do what must be done before a race and is no part of it: files and programs, or Inductor's cache."""
+    if options.prepare:
+        from benchmarks.zoo import builders
+
+        done = set() if options.again else set(prepared())
+        names = [n for n in builders() if n not in done]
+    else:
+        from benchmarks.zoo.peers import INDUCTOR
+
+        names = [n for n in prepared() if options.again or not (FOLDER / n / INDUCTOR).exists()]
+    wanted = [n for n in names if any(part in n for part in options.only)]
+    prepare_all(wanted, options.seconds, options.limit, *(["--inductor"] if options.inductor else []))
 
 
 if __name__ == "__main__":

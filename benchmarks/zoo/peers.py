@@ -2,6 +2,9 @@
 
 python -m benchmarks.zoo.peers NAME      exports, compiles and saves one model, in build/zoo-peers/NAME, and notes which
                                          runtimes it kills
+python -m benchmarks.zoo.peers NAME --inductor      compiles it with Inductor, into that compiler's cache
+
+PyTorch's ways, eager and Inductor, run the module itself, which is built anew from the same random numbers.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ MAX_BYTES = 400 << 20
 """Of a model's weights: larger ones are left out of this race."""
 
 KILLED = "killed.json"
+INDUCTOR = "inductor.txt"
+"""Says that Inductor's cache has this model."""
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[], Any]
@@ -38,10 +43,7 @@ Results = Callable[[], list[Array]]
 
 def prepare(name: str, folder: Path) -> None:
     """Write a model's ONNX file, our program of it, its inputs and what eager PyTorch gives."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    entry = builders()[name]()
-    awaken(entry.module)
+    entry = built(name)
     size = sum(p.numel() * p.element_size() for p in entry.module.parameters())
     if size > MAX_BYTES:
         raise SystemExit(f"{name}: {size >> 20} MiB of weights, more than {MAX_BYTES >> 20}")
@@ -60,10 +62,19 @@ def prepare(name: str, folder: Path) -> None:
     note_killed(folder)
 
 
+def built(name: str) -> Entry:
+    """The module with the weights and the example that it always has."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    entry = builders()[name]()
+    awaken(entry.module)
+    return entry
+
+
 def note_killed(folder: Path) -> None:
     """Write down the runtimes whose process this model kills: each has one of its own, and the race has one for all."""
     found = {}
-    for runtime, make in RUNTIMES.items():
+    for runtime, make in FILES.items():
         child = os.fork()
         if not child:
             try:
@@ -168,18 +179,65 @@ def openvino(folder: Path) -> tuple[Call, Results]:
     )
 
 
-RUNTIMES: dict[str, Callable[[Path], tuple[Call, Results]]] = {
+def eager(folder: Path) -> tuple[Call, Results]:
+    """The module as it is, in inference mode."""
+    entry = built(folder.name)
+    return module_calls(entry, entry.module)
+
+
+def inductor(folder: Path) -> tuple[Call, Results]:
+    """`torch.compile` with weights folded, as it comes otherwise, guards left out: the inputs stay the same."""
+    if not (folder / INDUCTOR).exists():
+        raise FileNotFoundError("not prepared")
+    return compile_by_inductor(built(folder.name))
+
+
+def compile_by_inductor(entry: Entry) -> tuple[Call, Results]:
+    """The calls of a module compiled by Inductor; what it made is kept in its cache."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(FOLDER / "inductor"))
+    import torch._inductor.config as config
+
+    torch._dynamo.reset()
+    torch.compiler.set_stance("default")
+    config.freezing = True
+    call, results = module_calls(entry, torch.compile(entry.module, dynamic=False))
+    call()
+    torch.compiler.set_stance(skip_guard_eval_unsafe=True)
+    return call, results
+
+
+def module_calls(entry: Entry, function: Callable[..., Any]) -> tuple[Call, Results]:
+    """A function of a module's arguments, called with the example's."""
+
+    # One decorated function: a `with` in the call would be set up anew each time.
+    @torch.inference_mode()
+    def call() -> Any:
+        return entry.call(function)
+
+    return call, lambda: [leaf.numpy() for leaf in leaves(call())]
+
+
+FILES: dict[str, Callable[[Path], tuple[Call, Results]]] = {
     "ours": ours,
     "onnxruntime": onnxruntime,
     "openvino": openvino,
 }
+MODULES: dict[str, Callable[[Path], tuple[Call, Results]]] = {"eager": eager, "inductor": inductor}
+RUNTIMES = FILES | MODULES
+"""Of a model's folder what calls the model and what reads its outputs: those of files and those of the module."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo.peers", description=__doc__.splitlines()[0])
     parser.add_argument("name")
+    parser.add_argument("--inductor", action="store_true", help="compile with Inductor, of a model that is prepared")
     options = parser.parse_args()
-    prepare(options.name, FOLDER / options.name)
+    folder = FOLDER / options.name
+    if options.inductor:
+        compile_by_inductor(built(options.name))
+        (folder / INDUCTOR).write_text(torch.__version__ + "\n")
+    else:
+        prepare(options.name, folder)
     print(json.dumps({"name": options.name}))
 
 
