@@ -64,13 +64,15 @@ def prepared() -> list[str]:
 
 def race(name: str, rounds: int) -> PeerRow:
     """All runtimes in turns."""
-    from benchmarks.zoo.peers import INDUCTOR, RUNTIMES, arrays, killed
+    from benchmarks.zoo.peers import INDUCTOR, PARTS, RUNTIMES, absent, arrays, said
 
     row = PeerRow(name, commit=harness.commit())
     folder = FOLDER / name
     expected = list(arrays(folder / "outputs.npz").values())
     calls: dict[str, Any] = {}
-    row.notes |= killed(folder)
+    row.notes |= absent(folder)
+    if (folder / PARTS).exists():
+        row.notes["in parts"] = (folder / PARTS).read_text()
     for runtime, make in RUNTIMES.items():
         if runtime in row.notes:
             continue
@@ -83,7 +85,7 @@ def race(name: str, rounds: int) -> PeerRow:
             call()
             wrong = differs(expected, results())
         except Exception as error:  # a peer may raise anything
-            wrong = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:150]}"
+            wrong = said(error)
         if wrong:
             row.notes[runtime] = wrong
         else:
@@ -213,8 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         row = rows[name] = race(name, options.rounds)
         with path.open("a") as file:
             file.write(json.dumps(asdict(row)) + "\n")
-        said = ", ".join(f"{k} {v:.2f}" for k, v in row.ratios.items())
-        console().print(f"{name}: {said} {row.notes or ''}", markup=False, highlight=False)
+        found = ", ".join(f"{k} {v:.2f}" for k, v in row.ratios.items())
+        console().print(f"{name}: {found} {row.notes or ''}", markup=False, highlight=False)
     if rows:
         path.write_text("".join(json.dumps(asdict(rows[name])) + "\n" for name in sorted(rows)))
         title = "The zoo against ONNX Runtime, OpenVINO and PyTorch, one thread, f32"

@@ -26,13 +26,18 @@ from benchmarks import models
 from benchmarks.peers import vino
 from benchmarks.zoo import builders
 from benchmarks.zoo.entry import Entry
-from benchmarks.zoo.probe import arguments, awaken, leaves
+from benchmarks.zoo.probe import arguments, awaken, brief, leaves
+from tilewright.dynamo.backend import tilewright
 
 FOLDER = models.ROOT / "build" / "zoo-peers"
 MAX_BYTES = 400 << 20
 """Of a model's weights: larger ones are left out of this race."""
 
 KILLED = "killed.json"
+UNEXPORTED = "unexported.txt"
+"""Why there is no ONNX file."""
+PARTS = "parts.txt"
+"""Why there is no program of the whole model: `torch.compile` cuts it into parts and runs in PyTorch what we lack."""
 INDUCTOR = "inductor.txt"
 """Says that Inductor's cache has this model."""
 
@@ -48,18 +53,37 @@ def prepare(name: str, folder: Path) -> None:
     if size > MAX_BYTES:
         raise SystemExit(f"{name}: {size >> 20} MiB of weights, more than {MAX_BYTES >> 20}")
     folder.mkdir(parents=True, exist_ok=True)
+    for old in (KILLED, UNEXPORTED, PARTS):
+        (folder / old).unlink(missing_ok=True)
     with torch.no_grad():
         expected = [leaf.numpy() for leaf in leaves(entry.call(entry.module))]
         np.savez(folder / "outputs.npz", *expected)
-        model = tw.compile(entry.module, entry.example, dynamic=None)
-        model.save(folder / "ours.tw")
-        np.savez(folder / "ours.npz", *[t.numpy() for t in arguments(entry, model)])
-        export(entry, folder / "model.onnx")
-    proto = onnx.load(folder / "model.onnx", load_external_data=False)
-    inputs = feeds(entry, proto)
-    (folder / KILLED).unlink(missing_ok=True)
+        try:
+            model = tw.compile(entry.module, entry.example, dynamic=None)
+        except tw.Error as refusal:
+            (folder / PARTS).write_text(brief(refusal))
+        else:
+            model.save(folder / "ours.tw")
+            np.savez(folder / "ours.npz", *[t.numpy() for t in arguments(entry, model)])
+        inputs = exported(entry, folder)
     np.savez(folder / "inputs.npz", **inputs)
     note_killed(folder)
+
+
+def exported(entry: Entry, folder: Path) -> dict[str, Array]:
+    """Write a model's ONNX file, or why there is none, and return the file's inputs."""
+    path = folder / "model.onnx"
+    try:
+        export(entry, path)
+    except Exception as error:  # the exporter may raise anything
+        (folder / UNEXPORTED).write_text(f"not exported: {said(error.__cause__ or error)}")
+        return {}
+    return feeds(entry, onnx.load(path, load_external_data=False))
+
+
+def said(error: BaseException) -> str:
+    """An exception's kind and the first line of what it says."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:150]}"
 
 
 def built(name: str) -> Entry:
@@ -87,10 +111,12 @@ def note_killed(folder: Path) -> None:
     (folder / KILLED).write_text(json.dumps(found))
 
 
-def killed(folder: Path) -> dict[str, str]:
-    """The runtimes that a model kills, with how."""
+def absent(folder: Path) -> dict[str, str]:
+    """The runtimes that a model kills, with how, and those that have no file of it, with why."""
     path = folder / KILLED
     found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    if (folder / UNEXPORTED).exists():
+        found |= dict.fromkeys(("onnxruntime", "openvino"), (folder / UNEXPORTED).read_text())
     return found
 
 
@@ -128,7 +154,10 @@ def arrays(path: Path) -> dict[str, Array]:
 
 
 def ours(folder: Path) -> tuple[Call, Results]:
-    """`model(*inputs, out=buffers)`."""
+    """`model(*inputs, out=buffers)`, or the parts by `torch.compile`."""
+    if (folder / PARTS).exists():
+        entry = built(folder.name)
+        return module_calls(entry, torch.compile(entry.module, backend=tilewright))
     model = tw.load(folder / "ours.tw")
     inputs = list(arrays(folder / "ours.npz").values())
     outputs = model.empty_outputs(*inputs)
