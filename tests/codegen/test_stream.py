@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+import llvmlite.binding as llvm
 import pytest
 
 from tilewright.codegen.llvm.emit import emit_llvm
@@ -29,3 +32,16 @@ def test_pieces_that_stream(lanes: int, row: int, start: int, streams: bool) -> 
     body = For(v, const(lanes), Store(y, (i * row + v + start,), x[v]), "vectorized", notes=(Streaming(),))
     func = PrimFunc("f", (x, y), For(i, const(16), body))
     assert ("!nontemporal" in emit_llvm(func, Target.parse("x86-64-v3"))) == streams
+
+
+@pytest.mark.parametrize(("lanes", "pieces"), [(12, {4}), (16, {4, 16}), (28, {4}), (24, {4, 8})])
+def test_pieces_are_powers_of_two(lanes: int, pieces: set[int]) -> None:
+    """What is left of a row by whole vectors may be twelve elements, which no store is aligned to."""
+    i, v = Var("i"), Var("v")
+    x, y = Buffer("x", f32, (const(lanes),)), Buffer("y", f32, (const(16 * lanes),))
+    body = For(v, const(lanes), Store(y, (i * lanes + v,), x[v]), "vectorized", notes=(Streaming(),))
+    text = emit_llvm(PrimFunc("f", (x, y), For(i, const(16), body)), Target.parse("x86-64-v4"))
+    llvm.parse_assembly(text).verify()
+    stores = re.findall(r"store <(\d+) x float> .*, align (\d+), !nontemporal", text)
+    assert {int(few) for few, _ in stores} == pieces
+    assert all(int(align) == 4 * int(few) for few, align in stores)

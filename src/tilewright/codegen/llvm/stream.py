@@ -62,9 +62,12 @@ def stream(s: State, buffer: Buffer, places: Sequence[Poly], parts: Sequence[str
 
 
 def _pieces(s: State, t: DType, where: str, part: str, width: int, most: int) -> None:
-    """One vector past the caches, `most` elements at a time."""
+    """One vector past the caches, at most `most` elements at a time.
+
+    A piece is as long as its address is aligned, a power of two: twelve elements go by fours.
+    """
     out = s.out
-    few, note, ty = min(most, width), out.nontemporal(), memory_type(t, width)
+    few, note, ty = min(most, width & -width), out.nontemporal(), memory_type(t, width)
     for first in range(0, width, few):
         piece, place = part, where
         if width > few:
