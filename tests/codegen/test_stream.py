@@ -34,12 +34,14 @@ def test_pieces_that_stream(lanes: int, row: int, start: int, streams: bool) -> 
     assert ("!nontemporal" in emit_llvm(func, Target.parse("x86-64-v3"))) == streams
 
 
-@pytest.mark.parametrize(("lanes", "pieces"), [(12, {4}), (16, {4, 16}), (28, {4}), (24, {4, 8})])
-def test_pieces_are_powers_of_two(lanes: int, pieces: set[int]) -> None:
+@pytest.mark.parametrize(
+    ("lanes", "row", "pieces"), [(12, 16, {4}), (12, 12, {4}), (16, 16, {4, 16}), (28, 32, {4, 16}), (24, 24, {4, 8})]
+)
+def test_pieces_are_powers_of_two(lanes: int, row: int, pieces: set[int]) -> None:
     """What is left of a row by whole vectors may be twelve elements, which no store is aligned to."""
     i, v = Var("i"), Var("v")
-    x, y = Buffer("x", f32, (const(lanes),)), Buffer("y", f32, (const(16 * lanes),))
-    body = For(v, const(lanes), Store(y, (i * lanes + v,), x[v]), "vectorized", notes=(Streaming(),))
+    x, y = Buffer("x", f32, (const(lanes),)), Buffer("y", f32, (const(16 * row),))
+    body = For(v, const(lanes), Store(y, (i * row + v,), x[v]), "vectorized", notes=(Streaming(),))
     text = emit_llvm(PrimFunc("f", (x, y), For(i, const(16), body)), Target.parse("x86-64-v4"))
     llvm.parse_assembly(text).verify()
     stores = re.findall(r"store <(\d+) x float> .*, align (\d+), !nontemporal", text)
