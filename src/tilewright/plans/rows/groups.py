@@ -19,6 +19,7 @@ from tilewright.ir.expr import as_int
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.common import ENOUGH
 from tilewright.plans.rows.stages import Rows, materialised, vector_last
+from tilewright.plans.rows.turned import is_turned, turned_together
 from tilewright.targets.target import Target
 
 TOGETHER = (8, 4, 2)
@@ -54,6 +55,9 @@ def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) 
     longest = max(prod(long if n is None else n for n in extents) for extents in own)
     if longest >= long or not leading[-1]:
         return 1
+    turned = next((s for s in kept if is_turned(structure, s)), None)
+    if turned is not None:
+        return turned_together(kept, turned, rows.leading, target)
     parts = prod(n or ENOUGH for n in leading)
     most = min(parts // ENOUGH, target.l1 // 4 // (max(longest, 1) * 4))
     return next((n for n in TOGETHER if n <= most and leading[-1] % n == 0), 1)
@@ -67,6 +71,8 @@ def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target)
     outputs = [s for s in structure.stages if structure.is_output(s)]
     folded = [s for s in kept if s.role != "spatial" and not vector_last(s)]
     if strip or not rows.leading or len(outputs) > 1 or len(folded) < 2 or target.registers < MANY_REGISTERS:
+        return 0
+    if any(is_turned(structure, s) for s in kept):
         return 0
     leading = [as_int(it.extent) for it in outputs[0].spatial[: rows.leading]]
     own = {prod(as_int(it.extent) or 0 for it in s.block.iters[rows.leading :]) for s in kept} - {1}

@@ -49,6 +49,7 @@ from tilewright.plans.idioms.reducing import (
 from tilewright.plans.rows.estimate import STEPS, folds, products, windows
 from tilewright.plans.rows.groups import STEP_VECTORS, rows_folded, rows_pipelined, rows_together
 from tilewright.plans.rows.stages import Rows, materialised, shared_rows, vector_last
+from tilewright.plans.rows.turned import is_turned, schedule_turned, turning
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
@@ -73,6 +74,9 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     folded = rows_folded(structure, rows, pipelined, target) if pipelined else 1
     knobs = {"rows": rows.leading, "strip": strip, "together": together, "pipeline": int(pipelined > 0), "fold": folded}
     cost = cost | products(structure, rows, target) | windows(structure, target)
+    for stage in structure.stages:
+        if is_turned(structure, stage):
+            cost += turning(stage, target)
     return [Candidate(tuple(knobs.items()), cost + folds(structure, rows, strip, together, target))]
 
 
@@ -128,6 +132,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         return
     names = {loop.name for loop in around}
     for stage in kept:
+        if is_turned(structure, stage) and schedule_turned(s, stage, target):
+            continue
         own = [loop for loop in s.loops(s.block(stage.name)) if loop.name not in names]
         if fold > 1:
             schedule_folded(s, stage, own, target)

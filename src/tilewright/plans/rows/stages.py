@@ -11,6 +11,7 @@ from tilewright.ir.rewrite import loads, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.cost import instructions
 from tilewright.plans.idioms.reducing import is_window, lane_stride
+from tilewright.plans.rows.turned import is_turned
 
 CHEAP_OPS = 4
 
@@ -67,8 +68,8 @@ def _passed(structure: Structure, stage: Stage) -> list[bool]:
 
 def materialised(structure: Structure, stage: Stage) -> bool:
     """Reductions always; spatial stages that are read by several or inside reductions and cost something; what is
-    computed from a row's results, such as a mean, and read by all of its elements."""
-    if structure.is_output(stage) or stage.role != "spatial":
+    computed from a row's results, such as a mean, and read by all of its elements; transpositions."""
+    if structure.is_output(stage) or stage.role != "spatial" or is_turned(structure, stage):
         return True
     readers = structure.consumers(stage)
     if instructions(stage.block) and any(_spreads(stage, reader) for reader in readers):

@@ -1,0 +1,70 @@
+"""Transpositions before a chain over rows: channels that become the rows' elements, as before a norm of channels last.
+
+    for n, h, w_o:                                                      16 rows together
+        for c_o: for tile: turned[0:16, c_o * 16 + ...] = x[n, c, h, w]   tiles through registers
+        total[0:16] = sum over turned[0:16, :]; ...
+
+Were it inlined, each of the chain's passes would gather its elements one by one, from lines as far apart as planes are
+large: planes of a power of two share sets of the caches, and each element costs a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from tilewright.ir.expr import Load, as_int
+from tilewright.ir.loops import Store
+from tilewright.plans.framework.analysis import Stage, Structure
+from tilewright.plans.framework.cost import Cost, load_cycles, number, store_cycles
+from tilewright.plans.idioms.reducing import steps
+from tilewright.plans.idioms.transposes import flat, shuffle_cycles, tile_axes, transpose_tiles
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import Target
+
+TOGETHER = (16, 8)
+"""Rows of a tile, and of what goes through the chain together: a whole line of f32 of the source, or half of one."""
+
+
+def is_turned(structure: Structure, stage: Stage) -> bool:
+    """Whether a stage only moves elements, whose rows of whole tiles are read more than once: the source is contiguous
+    along the last dimension but one."""
+    store = stage.block.body
+    if structure.is_output(stage) or stage.reduce or len(stage.spatial) < 2 or len(structure.consumers(stage)) < 2:
+        return False
+    if not isinstance(store, Store) or not isinstance(store.value, Load) or store.buffer.dtype.itemsize != 4:
+        return False
+    row, last = stage.spatial[-2:]
+    count, length = as_int(row.extent), as_int(last.extent)
+    if count is None or length is None or count % TOGETHER[-1] or length < TOGETHER[-1]:
+        return False
+    place = flat(store.value.indices, store.value.buffer.shape, 0)
+    return steps(place, row.var) == 1 and steps(place, last.var) not in (None, 0, 1) and store.indices[-1] is last.var
+
+
+def turned_together(kept: Sequence[Stage], turned: Stage, leading: int, target: Target) -> int:
+    """Rows that are turned together and stay in half of the first level of cache; 1 if a tile's do not, or if rows are
+    other ones than those of the transposition."""
+    if leading != len(turned.spatial) - 1:
+        return 1
+    longest = max(prod(as_int(it.extent) or 0 for it in stage.block.iters[leading:]) for stage in kept)
+    count = as_int(turned.spatial[-2].extent) or 1
+    most = target.l1 // 2 // (4 * max(longest, 1))
+    return next((n for n in TOGETHER if n <= most and count % n == 0), 1)
+
+
+def schedule_turned(s: Schedule, stage: Stage, target: Target) -> bool:
+    """Tiles through registers below the shared rows; False, with nothing done, where none fits."""
+    block = s.block(stage.name)
+    axes = tile_axes(s, block, target)
+    if axes is None:
+        return False
+    transpose_tiles(s, block, axes, target, lines=False)
+    return True
+
+
+def turning(stage: Stage, target: Target) -> Cost:
+    """What a transposition takes beyond a roofline: its shuffles, and that its tiles are written and read."""
+    elements = prod(number(it.extent) for it in stage.spatial)
+    moved = 4 * elements
+    return Cost(shuffle_cycles(elements, target), load_cycles(moved, target), store_cycles(moved, target))

@@ -1,0 +1,77 @@
+"""A chain over rows behind a transposition reads tiles that went through registers: any planes, lengths and targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import ops
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import const
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
+
+Array = np.ndarray[Any, Any]
+
+
+def tensor(*shape: int) -> TensorType:
+    return TensorType(f32, tuple(const(d) for d in shape))
+
+
+def norm_behind(perm: tuple[int, ...], *shape: int) -> Graph:
+    """A norm over the last dimension of a transposed input."""
+    b = GraphBuilder("case")
+    x = b.input("x", tensor(*shape))
+    scale = b.input("scale", tensor(shape[perm[-1]]))
+    (turned,) = ops.emit(b, "transpose", x, perm=perm)
+    (y,) = ops.emit(b, "layer_norm", turned, scale, axis=3, epsilon=1e-5)
+    return b.finish((y,))
+
+
+def softmax_behind(*shape: int) -> Graph:
+    b = GraphBuilder("case")
+    x: Value = b.input("x", tensor(*shape))
+    (turned,) = ops.emit(b, "transpose", x, perm=(0, 2, 1))
+    return b.finish(tuple(ops.emit(b, "softmax", turned, axis=2)))
+
+
+def norm64(x: Array, scale: Array) -> Array:
+    wide = x.astype(np.float64)
+    centered = wide - wide.mean(-1, keepdims=True)
+    return np.asarray(centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5) * scale)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("plane", [(2, 16), (3, 8), (4, 24), (8, 7), (16, 16)])
+@pytest.mark.parametrize("channels", [8, 40, 96, 601])
+def test_norms_of_channels_last(channels: int, plane: tuple[int, int], threads: int) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, channels, *plane), dtype=np.float32)
+    scale = rng.standard_normal(channels, dtype=np.float32)
+    model = tw.compile((norm_behind((0, 2, 3, 1), *x.shape), {}), threads=threads)
+    (got,) = model.run({"x": x, "scale": scale}).values()
+    np.testing.assert_allclose(got, norm64(x.transpose(0, 2, 3, 1), scale), rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 33, 16), (1, 8, 40), (3, 20, 10)])
+def test_softmax_over_what_was_turned(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(1).standard_normal(shape, dtype=np.float32)
+    (got,) = tw.compile((softmax_behind(*shape), {})).run({"x": x}).values()
+    e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    np.testing.assert_allclose(got, (e / e.sum(1, keepdims=True)).transpose(0, 2, 1), rtol=2e-6)
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize(("columns", "rows"), [(64, 16), (56, 8), (8, 8)])
+def test_each_element_is_read_once(columns: int, rows: int, target: str) -> None:
+    model = tw.compile((norm_behind((0, 2, 3, 1), 1, 96, 4, columns), {}), target=target)
+    text = model.show("loops")
+    assert f"alloc transpose: f32[1, 1, {rows}, 96]" in text
+    assert text.count("= x[0,") == 1, "the passes of the norm read the tiles"
+
+
+@pytest.mark.parametrize("shape", [(1, 96, 4, 7), (1, 4, 4, 64)])
+def test_small_planes_and_few_channels_are_read_in_place(shape: tuple[int, ...]) -> None:
+    assert "alloc transpose" not in tw.compile((norm_behind((0, 2, 3, 1), *shape), {})).show("loops")
