@@ -26,10 +26,10 @@ from tilewright.tuning import entry
 from tilewright.tuning.journal import Journal
 from tilewright.tuning.judge import Gain
 from tilewright.tuning.keep import Memory, Seeds
-from tilewright.tuning.programs import Built, Maker, changed
+from tilewright.tuning.programs import Built, Maker, changed, fed
 from tilewright.tuning.result import Progress, Tuned
 from tilewright.tuning.search import Policy
-from tilewright.tuning.sites import LEAST_SHARE, Part, Site, clash, codes, parts, runs, sites, together
+from tilewright.tuning.sites import LEAST_SHARE, Part, Site, clash, codes, parts, runs, sites, together, window
 from tilewright.tuning.tuner import FINAL_RACES, MOST_RACES, Tuner
 from tilewright.tuning.workers import Timed
 
@@ -436,14 +436,40 @@ def test_what_several_layouts_change_is_told_apart() -> None:
         Part(frozenset({3, 4}), frozenset({4})),
     ]
     assert parts([a, b], "abcdef", "abcxdef") == [Part(frozenset(), frozenset()), Part(frozenset(), frozenset({3}))]
-    assert parts([a, b], "abcdef", "abcdex") is None, "nobody's step"
-    assert parts([a, b], "abcdef", "axef") is None, "one difference at the steps of both"
+    assert parts([a, b], "abcdef", "abcdex") == [None, None], "nobody's step"
+    assert parts([a, b], "abcdef", "axef") == [None, None], "one difference at the steps of both"
+    far = replace(b, steps=frozenset({5}))
+    assert parts([a, b, far], "abcdef", "axeF") == [None, None, Part(frozenset({5}), frozenset({3}))]
     near = replace(b, steps=frozenset({2}))
     assert parts([a, near], "abcdef", "axydef") == [
         Part(frozenset({1}), frozenset({1})),
         Part(frozenset({2}), frozenset({2})),
     ], "as many steps: neighbours are told apart"
-    assert parts([a, replace(b, steps=frozenset({1}))], "abcdef", "axcdef") is None, "a step of both"
+    assert parts([a, replace(b, steps=frozenset({1}))], "abcdef", "axcdef") == [None, None], "a step of both"
+
+
+def test_layers_that_repeat_are_compared_with_themselves() -> None:
+    """Where kernels repeat, a matcher of texts finds some layer's kernels in another one."""
+    assert changed("axbxcxbxd", "axBxcxbxd") == ({2}, {2})
+    assert changed("pqrpqrpqr", "qqrpqrppr") == ({0, 7}, {0, 7})
+
+
+def test_who_is_prefetched_for_has_another_time() -> None:
+    """The host alone is other code; the guest finds its weights elsewhere, and is what the decision is about."""
+    one = frozenset({(1, 3)})
+    before, after = Built({}, "", tuple("abcdef")), Built({}, "", tuple("aBcdef"), one)
+    assert fed(before, after) == fed(after, before) == {3} and fed(after, after) == frozenset()
+    assert fed(before, Built({}, "", tuple("aBcde"), one)) == frozenset(), "steps that come or go move the others"
+    (a,) = layout_sites(None)
+    assert parts([a], before.kernels, after.kernels, fed(before, after)) == [Part(frozenset({1, 3}), frozenset({1, 3}))]
+    a, b = (replace(s, steps=frozenset(k)) for s, k in zip(layout_sites(None, None), ({0, 1, 2, 3}, {5}), strict=True))
+    assert parts([a, b], "abcdef", "aBcdeF", frozenset({3})) == [
+        Part(frozenset({1, 3}), frozenset({1, 3})),
+        Part(frozenset({5}), frozenset({5})),
+    ]
+    assert window("ahead", frozenset({1}), frozenset({3})) == {0, 1, 2, 3}
+    assert window("ahead", frozenset({9}), frozenset({11})) == {7, 8, 9, 10, 11}
+    assert window("panels", frozenset({1}), frozenset({3})) == {1, 3}
 
 
 def test_what_clashes_is_in_programs_of_its_own() -> None:
@@ -488,11 +514,11 @@ def test_steps_of_sites(tmp_path: Path) -> None:
     assert {s.decision.key.kind for s in found} == {"panels", "plan"}
     mine = listed.built.kernels
     assert parts(kernels, mine, mine) == [Part(s.steps or frozenset(), s.steps or frozenset()) for s in kernels]
-    assert parts(kernels, mine, (*mine, "other")) is None
-    assert parts([kernels[0], kernels[0]], mine, mine) is None, "they share their steps"
+    assert parts(kernels, mine, (*mine, "other")) == [None, None]
+    assert parts([kernels[0], kernels[0]], mine, mine) == [None, None], "they share their steps"
     open_site = Site(next(s.decision for s in found if not s.is_kernel))
     assert parts([open_site], mine, ("other", mine[1])) == [Part(frozenset({0}), frozenset({0}))]
-    assert parts([open_site, kernels[0]], mine, mine) is None, "what the layout changes is not known"
+    assert parts([open_site, kernels[0]], mine, mine) == [None, None], "what the layout changes is not known"
 
 
 def test_of_versions_for_sizes_one_runs() -> None:

@@ -121,12 +121,14 @@ def limit(memory: int | None = None, cpus: Sequence[int] | None = None) -> None:
 
 def _calls_in(call: Callable[[], object], warmup: float, turn: float) -> int:
     """Warm up; how many calls fill a turn."""
-    calls, spent = 0, 0.0
+    calls, spent, last = 0, 0.0, 0.0
     start = time.perf_counter()
     while spent < warmup or calls < 2:
         call()
         calls += 1
-        spent = time.perf_counter() - start
+        spent, last = time.perf_counter() - start, spent
+    if spent - last >= turn:
+        return 1
     # What the first calls took includes warming up; time some more to know the pace.
     pace = spent / calls
     probe = max(1, min(1000, int(turn / pace)))

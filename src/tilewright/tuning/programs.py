@@ -26,11 +26,13 @@ class Built:
         forced: its settings: a decision's name -> a label.
         code: the file with its code; empty for what is never run.
         kernels: of its steps, in order: the symbol of each, which names its content.
+        prefetches: pairs of steps, of which the first prefetches weights that the second, behind it, reads.
     """
 
     forced: Forced
     code: str
     kernels: tuple[str, ...]
+    prefetches: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class Maker:
         self._made += 1
         path = self.folder / f"{self._made}.tw"
         artifact.write(path, replace(program, texts={}), 0, code_only=True)
-        return Built(dict(forced), str(path), kernels(program))
+        return Built(dict(forced), str(path), kernels(program), prefetches(program))
 
 
 def kernels(program: Program) -> tuple[str, ...]:
@@ -120,13 +122,46 @@ def kernels(program: Program) -> tuple[str, ...]:
     return tuple(step.kernel for step in program.manifest.run_steps)
 
 
+def prefetches(program: Program) -> frozenset[tuple[int, int]]:
+    """Pairs of steps with a packed weight in common, the second being the next one that has it. Weights that two layers
+    share are among them, too, in every candidate alike."""
+    m = program.manifest
+    first = len(m.inputs) + len(m.outputs)
+    packed = range(first, first + len(m.packed))
+    found: set[tuple[int, int]] = set()
+    last: dict[int, int] = {}
+    for place, step in enumerate(m.run_steps):
+        for slot in {slot for slot in step.slots if slot in packed}:
+            if slot in last:
+                found.add((last[slot], place))
+            last[slot] = place
+    return frozenset(found)
+
+
 def changes(before: Sequence[str], after: Sequence[str]) -> list[tuple[range, range]]:
-    """Where two programs differ: the places of steps that are gone and of those that stand in their stead."""
-    found = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-    return [(range(a, b), range(c, d)) for what, a, b, c, d in found if what != "equal"]
+    """Where two programs differ: the places of steps that are gone and of those that stand in their stead.
+
+    Of as many steps each is compared with the one at its place, if that leaves fewer that differ: a model's layers repeat, so
+    that some layer's kernels are found again in another one.
+    """
+    opcodes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    found = [(range(a, b), range(c, d)) for what, a, b, c, d in opcodes if what != "equal"]
+    if len(before) == len(after):
+        places = [k for k, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+        if len(places) < sum(max(len(gone), len(come)) for gone, come in found):
+            return [(range(k, k + 1), range(k, k + 1)) for k in places]
+    return found
 
 
 def changed(before: Sequence[str], after: Sequence[str]) -> tuple[frozenset[int], frozenset[int]]:
     """The places of the steps in which two programs differ, in each of them."""
     found = changes(before, after)
     return frozenset().union(*(mine for mine, _ in found)), frozenset().union(*(theirs for _, theirs in found))
+
+
+def fed(before: Built, after: Built) -> frozenset[int]:
+    """The places of steps that are the same in two programs and find their weights elsewhere, as an earlier step
+    prefetches them in one program and none or another one in the other. None are told where steps come or go."""
+    if len(before.kernels) != len(after.kernels):
+        return frozenset()
+    return frozenset(guest for _, guest in before.prefetches ^ after.prefetches)

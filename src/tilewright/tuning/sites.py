@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 from math import comb
 
 from tilewright.plans.framework.decisions import Decision, Scheduled
+from tilewright.transform.ahead import STEPS
 from tilewright.tuning.programs import Listed, changed, changes
 
 LEAST_SHARE = 0.01
@@ -84,41 +86,61 @@ class Part:
         return [sum(times[k] for k in places) for times in rounds]
 
 
-def parts(found: Sequence[Site], before: Sequence[str], after: Sequence[str]) -> list[Part] | None:
-    """The part of each site that a candidate changes; None where they cannot be told apart.
+def parts(
+    found: Sequence[Site], before: Sequence[str], after: Sequence[str], guests: frozenset[int] = frozenset()
+) -> list[Part | None]:
+    """The part of each site that a candidate changes; None of those that cannot be told from others.
 
     A layout alone has changed all that differs. Kernels have changed their own steps, as long as the candidate has as
-    many steps and no two of the sites share one. Of several algorithms and layouts each has changed what differs where
-    its own steps are, as long as it does so at steps of no other.
+    many steps and no other of the sites shares one. Of several algorithms and layouts each has changed what differs
+    where its own steps are, as long as it does so at steps of no other.
+
+    Args:
+        guests: steps that are the same and find their weights elsewhere (`programs.fed`).
     """
     if len(found) == 1 and not found[0].is_kernel:
-        return [Part(*changed(before, after))]
-    if any(site.steps is None for site in found):
-        return None
+        return [Part(*(steps | guests for steps in changed(before, after)))]
     own = [site.steps or frozenset() for site in found]
-    if sum(map(len, own)) != len(frozenset().union(*own)):
-        return None
+    if any(site.steps is None for site in found):
+        return [None] * len(found)
     if not all(site.is_kernel for site in found):
-        return _told_apart(own, changes(before, after))
-    return [Part(steps, steps) for steps in own] if len(before) == len(after) else None
+        return _told_apart(own, [*changes(before, after), *((range(k, k + 1), range(k, k + 1)) for k in guests)])
+    users = Counter(k for steps in own for k in steps)
+    alone = [len(before) == len(after) and all(users[k] == 1 for k in steps) for steps in own]
+    return [Part(steps, steps) if free else None for steps, free in zip(own, alone, strict=True)]
 
 
-def _told_apart(own: Sequence[frozenset[int]], differences: Sequence[tuple[range, range]]) -> list[Part] | None:
+def _told_apart(own: Sequence[frozenset[int]], differences: Sequence[tuple[range, range]]) -> list[Part | None]:
     """Each difference as a part of the one site that has steps there; step by step where each has one in its stead, as
-    then differences of neighbours are one."""
+    then differences of neighbours are one. Sites with a difference in common are not told apart; none are if there is
+    one at steps that no site has."""
     if all(len(gone) == len(come) for gone, come in differences):
         pairs = [pair for gone, come in differences for pair in zip(gone, come, strict=True)]
         differences = [(range(a, a + 1), range(b, b + 1)) for a, b in pairs]
     mine: list[set[int]] = [set() for _ in own]
     theirs: list[set[int]] = [set() for _ in own]
+    tangled: set[int] = set()
     for gone, come in differences:
         place = gone or range(gone.start - 1, gone.start + 1)  # what is inserted is one of its neighbours'
         having = [k for k, steps in enumerate(own) if not steps.isdisjoint(place)]
-        if len(having) != 1:
-            return None
+        if not having:
+            return [None] * len(own)
+        if len(having) > 1:
+            tangled.update(having)
         mine[having[0]].update(gone)
         theirs[having[0]].update(come)
-    return [Part(frozenset(a), frozenset(b)) for a, b in zip(mine, theirs, strict=True)]
+    return [
+        None if k in tangled else Part(frozenset(a), frozenset(b))
+        for k, (a, b) in enumerate(zip(mine, theirs, strict=True))
+    ]
+
+
+def window(kind: str, steps: frozenset[int], guests: frozenset[int]) -> frozenset[int]:
+    """The steps that decisions of a kind may change, of those that one other setting did: of which kernel prefetches
+    a guest's weights all that may be its host."""
+    if kind != "ahead":
+        return steps | guests
+    return frozenset(k for guest in guests for k in range(max(guest - STEPS, 0), guest + 1))
 
 
 def clash(a: Site, b: Site) -> bool:

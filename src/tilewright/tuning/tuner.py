@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from tilewright.ir.key import digest
 from tilewright.support.errors import Error
 from tilewright.tuning.journal import Journal, Turns
-from tilewright.tuning.judge import NONE, Gain, gain, slowness
+from tilewright.tuning.judge import LEAST_GAIN, NONE, Gain, gain, slowness
 from tilewright.tuning.keep import Finding, Memory, Seeds
-from tilewright.tuning.programs import Built, Listed, Maker, changed
+from tilewright.tuning.programs import Built, Listed, Maker, changed, fed
 from tilewright.tuning.result import Progress, Row, Tuned
 from tilewright.tuning.search import FINALISTS, Descent, Policy
-from tilewright.tuning.sites import LEAST_SHARE, Part, Site, codes, parts, sites, together
+from tilewright.tuning.sites import LEAST_SHARE, Part, Site, codes, parts, sites, together, window
 from tilewright.tuning.workers import Races, Timed
 
 SIDE_BY_SIDE = 5
@@ -30,6 +30,11 @@ SEARCH_ROUNDS = 5
 FINAL_RACES, MOST_RACES, FINAL_ROUNDS = 3, 8, 6
 """Races of a site's finalists, each with programs loaded anew, and their rounds: so many at least, and further ones
 while it is not decided whether a gain is worth the change."""
+WORTH = 0.0005
+"""Of a call's time: what a setting must promise to save to be raced again. Twenty that save so much are a gain of the
+whole model that can be verified; searches name several as promising by chance for each that is."""
+SURELY_LESS = 0.5
+"""Of the least gain: settings whose own gains make less of the whole model are not raced in it."""
 LEVELS = ("algorithms and layouts", "kernels")
 
 
@@ -219,6 +224,7 @@ class Tuner:
         if len(programs) >= len(searches):
             return
         seen: dict[int, set[int]] = {}
+        fed_in: dict[int, set[int]] = {}
         for number in programs:
             other = {s.site.name: s.other for s, code in zip(searches, own, strict=True) if number in code}
             try:
@@ -227,10 +233,15 @@ class Tuner:
                 return
             for step in changed(incumbent.kernels, built.kernels)[0]:
                 seen.setdefault(step, set()).add(number)
+            for step in fed(incumbent, built):
+                fed_in.setdefault(step, set()).add(number)
         for s, code in zip(searches, own, strict=True):
-            steps = frozenset(step for step, numbers in seen.items() if code <= numbers)
-            s.site, s.share = replace(s.site, steps=steps), sum(shares[k] for k in steps)
-            s.closed = s.share < LEAST_SHARE
+            steps, guests = (
+                frozenset(step for step, numbers in found.items() if code <= numbers) for found in (seen, fed_in)
+            )
+            s.share = sum(shares[k] for k in steps | guests)
+            s.site = replace(s.site, steps=window(s.site.decision.key.kind, steps, guests))
+            s.closed = s.share < LEAST_SHARE or not s.site.steps
 
     def _must(self, timed: Timed) -> None:
         if timed.outcome != "timed":
@@ -275,28 +286,33 @@ class Tuner:
         waiting = list(bundles)
         while waiting:
             now, waiting = waiting[:SIDE_BY_SIDE], waiting[SIDE_BY_SIDE:]
-            ready: list[tuple[Bundle, Built, list[Part]]] = []
+            ready: list[tuple[Bundle, Built, dict[str, Part]]] = []
             for bundle in now:
                 made = self._build(bundle, searches, incumbent)
-                if made is None:
-                    waiting += self._halves(bundle, searches, "refused", "its parts cannot be told apart")
-                elif isinstance(made, str):
+                if isinstance(made, str):
                     waiting += self._halves(bundle, searches, "refused", made)
-                else:
+                    continue
+                tangled = {n: label for n, label in bundle.items() if n not in made[1]}
+                if made[1]:
                     ready.append((bundle, *made))
+                if len(tangled) == 1 < len(bundle):
+                    waiting.append(tangled)
+                elif tangled:
+                    waiting += self._halves(tangled, searches, "refused", "its steps cannot be found in the program")
             if not ready:
                 continue
             first, *others = self.races.steps([incumbent, *(built for _, built, _ in ready)], rounds)
             self._must(first)
             for (bundle, _, found), timed in zip(ready, others, strict=True):
                 if timed.outcome != "timed":
-                    waiting += self._halves(bundle, searches, timed.outcome, timed.why)
+                    told = {name: bundle[name] for name in found}
+                    waiting += self._halves(told, searches, timed.outcome, timed.why)
                     continue
-                if len(bundle) == 1:
-                    self._learn(next(iter(searches[n] for n in bundle)), found[0], first)
-                for (name, label), part in zip(bundle.items(), found, strict=True):
+                for name, part in found.items():
+                    if len(bundle) == 1:
+                        self._learn(searches[name], part, first)
                     times = part.times(first.rounds, after=False), part.times(timed.rounds, after=True)
-                    self._tell(searches[name], label, Turns(*map(tuple, times)))
+                    self._tell(searches[name], bundle[name], Turns(*map(tuple, times)))
 
     def _learn(self, s: _Search, part: Part, incumbent: Timed) -> None:
         """Which steps a layout changes, seen from its first candidate; its search ends if these take no time."""
@@ -308,19 +324,15 @@ class Tuner:
 
     def _build(
         self, bundle: Bundle, searches: Mapping[str, _Search], incumbent: Built
-    ) -> tuple[Built, list[Part]] | str | None:
-        """A program with these settings and the part of each; what went wrong; or None: the parts overlap."""
+    ) -> tuple[Built, dict[str, Part]] | str:
+        """A program with these settings and the parts that are told apart, by site; or what went wrong."""
         found = [searches[name].site for name in bundle]
-        if len(found) > 1 and any(site.steps is None for site in found):
-            return None
         try:
             built = self.maker.built({**incumbent.forced, **bundle})
         except Error as error:
             return error.headline()
-        split = parts(found, incumbent.kernels, built.kernels)
-        if len(found) == 1 and split is None:
-            return "its steps cannot be found in the program"
-        return None if split is None else (built, split)
+        split = parts(found, incumbent.kernels, built.kernels, fed(incumbent, built))
+        return built, {site.name: part for site, part in zip(found, split, strict=True) if part is not None}
 
     def _halves(self, bundle: Bundle, searches: Mapping[str, _Search], outcome: str, why: str) -> list[Bundle]:
         """The halves of a bundle to be tried alone; of a single candidate its outcome is noted."""
@@ -347,6 +359,8 @@ class Tuner:
     def _finals(self, level: str, searches: Mapping[str, _Search], incumbent: Built) -> None:
         """Races of each site's best, freshly loaded, which alone decide: the search's own times flatter the winner."""
         finalists = {name: _finalists(s) for name, s in searches.items()}
+        if not self._may_gain(finalists, searches):
+            return
         for race in range(MOST_RACES):
             wanted = {n: [x for x in ls if self._wanted(searches[n], x, race)] for n, ls in finalists.items()}
             bundles = _bundles(wanted, searches)
@@ -361,10 +375,27 @@ class Tuner:
             if best and shown[best].verified:
                 s.winner, s.gain = best, shown[best]
 
+    def _may_gain(self, finalists: Mapping[str, Sequence[str]], searches: Mapping[str, _Search]) -> bool:
+        """Whether all finalists together may be a gain of the whole model that can be verified, if each is as quick as
+        its search says, which flatters. What records say was not timed here."""
+        promised = 0.0
+        for name, labels in finalists.items():
+            s = searches[name]
+            if labels and s.settled is not None:
+                return True
+            promised += max((s.share * (1 - s.search.times[x]) for x in labels), default=0.0)
+        return promised >= 1 - 1 / LEAST_GAIN
+
     def _wanted(self, s: _Search, label: str, race: int) -> bool:
-        """Whether a finalist takes part in a race: in the first ones, then while its gain is undecided."""
+        """Whether a finalist takes part in a race: in the first one, in further ones while it may gain enough for the
+        model, and after these while it is undecided whether the gain is worth the change."""
         turns = self._final_turns(s, label)
-        return len(turns) <= race and (race < FINAL_RACES or gain(turns).undecided)
+        if len(turns) > race or not turns:
+            return len(turns) <= race
+        found = gain(turns)
+        # The rounds of a single loading do not show how far the place of memory moves them.
+        hopeless = found.high <= (1.0 if race == 1 else LEAST_GAIN) or s.share * (1 - 1 / found.high) < WORTH
+        return not hopeless and (race < FINAL_RACES or found.undecided)
 
     def _final_turns(self, s: _Search, label: str) -> list[tuple[float, ...]]:
         """The gains of the races after the search's one, if it was searched."""
@@ -378,6 +409,8 @@ class Tuner:
         ranked = sorted(won, key=lambda name: -saving[name])
         trials = [ranked] if len(ranked) == 1 else [ranked, ranked[: (len(ranked) + 1) // 2]]
         for names in trials:
+            if sum(saving[name] for name in names) < SURELY_LESS * (1 - 1 / LEAST_GAIN):
+                continue
             chosen = {name: won[name] for name in names}
             self.announce(Progress("the whole model", 0, 0, self._left(), self.total.median, f"{len(names)} settings"))
             try:
@@ -424,10 +457,10 @@ class Tuner:
 
 
 def _finalists(s: _Search) -> list[str]:
-    """What is raced again: the best of the search, or what a record says alone."""
+    """What is raced again: the best of the search that save enough of the model's time, or what a record says alone."""
     if s.settled is not None:
         return [s.settled] if s.settled != s.site.incumbent else []
-    return s.search.finalists(FINALISTS)
+    return [x for x in s.search.finalists(FINALISTS) if s.share * (1 - s.search.times[x]) >= WORTH]
 
 
 def _bundles(asked: Mapping[str, Sequence[str]], searches: Mapping[str, _Search]) -> list[Bundle]:
