@@ -267,7 +267,7 @@ def test_one_call_tunes_and_the_next_one_knows(tmp_path: Path, monkeypatch: pyte
             return self
 
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(entry, "Processes", lambda *_: Judged(lambda label: 1.0 if label in untuned else 0.8))
+    monkeypatch.setattr(entry, "Processes", lambda *_, **_team: Judged(lambda label: 1.0 if label in untuned else 0.8))
     first = entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", policy=FEW)
     records = {r.decision: r for r in Store(tmp_path / "records").records()}
     assert {name: r.setting for name, r in records.items() if r.setting != r.untuned} == first.settings
@@ -283,7 +283,7 @@ def test_one_call_tunes_and_the_next_one_knows(tmp_path: Path, monkeypatch: pyte
     assert Tuned.from_dict(json.loads(json.dumps(first.to_dict()))) == first
 
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "other"))
-    monkeypatch.setattr(entry, "Processes", lambda *_: Judged(broken=lambda _label: "crashed"))
+    monkeypatch.setattr(entry, "Processes", lambda *_, **_team: Judged(broken=lambda _label: "crashed"))
     with pytest.raises(Error, match="nothing was measured: made up: crashed"):
         entry.tune(model(), target="x86-64-v3", store=tmp_path / "other", policy=FEW)
 
@@ -300,7 +300,7 @@ def test_what_records_settle_is_verified_and_not_searched(tmp_path: Path, monkey
             return self
 
     def tune(**options: Any) -> Tuned:
-        monkeypatch.setattr(entry, "Processes", lambda *_: Judged(lambda label: 1.0 if label in untuned else 0.8))
+        monkeypatch.setattr(entry, "Processes", lambda *_, **_team: Judged(lambda label: 1.0 if label in untuned else 0.8))
         return entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", **options)
 
     first = tune(policy=FEW)
@@ -325,7 +325,7 @@ def test_records_of_near_sizes_guide_a_search(tmp_path: Path, monkeypatch: pytes
     def slowness(label: str) -> float:
         return 1.0 if label in untuned else 0.8 if label.startswith("panels") else 1.1
 
-    monkeypatch.setattr(entry, "Processes", lambda *_: Judged(slowness))
+    monkeypatch.setattr(entry, "Processes", lambda *_, **_team: Judged(slowness))
     found = entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", policy=Policy(most=12))
     won = {label for name, label in found.settings.items() if name.startswith("panels")}
     assert won and found.rows
@@ -366,7 +366,7 @@ def test_verify_races_what_other_compilers_recommend_and_nothing_else(
             return self
 
     def tune(slowness: Slowness, folder: str, **options: Any) -> Tuned:
-        monkeypatch.setattr(entry, "Processes", lambda *_: Judged(slowness))
+        monkeypatch.setattr(entry, "Processes", lambda *_, **_team: Judged(slowness))
         return entry.tune(model(), target="x86-64-v3", store=tmp_path / folder, policy=FEW, **options)
 
     def old(folder: str) -> dict[str, Record]:

@@ -170,7 +170,12 @@ class Team:
         return self
 
     def __exit__(self, *_error: object) -> None:
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """End all processes; later races start others."""
         self._stack.close()
+        self._processes.clear()
 
     def process(self, contender: Contender) -> _Process:
         """The process of that name and environment, started if there is none."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tilewright.measure.paired import Team
 from tilewright.records.places import stores, user_store
 from tilewright.records.store import Store
 from tilewright.runtime.examples import random_inputs
@@ -103,21 +104,22 @@ def run(
         memory: records; none are read or written if None.
     """
     untuned = maker.listed({})
-    if races is None:
-        limit = MEMORY + 4 * sum(p.nbytes for p in program.manifest.params)
-        processes = Processes(maker.weights(program), maker.inputs(arrays), maker.threads, limit)
-        races = processes.judged_by(maker.exact(), untuned.built)
-    tuner = Tuner(
-        maker,
-        races,
-        journal,
-        sizes=_sizes(program, arrays),
-        policy=policy,
-        seconds=float("inf") if seconds is None else seconds,
-        announce=announce,
-        memory=memory,
-    )
-    return tuner.run(untuned)
+    with Team() as team:
+        if races is None:
+            limit = MEMORY + 4 * sum(p.nbytes for p in program.manifest.params)
+            processes = Processes(maker.weights(program), maker.inputs(arrays), maker.threads, limit, team=team)
+            races = processes.judged_by(maker.exact(), untuned.built)
+        tuner = Tuner(
+            maker,
+            races,
+            journal,
+            sizes=_sizes(program, arrays),
+            policy=policy,
+            seconds=float("inf") if seconds is None else seconds,
+            announce=announce,
+            memory=memory,
+        )
+        return tuner.run(untuned)
 
 
 def example_inputs(program: Program, given: Mapping[str, Any] | None) -> dict[str, Any]:

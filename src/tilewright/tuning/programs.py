@@ -141,7 +141,7 @@ def prefetches(program: Program) -> frozenset[tuple[int, int]]:
 def changes(before: Sequence[str], after: Sequence[str]) -> list[tuple[range, range]]:
     """Where two programs differ: the places of steps that are gone and of those that stand in their stead.
 
-    Of as many steps each is compared with the one at its place, if that leaves fewer that differ: a model's layers repeat, so
+    Of as many steps each is compared with the one at its place, if that leaves fewer that differ: layers repeat, so
     that some layer's kernels are found again in another one.
     """
     opcodes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()

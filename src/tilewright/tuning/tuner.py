@@ -9,6 +9,7 @@ reads is as cold or as warm as in deployment. What was measured is in the journa
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -359,9 +360,9 @@ class Tuner:
     def _finals(self, level: str, searches: Mapping[str, _Search], incumbent: Built) -> None:
         """Races of each site's best, freshly loaded, which alone decide: the search's own times flatter the winner."""
         finalists = {name: _finalists(s) for name, s in searches.items()}
-        if not self._may_gain(finalists, searches):
-            return
         for race in range(MOST_RACES):
+            if not self._may_gain(finalists, searches):
+                break
             wanted = {n: [x for x in ls if self._wanted(searches[n], x, race)] for n, ls in finalists.items()}
             bundles = _bundles(wanted, searches)
             if bundles:
@@ -376,15 +377,23 @@ class Tuner:
                 s.winner, s.gain = best, shown[best]
 
     def _may_gain(self, finalists: Mapping[str, Sequence[str]], searches: Mapping[str, _Search]) -> bool:
-        """Whether all finalists together may be a gain of the whole model that can be verified, if each is as quick as
-        its search says, which flatters. What records say was not timed here."""
-        promised = 0.0
+        """Whether all finalists together may be a gain of the whole model that can be verified: by their gains so far,
+        and as far above these as intervals of sites that know nothing of each other reach together. Of what was not
+        raced the search's time is taken, which flatters, and of what a record says alone that it may be so."""
+        likely, spread = 0.0, 0.0
         for name, labels in finalists.items():
             s = searches[name]
-            if labels and s.settled is not None:
-                return True
-            promised += max((s.share * (1 - s.search.times[x]) for x in labels), default=0.0)
-        return promised >= 1 - 1 / LEAST_GAIN
+            chances = []
+            for label in labels:
+                turns = self._final_turns(s, label)
+                if not turns and s.settled is not None:
+                    return True
+                shown = gain(turns) if turns else Gain(1 / s.search.times[label], 1.0, 1 / s.search.times[label])
+                saved = 1 - 1 / max(shown.median, 1.0)
+                chances.append((s.share * saved, s.share * (1 - 1 / max(shown.high, 1.0) - saved)))
+            most = max(chances, key=sum, default=(0.0, 0.0))
+            likely, spread = likely + most[0], spread + most[1] ** 2
+        return likely + math.sqrt(spread) >= 1 - 1 / LEAST_GAIN
 
     def _wanted(self, s: _Search, label: str, race: int) -> bool:
         """Whether a finalist takes part in a race: in the first one, in further ones while it may gain enough for the
