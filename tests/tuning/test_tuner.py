@@ -300,7 +300,9 @@ def test_what_records_settle_is_verified_and_not_searched(tmp_path: Path, monkey
             return self
 
     def tune(**options: Any) -> Tuned:
-        monkeypatch.setattr(entry, "Processes", lambda *_, **_team: Judged(lambda label: 1.0 if label in untuned else 0.8))
+        monkeypatch.setattr(
+            entry, "Processes", lambda *_, **_team: Judged(lambda label: 1.0 if label in untuned else 0.8)
+        )
         return entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", **options)
 
     first = tune(policy=FEW)

@@ -23,7 +23,9 @@ from tilewright.tuning.search import Policy
 from tilewright.tuning.tuner import Tuner
 from tilewright.tuning.workers import MEMORY, Processes, Races
 
-RESULT = "result 1"
+LARGE = 16 << 20
+"""Bytes of weights from which on races share processes: fresh memory for fewer costs less than a fresh process."""
+RESULT = "result 2"
 """The name of a run's result in its journal; the number is the procedure's."""
 
 
@@ -106,8 +108,10 @@ def run(
     untuned = maker.listed({})
     with Team() as team:
         if races is None:
-            limit = MEMORY + 4 * sum(p.nbytes for p in program.manifest.params)
-            processes = Processes(maker.weights(program), maker.inputs(arrays), maker.threads, limit, team=team)
+            size = sum(p.nbytes for p in program.manifest.params)
+            shared = team if size >= LARGE else None
+            files = maker.weights(program), maker.inputs(arrays)
+            processes = Processes(*files, maker.threads, MEMORY + 4 * size, team=shared)
             races = processes.judged_by(maker.exact(), untuned.built)
         tuner = Tuner(
             maker,

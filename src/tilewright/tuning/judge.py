@@ -17,6 +17,9 @@ NEAR = 1.02
 """Contenders within this factor of each other are tied."""
 LEAST_GAIN = 1.01
 """The median that a gain must pass to be verified: less is within what memory's place does."""
+MODEL_GAIN = 1.005
+"""The same of a whole model, whose many steps find their memory in many places. ResNet-50 against itself, loaded anew
+five times: 0.999 to 1.005 in four races (Zen 4, 2026-11-26); smaller models differ more, and are loaded more often."""
 COVERAGE = 0.9
 """Of intervals."""
 WIDE = 1.1
@@ -38,9 +41,20 @@ class Gain:
         return self.low > 1.0 and self.median > LEAST_GAIN
 
     @property
+    def improves(self) -> bool:
+        """The same of a whole model."""
+        return self.low > 1.0 and self.median > MODEL_GAIN
+
+    @property
     def undecided(self) -> bool:
         """Whether more rounds may decide if the change is worth it: the interval holds the least gain."""
         return self.low <= LEAST_GAIN < self.high
+
+    @property
+    def open(self) -> bool:
+        """Whether more loadings may decide if a whole model improves: neither the whole interval is a gain that counts
+        nor does all of it fall short of one."""
+        return self.high > MODEL_GAIN and not self.improves and self.median > 1.0
 
     @property
     def disturbed(self) -> bool:

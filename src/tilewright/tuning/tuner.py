@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from tilewright.ir.key import digest
 from tilewright.support.errors import Error
 from tilewright.tuning.journal import Journal, Turns
-from tilewright.tuning.judge import LEAST_GAIN, NONE, Gain, gain, slowness
+from tilewright.tuning.judge import LEAST_GAIN, MODEL_GAIN, NONE, Gain, gain, slowness
 from tilewright.tuning.keep import Finding, Memory, Seeds
 from tilewright.tuning.programs import Built, Listed, Maker, changed, fed
 from tilewright.tuning.result import Progress, Row, Tuned
@@ -32,10 +32,12 @@ FINAL_RACES, MOST_RACES, FINAL_ROUNDS = 3, 8, 6
 """Races of a site's finalists, each with programs loaded anew, and their rounds: so many at least, and further ones
 while it is not decided whether a gain is worth the change."""
 WORTH = 0.0005
-"""Of a call's time: what a setting must promise to save to be raced again. Twenty that save so much are a gain of the
+"""Of a call's time: what a setting must promise to save to be raced again. Ten that save so much are a gain of the
 whole model that can be verified; searches name several as promising by chance for each that is."""
 SURELY_LESS = 0.5
 """Of the least gain: settings whose own gains make less of the whole model are not raced in it."""
+MODEL_RACES = 4
+"""Of the whole model at most, while they do not decide whether it is faster."""
 LEVELS = ("algorithms and layouts", "kernels")
 
 
@@ -393,7 +395,7 @@ class Tuner:
                 chances.append((s.share * saved, s.share * (1 - 1 / max(shown.high, 1.0) - saved)))
             most = max(chances, key=sum, default=(0.0, 0.0))
             likely, spread = likely + most[0], spread + most[1] ** 2
-        return likely + math.sqrt(spread) >= 1 - 1 / LEAST_GAIN
+        return likely + math.sqrt(spread) >= 1 - 1 / MODEL_GAIN
 
     def _wanted(self, s: _Search, label: str, race: int) -> bool:
         """Whether a finalist takes part in a race: in the first one, in further ones while it may gain enough for the
@@ -418,7 +420,7 @@ class Tuner:
         ranked = sorted(won, key=lambda name: -saving[name])
         trials = [ranked] if len(ranked) == 1 else [ranked, ranked[: (len(ranked) + 1) // 2]]
         for names in trials:
-            if sum(saving[name] for name in names) < SURELY_LESS * (1 - 1 / LEAST_GAIN):
+            if sum(saving[name] for name in names) < SURELY_LESS * (1 - 1 / MODEL_GAIN):
                 continue
             chosen = {name: won[name] for name in names}
             self.announce(Progress("the whole model", 0, 0, self._left(), self.total.median, f"{len(names)} settings"))
@@ -427,18 +429,33 @@ class Tuner:
             except Error as error:
                 self.causes.append(error.headline())
                 continue
-            loadings, off = self._verified(incumbent, built)
-            found = gain(loadings)
-            if found.verified and found.disturbed:  # no gain is taken from such a race alone
-                again, off = self._verified(incumbent, built, "again ")
-                loadings = (*loadings, *again)
-                found = gain(again if gain(again).median < found.median else loadings)
-            if found.verified:
+            found, loadings, off = self._raced(incumbent, built)
+            if found.improves:
                 self._ratios = loadings
                 old = self.total
                 self.total = Gain(found.median * old.median, found.low * old.low, found.high * old.high)
                 return chosen, off
         return {}, 0.0
+
+    def _raced(self, incumbent: Built, built: Built) -> tuple[Gain, tuple[tuple[float, ...], ...], float]:
+        """A race of the whole model, with its ratios and the challenger's error. It goes on while more loadings may
+        decide it; a small gain is believed when it is there twice."""
+        loadings, off = self._verified(incumbent, built)
+        found = gain(loadings)
+        if found.improves and found.disturbed:  # no gain is taken from such a race alone
+            again, off = self._verified(incumbent, built, "again ")
+            loadings = (*loadings, *again)
+            return gain(again if gain(again).median < found.median else loadings), loadings, off
+        for turn in range(1, MODEL_RACES):
+            small = turn == 1 and found.improves and not found.verified
+            if not (found.open or small) or self.clock() > self.end:
+                break
+            more, off = self._verified(incumbent, built, f"{turn + 1} ")
+            if not more:
+                return NONE, (), 0.0
+            loadings = (*loadings, *more)
+            found = gain(loadings)
+        return found, loadings, off
 
     def _verified(self, incumbent: Built, built: Built, turn: str = "") -> tuple[tuple[tuple[float, ...], ...], float]:
         """The ratios of a whole-model race by loading, and the challenger's error; from the journal if it was run."""
