@@ -30,7 +30,7 @@ from tilewright.tuning.programs import Built, Maker, changed, fed
 from tilewright.tuning.result import Progress, Tuned
 from tilewright.tuning.search import Policy
 from tilewright.tuning.sites import LEAST_SHARE, Part, Site, clash, codes, parts, runs, sites, together, window
-from tilewright.tuning.tuner import FINAL_RACES, MOST_RACES, Tuner
+from tilewright.tuning.tuner import FINAL_RACES, LEVELS, MOST_RACES, Tuner
 from tilewright.tuning.workers import Timed
 
 V3 = Target.parse("x86-64-v3")
@@ -226,6 +226,70 @@ def test_a_disturbed_race_is_run_again(tmp_path: Path, second: float, accepted: 
 
     tuned, _ = run(Disturbed(lambda label: 1.0 if label in untuned else 0.8), tmp_path)
     assert bool(tuned.settings) == accepted
+
+
+@pytest.mark.parametrize(
+    ("gains", "races", "accepted"),
+    [
+        ((1.02,), 1, True),
+        ((1.008, 1.008), 2, True),
+        ((1.008, 0.99), 2, False),
+        ((0.99,), 1, False),
+        ((1.002,), 1, False),
+    ],
+)
+def test_a_small_gain_of_the_model_is_believed_when_it_is_there_twice(
+    tmp_path: Path, gains: tuple[float, ...], races: int, accepted: bool
+) -> None:
+    """Each race of the first trial shows the next gain, the last one over and over."""
+    untuned = preferred()
+
+    @dataclass
+    class Small(MadeUp):
+        def verify(self, incumbent: Built, challenger: Built) -> tuple[tuple[tuple[float, ...], ...], Timed]:
+            super().verify(incumbent, challenger)
+            gain = gains[min(len([n for n in self.verified if n == self.verified[0]]), len(gains)) - 1]
+            return ((gain,) * 11,) * 5, Timed("timed")
+
+    made_up = Small(lambda label: 1.0 if label in untuned else 0.8)
+    tuned, _ = run(made_up, tmp_path)
+    assert made_up.verified.count(made_up.verified[0]) == races
+    assert bool(tuned.settings) == accepted
+
+
+def test_finals_are_left_out_where_they_cannot_matter(tmp_path: Path) -> None:
+    """Searches that promise the model less than can be verified are not raced again, nor is it."""
+    untuned = preferred()
+    slow, many = MadeUp(lambda x: 1.0 if x in untuned else 0.996), MadeUp(lambda x: 1.0 if x in untuned else 0.98)
+    (tuned, said), (_, more) = (run(r, tmp_path / str(k)) for k, r in enumerate((slow, many)))
+    assert tuned.timed > 0 and not slow.verified
+    assert not any(p.next.startswith("finals") for p in said) and any(p.next.startswith("finals") for p in more)
+
+
+@dataclass
+class Together(MadeUp):
+    """Races in which programs of several new settings crash where one certain setting is among them."""
+
+    culprit: str = ""
+
+    def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
+        found = super().steps(candidates, rounds)
+        return [
+            Timed("crashed", why="made up") if self.culprit in built.forced.values() else timed
+            for built, timed in zip(candidates, found, strict=True)
+        ]
+
+
+def test_who_makes_a_program_of_several_settings_crash_is_found(tmp_path: Path) -> None:
+    untuned = preferred()
+    _, said = run(MadeUp(), tmp_path / "all")
+    culprit = next(p.next for p in said if p.level == LEVELS[0] and p.next not in untuned)
+    tuned, _ = run(Together(lambda x: 1.0 if x in untuned else 0.8, culprit=culprit), tmp_path / "one")
+    outcomes: dict[str, int] = {}
+    for row in tuned.rows:
+        for outcome, count in row.outcomes.items():
+            outcomes[outcome] = outcomes.get(outcome, 0) + count
+    assert outcomes["crashed"] <= 2 < outcomes["timed"] and tuned.settings
 
 
 def test_interrupted_keeps_what_is_verified(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilewright.measure.paired import Team
 from tilewright.support.errors import CallError
 from tilewright.tuning.programs import Built
 from tilewright.tuning.workers import FLOOR, Processes, cpus_for, difference
@@ -48,6 +49,22 @@ def test_what_goes_wrong_in_a_candidate_is_its_outcome() -> None:
 def test_a_candidate_that_never_answers_is_ended() -> None:
     good, endless = processes(timeout=3.0).steps([built("good"), built("endless")], rounds=1)
     assert (good.outcome, endless.outcome) == ("timed", "timeout") and "no answer within 3 s" in endless.why
+
+
+def test_races_of_a_team_share_processes_until_something_fails() -> None:
+    """Each candidate meets another process than in the race before; what failed leaves nothing behind."""
+    with Team() as team:
+        races = replace(processes(), team=team)
+        three = [built("good")] * 3
+
+        def pids(team: Team | None) -> list[int]:
+            return [result.info["pid"] for result in races._race(three, HERE, 1, team)[0]]
+
+        first, second, other = pids(team), pids(team), pids(None)
+        assert set(first) == set(second) and all(a != b for a, b in zip(first, second, strict=True))
+        assert not set(first) & set(other)
+        assert [t.outcome for t in races.steps([built("good"), built("refuses")], 1)] == ["timed", "refused"]
+        assert not set(pids(team)) & set(first)
 
 
 def test_who_verifies_a_candidate_that_crashes_is_told() -> None:
