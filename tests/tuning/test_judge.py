@@ -56,7 +56,8 @@ def test_more_rounds_are_wanted_only_while_the_interval_holds_the_least_gain() -
 def test_a_whole_model_may_improve_by_less() -> None:
     assert Gain(1.008, 1.003, 1.012).improves and not Gain(1.008, 1.003, 1.012).verified
     assert not Gain(1.005, 1.003, 1.012).improves and not Gain(1.02, 0.999, 1.03).improves
-    assert Gain(1.02, 0.999, 1.03).open and Gain(1.004, 1.001, 1.008).open
+    assert Gain(1.02, 0.999, 1.03).open and Gain(1.004, 1.001, 1.008).open and Gain(1.003, 0.99, 1.008).open
     assert not Gain(1.008, 1.003, 1.012).open, "decided: faster"
     assert not Gain(1.002, 0.999, 1.004).open, "decided: not by enough"
+    assert not Gain(1.0045, 1.003, 1.006).open, "known as well as is asked for"
     assert not Gain(0.999, 0.98, 1.02).open, "slower, if anything"

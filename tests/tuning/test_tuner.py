@@ -235,13 +235,13 @@ def test_a_disturbed_race_is_run_again(tmp_path: Path, second: float, accepted: 
         ((1.008, 1.008), 2, True),
         ((1.008, 0.99), 2, False),
         ((0.99,), 1, False),
-        ((1.002,), 1, False),
+        ((1.0,), 1, False),
     ],
 )
 def test_a_small_gain_of_the_model_is_believed_when_it_is_there_twice(
     tmp_path: Path, gains: tuple[float, ...], races: int, accepted: bool
 ) -> None:
-    """Each race of the first trial shows the next gain, the last one over and over."""
+    """Each race of the first trial shows the next gain, the last one over and over; its loadings differ by 1.2 %."""
     untuned = preferred()
 
     @dataclass
@@ -249,7 +249,7 @@ def test_a_small_gain_of_the_model_is_believed_when_it_is_there_twice(
         def verify(self, incumbent: Built, challenger: Built) -> tuple[tuple[tuple[float, ...], ...], Timed]:
             super().verify(incumbent, challenger)
             gain = gains[min(len([n for n in self.verified if n == self.verified[0]]), len(gains)) - 1]
-            return ((gain,) * 11,) * 5, Timed("timed")
+            return tuple((gain + k * 0.003,) * 11 for k in (-2, -1, 0, 1, 2)), Timed("timed")
 
     made_up = Small(lambda label: 1.0 if label in untuned else 0.8)
     tuned, _ = run(made_up, tmp_path)

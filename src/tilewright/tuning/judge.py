@@ -52,9 +52,9 @@ class Gain:
 
     @property
     def open(self) -> bool:
-        """Whether more loadings may decide if a whole model improves: neither the whole interval is a gain that counts
-        nor does all of it fall short of one."""
-        return self.high > MODEL_GAIN and not self.improves and self.median > 1.0
+        """Whether more loadings may decide if a whole model improves: neither is it shown nor does all of the interval
+        fall short of it, which is wider than what is asked."""
+        return self.high > MODEL_GAIN * max(self.low, 1.0) and not self.improves and self.median > 1.0
 
     @property
     def disturbed(self) -> bool:

@@ -27,7 +27,7 @@ from tilewright.tuning.workers import Races, Timed
 
 SIDE_BY_SIDE = 5
 """Candidates that race with the incumbent at once."""
-SEARCH_ROUNDS = 5
+SEARCH_ROUNDS = 4
 FINAL_RACES, MOST_RACES, FINAL_ROUNDS = 3, 8, 6
 """Races of a site's finalists, each with programs loaded anew, and their rounds: so many at least, and further ones
 while it is not decided whether a gain is worth the change."""
@@ -198,7 +198,9 @@ class Tuner:
         d = site.decision
         settled = None if self.memory is None else self.memory.settled(site)
         seeds = Seeds() if self.memory is None or settled is not None else self.memory.seeds(site)
-        search = Descent(d.space, d.estimates, self.policy, seeds.labels, site.incumbent, seeds.near)
+        # Estimates do not tell which of the kernels before it prefetches for a kernel: the nearest is tried first.
+        policy = replace(self.policy, first=1) if d.key.kind == "ahead" else self.policy
+        search = Descent(d.space, d.estimates, policy, seeds.labels, site.incumbent, seeds.near)
         return _Search(site, search, share, settled=settled if settled in d.space.labels else None)
 
     def _shares(self, built: Built) -> list[float]:
@@ -447,8 +449,8 @@ class Tuner:
             loadings = (*loadings, *again)
             return gain(again if gain(again).median < found.median else loadings), loadings, off
         for turn in range(1, MODEL_RACES):
-            small = turn == 1 and found.improves and not found.verified
-            if not (found.open or small) or self.clock() > self.end:
+            small = found.improves and not found.verified and found.low < MODEL_GAIN
+            if not (found.open or (small and turn == 1)) or self.clock() > self.end:
                 break
             more, off = self._verified(incumbent, built, f"{turn + 1} ")
             if not more:
