@@ -38,12 +38,12 @@ _NUMBER = re.compile(r"(?<![A-Za-z_0-9.])\d+")
 
 def recorded(models: Sequence[str], seconds: float) -> list[dict[str, Any]]:
     """The spaces of some models, timed now."""
-    from benchmarks.bench_tune import EVERYTHING, spaces, tune
+    from benchmarks.bench_tune import MOST, everything, spaces, tune
 
     found = []
     for name in models:
         print(name, flush=True)
-        runs = [tune(name, 1, Target.host(), EVERYTHING, turn, seconds, timed=True) for turn in (1, 2, 3)]
+        runs = [tune(name, 1, Target.host(), everything(MOST), turn, seconds, timed=True) for turn in (1, 2, 3)]
         found += [{**s.to_dict(), "model": name} for s in spaces(*runs)]
     return found
 

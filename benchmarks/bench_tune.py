@@ -1,11 +1,13 @@
 """What tuning gains, what there is to gain, and what the search costs.
 
-    python -m benchmarks.bench_tune [--models NAME...] [--threads N] [--target NAME] [--everything] [--ceilings]
-                                    [--repeat N] [--prepare]
+    python -m benchmarks.bench_tune [--models NAME...] [--threads N] [--target NAME] [--everything] [--most N]
+                                    [--ceilings] [--repeat N] [--prepare]
 
 The headroom of a model is what the tuner verifies when it times all settings whose estimates are within a factor of
-two of the best (--everything); beside it stands what it verifies with its own search. Each is timed twice with
---everything, so that searches can be played back on recorded spaces: seen by the first times, judged by the second.
+two of the best (--everything), or the N of these with the best estimates (--most); beside it stands what it verifies
+with its own search. What is verified is raced against untuned once more, for the race that chose it flatters it. With
+--everything alone each is timed twice, so that searches can be played back on recorded spaces: seen by the first times,
+judged by the second.
 --prepare compiles the candidates only, which needs no quiet machine. Runs that are stopped go on from their journals.
 """
 
@@ -23,7 +25,7 @@ from benchmarks import harness, layers, models
 from tilewright.targets.target import Target
 from tilewright.tuning import entry
 from tilewright.tuning.journal import Journal
-from tilewright.tuning.judge import Gain, gain, slowness
+from tilewright.tuning.judge import NONE, Gain, gain, slowness
 from tilewright.tuning.keep import Finding
 from tilewright.tuning.programs import Built, Maker
 from tilewright.tuning.replay import Recorded, mean
@@ -33,7 +35,10 @@ from tilewright.tuning.workers import Processes, Timed
 
 MODELS = ("m64", "nat")
 FOLDER = models.ROOT / "build" / "tune"
-EVERYTHING = Policy(prune=2.0, most=1000, first=1000)
+MOST = 1000
+"""Settings of a decision, more than there are."""
+AGAIN = 4
+"""Races of the whole model, of five loadings each, that say what was gained."""
 
 
 class Untimed:
@@ -53,8 +58,7 @@ def tune(
 ) -> tuple[Tuned, Journal]:
     """One run, the `turn`-th of its kind."""
     with tempfile.TemporaryDirectory() as folder:
-        dims = None if name.startswith(layers.PREFIX) else {"batch": 1}
-        maker = Maker(models.load(name), Path(folder), threads=threads, target=machine, dims=dims)
+        maker = Maker(models.load(name), Path(folder), threads=threads, target=machine, dims=_dims(name))
         program = maker.untuned()
         question = f"benchmark {turn} {policy}"
         journal = Journal.of(program.manifest.structure_key, maker.target, question, FOLDER) if timed else Journal(None)
@@ -114,25 +118,38 @@ def misjudged(machine: Target) -> dict[str, Target]:
     return {what: target for what, target in found.items() if target.fingerprint != machine.fingerprint}
 
 
+def everything(most: int) -> Policy:
+    """All settings of a decision, or so many of the best estimates."""
+    return Policy(prune=2.0, most=most, first=most)
+
+
+def raced(name: str, args: argparse.Namespace, *contenders: tuple[Target, Mapping[str, str]]) -> Gain:
+    """How many times faster the second program is than the first: a model for a target with settings each. Both are
+    loaded anew as often as the tuner does at most."""
+    with tempfile.TemporaryDirectory() as folder:
+        makers = [
+            Maker(models.load(name), _made(Path(folder) / str(k)), threads=args.threads, target=t, dims=_dims(name))
+            for k, (t, _) in enumerate(contenders)
+        ]
+        program = makers[0].untuned()
+        arrays = entry.example_inputs(program, None)
+        races = Processes(makers[0].weights(program), makers[0].inputs(arrays), args.threads)
+        built = [maker.built(settings) for maker, (_, settings) in zip(makers, contenders, strict=True)]
+        return gain([rounds for _ in range(AGAIN) for rounds in races.verify(built[0], built[1])[0]])
+
+
+def _dims(name: str) -> dict[str, int] | None:
+    return None if name.startswith(layers.PREFIX) else {"batch": 1}
+
+
 def ceilings(name: str, args: argparse.Namespace, machine: Target) -> list[list[str]]:
     """What wrong ceilings cost, untuned and tuned: times as multiples of those with the right ones."""
     rows = []
     right, _ = tune(name, args.threads, machine, None, 0, args.seconds, timed=True)
     for what, wrong in misjudged(machine).items():
         tuned, _ = tune(name, args.threads, wrong, None, 0, args.seconds, timed=True)
-        with tempfile.TemporaryDirectory() as folder:
-            makers = [
-                Maker(
-                    models.load(name), _made(Path(folder) / str(k)), threads=args.threads, target=t, dims={"batch": 1}
-                )
-                for k, t in enumerate((machine, wrong))
-            ]
-            program = makers[0].untuned()
-            arrays = entry.example_inputs(program, None)
-            races = Processes(makers[0].weights(program), makers[0].inputs(arrays), args.threads)
-            untuned = races.verify(makers[0].built({}), makers[1].built({}))[0]
-            both = races.verify(makers[0].built(right.settings), makers[1].built(tuned.settings))[0]
-        rows.append([name, what, *(str(gain([[1 / r for r in rounds] for rounds in x])) for x in (untuned, both))])
+        both = [raced(name, args, (wrong, w), (machine, r)) for w, r in (({}, {}), (tuned.settings, right.settings))]
+        rows.append([name, what, *map(str, both)])
         print(" ", rows[-1], flush=True)
     return rows
 
@@ -146,6 +163,9 @@ def repeated(name: str, args: argparse.Namespace, machine: Target) -> dict[str, 
     # A kernel that only some of the layouts have is no decision of the others.
     usual = {n: max(set(found), key=found.count) for n, found in labels.items()}
     flipped = sum(label != usual[n] for n in flips for label in labels[n])
+    common = {n: label for n, label in usual.items() if label != "untuned"}
+    others = [dict(run.settings) for run in runs if dict(run.settings) != common]
+    costs = [str(raced(name, args, (machine, other), (machine, common))) for other in others]
     return {
         "runs": len(runs),
         "decisions": len(names),
@@ -155,6 +175,7 @@ def repeated(name: str, args: argparse.Namespace, machine: Target) -> dict[str, 
         "timed": [run.timed for run in runs],
         "seconds": [round(run.seconds, 1) for run in runs],
         "labels": {n: labels[n] for n in flips},
+        "costs": costs,
     }
 
 
@@ -176,13 +197,20 @@ def measure(name: str, args: argparse.Namespace, machine: Target) -> dict[str, A
         "timed": tuned.timed,
         "seconds": tuned.seconds,
         "gain": tuned.gain.to_dict(),
+        "again": (raced(name, args, (machine, {}), (machine, tuned.settings)) if tuned.settings else NONE).to_dict(),
         "accepted": [[r.about, r.untuned, r.tuned, str(r.gain)] for r in tuned.rows if r.accepted],
     }
     if args.everything:
-        both = [tune(*run, EVERYTHING, turn, args.seconds, timed=True) for turn in (1, 2)]
-        row["headroom"] = both[0][0].gain.to_dict()
-        row["everything"] = both[0][0].timed
-        row["spaces"] = [s.to_dict() for s in spaces(*both)]
+        turns = (1, 2) if args.most == MOST else (1,)
+        runs = [tune(*run, everything(args.most), turn, args.seconds, timed=True) for turn in turns]
+        best = runs[0][0]
+        row["headroom"] = (
+            raced(name, args, (machine, {}), (machine, best.settings)) if best.settings else NONE
+        ).to_dict()
+        row["everything"] = best.timed
+        row["most"] = args.most
+        if len(runs) > 1:
+            row["spaces"] = [s.to_dict() for s in spaces(runs[0], runs[1])]
     if args.repeat:
         row["repeated"] = repeated(name, args, machine)
     if args.ceilings:
@@ -213,27 +241,33 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
     table = []
     for r in rows:
         headroom = str(Gain(**r["headroom"])) if "headroom" in r else "-"
-        gain = str(Gain(**r["gain"])) if r["accepted"] else "nothing verified"
+        found = str(Gain(**r["gain"])) if r["accepted"] else "nothing verified"
+        again = str(Gain(**r["again"])) if r["accepted"] and "again" in r else "-"
+        most = "all" if r.get("most", MOST) == MOST else f"{r['most']} each"
+        every = f"{most}: {r['everything']}" if "headroom" in r else "-"
         mean_timed = r["timed"] / max(r["decisions"], 1)
         table.append(
-            [r["model"], r["threads"], r["target"], r["decisions"], headroom, gain, r["timed"], f"{mean_timed:.1f}"]
-            + [f"{r['seconds']:.0f}"]
+            [r["model"], r["threads"], r["target"], r["decisions"], headroom, every, found, again, r["timed"]]
+            + [f"{mean_timed:.1f}", f"{r['seconds']:.0f}"]
         )
-    head = ["model", "threads", "target", "decisions", "headroom", "gain", "timed", "a decision", "seconds"]
+    head = ["model", "threads", "target", "decisions", "headroom", "of", "gain", "raced again", "timed", "a decision"]
     text = [
         "Gains are how many times faster the whole model is than untuned, with 90 % intervals from programs that were",
-        "loaded anew five times. Headroom is the same when all settings are timed whose estimates are within a factor",
-        "of two of the best.",
+        "loaded anew, by the race that accepted them and by four others. Headroom is what other races show of the best",
+        "that a search finds which times all settings whose estimates are within a factor of two of the best, or so",
+        "many of these for each decision as is said; then it says how many were timed.",
         "",
-        harness.markdown_table(head, table),
+        harness.markdown_table([*head, "seconds"], table),
     ]
     for r in rows:
         if "repeated" in r:
             again = r["repeated"]
+            costs = ", ".join(again.get("costs", ())) or "all are the same"
             text += [
                 f"{again['runs']} runs of {r['model']} that know nothing of each other: {again['flips']} of",
                 f"{again['decisions'] * again['runs']} decisions differ from the usual one ({again['rate']:.1%});",
                 f"gains {', '.join(again['gains'])}.",
+                f"Times of results that differ, as multiples of the usual one's: {costs}.",
                 "",
             ]
     wrong = [c for r in rows for c in r.get("ceilings", ())]
@@ -261,6 +295,7 @@ def main() -> None:
     parser.add_argument("--target", metavar="NAME")
     parser.add_argument("--seconds", type=float, default=1e9, help="of each run; what it lacks the next one times")
     parser.add_argument("--everything", action="store_true", help="time all settings too, twice")
+    parser.add_argument("--most", type=int, default=MOST, metavar="N", help="settings of a decision with --everything")
     parser.add_argument("--ceilings", action="store_true", help="what wrong ceilings cost, untuned and tuned")
     parser.add_argument("--repeat", type=int, default=0, metavar="N", help="runs that know nothing of each other")
     parser.add_argument("--prepare", action="store_true", help="compile the candidates only")
@@ -273,7 +308,7 @@ def main() -> None:
         print(name, flush=True)
         if args.prepare:
             for target in (machine, *(misjudged(machine).values() if args.ceilings else ())):
-                policy = EVERYTHING if args.everything else None
+                policy = everything(args.most) if args.everything else None
                 tune(name, args.threads, target, policy, 0, args.seconds, timed=False)
             continue
         key = (name, args.threads, args.target or "host")
