@@ -3,9 +3,10 @@
 Each candidate has a process of its own, on stated CPUs, with bounded memory and time. What goes wrong in it is an
 outcome, not an error. The tuner's process only waits meanwhile: nothing is compiled while something is timed.
 
-Races of steps may share a team of processes: each candidate is loaded anew, into the memory that an earlier one left.
-Where a virtual machine gets its memory from the host when it is touched, and gives back what is free, 100 MB of fresh
-weights take half a second, more than five turns of ResNet-50.
+Races may share a team of processes: each candidate is loaded anew, into the memory that an earlier one left, and in
+another process than before, so that what a process's memory is like favours nobody in the end. Where a virtual
+machine gets its memory from the host when it is touched, and gives back what is free, 100 MB of fresh weights take
+half a second, more than five turns of ResNet-50.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Processes:
         timeout: seconds that an answer may take.
         announce: told what is going on.
         setup: what the processes run: step by step, and whole.
-        team: processes that stay for all races of steps; None: each race has its own.
+        team: processes that stay for all races; None: each race has its own.
     """
 
     weights: Path
@@ -107,9 +108,14 @@ class Processes:
     def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
         results, outputs = self._race(candidates, self.setup[0], rounds, self.team)
         found = [self._judged(r, o) for r, o in zip(results, outputs, strict=True)]
-        if self.team is not None and any(timed.outcome != "timed" for timed in found):
-            self.team.dismiss()  # what went wrong may have left something behind
+        if any(timed.outcome != "timed" for timed in found):
+            self._dismiss()
         return found
+
+    def _dismiss(self) -> None:
+        """End shared processes: what went wrong may have left something behind."""
+        if self.team is not None:
+            self.team.dismiss()
 
     def judged(self, candidates: Sequence[Built], reference: Mapping[str, Any] | None, allowed: float) -> list[Timed]:
         """All candidates in turns, freshly loaded, held against given results; against the first one's if None."""
@@ -121,9 +127,10 @@ class Processes:
         loadings = []
         state = Timed("timed")
         for _ in range(LOADINGS):
-            (first, second), outputs = self._race([incumbent, challenger], self.setup[1], ROUNDS)
+            (first, second), outputs = self._race([incumbent, challenger], self.setup[1], ROUNDS, self.team)
             state = self._judged(second, outputs[1])
             if state.outcome != "timed" or first.error:
+                self._dismiss()
                 break
             loadings.append(ratios(first.times, second.times))
         return tuple(loadings), state
