@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.tuning.judge import NONE, Gain, gain, ratios, slowness
+from tilewright.tuning.judge import NONE, Gain, gain, ratios, slowness, there_and_back
 
 
 def rounds(median: float, noise: float, count: int = 11, seed: int = 0) -> list[float]:
@@ -61,3 +61,10 @@ def test_a_whole_model_may_improve_by_less() -> None:
     assert not Gain(1.002, 0.999, 1.004).open, "decided: not by enough"
     assert not Gain(1.0045, 1.003, 1.006).open, "known as well as is asked for"
     assert not Gain(0.999, 0.98, 1.02).open, "slower, if anything"
+
+
+def test_rounds_of_both_orders_count_as_one() -> None:
+    assert there_and_back([1.0, 1.21, 0.9, 0.9, 7.0]) == pytest.approx((1.1, 0.9))
+    assert there_and_back([1.5]) == (1.5,) and there_and_back([]) == ()
+    orders = [[0.95, 1.05] * 6] * 5
+    assert gain(orders).low < 0.96 and gain([there_and_back(x) for x in orders]).low == pytest.approx(0.9987, abs=1e-4)

@@ -60,8 +60,25 @@ def test_estimates_prune_but_for_seeds() -> None:
     estimates = [100.0 + 10 * k for k in range(len(SPACE))]
     search = Descent(SPACE, estimates, Policy(prune=1.2), seeds=[SPACE.labels[20], "unknown"])
     assert search.allowed == list(SPACE.labels[:3])
-    asked = play(search)
+    asked = play(search, dict.fromkeys(SPACE.labels, 2.0))
     assert asked[0] == SPACE.labels[20] and set(asked) == {*SPACE.labels[1:3], SPACE.labels[20]}
+    again = Descent(SPACE, estimates, Policy(prune=1.2), seeds=[SPACE.labels[20]])
+    times = {**dict.fromkeys(SPACE.labels, 2.0), SPACE.labels[20]: 0.9}
+    beside = {s.label for s in SPACE.neighbours(SPACE.settings[20])}
+    wrong = estimates[20] * 1.2  # an estimate was too high: those beside it may be, too
+    assert set(play(again, times)) - set(asked) == {x for x in beside if estimates[SPACE.labels.index(x)] <= wrong}
+
+
+def test_alternatives_within_reach_are_tried_though_their_estimates_are_bad() -> None:
+    sizes = [Setting("winograd", (("tile", tile), ("panels", panels))) for tile in (2, 4, 6) for panels in (1, 2)]
+    space = Space((*sizes, Setting("direct")))
+    estimates = [100.0, 101.0, 171.0, 170.0, 305.0, 307.0, 160.0]
+    slower = dict.fromkeys(space.labels, 2.0)
+    asked = play(Descent(space, estimates, Policy(first=1)), slower)
+    assert set(asked) == {sizes[1].label, sizes[3].label, "direct"}, "the best of each within twice the best of all"
+    found = Descent(space, estimates, Policy(first=1))
+    play(found, {**slower, sizes[3].label: 0.7, sizes[2].label: 0.6})
+    assert found.best == sizes[2].label
 
 
 def test_near_records_say_where_to_look() -> None:

@@ -22,7 +22,7 @@ from tilewright.plans.framework.decision_key import Key, key_of_nodes
 from tilewright.plans.framework.space import Setting
 from tilewright.runtime.examples import random_inputs
 from tilewright.targets.target import Target
-from tilewright.tuning.judge import Gain, gain, ratios
+from tilewright.tuning.judge import Gain, gain, ratios, there_and_back
 from tilewright.tuning.programs import Built, Maker, changed
 from tilewright.tuning.sites import Part
 from tilewright.tuning.workers import LOADINGS, ROUNDS, Processes, Races
@@ -113,7 +113,7 @@ class _Layer:
                 if timed.outcome != "timed":
                     return f"{timed.outcome}: {timed.why}"
             times = part.times(first.rounds, after=False), part.times(second.rounds, after=True)
-            loadings.append(ratios(*times))
+            loadings.append(there_and_back(ratios(*times)))
             turns[labels[0]] += times[0]
             turns[self.setting] += times[1]
             error = max(error, second.error)

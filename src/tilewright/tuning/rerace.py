@@ -37,7 +37,7 @@ from tilewright.records.store import Store
 from tilewright.schedule.state import written_buffers
 from tilewright.support.errors import Error
 from tilewright.targets.target import Target
-from tilewright.tuning.judge import Gain, gain, ratios
+from tilewright.tuning.judge import Gain, gain, ratios, there_and_back
 from tilewright.tuning.kernel_subject import KERNEL, subject
 from tilewright.tuning.layer_race import Raced, race_layer
 from tilewright.tuning.programs import Built
@@ -155,7 +155,7 @@ def _raced(record: Record, key: Key, func: PrimFunc, machine: Target, labels: li
             if failed is not None:
                 return Reraced("dropped", f"{failed.outcome}: {failed.why}")
             error = max(race[1].error for race in races)
-            gains[regime] = gain([ratios(_seconds(a), _seconds(b)) for a, b in races])
+            gains[regime] = gain([there_and_back(ratios(_seconds(a), _seconds(b))) for a, b in races])
             for label, column in zip(turns, zip(*races, strict=True), strict=True):
                 turns[label] += [t for timed in column for t in _seconds(timed)]
     return _judged(record, key, machine, labels, gains, turns, (error, own))

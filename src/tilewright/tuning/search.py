@@ -36,12 +36,14 @@ class Policy:
         most: settings that are timed at most, the untuned one not counted.
         first: so many of the best estimates are timed before descent begins.
         near: centres within this factor of the best are searched too.
+        reach: each alternative is tried once whose best estimate is within this factor of the best of all.
     """
 
     prune: float = 1.5
     most: int = 20
     first: int = 3
     near: float = 1.01
+    reach: float = 2.0
 
 
 class Search(Protocol):
@@ -121,17 +123,22 @@ class Descent(_Told):
         self._settings = {s.label: s for s in space}
         self._estimates = dict(zip(space.labels, estimates, strict=True))
         self._least = min(self._estimates.values(), default=0.0)
-        allowed = self.allowed
-        best = sorted(allowed, key=lambda label: self._estimates[label])
-        kinds = [next(x for x in best if self._settings[x].kind == kind) for kind in self._kinds(best)]
-        own = (
-            [x for x in best if x != self.incumbent][:1] if guided else [*best[: policy.first], *kinds[: policy.first]]
-        )
+        best = sorted(self.allowed, key=lambda label: self._estimates[label])
+        others = self._alternatives()
+        own = [x for x in best if x != self.incumbent][:1] if guided else [*best[: policy.first], *others]
         self._seeds = dict.fromkeys([*(s for s in seeds if s in self._settings), *own])
         self._asked: set[str] = {self.incumbent}
 
-    def _kinds(self, labels: Sequence[str]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self._settings[label].kind for label in labels))
+    def _alternatives(self) -> list[str]:
+        """Of each kind, and of each size of Winograd's tiles, which are kinds of their own to the estimates, the label
+        with the best estimate, if that is within reach."""
+        bound = self._least * self.policy.reach if self._least > 0 else math.inf
+        within = [x for x, estimate in self._estimates.items() if estimate <= bound]
+        found: dict[tuple[str, int], str] = {}
+        for label in sorted(within, key=lambda x: self._estimates[x]):
+            setting = self._settings[label]
+            found.setdefault((setting.kind, dict(setting.knobs).get("tile", 0)), label)
+        return list(found.values())
 
     @property
     def allowed(self) -> list[str]:
@@ -149,7 +156,6 @@ class Descent(_Told):
 
     def _beside(self) -> list[str]:
         """The untimed neighbours of the best labels, those of the best first, in the order of their estimates."""
-        allowed = set(self.allowed)
         centres = sorted(self.times, key=lambda label: self.times[label])
         best = self.times[centres[0]]
         found: dict[str, None] = {}
@@ -158,7 +164,10 @@ class Descent(_Told):
         for centre in centres:
             if self.times[centre] > best * self.policy.near:
                 break
-            beside = [s.label for s in self.space.neighbours(self._settings[centre]) if s.label in allowed]
+            # Where an estimate is too high, so are those beside it.
+            bound = max(self._least, self._estimates[centre]) * self.policy.prune if self._least > 0 else math.inf
+            beside = [s.label for s in self.space.neighbours(self._settings[centre])]
+            beside = [label for label in beside if self._estimates[label] <= bound]
             found.update(dict.fromkeys(sorted(beside, key=lambda label: self._estimates[label])))
         return list(found)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from tilewright.ir.key import digest
 from tilewright.support.errors import Error
 from tilewright.tuning.journal import Journal, Turns
-from tilewright.tuning.judge import LEAST_GAIN, MODEL_GAIN, NONE, Gain, gain, slowness
+from tilewright.tuning.judge import LEAST_GAIN, MODEL_GAIN, NONE, Gain, gain, slowness, there_and_back
 from tilewright.tuning.keep import Finding, Memory, Seeds
 from tilewright.tuning.programs import Built, Listed, Maker, changed, fed
 from tilewright.tuning.result import Progress, Row, Tuned
@@ -282,7 +282,7 @@ class Tuner:
             s.search.tell(label, float("inf"))
         elif turns:
             s.outcomes[label] = "timed"
-            s.search.tell(label, slowness(turns[0].gains))
+            s.search.tell(label, slowness(there_and_back(turns[0].gains)))
         return failed is not None or bool(turns)
 
     def _time(self, bundles: Sequence[Bundle], searches: Mapping[str, _Search], incumbent: Built, rounds: int) -> None:
@@ -356,7 +356,7 @@ class Tuner:
         self.journal.timed(s.site.name, s.site.incumbent, label, turns)
         if label not in s.outcomes:  # finals tell nothing to a search that is over
             self._timed += 1
-            s.search.tell(label, slowness(turns.gains))
+            s.search.tell(label, slowness(there_and_back(turns.gains)))
         s.outcomes[label] = "timed"
 
     # -- finals and acceptance -----------------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ class Tuner:
     def _final_turns(self, s: _Search, label: str) -> list[tuple[float, ...]]:
         """The gains of the races after the search's one, if it was searched."""
         searched = 1 if s.settled is None else 0
-        return [t.gains for t in self.journal.turns(s.site.name, s.site.incumbent, label)[searched:]]
+        return [there_and_back(t.gains) for t in self.journal.turns(s.site.name, s.site.incumbent, label)[searched:]]
 
     def _accept(self, incumbent: Built, won: Bundle, searches: Mapping[str, _Search]) -> tuple[Bundle, float]:
         """Those winners with which the whole model is verified to be faster: all, or else the half that saves most; and

@@ -25,7 +25,7 @@ from tilewright.measure.contender import load_arrays
 from tilewright.measure.paired import Contender, Limits, Result, Team, race
 from tilewright.support.errors import CallError
 from tilewright.tuning import subject
-from tilewright.tuning.judge import ratios
+from tilewright.tuning.judge import ratios, there_and_back
 from tilewright.tuning.programs import Built
 
 Outcome = Literal["timed", "refused", "wrong", "crashed", "timeout", "memory"]
@@ -35,8 +35,9 @@ too long; it took too much memory."""
 MEMORY = 4 << 30
 """Bytes that a candidate's process may take beyond the interpreter and the model's own size."""
 TURN_SECONDS = 0.006
-LOADINGS, ROUNDS = 5, 11
-"""Of a verification: how often both programs are loaded anew, and turns of each loading."""
+LOADINGS, ROUNDS = 5, 12
+"""Of a verification: how often both programs are loaded anew, and turns of each loading, as many in one order as in the
+other."""
 FLOOR = 1e-5
 """Differences of outputs, relative to their scale, that the order of sums alone may make."""
 LOOSER = 2.0
@@ -132,7 +133,7 @@ class Processes:
             if state.outcome != "timed" or first.error:
                 self._dismiss()
                 break
-            loadings.append(ratios(first.times, second.times))
+            loadings.append(there_and_back(ratios(first.times, second.times)))
         return tuple(loadings), state
 
     def _race(
