@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 from tilewright.compiler import compile_program, import_model
 from tilewright.frontend.common.finish import Imported
 from tilewright.runtime.model import Model
+from tilewright.support.collection import uncollected
 from tilewright.support.errors import ModelError
 from tilewright.targets.target import Target
 from tilewright.train.optimizers import Adam, Optimizer
@@ -26,6 +27,7 @@ from tilewright.train.stages import Average, Stage
 from tilewright.train.step import OnNonfinite, Step
 
 
+@uncollected
 def compile_step(
     model: Any,
     loss: Callable[..., Any] | Sequence[Stage] | None = None,

@@ -1,4 +1,7 @@
-"""A PyTorch module and its loss as one graph, from the batch to the loss."""
+"""A PyTorch module and its loss as one graph, from the batch to the loss.
+
+Where the module was traced before, PyTorch's exporter is not even loaded: its tape says so.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,14 @@ from typing import Any
 import torch
 
 from tilewright.frontend.common.finish import pruned
-from tilewright.frontend.torch import import_training
-from tilewright.frontend.torch.export import evaluating
-from tilewright.frontend.torch.weights import to_array
+from tilewright.frontend.torch.tensors import to_array
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.support.errors import ModelError
+from tilewright.train import kept
+from tilewright.train.kept import Traced
 from tilewright.train.plan import Objective
+from tilewright.train.tape import tape_of
 
 
 class _Loss(torch.nn.Module):
@@ -27,20 +31,20 @@ class _Loss(torch.nn.Module):
         self.loss = loss
 
     def forward(self, *batch: torch.Tensor) -> Any:
-        found = self.model(*batch) if self.loss is None else self.loss(self.model, *batch)
+        found = self.found(*batch)
         if not isinstance(found, dict):
             return (found,)
         return (found["loss"], *(value for name, value in found.items() if name != "loss"))
 
+    def found(self, *batch: torch.Tensor) -> Any:
+        return self.model(*batch) if self.loss is None else self.loss(self.model, *batch)
+
     def names(self, batch: Sequence[torch.Tensor]) -> tuple[str, ...]:
         """What the outputs are called. Runs the model, in evaluation mode so that its buffers stay as they are."""
+        from tilewright.frontend.torch.export import evaluating
+
         with evaluating(self.model), torch.no_grad():
-            found = self.model(*batch) if self.loss is None else self.loss(self.model, *batch)
-        if not isinstance(found, dict):
-            return ("loss",)
-        if "loss" not in found:
-            raise ModelError("the loss is missing", expected='a dict with "loss"', got=", ".join(found))
-        return ("loss", *(name for name in found if name != "loss"))
+            return _names(self.found(*batch))
 
 
 def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], symbolic: bool = False) -> Objective:
@@ -53,25 +57,49 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
         raise ModelError("a step is made of a module", expected="torch.nn.Module or (Graph, weights)", got=type(model))
     batch = tuple(torch.as_tensor(x) for x in example)
     objective = _Loss(model, loss)
-    metrics = objective.names(batch)
-    found = import_training(objective, batch, "auto" if symbolic else None)
-    read = found.read
-    graph = _renamed(read.graph, {v: Value(_own(v.name), v.type) for v in read.graph.params})
-    graph, changed, counters = _without_counters(graph, tuple(map(_own, found.changed)))
-    weights = {v.name: read.weights[f"model.{v.name}"] for v in graph.params}
-    tied = {_own(name): _own(first) for name, first in read.interface.tied}
+    tape = None if symbolic else tape_of(objective.found, objective, batch)
+    metrics = objective.names(batch) if tape is None else _names(tape[1])
+    name = None if tape is None else kept.name_of(tape[0], metrics)
+    read = None if name is None else kept.get(name)
+    if read is None:
+        read = _read(objective, batch, symbolic)
+        if name is not None:
+            kept.put(name, read)
+    tied = dict(read.tied)
     state = {n: to_array(t, n) for n, t in model.state_dict().items() if isinstance(t, torch.Tensor) and n not in tied}
+    weights = {v.name: state[v.name] for v in read.graph.params}
     return Objective(
-        graph,
+        read.graph,
         weights,
         metrics,
         tuple(name for name, p in model.named_parameters() if p.requires_grad and name in weights),
-        changed,
-        {name: state[name] for name in counters},
-        found.key,
-        {name: array for name, array in state.items() if name not in counters},
+        read.changed,
+        {name: state[name] for name in read.counters},
+        read.key,
+        {name: array for name, array in state.items() if name not in read.counters},
         tied,
     )
+
+
+def _names(found: Any) -> tuple[str, ...]:
+    """What the loss and metrics are called that a loss function has given."""
+    if not isinstance(found, dict):
+        return ("loss",)
+    if "loss" not in found:
+        raise ModelError("the loss is missing", expected='a dict with "loss"', got=", ".join(found))
+    return ("loss", *(name for name in found if name != "loss"))
+
+
+def _read(objective: _Loss, batch: Sequence[torch.Tensor], symbolic: bool) -> Traced:
+    """The loss as PyTorch's exporter traces it."""
+    from tilewright.frontend.torch import import_training
+
+    found = import_training(objective, tuple(batch), "auto" if symbolic else None)
+    read = found.read
+    graph = _renamed(read.graph, {v: Value(_own(v.name), v.type) for v in read.graph.params})
+    graph, changed, counters = _without_counters(graph, tuple(map(_own, found.changed)))
+    tied = tuple((_own(name), _own(first)) for name, first in read.interface.tied)
+    return Traced(graph, changed, tuple(counters), found.key, tied)
 
 
 def _own(name: str) -> str:

@@ -26,8 +26,9 @@ from tilewright.frontend.torch.export import export_module, refuse_example, serv
 from tilewright.frontend.torch.outputs import output_names
 from tilewright.frontend.torch.random import Random
 from tilewright.frontend.torch.symbols import Sizes
+from tilewright.frontend.torch.tensors import tensor_type, to_array
 from tilewright.frontend.torch.walk import Walk
-from tilewright.frontend.torch.weights import Weights, read_weights, tensor_type, to_array
+from tilewright.frontend.torch.weights import Weights, read_weights
 from tilewright.ir.dim import DimSizes
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.registry import emit1

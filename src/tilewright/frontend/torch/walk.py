@@ -18,7 +18,7 @@ from tilewright.frontend.torch.dtypes import DTYPES, element_type
 from tilewright.frontend.torch.export import is_composite
 from tilewright.frontend.torch.random import Random
 from tilewright.frontend.torch.symbols import Sizes
-from tilewright.frontend.torch.weights import to_array
+from tilewright.frontend.torch.tensors import to_array
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.dims import same_shape
 from tilewright.ops.registry import emit1

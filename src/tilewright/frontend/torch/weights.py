@@ -5,16 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
-
-from tilewright.frontend.torch.dtypes import element_type
-from tilewright.ir.expr import as_expr
-from tilewright.ir.graph import TensorType
-from tilewright.runtime.interop import as_numpy
-from tilewright.support.errors import UnsupportedError
 
 
 @dataclass(slots=True)
@@ -65,16 +58,3 @@ def _identity(tensor: torch.Tensor) -> Any:
     if tensor.numel() == 0 or tensor.device.type == "meta":
         return id(tensor)
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
-
-
-def tensor_type(tensor: torch.Tensor) -> TensorType:
-    return TensorType(element_type(tensor.dtype), tuple(as_expr(int(d)) for d in tensor.shape))
-
-
-def to_array(tensor: torch.Tensor, where: str) -> Any:
-    """A dense copy of a tensor's numbers. Raises UnsupportedError for tensors that have none."""
-    if tensor.device.type == "meta":
-        raise UnsupportedError("the tensor is on the meta device and has no numbers", where=where)
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise UnsupportedError("sparse and quantized tensors are not supported", where=where, got=tensor.layout)
-    return np.array(as_numpy(tensor.detach().cpu(), where), order="C")

@@ -1,0 +1,85 @@
+"""Losses of PyTorch modules that were traced before: their graphs, kept on disk under what the module did.
+
+The key holds all that a graph depends on: the tape of the code (`train/tape.py`), the versions of PyTorch and of this
+package, whose frontend reads the trace, and plug-ins. Numbers of parameters and buffers are not in the graph. What is
+made of the graph is kept by `programs.py`, under a key of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+
+import torch
+
+import tilewright
+from tilewright.ir.graph import Graph
+from tilewright.ops.registry import parse_graph
+from tilewright.runtime.artifact import pack_blobs, unpack_blobs
+from tilewright.support import plugins
+from tilewright.support.cache import ObjectCache
+from tilewright.support.errors import Error
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A loss as it was read, without numbers.
+
+    graph     from the batch to the loss, metrics and new values of buffers
+    changed   the buffers whose new values are the last outputs
+    counters  buffers of integers that grow by one at each step
+    key       the input that random numbers depend on
+    tied      later names of parameters, each with the first
+    """
+
+    graph: Graph
+    changed: tuple[str, ...]
+    counters: tuple[str, ...]
+    key: str | None
+    tied: tuple[tuple[str, str], ...]
+
+
+def name_of(tape: str, metrics: Sequence[str]) -> str:
+    """The name of an entry: 32 hexadecimal digits that differ if anything does that a trace depends on."""
+    inputs = [tape, list(metrics), torch.__version__, package_version(), list(plugins.digests())]
+    return f"loss-{blake2b(json.dumps(inputs).encode(), digest_size=16).hexdigest()}"
+
+
+@cache
+def package_version() -> str:
+    """A digest of this package's source, that of frontends and gradients included."""
+    root = Path(tilewright.__file__).parent
+    digest = blake2b(digest_size=16)
+    for path in sorted(root.rglob("*.py")):
+        text = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()} {len(text)}\n".encode() + text)
+    return digest.hexdigest()
+
+
+def get(name: str, store: ObjectCache | None = None) -> Traced | None:
+    """What was kept under a name, or None."""
+    entry = (store or ObjectCache()).get(name)
+    if entry is None:
+        return None
+    try:
+        blobs = unpack_blobs(memoryview(entry))
+        said = json.loads(blobs["said"])
+        tied = tuple((str(later), str(first)) for later, first in said["tied"])
+        graph = parse_graph(blobs["graph"].decode())
+        return Traced(graph, tuple(said["changed"]), tuple(said["counters"]), said["key"], tied)
+    except (Error, KeyError, ValueError, TypeError):
+        return None  # by another version; it will be replaced
+
+
+def put(name: str, traced: Traced, store: ObjectCache | None = None) -> None:
+    """Keep a loss, if its text says all of its graph."""
+    text = str(traced.graph)
+    if parse_graph(text) != traced.graph:
+        return
+    said = {"changed": traced.changed, "counters": traced.counters, "key": traced.key, "tied": traced.tied}
+    entry = {"said": json.dumps(said).encode(), "graph": text.encode()}
+    (store or ObjectCache()).put(name, b"".join(pack_blobs(entry)))

@@ -1,0 +1,277 @@
+"""What PyTorch code does with tensors, written down.
+
+To trace a module takes PyTorch's exporter, which takes more than a second to load alone. Whether a module was traced
+before is told by its tape: every call of PyTorch's functions and, below, every operator that they come down to, each
+with its arguments and whether gradients are kept. The code runs once, on the batch and on copies of parameters and
+buffers, and is told that it is being exported; so equal tapes are equal traces. The numbers do not count, and products
+and convolutions give zeros. What only the exporter can run (PyTorch's own control flow) has no tape, nor has what asks
+for numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+aten = torch.ops.aten
+LIFTED = aten.lift_fresh.default
+"""The operator that constants of the code come out of, as they are."""
+DEPENDENT = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+"""Marks of operators whose results' shapes, or what else the code sees, depend on numbers."""
+STATISTICS = {aten.native_batch_norm.default: (3, 4), aten.batch_norm_update_stats.default: (1, 2)}
+"""Operators that change running statistics and do not say so, and where those are among their arguments."""
+SIMPLE = (torch.dtype, torch.layout, torch.memory_format, torch.device, torch.Size, slice, type(Ellipsis), range)
+"""Arguments whose text says all."""
+
+
+class Untaped(Exception):
+    """The code does what a tape cannot say."""
+
+
+class Tape:
+    """What was written so far.
+
+    labels  of the storages that are known: those of the batch, of parameters and buffers, and of results
+    copies  those that may be written: of buffers and of results
+    fixed   digests of the numbers of all others that were read
+    held    keeps the identities of storages from being used again
+    """
+
+    def __init__(self) -> None:
+        self.digest = blake2b(digest_size=16)
+        self.labels: dict[int, str] = {}
+        self.copies: set[int] = set()
+        self.fixed: dict[int, str] = {}
+        self.held: list[StorageWeakRef] = []
+
+    def write(self, *words: str) -> None:
+        text = "\x1f".join(words)
+        self.digest.update(f"{len(text)}:{text}".encode())
+
+    def name(self, tensor: torch.Tensor, label: str, copied: bool = False) -> None:
+        """Let a tensor's storage be known by a label, which it may have already."""
+        place = _place(tensor)
+        if place not in self.labels:
+            self.labels[place] = label
+            self.held.append(StorageWeakRef(tensor.untyped_storage()))
+        if copied:
+            self.copies.add(place)
+        self.write("named", label, self.operand(tensor))
+
+    def operand(self, x: Any) -> str:
+        """An argument of an operator. Raises Untaped for what is not seen whole."""
+        if isinstance(x, torch.Tensor):
+            return self.tensor(x)
+        if x is None or isinstance(x, bool | int | str | complex):
+            return f"{type(x).__name__} {x!r}"
+        if isinstance(x, float):
+            return f"float {x.hex()}"
+        if isinstance(x, tuple | list):
+            return f"[{', '.join(map(self.operand, x))}]"
+        if isinstance(x, SIMPLE):
+            return f"{type(x).__name__} {x}"
+        raise Untaped(f"an argument that is {type(x).__name__}")
+
+    def seen(self, x: Any) -> str:
+        """An argument of a function, whose operators are written down too."""
+        if isinstance(x, dict):
+            return f"{{{', '.join(f'{name}: {self.seen(value)}' for name, value in x.items())}}}"
+        if isinstance(x, tuple | list):
+            return f"[{', '.join(map(self.seen, x))}]"
+        try:
+            return self.operand(x)
+        except (Untaped, RuntimeError):  # tensors that stand for several have no memory of their own
+            return type(x).__qualname__
+
+    def tensor(self, x: torch.Tensor) -> str:
+        """Which numbers a tensor has, and how it sees them."""
+        place = _place(x)
+        label = self.labels.get(place) or self.fixed.get(place)
+        if label is None:
+            self.held.append(StorageWeakRef(x.untyped_storage()))
+            label = self.fixed[place] = _numbers(x)
+        flags = f"{x.requires_grad} {x.is_conj()} {x.is_neg()} {type(x) is torch.Tensor}"
+        return f"{label} {x.dtype} {tuple(x.shape)} {x.stride()} {x.storage_offset()} {flags}"
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[misc]
+    """Writes operators down."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self.tape = tape
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # to skip it is to load it
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tape, kwargs = self.tape, kwargs or {}
+        if not isinstance(func, torch._ops.OpOverload) or any(tag in func.tags for tag in DEPENDENT):
+            raise Untaped(str(func))
+        words = [*map(tape.operand, args), *(f"{name}={tape.operand(kwargs[name])}" for name in sorted(kwargs))]
+        tape.write(str(func), f"{torch.is_grad_enabled()} {torch.is_inference_mode_enabled()}", *words)
+        _check(func, args, kwargs, tape)
+        short = SHORT.get(func)
+        found = func(*args, **kwargs) if short is None else short(*args, **kwargs)
+        if func is LIFTED and _place(args[0]) in tape.fixed:
+            tape.copies.add(_place(args[0]))
+        for x in tree_leaves(found):
+            if isinstance(x, torch.Tensor) and _place(x) not in tape.labels and _place(x) not in tape.fixed:
+                tape.name(x, f"%{len(tape.labels)}", True)
+        return found
+
+
+class _Functions(TorchFunctionMode):  # type: ignore[misc]
+    """Writes down calls of PyTorch's functions: those that come down to the same operators are told apart."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self.tape = tape
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        holder = getattr(getattr(func, "__self__", None), "__name__", "")
+        called = str(func) if isinstance(func, torch._ops.OpOverload) else getattr(func, "__qualname__", "")
+        self.tape.write("call", f"{holder}.{called}", *map(self.tape.seen, args), self.tape.seen(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def tape_of(
+    function: Callable[..., Any], module: torch.nn.Module, batch: Sequence[torch.Tensor]
+) -> tuple[str, Any] | None:
+    """The digest of what `function` does with a batch, and what it gives; None if a tape cannot say it.
+
+    The numbers of the batch, of the module's parameters, and of the buffers in its `state_dict()` do not count; all
+    others that the function reads do. The module is left as it was, and so is PyTorch's generator.
+    """
+    tape = Tape()
+    try:
+        with _unchanged(module), torch.random.fork_rng(devices=[]), _exporting(), torch.set_grad_enabled(True):
+            _name_state(tape, module)
+            for k, x in enumerate(batch):
+                tape.name(x, f"input {k}")
+            tape.write("modes", str(torch.get_default_dtype()), str(torch.is_autocast_enabled("cpu")))
+            with _Operators(tape), _Functions(tape):
+                found = function(*batch)
+            tape.write("found", tape.seen(found))
+        return tape.digest.hexdigest(), found
+    except Exception:  # the module's own code, which the exporter will run again and say what is wrong
+        return None
+
+
+def _name_state(tape: Tape, module: torch.nn.Module) -> None:
+    """Put copies in the place of parameters and buffers, those of one storage into one, and make the names known that
+    they have in `state_dict()`: another tensor that sees their memory is a constant."""
+    copies: dict[int, torch.Tensor] = {}
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def copy(x: torch.Tensor) -> torch.Tensor:
+        if id(x) not in copies:
+            storage = storages.setdefault(_place(x), x.untyped_storage().clone())
+            fresh = torch.empty(0, dtype=x.dtype).set_(storage, x.storage_offset(), x.shape, x.stride())
+            is_trained = isinstance(x, torch.nn.Parameter)
+            copies[id(x)] = torch.nn.Parameter(fresh, x.requires_grad) if is_trained else fresh
+        return copies[id(x)]
+
+    for part in module.modules():
+        for name, x in [*part._parameters.items(), *part._buffers.items()]:
+            if x is not None:
+                setattr(part, name, copy(x))
+    known = {id(x) for x in copies.values()}
+    for name, x in module.state_dict(keep_vars=True).items():
+        if id(x) in known:
+            tape.name(x, f"state {name}", not isinstance(x, torch.nn.Parameter))
+        else:
+            tape.write("other", name)
+
+
+def _check(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tape: Tape) -> None:
+    """Raises Untaped for tensors elsewhere, and for parameters and constants that would change."""
+    written = [args[k] for k in STATISTICS.get(func, ())]
+    for k, argument in enumerate(func._schema.arguments):
+        given = args[k] if k < len(args) else kwargs.get(argument.name)
+        if isinstance(given, torch.device) and given.type != "cpu":
+            raise Untaped(f"a tensor on {given}")
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            written.append(given)
+    for x in tree_leaves(written):
+        if isinstance(x, torch.Tensor) and _place(x) not in tape.copies:
+            raise Untaped("a parameter, a constant or the batch changes")
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """The identity of a tensor's storage. Raises Untaped for those that have none in memory of the CPU."""
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_quantized:
+        raise Untaped("a tensor that is not in memory as it is")
+    found: int = tensor.untyped_storage()._cdata
+    return found
+
+
+def _numbers(tensor: torch.Tensor) -> str:
+    """A digest of all numbers of a tensor's storage."""
+    storage = tensor.untyped_storage()
+    whole = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr()) if storage.nbytes() else b""
+    return f"numbers {blake2b(whole, digest_size=16).hexdigest()}"
+
+
+def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a.new_zeros((*a.shape[:-1], b.shape[-1]))
+
+
+def _convolution(x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> Any:
+    """Zeros in place of a convolution of maps that lie channel by channel."""
+    _, stride, padding, dilation, transposed, _, _ = rest
+    if transposed or not x.is_contiguous() or not weight.is_contiguous() or x.dim() != weight.dim():
+        return aten.convolution.default(x, weight, *rest)
+    sizes = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    return x.new_zeros(
+        (x.shape[0], weight.shape[0], *((d + 2 * p - e * (k - 1) - 1) // s + 1 for d, k, s, p, e in sizes))
+    )
+
+
+SHORT: dict[Any, Callable[..., Any]] = {
+    aten.mm.default: _product,
+    aten.bmm.default: _product,
+    aten.addmm.default: lambda _, a, b, **__: _product(a, b),
+    aten.convolution.default: _convolution,
+}
+"""What takes long, and what is done in its place."""
+
+
+@contextlib.contextmanager
+def _exporting() -> Iterator[None]:
+    """What code is told that asks whether it is being exported: the same as by the exporter."""
+    flags = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
+    torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag = flags
+
+
+@contextlib.contextmanager
+def _unchanged(module: torch.nn.Module) -> Iterator[None]:
+    """All attributes of a module's parts as they were, afterwards: code may keep tensors of a trace."""
+    parts = [(vars(part), dict(vars(part))) for part in module.modules()]
+    held = [(x, x.copy()) for _, before in parts for x in before.values() if isinstance(x, dict | list | set)]
+    try:
+        yield
+    finally:
+        for now, before in parts:
+            now.clear()
+            now.update(before)
+        for x, copied in held:
+            if isinstance(x, list):
+                x[:] = copied
+            else:
+                x.clear()
+                x.update(copied)
