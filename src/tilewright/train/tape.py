@@ -122,7 +122,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[misc]
         tape.write(str(func), f"{torch.is_grad_enabled()} {torch.is_inference_mode_enabled()}", *words)
         _check(func, args, kwargs, tape)
         short = SHORT.get(func)
-        found = func(*args, **kwargs) if short is None else short(*args, **kwargs)
+        found = func(*args, **kwargs) if short is None else short(func, *args, **kwargs)
         if func is LIFTED and _place(args[0]) in tape.fixed:
             tape.copies.add(_place(args[0]))
         for x in tree_leaves(found):
@@ -223,28 +223,37 @@ def _numbers(tensor: torch.Tensor) -> str:
     return f"numbers {blake2b(whole, digest_size=16).hexdigest()}"
 
 
-def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _product(func: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Zeros in place of a product."""
+    if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2] or a.dtype != b.dtype:
+        found: torch.Tensor = func(a, b)  # which says what is wrong
+        return found
     return a.new_zeros((*a.shape[:-1], b.shape[-1]))
 
 
-def _convolution(x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> Any:
+def _sum(func: Any, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **scales: Any) -> torch.Tensor:
+    """What is added to a product, in place of the sum."""
+    return c + _product(aten.mm.default, a, b)
+
+
+def _convolution(func: Any, x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> Any:
     """Zeros in place of a convolution of maps that lie channel by channel."""
-    _, stride, padding, dilation, transposed, _, _ = rest
-    if transposed or not x.is_contiguous() or not weight.is_contiguous() or x.dim() != weight.dim():
-        return aten.convolution.default(x, weight, *rest)
-    sizes = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
-    return x.new_zeros(
-        (x.shape[0], weight.shape[0], *((d + 2 * p - e * (k - 1) - 1) // s + 1 for d, k, s, p, e in sizes))
-    )
+    _, stride, padding, dilation, transposed, _, groups = rest
+    is_plain = x.is_contiguous() and weight.is_contiguous() and x.dtype == weight.dtype and not transposed
+    if not is_plain or x.dim() != weight.dim() or x.shape[1] != weight.shape[1] * groups:
+        return func(x, weight, *rest)
+    windows = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    sizes = [(size + 2 * pad - by * (kernel - 1) - 1) // step + 1 for size, kernel, step, pad, by in windows]
+    return x.new_zeros((x.shape[0], weight.shape[0], *sizes)) if min(sizes) > 0 else func(x, weight, *rest)
 
 
 SHORT: dict[Any, Callable[..., Any]] = {
     aten.mm.default: _product,
     aten.bmm.default: _product,
-    aten.addmm.default: lambda _, a, b, **__: _product(a, b),
+    aten.addmm.default: _sum,
     aten.convolution.default: _convolution,
 }
-"""What takes long, and what is done in its place."""
+"""What takes long, and what is done in its place: of the same shapes and types, and in the same order in memory."""
 
 
 @contextlib.contextmanager
