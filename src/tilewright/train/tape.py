@@ -3,8 +3,8 @@
 To trace a module takes PyTorch's exporter, which takes more than a second to load alone. Whether a module was traced
 before is told by its tape: every call of PyTorch's functions and, below, every operator that they come down to, each
 with its arguments and whether gradients are kept. The code runs once, on the batch and on copies of parameters and
-buffers, and is told that it is being exported; so equal tapes are equal traces. The numbers do not count, and products
-and convolutions give zeros. What only the exporter can run (PyTorch's own control flow) has no tape, nor has what asks
+buffers, and is told that it is being exported; so equal tapes are equal traces. The numbers do not count, and what takes long gives
+zeros. What only the exporter can run (PyTorch's own control flow) has no tape, nor has what asks
 for numbers.
 """
 
@@ -247,11 +247,19 @@ def _convolution(func: Any, x: torch.Tensor, weight: torch.Tensor, *rest: Any) -
     return x.new_zeros((x.shape[0], weight.shape[0], *sizes)) if min(sizes) > 0 else func(x, weight, *rest)
 
 
+def _batch_norm(func: Any, x: torch.Tensor, *rest: Any) -> Any:
+    """Zeros in place of what is normalised by its own statistics."""
+    if not rest[4] or not x.is_contiguous() or x.dtype is not torch.float32 or x.dim() < 2 or x.numel() < 2:
+        return func(x, *rest)
+    return torch.zeros_like(x), x.new_zeros(x.shape[1]), x.new_zeros(x.shape[1])
+
+
 SHORT: dict[Any, Callable[..., Any]] = {
     aten.mm.default: _product,
     aten.bmm.default: _product,
     aten.addmm.default: _sum,
     aten.convolution.default: _convolution,
+    aten.native_batch_norm.default: _batch_norm,
 }
 """What takes long, and what is done in its place: of the same shapes and types, and in the same order in memory."""
 
