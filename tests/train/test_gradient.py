@@ -449,6 +449,37 @@ def test_corners_are_as_pytorch_takes_them(
     np.testing.assert_allclose(interpret(found, {"x0": np.array(at)})[1], np.array(expected) * weights, rtol=1e-12)
 
 
+def test_what_is_not_chosen_stops_infinite_gradients() -> None:
+    """The root of what is above zero: at zero, a slope of zero times infinity would be NaN."""
+    builder = GraphBuilder("g")
+    x = builder.input("x", TensorType(f64, (as_expr(3),)))
+    zero = emit(builder, "constant", value=np.float64(0))[0]
+    chosen = emit(builder, "select", emit(builder, "gt", x, zero)[0], x, zero)[0]
+    total = emit(builder, "reduce_sum", emit(builder, "sqrt", chosen)[0], axes=(0,), keepdims=False)[0]
+    graph = gradient(builder.finish((total,)), total.name, ["x"])
+    with np.errstate(divide="ignore"):
+        _, found = interpret(graph, {"x": np.array([4.0, 0.0, -1.0])})
+    np.testing.assert_allclose(found, [1 / 4, 0, 0])
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_a_norm_has_no_direction_at_zero(keepdims: bool) -> None:
+    """Rows of zeros have a gradient of zero, whatever comes back; others their direction."""
+    builder = GraphBuilder("g")
+    x = builder.input("x", TensorType(f64, (as_expr(2), as_expr(2))))
+    squares = emit(builder, "reduce_sum", emit(builder, "mul", x, x)[0], axes=(1,), keepdims=keepdims)[0]
+    root = emit(builder, "sqrt", squares)[0]
+    total = emit(builder, "reduce_sum", root, axes=(0, 1) if keepdims else (0,), keepdims=False)[0]
+    graph = gradient(builder.finish((total,)), total.name, ["x"])
+    _, found = interpret(graph, {"x": np.array([[3.0, -4.0], [0.0, 0.0]])})
+    np.testing.assert_allclose(found, [[0.6, -0.8], [0, 0]])
+    with np.errstate(divide="ignore"):
+        builder = GraphBuilder("g", [x])
+        total = emit(builder, "reduce_sum", emit(builder, "sqrt", x)[0], axes=(0, 1), keepdims=False)[0]
+        _, found = interpret(gradient(builder.finish((total,)), total.name, ["x"]), {"x": np.zeros((2, 2))})
+    assert np.isinf(found).all()  # of numbers that are no squares
+
+
 def test_equals_share() -> None:
     for op in ("max", "min"):
         graph = graph_of(op, [np.ones(1), np.ones(1)], {})

@@ -121,3 +121,35 @@ def test_compiled() -> None:
     assert found["entropy"] == pytest.approx(expected["entropy"].item(), rel=1e-5)
     for name, p in module.named_parameters():
         np.testing.assert_allclose(step.parameters[name], (p - 0.1 * p.grad).detach(), rtol=1e-5, atol=1e-6)
+
+
+def seen_by_nobody(model: Any, x: Any) -> Any:
+    """Attention in which the first row of each picture may see nothing."""
+    mask = torch.ones(4, 4, dtype=torch.bool)
+    mask[0] = False
+    return nn.functional.scaled_dot_product_attention(model(x), model(x), x, mask).square().mean()
+
+
+MASKED: dict[str, Any] = {
+    "attention": seen_by_nobody,
+    "softmax": lambda m, x: (
+        torch.ops.aten._safe_softmax(m(x).masked_fill(x[..., :1] > 0, -torch.inf), -1).square().sum()
+    ),
+    "logaddexp": lambda m, x: torch.where(
+        x > 0, torch.logaddexp(m(x).masked_fill(x < 0, -torch.inf), x.masked_fill(x < 0, -torch.inf)), 0
+    ).sum(),
+    "norm": lambda m, x: torch.linalg.vector_norm(m(x) * (x[..., :1] > 0), dim=-1).sum(),
+    "normalised": lambda m, x: (nn.functional.normalize(m(x) * (x[..., :1] > 0), dim=-1) * x).sum(),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_gradients_stay_finite_where_a_mask_leaves_nothing(name: str) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(5, 5), torch.randn(2, 4, 5)
+    step = compile_step(model, MASKED[name], SGD(0.1), (x,))
+    found = step(x.numpy())
+    MASKED[name](model, x).backward()
+    norm = torch.sqrt(sum(p.grad.square().sum() for p in model.parameters() if p.grad is not None))
+    assert norm.isfinite() and norm > 0
+    np.testing.assert_allclose(found["gradient_norm"], norm.item(), rtol=1e-5)

@@ -93,14 +93,14 @@ def _log_softmax_compute(inputs: Tensors, attrs: SoftmaxAttrs, out: Out) -> tupl
 def _softmax_numpy(arrays: Sequence[Any], attrs: SoftmaxAttrs) -> tuple[Any, ...]:
     x = wide(arrays[0])
     with np.errstate(all="ignore"):
-        e = np.exp(x - np.max(x, axis=attrs.axis, keepdims=True))
+        e = np.exp(x - np.max(x, axis=attrs.axis, keepdims=True, initial=-np.inf))
         return ((e / np.sum(e, axis=attrs.axis, keepdims=True)).astype(np.asarray(arrays[0]).dtype),)
 
 
 def _log_softmax_numpy(arrays: Sequence[Any], attrs: SoftmaxAttrs) -> tuple[Any, ...]:
     x = wide(arrays[0])
     with np.errstate(all="ignore"):
-        shifted = x - np.max(x, axis=attrs.axis, keepdims=True)
+        shifted = x - np.max(x, axis=attrs.axis, keepdims=True, initial=-np.inf)
         total = np.sum(np.exp(shifted), axis=attrs.axis, keepdims=True)
         return ((shifted - np.log(total)).astype(np.asarray(arrays[0]).dtype),)
 

@@ -79,7 +79,7 @@ def _cumulative(name: str, combine: Callable[[Expr, Expr], Expr], start: int, nu
         if attrs.reverse:
             x = np.flip(x, axis)
         y = numpy(x, axis=axis, dtype=x.dtype)
-        if attrs.exclusive:
+        if attrs.exclusive and x.shape[axis]:
             first = np.full_like(np.take(y, [0], axis=axis), start)
             y = np.concatenate([first, np.take(y, range(x.shape[axis] - 1), axis=axis)], axis=axis)
         return ((np.flip(y, axis) if attrs.reverse else y).astype(given.dtype),)

@@ -3,9 +3,9 @@
 To trace a module takes PyTorch's exporter, which takes more than a second to load alone. Whether a module was traced
 before is told by its tape: every call of PyTorch's functions and, below, every operator that they come down to, each
 with its arguments and whether gradients are kept. The code runs once, on the batch and on copies of parameters and
-buffers, and is told that it is being exported; so equal tapes are equal traces. The numbers do not count, and what takes long gives
-zeros. What only the exporter can run (PyTorch's own control flow) has no tape, nor has what asks
-for numbers.
+buffers, and is told that it is being exported; so equal tapes are equal traces. The numbers do not count, and what
+takes long gives zeros. What only the exporter can run (PyTorch's own control flow) has no tape, nor has what asks for
+numbers.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from tilewright.frontend.common.contraction import channels
 from tilewright.frontend.common.norm import batch_norm as common_batch_norm
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
-from tilewright.ir.expr import product
+from tilewright.ir.expr import is_const, product
 from tilewright.ir.graph import Value
 
 
@@ -19,6 +19,21 @@ def softmax(n: Call, x: Value, dim: int, *_: Any, **__: Any) -> Value:
     if x.type.rank == 0:
         return n.filled(0 if "log" in n.name else 1, x.dtype, ())
     return n.emit("log_softmax" if "log" in n.name else "softmax", x, axis=n.axis(dim, x))
+
+
+@rule("_safe_softmax")
+def safe_softmax(n: Call, x: Value, dim: int, *_: Any, **__: Any) -> Value:
+    """Zeros where all numbers are -inf, whose softmax is not even computed: its gradient would be NaN."""
+    x = n.cast(x, n.dtype)
+    if x.type.rank == 0:
+        return n.emit("select", n.emit("eq", x, n.like(float("-inf"), x)), n.like(0.0, x), n.like(1.0, x))
+    axis = n.axis(dim, x)
+    if is_const(x.shape[axis], 0):
+        return n.emit("softmax", x, axis=axis)
+    highest = n.emit("reduce_max", x, axes=(axis,), keepdims=True)
+    empty = n.emit("eq", highest, n.like(float("-inf"), highest))
+    found = n.emit("softmax", n.emit("select", empty, n.like(0.0, x), x), axis=axis)
+    return n.emit("select", empty, n.like(0.0, x), found)
 
 
 @rule("batch_norm")
