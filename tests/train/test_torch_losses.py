@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="make test does without PyTorch; mak
 
 from torch import nn  # noqa: E402  after what may skip
 
+from tilewright.support.errors import Error  # noqa: E402
 from tilewright.train import losses  # noqa: E402
 from tilewright.train.entry import compile_step  # noqa: E402
 from tilewright.train.optimizers import SGD  # noqa: E402
@@ -121,6 +122,32 @@ def test_compiled() -> None:
     assert found["entropy"] == pytest.approx(expected["entropy"].item(), rel=1e-5)
     for name, p in module.named_parameters():
         np.testing.assert_allclose(step.parameters[name], (p - 0.1 * p.grad).detach(), rtol=1e-5, atol=1e-6)
+
+
+class Reversed(torch.autograd.Function):
+    """The identity, whose gradient is another."""
+
+    @staticmethod
+    def forward(context: Any, x: Any) -> Any:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context: Any, flow: Any) -> Any:
+        return -flow
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "a gradient of one's own": (lambda m, x: Reversed.apply(m(x)).sum(), "cannot be traced.*\n.*Reversed"),
+    "no gradient": (lambda m, x: m(x).round().sum(), "depends on nothing that is trained"),
+    "no parameter": (lambda m, x: x.sum(), "depends on nothing that is trained"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_losses_whose_gradients_are_not_told(name: str) -> None:
+    loss, message = REFUSED[name]
+    with pytest.raises(Error, match=message):
+        compile_step(nn.Linear(5, 5), loss, SGD(0.1), (torch.randn(4, 5),))
 
 
 def seen_by_nobody(model: Any, x: Any) -> Any:

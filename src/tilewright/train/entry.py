@@ -132,7 +132,10 @@ def _plan(
     if unknown:
         known = ", ".join(v.name for v in objective.graph.params)
         raise ModelError("no parameter has this name", expected=known, got=", ".join(unknown))
-    return StagePlan(objective, _groups(reached(objective, chosen), optimizer, groups), clip)
+    moved = reached(objective, chosen)
+    if not moved:
+        raise ModelError("the loss depends on nothing that is trained", got=", ".join(chosen) or "no parameters")
+    return StagePlan(objective, _groups(moved, optimizer, groups), clip)
 
 
 def _staged(

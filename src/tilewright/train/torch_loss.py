@@ -15,7 +15,7 @@ from tilewright.frontend.common.finish import pruned
 from tilewright.frontend.torch.tensors import to_array
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.shape import ConstantAttrs
-from tilewright.support.errors import ModelError
+from tilewright.support.errors import ModelError, UnsupportedError
 from tilewright.train import kept
 from tilewright.train.kept import Traced
 from tilewright.train.plan import Objective
@@ -51,7 +51,8 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
     """The loss with the module's weights under its own names, each part of the module in its own mode. `symbolic`: for
     batches of any size.
 
-    Raises ModelError if the model is no module, or cannot be traced.
+    Raises ModelError if the model is no module, or cannot be traced; UnsupportedError if a function of its own says how
+    gradients flow back, which PyTorch's exporter does not tell.
     """
     if not isinstance(model, torch.nn.Module):
         raise ModelError("a step is made of a module", expected="torch.nn.Module or (Graph, weights)", got=type(model))
@@ -59,6 +60,8 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
     objective = _Loss(model, loss)
     tape = None if symbolic else tape_of(objective.found, objective, batch)
     metrics = objective.names(batch) if tape is None else _names(tape[1])
+    if tape is not None:
+        _check_backward(tape[1])
     name = None if tape is None else kept.name_of(tape[0], metrics)
     read = None if name is None else kept.get(name)
     if read is None:
@@ -88,6 +91,25 @@ def _names(found: Any) -> tuple[str, ...]:
     if "loss" not in found:
         raise ModelError("the loss is missing", expected='a dict with "loss"', got=", ".join(found))
     return ("loss", *(name for name in found if name != "loss"))
+
+
+def _check_backward(found: Any) -> None:
+    """Raises UnsupportedError if a loss comes of a `torch.autograd.Function`: no trace has its `backward`."""
+    loss = found["loss"] if isinstance(found, dict) else found
+    ahead = [getattr(loss, "grad_fn", None)]
+    seen: set[Any] = set()
+    own: set[str] = set()
+    while ahead:
+        node = ahead.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        ahead += [before for before, _ in node.next_functions]
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            own.add(type(node).__name__.removesuffix("Backward"))
+    if own:
+        hint = "say it in operators: x + (f(x) - x).detach() has the value of f and the gradient of x"
+        raise UnsupportedError("gradients of one's own cannot be traced", got=", ".join(sorted(own)), hint=hint)
 
 
 def _read(objective: _Loss, batch: Sequence[torch.Tensor], symbolic: bool) -> Traced:
