@@ -1,18 +1,27 @@
-"""Learning steps against PyTorch's eager mode and JAX: `python -m benchmarks.bench_train [ppo] [off-policy]`.
+"""Learning steps against PyTorch's eager mode and JAX: `python -m benchmarks.bench_train [ppo] [off-policy] [compile]`.
 
 A PPO update of a policy and a value function with two hidden layers each: forward, loss, gradients, clipping, Adam. And
 whole updates of SAC and TD3: two critics, actor, temperature, target networks. One process each, taking turns, one
 thread. The arithmetic limit counts the products alone: for PPO six times rows and weights. What PyTorch takes of that
 limit is what no update of the same products at the core's peak can be faster than it by.
+
+`compile` is how long steps take to be compiled, each in processes of their own: with an empty cache, and as the median
+of those that find there what the first has left.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
+from statistics import median
 
 from benchmarks.harness import markdown_table, speedup, write_markdown
-from benchmarks.peers import learning, off_policy
+from benchmarks.peers import learning, off_policy, training
+from benchmarks.peers.step_compile import POLICY
 from tilewright.measure import paired
 from tilewright.measure.peak import measure
 from tilewright.support import machine
@@ -30,9 +39,14 @@ OFF_POLICY_HEADER = [
     "eager, fused Adam / limit",
     "compile s",
 ]
+COMPILED = (POLICY, *training.CASES)
+COMPILE_HEADER = ["step", "first s", "from the cache s"]
+AGAIN = 3
+"""Processes that find what the first has left."""
 GROUPS = {
     "ppo": ("train", "PPO updates", HEADER),
     "off-policy": ("train-off-policy", "Whole updates of SAC and TD3", OFF_POLICY_HEADER),
+    "compile": ("train-compile", "Compiling learning steps", COMPILE_HEADER),
 }
 ONE_CORE = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1", "OMP_NUM_THREADS": "1"}
 
@@ -70,6 +84,18 @@ def compare_off_policy(algorithm: str, width: int, rows: int, rounds: int, peak:
     return [name, f"{own.median * 1e6:.0f}", *faster, *of_limit, f"{seconds:.1f}"]
 
 
+def compile_seconds(case: str) -> list[str]:
+    """How long a step takes to be compiled for the first time and again, in seconds."""
+    run = [sys.executable, "-m", "benchmarks.peers.step_compile", case]
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": folder}
+        first, *again = [
+            float(subprocess.run(run, env=environment, check=True, capture_output=True, text=True).stdout)
+            for _ in range(1 + AGAIN)
+        ]
+    return [case, f"{first:.2f}", f"{median(again):.2f}"]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)} (default: all)")
@@ -82,7 +108,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"there are no groups {sorted(unknown)}")
     for group in options.groups or GROUPS:
         table = []
-        for case in options.cases.split(",") if group == "ppo" else OFF_POLICY_CASES:
+        cases = {"ppo": options.cases.split(","), "off-policy": OFF_POLICY_CASES, "compile": COMPILED}[group]
+        for case in cases:
+            if group == "compile":
+                table.append(compile_seconds(case))
+                print("  ".join(table[-1]), flush=True)
+                continue
             *name, size = case.split()
             width, rows = map(int, size.split("@"))
             found = (
@@ -94,7 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print("  ".join(found), flush=True)
         if not options.no_report:
             report, title, header = GROUPS[group]
-            title = f"{title}, one thread: how many times faster, medians of paired ratios [95 %]"
+            if group != "compile":
+                title = f"{title}, one thread: how many times faster, medians of paired ratios [95 %]"
             write_markdown(report, title, markdown_table(header, table))
 
 
