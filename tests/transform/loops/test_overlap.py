@@ -12,6 +12,8 @@ from tilewright.ir.loops import Let, PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import walk
 from tilewright.transform.loops.overlap import overlap_tails
+from tilewright.transform.loops.partition import partition_loops
+from tilewright.transform.loops.verify import verify_loops
 
 WINDOW = """
 func @window(x: f32[n], y: f32[(n + 1) // 2]) where n in {low}..{high} {{
@@ -100,3 +102,17 @@ def test_one_mask_a_vector_stays() -> None:
         }"""
     )
     assert overlap_tails(func) == func
+
+
+def test_what_a_name_inside_decides_splits_no_loop_around() -> None:
+    """`partition_loops` knows no number of a name outside of where it is bound."""
+    func = parse_func(
+        """
+        func @named(x: f32[40], y: f32[40], z: f32[n]) where n in 1..40 {
+          for t in 0..5 {
+            let m = n
+            for v in 0..8 vectorized { y[t * 8 + v] = select(t * 8 + v < m, x[t * 8 + v], 0.0) }
+          }
+        }"""
+    )
+    verify_loops(partition_loops(func))

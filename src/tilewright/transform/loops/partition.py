@@ -37,6 +37,7 @@ from tilewright.ir.rewrite import (
     replace_stmt,
     substitute,
     substitute_stmt,
+    variables,
     walk,
     walk_expr,
     with_children,
@@ -221,7 +222,9 @@ def _split_by(conditions: list[Expr], loop: For, outer: dict[Var, Expr]) -> _Spl
         return None
     loops = {c.var: c.extent for c in walk(loop.body) if isinstance(c, For)}
     an = Analyzer({**outer, loop.var: loop.extent, **loops})
-    found = [c for e in conditions if (c := _candidate(an, frozenset(loops), loop.var, e)) is not None]
+    named = {s.var for s in walk(loop.body) if isinstance(s, Let)}
+    free = [e for e in conditions if named.isdisjoint(variables(e))]
+    found = [c for e in free if (c := _candidate(an, frozenset(loops), loop.var, e)) is not None]
     if not found:
         return None
     key = found[0].key
