@@ -44,7 +44,7 @@ def norm64(x: Array, scale: Array) -> Array:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("plane", [(2, 16), (3, 8), (4, 24), (8, 7), (16, 16)])
+@pytest.mark.parametrize("plane", [(2, 16), (3, 8), (4, 24), (8, 7), (4, 28), (16, 16)])
 @pytest.mark.parametrize("channels", [8, 40, 96, 601])
 def test_norms_of_channels_last(channels: int, plane: tuple[int, int], threads: int) -> None:
     rng = np.random.default_rng(0)
@@ -64,14 +64,17 @@ def test_softmax_over_what_was_turned(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
-@pytest.mark.parametrize(("columns", "rows"), [(64, 16), (56, 8), (8, 8)])
-def test_each_element_is_read_once(columns: int, rows: int, target: str) -> None:
-    model = tw.compile((norm_behind((0, 2, 3, 1), 1, 96, 4, columns), {}), target=target)
+@pytest.mark.parametrize(
+    ("channels", "columns", "rows"), [(96, 64, 16), (96, 56, 8), (96, 8, 8), (96, 28, 28), (384, 14, 14), (768, 16, 8)]
+)
+def test_each_element_is_read_once(channels: int, columns: int, rows: int, target: str) -> None:
+    model = tw.compile((norm_behind((0, 2, 3, 1), 1, channels, 4, columns), {}), target=target)
     text = model.show("loops")
-    assert f"alloc transpose: f32[1, 1, {rows}, 96]" in text
-    assert text.count("= x[0,") == 1, "the passes of the norm read the tiles"
+    assert f"alloc transpose: f32[1, 1, {rows}, {channels}]" in text
+    reading = [line.strip() for line in text.splitlines() if "= x[0," in line or " x[0," in line]
+    assert reading and all(line.startswith("x_local") for line in reading), "the passes of the norm read the tiles"
 
 
-@pytest.mark.parametrize("shape", [(1, 96, 4, 7), (1, 4, 4, 64)])
+@pytest.mark.parametrize("shape", [(1, 96, 4, 3), (1, 4, 4, 64)])
 def test_small_planes_and_few_channels_are_read_in_place(shape: tuple[int, ...]) -> None:
     assert "alloc transpose" not in tw.compile((norm_behind((0, 2, 3, 1), *shape), {})).show("loops")

@@ -49,15 +49,15 @@ def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) 
     folded = [s for s in kept if s.role != "spatial" and not vector_last(s)]
     if strip or not rows.leading or len(outputs) > 1 or not folded or len(kept) < 2:
         return 1
+    turned = next((s for s in kept if is_turned(structure, s)), None)
+    if turned is not None:
+        return turned_together(kept, turned, rows.leading, target)
     leading = [as_int(it.extent) for it in outputs[0].spatial[: rows.leading]]
     long = LONG_ROW * target.lanes(4)
     own = [[as_int(it.extent) for it in s.block.iters[rows.leading :]] for s in kept]
     longest = max(prod(long if n is None else n for n in extents) for extents in own)
     if longest >= long or not leading[-1]:
         return 1
-    turned = next((s for s in kept if is_turned(structure, s)), None)
-    if turned is not None:
-        return turned_together(kept, turned, rows.leading, target)
     parts = prod(n or ENOUGH for n in leading)
     most = min(parts // ENOUGH, target.l1 // 4 // (max(longest, 1) * 4))
     return next((n for n in TOGETHER if n <= most and leading[-1] % n == 0), 1)

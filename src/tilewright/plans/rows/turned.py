@@ -22,8 +22,10 @@ from tilewright.plans.idioms.transposes import flat, shuffle_cycles, tile_axes, 
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
-TOGETHER = (16, 8)
-"""Rows of a tile, and of what goes through the chain together: a whole line of f32 of the source, or half of one."""
+LINE = 16
+"""Rows of a tile, and of what goes through the chain together, at best: a whole line of f32 of the source."""
+FEWEST = 4
+"""Rows of the smallest tile."""
 
 
 def is_turned(structure: Structure, stage: Stage) -> bool:
@@ -36,21 +38,24 @@ def is_turned(structure: Structure, stage: Stage) -> bool:
         return False
     row, last = stage.spatial[-2:]
     count, length = as_int(row.extent), as_int(last.extent)
-    if count is None or length is None or count % TOGETHER[-1] or length < TOGETHER[-1]:
+    if count is None or length is None or count < FEWEST or length < LINE // 2:
         return False
     place = flat(store.value.indices, store.value.buffer.shape, 0)
     return steps(place, row.var) == 1 and steps(place, last.var) not in (None, 0, 1) and store.indices[-1] is last.var
 
 
 def turned_together(kept: Sequence[Stage], turned: Stage, leading: int, target: Target) -> int:
-    """Rows that are turned together and stay in half of the first level of cache; 1 if a tile's do not, or if rows are
-    other ones than those of the transposition."""
+    """Rows that are turned together: as many as a line has elements where they stay in half of the first level of
+    cache, else half as many in a quarter of the second, else as many of a row of places as divide it; 1 if a tile's do
+    not stay there, or if the chain's rows are other ones."""
     if leading != len(turned.spatial) - 1:
         return 1
     longest = max(prod(as_int(it.extent) or 0 for it in stage.block.iters[leading:]) for stage in kept)
     count = as_int(turned.spatial[-2].extent) or 1
-    most = target.l1 // 2 // (4 * max(longest, 1))
-    return next((n for n in TOGETHER if n <= most and count % n == 0), 1)
+    near, far = (room // (4 * max(longest, 1)) for room in (target.l1 // 2, target.l2 // 4))
+    whole = [n for n, most in ((LINE, near), (LINE // 2, far)) if n <= most and count % n == 0]
+    parts = [n for n in range(min(2 * LINE, far), FEWEST - 1, -1) if count % n == 0]
+    return next(iter((*whole, *parts)), 1)
 
 
 def schedule_turned(s: Schedule, stage: Stage, target: Target) -> bool:
