@@ -152,6 +152,20 @@ def test_only_what_is_undecided_is_raced_further(tmp_path: Path) -> None:
     assert finals(few) == FINAL_RACES < finals(many) <= MOST_RACES
 
 
+def test_of_winners_that_are_tied_the_estimates_choose(tmp_path: Path) -> None:
+    """Runs take the same setting whichever of two was a little faster."""
+    untuned = preferred()
+    accepted = []
+    for k, factor in enumerate((0.999, 1.001)):
+
+        def slowness(label: str, factor: float = factor) -> float:
+            return 1.0 if label in untuned else 0.8 * (factor if sum(map(ord, label)) % 2 else 1.0)
+
+        tuned, _ = run(Wavering(slowness), tmp_path / str(k))
+        accepted.append(tuned.settings)
+    assert accepted[0] == accepted[1] and accepted[0]
+
+
 def test_near_ties_go_to_the_incumbent(tmp_path: Path) -> None:
     untuned = preferred()
     races = MadeUp(lambda label: 1.0 if label in untuned else 0.995)

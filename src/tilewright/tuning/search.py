@@ -148,6 +148,10 @@ class Descent(_Told):
         bound = self._least * self.policy.prune if self._least > 0 else math.inf
         return [label for label, estimate in self._estimates.items() if estimate <= bound]
 
+    def rank(self, label: str) -> tuple[float, int]:
+        """Where the estimates place a label: the least is the best, of equals the first of the space."""
+        return self._estimates[label], self.space.labels.index(label)
+
     def ask(self, count: int) -> list[str]:
         count = min(count, self.policy.most - len(self._asked) + 1)
         found = [label for label in self._seeds if label not in self._asked][: max(count, 0)]

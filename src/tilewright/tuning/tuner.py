@@ -376,9 +376,12 @@ class Tuner:
             s = searches[name]
             turns = {x: self._final_turns(s, x) for x in labels if s.outcomes.get(x, "timed") == "timed"}
             shown = {label: gain(races) for label, races in turns.items() if races}
-            best = max(shown, key=lambda label: shown[label].median, default="")
-            if best and shown[best].verified:
-                s.winner, s.gain = best, shown[best]
+            best = max(shown.values(), key=lambda g: g.median, default=NONE)
+            if best.verified:
+                # Of winners that races cannot tell apart the one that estimates prefer: always the same.
+                tied = [x for x in shown if shown[x].verified and shown[x].high >= best.low]
+                s.winner = min(tied, key=s.search.rank)
+                s.gain = shown[s.winner]
 
     def _may_gain(self, finalists: Mapping[str, Sequence[str]], searches: Mapping[str, _Search]) -> bool:
         """Whether all finalists together may be a gain of the whole model that can be verified: by their gains so far,
@@ -432,6 +435,8 @@ class Tuner:
                 self.causes.append(error.headline())
                 continue
             found, loadings, off = self._raced(incumbent, built)
+            if loadings and 1.0 <= found.median <= MODEL_GAIN:
+                break  # nothing here spoils the others' gain: a part of them would save less
             if found.improves:
                 self._ratios = loadings
                 old = self.total
