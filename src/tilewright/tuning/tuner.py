@@ -484,7 +484,8 @@ class Tuner:
 
     def _progress(self, level: str, searches: Mapping[str, _Search], what: str) -> None:
         done = sum(s.search.measured for s in searches.values())
-        most = sum(min(self.policy.most, len(s.search.allowed)) for s in searches.values())
+        # Alternatives that estimates do not leave are timed, too.
+        most = sum(max(min(self.policy.most, len(s.search.allowed)), s.search.measured) for s in searches.values())
         saved = sum(s.share * (1 - s.search.times[s.search.best]) for s in searches.values() if s.site.is_kernel)
         self.announce(Progress(level, done, most, self._left(), self.total.median / max(1 - saved, 0.1), what))
 
