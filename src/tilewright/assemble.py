@@ -79,7 +79,9 @@ def assemble(
     symbols = (*graph.symbols, *(Var(name, lo=0) for name in computed.values()))
     leading = [*graph.inputs, *graph.outputs, *graph.params]
     run_storage = assign_slots(run.calls, leading, run.places, symbols)
-    where = with_guests(run.calls, len(leading), run.places, run_storage)
+    first = len(graph.inputs)
+    hosts = range(first, first + len(graph.outputs)) if options.memory is not None and not caches else range(0)
+    where = with_guests(run.calls, len(leading), run.places, run_storage, hosts)
     if where is not run.places:
         run_storage = assign_slots(run.calls, leading, where, symbols)
     prepare_storage = assign_slots(prepare.calls, [*raw, *graph.params], prepare.places, ())

@@ -147,7 +147,7 @@ def test_symbolic_sizes_have_guests(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(np.asarray(dynamic(x)), np.asarray(static(x)))
         if rows >= 5000:
             assert dynamic.memory(rows=rows).arena == static.memory().arena
-    monkeypatch.setattr(assemble, "with_guests", lambda calls, leading, where, storage: where)
+    monkeypatch.setattr(assemble, "with_guests", lambda calls, leading, where, storage, outputs: where)
     assert tw.compile(graph).memory(rows=5000).arena > dynamic.memory(rows=5000).arena
 
 
@@ -184,16 +184,36 @@ def after(step: Step, count: int = 3) -> Any:
     return np.concatenate([np.ravel(v) for v in step.weights.values()])
 
 
-def test_activations_stand_among_the_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_activations_stand_among_the_gradients_and_the_new_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
     model = wide_chain()
     hosted = compile_step(model, clip=1.0)
-    monkeypatch.setattr(assemble, "with_guests", lambda calls, leading, where, storage: where)
+    monkeypatch.setattr(assemble, "with_guests", lambda *given: guests.with_guests(*given[:4]))
+    inner = compile_step(model, clip=1.0)
+    monkeypatch.setattr(assemble, "with_guests", lambda calls, leading, where, storage, outputs: where)
     plain = compile_step(model, clip=1.0)
     gradients = 8 * 256 * 256 * 4
-    saved = plain.model.memory().arena - hosted.model.memory().arena
-    assert gradients // 2 <= saved <= gradients
-    np.testing.assert_array_equal(after(hosted), after(plain))
+    arenas = [step.model.memory().arena for step in (hosted, inner, plain)]
+    assert gradients // 2 <= arenas[2] - arenas[1] <= gradients
+    assert gradients // 2 <= arenas[1] - arenas[0] <= 3 * gradients
+    expected = after(plain)
+    for step in (hosted, inner):
+        np.testing.assert_array_equal(after(step), expected)
+
+
+def test_outputs_take_guests_only_where_memory_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[range] = []
+
+    def watched(*given: Any) -> Any:
+        seen.append(given[4])
+        return guests.with_guests(*given)
+
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
+    monkeypatch.setattr(assemble, "with_guests", watched)
+    graph, weights = chain(2, 8)
+    compile_step((graph, weights), memory=None)
+    compile_step((graph, weights))
+    assert [len(hosts) > 0 for hosts in seen] == [False, True]
 
 
 def test_small_values_take_no_guests() -> None:

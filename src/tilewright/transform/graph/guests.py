@@ -9,6 +9,9 @@ memory is in use from its first guest on. Hosts are taken where the fullest step
 
 Of symbols the sizes are judged at the largest values. A guest begins where a part of its host or another guest ends, or
 ends where one begins, and must be known to stand beside all that is in use meanwhile for any values.
+
+Outputs are hosts too where they are asked: their memory is there from the first step on, whenever they are written. The
+new parameters of a learning step are written last.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ places that they have, near to each other."""
 
 
 def with_guests(
-    calls: Sequence[Call], leading: int, where: Mapping[Value, Place], storage: Storage
+    calls: Sequence[Call], leading: int, where: Mapping[Value, Place], storage: Storage, outputs: range = range(0)
 ) -> Mapping[Value, Place]:
     """Where all values stand, guests with their hosts; `where` itself if nobody has guests. There are none where data
     decides sizes, or calls have no fixed order.
@@ -51,13 +54,14 @@ def with_guests(
     Args:
         leading: how many slots are not temporaries'.
         storage: the temporaries of these calls with everybody in memory of his own.
+        outputs: the slots of outputs that take guests.
     """
     plain = all(isinstance(c, KernelCall) and c.strand is None for c in calls)
     if not plain or storage.bounds:
         return where
-    lodging = _Lodging.of(calls, leading, where, storage)
+    lodging = _Lodging.of(calls, leading, where, storage, outputs)
     found = dict[Value, Place]()
-    for host in sorted(lodging.hosts(), key=lambda h: (-lodging.blocks[h].nbytes, h)):
+    for host in sorted(lodging.hosts(), key=lambda h: (h >= 0, -lodging.blocks[h].nbytes, h)):
         found |= lodging.lodge(host)
     return {**where, **found} if found else where
 
@@ -65,13 +69,15 @@ def with_guests(
 @dataclass(slots=True)
 class _Block:
     """Memory of a value, or of several that are written over each other: bytes (`size`: by the symbols), and the first
-    and last step of use; `until` is the first value's last step."""
+    and last step of use; `until` is the first value's last step. What is `given` is an output's, which counts for
+    nothing."""
 
     first: int
     last: int
     nbytes: int
     until: int
     movable: bool = True
+    given: bool = False
     values: list[Value] = field(default_factory=list)
     size: Expr | None = None
 
@@ -97,8 +103,9 @@ class _Use:
 
 @dataclass(slots=True)
 class _Lodging:
-    """Blocks by the number of their first temporary; of those that several calls write parts of, when which part is in
-    use, and what the ends of parts are by the symbols, where these are known to follow each other for any values."""
+    """Blocks by the number of their first temporary, those of outputs by negative ones; of those that several calls
+    write parts of, and of outputs, when which part is in use, and what the ends of parts are by the symbols, where
+    these are known to follow each other for any values."""
 
     steps: int
     blocks: dict[int, _Block]
@@ -106,7 +113,14 @@ class _Lodging:
     ends: dict[int, dict[int, Expr]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, calls: Sequence[Call], leading: int, where: Mapping[Value, Place], storage: Storage) -> _Lodging:
+    def of(
+        cls,
+        calls: Sequence[Call],
+        leading: int,
+        where: Mapping[Value, Place],
+        storage: Storage,
+        outputs: range = range(0),
+    ) -> _Lodging:
         whose, number = roots(storage.temps), _Judged()
         blocks: dict[int, _Block] = {}
         for k, t, size in zip(whose, storage.temps, storage.sizes, strict=True):
@@ -122,17 +136,22 @@ class _Lodging:
         for i, call in enumerate(calls):
             for value in call.args:
                 slot = storage.slots[value] - leading
-                if slot < 0:
+                if slot < 0 and slot + leading not in outputs:
                     continue
                 base, offset = _place(value, where)
                 width = value.dtype.itemsize
                 begin, end = simplify(offset * width), simplify((offset + value.type.size) * width)
-                touched.setdefault(whose[slot], []).append(_Use(number(begin), number(end), i, i))
+                home = whose[slot] if slot >= 0 else slot
+                if slot < 0 and slot not in blocks:
+                    room = simplify(base.type.size * base.dtype.itemsize)
+                    until = len(calls) - 1
+                    blocks[slot] = _Block(0, until, number(room), until, given=True, size=room)
+                touched.setdefault(home, []).append(_Use(number(begin), number(end), i, i))
                 for e in (begin, end):
-                    ends.setdefault(whose[slot], {}).setdefault(number(e), []).append(e)
+                    ends.setdefault(home, {}).setdefault(number(e), []).append(e)
                 if base not in known:
                     known.add(base)
-                    blocks[whose[slot]].values.append(base)
+                    blocks[home].values.append(base)
         ordered = {k: found for k, at in ends.items() if blocks[k].movable and (found := _in_order(at)) is not None}
         return cls(len(calls), blocks, {k: _segments(touched[k]) for k in ordered}, ordered)
 
@@ -148,7 +167,7 @@ class _Lodging:
         inside = set(guests)
         change = [0] * (self.steps + 1)
         for k, block in self.blocks.items():
-            if k in inside:
+            if k in inside or block.given:
                 continue
             lives = [block, *(self.blocks[g] for g in inside)] if k == host else [block]
             change[min(b.first for b in lives)] += block.nbytes
@@ -165,7 +184,7 @@ class _Lodging:
         candidates = [
             k
             for k, b in self.blocks.items()
-            if k != host and b.values and b.movable and b.nbytes and full[b.last + 1] > full[b.first]
+            if k != host and b.values and b.movable and not b.given and b.nbytes and full[b.last + 1] > full[b.first]
             if b.last <= self.blocks[host].until and b.width == self.blocks[host].width
         ]
         found = self.search(host, candidates)
