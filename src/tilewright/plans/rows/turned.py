@@ -22,10 +22,10 @@ from tilewright.plans.idioms.transposes import flat, shuffle_cycles, tile_axes, 
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
-LINE = 16
-"""Rows of a tile, and of what goes through the chain together, at best: a whole line of f32 of the source."""
 FEWEST = 4
 """Rows of the smallest tile."""
+SHORTEST = 8
+"""Elements of the shortest row for which turning its tiles pays."""
 
 
 def is_turned(structure: Structure, stage: Stage) -> bool:
@@ -38,7 +38,7 @@ def is_turned(structure: Structure, stage: Stage) -> bool:
         return False
     row, last = stage.spatial[-2:]
     count, length = as_int(row.extent), as_int(last.extent)
-    if count is None or length is None or count < FEWEST or length < LINE // 2:
+    if count is None or length is None or count < FEWEST or length < SHORTEST:
         return False
     place = flat(store.value.indices, store.value.buffer.shape, 0)
     return steps(place, row.var) == 1 and steps(place, last.var) not in (None, 0, 1) and store.indices[-1] is last.var
@@ -53,8 +53,9 @@ def turned_together(kept: Sequence[Stage], turned: Stage, leading: int, target: 
     longest = max(prod(as_int(it.extent) or 0 for it in stage.block.iters[leading:]) for stage in kept)
     count = as_int(turned.spatial[-2].extent) or 1
     near, far = (room // (4 * max(longest, 1)) for room in (target.l1 // 2, target.l2 // 4))
-    whole = [n for n, most in ((LINE, near), (LINE // 2, far)) if n <= most and count % n == 0]
-    parts = [n for n in range(min(2 * LINE, far), FEWEST - 1, -1) if count % n == 0]
+    line = target.caches.line // 4
+    whole = [n for n, most in ((line, near), (line // 2, far)) if n <= most and count % n == 0]
+    parts = [n for n in range(min(2 * line, far), FEWEST - 1, -1) if count % n == 0]
     return next(iter((*whole, *parts)), 1)
 
 
