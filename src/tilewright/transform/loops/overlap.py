@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from tilewright.arith import Analyzer, linear, simplify
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Const, Expr, Op, Var, all_of, as_int, const, equal
-from tilewright.ir.loops import For, If, Intrinsic, Let, PrimFunc, Stmt, Store, seq
+from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Stmt, Store, seq
 from tilewright.ir.notes import MayAlias, find
 from tilewright.ir.rewrite import (
     exprs_of,
@@ -46,8 +46,6 @@ from tilewright.transform.loops.simplify import simplify_stmt
 
 MOST = 1 << 20
 """Symbols that reach the size of a tile at no value up to this one are not looked at."""
-
-
 LEAST = 8
 """Lanes of vectors that are halved for lines which do not fill one: of smaller ones, half would be too little."""
 
@@ -63,8 +61,7 @@ def overlap_tails(func: PrimFunc) -> PrimFunc:
 @dataclass(frozen=True, slots=True)
 class _Line:
     """A loop over tiles of `size` of `count` elements, which `symbol` says; `own` are the tests that an element of a
-    tile is one of them, `elements` the loops over those of a tile, of which
-    some are `copies` of the code for each."""
+    tile is one of them, `elements` the loops over those of a tile, of which some are `copies` of the code for each."""
 
     loop: For
     symbol: Var
@@ -140,7 +137,7 @@ def _bound(part: Expr, tile: Var, inner: dict[Var, For]) -> tuple[Expr, int] | N
 
 def _rereads(inside: list[Stmt]) -> bool:
     """Whether something is read that is also written, but for what a tile allocates."""
-    own = {s.buffer for s in inside if hasattr(s, "buffer") and not isinstance(s, Store)}
+    own = {s.buffer for s in inside if isinstance(s, Allocate)}
     written = {s.buffer for s in inside if isinstance(s, Store)} - own
     return any(x.buffer in written for s in inside for e in exprs_of(s) for x in loads(e))
 
