@@ -38,7 +38,7 @@ from tilewright.runtime.model import Model
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.split import split_prepare
-from tilewright.transform.loops import lower_loops
+from tilewright.transform.loops import lower_loops, remainder
 from tilewright.transform.lower import lower_group
 from tilewright.transform.select.convolution import ERRORS, tiles, within
 
@@ -392,3 +392,8 @@ def test_small_maps_with_many_filters_take_small_tiles(name: str) -> None:
     hundreds of megabytes of cache and narrow vectors reads them faster than it computes."""
     found = choose((WinogradProblem(1, 7, 7, 512, 512, 3),), (2, 4), Target.parse(name))
     assert found is None or found.tile == 2
+
+
+def test_the_last_of_tiles_that_follow_each_other_have_versions() -> None:
+    """A register tile has no more rows than one more than the largest remainder that gets code of its own."""
+    assert winograd_tiles.MOST_EVEN == remainder.MOST + 1

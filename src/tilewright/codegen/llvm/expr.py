@@ -121,7 +121,7 @@ def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
     if isinstance(condition, Const):
         return evaluate(s, then if condition.value else orelse)
     if s.varies(condition):
-        condition = _open(s, condition)
+        condition = _undecided(s, condition)
         if isinstance(condition, Const):
             return evaluate(s, then)
     truths = lane_truths(s, condition)
@@ -150,11 +150,11 @@ def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
     return blend(s, chosen, a, b)
 
 
-def _open(s: State, condition: Expr) -> Expr:
+def _undecided(s: State, condition: Expr) -> Expr:
     """A condition without the parts of it that hold in all lanes, whatever the symbols are."""
     assert s.lanes is not None
     if isinstance(condition, Op) and condition.name == "and":
-        return all_of(_open(s, part) for part in condition.args)
+        return all_of(_undecided(s, part) for part in condition.args)
     known = s.proved.get((condition, s.lanes.var))
     if known is None:
         extents = {loop.var: loop.extent for loop in s.around} | {s.lanes.var: Const(s.lanes.extent, i64)}

@@ -54,7 +54,7 @@ def _numbered(s: Stmt, outer: dict[Var, Expr], taken: set[str]) -> Stmt | None:
         an = Analyzer({**outer, **{c.var: c.extent for c in walk(copy) if isinstance(c, For)}})
         return bound_loops_of(simplify_stmt(copy, an), an)
 
-    return by_remainder(s, Analyzer(outer), MOST + 1, tidy)
+    return by_remainder(s, Analyzer(outer), MOST, tidy)
 
 
 def _tested(loop: For) -> bool:
