@@ -16,6 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tilewright.frontend.torch.trees import leaves_with_paths
+from tilewright.ir.dim import Dim
 from tilewright.runtime.interop import framework
 from tilewright.support.errors import CallError, ModelError, Problems
 
@@ -196,13 +197,20 @@ class Trace:
 
 
 def trace_inputs(
-    module: torch.nn.Module, example: Example, dims: Sequence[Dims], *, strict: bool = True, ones: bool = False
+    module: torch.nn.Module,
+    example: Example,
+    dims: Sequence[Dims],
+    known: Mapping[str, Dim],
+    *,
+    strict: bool = True,
+    least: bool = False,
 ) -> Trace:
-    """The example with its symbolic dimensions resized. `strict`: of every size from 1 on; else export finds out which
-    sizes its reasoning holds for. `ones`: all are 1."""
-    names = [s for d in dims for s in d.values()]
-    sizes = dict.fromkeys(names, 1) if ones else _unusual_sizes(module, example, names)
-    symbols = {name: torch.export.Dim(name, min=1) if strict else torch.export.Dim.DYNAMIC for name in sizes}
+    """The example with its symbolic dimensions resized. `known`: what is known of some of them. `strict`: of every size
+    that they can have; else export finds out which sizes its reasoning holds for. `least`: of the smallest sizes."""
+    names = dict.fromkeys(s for d in dims for s in d.values())
+    given = {name: known.get(name, Dim()) for name in names}
+    sizes = {n: d.multiple for n, d in given.items()} if least else _unusual_sizes(module, example, given)
+    symbols = {n: _symbol(n, given[n], sizes[n]) if strict else torch.export.Dim.DYNAMIC for n in names}
     shapes = torch.export.ShapesCollection()
     resized: dict[int, torch.Tensor] = {}
     for leaf, axes in zip(example.leaves, dims, strict=True):
@@ -219,8 +227,25 @@ def trace_inputs(
     return Trace(args, kwargs, shapes if symbols else None)
 
 
-def _unusual_sizes(module: torch.nn.Module, example: Example, names: Sequence[str]) -> dict[str, int]:
+def _symbol(name: str, known: Dim, size: int) -> Any:
+    """PyTorch's description of a dimension. Of its range only if `size`, which stands for it, is in it."""
+    unit, lo, hi = known.multiple, 1, None
+    if known.lo <= size <= (known.hi or size):
+        lo, hi = max(1, -(-known.lo // unit)), known.hi and known.hi // unit
+    root = torch.export.Dim(name if unit == 1 else f"{name}_by_{unit}", min=lo, max=hi)
+    return root if unit == 1 else root * unit
+
+
+def _unusual_sizes(module: torch.nn.Module, example: Example, known: Mapping[str, Dim]) -> dict[str, int]:
+    """A size for each symbol that nothing else has, in its range if there is one."""
     taken = {d for leaf in example.leaves for d in leaf.tensor.shape}
     taken.update(d for p in itertools.chain(module.parameters(), module.buffers()) for d in p.shape)
-    free = (n for n in itertools.chain(_UNUSUAL, itertools.count(127, 2)) if n not in taken)
-    return {name: next(free) for name in dict.fromkeys(names)}
+    found: dict[str, int] = {}
+    for name, dim in known.items():
+        large = itertools.count(max(127, dim.lo // dim.multiple | 1), 2)
+        free = (n for n in (n * dim.multiple for n in itertools.chain(_UNUSUAL, large)) if n not in taken)
+        first = next(free)
+        fits = first if first >= dim.lo else next(n for n in free if n >= dim.lo)
+        found[name] = fits if dim.hi is None or fits <= dim.hi else first
+        taken.add(found[name])
+    return found

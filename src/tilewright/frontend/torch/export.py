@@ -15,7 +15,8 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import getitem
 from typing import Any
 
@@ -28,11 +29,14 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.frontend.torch import registry
-from tilewright.frontend.torch.example import Dims, Example, assignments, trace_inputs
+from tilewright.frontend.torch.example import Dims, Example, Trace, assignments, trace_inputs
+from tilewright.ir.dim import Dim, DimSizes
 from tilewright.support.errors import ModelError, UnsupportedError
 
 PATIENCE_S = 20.0
 """Seconds that a module may take to show that it cannot run on its example."""
+_POWERS = (2, 4, 8, 16, 32, 64)
+"""What may have to divide heights and widths."""
 MOST_ELEMENTS = 1 << 36
 """Elements of a value, of which there are 4 bytes or more each, that may still be computed."""
 _ADVICE = 'pass dynamic=None to compile for the example\'s sizes only, or {"input": {axis: "symbol"}} to say which vary'
@@ -42,28 +46,31 @@ def export_module(
     module: torch.nn.Module,
     example: Example,
     dynamic: str | Mapping[str, Mapping[int, str]] | None,
+    sizes: DimSizes,
     training: bool = False,
-) -> tuple[ExportedProgram, list[Dims]]:
-    """Trace the module in evaluation mode, or for training in the one that each part has; gives the program and the
-    symbolic dimensions of its inputs.
+) -> tuple[ExportedProgram, list[Dims], dict[str, Dim]]:
+    """Trace the module in evaluation mode, or for training in the one that each part has; gives the program, the
+    symbolic dimensions of its inputs, and what it needs of them. `sizes` are what the caller knows of them.
+
+    Where the module cannot be traced with any height and width (a U-Net joins maps that were halved with those that
+    were not), multiples of the least power of two are taken with which it can.
 
     Raises ModelError with PyTorch's reason.
     """
     failures: list[Exception] = []
+    stated = {name: size for name, size in sizes.items() if isinstance(size, Dim)}
     for dims in assignments(module, example.leaves, dynamic):
-        for strict in (True, False):
-            trace = trace_inputs(module, example, dims, strict=strict)
-            try:
-                mode = contextlib.nullcontext() if training else evaluating(module)
-                with mode, quietly(), torch.set_grad_enabled(training):
-                    found = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
-                    if training:
-                        detach_regions(found)
-                    return found, dims
-            except Exception as error:  # what a module's own code raises while it is traced may be anything
-                failures.append(error)
-                if "generated guard" not in str(error):
-                    break
+        for known in (stated, *_multiples(stated, dims if dynamic != "auto" else ())):
+            for strict in (True, False):
+                trace = trace_inputs(module, example, dims, known, strict=strict)
+                try:
+                    return _exported(module, trace, training), dims, known
+                except Exception as error:  # what a module's own code raises while it is traced may be anything
+                    failures.append(error)
+                    if "generated guard" not in str(error):
+                        break
+            if not _is_about_sizes(failures[0]):
+                break
     if type(failures[0]).__name__ == "GuardOnDataDependentSymNode":
         what = f"{type(module).__name__} does other things for other values, which one program cannot"
         hint = "give outputs that say everything (logits, means), and draw or branch outside: tilewright.rl.sampling"
@@ -74,6 +81,29 @@ def export_module(
     raise ModelError(
         f"{type(module).__name__} {what}: {_reason(failures[0])}", hint=_ADVICE if symbols else None
     ) from failures[0]
+
+
+def _exported(module: torch.nn.Module, trace: Trace, training: bool) -> ExportedProgram:
+    mode = contextlib.nullcontext() if training else evaluating(module)
+    with mode, quietly(), torch.set_grad_enabled(training):
+        found = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
+        if training:
+            detach_regions(found)
+        return found
+
+
+def _multiples(stated: Mapping[str, Dim], dims: Iterable[Dims]) -> Iterator[dict[str, Dim]]:
+    """What is known of the symbols with multiples of a power of two for those that are no batch (axis 0)."""
+    batches = {name for axes in dims for axis, name in axes.items() if axis == 0}
+    others = {name: stated.get(name, Dim()) for axes in dims for name in axes.values() if name not in batches}
+    for unit in _POWERS if others else ():
+        yield {**stated, **{n: replace(d, multiple=math.lcm(unit, d.multiple)) for n, d in others.items()}}
+
+
+def _is_about_sizes(error: Exception) -> bool:
+    """Whether an error of PyTorch's names a size that it does not know."""
+    text = str(error)
+    return "Suggested fixes" in text or re.search(r"\bs\d+\b", text) is not None
 
 
 def detach_regions(program: ExportedProgram) -> None:
@@ -162,13 +192,16 @@ def _makes_huge(module: torch.nn.Module, example: Example) -> bool:
     return False
 
 
-def serves_one(program: ExportedProgram, module: torch.nn.Module, example: Example, dims: Sequence[Dims]) -> bool:
-    """Whether the program's outputs have the shapes that the module gives where every symbolic dimension is 1.
+def serves_least(
+    program: ExportedProgram, module: torch.nn.Module, example: Example, dims: Sequence[Dims], known: Mapping[str, Dim]
+) -> bool:
+    """Whether the program's outputs have the shapes that the module gives where every symbolic dimension is 1, or what
+    divides it.
 
     Export reasons about sizes of 2 and more, so that a `squeeze()` keeps the batch in the program. True where the
     module cannot be run on shapes alone.
     """
-    trace = trace_inputs(module, example, dims, ones=True)
+    trace = trace_inputs(module, example, dims, known, least=True)
     try:
         with evaluating(module), quietly(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
             args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (trace.args, trace.kwargs))

@@ -22,7 +22,7 @@ from tilewright.frontend.common.finish import MALFORMED, Imported, Interface, fi
 from tilewright.frontend.torch.complexes import Complex
 from tilewright.frontend.torch.dtypes import element_type
 from tilewright.frontend.torch.example import Dims, read_example
-from tilewright.frontend.torch.export import export_module, refuse_example, serves_one, simplified
+from tilewright.frontend.torch.export import export_module, refuse_example, serves_least, simplified
 from tilewright.frontend.torch.outputs import output_names
 from tilewright.frontend.torch.random import Random
 from tilewright.frontend.torch.symbols import Sizes
@@ -30,6 +30,7 @@ from tilewright.frontend.torch.tensors import tensor_type, to_array
 from tilewright.frontend.torch.walk import Walk
 from tilewright.frontend.torch.weights import Weights, read_weights
 from tilewright.ir.dim import DimSizes
+from tilewright.ir.expr import Var, as_int
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.registry import emit1
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
@@ -51,13 +52,22 @@ def import_torch(
         raise ModelError("a PyTorch module needs an example of its inputs", expected="tw.compile(module, example)")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     inputs = read_example(model, example, device)
-    program, axes = export_module(model, inputs, dynamic)
+    program, axes, known = export_module(model, inputs, dynamic, dims or {})
     names = [leaf.name for leaf in inputs.leaves]
     label = type(model).__name__
-    least = 1 if not any(axes) or serves_one(program, model, inputs, axes) else 2
+    least = 1 if not any(axes) or serves_least(program, model, inputs, axes, known) else 2
     declared = list(zip(names, axes, strict=True))
     refused = partial(refuse_example, model, inputs)
     return _imported(program, model, declared, dict(dims or {}), label, least, refused=refused)[0]
+
+
+def check_symbols(type: TensorType) -> None:
+    """Raises UnsupportedError where a size is computed from the sizes of another input: calls are checked by symbols
+    and numbers."""
+    computed = [str(d) for d in type.shape if as_int(d) is None and not isinstance(d, Var)]
+    if computed:
+        hint = "give the input a size of its own, and let the model say where they must be equal"
+        raise UnsupportedError("a size depends on another input's sizes", got=", ".join(computed), hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +93,7 @@ def import_training(
     """
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     inputs = read_example(model, example, device)
-    program, axes = export_module(model, inputs, dynamic, training=True)
+    program, axes, _ = export_module(model, inputs, dynamic, {}, training=True)
     declared = list(zip([leaf.name for leaf in inputs.leaves], axes, strict=True))
     least = 2 if any(axes) else 1
     read, importer = _imported(program, model, declared, {}, type(model).__name__, least, True)
@@ -187,8 +197,9 @@ class _Importer:
             node = placeholders[spec.arg.name]
             name, axes = next(known) if self.declared is not None else (node.name, None)
             found.append((node, name, axes))
-        for k, (node, name, axes) in enumerate(found):
-            self.name_symbols(node, name, axes, first=k == 0)
+        for alone in (True, False):
+            for k, (node, name, axes) in enumerate(found):
+                self.name_symbols(node, name, axes, first=k == 0, alone=alone)
         unknown = [name for name in self.fixed if name not in self.sizes.named]
         if unknown:
             raise ModelError(
@@ -202,16 +213,18 @@ class _Importer:
             try:
                 type = TensorType(element_type(fake.dtype), tuple(self.sizes.expr(d) for d in fake.shape))
                 check_size(type)
+                check_symbols(type)
                 self.values[node] = self.builder.input(name, type)
             except Error as error:
                 self.problems.add(located(error, f"{self.label}: input {name!r}"))
         self.problems.raise_if_any("the inputs cannot be read", where=self.label, kind=ModelError)
         return [name for _, name, _ in found]
 
-    def name_symbols(self, node: Node, name: str, axes: Dims | None, first: bool) -> None:
-        """Name the symbols of one input: as asked for, or "batch" for the first axis of all and else by the input."""
+    def name_symbols(self, node: Node, name: str, axes: Dims | None, first: bool, alone: bool) -> None:
+        """Name the sizes of one input: as asked for, or "batch" for the first axis of all and else by the input. Those
+        that are a symbol `alone` go before those that are its multiples."""
         for axis, size in enumerate(node.meta["val"].shape):
-            if not isinstance(size, torch.SymInt) or not size.node.expr.is_Symbol:
+            if not isinstance(size, torch.SymInt) or size.node.expr.is_Symbol != alone:
                 continue
             chosen = (axes or {}).get(axis)
             if chosen is None:

@@ -12,7 +12,7 @@ import torch
 from tilewright.ir.dim import Dim, DimSizes
 from tilewright.ir.expr import Expr, as_expr, as_int, maximum, minimum
 from tilewright.ops.dims import dim
-from tilewright.support.errors import UnsupportedError
+from tilewright.support.errors import ModelError, UnsupportedError
 
 
 def _fold(f: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -52,6 +52,18 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _linear(size: Any) -> tuple[Any, int, int] | None:
+    """(symbol, factor, offset) of a size `factor * symbol + offset` that is always a multiple of the factor; None for
+    others."""
+    if len(size.free_symbols) != 1:
+        return None
+    (symbol,) = size.free_symbols
+    factor, rest = sympy.div(size, symbol) if size.is_polynomial(symbol) else (size, size)
+    if not (factor.is_Integer and rest.is_Integer and factor > 0 and rest % factor == 0):
+        return None
+    return symbol, int(factor), int(rest)
+
+
 @dataclass(slots=True)
 class Sizes:
     """The variables of one program by the name of their SymPy symbol.
@@ -66,19 +78,31 @@ class Sizes:
     known: dict[str, Expr] = field(default_factory=dict)
     named: dict[str, Expr] = field(default_factory=dict)
 
-    def declare(self, symbol: Any, name: str) -> None:
-        """Give a symbol its name; two symbols of one name are one variable."""
-        if str(symbol) in self.known:
+    def declare(self, size: Any, name: str) -> None:
+        """Give a size its name: a symbol, or a multiple of one that no size is alone (`torch.export.Dim("n") * 32`).
+        Two sizes of one name are one variable. Others are said by what has a name already.
+
+        Raises ModelError where the caller states a number that is no such multiple.
+        """
+        found = _linear(size)
+        if found is None or str(found[0]) in self.known:
             return
+        symbol, factor, offset = found
         if name not in self.named:
-            low, high = self._range(symbol)
-            said = self.fixed.get(name, Dim())
-            if isinstance(said, Dim):
-                ends = [end for end in (said.hi, high) if end is not None]
-                self.named[name] = replace(said, hi=min(ends, default=None)).var(name, Dim(low) if low > 1 else None)
-            else:
-                self.named[name] = as_expr(said)
-        self.known[str(symbol)] = self.named[name]
+            self.named[name] = self._variable(symbol, name, factor, offset)
+        self.known[str(symbol)] = self.named[name] // factor - offset // factor
+
+    def _variable(self, symbol: Any, name: str, factor: int, offset: int) -> Expr:
+        low, high = self._range(symbol)
+        low, high = factor * low + offset, None if high is None else factor * high + offset
+        said = self.fixed.get(name, Dim())
+        if isinstance(said, Dim):
+            ends = [end for end in (said.hi, high) if end is not None]
+            needs = Dim(low, multiple=factor) if low > 1 or factor > 1 else None
+            return replace(said, hi=min(ends, default=None)).var(name, needs)
+        if said % factor:
+            raise ModelError(f"{name} cannot be this size", expected=f"a multiple of {factor}", got=said)
+        return as_expr(said)
 
     def _range(self, symbol: Any) -> tuple[int, int | None]:
         given = self.ranges.get(symbol)

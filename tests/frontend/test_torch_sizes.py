@@ -1,0 +1,103 @@
+"""Sizes of PyTorch modules that not every number can be: halved maps that are joined, and multiples of a symbol
+(`torch.export.Dim("n") * 32`); run by `make torch`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tilewright as tw
+from tests.frontend.torch_checks import Functional, assert_close, interpreted, nn, torch
+from tilewright.compiler import import_model
+from tilewright.support.errors import CallError, ModelError, UnsupportedError
+
+SIDES = {"x": {0: "n", 2: "h", 3: "w"}}
+
+
+class Halves(nn.Module):  # type: ignore[misc,name-defined]
+    """A U-Net of a few levels: maps that were halved are joined with those from before."""
+
+    def __init__(self, levels: int) -> None:
+        super().__init__()
+        self.down = nn.ModuleList(nn.Conv2d(3, 3, 3, stride=2, padding=1) for _ in range(levels))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(3 + 3 * (k > 0), 3, 2, stride=2) for k in range(levels))
+
+    def forward(self, x: Any) -> Any:
+        maps = [x]
+        for layer in self.down:
+            maps.append(layer(maps[-1]))
+        y = maps.pop()
+        for layer in self.up:
+            y = torch.cat([layer(y), maps.pop()], 1)
+        return y
+
+
+def _symbols(imported: Any) -> list[tuple[str, int, int | None, int]]:
+    found = {d for v in imported.graph.inputs for d in v.type.shape if hasattr(d, "multiple")}
+    return sorted((d.name, d.lo, d.hi, d.multiple) for d in found)
+
+
+@pytest.mark.parametrize("levels", [1, 3])
+def test_heights_and_widths_are_multiples_of_what_the_module_needs(levels: int) -> None:
+    module, unit = Halves(levels).eval(), 2**levels
+    imported = import_model(module, None, torch.zeros(1, 3, 64, 64), SIDES)
+    assert [(name, multiple) for name, _, _, multiple in _symbols(imported)] == [("h", unit), ("n", 1), ("w", unit)]
+    x = torch.randn(2, 3, unit, 3 * unit)
+    assert_close(interpreted(imported, x), module(x))
+
+
+def test_calls_with_other_sizes_are_refused() -> None:
+    model = tw.compile(Halves(2).eval(), torch.zeros(1, 3, 64, 64), dynamic=SIDES)
+    with pytest.raises(CallError, match=r"h in 4.*a multiple of 4, got 6"):
+        model(torch.zeros(1, 3, 6, 8).numpy())
+
+
+def test_callers_state_multiples_and_ranges() -> None:
+    dims = {"h": tw.dim(32, 640, multiple=32), "w": tw.dim(1, 64, multiple=6)}
+    imported = import_model(Halves(2).eval(), dims, torch.zeros(1, 3, 64, 64), SIDES)
+    assert _symbols(imported) == [("h", 32, 640, 32), ("n", 1, None, 1), ("w", 12, 64, 12)]
+
+
+def test_a_range_that_the_module_needs_is_taken_from_the_caller() -> None:
+    """Windows of seven pixels fit no smaller map, which export finds out; sizes are large ones."""
+    module = Functional(lambda x: x.unfold(2, 7, 7).sum(-1))
+    dims = {"h": tw.dim(700, 7000, multiple=7)}
+    imported = import_model(module, dims, torch.zeros(1, 3, 14, 4), {"args_0": {2: "h"}})
+    assert _symbols(imported) == [("h", 700, 7000, 7)]
+    x = torch.randn(1, 3, 707, 4)
+    assert_close(interpreted(imported, x), module(x))
+
+
+def _exported(module: Any, shapes: Any, *args: Any) -> Any:
+    with torch.no_grad():
+        return torch.export.export(module.eval(), args, dynamic_shapes=shapes)
+
+
+@pytest.mark.parametrize("offset", [0, 8])
+def test_exported_sizes_may_be_multiples_of_a_symbol(offset: int) -> None:
+    module = Halves(2)
+    h, w = (torch.export.Dim(name, min=1, max=20) * 4 for name in "hw")
+    program = _exported(module, ({2: h + offset if offset else h, 3: w},), torch.zeros(1, 3, 64, 32))
+    imported = import_model(program)
+    assert _symbols(imported) == [("x_dim2", 4 + offset, 80 + offset, 4), ("x_dim3", 4, 80, 4)]
+    x = torch.randn(1, 3, 20, 8)
+    assert_close(interpreted(imported, x), module(x))
+
+
+def test_exported_multiples_can_be_numbers() -> None:
+    side = torch.export.Dim("h", min=1, max=20) * 4
+    program = _exported(Halves(2), ({2: side},), torch.zeros(1, 3, 64, 32))
+    assert str(import_model(program, {"x_dim2": 24}).graph.inputs[0].type) == "f32[1, 3, 24, 32]"
+    with pytest.raises(ModelError, match="x_dim2 cannot be this size: expected a multiple of 4, got 26"):
+        import_model(program, {"x_dim2": 26})
+
+
+def test_sizes_of_two_inputs_that_depend_on_each_other() -> None:
+    n = torch.export.Dim("n")
+    add = Functional(lambda x, y: x.repeat(2) + y)
+    with pytest.raises(UnsupportedError, match=r"a size depends on another input's sizes: got batch \* 2"):
+        import_model(_exported(add, (({0: n}, {0: n * 2}),), torch.zeros(5), torch.zeros(10)))
+    odd = _exported(Functional(lambda x: x + 1), (({0: n * 2 + 1},),), torch.zeros(7))
+    with pytest.raises(UnsupportedError):
+        import_model(odd)
