@@ -57,6 +57,8 @@ def test_round_trip(manifest: Manifest) -> None:
         ({"run_steps": (StepSpec("exponent", (0,), (1,)), StepSpec("b", ()))}, "a symbol is outside 0..0"),
         ({"run_steps": (StepSpec("a b", ()), StepSpec("b", ()))}, "not an identifier"),
         ({"run_steps": (StepSpec("a", (), flops=((1, ("q",)),)), StepSpec("b", ()))}, "unknown symbols"),
+        ({"run_steps": (StepSpec("a", (), flops=((1, ("n/2",)),)), StepSpec("b", ()))}, "unknown symbols"),
+        ({"run_steps": (StepSpec("a", (), flops=((1, ("n/0",)),)), StepSpec("b", ()))}, "unknown symbols"),
         ({"structure_key": "XYZ"}, "hexadecimal"),
         ({"abi_version": 0}, "ABI version 0"),
         ({"params": (ParamSpec("w", "f32", (1 << 39, 1 << 39)), ParamSpec("scale", "f32", (1,)))}, "too many elements"),
@@ -266,3 +268,4 @@ def test_mutants_never_crash() -> None:
 
 def test_evaluate() -> None:
     assert evaluate(((8, ("n", "n")), (3, ("m",)), (1, ())), {"n": 5, "m": 2}) == 207
+    assert evaluate(((3, ("n/4", "m")),), {"n": 12, "m": 2}) == 18

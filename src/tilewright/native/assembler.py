@@ -44,6 +44,9 @@ class Value:
     def __mul__(self, other: Value | int) -> Value:
         return self._binary("mul", other)
 
+    def __floordiv__(self, other: Value | int) -> Value:
+        return self._binary("udiv", other)
+
     def __mod__(self, other: Value | int) -> Value:
         return self._binary("urem", other)
 

@@ -104,7 +104,8 @@ class _Checker:
         free = {d for i in inputs.values() for d in i.shape}
         named = all(isinstance(d, str) and d not in free | fixed for d in room)
         self.expect(len(room) == 1 and named, "has caches with room for different numbers of rows", "state")
-        known = all(number and free.issuperset({*factors}) and count not in factors for number, factors in state.rows)
+        terms = self.terms(free)
+        known = all(number and terms.issuperset(factors) and count not in factors for number, factors in state.rows)
         self.expect(bool(state.rows) and known, "adds an unknown number of rows", "state")
 
     def ragged(self) -> None:
@@ -147,6 +148,10 @@ class _Checker:
             self.expect(fits, f"range {s.lo}..{s.hi} by {s.multiple} is not possible", f"symbol {s.name!r}")
             self.expect(s.name in bound, "no input has this dimension", f"symbol {s.name!r}")
 
+    def terms(self, names: set[str] | set[Dim]) -> set[str]:
+        """What stands in polynomials for these symbols."""
+        return set[str]().union(*(s.terms for s in self.m.symbols if s.name in names))
+
     def tensors(self) -> None:
         names = {s.name for s in self.m.symbols}
         for i in self.m.inputs:
@@ -155,7 +160,7 @@ class _Checker:
             self.expect(not unknown, f"dimensions {unknown} are no symbols", f"input {i.name!r}")
         for o in self.m.outputs:
             self.tensor(f"output {o.name!r}", o.dtype, o.shape)
-            known = names | set(self.m.extents)
+            known = self.terms(names) | set(self.m.extents)
             used = {name for work in o.real or () for _, powers in work for name in powers}
             fits = o.real is None or len(o.real) == len(o.shape)
             self.expect(fits and used <= known, "its real shape makes no sense", f"output {o.name!r}")
@@ -192,7 +197,7 @@ class _Checker:
             self.expect(t.alias is None or 0 <= t.alias < k, f"alias {t.alias} is no earlier temporary", where)
 
     def steps(self, what: str, steps: tuple[StepSpec, ...], slots: int, symbols: int, *, regions: bool) -> None:
-        inside = _Inside(self, {s.name for s in self.m.symbols})
+        inside = _Inside(self, self.terms({s.name for s in self.m.symbols}))
         for k, s in enumerate(steps):
             where = f"{what} {k} ({s.kernel[:80]})"
             used = (*s.slots, *(s.region.slots if s.region is not None else ()))

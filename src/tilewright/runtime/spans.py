@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tilewright.runtime.arena import Interval, roots
-from tilewright.runtime.specs import StepSpec, Work, evaluate
+from tilewright.runtime.specs import StepSpec, Work, divided, evaluate
 from tilewright.support.errors import CallError
 
 CALLS_TRACK = 1000
@@ -118,4 +118,4 @@ def live_bytes(intervals: Sequence[Interval], steps: int) -> list[int]:
 
 def known(work: Work, symbols: dict[str, int]) -> bool:
     """Whether work does not depend on extents that data decides."""
-    return all(name in symbols for _, powers in work for name in powers)
+    return all(divided(term)[0] in symbols for _, terms in work for term in terms)

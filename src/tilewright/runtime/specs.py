@@ -32,7 +32,8 @@ Dim = int | str
 """A dimension: a number, or the name of a symbol."""
 
 Work = tuple[tuple[int, tuple[str, ...]], ...]
-"""A polynomial in the symbols: `((8192, ("n",)), (64, ()))` is 8192 n + 64."""
+"""A polynomial in the symbols: `((8192, ("n",)), (64, ()))` is 8192 n + 64. "h/32" is a symbol divided by its
+`multiple`, so that `((3, ("h/32",)),)` is 3 for an h of 32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,22 @@ class SymbolSpec:
     hi: int = (1 << 31) - 1
     multiple: int = 1
     likely: tuple[int, ...] = ()
+
+    @property
+    def terms(self) -> set[str]:
+        """What stands for it in polynomials."""
+        return {self.name, quotient(self.name, self.multiple)}
+
+
+def quotient(symbol: str, multiple: int) -> str:
+    """What stands in polynomials for a symbol divided by what divides it."""
+    return symbol if multiple == 1 else f"{symbol}/{multiple}"
+
+
+def divided(term: str) -> tuple[str, int]:
+    """The symbol and the divisor that a term of a polynomial stands for."""
+    symbol, _, divisor = term.partition("/")
+    return symbol, int(divisor or 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,4 +271,9 @@ class TargetSpec:
 
 def evaluate(work: Work, symbols: dict[str, int]) -> int:
     """The value of a polynomial for given symbols."""
-    return sum(coefficient * prod(symbols[name] for name in powers) for coefficient, powers in work)
+    return sum(coefficient * prod(_value(term, symbols) for term in terms) for coefficient, terms in work)
+
+
+def _value(term: str, symbols: dict[str, int]) -> int:
+    symbol, divisor = divided(term)
+    return symbols[symbol] // divisor

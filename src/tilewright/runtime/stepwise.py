@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.native.assembler import I8, I32, I64, PTR, VOID, Function, Module, Value, Variable
 from tilewright.native.link import host_triple
-from tilewright.runtime.specs import RegionSpec, StepSpec, Work
+from tilewright.runtime.specs import RegionSpec, StepSpec, Work, divided
 
 
 def profile_text(
@@ -220,10 +220,11 @@ class Stepper:
     def number(self, work: Work) -> Value:
         """A polynomial of the symbols and of the numbers of iterations."""
         total = self.f.value(0, I64)
-        for coefficient, powers in work:
+        for coefficient, terms in work:
             term = self.f.value(coefficient, I64)
-            for name in powers:
-                term = term * (self.numbers[name].get() if name in self.numbers else self.values[name])
+            for name, divisor in map(divided, terms):
+                value = self.numbers[name].get() if name in self.numbers else self.values[name]
+                term = term * (value if divisor == 1 else value // divisor)
             total = total + term
         return total
 

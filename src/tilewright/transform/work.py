@@ -14,7 +14,7 @@ from tilewright.ir.expr import Const, Expr, Op, Var
 from tilewright.ir.loops import Block, PrimFunc, Store
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.plans.framework.work import operations_of
-from tilewright.runtime.specs import Work
+from tilewright.runtime.specs import Work, quotient
 
 Polynomial = dict[tuple[Var, ...], int]
 """Coefficients of products of symbols, each in units of the number that divides it: with `height` a multiple of 32,
@@ -22,8 +22,8 @@ Polynomial = dict[tuple[Var, ...], int]
 
 
 def polynomial(e: Expr) -> Work | None:
-    """An expression of symbols as a polynomial; None if it is none with whole coefficients. A division is taken where
-    it leaves no rest whatever the symbols are."""
+    """An expression of symbols as a polynomial, in symbols or in symbols divided by what divides them; None if it is
+    none with whole coefficients. A division is taken where it leaves no rest whatever the symbols are."""
     return _work(_polynomial(e))
 
 
@@ -93,9 +93,11 @@ def _polynomial(e: Expr) -> Polynomial:
 def _work(total: Polynomial) -> Work | None:
     found: list[tuple[int, tuple[str, ...]]] = []
     for powers, units in total.items():
-        coefficient, rest = divmod(units, prod(v.multiple for v in powers))
-        if units and (rest or _UNKNOWN in powers):
+        if units and _UNKNOWN in powers:
             return None
-        if units:
+        coefficient, rest = divmod(units, prod(v.multiple for v in powers))
+        if units and not rest:
             found.append((coefficient, tuple(v.name for v in powers)))
+        elif units:
+            found.append((units, tuple(quotient(v.name, v.multiple) for v in powers)))
     return tuple(sorted(found, key=lambda term: term[1]))

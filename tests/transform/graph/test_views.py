@@ -216,7 +216,8 @@ def test_halves_of_a_size_that_two_divides_are_in_place(height: Var, count: int)
 @pytest.mark.parametrize(
     ("size", "want"),
     [
-        (H // 2, None),  # a half is no whole coefficient
+        (H // 2, ((2, ("height/4",)),)),  # a half is no whole coefficient
+        (3 * (H // 4) * T + H, ((1, ("height",)), (3, ("height/4", "t")))),
         (8 * (H // 2), ((4, ("height",)),)),
         (H // 2 // 2 * 8 * T - 3, ((-3, ()), (2, ("height", "t")))),
         (8 * (H // 8), None),  # 4 does not tell
@@ -227,6 +228,25 @@ def test_halves_of_a_size_that_two_divides_are_in_place(height: Var, count: int)
 )
 def test_divisions_without_a_rest_are_polynomials(size: Expr, want: object) -> None:
     assert polynomial(size) == want
+
+
+def test_parts_of_maps_stand_where_no_whole_number_of_pixels_of_the_input_ends() -> None:
+    """As in a DenseNet: three channels of a quarter by a quarter begin at 3 / 4 of the pixels' bytes."""
+    b, width = GraphBuilder("g"), Var("width", lo=4, hi=64, multiple=4)
+    x = b.input("x", tensor(1, 3, H, width))
+    quarter = {"kernel": (4, 4), "strides": (4, 4), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+    y = ops.emit1(b, "max_pool", x, **quarter)
+    joined = ops.emit1(b, "concat", y, ops.emit1(b, "softmax", y, axis=3), axis=1)
+    graph = b.finish((ops.emit1(b, "softmax", joined, axis=1),))
+    assert views(place_views(graph)).count("concat") == 1
+    model = tw.compile((graph, {}))
+    shifts = [s for step in model.manifest.run_steps for s in step.shifts]
+    assert ((12, ("height/4", "width/4")),) in shifts
+    for h, w in ((4, 4), (12, 20), (64, 4)):
+        a = np.random.default_rng(h).standard_normal((1, 3, h, w)).astype(np.float32)
+        (want,) = run_graph(graph, {"x": a}, {}).values()
+        np.testing.assert_allclose(model(a), want, rtol=1e-5)
+        assert str(h) in str(model.profile(a, repeat=2).symbols)
 
 
 def test_slices_that_follow_each_other_are_joined() -> None:

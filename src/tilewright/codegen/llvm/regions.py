@@ -14,7 +14,7 @@ from tilewright.ir.expr import Expr, Var, const, is_const, product
 from tilewright.ir.rewrite import variables
 from tilewright.native.text import Writer, identifier
 from tilewright.runtime.patience import CONTROL
-from tilewright.runtime.specs import RegionSpec, StepSpec, Work
+from tilewright.runtime.specs import RegionSpec, StepSpec, Work, divided
 from tilewright.targets.target import Target
 
 
@@ -27,8 +27,8 @@ def polynomial(work: Work, variables: Sequence[Var]) -> Expr:
     """A polynomial of variables, named in it, as an expression."""
     named = {v.name: v for v in variables}
     total: Expr = const(0)
-    for coefficient, powers in work:
-        total = total + coefficient * product([named[name] for name in powers])
+    for coefficient, terms in work:
+        total = total + coefficient * product([named[name] // divisor for name, divisor in map(divided, terms)])
     return simplify(total)
 
 

@@ -81,9 +81,9 @@ class _Placer:
         axis = node.of(ConcatAttrs).axis % node.output.type.rank
         if not all(is_const(d, 1) for d in node.output.shape[:axis]):
             return
-        if polynomial(node.output.type.size) is None:
-            return
         parts = [v for v in node.inputs if v is not None]
+        if any(polynomial(v.type.size) is None for v in parts):
+            return
         roots = [self.root(v) for v in parts]
         copied = {k for k, root in enumerate(roots) if root in roots[:k] or not self.is_free(root)}
         moves = COPIES if len(parts) <= MAX_INPUTS else UNMADE
