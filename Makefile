@@ -175,6 +175,10 @@ bench-control: $(STAMP) ## a recurrence as Scan, greedy decoding as Loop, a dete
 bench-dynamic: $(STAMP) ## one compile for all shapes against a compile for each
 	$(PY) -m benchmarks.bench_dynamic $(ARGS)
 
+.PHONY: bench-dynamic-zoo
+bench-dynamic-zoo: $(TORCH_STAMP) $(ZOO_STAMP) ## image networks of any size against a compile for each size; ARGS="--only ghostnet"
+	$(PY) -m benchmarks.bench_dynamic_zoo $(ARGS)
+
 .PHONY: bench-symbolic-layers
 bench-symbolic-layers: $(STAMP) ## single layers with symbols of random ranges against a compile for each size; ARGS="--count 20 --rows"
 	$(PY) -m benchmarks.bench_symbolic_layers $(ARGS)

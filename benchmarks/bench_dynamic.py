@@ -162,14 +162,15 @@ def measure(name: str, trace: Trace, shapes: Sequence[Sizes], seconds: float, bl
         args = [given[spec.name] for spec in dynamic.inputs]
         for ours, theirs in zip(_tuple(dynamic(*args)), _tuple(static(*args)), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3 * float(np.abs(theirs).max()))
-        points.append(_point(dict(sizes), dynamic, static, args, seconds))
+        points.append(point(dict(sizes), dynamic, static, args, seconds))
         code.append(_code(static))
         p = points[-1]
         print(f"  {name} {p.sizes}: {p.ratio:.3f}  {p.dynamic:.1f} us, {p.static:.1f} us", flush=True)
     return Row(name, tuple(points), tuple(first), _code(dynamic) / max(code), dynamic.memory().arenas_held)
 
 
-def _point(sizes: dict[str, int], dynamic: Any, static: Any, args: Sequence[Any], seconds: float) -> Point:
+def point(sizes: dict[str, int], dynamic: Any, static: Any, args: Sequence[Any], seconds: float) -> Point:
+    """Both programs in turns, for so many seconds."""
     calls = max(1, int(0.005 / max(1e-7, min(_time(dynamic, args, 1) for _ in range(3)))))
     ratios, times, deadline = [], [], time.perf_counter() + seconds
     while len(ratios) < 7 or time.perf_counter() < deadline:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tilewright.codegen.llvm.polynomial import Atoms, Converter, add, as_constant, key, multiply, split_lane
 from tilewright.ir.dtype import f32
-from tilewright.ir.expr import Buffer, Var, const
+from tilewright.ir.expr import Buffer, Expr, Var, const
 
 i, j, n, v = Var("i"), Var("j"), Var("n"), Var("v")
 
@@ -31,6 +33,17 @@ def test_fused_index_is_put_together_again() -> None:
     fused = i * 16 + v
     offset = c.offset(b, (fused // 7, fused % 7, const(1)))
     assert key(offset) == key(c.poly(fused * 3 + 1))
+
+
+@pytest.mark.parametrize("width", [n, n // 2, n + 3])
+def test_fused_index_over_lines_of_any_length(width: Expr) -> None:
+    c = converter(j=5)
+    b = Buffer("b", f32, (const(6), n, width, const(3)))
+    fused = i * 16 + v + j
+    offset = c.offset(b, (const(2), fused // width, fused % width, const(1)))
+    assert key(offset) == key(c.poly(2 * n * width * 3 + (i * 16 + v + 5) * 3 + 1))
+    other = c.offset(b, (const(0), fused // (width + 1), fused % width, const(0)))
+    assert key(other) != key(c.poly(fused * 3))
 
 
 def test_a_fused_index_is_put_together_whose_remainder_was_simplified() -> None:

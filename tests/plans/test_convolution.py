@@ -14,10 +14,11 @@ from tests.transform.graph.graphs import BATCH, tensor
 from tilewright import ops
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.compiler import graph_passes
-from tilewright.ir.expr import as_int
+from tilewright.ir.expr import Var, as_int
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.loops import For
 from tilewright.ir.rewrite import walk
+from tilewright.ops.interpret import run_graph
 from tilewright.plans import plan
 from tilewright.plans.convolution import direct
 from tilewright.plans.convolution.tiles import Blocking, DirectProblem, blockings, estimate, ranked
@@ -113,6 +114,49 @@ def test_any_batch() -> None:
         data = arrays((n, *case[1:]))
         (got,) = model.run({"x": data["x"]}).values()
         check(got, case, data | {"r": np.zeros((), np.float32)})
+
+
+H, W = Var("height", lo=1, hi=70), Var("width", lo=1, hi=70)
+PIXELS = [
+    # channels, filters, stride, whether the input is multiplied first, whether another convolution follows
+    (64, 48, 1, False, True),
+    (480, 80, 1, True, True),
+    (120, 40, 1, True, True),
+    (32, 24, 2, True, True),
+    (72, 24, 1, True, False),
+    (24, 72, 1, False, False),
+    (1, 1, 1, False, False),
+    (20, 33, 2, False, False),
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", PIXELS, ids=str)
+def test_windows_of_one_pixel_over_maps_of_any_size(case: tuple[Any, ...], threads: int) -> None:
+    """In strips of pixels that follow each other through the lines: fewer than a tile, a tile's rest, many strips."""
+    channels, filters, stride, scaled, followed = case
+    b, rng = GraphBuilder("case"), np.random.default_rng(0)
+    y = x = b.input("x", tensor(BATCH, channels, H, W))
+    if scaled:
+        y = ops.emit1(b, "mul", x, b.input("scale", tensor(BATCH, channels, 1, 1)))
+    shapes = {"w": (filters, channels, 1, 1), "v": (16, filters, 3, 3)}
+    attrs = {"pads": (0, 0, 0, 0), "strides": (stride, stride), "dilations": (1, 1), "groups": 1}
+    y = ops.emit1(b, "relu", ops.emit1(b, "conv", y, b.param("w", tensor(*shapes["w"])), **attrs))
+    if stride == 1:
+        y = ops.emit1(b, "add", y, b.input("r", tensor(*y.shape)))
+    if followed:
+        attrs = {"pads": (1, 1, 1, 1), "strides": (1, 1), "dilations": (1, 1), "groups": 1}
+        y = ops.emit1(b, "conv", y, b.param("v", tensor(*shapes["v"])), **attrs)
+    graph = b.finish((y,))
+    weights = {p.name: rng.standard_normal(shapes[p.name]).astype(np.float32) for p in graph.params}
+    model = tw.compile((graph, weights), fast="exact", threads=threads)
+    for n, h, w in ((1, 1, 1), (2, 3, 5), (1, 7, 2), (3, 14, 14), (1, 20, 23), (1, 70, 61)):
+        symbols = {"batch": n, "height": h, "width": w}
+        sizes = {i.name: [symbols[d] if isinstance(d, str) else d for d in i.shape] for i in model.inputs}
+        data = {name: rng.standard_normal(size).astype(np.float32) for name, size in sizes.items()}
+        (got,) = model.run(data).values()
+        (want,) = run_graph(graph, data, weights).values()
+        assert np.abs(got - want).max() <= 5e-6 * np.abs(want).max()
 
 
 def kernel_of(case: Case, target: Target) -> KernelCall:

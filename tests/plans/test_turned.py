@@ -10,7 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright import ops
 from tilewright.ir.dtype import f32
-from tilewright.ir.expr import const
+from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 
 Array = np.ndarray[Any, Any]
@@ -73,6 +73,25 @@ def test_each_element_is_read_once(channels: int, columns: int, rows: int, targe
     assert f"alloc transpose: f32[1, 1, {rows}, {channels}]" in text
     reading = [line.strip() for line in text.splitlines() if "= x[0," in line or " x[0," in line]
     assert reading and all(line.startswith("x_local") for line in reading), "the passes of the norm read the tiles"
+
+
+@pytest.mark.parametrize("multiple", [1, 8, 16])
+def test_planes_of_any_size(multiple: int) -> None:
+    """Turned together are as many rows of places as are known to divide a line of the plane."""
+    rng, channels = np.random.default_rng(0), 40
+    h, w = Var("h", lo=1, hi=64), Var("w", lo=multiple, hi=112, multiple=multiple)
+    b = GraphBuilder("case")
+    x = b.input("x", TensorType(f32, (const(1), const(channels), h, w)))
+    scale = b.input("scale", tensor(channels))
+    (turned,) = ops.emit(b, "transpose", x, perm=(0, 2, 3, 1))
+    (y,) = ops.emit(b, "layer_norm", turned, scale, axis=3, epsilon=1e-5)
+    model = tw.compile((b.finish((y,)), {}))
+    assert (f"alloc transpose: f32[1, 1, {multiple}, 40]" in model.show("loops")) == (multiple > 1)
+    for height, width in ((1, multiple), (5, 3 * multiple), (7, 7 * multiple)):
+        a = rng.standard_normal((1, channels, height, width), dtype=np.float32)
+        s = rng.standard_normal(channels, dtype=np.float32)
+        (got,) = model.run({"x": a, "scale": s}).values()
+        np.testing.assert_allclose(got, norm64(a.transpose(0, 2, 3, 1), s), rtol=1e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("shape", [(1, 96, 4, 3), (1, 4, 4, 64)])

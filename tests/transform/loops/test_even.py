@@ -43,6 +43,35 @@ def test_every_row_once(size: int) -> None:
         np.testing.assert_array_equal(got, a * (2 * np.arange(n, dtype=np.float32)[:, None] + 7))
 
 
+PARTS = """
+func @parts(a: f32[n, 4], c: f32[n, 4]) where n in 0..200 {
+  for p in 0..(n + 19) // 20 parallel {
+    for i in 0..4 {
+      alloc t: f32[5, 4] in local
+      for r in 0..5 unrolled {
+        if p * 20 + i * 5 + r < n { for v in 0..4 { t[r, v] = a[p * 20 + i * 5 + r, v] } }
+      }
+      for q in 0..5 unrolled {
+        if p * 20 + i * 5 + q < n { for w in 0..4 { c[p * 20 + i * 5 + q, w] = t[q, w] * f32(n) } }
+      }
+    }
+  }
+}
+"""
+
+
+def test_every_row_once_of_each_part() -> None:
+    """Parts of so many rows that a number of tiles fills them: the tiles of the last one."""
+    func = parse_func(PARTS)
+    even = even_tails(func)
+    assert "i_rows" in str(even)
+    for n in range(67):
+        a = np.arange(4 * n, dtype=np.float32).reshape(n, 4)
+        got = np.zeros_like(a)
+        interpret(even, [a, got])
+        np.testing.assert_array_equal(got, a * n)
+
+
 def test_functions_have_no_versions() -> None:
     """Their tile goes through memory; an epilogue of few operations has a version for each number of rows."""
     stored = "c[i * {size} + q, w] = exp(t[q, w] * 0.01)"

@@ -35,6 +35,10 @@ class Atoms:
             self.exprs.append(e)
         return n
 
+    def find(self, e: Expr) -> int | None:
+        """The number of an atom that there is."""
+        return self._numbers.get(e)
+
 
 def constant(value: int) -> Poly:
     return {(): value} if value else {}
@@ -154,10 +158,15 @@ class Converter:
         for monomial, c in p.items():
             for n in monomial:
                 e = self.atoms.exprs[n]
-                if not (isinstance(e, Op) and e.name == "mod" and isinstance(e.args[1], Const)):
+                if not (isinstance(e, Op) and e.name == "mod"):
                     continue
                 rest = list(monomial)
                 rest.remove(n)
+                if not isinstance(e.args[1], Const):
+                    found = self._rejoined(p, monomial, rest, e)
+                    if found is not None:
+                        return self.rejoin(found)
+                    continue
                 for twin in [m for m, v in p.items() if v == c * e.args[1].value and len(m) == len(monomial)]:
                     f = self._divided(twin, rest, e)
                     if f is not None:
@@ -165,6 +174,19 @@ class Converter:
                         whole = multiply({tuple(rest): c}, self.poly(f))
                         return self.rejoin(add(without, whole))
         return p
+
+    def _rejoined(self, p: Poly, monomial: Monomial, rest: Sequence[int], remainder: Op) -> Poly | None:
+        """The same for a divisor of symbols, which the quotient is multiplied by: `c * w * (f // w) + c * (f % w)`."""
+        f, size = remainder.args
+        quotient = self.atoms.find(Op("floordiv", (f, size)))
+        if quotient is None:
+            return None
+        c = p[monomial]
+        above = multiply({tuple(sorted((*rest, quotient))): c}, self.poly(size))
+        if any(p.get(m) != v for m, v in above.items()):
+            return None
+        without = add(add(p, above, -1), {monomial: c}, -1)
+        return add(without, multiply({tuple(rest): c}, self.poly(f)))
 
     def _divided(self, twin: Monomial, rest: Sequence[int], remainder: Op) -> Expr | None:
         """The f of a monomial `rest * (f // c)` where the remainder is `f % c`; or is the same written without what c

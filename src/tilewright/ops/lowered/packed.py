@@ -368,7 +368,7 @@ def _conv_compute(
     pixel = is_const(kh_extent, 1) and is_const(kw_extent, 1)
     x = pad_spatial(present(inputs, 0), attrs.pads, 0)
     (sh, sw), (dh, dw) = attrs.strides, attrs.dilations
-    if flat and pixel:
+    if flat and pixel and ((sh, sw) != (1, 1) or as_int(oh * ow) is None):
         x, sh, sw = _sampled(x, attrs, oh, ow), 1, 1
     co, ci = te.reduce_axis(outer_extent, "co"), te.reduce_axis(inner_extent, "ci")
     kh, kw = te.reduce_axis(kh_extent, "kh"), te.reduce_axis(kw_extent, "kw")
@@ -401,10 +401,9 @@ def _conv_compute(
 
 
 def _sampled(x: Tensor, attrs: ConvBlockedAttrs, oh: Expr, ow: Expr) -> Tensor:
-    """The pixels that a window of one pixel reads, in the order of the output's; `x` itself if those are all."""
+    """The pixels that a window of one pixel reads, in the order of the output's. Where they are all of a map whose size
+    is not known, a strip of what is computed of it lies side by side."""
     sh, sw = attrs.strides
-    if (sh, sw) == (1, 1):
-        return x
     shape = (*x.shape[:2], oh * ow, *x.shape[4:])
 
     def element(n: Expr, c: Expr, f: Expr, *rest: Expr) -> Expr:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tilewright.ir.expr import Load, as_int, is_const
+from tilewright.ir.expr import Expr, Load, as_int, is_const
 from tilewright.ir.notes import Prefetch, Unroll
 from tilewright.ops.lowered.packed import CONV_BLOCKED, ConvBlockedAttrs
 from tilewright.plans.convolution.tiles import (
@@ -32,6 +32,7 @@ from tilewright.plans.convolution.tiles import (
     Blocking,
     DirectProblem,
     blockings,
+    share_of,
     side,
 )
 from tilewright.plans.framework.analysis import Stage, Structure, factors
@@ -45,7 +46,7 @@ from tilewright.plans.framework.common import (
     parallelize,
     vectorize_spatial,
 )
-from tilewright.plans.framework.cost import SYMBOL, around, level, nbytes_of, number
+from tilewright.plans.framework.cost import around, level, nbytes_of, number
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.plans.idioms.conversions import plain_output, transpose_out
 from tilewright.plans.idioms.panels import fits_panels, packed_operand, panel_width, unroll_tile
@@ -74,12 +75,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     assert width is not None
     found = blockings(shapes(structure), width, is_flat(anchor), target)
     rest, images = around(structure, anchor, target), number(anchor.spatial[0].extent)
-    return [Candidate(_knobs(b), cost * (images * _share(anchor)) + rest) for cost, b in found]
-
-
-def _share(anchor: Stage) -> float:
-    """What part of the map that is judged by candidates of all plans count: a symbolic side is `SYMBOL` to them."""
-    return prod(SYMBOL / side(it.extent) for it in anchor.spatial[2:4] if as_int(it.extent) is None)
+    return [Candidate(_knobs(b), cost * (images * share_of(_sides(structure, anchor))) + rest) for cost, b in found]
 
 
 def _knobs(blocking: Blocking) -> tuple[tuple[str, int], ...]:
@@ -104,8 +100,8 @@ def shapes(structure: Structure) -> tuple[DirectProblem, ...]:
     weights, loads = packed_operand(anchor), factors(anchor.block)
     assert weights is not None and loads is not None
     x = next(load for load in loads if load is not weights)
-    iters = (structure.after(anchor) or (anchor,))[-1].spatial if is_flat(anchor) else anchor.spatial
-    height, width = (side(it.extent) for it in iters[2:4])
+    sides = _sides(structure, anchor)
+    height, width = map(side, sides)
     channels, kh, kw, *block = (as_int(it.extent) or 1 for it in anchor.reduce)
     filters = (as_int(anchor.spatial[1].extent) or 1) * (as_int(anchor.spatial[-1].extent) or 1)
     images = as_int(anchor.spatial[0].extent)
@@ -121,10 +117,24 @@ def shapes(structure: Structure) -> tuple[DirectProblem, ...]:
             block=block[0] if block else 1,
             filters=filters,
             source=nbytes_of(x.buffer) // max(1, as_int(x.buffer.shape[0]) or 8),
-            copied=bool(structure.before(anchor)),
+            copied=bool(_copied(structure, anchor)),
+            known=all(as_int(d) is not None for d in sides),
         )
         for n in counts
     )
+
+
+def _sides(structure: Structure, anchor: Stage) -> list[Expr]:
+    """Height and width of the output's map."""
+    iters = (structure.after(anchor) or (anchor,))[-1].spatial if is_flat(anchor) else anchor.spatial
+    return [it.extent for it in iters[2:4]]
+
+
+def _copied(structure: Structure, anchor: Stage) -> tuple[Stage, ...]:
+    """What is done to the input first, strip by strip. All pixels of a map in their order are read where they are."""
+    before, conv = structure.before(anchor), _attributes(anchor)
+    alone = len(before) == 1 and before[0].name == "sample"
+    return () if alone and conv.strides == (1, 1) and not any(conv.pads) else before
 
 
 def column_stride(anchor: Stage, width: int, window: tuple[int, int]) -> int:
@@ -136,7 +146,7 @@ def column_stride(anchor: Stage, width: int, window: tuple[int, int]) -> int:
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
     anchor = structure.anchors[0]
-    prologue = structure.before(anchor)
+    prologue = _copied(structure, anchor)
     epilogue, plain = plain_output(structure, anchor)
     inline_all(s, structure, prologue[:-1])
     others = tuple(st for st in structure.stages if st not in prologue and st not in epilogue and st is not anchor)
@@ -171,7 +181,7 @@ def tile_output(
     rows = candidate.knob("rows")
     if is_flat(anchor):
         f = s.fuse(*pixels)
-        strip, f = s.split(f, factor=min(candidate.knob("strip"), _size(s, f)))
+        strip, f = s.split(f, factor=min(candidate.knob("strip"), extent(s, f) or WHOLE))
         tile, row = s.split(f, factor=rows)
         tiles = [tile]
     else:
@@ -228,8 +238,7 @@ def sum_by_parts(s: Schedule, anchor: Stage, block: BlockRef, panel: LoopRef, ca
 def whole_tiles(structure: Structure, candidate: Candidate) -> int:
     """Register tiles of a strip that have all their rows; 1 if that is not known."""
     (anchor,) = structure.anchors
-    iters = (structure.after(anchor) or (anchor,))[-1].spatial if is_flat(anchor) else anchor.spatial
-    height, width = (as_int(it.extent) for it in iters[2:4])
+    height, width = map(as_int, _sides(structure, anchor))
     if height is None or width is None:
         return 1
     rows, strip = candidate.knob("rows"), candidate.knob("strip")

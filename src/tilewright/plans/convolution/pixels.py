@@ -16,11 +16,12 @@ where its channels would take too many pages; sampled pixels (strides) always ar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.notes import Prefetch
 from tilewright.ops.lowered.packed_groups import CONV_POINTWISE_GROUPS
+from tilewright.plans.convolution.tiles import share_of, side
 from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, extent, inline_all, lanes_of, parallelize
@@ -45,23 +46,23 @@ class PixelProblem:
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """Products over the pixels of maps whose size is known, pointwise work behind."""
+    """Products over the pixels of maps, pointwise work behind."""
     conv = structure.operator(CONV_POINTWISE_GROUPS)
     if conv is None or any(st.role == "reduction" for st in structure.stages):
         return False
     anchor = conv.stage("pointwise")
     if structure.anchors != (anchor,) or structure.before(anchor) != (conv.stage("maps"),):
         return False
-    known = as_int(anchor.spatial[-1].extent) is not None
-    return known and len(structure.after(anchor)[-1].spatial) == 4
+    return len(structure.after(anchor)[-1].spatial) == 4
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
     anchor = structure.anchors[0]
     width, shape = panel_of(structure), shape_of(structure)
     images, groups = (as_int(it.extent) or 1 for it in anchor.spatial[:2])
+    calls = images * groups * share_of(it.extent for it in structure.after(anchor)[-1].spatial[2:])
     found = [
-        Candidate((("filters", width), ("vectors", vectors), ("copied", int(copied))), cost * (images * groups))
+        Candidate((("filters", width), ("vectors", vectors), ("copied", int(copied))), cost * calls)
         for vectors, copied, cost in estimates(shape, width, target)
     ]
     return sorted(found, key=lambda c: c.cycles)
@@ -71,9 +72,9 @@ def shape_of(structure: Structure) -> PixelProblem:
     """The sizes of one image and group."""
     anchor = structure.anchors[0]
     (maps,) = structure.before(anchor)
-    pixels = as_int(anchor.spatial[3].extent) or 1
     read = maps.reads[0].shape
     out = structure.after(anchor)[-1].spatial[2:]
+    pixels = prod(side(it.extent) for it in out)
     step = max(-(-(as_int(n) or 1) // (as_int(it.extent) or 1)) for n, it in zip(read[2:], out, strict=True))
     return PixelProblem(filters_of(structure), pixels, as_int(anchor.reduce[0].extent) or 64, step)
 
@@ -185,7 +186,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     group, f = s.split(k, factor=filters_of(structure))
     panel, f = s.split(f, factor=candidate.knob("filters"))
     pixel = s.fuse(h, v)
-    size = min(candidate.knob("vectors") * lanes_of(anchor, target), extent(s, pixel) or 1)
+    most = candidate.knob("vectors") * lanes_of(anchor, target)
+    size = min(most, extent(s, pixel) or most)
     run, lane = s.split(pixel, factor=size)
     s.reorder(n, group, run, panel, f, lane)
     s.compute_at(block, panel)

@@ -11,13 +11,13 @@ Stages overlap as `plans/framework/cost.py` says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil
+from math import ceil, prod
 
 from tilewright.ir.expr import Expr, as_int
-from tilewright.plans.framework.cost import Cost, bandwidth, sharing
+from tilewright.plans.framework.cost import SYMBOL, Cost, bandwidth, sharing
 from tilewright.plans.framework.symbolic import sides_of
 from tilewright.targets.target import Target
 
@@ -44,6 +44,11 @@ def side(extent: Expr) -> int:
     return values[len(values) // 2]
 
 
+def share_of(sides: Iterable[Expr]) -> float:
+    """What part of the map that is judged by candidates of all plans count: a symbolic side is `SYMBOL` to them."""
+    return prod(SYMBOL / side(d) for d in sides if as_int(d) is None)
+
+
 @dataclass(frozen=True, slots=True)
 class DirectProblem:
     """A convolution of `images` to maps of `height` x `width`.
@@ -54,6 +59,7 @@ class DirectProblem:
     filters      output channels
     source       bytes of one image's input
     copied       whether the input is padded, sampled or converted first
+    known        whether maps have this size always, or are judged by it
     """
 
     images: int
@@ -66,6 +72,7 @@ class DirectProblem:
     filters: int
     source: int
     copied: bool
+    known: bool = True
 
     @property
     def steps(self) -> int:
@@ -149,7 +156,7 @@ def _strips(shape: DirectProblem, rows: int, flat: bool) -> list[int]:
     whole = shape.height * shape.width if flat else shape.height
     if flat and not shape.is_pixel:
         return [WHOLE]
-    found = [WHOLE]
+    found = [WHOLE if shape.known or not flat else ceil(whole / rows) * rows]
     for parts in PARTS:
         strip = ceil(whole / parts)
         if flat:

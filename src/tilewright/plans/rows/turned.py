@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tilewright.ir.expr import Load, as_int
+from tilewright.arith import Analyzer, simplify
+from tilewright.ir.expr import Expr, Load, Var, as_int
 from tilewright.ir.loops import Store
+from tilewright.ir.rewrite import substitute, variables
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.cost import Cost, load_cycles, number, store_cycles
 from tilewright.plans.idioms.reducing import steps
@@ -37,11 +39,22 @@ def is_turned(structure: Structure, stage: Stage) -> bool:
     if not isinstance(store, Store) or not isinstance(store.value, Load) or store.buffer.dtype.itemsize != 4:
         return False
     row, last = stage.spatial[-2:]
-    count, length = as_int(row.extent), as_int(last.extent)
-    if count is None or length is None or count < FEWEST or length < SHORTEST:
+    if _divisor(row.extent) < FEWEST or (as_int(last.extent) or 0) < SHORTEST:
         return False
     place = flat(store.value.indices, store.value.buffer.shape, 0)
-    return steps(place, row.var) == 1 and steps(place, last.var) not in (None, 0, 1) and store.indices[-1] is last.var
+    return steps(place, row.var) == 1 and _is_far(place, stage, last.var) and store.indices[-1] is last.var
+
+
+def _divisor(extent: Expr) -> int:
+    """What divides a number of rows: itself if it is known, of a symbolic one all that is known to."""
+    known, an = as_int(extent), Analyzer()
+    return an.form_divisor(an.form(extent)) if known is None else known
+
+
+def _is_far(place: Expr, stage: Stage, var: Var) -> bool:
+    """Whether an index moves by more than one, always as far, when `var` grows by one: planes may have any size."""
+    step = simplify(substitute(place, {var: var + 1}) - place)
+    return as_int(step) not in (0, 1) and all(it.var not in variables(step) for it in stage.block.iters)
 
 
 def turned_together(kept: Sequence[Stage], turned: Stage, leading: int, target: Target) -> int:
@@ -51,7 +64,7 @@ def turned_together(kept: Sequence[Stage], turned: Stage, leading: int, target: 
     if leading != len(turned.spatial) - 1:
         return 1
     longest = max(prod(as_int(it.extent) or 0 for it in stage.block.iters[leading:]) for stage in kept)
-    count = as_int(turned.spatial[-2].extent) or 1
+    count = _divisor(turned.spatial[-2].extent)
     near, far = (room // (4 * max(longest, 1)) for room in (target.l1 // 2, target.l2 // 4))
     line = target.caches.line // 4
     whole = [n for n, most in ((line, near), (line // 2, far)) if n <= most and count % n == 0]

@@ -98,13 +98,14 @@ def blockings_of(
             filters=filters,
             source=4 * channels * lines * columns,
             copied=any(pads) or (pixel and (sh, sw) != (1, 1)),
+            known=None not in known,
         )
         for n in counts
     )
     flats: tuple[bool, ...] = (False, True)
     if None in known or height * width > MOST_FLAT_PIXELS:
         flats = (False,)
-    if pixel and None not in known:
+    if pixel:
         flats = (True,)
     if images is None:
         return shapes, ranked(shapes, flats, target)

@@ -6,10 +6,13 @@ more than anything in how the product is computed.
 
 from __future__ import annotations
 
+from math import prod
+
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
 from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.convolution.pixels import PixelProblem, panels
+from tilewright.plans.convolution.tiles import side
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
@@ -17,20 +20,23 @@ from tilewright.transform.layout.assigner import Assigner
 
 
 def is_pointwise(node: Node) -> bool:
-    """Whether every output pixel reads one input pixel, on maps of known size."""
+    """Whether every output pixel reads one input pixel: on maps of known size, or each of them."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    size = [as_int(d) for d in (*x.shape[2:], *node.output.shape[2:])]
-    return all(as_int(d) == 1 for d in w.shape[2:]) and not any(node.of(ConvAttrs).pads) and all(size)
+    attrs, size = node.of(ConvAttrs), [as_int(d) for d in (*x.shape[2:], *node.output.shape[2:])]
+    sampled = any(s > 1 for s in attrs.strides)
+    if any(attrs.pads) or 0 in size or (sampled and None in size):
+        return False
+    return all(as_int(d) == 1 for d in w.shape[2:])
 
 
 def shape_of(node: Node) -> PixelProblem:
     """One image and group of a convolution of one pixel."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    filters, depth, height, width = (as_int(d) or 1 for d in (*w.shape[:2], *node.output.shape[2:]))
-    attrs = node.of(ConvAttrs)
-    return PixelProblem(filters // attrs.groups, height * width, depth, max(attrs.strides))
+    filters, depth = (as_int(d) or 1 for d in w.shape[:2])
+    attrs, pixels = node.of(ConvAttrs), prod(side(d) for d in node.output.shape[2:])
+    return PixelProblem(filters // attrs.groups, pixels, depth, max(attrs.strides))
 
 
 def pointwise(a: Assigner, node: Node) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright.arith import Analyzer
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, all_of, as_int, const, minimum, select
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, all_of, as_int, const, is_const, minimum, select
 from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Seq, Stmt, Store, seq
 from tilewright.ir.rewrite import (
     exprs_of,
@@ -74,11 +74,11 @@ def _evened(s: Stmt, outer: dict[Var, Expr], taken: set[str]) -> Stmt:
 
 def _tiles(loop: For, outer: dict[Var, Expr]) -> _Tiles | None:
     """The tiles that a loop goes over, each row of them behind a condition that it exists."""
-    if loop.kind != "serial" or type(loop.extent) is Const:
+    if loop.kind != "serial":
         return None
     inside = list(walk(loop.body))
-    rows = [s for s in inside if isinstance(s, For) and s.kind == "unrolled" and _bounded(s, loop.var) is not None]
-    sizes, counts = {as_int(s.extent) for s in rows}, {_bounded(s, loop.var) for s in rows}
+    rows = [s for s in inside if isinstance(s, For) and s.kind == "unrolled" and _bounded(s, loop) is not None]
+    sizes, counts = {as_int(s.extent) for s in rows}, {_bounded(s, loop) for s in rows}
     if len(sizes) != 1 or len(counts) != 1:
         return None
     (size,), (count,) = sizes, counts
@@ -87,22 +87,27 @@ def _tiles(loop: For, outer: dict[Var, Expr]) -> _Tiles | None:
         return None
     an = Analyzer({**outer, **{s.var: s.extent for s in (loop, *rows)}})
     whole = an.simplify((count + (size - 1)) // size) is an.simplify(loop.extent)
-    if not whole or not all_behind(loop.body, set(conditions)):
+    if not (whole or type(loop.extent) is Const) or not all_behind(loop.body, set(conditions)):
         return None
     return _Tiles(loop, count, size, frozenset(s.var for s in rows), conditions)
 
 
-def _bounded(rows: For, tile: Var) -> Expr | None:
-    """n, if all that the loop does is behind `tile * extent + row < n`."""
-    size, inside = as_int(rows.extent), rows.body
+def _bounded(rows: For, tiles: For) -> Expr | None:
+    """n, if all that the loop does is behind `tile * extent + row < n`; of a part of the rows that begins at `first`
+    and has a number of tiles, behind `first + tile * extent + row < n`, the rows in it."""
+    size, inside, tile = as_int(rows.extent), rows.body, tiles.var
     if size is None or not isinstance(inside, If) or inside.orelse is not None:
         return None
     condition = inside.condition
     if type(condition) is not Op or condition.name != "lt":
         return None
     index, count = condition.args
-    rest = Analyzer().simplify(index - tile * size - rows.var)
-    return count if type(rest) is Const and rest.value == 0 and tile not in variables(count) else None
+    first, most = Analyzer().simplify(index - tile * size - rows.var), as_int(tiles.extent)
+    if type(count) is Const or not {tile, rows.var}.isdisjoint((*variables(count), *variables(first))):
+        return None
+    if most is None:
+        return count if is_const(first, 0) else None
+    return None if is_const(first, 0) else minimum(count - first, most * size)
 
 
 def _otherwise(inside: list[Stmt], tile: Var, conditions: frozenset[Expr]) -> bool:

@@ -28,7 +28,7 @@ from tilewright.arith import Analyzer
 from tilewright.arith.compare import coefficient
 from tilewright.arith.forms import to_expr
 from tilewright.arith.symbolic import Eliminator
-from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const, minimum
+from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, as_int, const, is_const, minimum
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store
 from tilewright.ir.notes import ColdWeights, Prefetch, find
 from tilewright.ir.rewrite import exprs_of, loads, map_stmt, variables, walk, walk_expr, with_children
@@ -152,7 +152,8 @@ class _Stopper:
         def behind(s: Stmt) -> Stmt | None:
             if not isinstance(s, For) or s.var not in mine:
                 return None
-            return replace(s, body=If(loop.var * size + s.var < count, s.body))
+            row = loop.var * size + s.var
+            return replace(s, body=If(row < count, _unless_known(s.body, row, count, an)))
 
         return replace(loop, extent=an.simplify((count + (size - 1)) // size), body=map_stmt(loop.body, behind))
 
@@ -174,6 +175,21 @@ def _sharing(inside: list[Stmt]) -> bool:
     """Whether rows prefetch something together, each a part of it."""
     notes = (find(s.notes, Prefetch) for s in inside if isinstance(s, For))
     return any(note is not None and note.rows is not None for note in notes)
+
+
+def _unless_known(body: Stmt, row: Expr, count: Expr, an: Analyzer) -> Stmt:
+    """`body` without a condition of its own that holds for rows below the count, which may be the least of several."""
+    condition = body.condition if isinstance(body, If) and body.orelse is None else None
+    if not isinstance(body, If) or type(condition) is not Op or condition.name != "lt":
+        return body
+    a, b = condition.args
+    known = any(is_const(an.simplify(a - b - (row - limit)), 0) for limit in _minima(count))
+    return body.then if known else body
+
+
+def _minima(e: Expr) -> list[Expr]:
+    """What an expression is the least of."""
+    return [m for a in e.args for m in _minima(a)] if type(e) is Op and e.name == "min" else [e]
 
 
 def _tile_rows(loop: For, buffer: Buffer, place: int) -> list[For] | None:
