@@ -49,7 +49,7 @@ class Row:
 
 def measure(name: str, seconds: float) -> Row:
     """A network at each size. Raises AssertionError where both programs do not give the same."""
-    entry = builders()[name]()
+    entry = builders()[f"timm-{name}"]()
     (image,) = entry.tensors()
     dynamic = {"x": {2: "height", 3: "width"}}
     side = tw.dim(LEAST, MOST, multiple=UNIT)

@@ -69,6 +69,14 @@ def test_a_range_that_the_module_needs_is_taken_from_the_caller() -> None:
     assert_close(interpreted(imported, x), module(x))
 
 
+def test_maps_that_are_halved_to_one_pixel_in_small_examples() -> None:
+    module = nn.Sequential(*(nn.Conv2d(2, 2, 3, stride=2, padding=1) for _ in range(5)), nn.BatchNorm2d(2)).eval()
+    for dims in (None, {"h": 160, "w": 224}):
+        imported = import_model(module, dims, torch.zeros(1, 2, 96, 128), {"input": {2: "h", 3: "w"}})
+        x = torch.randn(1, 2, 160, 224)
+        assert_close(interpreted(imported, x), module(x))
+
+
 def _exported(module: Any, shapes: Any, *args: Any) -> Any:
     with torch.no_grad():
         return torch.export.export(module.eval(), args, dynamic_shapes=shapes)

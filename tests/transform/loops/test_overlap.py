@@ -73,6 +73,41 @@ def test_of_whole_tiles_only_windows_are_tested() -> None:
     assert "select(" in text
 
 
+COLUMNS = """
+func @columns(x: f32[n], y: f32[n]) where n in {low}..100 {{
+  for t in 0..(n + 3) // 4 {{
+    alloc sum: f32[4] in local
+    for v in 0..4 unrolled {{ if t * 4 + v < n {{ sum[v] = 0.0 }} }}
+    for k in 0..{taps} unrolled {{
+      for u in 0..4 unrolled {{
+        if t * 4 + u < n and {left} <= t * 4 + u + k and t * 4 + u + k < n + {left} {{
+          sum[u] = sum[u] + x[t * 4 + u + k - {left}]
+        }}
+      }}
+    }}
+    for w in 0..4 unrolled {{ if t * 4 + w < n {{ y[t * 4 + w] = sum[w] }} }}
+  }}
+}}
+"""
+
+
+@pytest.mark.parametrize(("taps", "least"), [(3, None), (5, 6), (7, 7), (9, 8)])
+def test_windows_that_leave_a_line_at_one_end_are_not_tested(taps: int, least: int | None) -> None:
+    """A tile of 4 columns with 2 beside it: from 6 elements on its windows of 5 leave at most one end of the line, and
+    each tap is known to be in it or out. Below, both ends are tested."""
+    func = parse_func(COLUMNS.format(low=1, taps=taps, left=taps // 2))
+    overlapped = overlap_tails(func)
+    assert least is None or f" in {least}..100" in str(overlapped)
+    tests = str(partition_loops(overlap_tails(parse_func(COLUMNS.format(low=least or 5, taps=taps, left=taps // 2)))))
+    first = tests.split("for t", maxsplit=1)[0]
+    assert not re.search(r"if .*\bn", first)
+    for n in range(1, 24):
+        x = np.arange(1, n + 1, dtype=np.float32)
+        got = np.full(n, np.nan, np.float32)
+        interpret(overlapped, [x, got])
+        np.testing.assert_array_equal(got, np.convolve(x, np.ones(taps, np.float32), "full")[taps // 2 :][:n])
+
+
 STAY = {
     "what is read is written": ("y[t * 8 + w] = sum[w]", "y[t * 8 + w] = y[t * 8 + w] + sum[w]"),
     "parameters may share memory": (" where n in 0..100", " where n in 0..100 @may_alias"),

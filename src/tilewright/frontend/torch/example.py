@@ -209,7 +209,7 @@ def trace_inputs(
     that they can have; else export finds out which sizes its reasoning holds for. `least`: of the smallest sizes."""
     names = dict.fromkeys(s for d in dims for s in d.values())
     given = {name: known.get(name, Dim()) for name in names}
-    sizes = {n: d.multiple for n, d in given.items()} if least else _unusual_sizes(module, example, given)
+    sizes = {n: d.multiple for n, d in given.items()} if least else _unusual_sizes(module, example, dims, given)
     symbols = {n: _symbol(n, given[n], sizes[n]) if strict else torch.export.Dim.DYNAMIC for n in names}
     shapes = torch.export.ShapesCollection()
     resized: dict[int, torch.Tensor] = {}
@@ -236,16 +236,23 @@ def _symbol(name: str, known: Dim, size: int) -> Any:
     return root if unit == 1 else root * unit
 
 
-def _unusual_sizes(module: torch.nn.Module, example: Example, known: Mapping[str, Dim]) -> dict[str, int]:
-    """A size for each symbol that nothing else has, in its range if there is one."""
+def _unusual_sizes(
+    module: torch.nn.Module, example: Example, dims: Sequence[Dims], known: Mapping[str, Dim]
+) -> dict[str, int]:
+    """A size for each symbol that nothing else has, in its range if there is one, and not less than the example's:
+    where a map is halved until one pixel is left, export takes that for a constant."""
+    least = dict.fromkeys(known, 0)
+    for leaf, axes in zip(example.leaves, dims, strict=True):
+        for axis, name in axes.items():
+            least[name] = max(least[name], known[name].lo, leaf.tensor.shape[axis])
     taken = {d for leaf in example.leaves for d in leaf.tensor.shape}
     taken.update(d for p in itertools.chain(module.parameters(), module.buffers()) for d in p.shape)
     found: dict[str, int] = {}
     for name, dim in known.items():
-        large = itertools.count(max(127, dim.lo // dim.multiple | 1), 2)
+        large = itertools.count(max(127, least[name] // dim.multiple | 1), 2)
         free = (n for n in (n * dim.multiple for n in itertools.chain(_UNUSUAL, large)) if n not in taken)
         first = next(free)
-        fits = first if first >= dim.lo else next(n for n in free if n >= dim.lo)
+        fits = first if first >= least[name] else next(n for n in free if n >= least[name])
         found[name] = fits if dim.hi is None or fits <= dim.hi else first
         taken.add(found[name])
     return found

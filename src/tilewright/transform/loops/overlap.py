@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 from tilewright.arith import Analyzer, linear, simplify
 from tilewright.ir.dtype import i64
@@ -46,6 +47,8 @@ from tilewright.transform.loops.simplify import simplify_stmt
 
 MOST = 1 << 20
 """Symbols that reach the size of a tile at no value up to this one are not looked at."""
+MOST_MORE = 8
+"""Elements more than a tile has, with which windows of its columns lie in the line or leave it at one end."""
 LEAST = 8
 """Lanes of vectors that are halved for lines which do not fill one: of smaller ones, half would be too little."""
 
@@ -187,7 +190,13 @@ def _split(line: _Line, outer: dict[Var, Expr], taken: set[str]) -> Stmt | None:
         smaller = version(few, _halved(line))
         return replace(smaller, body=_overlapped(smaller.body, outer, taken))
 
-    result: Stmt = version(many, replace(loop, extent=extent, body=held), last)
+    moved = (replace(loop, extent=extent, body=held), last)
+    first = version(many, *moved)
+    result: Stmt = first
+    if (inside := _inside(first, line, max(more, least))) is not None:
+        whole_windows = Var(fresh_name(symbol.name, taken), i64, inside, symbol.hi, symbol.multiple)
+        fewer = Var(fresh_name(symbol.name, taken), i64, many.lo, inside - 1, symbol.multiple)
+        result = If(symbol >= inside, version(whole_windows, *moved), version(fewer, *moved))
     if least >= more:
         return result
     if not Analyzer().prove(equal(count[full], size)):
@@ -196,6 +205,41 @@ def _split(line: _Line, outer: dict[Var, Expr], taken: set[str]) -> Stmt | None:
     if least < whole:
         rest = If(symbol >= whole, rest, version(few, loop) if line.copies or size < LEAST else halved())
     return If(symbol >= more, result, rest)
+
+
+def _inside(version: Let, line: _Line, least: int) -> int | None:
+    """The value of the symbol from which on no column of the first or the last tile is tested for a window that leaves
+    both ends of a line; None if there is no such test, or if it is no small one."""
+    tests = _columns_tested(version.body, version.var)
+    if not line.copies or not tests:
+        return None
+    for more in range(1, MOST_MORE + 1):
+        larger = Var(version.var.name, i64, least + more, line.symbol.hi, line.symbol.multiple)
+        known = [substitute(t, {version.var: larger}) for t in tests]
+        if (line.symbol.hi or MOST) >= least + more and all(as_int(Analyzer().simplify(t)) == 1 for t in known):
+            return least + more
+    return None
+
+
+def _columns_tested(s: Stmt, symbol: Var) -> list[Expr]:
+    """The tests of the symbol and of columns alone, for each column: loops that are unrolled have a number in each."""
+    found: list[Expr] = []
+
+    def on(s: Stmt, numbers: dict[Var, range]) -> None:
+        if isinstance(s, For):
+            size = as_int(s.extent)
+            numbers = {**numbers, s.var: range(size)} if s.kind == "unrolled" and size is not None else numbers
+        if isinstance(s, If):
+            for test in conjuncts(s.condition):
+                columns = [v for v in variables(test) if v is not symbol]
+                if symbol in variables(test) and all(v in numbers for v in columns):
+                    for values in product(*(numbers[v] for v in columns)):
+                        found.append(substitute(test, dict(zip(columns, map(const, values), strict=True))))
+        for child in s.children:
+            on(child, numbers)
+
+    on(s, {})
+    return list(dict.fromkeys(found))
 
 
 def _halved(line: _Line) -> Stmt:
