@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil, prod
 
 from tilewright.arith import simplify
-from tilewright.ir.expr import Load, Op
+from tilewright.ir.expr import Expr, Load, Op
 from tilewright.ir.loops import BlockIter, Store
 from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.plans.framework.analysis import Stage, Structure
@@ -32,9 +32,9 @@ def products(structure: Structure, rows: Rows, target: Target) -> Cost:
         size = stage.writes[0].dtype.itemsize
         lanes = target.lanes(max(4, size))
         lane = lane_of(stage, rows, lanes)
-        along = number(lane.extent) if lane is not None else 1.0
+        along = _count(lane.extent) if lane is not None else 1.0
         vectors = ceil(along / lanes)
-        times = prod(number(it.extent) for it in stage.block.iters) / max(1, along)
+        times = prod(_count(it.extent) for it in stage.block.iters) / max(1, along)
         vector = times * vectors * lanes * size
         crowds = sum(crowded(load, stage, target) for load in loads_of(stage)) * times * vectors
         apart = 0
@@ -50,6 +50,13 @@ def products(structure: Structure, rows: Rows, target: Target) -> Cost:
         kept = vector / STEPS
         total |= Cost(waiting, load_cycles(2 * vector + kept, target), store_cycles(kept, target))
     return total
+
+
+def _count(extent: Expr) -> int:
+    """An extent as a number: the pixels of a map whose sides are symbols count as often as in its other stages."""
+    if type(extent) is Op and extent.name == "mul":
+        return prod(_count(part) for part in extent.args)
+    return number(extent)
 
 
 def lane_of(stage: Stage, rows: Rows, lanes: int) -> BlockIter | None:
