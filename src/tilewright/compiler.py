@@ -35,6 +35,7 @@ from tilewright.kernels import KernelCompiler, KernelTexts
 from tilewright.ops.registry import emit1, get
 from tilewright.ops.rooms import rooms
 from tilewright.ops.shape import ConstantAttrs
+from tilewright.plans.framework.cost import from_memory
 from tilewright.plans.framework.decisions import advised, forced_settings, forcing, taken_of
 from tilewright.programs import ProgramCache
 from tilewright.records.lookup import check_recorded, lookup
@@ -364,14 +365,13 @@ def _build(
     prepare = run_passes(split.prepare, PREPARE_PASSES, stage, log, "prepare")
     run = _with_params(split.run, split.prepare.outputs, prepare.outputs)
     split = SplitGraph(prepare, run_passes(run, RUN_PASSES, stage, log, "run"))
-    raw = {*split.prepare.params, *split.run.params} - {*split.prepare.outputs}
-    weights = sum(v.known_bytes for v in raw)
+    cold = from_memory(sum(v.known_bytes for v in split.run.params), target)
     with Background() as background:
         compiler = KernelCompiler(target, background, log=log)
         with log.timed("kernels"):
             # What computes values again has the calls in one order.
             forks = options.memory in (None, "auto")
-            run_part = _compile_part(split.run, "run", compiler, log, weights=weights, forks=forks)
+            run_part = _compile_part(split.run, "run", compiler, log, cold=cold, forks=forks)
             if target.threads > 1 and run_part.is_small(target):
                 log.remark("too little for several threads: compiled for one")
                 return _build(source, structure, names, fixed, replace(target, threads=1), log, options)
@@ -440,17 +440,17 @@ def _compile_part(
     log: PassLog,
     past_caches: bool = False,
     *,
-    weights: int = 0,
+    cold: bool = False,
     forks: bool = False,
 ) -> Part:
     """The kernels of a graph and the order of their calls.
 
     Args:
         past_caches: outputs are so many that they are written past the caches.
-        weights: bytes of the model's weights as they come.
+        cold: each call reads the weights from memory.
         forks: threads may make different calls at the same time.
     """
-    inside = partial(absorbs, target=compiler.target, model=weights)
+    inside = partial(absorbs, target=compiler.target, cold=cold)
     groups = log.run(f"fuse {name}", fuse, graph, inside)
     outputs = set(graph.outputs)
     lowered = [
@@ -462,7 +462,7 @@ def _compile_part(
     ]
     where = dict(places(graph.nodes))
     if forks and compiler.target.threads > 1:
-        seen = partial(with_cold_weights, weights=weights, target=compiler.target)
+        seen = partial(with_cold_weights, cold=cold)
         lowered = log.run("fork", fork_calls, lowered, where, compiler.target, seen)
     kernels = [step for step in lowered if isinstance(step, KernelCall)]
     prefetches = (
@@ -484,7 +484,7 @@ def _compile_part(
             call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, MayAlias())))
         if past_caches and any(v in outputs for v in call.group.outputs):
             call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, PastCaches())))
-        call = with_cold_weights(call, weights, compiler.target)
+        call = with_cold_weights(call, cold)
         if id(step) in hosts:
             weight, prefetch = hosts[id(step)]
             call = replace(call, args=(*call.args, weight), prefetch=prefetch)

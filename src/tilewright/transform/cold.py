@@ -8,16 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.ir.notes import ColdWeights, with_note
-from tilewright.ops.lowered.winograd import CONV_WINOGRAD, ConvWinogradAttrs
-from tilewright.plans.winograd.tiles import reads_cold
-from tilewright.targets.target import Target
+from tilewright.ops.lowered.winograd import CONV_WINOGRAD
 from tilewright.transform.call import KernelCall
 
 
-def with_cold_weights(call: KernelCall, weights: int, target: Target) -> KernelCall:
-    """The call with the note where it applies, in a model of so many bytes of weights. Operators whose plans do not ask
-    go without, so that their kernels are the same in all models."""
-    convolutions = [n.of(ConvWinogradAttrs) for n in call.group.nodes if n.op == CONV_WINOGRAD.name]
-    if not any(reads_cold(attrs, weights, target) for attrs in convolutions):
+def with_cold_weights(call: KernelCall, cold: bool) -> KernelCall:
+    """The call with the note, if weights are `cold`. Operators whose plans do not ask go without, so that their kernels
+    are the same in all models."""
+    if not cold or not any(n.op == CONV_WINOGRAD.name for n in call.group.nodes):
         return call
     return replace(call, func=replace(call.func, notes=with_note(call.func.notes, ColdWeights())))

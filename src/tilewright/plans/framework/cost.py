@@ -154,6 +154,12 @@ def _level(working_set: float, target: Target) -> int:
     return 2 if working_set <= kept.kept_l3 * caches.l3 else 3
 
 
+def from_memory(weights: float, target: Target) -> bool:
+    """Whether each call reads its weights from memory, so many bytes of them: the next call finds no more in the last
+    cache than fit there."""
+    return weights > target.costs.traffic.next_call_l3 * target.l3
+
+
 def fetch_cycles(nbytes: float, working_set: float, target: Target) -> float:
     """Cycles to bring `nbytes` into the first level from where the working set lives; 0.0 if it lives in the first."""
     if level(working_set, target) == "l1":

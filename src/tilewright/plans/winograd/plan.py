@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil
 
 from tilewright.codegen.llvm.prefetch import MOST_LINES
 from tilewright.ir.expr import Buffer, as_int
@@ -151,8 +151,7 @@ def transform(found: WinogradStages) -> Winograd:
 
 def problems(found: WinogradStages, structure: Structure) -> tuple[WinogradProblem, ...]:
     """The layer as the estimate knows it, for each number of images."""
-    model = inf if find(structure.func.notes, ColdWeights) else 0.0
-    return problems_of(found.attrs, _result(found).shape, model)
+    return problems_of(found.attrs, _result(found).shape, find(structure.func.notes, ColdWeights) is not None)
 
 
 def in_blocks(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:

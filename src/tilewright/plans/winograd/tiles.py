@@ -24,16 +24,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil
+from math import ceil, inf
 from statistics import fmean, geometric_mean
 
-from tilewright.ir.expr import Expr, as_int, const
+from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.selection import Direct, Winograd
 from tilewright.ops.lowered.correlation import MOST_POINTS, points, products, reach
 from tilewright.ops.lowered.winograd import ConvWinogradAttrs
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import tile_steps
-from tilewright.plans.framework.cost import EXPOSED, Cost, sharing, store_cycles
+from tilewright.plans.framework.cost import EXPOSED, Cost, from_memory, sharing, store_cycles
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of
 from tilewright.targets.target import Target
 
@@ -73,6 +73,7 @@ class WinogradProblem:
     whole: images, height and width before that division; the same as the others if None.
     model: bytes of all weights of the model. A call finds its weights in the last cache only if all of them fit there,
     as the layers keep them: transformed ones are larger.
+    other: how many of these no transform makes larger, those of products and of windows of one pixel.
     """
 
     images: int
@@ -84,6 +85,7 @@ class WinogradProblem:
     model: float = 0.0
     stride: int = 1
     whole: tuple[int, int, int] | None = None
+    other: float = 0.0
 
     @property
     def pixels(self) -> int:
@@ -92,22 +94,17 @@ class WinogradProblem:
 
     def cold(self, size: int, target: Target) -> bool:
         """Whether weights come from memory if layers like this keep `size` x `size` elements of each filter."""
-        return self.model * (size / self.window) ** 2 > target.costs.traffic.next_call_l3 * target.l3
+        return from_memory(self.other + (self.model - self.other) * (size / self.window) ** 2, target)
 
 
-def problems_of(attrs: ConvWinogradAttrs, out: Sequence[Expr], model: float) -> tuple[WinogradProblem, ...]:
-    """What an operator computes whose result has this shape, in channel blocks, for each number of images."""
+def problems_of(attrs: ConvWinogradAttrs, out: Sequence[Expr], cold: bool) -> tuple[WinogradProblem, ...]:
+    """What an operator computes whose result has this shape, in channel blocks, for each number of images. `cold`:
+    whether each call reads the filters from memory."""
     images, apart = as_int(out[0]), attrs.dilation
     maps = [(ceil(h / apart), ceil(w / apart)) for h, w in maps_of(*out[2:4])]
     counts = SYMBOLIC_IMAGES if images is None else (images,)
-    rest = (attrs.input_channels, attrs.channels, attrs.window, model, attrs.stride)
+    rest = (attrs.input_channels, attrs.channels, attrs.window, inf if cold else 0.0, attrs.stride)
     return tuple(WinogradProblem(n * apart**2, h, w, *rest) for n in counts for h, w in maps)
-
-
-def reads_cold(attrs: ConvWinogradAttrs, model: float, target: Target) -> bool:
-    """Whether each call reads the filters from memory, in a model of so many bytes of weights."""
-    (any_, *_) = problems_of(attrs, (const(1),) * 5, model)
-    return any_.cold(products(attrs.tile, attrs.window, attrs.stride), target)
 
 
 @dataclass(frozen=True, slots=True)

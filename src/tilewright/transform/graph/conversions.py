@@ -35,14 +35,14 @@ def never(conv: Node, conversion: Node) -> bool:
     return False
 
 
-def absorbs(conv: Node, conversion: Node, target: Target, model: int = 0) -> bool:
-    """Whether a conversion is best made inside. `model`: bytes of all weights."""
+def absorbs(conv: Node, conversion: Node, target: Target, cold: bool = False) -> bool:
+    """Whether a conversion is best made inside. `cold`: whether each call reads the weights from memory."""
     inward = conversion.op == "lowered.block_channels"
     plain = conversion.inputs[0] if inward else conversion.output
     count = STRIPS.get(conv.op)
     if plain is None or plain.type.rank != 4 or plain.dtype.itemsize != 4 or count is None:
         return False
-    pixels = count(conv, inward, target, model)
+    pixels = count(conv, inward, target, cold)
     channels = as_int(plain.shape[1])
     if pixels is None or channels is None:
         return False
@@ -71,7 +71,7 @@ def separate(plain: Value, target: Target) -> float:
     return sum(cycles) / len(cycles)
 
 
-def winograd_strips(conv: Node, inward: bool, target: Target, model: int) -> float | None:
+def winograd_strips(conv: Node, inward: bool, target: Target, cold: bool) -> float | None:
     """Pixels of an image that all strips (or all lines of tiles, outward) have, in whole vectors, where tiles go in the
     blocks that are estimated to be best."""
     height, width = (as_int(d) for d in conv.output.shape[2:4])
@@ -81,7 +81,7 @@ def winograd_strips(conv: Node, inward: bool, target: Target, model: int) -> flo
         return None
     assert weights is not None
     _, _, _, panels, _, _, panel = (as_int(d) or 1 for d in weights.shape)
-    problems = problems_of(attrs, conv.output.shape, model)
+    problems = problems_of(attrs, conv.output.shape, cold)
     columns = next((b.columns for _, b in blocked(problems, Winograd(tile, panel, panels), target) if b.columns), 0)
     if not columns:
         return None
@@ -93,7 +93,7 @@ def winograd_strips(conv: Node, inward: bool, target: Target, model: int) -> flo
     return height * blocks * ceil(min(width, columns * tile) / lanes) * lanes
 
 
-def direct_lines(conv: Node, inward: bool, target: Target, model: int) -> float | None:
+def direct_lines(conv: Node, inward: bool, target: Target, cold: bool) -> float | None:
     """Pixels of the lines of an image's output, in whole vectors."""
     lanes = target.lanes(4)
     height, width = (as_int(d) for d in conv.output.shape[2:4])
@@ -102,7 +102,7 @@ def direct_lines(conv: Node, inward: bool, target: Target, model: int) -> float 
     return height * ceil(width / lanes) * lanes
 
 
-STRIPS: dict[str, Callable[[Node, bool, Target, int], float | None]] = {
+STRIPS: dict[str, Callable[[Node, bool, Target, bool], float | None]] = {
     "lowered.conv_winograd": winograd_strips,
     "lowered.conv_blocked": direct_lines,
 }

@@ -26,7 +26,7 @@ from tilewright.plans.winograd.tiles import WinogradProblem, ranked
 from tilewright.transform.layout.conv import blockings_of
 from tilewright.transform.layout.pixels import is_pointwise, shape_of
 from tilewright.transform.select.plain import conversion
-from tilewright.transform.select.surroundings import Surroundings
+from tilewright.transform.select.surroundings import Surroundings, has_transforms
 
 Option = tuple[float, Algorithm]
 
@@ -50,8 +50,6 @@ STRIDED = (3, 4, 5, 6)
 """Inputs of the largest phase of a tile, a side, with a stride. A window of 3 and a stride of 2 take F(2,2) to F(5,2)
 beside the identity. 4x4 outputs take 5.06 products for one, 7x7 outputs 4.59 and transformed filters of 2.8 times the
 size."""
-
-WINDOWS = range(2, 18)
 
 FOURIER = (12, 16, 20, 24)
 """Inputs of a tile, a side, that all settings but "exact" allow for large windows of stride one: Fourier's transform
@@ -146,15 +144,12 @@ def transformed(around: Surroundings, node: Node) -> tuple[WinogradProblem, ...]
     fits."""
     w = node.inputs[1]
     assert w is not None
-    filters, channels, window, other = (as_int(d) or 0 for d in w.shape)
-    conv = node.of(ConvAttrs)
+    filters, channels, window, _ = (as_int(d) or 0 for d in w.shape)
     images, _, *sides = node.output.shape
-    (stride, *strides), (apart, *dilations) = conv.strides, conv.dilations
-    even = window == other and all(s == stride for s in strides) and all(d == apart for d in dilations)
-    if any(as_int(d) == 0 for d in (images, *sides)) or not even:
+    if any(as_int(d) == 0 for d in (images, *sides)) or not has_transforms(node, around.block):
         return ()
-    if window not in WINDOWS or channels < around.block or stride >= window:
-        return ()
+    conv = node.of(ConvAttrs)
+    stride, apart = conv.strides[0], conv.dilations[0]
     return tuple(
         WinogradProblem(
             n * apart**2,
@@ -166,6 +161,7 @@ def transformed(around: Surroundings, node: Node) -> tuple[WinogradProblem, ...]
             around.weight_bytes,
             stride,
             (n, height, width),
+            around.other_bytes,
         )
         for n in (SYMBOLIC_IMAGES if as_int(images) is None else (as_int(images) or 1,))
         for height, width in maps_of(*sides)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilewright import ops
+from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.selection import Pixels
 from tilewright.ops.conv import ConvAttrs
@@ -15,11 +16,15 @@ from tilewright.transform.layout.assign import blocking, following
 from tilewright.transform.layout.pixels import is_pointwise
 from tilewright.transform.select.plain import plain_uses
 
+WINDOWS = range(2, 18)
+"""Taps, a side, of the windows that have transforms."""
+
 
 @dataclass(slots=True)
 class Surroundings:
     """`fixed` depend on weights alone, `blocked` will probably lie in channel blocks, `plain_use` are wanted plain;
-    `weight_bytes`, those of all weights of the model, say where the weights of one layer come from."""
+    `weight_bytes`, those of all weights of the model, say where the weights of one layer come from; `other_bytes` of
+    them are of no convolution that a transform fits, so that they stay as many whatever is chosen."""
 
     graph: Graph
     target: Target
@@ -29,10 +34,14 @@ class Surroundings:
     blocked: set[Value] = field(default_factory=set)
     plain_use: dict[Value, bool] = field(default_factory=dict)
     weight_bytes: int = 0
+    other_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.fixed.update(self.graph.params)
         self.weight_bytes = sum(v.known_bytes for v in self.graph.params)
+        windowed = [n for n in self.graph.nodes if n.op == "conv" and has_transforms(n, self.block)]
+        growing = sum(w.known_bytes for w in {n.inputs[1] for n in windowed} if w is not None)
+        self.other_bytes = max(0, self.weight_bytes - growing)
         self.made.update((v, n) for n in self.graph.nodes for v in n.outputs)
         self.plain_use = plain_uses(self.graph, blocking())
 
@@ -59,3 +68,15 @@ class Surroundings:
             blocks = follows and any(v in self.blocked for v in node.inputs)
         if blocks:
             self.blocked.update(node.outputs)
+
+
+def has_transforms(conv: Node, block: int) -> bool:
+    """Whether Winograd's or Fourier's transforms fit a convolution: of one group, by square windows larger than their
+    steps, over at least a block of channels."""
+    w, attrs = conv.inputs[1], conv.of(ConvAttrs)
+    if w is None or w.type.rank != 4 or attrs.groups != 1:
+        return False
+    _, channels, window, other = (as_int(d) or 0 for d in w.shape)
+    (stride, *strides), (apart, *dilations) = attrs.strides, attrs.dilations
+    even = window == other and all(s == stride for s in strides) and all(d == apart for d in dilations)
+    return even and window in WINDOWS and channels >= block and stride < window
