@@ -33,7 +33,7 @@ from tilewright.ops.lowered.correlation import MOST_POINTS, points, products, re
 from tilewright.ops.lowered.winograd import ConvWinogradAttrs
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import tile_steps
-from tilewright.plans.framework.cost import EXPOSED, Cost, from_memory, sharing, store_cycles
+from tilewright.plans.framework.cost import Cost, from_memory, sharing, store_cycles
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of
 from tilewright.targets.target import Target
 
@@ -250,13 +250,10 @@ def block_cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, targe
     channels = ceil(shape.channels / lanes)
     panels = ceil(shape.filters / choice.width)
     depth, filters = channels * lanes, panels * choice.width
-    most = most_rows(count, vectors, target)
     even = not block.columns
     product = size * size * panels * product_cycles(count, rows, vectors, depth, target, even=even)
     weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
     stream = weights / _bandwidth(weights, target, shape.cold(size, target))
-    # With one register tile there is nobody to prefetch the next panel: the core waits for what hardware brings late.
-    waiting = stream if count <= max(most, rows) else 0.0
     passes = ceil(panels / choice.panels)
     outputs = 4.0 * size * size * choice.panels * choice.width * count
     passing = tiles + outputs + weights / passes
@@ -282,7 +279,7 @@ def block_cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, targe
         inward *= sharing(channels, target)
     stores = 1.2 * store_cycles((inward + outward) * target.vector_bits / 8, target)
     transforms = Cost(store=stores, memory=read, overhead=scattered)
-    return Cost(compute=product, memory=stream, overhead=(1.0 - EXPOSED) * waiting) + transforms
+    return Cost(compute=product, memory=stream) + transforms
 
 
 @lru_cache(maxsize=4096)
