@@ -275,3 +275,19 @@ def test_who_wants_plain_maps() -> None:
     assert uses(added) == {"s": True, "c": True, "a": True}
     two = f"%a = relu(%x) : {T} %c = add(%a, %x) : {T} %s = softmax(%c) {{axis = 1}} : {T} return %s"
     assert uses(two) == {"s": True, "c": True}  # the other one may come in blocks
+
+
+def test_only_weights_of_windows_grow_by_transforms() -> None:
+    """Not those of products, of windows of one pixel, of groups, and of fewer channels than a block."""
+    found = around(
+        "graph @g(%x: f32[1, 64, 7, 7]) params(%a: f32[64, 64, 3, 3], %b: f32[64, 64, 1, 1], %c: f32[64, 1, 3, 3], "
+        "%w: f32[7, 9]) { "
+        "%p = conv(%x, %a) {dilations = [1, 1], groups = 1, pads = [1, 1, 1, 1], strides = [1, 1]} "
+        ": f32[1, 64, 7, 7] "
+        "%q = conv(%p, %b) {dilations = [1, 1], groups = 1, pads = [0, 0, 0, 0], strides = [1, 1]} "
+        ": f32[1, 64, 7, 7] "
+        "%r = conv(%q, %c) {dilations = [1, 1], groups = 64, pads = [1, 1, 1, 1], strides = [1, 1]} "
+        ": f32[1, 64, 7, 7] "
+        "%y = matmul(%r, %w) {transpose_b = false} : f32[1, 64, 7, 9] return %y }"
+    )
+    assert found.weight_bytes - found.other_bytes == 4 * 64 * 64 * 9
