@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.codegen.llvm.entry import emit_entry
@@ -21,7 +21,7 @@ from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.call import Call, KernelCall
 from tilewright.transform.graph.guests import with_guests
-from tilewright.transform.graph.memory import Place, assign_slots, bounded
+from tilewright.transform.graph.memory import Place, Storage, assign_slots, bounded
 from tilewright.transform.graph.options import Options
 from tilewright.transform.graph.split import SplitGraph
 from tilewright.transform.work import polynomial
@@ -75,15 +75,10 @@ def assemble(
     """Slots, the native entry and the manifest."""
     graph, raw, target = split.run, split.prepare.params, compiler.target
     computed = _computed_sizes(graph) if names.trusted else {}
-    caches = {c.input for c in names.state.caches} if names.state else set()
+    caches = _caches(names)
     symbols = (*graph.symbols, *(Var(name, lo=0) for name in computed.values()))
     leading = [*graph.inputs, *graph.outputs, *graph.params]
-    run_storage = assign_slots(run.calls, leading, run.places, symbols)
-    first = len(graph.inputs)
-    hosts = range(first, first + len(graph.outputs)) if options.memory is not None and not caches else range(0)
-    where = with_guests(run.calls, len(leading), run.places, run_storage, hosts)
-    if where is not run.places:
-        run_storage = assign_slots(run.calls, leading, where, symbols)
+    run_storage = stored(graph, run.calls, run.places, symbols, outputs_are_hosts(names, options.memory))
     prepare_storage = assign_slots(prepare.calls, [*raw, *graph.params], prepare.places, ())
     control = len(leading) + len(run_storage.temps)
     bounds = run_storage.bounds
@@ -129,6 +124,29 @@ def assemble(
         ragged=names.ragged,
     )
     return Program(manifest, objects, {}, _texts(split, run, prepare, target))
+
+
+def _caches(names: Interface) -> set[str]:
+    return {c.input for c in names.state.caches} if names.state else set()
+
+
+def outputs_are_hosts(names: Interface, budget: str | int | None) -> bool:
+    """Whether values may stand in the memory of outputs before these are written: where memory is asked for, and no
+    call has an output in an input's memory."""
+    return budget is not None and not _caches(names)
+
+
+def stored(
+    graph: Graph, calls: Sequence[Call], places: Mapping[Value, Place], symbols: Sequence[Var], hosts: bool
+) -> Storage:
+    """Slots of a program's values, of which some stand in what nobody has written yet. `hosts`: outputs are such memory
+    too."""
+    leading = [*graph.inputs, *graph.outputs, *graph.params]
+    storage = assign_slots(calls, leading, places, symbols)
+    first = len(graph.inputs)
+    outputs = range(first, first + len(graph.outputs)) if hosts else range(0)
+    where = with_guests(calls, len(leading), places, storage, outputs)
+    return storage if where is places else assign_slots(calls, leading, where, symbols)
 
 
 def _computed_sizes(graph: Graph) -> dict[int | str, str]:

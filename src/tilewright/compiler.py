@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tilewright.assemble import Part, assemble
+from tilewright.assemble import Part, assemble, outputs_are_hosts, stored
 from tilewright.codegen.linalg import linalg_text
 from tilewright.codegen.stablehlo import stablehlo_text
 from tilewright.frontend import registry as frontends
@@ -40,6 +40,7 @@ from tilewright.plans.framework.decisions import advised, forced_settings, forci
 from tilewright.programs import ProgramCache
 from tilewright.records.lookup import check_recorded, lookup
 from tilewright.records.places import Records, stores
+from tilewright.runtime.arena import plan, temp_intervals
 from tilewright.runtime.native import compile_support
 from tilewright.runtime.program import Program
 from tilewright.runtime.recorded import RecordUse, summary
@@ -59,7 +60,7 @@ from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.conversions import absorbs
 from tilewright.transform.graph.extra import extended
 from tilewright.transform.graph.fuse import Group, fuse
-from tilewright.transform.graph.memory import is_alias, overwritable, places
+from tilewright.transform.graph.memory import Place, is_alias, overwritable, places
 from tilewright.transform.graph.norms import keep_reduced, recognise_norms
 from tilewright.transform.graph.options import DEFAULTS, Options, Products
 from tilewright.transform.graph.pads import join_pads
@@ -376,15 +377,28 @@ def _build(
                 log.remark("too little for several threads: compiled for one")
                 return _build(source, structure, names, fixed, replace(target, threads=1), log, options)
             if options.memory is not None:
-                leading = [*split.run.inputs, *split.run.outputs, *split.run.params]
-                calls, where = log.run(
-                    "recompute", recompute, run_part.calls, leading, run_part.places, options.memory, target.threads
-                )
+                calls, where = log.run("recompute", _recomputed, split.run, run_part, names, target, options.memory)
                 run_part = replace(run_part, calls=calls, places=where)
             prepare_part = _compile_part(split.prepare, "prepare", compiler, log, _past_caches(split, target))
         program = assemble(split, run_part, prepare_part, names, fixed, structure, compiler, log, options)
     log.dump(1, "times", log.summary)
     return program
+
+
+def _recomputed(
+    graph: Graph, part: Part, names: Interface, target: Target, budget: str | int
+) -> tuple[tuple[Call, ...], Mapping[Value, Place]]:
+    """The calls of a program within a budget of memory, and where values stand."""
+    leading = [*graph.inputs, *graph.outputs, *graph.params]
+    hosts = outputs_are_hosts(names, budget)
+
+    def held(calls: Sequence[Call], where: Mapping[Value, Place]) -> int:
+        storage = stored(graph, calls, where, graph.symbols, hosts)
+        sizes = [as_int(size) or 0 for size in storage.sizes]
+        return plan(temp_intervals(storage.temps, sizes, target.threads)).arena
+
+    outputs = graph.outputs if hosts else ()
+    return recompute(part.calls, leading, part.places, budget, target.threads, outputs, held)
 
 
 def with_extents(graph: Graph) -> tuple[Graph, tuple[str, ...]]:

@@ -10,11 +10,15 @@ al., Training Deep Nets with Sublinear Memory Cost, 2016, section 4.3): calls ar
 and what one segment hands to another is kept; and what takes more cycles for a byte than a bound is kept too. Of those
 plans that fit, the cheapest by estimated cycles is taken and freed of what it need not drop. On a chain of n equal
 layers, segments of sqrt(n) layers hold O(sqrt(n)) values.
+
+Outputs that nothing writes before the end, as the new parameters of a learning step, have room until then
+(`transform/graph/guests.py`). A plan counts as much room as is free at a call, whatever its shape; so a plan that fits
+is placed, and where that takes more than the budget, the next one must fit in as much less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
@@ -38,43 +42,95 @@ SPARE = 0.01
 """What "auto" may add to the estimated cycles of a program."""
 MUCH = 1 << 24
 """Bytes of temporaries from which on "auto" looks for less: what is less may stay in caches."""
+PLACED = 6
+"""Plans that are placed at most to find one within a budget."""
 MIDDLES = 8
 """Calls, evenly between the first and the last, that are tried as the middle beside the fullest one."""
 
 
+Placed = tuple[tuple[Call, ...], dict[Value, Place]]
+"""Calls, and where the values stand that have no memory of their own."""
+
+
 def recompute(
-    calls: Sequence[Call], leading: Iterable[Value], where: Mapping[Value, Place], budget: str | int, threads: int
-) -> tuple[tuple[Call, ...], dict[Value, Place]]:
+    calls: Sequence[Call],
+    leading: Iterable[Value],
+    where: Mapping[Value, Place],
+    budget: str | int,
+    threads: int,
+    outputs: Sequence[Value],
+    held: Callable[[Sequence[Call], Mapping[Value, Place]], int],
+) -> Placed:
     """The calls with those that compute values again, and where all values stand.
 
     Args:
         leading: inputs, outputs and weights, which have memory of their own.
         where: the place of each value without memory of its own.
-        budget: bytes that temporaries may take at the fullest call, or a share of what they take otherwise ("0.5x"); or
-            "auto": the least that costs hardly any time, of programs with much memory and sizes that are known.
+        budget: bytes that temporaries may take, or a share of what they take at the fullest call if all is kept and
+            outputs have no room ("0.5x"); or "auto": the least that costs hardly any time, of programs with much memory
+            and sizes that are known.
         threads: how many threads have workspaces of their own.
+        outputs: those of the leading values in which others may stand until they are written.
+        held: bytes that the temporaries of calls take as they are placed.
 
     Raises ModelError for sizes that are symbols, and for budgets that no plan meets, with the least that one needs.
     """
     if budget == "auto" and not is_fixed(calls):
         return tuple(calls), dict(where)
     program = _Program.of(calls, leading, where, threads)
-    program.find_middle()
-    plain = program.simulate(frozenset())
-    if budget == "auto":
-        return program.emit(program.spared(plain)) if plain.peak >= MUCH else (tuple(calls), dict(where))
-    most = int(float(budget[:-1]) * plain.peak) if isinstance(budget, str) else budget
-    if plain.peak <= most:
+    most = program.simulate(frozenset()).peak
+    if budget == "auto" and most < MUCH:
         return tuple(calls), dict(where)
+    program.find_room(outputs)
+    program.find_middle()
+    if budget == "auto":
+        return min(map(program.emit, program.spared()), key=lambda placed: held(*placed))
+    return _within(program, int(float(budget[:-1]) * most) if isinstance(budget, str) else budget, held)
+
+
+def _within(program: _Program, most: int, held: Callable[[Sequence[Call], Mapping[Value, Place]], int]) -> Placed:
+    """The cheapest calls whose temporaries take so many bytes. Raises ModelError if there are none."""
+    plain = program.simulate(frozenset())
+    found = program.emit(plain)
+    least = held(*found)
+    if least <= most:
+        return found
     plans = sorted(
         (program.simulate(d) for d in set(program.choices())),
         key=lambda p: (p.cycles, p.peak, sorted(v.name for v in p.dropped)),
     )
-    best = next((p for p in plans if p.peak <= most), None)
-    if best is None:
-        least = min((p.peak for p in plans), default=plain.peak)
-        raise ModelError("no plan needs so little memory", where="memory", expected=f"{least} bytes or more", got=most)
-    return program.emit(program.returned(best, most))
+    bound = most
+    for _ in range(PLACED):
+        best = next((p for p in plans if p.peak <= bound), None)
+        if best is None:
+            break
+        best = program.returned(best, bound)
+        found = program.emit(best)
+        bytes_ = held(*found)
+        if bytes_ <= most:
+            return found
+        bound, least = best.peak - (bytes_ - most), min(least, bytes_)
+    for best in smallest(plans):
+        found = program.emit(best)
+        bytes_ = held(*found)
+        if bytes_ <= most:
+            return found
+        least = min(least, bytes_)
+    raise ModelError("no plan needs so little memory", where="memory", expected=f"{least} bytes or more", got=most)
+
+
+def smallest(plans: Sequence[Plan]) -> list[Plan]:
+    """The plan that needs least, and the one that would if outputs had no room: which of them is smaller once values
+    are placed is not known before."""
+
+    def order(p: Plan, nbytes: int) -> tuple[int, int, list[str]]:
+        return nbytes, p.cycles, sorted(v.name for v in p.dropped)
+
+    if not plans:
+        return []
+    return list(
+        dict.fromkeys((min(plans, key=lambda p: order(p, p.peak)), min(plans, key=lambda p: order(p, p.whole))))
+    )
 
 
 def is_fixed(calls: Sequence[Call]) -> bool:
@@ -83,13 +139,19 @@ def is_fixed(calls: Sequence[Call]) -> bool:
     return len(plain) == len(calls) and not any(c.func.symbols for c in plain)
 
 
+_Life = tuple[Value, bool, int]
+"""A value, which of its two lives, and which part of it (-1: all)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which values are dropped, the calls in order, the bytes at the fullest one, the cycles of those repeated."""
+    """Which values are dropped, the calls in order, the cycles of those repeated, and the bytes at the fullest one
+    (`whole`: if outputs had no room)."""
 
     dropped: frozenset[Value]
     steps: tuple[Step, ...]
     peak: int
+    whole: int
     cycles: int
 
 
@@ -112,6 +174,8 @@ class _Program:
     stand in the rest meanwhile (`transform/graph/guests.py`)."""
     touched: list[dict[Value, range]] = field(default_factory=list)
     """Of each call, which of these parts it uses."""
+    rooms: dict[Value, list[int]] = field(default_factory=dict)
+    """Outputs that have room until they are written, with the calls that use them."""
     middle: int = 0
 
     @classmethod
@@ -150,6 +214,15 @@ class _Program:
                 if root in found:
                     parts[root] = range(at[found[root][0]], at[found[root][1]])
 
+    def find_room(self, outputs: Iterable[Value]) -> None:
+        """Set the outputs that have room."""
+        if not is_fixed(self.calls):
+            return
+        for root in dict.fromkeys(self.place(v).base for v in outputs):
+            if _number(root.type.size) * root.dtype.itemsize >= LEAST:
+                used = [i for i in range(len(self.calls)) if root in self.reads[i] or root in self.writes[i]]
+                self.rooms[root] = used
+
     def add(self, call: Call, repeated: bool, threads: int) -> None:
         """A call; of those of a loop or a branch, all that they touch counts as written."""
         roots = {v: self.place(v).base for v in call.args}
@@ -180,8 +253,8 @@ class _Program:
 
     def find_middle(self) -> None:
         """Set the middle to the call for which dropping all, in segments of some length, needs least."""
-        live = self.live(tuple((i, False) for i in range(len(self.calls))), frozenset())
-        fullest = max(range(len(live)), key=lambda i: live[i], default=0)
+        live, lodged = self.live(tuple((i, False) for i in range(len(self.calls))), frozenset())
+        fullest = max(range(len(live)), key=lambda i: live[i] - lodged[i], default=0)
         least: dict[int, int] = {}
         for middle in (fullest, *(len(live) * k // (MIDDLES + 1) for k in range(1, MIDDLES + 1))):
             self.middle = middle
@@ -254,13 +327,16 @@ class _Program:
                 plan = other
         return plan
 
-    def spared(self, plain: Plan) -> Plan:
-        """The plan of the least memory that costs a small share of the program's cycles."""
+    def spared(self) -> list[Plan]:
+        """The plans of the least memory that cost a small share of the program's cycles."""
         most = SPARE * self.price(range(len(self.calls)))
-        plans = [plain, *(self.simulate(d) for d in set(self.choices()))]
-        cheap = (p for p in plans if p.cycles <= most)
-        best = min(cheap, key=lambda p: (p.peak, p.cycles, sorted(v.name for v in p.dropped)))
-        return self.returned(best, best.peak)
+        plans = [self.simulate(d) for d in {frozenset[Value](), *self.choices()}]
+        for share in (2, 1):  # half of what is dropped is often for nothing
+            found = [self.returned(p, p.peak) for p in smallest([p for p in plans if p.cycles <= share * most])]
+            cheap = [p for p in found if p.cycles <= most]
+            if cheap:
+                return cheap
+        return [self.simulate(frozenset())]
 
     # -- what a choice costs -------------------------------------------------------------------------------------------
 
@@ -278,8 +354,10 @@ class _Program:
             if i > self.middle:
                 steps += [(k, True) for k in self.missing(i, writers, again)]
             steps.append((i, False))
-        peak = max(self.live(tuple(steps), dropped), default=0)
-        return Plan(dropped, tuple(steps), peak, sum(self.cycles(i) for i, repeated in steps if repeated))
+        live, lodged = self.live(tuple(steps), dropped)
+        peak = max((a - b for a, b in zip(live, lodged, strict=True)), default=0)
+        cycles = sum(self.cycles(i) for i, repeated in steps if repeated)
+        return Plan(dropped, tuple(steps), peak, max(live, default=0), cycles)
 
     def missing(self, call: int, writers: Mapping[Value, list[int]], again: set[Value]) -> list[int]:
         """The calls that must be repeated before a call, in order; what they compute is in `again` then."""
@@ -298,10 +376,11 @@ class _Program:
         i, repeated = step
         return [(r, (repeated or i > self.middle) and r in dropped) for r in values if r in self.sizes]
 
-    def live(self, steps: Sequence[Step], dropped: frozenset[Value]) -> list[int]:
-        """The bytes that are live at each step. What a call writes over an operand takes no memory of its own."""
-        first: dict[tuple[Value, bool, int], int] = {}
-        last: dict[tuple[Value, bool, int], int] = {}
+    def live(self, steps: Sequence[Step], dropped: frozenset[Value]) -> tuple[list[int], list[int]]:
+        """The bytes that are live at each step, and how many of them find room in outputs. What a call writes over an
+        operand takes no memory of its own."""
+        first: dict[_Life, int] = {}
+        last: dict[_Life, int] = {}
         total = [0] * (len(steps) + 1)
         for at, (i, repeated) in enumerate(steps):
             total[at] += self.scratch[i]
@@ -326,7 +405,27 @@ class _Program:
                 if last.get((root, own, -1)) == at and self.sizes.get(out) == self.sizes[root]
             ]
             live[at] -= max(sizes, default=0)
-        return live
+        return live, self.lodged(steps, first, last)
+
+    def lodged(self, steps: Sequence[Step], first: Mapping[_Life, int], last: Mapping[_Life, int]) -> list[int]:
+        """The bytes at each step that find room in outputs: of what dies before these are written."""
+        found = [0] * len(steps)
+        at = {i: k for k, (i, repeated) in reversed(list(enumerate(steps))) if not repeated}
+        begins = sorted(
+            (min((at[i] for i in used), default=len(steps)), root.name, root) for root, used in self.rooms.items()
+        )
+        for begin, _, output in begins:
+            change = [0] * (len(steps) + 1)
+            for key, start in first.items():
+                root, end = key[0], last[key]
+                if end < begin and root not in self.split and root.dtype.itemsize == output.dtype.itemsize:
+                    change[start] += self.sizes[root]
+                    change[end + 1] -= self.sizes[root]
+            room = _number(output.type.size) * output.dtype.itemsize
+            for k, nbytes in enumerate(accumulate(change[:-1])):
+                if k < begin:
+                    found[k] += min(room, max(0, nbytes - found[k]))
+        return found
 
     # -- the calls -----------------------------------------------------------------------------------------------------
 

@@ -55,22 +55,22 @@ def lodgings(draw: st.DrawFn) -> _Lodging:
 @settings(max_examples=300, deadline=None)
 @given(lodgings())
 def test_nothing_overlaps(lodging: _Lodging) -> None:
-    known, own = dict(lodging.blocks), list(lodging.uses[HOST])
-    before = max(lodging.live())
-    found = lodging.lodge(HOST)
+    """A host is asked again and again, until it saves no more."""
+    known, uses = dict(lodging.blocks), list(lodging.uses[HOST])
     lives = {b.values[0]: b for b in known.values()}
-    uses = list(own)
-    for guest, place in found.items():
-        block = lives[guest]
-        assert place.base == known[HOST].values[0] and guest.dtype == f32
-        at = (as_int(place.offset) or 0) * 4
-        assert at % 64 == 0 and at + block.nbytes <= known[HOST].nbytes
-        for u in uses:
-            apart = block.last < u.first or u.last < block.first
-            assert apart or at + block.nbytes <= u.begin or u.end <= at
-        uses.append(_Use(at, at + block.nbytes, block.first, block.last))
-    if found:
+    before, found = max(lodging.live()), lodging.lodge(HOST)
+    while found:
+        for guest, place in found.items():
+            block = lives.pop(guest)
+            assert place.base == known[HOST].values[0] and guest.dtype == f32
+            at = (as_int(place.offset) or 0) * 4
+            assert at % 64 == 0 and at + block.nbytes <= known[HOST].nbytes
+            for u in uses:
+                apart = block.last < u.first or u.last < block.first
+                assert apart or at + block.nbytes <= u.begin or u.end <= at
+            uses.append(_Use(at, at + block.nbytes, block.first, block.last))
         assert max(lodging.live()) < before
+        before, found = max(lodging.live()), lodging.lodge(HOST)
 
 
 N = Var("n", lo=1, hi=50)

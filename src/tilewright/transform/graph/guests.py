@@ -62,7 +62,11 @@ def with_guests(
     lodging = _Lodging.of(calls, leading, where, storage, outputs)
     found = dict[Value, Place]()
     for host in sorted(lodging.hosts(), key=lambda h: (h >= 0, -lodging.blocks[h].nbytes, h)):
-        found |= lodging.lodge(host)
+        more = lodging.lodge(host)
+        found |= more
+        while more and host < 0:  # other steps are the fullest ones then
+            more = lodging.lodge(host)
+            found |= more
     return {**where, **found} if found else where
 
 
@@ -104,13 +108,14 @@ class _Use:
 @dataclass(slots=True)
 class _Lodging:
     """Blocks by the number of their first temporary, those of outputs by negative ones; of those that several calls
-    write parts of, and of outputs, when which part is in use, and what the ends of parts are by the symbols, where
-    these are known to follow each other for any values."""
+    write parts of, and of outputs, when which part is in use, by guests too, and what the ends of parts are by the
+    symbols, where these are known to follow each other for any values."""
 
     steps: int
     blocks: dict[int, _Block]
     uses: dict[int, list[_Use]]
     ends: dict[int, dict[int, Expr]] = field(default_factory=dict)
+    number: _Judged = field(default_factory=lambda: _Judged())
 
     @classmethod
     def of(
@@ -153,7 +158,7 @@ class _Lodging:
                     known.add(base)
                     blocks[home].values.append(base)
         ordered = {k: found for k, at in ends.items() if blocks[k].movable and (found := _in_order(at)) is not None}
-        return cls(len(calls), blocks, {k: _segments(touched[k]) for k in ordered}, ordered)
+        return cls(len(calls), blocks, {k: _segments(touched[k]) for k in ordered}, ordered, number)
 
     def hosts(self) -> Iterator[int]:
         """Blocks of one value of which parts are in use later than others, or not so long."""
@@ -194,9 +199,13 @@ class _Lodging:
         result = {
             v: Place(value, simplify(at // v.dtype.itemsize)) for g, at in found.items() for v in self.blocks[g].values
         }
-        for g in found:
-            self.blocks[host].first = min(self.blocks[host].first, self.blocks.pop(g).first)
+        for g, at in found.items():
+            guest, begin = self.blocks.pop(g), self.number(at)
+            self.blocks[host].first = min(self.blocks[host].first, guest.first)
             self.uses.pop(g, None)
+            self.uses[host].append(_Use(begin, begin + guest.nbytes, guest.first, guest.last))
+            own = {begin: at, begin + guest.nbytes: simplify(at + guest.bytes)}
+            self.ends[host] = own | self.ends.get(host, {})
         return result
 
     def search(self, host: int, candidates: Sequence[int]) -> dict[int, Expr]:
