@@ -45,6 +45,16 @@ def test_axes_norms_and_pads() -> None:
     )
 
 
+@pytest.mark.parametrize("length", [None, 1, 4, 10, 300])
+def test_vectors(length: int | None) -> None:
+    def function(x: Any) -> Any:
+        return fft.hfft(torch.complex(x, -x), n=length)
+
+    x = torch.randn(5)
+    (y,) = interpreted(import_model(Functional(function), example=x, dynamic=None), x)
+    np.testing.assert_allclose(y, function(x), rtol=1e-5, atol=1e-5)
+
+
 def test_complex_arithmetic() -> None:
     def mixed(x: Any) -> Any:
         a, b = torch.complex(x, 2 * x), fft.rfft(x, n=6)

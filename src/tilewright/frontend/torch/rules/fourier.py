@@ -70,6 +70,9 @@ def complex_to_real(n: Call, x: Complex, dim: Sequence[int], normalization: int,
         x = along(n, x.parts, axis, size, 1)
     inner = (length + 1) // 2 - 1  # elements that have a conjugate
     re, im = (moved(n, p, last) for p in x.parts)
+    vector = re.type.rank == 1
+    if vector:  # products are of matrices
+        re, im = (n.reshape(p, (1, *p.shape)) for p in (re, im))
     if length <= 2 * DIRECT:
         table = np.array(weights(length))[:, None] * cosines(length // 2 + 1, length, length)
         y = n.emit("matmul", re, n.constant(table, re.dtype))
@@ -78,6 +81,7 @@ def complex_to_real(n: Call, x: Complex, dim: Sequence[int], normalization: int,
             y = n.emit("add", y, n.emit("matmul", n.slice(im, im.type.rank - 1, 1, inner), n.constant(table, re.dtype)))
     else:
         y = transformed(n, mirrored(n, re, im, inner), length, 1, length)[0]
+    y = n.reshape(y, (length,)) if vector else y
     return scaled(n, Complex(moved(n, y, last, back=True), re), normalization, [length, *lengths]).re
 
 
