@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import tilewright as tw
@@ -81,3 +83,33 @@ def test_what_is_refused() -> None:
         tw.differentiable(torch.relu, (x,))  # type: ignore[arg-type]
     with pytest.raises(tw.Error, match="wrong number of tensors"):
         tw.differentiable(nn.Linear(3, 3), (x,))(x, x)
+
+
+class Doubled(torch.autograd.Function):
+    """The identity, whose gradient is twice as large."""
+
+    @staticmethod
+    def forward(context: Any, x: Any) -> Any:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context: Any, flow: Any) -> Any:
+        return 2 * flow
+
+
+class Own(nn.Module):
+    """A gradient of one's own by a parameter's product, or by the input alone."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        self.first, self.linear = first, nn.Linear(3, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(Doubled.apply(x)) if self.first else Doubled.apply(self.linear(x))
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+def test_gradients_of_ones_own_are_refused(first: bool, symbolic: bool) -> None:
+    with pytest.raises(tw.Error, match="cannot be traced: got Doubled"):
+        tw.differentiable(Own(first), (torch.randn(4, 3),), symbolic=symbolic)

@@ -19,13 +19,13 @@ from torch.utils import _pytree as pytree
 from tilewright.compiler import compile_program
 from tilewright.frontend.common.finish import Imported
 from tilewright.frontend.torch import import_training
-from tilewright.frontend.torch.export import evaluating
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.gradients.control import needed
 from tilewright.ops.gradients.reverse import backward
 from tilewright.runtime.model import Model
 from tilewright.support.errors import CallError, ModelError
 from tilewright.targets.target import Target
+from tilewright.train.torch_loss import check_backward, ran
 
 REPEATED = frozenset({"constant", "range", "broadcast", "reshape", "eye"})
 """Operators whose results are made again on the way back rather than kept."""
@@ -169,13 +169,15 @@ def differentiable(
         threads, target, fast: as for `tw.compile`; "exact" by default, as weights change each call.
 
     Raises ModelError for what is no module, or draws random numbers or changes buffers, which `tw.compile_step` does;
-    UnsupportedError listing all operators without a gradient.
+    UnsupportedError listing all operators without a gradient, and for functions that say themselves how gradients flow
+    back (`torch.autograd.Function`), which PyTorch's exporter does not tell.
     """
     if not isinstance(module, torch.nn.Module):
         raise ModelError("not a module", expected="torch.nn.Module", got=type(module).__name__)
     batch = tuple(torch.as_tensor(x) for x in example)
-    with evaluating(module), torch.no_grad():
-        _, spec = pytree.tree_flatten(module(*batch))
+    _, given = ran(module, module, [x.detach().requires_grad_(x.is_floating_point()) for x in batch])
+    check_backward(given)
+    _, spec = pytree.tree_flatten(given)
     trained = import_training(module, batch, "auto" if symbolic else None)
     if trained.key is not None or trained.changed:
         got = ", ".join(trained.changed) or "random numbers"

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from tilewright.frontend.common.finish import pruned
 from tilewright.frontend.torch.tensors import to_array
@@ -39,13 +40,6 @@ class _Loss(torch.nn.Module):
     def found(self, *batch: torch.Tensor) -> Any:
         return self.model(*batch) if self.loss is None else self.loss(self.model, *batch)
 
-    def names(self, batch: Sequence[torch.Tensor]) -> tuple[str, ...]:
-        """What the outputs are called. Runs the model, in evaluation mode so that its buffers stay as they are."""
-        from tilewright.frontend.torch.export import evaluating
-
-        with evaluating(self.model), torch.no_grad():
-            return _names(self.found(*batch))
-
 
 def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], symbolic: bool = False) -> Objective:
     """The loss with the module's weights under its own names, each part of the module in its own mode. `symbolic`: for
@@ -58,11 +52,10 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
         raise ModelError("a step is made of a module", expected="torch.nn.Module or (Graph, weights)", got=type(model))
     batch = tuple(torch.as_tensor(x) for x in example)
     objective = _Loss(model, loss)
-    tape = None if symbolic else tape_of(objective.found, objective, batch)
-    metrics = objective.names(batch) if tape is None else _names(tape[1])
-    if tape is not None:
-        _check_backward(tape[1])
-    name = None if tape is None else kept.name_of(tape[0], metrics)
+    tape, given = ran(objective.found, objective, batch)
+    metrics = _names(given)
+    check_backward(given["loss"] if isinstance(given, dict) else given)
+    name = None if tape is None or symbolic else kept.name_of(tape, metrics)
     read = None if name is None else kept.get(name)
     if read is None:
         read = _read(objective, batch, symbolic)
@@ -93,10 +86,21 @@ def _names(found: Any) -> tuple[str, ...]:
     return ("loss", *(name for name in found if name != "loss"))
 
 
-def _check_backward(found: Any) -> None:
-    """Raises UnsupportedError if a loss comes of a `torch.autograd.Function`: no trace has its `backward`."""
-    loss = found["loss"] if isinstance(found, dict) else found
-    ahead = [getattr(loss, "grad_fn", None)]
+def ran(function: Callable[..., Any], module: torch.nn.Module, batch: Sequence[torch.Tensor]) -> tuple[str | None, Any]:
+    """The digest of what a function does with a batch, None if no tape can say it, and what it gives, with autograd's
+    record of how. Without a tape it runs in evaluation mode, so that the module's buffers stay as they are."""
+    tape = tape_of(function, module, batch)
+    if tape is not None:
+        return tape
+    from tilewright.frontend.torch.export import evaluating
+
+    with evaluating(module), torch.enable_grad():
+        return None, function(*(x.clone() for x in batch))  # which code may write, and autograd may have to say how
+
+
+def check_backward(found: Any) -> None:
+    """Raises UnsupportedError if a result comes of a `torch.autograd.Function`: no trace has its `backward`."""
+    ahead = [getattr(x, "grad_fn", None) for x in tree_leaves(found)]
     seen: set[Any] = set()
     own: set[str] = set()
     while ahead:
