@@ -143,10 +143,19 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("name", REFUSED)
-def test_losses_whose_gradients_are_not_told(name: str) -> None:
+def test_losses_whose_gradients_are_not_told(name: str, symbolic: bool) -> None:
     loss, message = REFUSED[name]
     with pytest.raises(Error, match=message):
+        compile_step(nn.Linear(5, 5), loss, SGD(0.1), (torch.randn(4, 5),), symbolic=symbolic)
+
+
+def test_without_a_tape_gradients_of_ones_own_are_refused_too() -> None:
+    def loss(model: Any, x: Any) -> Any:
+        return (Reversed.apply(model(x)) * torch.rand(5, generator=torch.Generator())).sum()
+
+    with pytest.raises(Error, match="cannot be traced: got Reversed"):
         compile_step(nn.Linear(5, 5), loss, SGD(0.1), (torch.randn(4, 5),))
 
 
@@ -157,8 +166,16 @@ def seen_by_nobody(model: Any, x: Any) -> Any:
     return nn.functional.scaled_dot_product_attention(model(x), model(x), x, mask).square().mean()
 
 
+def hidden_from_all(model: Any, x: Any) -> Any:
+    """The same with a mask that is added, and a row in part."""
+    mask = torch.zeros(4, 4)
+    mask[0], mask[1, 2:] = -torch.inf, -torch.inf
+    return nn.functional.scaled_dot_product_attention(model(x), model(x), x, mask).square().mean()
+
+
 MASKED: dict[str, Any] = {
     "attention": seen_by_nobody,
+    "attention with a sum": hidden_from_all,
     "softmax": lambda m, x: (
         torch.ops.aten._safe_softmax(m(x).masked_fill(x[..., :1] > 0, -torch.inf), -1).square().sum()
     ),

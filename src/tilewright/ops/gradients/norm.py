@@ -8,6 +8,7 @@ from tilewright.ir.graph import Value
 from tilewright.ops.gradients.reduce import count
 from tilewright.ops.gradients.registry import Backward, gradient
 from tilewright.ops.norm import NormAttrs, SoftmaxAttrs
+from tilewright.ops.shape import ConstantAttrs
 
 Result = Sequence[Value | None]
 
@@ -15,8 +16,22 @@ Result = Sequence[Value | None]
 @gradient("softmax")
 def softmax(b: Backward) -> Result:
     axis = b.of(SoftmaxAttrs).axis % b.y.type.rank
-    flow = b.mul(b.g, b.y)
-    return [b.sub(flow, b.mul(b.y, b.sum(flow, [axis])))]
+    y = _without_nan(b)
+    flow = b.mul(b.g, y)
+    return [b.sub(flow, b.mul(y, b.sum(flow, [axis])))]
+
+
+def _without_nan(b: Backward) -> Value:
+    """The result; or `select(isnan(y), 0, y)` if that is all that is read of it: rows of attention that see nothing
+    give zeros, and NaN times their gradient, which is zero, would be NaN."""
+    readers = [n for n in b.builder.nodes if b.y in n.inputs]
+    chosen = [n for n in readers if n.op == "select" and n.inputs[2] == b.y and n.inputs[0] is not None]
+    tests = [n for n in readers if n.op == "isnan"]
+    if len(readers) != 2 or not chosen or not tests or chosen[0].inputs[0] != tests[0].output:
+        return b.y
+    other = next((n for n in b.builder.nodes if chosen[0].inputs[1] in n.outputs), None)
+    zero = other is not None and other.op == "constant" and not other.of(ConstantAttrs).value.array.any()
+    return chosen[0].output if zero else b.y
 
 
 @gradient("log_softmax")
