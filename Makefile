@@ -114,7 +114,7 @@ torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, it
 	$(PY) -m benchmarks.bench_models --models resnet18 --rounds 5 --no-report
 
 jax: $(STAMP) $(JAX_STAMP) ## what needs JAX: its functions, exports and StableHLO, and its own test cases; ARGS="--every 1"
-	$(PY) -m pytest tests/frontend/test_jax*.py tests/fuzz/test_stablehlo.py tests/docs
+	$(PY) -m pytest tests/frontend/test_jax*.py tests/train/test_jax_step.py tests/fuzz/test_stablehlo.py tests/docs
 	$(PY) -m tests.jax.run $(ARGS)
 
 torch-ops: $(STAMP) $(TORCH_STAMP) ## PyTorch's list of its operators against eager, each refusal with its reason; ARGS="--update", ARGS="'fft.*' --dtypes f16"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright.ir.dtype import f32
@@ -368,3 +369,31 @@ def test_arena() -> None:
     memory[:] = np.arange(96)
     assert arena.views(memory)["b"] == 16
     np.testing.assert_array_equal(arena.views(memory, 1)["c"], np.arange(80, 96))
+
+
+def test_an_onnx_model_gives_its_loss() -> None:
+    """Its first output; the second one is a metric, and the scale, which is no parameter to be trained, stays."""
+    rng = np.random.default_rng(0)
+    w, scale = rng.normal(size=(3, 1)).astype(np.float32), np.float32([2.0])
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["xw"]),
+        helper.make_node("Mul", ["xw", "scale"], ["guess"]),
+        helper.make_node("Sub", ["guess", "y"], ["off"]),
+        helper.make_node("Mul", ["off", "off"], ["square"]),
+        helper.make_node("ReduceMean", ["square"], ["error"], keepdims=0),
+        helper.make_node("ReduceMean", ["guess"], ["mean"], keepdims=0),
+    ]
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [8, 3]), ("y", [8, 1]))]
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, []) for n in ("error", "mean")]
+    held = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(scale, "scale")]
+    graph = helper.make_graph(nodes, "line", inputs, outputs, held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    step = compile_step(model, optimizer=SGD(0.05), trained=["w"])
+    x, y = rng.normal(size=(8, 3)).astype(np.float32), rng.normal(size=(8, 1)).astype(np.float32)
+    for _ in range(3):
+        found = step(x, y)
+        off = scale * (x @ w) - y
+        assert found["loss"] == pytest.approx(float((off**2).mean()), rel=1e-5)
+        assert found["mean"] == pytest.approx(float((scale * (x @ w)).mean()), rel=1e-5, abs=1e-6)
+        w = w - np.float32(0.05) * (2 * scale * x.T @ off / 8)
+        np.testing.assert_allclose(step.parameters["w"], w, rtol=1e-5, atol=1e-6)

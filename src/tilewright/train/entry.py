@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tilewright.compiler import compile_program, import_model
+from tilewright.compiler import compile_program, from_torch, import_model
 from tilewright.frontend.common.finish import Imported
 from tilewright.runtime.model import Model
 from tilewright.support.collection import uncollected
@@ -52,16 +53,19 @@ def compile_step(
     """Compile a learning step: loss, gradients, clipping and update in one native call.
 
     Args:
-        model: a `torch.nn.Module`, or a `(Graph, weights)` pair whose first output is the loss and the others metrics.
+        model: a `torch.nn.Module`; a tree of JAX's arrays or NumPy's, with a loss in JAX; or what gives its loss
+            itself, as its first output, and metrics as the others: a `(Graph, weights)` pair, or ONNX (a path, bytes,
+            a `ModelProto`).
             Each part of a module is traced in its own mode: in training, dropout draws, and batch norm takes the
             batch's statistics and moves its running ones.
         loss: of a module: `loss(model, *batch)` in PyTorch gives the loss as one number, or a dict with "loss" and
-            metrics beside it. It is traced once. Or several `Stage`s, which follow each other within the step; what
-            moves and how stands with them.
+            metrics beside it; of a tree, the same in JAX. It is traced once. Or several `Stage`s, which follow each
+            other within the step; what moves and how stands with them.
         optimizer: of `tilewright.train.optimizers`; Adam if None.
         example: a batch, whose shapes and types every batch has.
         clip: the largest norm of all gradients together, as `torch.nn.utils.clip_grad_norm_`.
-        trained: the parameters that move; None: of a module those that require gradients, of a graph all of f32.
+        trained: the parameters that move; None: of a module those that require gradients, of others all of f32. Those
+            of a tree are called by their paths, joined by points.
             Parameters that the loss does not depend on stay.
         groups: other optimisers of the same kind for parameters whose names match a pattern ("*.bias"); the first that
             matches counts.
@@ -163,14 +167,25 @@ def _staged(
 
 
 def _objective(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], symbolic: bool) -> Objective:
-    if not isinstance(model, tuple):
+    if from_torch(model) or not (callable(loss) or _has_loss(model)):
         from tilewright.train.torch_loss import traced
 
         return traced(model, loss, example, symbolic)
+    if symbolic:
+        raise ModelError("batches of any size are for modules", where="symbolic", got=type(model).__name__)
+    if callable(loss):
+        from tilewright.train import jax_loss
+
+        return jax_loss.traced(model, loss, example)
     read = import_model(model)
     metrics = ("loss", *(v.name for v in read.graph.outputs[1:]))
     movable = tuple(v.name for v in read.graph.params if v.dtype.name == "f32")
     return Objective(read.graph, read.weights, metrics, movable)
+
+
+def _has_loss(model: Any) -> bool:
+    """Whether a model may give its loss itself: a graph with weights, or ONNX."""
+    return isinstance(model, tuple | str | bytes | Path) or type(model).__module__.partition(".")[0] == "onnx"
 
 
 def _groups(names: Sequence[str], optimizer: Optimizer, groups: Mapping[str, Optimizer]) -> tuple[Group, ...]:

@@ -1,0 +1,40 @@
+"""A loss in JAX and its parameters as one graph, from the batch to the loss.
+
+def loss(params, x, y): return jnp.mean((jnp.tanh(x @ params["w"]) - y) ** 2)
+step = tw.compile_step(params, loss, tw.train.Adam(1e-3), example=(x, y))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilewright.compiler import import_model
+from tilewright.support.errors import ModelError
+from tilewright.train.plan import Objective
+
+
+def traced(params: Any, loss: Callable[..., Any], example: Sequence[Any]) -> Objective:
+    """The loss with the leaves of the tree of parameters under their paths, joined by points.
+
+    Raises ModelError if the function cannot be traced, or gives a dict without "loss".
+    """
+    import jax
+
+    batch = tuple(example)
+    try:
+        about = jax.eval_shape(loss, params, *batch)
+    except Exception as error:  # the function's own code
+        raise ModelError("the loss cannot be traced", got=f"{type(error).__name__}: {error}"[:600]) from error
+    names = tuple(about) if isinstance(about, dict) else ("loss",)
+    if "loss" not in names:
+        raise ModelError("the loss is missing", expected='a dict with "loss"', got=", ".join(names))
+    metrics = ("loss", *(name for name in names if name != "loss"))
+
+    def objective(model: Any, *given: Any) -> tuple[Any, ...]:
+        found = loss(model, *given)
+        return tuple(found[name] for name in metrics) if isinstance(found, dict) else (found,)
+
+    read = import_model(jax.jit(objective), example=(params, *batch), params=0)
+    movable = tuple(v.name for v in read.graph.params if v.dtype.name == "f32" and v.name in read.weights)
+    return Objective(read.graph, read.weights, metrics, movable)
