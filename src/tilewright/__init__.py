@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tilewright.train.differentiable import differentiable as differentiable
     from tilewright.train.entry import compile_step as compile_step
     from tilewright.train.gradient import gradient as gradient
+    from tilewright.train.gradient import jvp as jvp
     from tilewright.tuning.entry import tune as tune
 
 __version__ = "0.1.0"
@@ -61,6 +62,7 @@ _PUBLIC = {
     "dim": "tilewright.ir.dim:dim",
     "errors": "tilewright.support.errors",
     "gradient": "tilewright.train.gradient:gradient",
+    "jvp": "tilewright.train.gradient:jvp",
     "load": "tilewright.runtime.model:load",
     "operators": "tilewright.ops.library:operators",
     "plan": "tilewright.builder:plan",

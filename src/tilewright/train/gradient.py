@@ -1,6 +1,7 @@
 """Reverse mode over graphs.
 
     gradient(graph, of="loss", wrt=["w", "b"])   ->   a graph of the loss and its gradients by w and b
+    jvp(graph, of=["y"], wrt=["x"])              ->   a graph of y and of how it moves as x does
 
 Every source operator's rule (`ops/gradients/`) says in operators how gradients flow back through it; values that
 several nodes read sum what comes back.
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from tilewright.frontend.common.finish import pruned
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Value
 from tilewright.ops.gradients.reverse import backward
@@ -31,24 +33,72 @@ def gradient(graph: Graph, of: str, wrt: Sequence[str]) -> Graph:
     no gradient.
     """
     target = _named(graph.outputs, of, "output")
-    sources = [_named((*graph.inputs, *graph.params), name, "input or parameter") for name in wrt]
+    sources = _sources(graph, wrt)
     if not target.dtype.is_float or as_int(target.type.size) != 1:
         raise ModelError("gradients are of one floating point number", where=f"output {of!r}", got=target.type)
-    for value in sources:
-        if not value.dtype.is_float:
-            raise ModelError("there is no gradient by integers", where=f"{value.name!r}", got=value.type)
-    builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), list(graph.nodes), set(_names(graph)))
+    builder = _builder(graph)
     one = emit1(builder, "constant", value=np.ones((), target.dtype.numpy), name=f"d.{of}")
     seed = emit1(builder, "broadcast", one, shape=target.shape, name=f"d.{of}") if target.type.rank else one
     found = backward(builder, graph.nodes, {target: seed}, sources)
-    results = []
-    for value in sources:
-        result = found.get(value)
-        if result is None:
-            zero = emit1(builder, "constant", value=np.zeros((), value.dtype.numpy), name=f"d.{value.name}")
-            result = emit1(builder, "broadcast", zero, shape=value.shape, name=f"d.{value.name}")
-        results.append(result)
+    results = [found.get(v) or _zeros(builder, v) for v in sources]
     return builder.finish((*graph.outputs, *results))
+
+
+def jvp(graph: Graph, of: Sequence[str], wrt: Sequence[str]) -> Graph:
+    """Forward mode: a graph with the outputs of `graph` and behind them the derivatives of some of these in a
+    direction.
+
+    What comes back from outputs is linear in what is sent there, so that its own gradient by that, along the direction,
+    is the derivative of the outputs (J. Townsend, "A new trick for calculating Jacobian vector products", 2017); what
+    was sent there itself is read by nobody.
+
+    Args:
+        graph: source operators alone, as frontends make them.
+        of: names of outputs of floating point types.
+        wrt: names of inputs and parameters of floating point types. Behind the inputs stands the direction, a new input
+            `t.NAME` of the same type for each of them.
+
+    Raises ModelError for names that are not there and UnsupportedError, which lists all operators on the way without a
+    gradient, or whose gradient has none.
+    """
+    targets = [_named(graph.outputs, name, "output") for name in of]
+    sources = _sources(graph, wrt)
+    for value in targets:
+        if not value.dtype.is_float:
+            raise ModelError(
+                "derivatives are of floating point numbers", where=f"output {value.name!r}", got=value.type
+            )
+    builder = _builder(graph)
+    directions = [builder.input(f"t.{v.name}", v.type) for v in sources]
+    sent = {v: _zeros(builder, v) for v in dict.fromkeys(targets)}
+    back = backward(builder, list(builder.nodes), dict(sent), sources)
+    seeds: dict[Value, Value] = {}
+    for value, direction in zip(sources, directions, strict=True):
+        flow = back.get(value)
+        if flow is not None:
+            before = seeds.get(flow)
+            seeds[flow] = direction if before is None else emit1(builder, "add", before, direction)
+    found = backward(builder, list(builder.nodes), seeds, list(sent.values()))
+    results = [found.get(sent[v]) or _zeros(builder, v) for v in targets]
+    return pruned(builder.finish((*graph.outputs, *results)))
+
+
+def _builder(graph: Graph) -> GraphBuilder:
+    return GraphBuilder(graph.name, list(graph.inputs), list(graph.params), list(graph.nodes), set(_names(graph)))
+
+
+def _sources(graph: Graph, names: Sequence[str]) -> list[Value]:
+    """Inputs and parameters by name. Raises ModelError for those that are not there or not of floating point types."""
+    found = [_named((*graph.inputs, *graph.params), name, "input or parameter") for name in names]
+    for value in found:
+        if not value.dtype.is_float:
+            raise ModelError("there is no gradient by integers", where=f"{value.name!r}", got=value.type)
+    return found
+
+
+def _zeros(builder: GraphBuilder, value: Value) -> Value:
+    zero = emit1(builder, "constant", value=np.zeros((), value.dtype.numpy), name=f"d.{value.name}")
+    return emit1(builder, "broadcast", zero, shape=value.shape, name=f"d.{value.name}")
 
 
 def _named(values: Sequence[Value], name: str, what: str) -> Value:
