@@ -84,7 +84,8 @@ def recompute(
     program.find_room(outputs)
     program.find_middle()
     if budget == "auto":
-        return min(map(program.emit, program.spared()), key=lambda placed: held(*placed))
+        found = [program.emit(plan) for plan in program.spared()]
+        return found[0] if len(found) == 1 else min(found, key=lambda placed: held(*placed))
     return _within(program, int(float(budget[:-1]) * most) if isinstance(budget, str) else budget, held)
 
 
