@@ -9,6 +9,7 @@ accord but stops at the end of a page and sees a stream late; weights that come 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import dropwhile
 
 from tilewright.arith import simplify
 from tilewright.codegen.llvm.address import address, buffer_offset
@@ -181,11 +182,12 @@ def _rows(stmt: For, load: Load) -> tuple[Expr, int, Expr] | None:
 
 
 def _rank(s: State, load: Load, tiles: int) -> Expr | None:
-    """Which of so many runs this one is, by the loops around that do not move `load`; None if they make fewer."""
+    """Which of so many runs this one is, by the loops around that do not move `load`; None if they make fewer. Loops
+    next to the run that do move it, as those of a reduction, make other runs of other parts."""
     moving = {v for index in load.indices for v in variables(index)}
     rank: Expr = const(0)
     count = 1
-    for around in reversed(s.around):
+    for around in dropwhile(lambda loop: loop.var in moving, reversed(s.around)):
         extent = as_int(around.extent)
         if around.var in moving or extent is None:
             break

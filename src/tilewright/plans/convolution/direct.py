@@ -256,9 +256,10 @@ def register_tile(
     own = own_loops(s, block)
     spatial = [loop for it, loop in own if it.kind == "spatial"][-len(anchor.spatial) :]
     reduce = [loop for it, loop in own if it.kind == "reduce"]
-    if len(reduce) == 3:
-        # Plain input: neighbouring pixels of a line share what they read. Steps that are unrolled together must not,
-        # for LLVM would keep all of it in registers; those of different lines and channels do not.
+    by_columns = is_by_columns(anchor, candidate, target)
+    if by_columns:
+        # Steps that are unrolled together must not share what they read, for LLVM would keep all of it in registers;
+        # those of different lines and channels do not.
         channel, line, column = reduce
         reduce = [column, channel, line]
     _, k, *pixels, lane = spatial
@@ -266,12 +267,29 @@ def register_tile(
     rows = candidate.knob("rows")
     inner = (k, pixels[-1]) if vectors > rows else (pixels[-1], k)
     s.reorder(*reduce, *inner, lane)
-    if len(reduce) == 4:
+    if not by_columns:
         prefetch_operands(s, anchor, reduce, candidate, tiles, target)
     zero = s.decompose_reduction(block, reduce[0])
     unroll_steps(s, reduce, rows * vectors)
     unroll_tile(s, block, 3)
     unroll_tile(s, zero, 3)
+
+
+def is_by_columns(anchor: Stage, candidate: Candidate, target: Target) -> bool:
+    """Whether a tile goes through the windows of an unblocked input by columns first. It must where neighbouring
+    pixels of a line read the same elements, at different columns of their windows. Where windows do not meet, as those
+    of patches, both orders do while a panel and a tile's lines stay in the first level. Where they do not, lines
+    would leave it before their next element is read, and weights, which lie along the windows' lines, are read at
+    strides that hardware does not follow."""
+    if len(anchor.reduce) == 4:
+        return False
+    channels, height, width = (as_int(it.extent) or 1 for it in anchor.reduce)
+    attrs, rows = _attributes(anchor), candidate.knob("rows")
+    if width == 1 or attrs.strides[1] <= (width - 1) * attrs.dilations[1]:
+        return width > 1
+    panel = channels * height * width * candidate.knob("width")
+    lines = channels * height * ((rows - 1) * attrs.strides[1] + width)
+    return 4 * (panel + lines) <= target.costs.traffic.kept_l1 * target.l1
 
 
 def prefetch_operands(
@@ -292,15 +310,20 @@ def prefetch_weights(
     s: Schedule, weights: Load, reduce: list[LoopRef], long: list[LoopRef], tiles: int, target: Target
 ) -> None:
     """The tiles that use a panel (of a block of channels) prefetch the next one, each its share; a tile alone
-    prefetches its own a little ahead."""
+    prefetches its own a little ahead, once for each channel of its blocks: as often as each step it would be in the way
+    of what it reads."""
     asked = buffer_names([weights.buffer])
     if tiles < SHARING_LEAST:
-        s.annotate(long[-1], Prefetch(asked, target.costs.prefetching.stream_bytes))
+        if len(reduce) == 4:
+            s.annotate(long[-1], Prefetch(asked, target.costs.prefetching.stream_bytes))
         return
-    width = weights.buffer.shape[-1]
-    panel = prod(_size(s, loop) for loop in reduce) * (as_int(width) or 1) * weights.buffer.dtype.itemsize
-    lines = -(-panel // (_size(s, long[0]) * tiles * target.caches.line))
-    s.annotate(long[0], Prefetch(asked, panel, tiles=tiles, lines=lines))
+    step = (as_int(weights.buffer.shape[-1]) or 1) * weights.buffer.dtype.itemsize
+    panel = prod(_size(s, loop) for loop in reduce) * step
+    # Blocks of channels are a few hundred steps at most. The windows of a channel of patches may be thousands.
+    loop = long[0] if len(reduce) == 4 else long[-1]
+    inside = prod(_size(s, inner) for inner in reduce[reduce.index(loop) + 1 :]) * step
+    lines = -(-inside // (tiles * target.caches.line))
+    s.annotate(loop, Prefetch(asked, panel, tiles=tiles, lines=lines))
 
 
 def prefetch_pixels(
