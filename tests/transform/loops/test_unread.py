@@ -116,3 +116,24 @@ def test_rows_of_the_last_tile(other: str, value: str, by_row: bool) -> None:
             y = np.full(n, np.nan, np.float32)
             interpret(func, [x, y, np.zeros(48, np.float32)])
             np.testing.assert_array_equal(y, 28 * np.arange(n, dtype=np.float32))
+
+
+def test_rows_that_were_tested_before_are_tested_once() -> None:
+    """What a row reads exists where the row is one of those that are read: the number of rows says both."""
+    text = ROWS.format(other="", value="sums[r2]")
+    for r in ("r0", "r1", "r2"):
+        text = text.replace(
+            f"for {r} in 0..6 unrolled {{", f"for {r} in 0..6 unrolled {{ if b * 48 + j * 6 + {r} < n {{"
+        )
+    text = text.replace("= 0.0 }", "= 0.0 } }").replace("r1) }", "r1) } }").replace("sums[r2] }", "sums[r2] } }")
+    func = parse_func(text)
+    less = leave_out_unread(func)
+    (loop,) = [s for s in walk(less.body) if isinstance(s, For) and s.var.name == "j"]
+    inside = [s for s in walk(loop.body) if isinstance(s, If)]
+    assert len(inside) == 3 and all("min(" in str(s.condition) for s in inside)
+    x = np.arange(8, dtype=np.float32)
+    for n in (0, 1, 6, 7, 47, 48, 50, 96, 101):
+        for each in (less, even_tails(less)):
+            y = np.full(n, np.nan, np.float32)
+            interpret(each, [x, y, np.zeros(48, np.float32)])
+            np.testing.assert_array_equal(y, 28 * np.arange(n, dtype=np.float32))
