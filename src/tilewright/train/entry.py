@@ -16,13 +16,15 @@ from typing import Any, Literal, get_args
 
 from tilewright.compiler import compile_program, from_torch, import_model
 from tilewright.frontend.common.finish import Imported
+from tilewright.ir.graph import Graph
 from tilewright.runtime.model import Model
 from tilewright.support.collection import uncollected
 from tilewright.support.errors import ModelError
 from tilewright.targets.target import Target
 from tilewright.train.optimizers import Adam, Optimizer
-from tilewright.train.plan import Active, Group, Objective, StagePlan, StepPlan, layout_of
-from tilewright.train.program import reached, step_graph
+from tilewright.train.plan import Group, Objective, StagePlan, StepPlan, layout_of
+from tilewright.train.program import reached, step_graph, update_graph
+from tilewright.train.reduced import Reduce, Update
 from tilewright.train.schedules import Schedule
 from tilewright.train.stages import Average, Stage
 from tilewright.train.step import OnNonfinite, Step
@@ -40,6 +42,7 @@ def compile_step(
     groups: Mapping[str, Optimizer] | None = None,
     averages: Sequence[Average] = (),
     accumulate: int = 1,
+    reduce: Reduce | None = None,
     schedule: Schedule | None = None,
     seed: int = 0,
     fast: str = "f4",
@@ -71,6 +74,10 @@ def compile_step(
             matches counts.
         averages: parameters that follow others (`Average`), as target networks do.
         accumulate: how many batches make one update, by the mean of their gradients.
+        reduce: what changes gradients before they move anything, as `tw.train.averaged()` does in each of several
+            processes that learn on parts of a batch: it gets parts of one vector of f32, of 25 MiB or more each but for
+            the last one, in the order of the way back, and changes them in place; what it returns may have a `wait`.
+            Whether a step is finite is told by the norm of gradients behind it, so that all processes see the same.
         schedule: what the learning rates are multiplied by, from the number of updates so far (`tw.train.schedules`).
         seed: what the random numbers of dropout depend on, beside the number of the step.
         fast: which algorithms with fewer multiplications may be taken, as for `tw.compile`: by default those that keep
@@ -100,14 +107,15 @@ def compile_step(
     else:
         given = {"optimizer": optimizer, "clip": clip, "trained": trained, "groups": groups}
         stages = _staged(model, loss, example, symbolic, [n for n, value in given.items() if value is not None])
-    plan = StepPlan(tuple(stages), tuple(averages), accumulate)
+    plan = StepPlan(tuple(stages), tuple(averages), accumulate, reduce is not None)
+    if reduce is not None and (accumulate > 1 or averages or len(plan.stages) > 1):
+        raise ModelError("gradients are reduced of one stage and one batch", where="reduce")
     if accumulate > 1 and len(plan.stages) > 1:
         raise ModelError("gradients of several stages are not gathered", where="accumulate", expected=1, got=accumulate)
     layout = layout_of(plan)
     weights = {name: value for stage in stages for name, value in stage.objective.weights.items()}
 
-    def compiled(active: Active, gathers: bool = False) -> Model:
-        graph = step_graph(plan, layout, active, gathers)
+    def compiled(graph: Graph) -> Model:
         program = compile_program(
             Imported(graph, {v.name: weights[v.name] for v in graph.params}),
             threads=threads,
@@ -119,8 +127,13 @@ def compile_step(
         )
         return Model(program, threads=threads)
 
-    models = {active: compiled(active) for active in plan.kinds()}
-    gather = compiled(next(plan.kinds()), True) if accumulate > 1 else None
+    first = next(plan.kinds())
+    if reduce is not None:
+        gradients = compiled(step_graph(plan, layout, first, True))
+        update = Update.of(compiled(update_graph(plan, layout)), reduce, layout.arena)
+        return Step({first: gradients}, gradients, plan, layout, on_nonfinite, schedule, seed, update)
+    models = {active: compiled(step_graph(plan, layout, active)) for active in plan.kinds()}
+    gather = compiled(step_graph(plan, layout, first, True)) if accumulate > 1 else None
     return Step(models, gather, plan, layout, on_nonfinite, schedule, seed)
 
 

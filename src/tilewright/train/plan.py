@@ -99,11 +99,13 @@ class StepPlan:
     stages    one behind the other
     averages  what follows after them
     batches   how many batches' gradients make one update
+    apart     gradients and the update are two programs, between which others change the gradients
     """
 
     stages: tuple[StagePlan, ...]
     averages: tuple[Average, ...] = ()
     batches: int = 1
+    apart: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -9,6 +9,11 @@ parameters that follow others are a second vector beside the arena, which steps 
 gradients of several batches are gathered, a third vector has their sum; the graph that gathers ends there:
 
     (batch..., arena, sum)  ->  (loss, metrics..., norm of the sum, new sum)
+
+Where others change gradients before they move anything (`train/reduced.py`), the graph that gathers has no sum before
+it, and the update is a graph of its own:
+
+    (arena, scalars, gradients)  ->  (norm of the gradients, new arena)
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tilewright.frontend.common.finish import pruned
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_expr, as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
@@ -60,6 +66,16 @@ def step_graph(plan: StepPlan, layout: Layout, active: Active, gathers: bool = F
     return growing.builder.finish(tuple(results))
 
 
+def update_graph(plan: StepPlan, layout: Layout) -> Graph:
+    """The update alone, by gradients that are given."""
+    growing = _Growing(plan, layout, False)
+    assert growing.gathered is not None and growing.scalars is not None
+    (stage,) = plan.stages
+    norm = growing.moved(stage, growing.gathered)
+    graph = growing.builder.finish((norm, growing.new_arena()))
+    return pruned(replace(graph, inputs=(growing.memory, growing.scalars, growing.gathered)))
+
+
 class _Growing:
     """The graph of a step while stages are added to it.
 
@@ -82,7 +98,8 @@ class _Growing:
         self.builder = GraphBuilder(graphs[0].name, list(inputs), others, [], taken)
         self.memory = _vector(self.builder, "arena", layout.arena.size)
         self.scalars = None if gathers else _vector(self.builder, "scalars", len(plan.scalars(1, plan.rates)))
-        self.gathered = _vector(self.builder, "gathered", layout.arena.part) if plan.batches > 1 else None
+        has_sum = plan.batches > 1 or (plan.apart and not gathers)
+        self.gathered = _vector(self.builder, "gathered", layout.arena.part) if has_sum else None
         buffers = layout.buffers
         self.statistics = _vector(self.builder, "buffers", buffers.size) if buffers.names else None
         _place(self.builder, layout.arena, self.memory, self.held)
@@ -105,18 +122,22 @@ class _Growing:
         g = _joined(builder, arena, [flows.get(v) for v in params], "gradients")
         if self.gathered is not None:
             g = emit1(builder, "add", self.gathered, emit1(builder, "mul", g, _number(builder, 1 / plan.batches)))
-        squares = emit1(builder, "reduce_sum", emit1(builder, "mul", g, g), axes=(0,), keepdims=True)
-        norm = emit1(builder, "sqrt", squares, name="gradient_norm")
+        norm = _norm(builder, g)
         fresh = new_buffers(replace(stage.objective, graph=graph))
         results = [*graph.outputs[: len(graph.outputs) - len(fresh)], norm]
         self.changed |= dict(zip(stage.objective.changed, fresh, strict=True))
         if self.gathers:
             return [*results, g]
-        g = g if stage.clip is None else _clipped(builder, g, norm, stage.clip)
-        self._move(stage, g)
+        self._move(stage, g if stage.clip is None else _clipped(builder, g, norm, stage.clip))
         if not last:
             self._hold(stage, arena)
         return results
+
+    def moved(self, stage: StagePlan, g: Value) -> Value:
+        """Move a stage's parameters by its gradients. Gives the norm of these."""
+        norm = _norm(self.builder, g)
+        self._move(stage, g if stage.clip is None else _clipped(self.builder, g, norm, stage.clip))
+        return norm
 
     def _instance(self, stage: StagePlan) -> Graph:
         """The graph of a stage that reads what the stages before it have left. The first one's values keep their names;
@@ -304,6 +325,11 @@ def _joined(builder: GraphBuilder, arena: Arena, values: Sequence[Value | None],
             zeros = (as_expr(rest),)
             pieces.append(emit1(builder, "broadcast", _number(builder, 0), shape=zeros, name="zeros"))
     return pieces[0] if len(pieces) == 1 else emit1(builder, "concat", *pieces, axis=0, name=name)
+
+
+def _norm(builder: GraphBuilder, g: Value) -> Value:
+    squares = emit1(builder, "reduce_sum", emit1(builder, "mul", g, g), axes=(0,), keepdims=True)
+    return emit1(builder, "sqrt", squares, name="gradient_norm")
 
 
 def _clipped(builder: GraphBuilder, g: Value, norm: Value, most: float) -> Value:

@@ -20,6 +20,7 @@ from tilewright.runtime.model import Model
 from tilewright.support.errors import CallError
 from tilewright.train.arena import Arena, checked, zeros
 from tilewright.train.plan import Active, Layout, StepPlan, together
+from tilewright.train.reduced import Update
 from tilewright.train.saved import read_step, write_step
 from tilewright.train.schedules import Schedule
 
@@ -91,12 +92,14 @@ class Step:
         on_nonfinite: OnNonfinite,
         schedule: Schedule | None = None,
         seed: int = 0,
+        update: Update | None = None,
     ) -> None:
         objective = together([stage.objective for stage in plan.stages])
         kinds = {active: Kind.of(model, plan, active) for active, model in models.items()}
         self._kinds = kinds
         self._only = next(iter(kinds.values())) if len(kinds) == 1 and gather is None else None
         self._gathers = None if gather is None else Kind.of(gather, plan, next(iter(models)))
+        self._update = update
         self.model = models[max(models)]  # in which most takes part
         self.metrics = tuple(name for stage in plan.stages for name in stage.metrics)
         self.refuse: Callable[[dict[str, float]], bool] | None = None
@@ -148,6 +151,8 @@ class Step:
         Raises CallError for arrays that do not fit, and with `on_nonfinite="raise"` where the loss or a gradient is
         NaN or infinite; parameters are then as they were.
         """
+        if self._update is not None:
+            return self._reduced(self._update, batch)
         moves = (self.count + 1) % self._plan.batches == 0
         if moves:
             self._set_scalars()
@@ -172,6 +177,31 @@ class Step:
         if self._gathers is None:
             self.turn ^= 1
         self.count += 1
+        return found
+
+    def _reduced(self, update: Update, batch: tuple[Any, ...]) -> dict[str, float]:
+        """Take a step whose gradients others change before parameters move. That the step is not finite is told by the
+        gradients behind that alone: other processes must see the same."""
+        kind = self._gathers
+        assert kind is not None
+        self._set_scalars()
+        if self._objective.key is not None:
+            self._draw()
+        key = [] if self._objective.key is None else [self._key]
+        buffers = [self._buffers] if self._layout.buffers.names else []
+        inputs = [*batch, *key, self._arena.now, *(b.now for b in buffers)]
+        kind.model(*inputs, out=(*kind.results, self._gathered.after, *(b.after for b in buffers)))
+        norm = update(self._arena.now, self._scalars, self._gathered.after, self._arena.after)
+        found = {name: number.item() for name, number in kind.numbers}
+        found[kind.finite[-1]] = norm
+        if self.on_nonfinite != "keep" and not isfinite(norm):
+            if self.on_nonfinite == "raise":
+                raise CallError("the step is not finite; parameters are as they were", where="step", got=norm)
+            return found
+        if self.refuse is None or not self.refuse(found):
+            self._arena.swap()
+            self._buffers.swap()
+            self.count += 1
         return found
 
     def _kind(self, moves: bool) -> Kind:
