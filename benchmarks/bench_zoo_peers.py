@@ -39,6 +39,10 @@ TOLERANCE = 1e-3
 PEERS = ("onnxruntime", "openvino", "inductor")
 """Among whom the best is sought. Eager PyTorch has a column of its own."""
 OTHERS = (*PEERS, "eager")
+ABSENT = (
+    "LiteRT has no column: its runtime is a wheel (`ai-edge-litert`), but files for it come from `litert-torch`, which "
+    "wants an environment of its own."
+)
 
 
 @dataclass(slots=True)
@@ -149,6 +153,7 @@ def report(rows: dict[str, PeerRow]) -> str:
             f"{sum(b < 1 for b in best)} below 1, {sum(b < 0.95 for b in best)} below 0.95."
         )
     lines.append("- Peers: " + ", ".join(PEERS) + ". Where no time stands and nothing is noted, one was not raced.")
+    lines.append(f"- {ABSENT}")
     header = ["model", "ours us", *(f"{o} us" for o in OTHERS), "best peer / ours", "eager / ours", "commit", "notes"]
     table = [cells(r) for r in [*timed, *(r for r in rows.values() if r.worst is None)]]
     return "\n".join(lines) + "\n\n" + markdown_table(header, table)
