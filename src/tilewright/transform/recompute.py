@@ -92,10 +92,12 @@ def recompute(
 def _within(program: _Program, most: int, held: Callable[[Sequence[Call], Mapping[Value, Place]], int]) -> Placed:
     """The cheapest calls whose temporaries take so many bytes. Raises ModelError if there are none."""
     plain = program.simulate(frozenset())
-    found = program.emit(plain)
-    least = held(*found)
-    if least <= most:
-        return found
+    least = 1 << 63
+    if plain.peak <= most:
+        found = program.emit(plain)
+        least = held(*found)
+        if least <= most:
+            return found
     plans = sorted(
         (program.simulate(d) for d in set(program.choices())),
         key=lambda p: (p.cycles, p.peak, sorted(v.name for v in p.dropped)),
@@ -111,7 +113,7 @@ def _within(program: _Program, most: int, held: Callable[[Sequence[Call], Mappin
         if bytes_ <= most:
             return found
         bound, least = best.peak - (bytes_ - most), min(least, bytes_)
-    for best in smallest(plans):
+    for best in smallest([plain, *plans]):
         found = program.emit(best)
         bytes_ = held(*found)
         if bytes_ <= most:
