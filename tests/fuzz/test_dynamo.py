@@ -108,9 +108,14 @@ def drawn(seed: int) -> tuple[Callable[..., Any], list[Any]]:
             continue
         if made is not None and (made.numel() > 10_000 or not made.numel() or not made.isfinite().all()):
             continue
+        before = [x._version for x in pool]
         try:
             made = chosen(pool)
         except RuntimeError:  # a change of what is expanded
+            continue
+        # Not all such changes are refused; what they do PyTorch's own graphs (`aot_eager`) do otherwise.
+        changed = [x for x, version in zip(pool, before, strict=True) if x._version != version]
+        if any(torch._debug_has_internal_overlap(x) for x in changed):
             continue
         steps.append(chosen)
         pool += [] if made is None else [made]
