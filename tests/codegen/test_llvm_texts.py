@@ -114,7 +114,7 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         "A: f32[m, n], C: f32[m, n]",
         "n in 1..4096, m in 1..4096",
         """
-        for t in 0..m * n { for k in 0..2 { C[t // n, t % n] = A[t // n, t % n] + f32(k) } }""",
+        for t in 0..m * n { for k in 0..2 { C[t // n, t % n] = A[t // n, 0] + f32(k) } }""",
     ),
     "threads": (
         "A: f32[n], C: f32[n]",

@@ -25,7 +25,8 @@ from tilewright.support.errors import RecordError, RecordWarning
 from tilewright.targets.target import Target
 
 HOST = Target.host()
-GRAPH = model((1, 16, 32, 12, 3, 1, 1))
+GRAPH = model((1, 16, 32, 16, 3, 1, 1))
+"""A layer for which one other transform is estimated to be near the best, and others to be far."""
 WEIGHTS = {"w": np.random.default_rng(0).standard_normal((32, 16, 3, 3), np.float32)}
 NOW = replace(MADE, compiler=code_version())
 
@@ -90,8 +91,9 @@ def test_a_record_decides(cache: Path, passes: list[str]) -> None:
     with forcing({use.decision: use.setting}):
         assert compiled(records=None).objects == tuned.objects
     assert compiled(records=None).objects == untuned.objects
-    x = np.random.default_rng(1).standard_normal((1, 16, 12, 12), np.float32)
-    assert np.allclose(tw.Model(tuned)(x), tw.Model(untuned)(x), atol=1e-4)
+    x = np.random.default_rng(1).standard_normal((1, 16, 16, 16), np.float32)
+    want, got = tw.Model(untuned)(x), tw.Model(tuned)(x)
+    assert np.abs(got - want).max() <= 2.5e-5 * np.abs(want).max()  # the bound of a layer (docs/accuracy.md)
     made = decisions()["algorithm"]
     assert (made.why, made.taken.label) == ("record", other(algorithm))
 

@@ -9,27 +9,26 @@ first.1:
   %.7 = icmp slt i64 0, %.4
   br i1 %.7, label %t_body.5, label %t_done.6
 t_body.5:
-  %t.8 = phi i64 [ 0, %first.1 ], [ %t_next.23, %k_done.12 ]
+  %t.8 = phi i64 [ 0, %first.1 ], [ %t_next.22, %k_done.12 ]
   %.9 = udiv i64 %t.8, %n
   %.10 = urem i64 %t.8, %n
   br label %k_body.11
 k_body.11:
-  %k.13 = phi i64 [ 0, %t_body.5 ], [ %k_next.21, %k_body.11 ]
+  %k.13 = phi i64 [ 0, %t_body.5 ], [ %k_next.20, %k_body.11 ]
   %.14 = mul nsw i64 %.9, %n
-  %.15 = add nsw i64 %.14, %.10
-  %.16 = getelementptr inbounds float, ptr %A, i64 %.15
-  %.17 = load float, ptr %.16, align 4
-  %.18 = sitofp i64 %k.13 to float
-  %.19 = fadd contract float %.17, %.18
-  %.20 = getelementptr inbounds float, ptr %C, i64 %.15
-  store float %.19, ptr %.20, align 4
-  %k_next.21 = add nuw nsw i64 %k.13, 1
-  %.22 = icmp slt i64 %k_next.21, 2
-  br i1 %.22, label %k_body.11, label %k_done.12
+  %.15 = getelementptr inbounds float, ptr %A, i64 %.14
+  %.16 = load float, ptr %.15, align 4
+  %.17 = sitofp i64 %k.13 to float
+  %.18 = fadd contract float %.16, %.17
+  %.19 = getelementptr inbounds float, ptr %C, i64 %t.8
+  store float %.18, ptr %.19, align 4
+  %k_next.20 = add nuw nsw i64 %k.13, 1
+  %.21 = icmp slt i64 %k_next.20, 2
+  br i1 %.21, label %k_body.11, label %k_done.12
 k_done.12:
-  %t_next.23 = add nuw nsw i64 %t.8, 1
-  %.24 = icmp slt i64 %t_next.23, %.4
-  br i1 %.24, label %t_body.5, label %t_done.6, !llvm.loop !0
+  %t_next.22 = add nuw nsw i64 %t.8, 1
+  %.23 = icmp slt i64 %t_next.22, %.4
+  br i1 %.23, label %t_body.5, label %t_done.6, !llvm.loop !0
 t_done.6:
   br label %join.2
 join.2:
@@ -49,27 +48,26 @@ first.1:
   %.7 = icmp slt i64 0, %.4
   br i1 %.7, label %t_body.5, label %t_done.6
 t_body.5:
-  %t.8 = phi i64 [ 0, %first.1 ], [ %t_next.23, %k_done.12 ]
+  %t.8 = phi i64 [ 0, %first.1 ], [ %t_next.22, %k_done.12 ]
   %.9 = udiv i64 %t.8, %n
   %.10 = urem i64 %t.8, %n
   br label %k_body.11
 k_body.11:
-  %k.13 = phi i64 [ 0, %t_body.5 ], [ %k_next.21, %k_body.11 ]
+  %k.13 = phi i64 [ 0, %t_body.5 ], [ %k_next.20, %k_body.11 ]
   %.14 = mul nsw i64 %.9, %n
-  %.15 = add nsw i64 %.14, %.10
-  %.16 = getelementptr inbounds float, ptr %A, i64 %.15
-  %.17 = load float, ptr %.16, align 4
-  %.18 = sitofp i64 %k.13 to float
-  %.19 = fadd contract float %.17, %.18
-  %.20 = getelementptr inbounds float, ptr %C, i64 %.15
-  store float %.19, ptr %.20, align 4
-  %k_next.21 = add nuw nsw i64 %k.13, 1
-  %.22 = icmp slt i64 %k_next.21, 2
-  br i1 %.22, label %k_body.11, label %k_done.12
+  %.15 = getelementptr inbounds float, ptr %A, i64 %.14
+  %.16 = load float, ptr %.15, align 4
+  %.17 = sitofp i64 %k.13 to float
+  %.18 = fadd contract float %.16, %.17
+  %.19 = getelementptr inbounds float, ptr %C, i64 %t.8
+  store float %.18, ptr %.19, align 4
+  %k_next.20 = add nuw nsw i64 %k.13, 1
+  %.21 = icmp slt i64 %k_next.20, 2
+  br i1 %.21, label %k_body.11, label %k_done.12
 k_done.12:
-  %t_next.23 = add nuw nsw i64 %t.8, 1
-  %.24 = icmp slt i64 %t_next.23, %.4
-  br i1 %.24, label %t_body.5, label %t_done.6, !llvm.loop !0
+  %t_next.22 = add nuw nsw i64 %t.8, 1
+  %.23 = icmp slt i64 %t_next.22, %.4
+  br i1 %.23, label %t_body.5, label %t_done.6, !llvm.loop !0
 t_done.6:
   br label %join.2
 join.2:
