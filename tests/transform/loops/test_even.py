@@ -72,6 +72,18 @@ def test_every_row_once_of_each_part() -> None:
         np.testing.assert_array_equal(got, a * n)
 
 
+def test_parts_behind_the_last_row_have_none() -> None:
+    place = "c[p * 20 + i * 5 + q, w]"
+    func = parse_func(PARTS.replace("(n + 19) // 20 parallel", "10").replace(f"{place} =", f"{place} = {place} +"))
+    even = even_tails(func)
+    assert "i_rows" in str(even)
+    for n in (0, 1, 7, 20, 33, 101, 199):
+        a = np.arange(4 * n, dtype=np.float32).reshape(n, 4)
+        got = np.zeros_like(a)
+        interpret(even, [a, got])
+        np.testing.assert_array_equal(got, a * n)
+
+
 def test_functions_have_no_versions() -> None:
     """Their tile goes through memory; an epilogue of few operations has a version for each number of rows."""
     stored = "c[i * {size} + q, w] = exp(t[q, w] * 0.01)"

@@ -19,7 +19,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright.arith import Analyzer
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, all_of, as_int, const, is_const, minimum, select
+from tilewright.ir.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Var,
+    all_of,
+    as_int,
+    const,
+    is_const,
+    maximum,
+    minimum,
+    select,
+)
 from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Seq, Stmt, Store, seq
 from tilewright.ir.rewrite import (
     exprs_of,
@@ -107,7 +121,8 @@ def _bounded(rows: For, tiles: For) -> Expr | None:
         return None
     if most is None:
         return count if is_const(first, 0) else None
-    return None if is_const(first, 0) else minimum(count - first, most * size)
+    # A part that begins behind the last row has none, where a loop around goes on to it.
+    return None if is_const(first, 0) else maximum(minimum(count - first, most * size), const(0))
 
 
 def _otherwise(inside: list[Stmt], tile: Var, conditions: frozenset[Expr]) -> bool:
