@@ -239,12 +239,12 @@ def _symbol(name: str, known: Dim, size: int) -> Any:
 def _unusual_sizes(
     module: torch.nn.Module, example: Example, dims: Sequence[Dims], known: Mapping[str, Dim]
 ) -> dict[str, int]:
-    """A size for each symbol that nothing else has, in its range if there is one, and not less than the example's:
-    where a map is halved until one pixel is left, export takes that for a constant."""
+    """A size for each symbol that nothing else has, in its range if there is one, and, but for batches (axis 0), not
+    less than the example's: where a map is halved until one pixel is left, export takes that for a constant."""
     least = dict.fromkeys(known, 0)
     for leaf, axes in zip(example.leaves, dims, strict=True):
         for axis, name in axes.items():
-            least[name] = max(least[name], known[name].lo, leaf.tensor.shape[axis])
+            least[name] = max(least[name], known[name].lo, leaf.tensor.shape[axis] if axis else 0)
     taken = {d for leaf in example.leaves for d in leaf.tensor.shape}
     taken.update(d for p in itertools.chain(module.parameters(), module.buffers()) for d in p.shape)
     found: dict[str, int] = {}
