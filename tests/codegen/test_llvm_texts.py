@@ -116,6 +116,13 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         """
         for t in 0..m * n { for k in 0..2 { C[t // n, t % n] = A[t // n, 0] + f32(k) } }""",
     ),
+    "bases before loops": (
+        "A: f32[4, m, n, 8], C: f32[m, n, 8]",
+        "n in 1..4096, m in 1..4096",
+        """
+        for i in 0..m { for c in 0..4 { for r in 0..2 unrolled { for v in 0..8 vectorized {
+          C[i, r, v] = C[i, r, v] + A[c, i, r, v] } } } }""",
+    ),
     "threads": (
         "A: f32[n], C: f32[n]",
         N,

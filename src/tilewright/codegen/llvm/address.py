@@ -104,8 +104,9 @@ def offset(s: State, p: Poly) -> str:
     value = as_constant(p)
     if value is not None:
         return str(value)
-    for scope in reversed(s.scopes):
-        found = scope.offsets.get(key(p))
+    name = key(p)
+    for places in reversed(s.places):
+        found = places.offsets.get(name)
         if found is not None:
             return found
     # Outer loops' terms first, so that their sum is invariant in the inner loops.
@@ -115,7 +116,7 @@ def offset(s: State, p: Poly) -> str:
     if first:
         last = s.out.inst(f"add nsw i64 {offset(s, dict(first))}, {last}")
     if s.stable(p):
-        s.scopes[-1].offsets[key(p)] = last
+        s.places[-1].offsets[name] = last
     return last
 
 
@@ -154,21 +155,38 @@ def address(s: State, buffer: Buffer, p: Poly) -> tuple[str, int]:
 
 
 def _base_address(s: State, operand: str, element: str, rest: Poly) -> str:
-    if not rest:
-        return operand
-    return _remember_address(s, operand, element, rest, None)
+    nearest, left = operand, rest
+    for places in reversed(s.places):
+        for known, base in places.bases.get((operand, element), ()):
+            other = add(rest, known, -1)
+            if len(other) < len(left):
+                nearest, left = base, other
+    return _remember_address(s, nearest, element, left, None) if left else nearest
+
+
+def set_base(s: State, buffer: Buffer, p: Poly) -> None:
+    """Compute the address of element `p` here, from which accesses to come go on.
+
+    LLVM's strength reduction does not look into what is frozen. Of a sum of many terms it tries every way to part it
+    between registers, for each of the accesses of an unrolled loop: seconds for a kernel.
+    """
+    operand, element = s.pointer(buffer).operand, memory_type(buffer.dtype)
+    known = s.places[-1].bases.setdefault((operand, element), [])
+    if p not in [other for other, _ in known]:
+        place = s.out.inst(f"freeze i64 {offset(s, p)}")
+        known.append((p, s.out.inst(f"getelementptr {element}, ptr {operand}, i64 {place}")))
 
 
 def _remember_address(s: State, operand: str, element: str, p: Poly, index: str | None) -> str:
     name = (operand, element, key(p))
-    for scope in reversed(s.scopes):
-        found = scope.addresses.get(name)
+    for places in reversed(s.places):
+        found = places.addresses.get(name)
         if found is not None:
             return found
     flags = "inbounds " if index is None and s.mask is None and s.lanes is None and not s.constants else ""
     result = s.out.inst(f"getelementptr {flags}{element}, ptr {operand}, i64 {index or offset(s, p)}")
     if s.stable(p):
-        s.scopes[-1].addresses[name] = result
+        s.places[-1].addresses[name] = result
     return result
 
 

@@ -1,8 +1,8 @@
-"""Divisions that are the same in all iterations are done before the loop.
+"""Divisions and parts of addresses that are the same in all iterations are done before the loop.
 
     for i in 0..8 { for v in 0..4 { y[i, v] = x[t // n, t % n + i, v] } }      q = t // n;  r = t % n, before `i`
 
-Only those by what is no literal: a place among symbolic sizes, some ten cycles each. LLVM's pass for this is none of
+Only divisions by what is no literal: a place among symbolic sizes, some ten cycles each. LLVM's pass for this is none of
 the few that generated code gets (`optimize`), and a division may not leave a loop that might not run: divisors are at
 least 1 where they are computed ahead.
 """
@@ -11,11 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilewright.codegen.llvm.address import set_base
 from tilewright.codegen.llvm.expr import evaluate, is_positive
+from tilewright.codegen.llvm.polynomial import Poly
 from tilewright.codegen.llvm.state import State
-from tilewright.ir.expr import Const, Expr, Load, Op, Var, maximum
-from tilewright.ir.loops import For, Let, Stmt
-from tilewright.ir.rewrite import exprs_of, variables, walk, walk_expr
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, maximum
+from tilewright.ir.loops import For, Let, Stmt, Store
+from tilewright.ir.rewrite import exprs_of, loads, variables, walk, walk_expr
+
+CHEAP = frozenset(("add", "sub", "mul", "min", "max"))
+"""What is computed before a loop whether the loop needs it or not."""
 
 
 def divide_before(s: State, loop: For) -> None:
@@ -48,3 +53,55 @@ def _is_place(e: Op) -> bool:
         and not any(isinstance(n, Load) for n in walk_expr(e))
         and all(isinstance(n, Op | Var | Const) for n in walk_expr(e))
     )
+
+
+def bases_before(s: State, loop: For) -> None:
+    """Compute the part of addresses that is the same in all iterations where the loop begins, if strides are products
+    of symbols: other sums are cheap for LLVM, and a base of its own costs a short loop more than it gains."""
+    if s.lanes is not None or not s.symbolic:
+        return
+    bound = {loop.var} | {inner.var for inner in walk(loop.body) if isinstance(inner, For | Let)}
+    found: list[tuple[Buffer, Poly]] = []
+    for buffer, indices in dict.fromkeys(_accesses(loop.body)):
+        pointer = s.pointers.get(buffer.name)
+        if pointer is not None and not pointer.elements:
+            p = s.converter.offset(buffer, indices)
+            found.append((buffer, {m: c for m, c in p.items() if m and _are_there(s, m, bound)}))
+    if any(len(m) > 1 for _, same in found for m in same):
+        for buffer, same in found:
+            if same:
+                set_base(s, buffer, same)
+
+
+def _accesses(body: Stmt, spread: bool = False) -> Iterator[tuple[Buffer, tuple[Expr, ...]]]:
+    """What the iterations of a loop access in loops that are spread out, outside of serial ones."""
+    if isinstance(body, For):
+        if body.kind not in ("unrolled", "vectorized"):
+            return
+        spread = True
+    if spread:
+        if isinstance(body, Store):
+            yield body.buffer, body.indices
+        for e in exprs_of(body):
+            for load in loads(e):
+                yield load.buffer, load.indices
+    for child in body.children:
+        yield from _accesses(child, spread)
+
+
+def _are_there(s: State, monomial: tuple[int, ...], bound: set[Var]) -> bool:
+    return all(_is_there(s, s.atoms.exprs[n], bound) for n in monomial)
+
+
+def _is_there(s: State, e: Expr, bound: set[Var]) -> bool:
+    """Whether an atom of an offset has a value before a loop, or can be given one."""
+    if not bound.isdisjoint(variables(e)):
+        return False
+    if isinstance(e, Var):
+        return e in s.env and not s.env[e].vector
+    if s.known(e) is not None:
+        return True
+    if not isinstance(e, Op):
+        return False
+    by_literal = e.name in ("floordiv", "mod") and isinstance(e.args[1], Const) and e.args[1].value > 0
+    return (by_literal or e.name in CHEAP) and all(isinstance(c, Const) or _is_there(s, c, bound) for c in e.args)

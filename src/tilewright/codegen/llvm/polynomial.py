@@ -27,6 +27,7 @@ class Atoms:
     def __init__(self) -> None:
         self.exprs: list[Expr] = []
         self._numbers: dict[Expr, int] = {}
+        self._strides: dict[tuple[Expr, ...], list[Poly]] = {}
 
     def number(self, e: Expr) -> int:
         n = self._numbers.get(e)
@@ -38,6 +39,18 @@ class Atoms:
     def find(self, e: Expr) -> int | None:
         """The number of an atom that there is."""
         return self._numbers.get(e)
+
+    def strides(self, shape: Sequence[Expr]) -> list[Poly]:
+        """The elements between neighbours along each dimension of a row-major array, none of whose extents depends on
+        a loop's variable."""
+        found = self._strides.get(tuple(shape))
+        if found is None:
+            of = Converter(self, {})
+            found = [constant(1)]
+            for extent in reversed(shape[1:]):
+                found.append(multiply(found[-1], of.poly(extent)))
+            found = self._strides[tuple(shape)] = found[: len(shape)][::-1]
+        return found
 
 
 def constant(value: int) -> Poly:
@@ -149,8 +162,15 @@ class Converter:
     def offset(self, buffer: Buffer, indices: Sequence[Expr]) -> Poly:
         """The element offset of `buffer[indices]`, row-major."""
         total: Poly = {}
-        for extent, index in zip(buffer.shape, indices, strict=True):
-            total = add(multiply(total, self.poly(extent)), self.poly(index))
+        for stride, index in zip(self.atoms.strides(buffer.shape), indices, strict=True):
+            for m, c in self.poly(index).items():
+                for n, d in stride.items():
+                    at = tuple(sorted(m + n)) if m and n else m or n
+                    value = total.get(at, 0) + c * d
+                    if value:
+                        total[at] = value
+                    else:
+                        del total[at]
         return self.rejoin(total)
 
     def rejoin(self, p: Poly) -> Poly:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tilewright.arith import simplify
 from tilewright.codegen.llvm.expr import evaluate
-from tilewright.codegen.llvm.state import Scope, State
+from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.values import Value
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, Var, const, is_const, product
@@ -168,13 +168,13 @@ class Regions:
         found = _Open(spec, f"region{self.count}", dict(caller.pointers), dict(caller.integers))
         found.numbers = dict(caller.numbers)
         self.open.append(found)
-        caller.state.scopes.append(Scope(False, None))
+        caller.state.enter()
         return found
 
     def restore(self, region: _Open) -> None:
         """Forget what was loaded inside a region: other blocks come from elsewhere."""
         caller = self.caller
-        caller.state.scopes.pop()
+        caller.state.leave()
         caller.pointers, caller.integers = dict(region.pointers), dict(region.integers)
         caller.numbers = dict(region.numbers)
 
@@ -343,7 +343,7 @@ class Regions:
         self.out.jump(f"{region.label}.done")
         self.out.start(f"{region.label}.else")
         self.restore(region)
-        self.caller.state.scopes.append(Scope(False, None))
+        self.caller.state.enter()
 
     def end_branch(self) -> None:
         region = self.open.pop()

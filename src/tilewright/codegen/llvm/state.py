@@ -35,22 +35,33 @@ ValueKey = Expr | tuple[Expr, Lanes]
 
 
 @dataclass(slots=True)
+class Places:
+    """Addresses that hold in a region of code, keyed by polynomials with the constants of unrolled loops put in.
+
+    `loads` are what was read, by buffer, address and type. `bases` are addresses computed before a loop for what it
+    accesses, by pointer and type of element, each with its offset.
+    """
+
+    loads: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
+    offsets: dict[Key, str] = field(default_factory=dict)
+    addresses: dict[tuple[str, str, Key], str] = field(default_factory=dict)
+    bases: dict[tuple[str, str], list[tuple[Poly, str]]] = field(default_factory=dict)
+    splats: dict[tuple[str, int, DType], str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Scope:
     """Values that hold in a region of code that the current block is dominated by.
 
     `open` scopes (an unrolled iteration, the lanes of a vector loop) are no region of their own: what does not mention
     the iteration's variable `var` holds in the scope around as well. What was read from memory is kept by the buffers
-    that it was read from, loads by their buffer, address and type.
+    that it was read from.
     """
 
     open: bool = False
     var: Var | None = None
     values: dict[ValueKey, Value] = field(default_factory=dict)
     loaded: dict[frozenset[str], dict[ValueKey, Value]] = field(default_factory=dict)
-    loads: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
-    offsets: dict[Key, str] = field(default_factory=dict)
-    addresses: dict[tuple[str, str, Key], str] = field(default_factory=dict)
-    splats: dict[tuple[str, int, DType], str] = field(default_factory=dict)
 
 
 class State:
@@ -76,6 +87,7 @@ class State:
         self.streaming = False
         self.streamed = False
         self.scopes: list[Scope] = [Scope()]
+        self.places: list[Places] = [Places()]
         self._evaluate = evaluate
         self._varies: dict[Expr, bool] = {}
         self._varies_in: dict[Lanes, dict[Expr, bool]] = {}
@@ -102,11 +114,19 @@ class State:
     def scope(self, repeated: Var | None = None) -> Iterator[None]:
         """Code that does not dominate what follows it: what is computed inside is forgotten after. The body of a loop
         that runs at least once does: of that is forgotten what mentions its variable, `repeated`."""
-        self.scopes.append(Scope(repeated is not None, repeated))
+        self.enter(repeated)
         try:
             yield
         finally:
-            self.scopes.pop()
+            self.leave()
+
+    def enter(self, repeated: Var | None = None) -> None:
+        self.scopes.append(Scope(repeated is not None, repeated))
+        self.places.append(Places())
+
+    def leave(self) -> None:
+        self.scopes.pop()
+        self.places.pop()
 
     @contextmanager
     def some_lanes(self) -> Iterator[None]:
@@ -130,11 +150,8 @@ class State:
 
     @contextmanager
     def _straight(self, var: Var | None = None, *, is_open: bool = True) -> Iterator[None]:
-        """A scope within the same region."""
-        # Offsets, addresses and loads are keyed by polynomials with the constants put in, so they stay valid.
-        last = self.scopes[-1]
-        shared = {name: getattr(last, name) for name in ("offsets", "addresses", "splats", "loads")}
-        self.scopes.append(Scope(is_open, var, **shared))
+        """A scope within the same region, whose places stay valid."""
+        self.scopes.append(Scope(is_open, var))
         try:
             yield
         finally:
@@ -166,8 +183,9 @@ class State:
         for scope in self.scopes:
             for names in [names for names in scope.loaded if names & changed]:
                 del scope.loaded[names]
-            for name in changed & scope.loads.keys():
-                del scope.loads[name]
+        for places in self.places:
+            for name in changed & places.loads.keys():
+                del places.loads[name]
 
     def known(self, e: Expr) -> Value | None:
         key, read = self._key(e), self._mutable(e)
@@ -193,12 +211,12 @@ class State:
 
     def load(self, buffer: Buffer, where: str, type_: str, align: int) -> str:
         """What is at an address, read once while it cannot change."""
-        for scope in reversed(self.scopes):
-            found = scope.loads.get(buffer.name, {}).get((where, type_))
+        for places in reversed(self.places):
+            found = places.loads.get(buffer.name, {}).get((where, type_))
             if found is not None:
                 return found
         raw = self.out.inst(f"load {type_}, ptr {where}, align {align}")
-        self.scopes[-1].loads.setdefault(buffer.name, {})[where, type_] = raw
+        self.places[-1].loads.setdefault(buffer.name, {})[where, type_] = raw
         return raw
 
     def _key(self, e: Expr) -> ValueKey:
@@ -288,14 +306,14 @@ class State:
         element = register_type(t)
         if is_literal(operand):
             return splat_literal(operand, element)
-        for scope in reversed(self.scopes):
-            found = scope.splats.get((operand, width, t))
+        for places in reversed(self.places):
+            found = places.splats.get((operand, width, t))
             if found is not None:
                 return found
         ty = f"<{width} x {element}>"
         first = self.out.inst(f"insertelement {ty} poison, {element} {operand}, i64 0")
         result = self.out.inst(f"shufflevector {ty} {first}, {ty} poison, <{width} x i32> zeroinitializer")
-        self.scopes[-1].splats[operand, width, t] = result
+        self.places[-1].splats[operand, width, t] = result
         return result
 
     def elementwise(self, name: str, args: list[Value], result: DType) -> Value:

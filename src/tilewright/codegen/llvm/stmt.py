@@ -8,7 +8,7 @@ from math import prod
 from tilewright.codegen.llvm.expr import evaluate, is_natural
 from tilewright.codegen.llvm.fold import fold, fold_rows
 from tilewright.codegen.llvm.intrinsic import emit_call, emit_external
-from tilewright.codegen.llvm.invariants import divide_before
+from tilewright.codegen.llvm.invariants import bases_before, divide_before
 from tilewright.codegen.llvm.masks import any_lane, both
 from tilewright.codegen.llvm.memory import store
 from tilewright.codegen.llvm.prefetch import before_prefetch, emit_prefetch
@@ -157,6 +157,7 @@ def loop(s: State, stmt: For) -> None:
     else:
         before_prefetch(s, stmt)
         divide_before(s, stmt)
+        bases_before(s, stmt)
         serial(s, stmt, "0", s.scalar(stmt.extent), lambda: iteration(s, stmt), positive=extent is not None)
 
 

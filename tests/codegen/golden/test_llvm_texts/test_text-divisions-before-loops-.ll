@@ -15,7 +15,7 @@ t_body.5:
   br label %k_body.11
 k_body.11:
   %k.13 = phi i64 [ 0, %t_body.5 ], [ %k_next.20, %k_body.11 ]
-  %.14 = mul nsw i64 %.9, %n
+  %.14 = mul nsw i64 %n, %.9
   %.15 = getelementptr inbounds float, ptr %A, i64 %.14
   %.16 = load float, ptr %.15, align 4
   %.17 = sitofp i64 %k.13 to float
@@ -54,7 +54,7 @@ t_body.5:
   br label %k_body.11
 k_body.11:
   %k.13 = phi i64 [ 0, %t_body.5 ], [ %k_next.20, %k_body.11 ]
-  %.14 = mul nsw i64 %.9, %n
+  %.14 = mul nsw i64 %n, %.9
   %.15 = getelementptr inbounds float, ptr %A, i64 %.14
   %.16 = load float, ptr %.15, align 4
   %.17 = sitofp i64 %k.13 to float
