@@ -8,6 +8,7 @@ two of the best (--everything), or the N of these with the best estimates (--mos
 with its own search. What is verified is raced against untuned once more, for the race that chose it flatters it. With
 --everything alone each is timed twice, so that searches can be played back on recorded spaces: seen by the first times,
 judged by the second.
+A name may end with @ and a batch, which is 1 otherwise.
 --prepare compiles the candidates only, which needs no quiet machine. Runs that are stopped go on from their journals.
 """
 
@@ -58,7 +59,8 @@ def tune(
 ) -> tuple[Tuned, Journal]:
     """One run, the `turn`-th of its kind."""
     with tempfile.TemporaryDirectory() as folder:
-        maker = Maker(models.load(name), Path(folder), threads=threads, target=machine, dims=_dims(name))
+        path, dims = _model(name)
+        maker = Maker(path, Path(folder), threads=threads, target=machine, dims=dims)
         program = maker.untuned()
         question = f"benchmark {turn} {policy}"
         journal = Journal.of(program.manifest.structure_key, maker.target, question, FOLDER) if timed else Journal(None)
@@ -127,8 +129,9 @@ def raced(name: str, args: argparse.Namespace, *contenders: tuple[Target, Mappin
     """How many times faster the second program is than the first: a model for a target with settings each. Both are
     loaded anew as often as the tuner does at most."""
     with tempfile.TemporaryDirectory() as folder:
+        path, dims = _model(name)
         makers = [
-            Maker(models.load(name), _made(Path(folder) / str(k)), threads=args.threads, target=t, dims=_dims(name))
+            Maker(path, _made(Path(folder) / str(k)), threads=args.threads, target=t, dims=dims)
             for k, (t, _) in enumerate(contenders)
         ]
         program = makers[0].untuned()
@@ -138,8 +141,10 @@ def raced(name: str, args: argparse.Namespace, *contenders: tuple[Target, Mappin
         return gain([rounds for _ in range(AGAIN) for rounds in races.verify(built[0], built[1])[0]])
 
 
-def _dims(name: str) -> dict[str, int] | None:
-    return None if name.startswith(layers.PREFIX) else {"batch": 1}
+def _model(label: str) -> tuple[Path, dict[str, int] | None]:
+    """A model's file and the sizes of its symbols."""
+    name, _, batch = label.partition("@")
+    return models.load(name), None if name.startswith(layers.PREFIX) else {"batch": int(batch or 1)}
 
 
 def ceilings(name: str, args: argparse.Namespace, machine: Target) -> list[list[str]]:

@@ -61,6 +61,7 @@ def test_a_whole_model_may_improve_by_less() -> None:
     assert not Gain(1.002, 0.999, 1.004).open, "decided: not by enough"
     assert not Gain(1.0045, 1.003, 1.006).open, "known as well as is asked for"
     assert not Gain(0.999, 0.98, 1.02).open, "slower, if anything"
+    assert not Gain(1.002, 0.98, 1.02).open and Gain(1.003, 0.98, 1.02).open, "so little will hardly become enough"
 
 
 def test_rounds_of_both_orders_count_as_one() -> None:

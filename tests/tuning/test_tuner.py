@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -29,7 +29,7 @@ from tilewright.tuning.keep import Memory, Seeds
 from tilewright.tuning.programs import Built, Maker, changed, fed
 from tilewright.tuning.result import Progress, Tuned
 from tilewright.tuning.search import Policy
-from tilewright.tuning.sites import LEAST_SHARE, Part, Site, clash, codes, parts, runs, sites, together, window
+from tilewright.tuning.sites import LEAST_SHARE, Part, Site, clash, codes, runs, sites, split, together, window
 from tilewright.tuning.tuner import FINAL_RACES, LEVELS, MOST_RACES, Tuner
 from tilewright.tuning.workers import Timed
 
@@ -452,9 +452,10 @@ def test_verify_races_what_other_compilers_recommend_and_nothing_else(
     def old(folder: str) -> dict[str, Record]:
         """What was found before, as if by another compiler."""
         store = Store(tmp_path / folder)
-        for record in Store(tmp_path / "found").records():
+        found = [r for r in Store(tmp_path / "found").records() if r.setting != r.untuned]
+        for record in found:
             store.put(replace(record, made=replace(record.made, compiler="0" * 32)))
-        return {r.decision: r for r in store.records() if r.setting != r.untuned}
+        return {r.decision: r for r in store.records()}
 
     def now(folder: str) -> dict[str, Record]:
         return {r.decision: r for r in Store(tmp_path / folder).records() if r.made.compiler == code_version()}
@@ -474,9 +475,8 @@ def test_verify_races_what_other_compilers_recommend_and_nothing_else(
     old("falls")
     falls = tune(lambda label: 1.0 if label in untuned else 1.2, "falls", verify=True)
     # Kernels of the layouts that fell do not come up any more.
-    assert (
-        falls.settings == {} and now("falls").keys() == {name for name in before if name.startswith("panels")} != set()
-    )
+    layouts = {name for name in before if name.startswith("panels")}
+    assert falls.settings == {} and set() != layouts <= now("falls").keys() < before.keys()
     assert all(r.setting == r.untuned == before[name].untuned for name, r in now("falls").items())
     machine = Target.on_host("x86-64-v3", "target")
     program = tw.compile_program(model(), target=machine, records=tmp_path / "falls")
@@ -509,23 +509,54 @@ def layout_sites(*steps: set[int] | None) -> list[Site]:
     return [Site(d, None if k is None else frozenset(k)) for d, k in zip(layouts, steps, strict=False)]
 
 
+def divided(
+    found: Sequence[Site], before: Sequence[str], after: Sequence[str], exchanges: Iterable[tuple[int, int]] = ()
+) -> list[Part | None]:
+    return list(split(found, made_of(before, exchanges), made_of(after)).parts)
+
+
+def made_of(kernels: Sequence[str], exchanges: Iterable[tuple[int, int]] = ()) -> Built:
+    return Built({}, "", tuple(kernels), exchanges=frozenset(exchanges))
+
+
 def test_what_several_layouts_change_is_told_apart() -> None:
     a, b = layout_sites({1}, {3, 4})
-    assert parts([a, b], "abcdef", "axycDf") == [
+    assert divided([a, b], "abcdef", "axycDf") == [
         Part(frozenset({1}), frozenset({1, 2})),
         Part(frozenset({3, 4}), frozenset({4})),
     ]
-    assert parts([a, b], "abcdef", "abcxdef") == [Part(frozenset(), frozenset()), Part(frozenset(), frozenset({3}))]
-    assert parts([a, b], "abcdef", "abcdex") == [None, None], "nobody's step"
-    assert parts([a, b], "abcdef", "axef") == [None, None], "one difference at the steps of both"
+    assert divided([a, b], "abcdef", "abcxdef") == [Part(frozenset(), frozenset()), Part(frozenset(), frozenset({3}))]
+    assert divided([a, b], "abcdef", "abcdex") == [None, None], "nobody's step"
+    assert divided([a, b], "abcdef", "axef") == [None, None], "one difference at the steps of both"
     far = replace(b, steps=frozenset({5}))
-    assert parts([a, b, far], "abcdef", "axeF") == [None, None, Part(frozenset({5}), frozenset({3}))]
+    assert divided([a, b, far], "abcdef", "axeF") == [None, None, Part(frozenset({5}), frozenset({3}))]
+    assert split([a, b, far], made_of("abcdef"), made_of("axeF")).tangled == {(0, 1)}
     near = replace(b, steps=frozenset({2}))
-    assert parts([a, near], "abcdef", "axydef") == [
+    assert divided([a, near], "abcdef", "axydef") == [
         Part(frozenset({1}), frozenset({1})),
         Part(frozenset({2}), frozenset({2})),
     ], "as many steps: neighbours are told apart"
-    assert parts([a, replace(b, steps=frozenset({1}))], "abcdef", "axcdef") == [None, None], "a step of both"
+    assert divided([a, replace(b, steps=frozenset({1}))], "abcdef", "axcdef") == [None, None], "a step of both"
+
+
+def test_what_changes_with_a_layout_is_its_own() -> None:
+    """A step of no site is the one's whose changed steps it exchanges values with, not that of the next one."""
+    a, b = layout_sites({1}, {4})
+    mine, others = Part(frozenset({1, 3, 5}), frozenset({1, 3, 5})), Part(frozenset({4}), frozenset({4}))
+    through = [(1, 3), (3, 5), (2, 4)]
+    assert divided([a, b], "abcdef", "aBcDEF", through) == [mine, others]
+    assert divided([a, b], "abcdef", "aBcDEF", [(1, 2), (2, 3), (3, 5)]) == [None, None], "a step between is the same"
+    assert divided([a, b], "abcdef", "aBcdEF", [(1, 5), (4, 5)]) == [None, None], "it may be either's"
+    assert split([a, b], made_of("abcdef", [(1, 5), (4, 5)]), made_of("aBcdEF")).tangled == {(0, 1)}
+    assert divided([a, b], "abcdef", "aBcdeF", [(1, 5), (4, 5)]) == [
+        Part(frozenset({1, 5}), frozenset({1, 5})),
+        Part(frozenset(), frozenset()),
+    ], "the other one has changed nothing"
+
+
+def test_steps_exchange_what_they_write_and_read(tmp_path: Path) -> None:
+    built = Maker(model(), tmp_path, threads=1, target=V3).listed({}).built
+    assert built.exchanges == {(0, 1)}
 
 
 def test_layers_that_repeat_are_compared_with_themselves() -> None:
@@ -541,12 +572,12 @@ def test_who_is_prefetched_for_has_another_time() -> None:
     assert fed(before, after) == fed(after, before) == {3} and fed(after, after) == frozenset()
     assert fed(before, Built({}, "", tuple("aBcde"), one)) == frozenset(), "steps that come or go move the others"
     (a,) = layout_sites(None)
-    assert parts([a], before.kernels, after.kernels, fed(before, after)) == [Part(frozenset({1, 3}), frozenset({1, 3}))]
+    assert split([a], before, after).parts == (Part(frozenset({1, 3}), frozenset({1, 3})),)
     a, b = (replace(s, steps=frozenset(k)) for s, k in zip(layout_sites(None, None), ({0, 1, 2, 3}, {5}), strict=True))
-    assert parts([a, b], "abcdef", "aBcdeF", frozenset({3})) == [
+    assert split([a, b], before, Built({}, "", tuple("aBcdeF"), one)).parts == (
         Part(frozenset({1, 3}), frozenset({1, 3})),
         Part(frozenset({5}), frozenset({5})),
-    ]
+    )
     assert window("ahead", frozenset({1}), frozenset({3})) == {0, 1, 2, 3}
     assert window("ahead", frozenset({9}), frozenset({11})) == {7, 8, 9, 10, 11}
     assert window("panels", frozenset({1}), frozenset({3})) == {1, 3}
@@ -555,8 +586,11 @@ def test_who_is_prefetched_for_has_another_time() -> None:
 def test_what_clashes_is_in_programs_of_its_own() -> None:
     a, b, c, d = layout_sites({1}, {1, 2}, {4, 5}, None)
     assert clash(a, b) and not clash(a, c) and clash(a, d)
-    found = together([(a, "A"), (b, "B"), (c, "C"), (d, "D"), (a, "E")])
-    assert found == [{a.name: "A", c.name: "C"}, {b.name: "B"}, {d.name: "D"}, {a.name: "E"}]
+    wanted = [(c, "C"), (b, "B"), (a, "A"), (d, "D"), (a, "E")]
+    assert together(wanted) == [{d.name: "D"}, {b.name: "B", c.name: "C"}, {a.name: "A"}, {a.name: "E"}], "most first"
+    learnt = {frozenset((b.name, c.name))}
+    found = together(wanted, learnt)
+    assert {b.name: "B"} in found and {d.name: "D"} in found and len(found) == 4
 
 
 def test_steps_of_many_layouts_are_found_in_few_compiles(tmp_path: Path) -> None:
@@ -593,12 +627,12 @@ def test_steps_of_sites(tmp_path: Path) -> None:
     assert len(kernels) == 2 and sorted(k for s in kernels for k in s.steps or ()) == [0, 1]
     assert {s.decision.key.kind for s in found} == {"panels", "plan"}
     mine = listed.built.kernels
-    assert parts(kernels, mine, mine) == [Part(s.steps or frozenset(), s.steps or frozenset()) for s in kernels]
-    assert parts(kernels, mine, (*mine, "other")) == [None, None]
-    assert parts([kernels[0], kernels[0]], mine, mine) == [None, None], "they share their steps"
+    assert divided(kernels, mine, mine) == [Part(s.steps or frozenset(), s.steps or frozenset()) for s in kernels]
+    assert divided(kernels, mine, (*mine, "other")) == [None, None]
+    assert divided([kernels[0], kernels[0]], mine, mine) == [None, None], "they share their steps"
     open_site = Site(next(s.decision for s in found if not s.is_kernel))
-    assert parts([open_site], mine, ("other", mine[1])) == [Part(frozenset({0}), frozenset({0}))]
-    assert parts([open_site, kernels[0]], mine, mine) == [None, None], "what the layout changes is not known"
+    assert divided([open_site], mine, ("other", mine[1])) == [Part(frozenset({0}), frozenset({0}))]
+    assert divided([open_site, kernels[0]], mine, mine) == [None, None], "what the layout changes is not known"
 
 
 def test_of_versions_for_sizes_one_runs() -> None:

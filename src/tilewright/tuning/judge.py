@@ -54,8 +54,9 @@ class Gain:
     @property
     def open(self) -> bool:
         """Whether more loadings may decide if a whole model improves: neither is it shown nor does all of the interval
-        fall short of it, which is wider than what is asked."""
-        return self.high > MODEL_GAIN * max(self.low, 1.0) and not self.improves and self.median > 1.0
+        fall short of it, which is wider than what is asked, and half of what is asked is there."""
+        half = (1.0 + MODEL_GAIN) / 2
+        return self.high > MODEL_GAIN * max(self.low, 1.0) and not self.improves and self.median > half
 
     @property
     def disturbed(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,14 @@ class Built:
         code: the file with its code; empty for what is never run.
         kernels: of its steps, in order: the symbol of each, which names its content.
         prefetches: pairs of steps, of which the first prefetches weights that the second, behind it, reads.
+        exchanges: pairs of steps, of which the second reads what the first wrote, or writes over it.
     """
 
     forced: Forced
     code: str
     kernels: tuple[str, ...]
     prefetches: frozenset[tuple[int, int]] = frozenset()
+    exchanges: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ class Maker:
         self._made += 1
         path = self.folder / f"{self._made}.tw"
         artifact.write(path, replace(program, texts={}), 0, code_only=True)
-        return Built(dict(forced), str(path), kernels(program), prefetches(program))
+        return Built(dict(forced), str(path), kernels(program), prefetches(program), exchanges(program))
 
 
 def kernels(program: Program) -> tuple[str, ...]:
@@ -136,6 +139,19 @@ def prefetches(program: Program) -> frozenset[tuple[int, int]]:
                 found.add((last[slot], place))
             last[slot] = place
     return frozenset(found)
+
+
+def exchanges(program: Program) -> frozenset[tuple[int, int]]:
+    """Pairs of steps with a temporary in common: of each the first step, which writes it, with all others, and each
+    with the next one."""
+    m = program.manifest
+    first = len(m.inputs) + len(m.outputs) + len(m.packed)
+    users: dict[int, list[int]] = {}
+    for place, step in enumerate(m.run_steps):
+        for slot in {slot for slot in step.slots if slot >= first}:
+            users.setdefault(slot, []).append(place)
+    pairs = ((*pairwise(places), *product(places[:1], places[1:])) for places in users.values())
+    return frozenset(chain.from_iterable(pairs))
 
 
 def changes(before: Sequence[str], after: Sequence[str]) -> list[tuple[range, range]]:

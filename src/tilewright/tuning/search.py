@@ -38,7 +38,8 @@ class Policy:
             the other that 668 cycles are estimated for, two at once 417.
         most: settings that are timed at most, the untuned one not counted.
         first: so many of the best estimates are timed before descent begins.
-        near: centres within this factor of the best are searched too.
+        near: centres within this factor of the best are searched too. A centre is the incumbent or what is faster than
+            it by what a search can tell: around others, which are many where all are equal, nothing is looked for.
         reach: each alternative is tried once whose best estimate is within this factor of the best of all. NAT's second
             convolution takes 0.6 of the time with Winograd's tiles of 4 that 1.7 is estimated for, and 3.4 where nobody
             measured the machine's ceilings (Zen 4, 2026-11-26).
@@ -178,6 +179,8 @@ class Descent(_Told):
         for centre in centres:
             if self.times[centre] > best * self.policy.near:
                 break
+            if centre != self.incumbent and self.times[centre] > PROMISING:
+                continue
             # Where an estimate is too high, so are those beside it.
             bound = self._bound(max(self._least, self._estimates[centre]))
             beside = [s.label for s in self.space.neighbours(self._settings[centre])]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import combinations, islice
+from itertools import chain, combinations, islice
 from math import comb
 
 from tilewright.plans.framework.decisions import Decision, Scheduled
 from tilewright.transform.ahead import STEPS
-from tilewright.tuning.programs import Listed, changed, changes
+from tilewright.tuning.programs import Built, Listed, changed, changes, fed
 
 LEAST_SHARE = 0.01
 """Of a call's time: less is not worth a measurement."""
@@ -86,53 +86,98 @@ class Part:
         return [sum(times[k] for k in places) for times in rounds]
 
 
-def parts(
-    found: Sequence[Site], before: Sequence[str], after: Sequence[str], guests: frozenset[int] = frozenset()
-) -> list[Part | None]:
-    """The part of each site that a candidate changes; None of those that cannot be told from others.
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How a program's differences are divided among the sites of its candidates.
+
+    Args:
+        parts: of each site; None of those that cannot be told from others.
+        tangled: pairs of sites, by their numbers, that have a difference in common.
+    """
+
+    parts: tuple[Part | None, ...]
+    tangled: frozenset[tuple[int, int]] = frozenset()
+
+
+def split(found: Sequence[Site], before: Built, after: Built) -> Split:
+    """The part of each site that a candidate changes.
 
     A layout alone has changed all that differs. Kernels have changed their own steps, as long as the candidate has as
     many steps and no other of the sites shares one. Of several algorithms and layouts each has changed what differs
-    where its own steps are, as long as it does so at steps of no other.
-
-    Args:
-        guests: steps that are the same and find their weights elsewhere (`programs.fed`).
+    where its own steps are, as long as it does so at steps of no other. A difference at a step of no site is that of
+    the site with whose changed steps it exchanges values: the layout of these has changed. Steps that are the same and
+    find their weights elsewhere (`programs.fed`) differ, too.
     """
+    guests = fed(before, after)
     if len(found) == 1 and not found[0].is_kernel:
-        return [Part(*(steps | guests for steps in changed(before, after)))]
+        return Split((Part(*(steps | guests for steps in changed(before.kernels, after.kernels))),))
     own = [site.steps or frozenset() for site in found]
     if any(site.steps is None for site in found):
-        return [None] * len(found)
+        return Split((None,) * len(found))
     if not all(site.is_kernel for site in found):
-        return _told_apart(own, [*changes(before, after), *((range(k, k + 1), range(k, k + 1)) for k in guests)])
+        differences = [*changes(before.kernels, after.kernels), *((range(k, k + 1), range(k, k + 1)) for k in guests)]
+        return _told_apart(own, differences, before.exchanges)
     users = Counter(k for steps in own for k in steps)
-    alone = [len(before) == len(after) and all(users[k] == 1 for k in steps) for steps in own]
-    return [Part(steps, steps) if free else None for steps, free in zip(own, alone, strict=True)]
+    same = len(before.kernels) == len(after.kernels)
+    alone = [same and all(users[k] == 1 for k in steps) for steps in own]
+    return Split(tuple(Part(steps, steps) if free else None for steps, free in zip(own, alone, strict=True)))
 
 
-def _told_apart(own: Sequence[frozenset[int]], differences: Sequence[tuple[range, range]]) -> list[Part | None]:
+def _told_apart(
+    own: Sequence[frozenset[int]],
+    differences: Sequence[tuple[range, range]],
+    exchanges: frozenset[tuple[int, int]],
+) -> Split:
     """Each difference as a part of the one site that has steps there; step by step where each has one in its stead, as
     then differences of neighbours are one. Sites with a difference in common are not told apart; none are if there is
-    one at steps that no site has."""
+    one that is nobody's."""
     if all(len(gone) == len(come) for gone, come in differences):
         pairs = [pair for gone, come in differences for pair in zip(gone, come, strict=True)]
         differences = [(range(a, a + 1), range(b, b + 1)) for a, b in pairs]
+    else:
+        exchanges = frozenset()  # what comes and goes moves the steps behind
+    steps = frozenset(k for gone, _ in differences for k in gone)
     mine: list[set[int]] = [set() for _ in own]
     theirs: list[set[int]] = [set() for _ in own]
-    tangled: set[int] = set()
+    tangled: set[tuple[int, int]] = set()
     for gone, come in differences:
         place = gone or range(gone.start - 1, gone.start + 1)  # what is inserted is one of its neighbours'
-        having = [k for k, steps in enumerate(own) if not steps.isdisjoint(place)]
+        having = _owners(own, place) or _near(own, place, steps, exchanges)
         if not having:
-            return [None] * len(own)
-        if len(having) > 1:
-            tangled.update(having)
+            return Split((None,) * len(own))
+        tangled.update(combinations(having, 2))
         mine[having[0]].update(gone)
         theirs[having[0]].update(come)
-    return [
-        None if k in tangled else Part(frozenset(a), frozenset(b))
+    mixed = frozenset(chain.from_iterable(tangled))
+    parts = [
+        None if k in mixed else Part(frozenset(a), frozenset(b))
         for k, (a, b) in enumerate(zip(mine, theirs, strict=True))
     ]
+    return Split(tuple(parts), frozenset(tangled))
+
+
+def _owners(own: Sequence[frozenset[int]], place: Iterable[int]) -> list[int]:
+    """The sites, by their numbers, that have steps at a place."""
+    return [k for k, steps in enumerate(own) if not steps.isdisjoint(place)]
+
+
+def _near(
+    own: Sequence[frozenset[int]], place: range, changed: frozenset[int], exchanges: frozenset[tuple[int, int]]
+) -> list[int]:
+    """The sites with whose changed steps a step that is nobody's exchanges values, through others that are nobody's."""
+    found: set[int] = set()
+    seen = set(place)
+    waiting = list(place)
+    while waiting:
+        step = waiting.pop()
+        beside = {b if a == step else a for a, b in exchanges if step in (a, b)}
+        for other in sorted((beside & changed) - seen):
+            seen.add(other)
+            owners = _owners(own, (other,))
+            found.update(owners)
+            if not owners:
+                waiting.append(other)
+    return sorted(found)
 
 
 def window(kind: str, steps: frozenset[int], guests: frozenset[int]) -> frozenset[int]:
@@ -149,12 +194,24 @@ def clash(a: Site, b: Site) -> bool:
     return a.steps is None or b.steps is None or not a.steps.isdisjoint(b.steps)
 
 
-def together(found: Sequence[tuple[Site, str]]) -> list[dict[str, str]]:
-    """Candidates, a site and a label each, in as few programs as a greedy choice finds: no two in a program clash."""
+def together(found: Sequence[tuple[Site, str]], apart: Set[frozenset[str]] = frozenset()) -> list[dict[str, str]]:
+    """Candidates, a site and a label each, in as few programs as a greedy choice finds: no two in a program clash.
+    Those that clash with most others come first.
+
+    Args:
+        apart: pairs of sites, by their names, that are known to clash for other reasons.
+    """
+
+    def separate(a: Site, b: Site) -> bool:
+        return a.name == b.name or clash(a, b) or frozenset((a.name, b.name)) in apart
+
+    known = {site.name: site for site, _ in found}
+    labels = Counter(site.name for site, _ in found)
+    others = {n: sum(labels[o] for o in known if separate(known[n], known[o])) for n in known}
     programs: list[list[tuple[Site, str]]] = []
-    for site, label in found:
+    for site, label in sorted(found, key=lambda candidate: -others[candidate[0].name]):
         for program in programs:
-            if not any(site.name == other.name or clash(site, other) for other, _ in program):
+            if not any(separate(site, other) for other, _ in program):
                 program.append((site, label))
                 break
         else:

@@ -22,12 +22,14 @@ from tilewright.tuning.keep import Finding, Memory, Seeds
 from tilewright.tuning.programs import Built, Listed, Maker, changed, fed
 from tilewright.tuning.result import Progress, Row, Tuned
 from tilewright.tuning.search import FINALISTS, Descent, Policy
-from tilewright.tuning.sites import LEAST_SHARE, Part, Site, codes, parts, sites, together, window
+from tilewright.tuning.sites import LEAST_SHARE, Part, Site, codes, sites, split, together, window
 from tilewright.tuning.workers import Races, Timed
 
 SIDE_BY_SIDE = 5
 """Candidates that race with the incumbent at once."""
-SEARCH_ROUNDS = 4
+SEARCH_ROUNDS = 6
+"""Turns in a search, two of which are one, there and back: with three there is a middle one, so that what disturbs one
+of them does not count."""
 FINAL_RACES, MOST_RACES, FINAL_ROUNDS = 3, 8, 6
 """Races of a site's finalists, each with programs loaded anew, and their rounds: so many at least, and further ones
 while it is not decided whether a gain is worth the change."""
@@ -65,6 +67,8 @@ class _Search:
 
 Bundle = dict[str, str]
 """One candidate of each of some sites: the site's name -> a label."""
+Wanted = tuple[str, str]
+"""A candidate: a site's name and a label."""
 
 
 class Tuner:
@@ -114,6 +118,8 @@ class Tuner:
         self.findings: list[Finding] = []
         self._ratios: tuple[tuple[float, ...], ...] = ()
         self._timed = 0
+        self._apart: set[frozenset[str]] = set()
+        """Pairs of sites, by their names, that were not told apart in a program."""
 
     def run(self, untuned: Listed) -> Tuned:
         """Tune; what is verified when time is up or the user interrupts is the result."""
@@ -259,11 +265,11 @@ class Tuner:
         while True:
             # What a layout changes is not known before it is tried alone, if `_find_steps` did not say it.
             asked = {n: self._ask(s, 1 if s.site.steps is None else SIDE_BY_SIDE) for n, s in searches.items()}
-            bundles = _bundles(asked, searches)
-            if not bundles or self.clock() > self.end:
+            wanted = _pairs(asked)
+            if not wanted or self.clock() > self.end:
                 return
-            self._progress(level, searches, next(iter(bundles[0].values())))
-            self._time(bundles, searches, incumbent, SEARCH_ROUNDS)
+            self._progress(level, searches, wanted[0][1])
+            self._time(wanted, searches, incumbent, SEARCH_ROUNDS)
 
     def _ask(self, s: _Search, count: int) -> list[str]:
         """Labels to time; those that the journal knows are told to the search at once."""
@@ -285,25 +291,31 @@ class Tuner:
             s.search.tell(label, slowness(there_and_back(turns[0].gains)))
         return failed is not None or bool(turns)
 
-    def _time(self, bundles: Sequence[Bundle], searches: Mapping[str, _Search], incumbent: Built, rounds: int) -> None:
-        """Race candidates of several sites a program. A bundle whose parts cannot be told apart, or that fails, is
-        halved until each candidate has its own outcome."""
-        waiting = list(bundles)
-        while waiting:
-            now, waiting = waiting[:SIDE_BY_SIDE], waiting[SIDE_BY_SIDE:]
+    def _time(self, wanted: Sequence[Wanted], searches: Mapping[str, _Search], incumbent: Built, rounds: int) -> None:
+        """Race candidates of several sites a program. Candidates whose parts cannot be told apart are tried again in
+        different programs, and a program that fails is halved until each candidate has its own outcome."""
+        waiting, halves = list(wanted), list[Bundle]()
+        while waiting or halves:
+            packed = together([(searches[name].site, label) for name, label in waiting], self._apart)
+            now, waiting = [*halves, *packed][:SIDE_BY_SIDE], _loose(packed[max(SIDE_BY_SIDE - len(halves), 0) :])
+            halves = halves[SIDE_BY_SIDE:]
             ready: list[tuple[Bundle, Built, dict[str, Part]]] = []
             for bundle in now:
                 made = self._build(bundle, searches, incumbent)
                 if isinstance(made, str):
-                    waiting += self._halves(bundle, searches, "refused", made)
+                    halves += self._halves(bundle, searches, "refused", made)
                     continue
-                tangled = {n: label for n, label in bundle.items() if n not in made[1]}
-                if made[1]:
-                    ready.append((bundle, *made))
-                if len(tangled) == 1 < len(bundle):
-                    waiting.append(tangled)
-                elif tangled:
-                    waiting += self._halves(tangled, searches, "refused", "its steps cannot be found in the program")
+                built, found, apart = made
+                missing = {n: label for n, label in bundle.items() if n not in found}
+                if found:
+                    ready.append((bundle, built, found))
+                if apart:
+                    self._apart |= apart
+                    waiting += missing.items()
+                elif len(missing) == 1 < len(bundle):
+                    halves.append(missing)
+                elif missing:
+                    halves += self._halves(missing, searches, "refused", "its steps cannot be found in the program")
             if not ready:
                 continue
             first, *others = self.races.steps([incumbent, *(built for _, built, _ in ready)], rounds)
@@ -311,33 +323,38 @@ class Tuner:
             for (bundle, _, found), timed in zip(ready, others, strict=True):
                 if timed.outcome != "timed":
                     told = {name: bundle[name] for name in found}
-                    waiting += self._halves(told, searches, timed.outcome, timed.why)
+                    halves += self._halves(told, searches, timed.outcome, timed.why)
                     continue
                 for name, part in found.items():
-                    if len(bundle) == 1:
-                        self._learn(searches[name], part, first)
+                    self._learn(searches[name], part, first)
                     times = part.times(first.rounds, after=False), part.times(timed.rounds, after=True)
                     self._tell(searches[name], bundle[name], Turns(*map(tuple, times)))
 
     def _learn(self, s: _Search, part: Part, incumbent: Timed) -> None:
-        """Which steps a layout changes, seen from its first candidate; its search ends if these take no time."""
-        if s.site.steps is None:
-            s.site = replace(s.site, steps=part.before)
-            total = sum(map(sum, incumbent.rounds)) or 1.0
-            s.share = sum(part.times(incumbent.rounds, after=False)) / total
-            s.closed = s.share < LEAST_SHARE
+        """Which steps a decision changes, seen from a candidate: all if none were known, else perhaps more than other
+        settings change. Its search ends if these take no time."""
+        more = part.before - (s.site.steps or frozenset())
+        if s.site.steps is not None and not more:
+            return
+        total = sum(map(sum, incumbent.rounds)) or 1.0
+        share = sum(times[k] for times in incumbent.rounds for k in more) / total
+        s.share = share if s.site.steps is None else s.share + share
+        s.site = replace(s.site, steps=part.before | (s.site.steps or frozenset()))
+        s.closed = s.share < LEAST_SHARE
 
     def _build(
         self, bundle: Bundle, searches: Mapping[str, _Search], incumbent: Built
-    ) -> tuple[Built, dict[str, Part]] | str:
-        """A program with these settings and the parts that are told apart, by site; or what went wrong."""
+    ) -> tuple[Built, dict[str, Part], set[frozenset[str]]] | str:
+        """A program with these settings, by site the parts that are told apart, and which sites' parts are not; or what
+        went wrong."""
         found = [searches[name].site for name in bundle]
         try:
             built = self.maker.built({**incumbent.forced, **bundle})
         except Error as error:
             return error.headline()
-        split = parts(found, incumbent.kernels, built.kernels, fed(incumbent, built))
-        return built, {site.name: part for site, part in zip(found, split, strict=True) if part is not None}
+        divided = split(found, incumbent, built)
+        known = {site.name: part for site, part in zip(found, divided.parts, strict=True) if part is not None}
+        return built, known, {frozenset((found[a].name, found[b].name)) for a, b in divided.tangled}
 
     def _halves(self, bundle: Bundle, searches: Mapping[str, _Search], outcome: str, why: str) -> list[Bundle]:
         """The halves of a bundle to be tried alone; of a single candidate its outcome is noted."""
@@ -368,10 +385,9 @@ class Tuner:
             if not self._may_gain(finalists, searches):
                 break
             wanted = {n: [x for x in ls if self._wanted(searches[n], x, race)] for n, ls in finalists.items()}
-            bundles = _bundles(wanted, searches)
-            if bundles:
+            if any(wanted.values()):
                 self._progress(level, searches, f"finals, race {race + 1} of {FINAL_RACES} to {MOST_RACES}")
-                self._time(bundles, searches, incumbent, FINAL_ROUNDS)
+                self._time(_pairs(wanted), searches, incumbent, FINAL_ROUNDS)
         for name, labels in finalists.items():
             s = searches[name]
             turns = {x: self._final_turns(s, x) for x in labels if s.outcomes.get(x, "timed") == "timed"}
@@ -497,14 +513,12 @@ def _finalists(s: _Search) -> list[str]:
     return [x for x in s.search.finalists(FINALISTS) if s.share * (1 - s.search.times[x]) >= WORTH]
 
 
-def _bundles(asked: Mapping[str, Sequence[str]], searches: Mapping[str, _Search]) -> list[Bundle]:
-    """Labels of sites as programs: the first ones of all sites, then the second ones, ..."""
-    most = max(map(len, asked.values()), default=0)
-    return [
-        bundle
-        for k in range(most)
-        for bundle in together([(searches[n].site, labels[k]) for n, labels in asked.items() if k < len(labels)])
-    ]
+def _pairs(asked: Mapping[str, Sequence[str]]) -> list[Wanted]:
+    return [(name, label) for name, labels in asked.items() for label in labels]
+
+
+def _loose(bundles: Sequence[Bundle]) -> list[Wanted]:
+    return [candidate for bundle in bundles for candidate in bundle.items()]
 
 
 def _row(level: str, s: _Search, accepted: bool) -> Row:
