@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.plans.framework.space import Setting, Space
-from tilewright.tuning.search import Descent, EstimateOnly, Policy, RandomSearch, Search
+from tilewright.tuning.search import Descent, EstimateOnly, Policy, RandomSearch, Search, halved
 
 
 def tile(rows: int, width: int) -> Setting:
@@ -64,7 +64,8 @@ def test_estimates_prune_but_for_seeds() -> None:
     assert asked[0] == SPACE.labels[20] and set(asked) == {*SPACE.labels[1:3], SPACE.labels[20]}
     again = Descent(SPACE, estimates, Policy(prune=1.2, slack=0.0), seeds=[SPACE.labels[20]])
     times = {**dict.fromkeys(SPACE.labels, 2.0), SPACE.labels[20]: 0.9}
-    beside = {s.label for s in SPACE.neighbours(SPACE.settings[20])}
+    seed = SPACE.settings[20]
+    beside = {s.label for s in (*SPACE.neighbours(seed), *halved(SPACE, seed))}
     wrong = estimates[20] * 1.2  # an estimate was too high: those beside it may be, too
     assert set(play(again, times)) - set(asked) == {x for x in beside if estimates[SPACE.labels.index(x)] <= wrong}
 
@@ -88,6 +89,28 @@ def test_alternatives_within_reach_are_tried_though_their_estimates_are_bad() ->
     found = Descent(space, estimates, Policy(first=1))
     play(found, {**slower, sizes[3].label: 0.7, sizes[2].label: 0.6})
     assert found.best == sizes[2].label
+
+
+def test_half_of_a_knob_is_looked_at_behind_a_ridge() -> None:
+    """IMP's Winograd layers by rows of a register tile, which steps alone leave at 18."""
+    rows = [22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10]
+    times = [1.0, 0.989, 0.976, 0.965, 0.954, 1.078, 1.043, 0.953, 0.981, 0.97, 0.878, 0.896, 0.882]
+    space = Space(tuple(tile(r, 16) for r in rows))
+    search = Descent(space, [0.0] * len(space), Policy(first=1))
+    play(search, {tile(r, 16).label: t for r, t in zip(rows, times, strict=True)})
+    assert search.best == tile(12, 16).label
+    assert [s.label for s in halved(space, space.settings[0])] == [tile(11, 16).label]
+    assert halved(space, tile(10, 16)) == halved(space, tile(11, 16)) == [], "that is a step, or nothing"
+
+
+def test_only_what_is_faster_is_a_centre() -> None:
+    """Around settings that are as fast as the incumbent, by chance a little more or less, nothing is looked for."""
+    search = Descent(SPACE, [0.0] * len(SPACE), Policy(first=1))
+    equal = {s.label: 0.998 for s in SPACE}
+    first = SPACE.settings[0]
+    assert set(play(search, equal)) == {s.label for s in (*SPACE.neighbours(first), *halved(SPACE, first))}
+    better = Descent(SPACE, [0.0] * len(SPACE), Policy(first=1))
+    assert len(play(better, equal | {tile(5, 32).label: 0.99})) > search.measured
 
 
 def test_near_records_say_where_to_look() -> None:
