@@ -90,6 +90,7 @@ from tilewright.transform.recompute import recompute
 from tilewright.transform.regions.captures import lift_constants, names_of
 from tilewright.transform.regions.flatten import Flat, extent_marker, flatten
 from tilewright.transform.regions.optimise import optimise_bodies
+from tilewright.transform.remember import lower_once
 from tilewright.transform.select.choose import choose_algorithms
 from tilewright.transform.strands import fork_calls
 
@@ -470,7 +471,7 @@ def _compile_part(
     lowered = [
         group
         if group.nodes[-1].bodies or group.nodes[-1].defines is not None
-        else log.run(f"lower {name}", lower_group, group, f"{name}{i}_{group.nodes[-1].label}")
+        else log.run(f"lower {name}", lower_once, group, f"{name}{i}_{group.nodes[-1].label}")
         for i, group in enumerate(groups)
         if not is_alias(group) or group.nodes[-1].defines is not None
     ]

@@ -15,6 +15,7 @@ from tilewright.plans.framework.decisions import Decision, Scheduled, deciding, 
 from tilewright.runtime import artifact
 from tilewright.runtime.program import Program
 from tilewright.targets.target import Target
+from tilewright.transform.remember import Lowered, remembering
 
 Forced = Mapping[str, str]
 
@@ -76,6 +77,7 @@ class Maker:
         self._model = import_model(model, dims, example, extra.pop("dynamic", "auto"), extra.pop("params", None))
         self._options = extra
         self._made = 0
+        self._lowered: Lowered = {}
 
     def untuned(self) -> Program:
         """The program with nothing forced, from the cache where it is known."""
@@ -111,7 +113,8 @@ class Maker:
 
     def _compile(self, **options: Any) -> Program:
         given = {**self._options, **options, "records": None}  # what is known of candidates is forced, nothing else
-        return compile_program(self._model, threads=self.threads, target=self.target, **given)
+        with remembering(self._lowered):
+            return compile_program(self._model, threads=self.threads, target=self.target, **given)
 
     def _write(self, program: Program, forced: Forced) -> Built:
         self._made += 1
