@@ -209,6 +209,7 @@ def test_a_stopped_run_goes_on_and_measures_nothing_twice(tmp_path: Path) -> Non
     again = MadeUp(slowness)
     repeated, _ = run(again, tmp_path / "again", journal=Journal(path))
     assert again.asked == [] and repeated.timed == 0 and dict(repeated.settings) == dict(wanted.settings)
+    assert [row.share for row in repeated.rows] == pytest.approx([row.share for row in wanted.rows]), "steps are known"
 
 
 @dataclass

@@ -165,6 +165,10 @@ class Tuner:
         unknown = [s for s in searches.values() if s.site.steps is None]
         for kind in dict.fromkeys(s.site.decision.key.kind for s in unknown):
             self._find_steps([s for s in unknown if s.site.decision.key.kind == kind], incumbent.built, shares)
+        for s in searches.values():
+            kept = None if s.site.is_kernel else self.journal.result(_steps_of(s.site))
+            if kept is not None:
+                self._widen(s, frozenset(kept["steps"]), shares)
         self._search(level, {name: s for name, s in searches.items() if s.settled is None}, incumbent.built)
         self._finals(level, searches, incumbent.built)
         won = {name: s.winner for name, s in searches.items() if s.winner}
@@ -339,13 +343,18 @@ class Tuner:
     def _learn(self, s: _Search, part: Part, incumbent: Timed) -> None:
         """Which steps a decision changes, seen from a candidate: all if none were known, else perhaps more than other
         settings change. Its search ends if these take no time."""
-        more = part.before - (s.site.steps or frozenset())
-        if s.site.steps is not None and not more:
+        if s.site.steps is not None and part.before <= s.site.steps:
             return
         total = sum(map(sum, incumbent.rounds)) or 1.0
-        share = sum(times[k] for times in incumbent.rounds for k in more) / total
+        self._widen(s, part.before, [sum(column) / total for column in zip(*incumbent.rounds, strict=True)])
+        self.journal.keep(_steps_of(s.site), {"steps": sorted(s.site.steps or ())})
+
+    def _widen(self, s: _Search, steps: frozenset[int], shares: Sequence[float]) -> None:
+        """A decision changes these steps, too."""
+        known = s.site.steps or frozenset()
+        share = sum(shares[k] for k in steps - known)
         s.share = share if s.site.steps is None else s.share + share
-        s.site = replace(s.site, steps=part.before | (s.site.steps or frozenset()))
+        s.site = replace(s.site, steps=steps | known)
         s.closed = s.share < LEAST_SHARE
 
     def _build(
@@ -517,6 +526,11 @@ def _finalists(s: _Search) -> list[str]:
     if s.settled is not None:
         return [s.settled] if s.settled != s.site.incumbent else []
     return [x for x in s.search.finalists(FINALISTS) if s.share * (1 - s.search.times[x]) >= WORTH]
+
+
+def _steps_of(site: Site) -> str:
+    """The name under which the journal keeps which steps a decision was seen to change."""
+    return f"steps {site.name} {site.incumbent}"
 
 
 def _pairs(asked: Mapping[str, Sequence[str]]) -> list[Wanted]:
