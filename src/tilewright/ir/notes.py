@@ -251,6 +251,20 @@ class ColdWeights(FuncNote):
 
 @register
 @dataclass(frozen=True, slots=True)
+class Versions(FuncNote):
+    """The unscheduled function is written several times, for sizes of which `if` tells: each is planned by itself.
+
+    Args:
+        count: how many times.
+
+    Written by `transform/lower.py`, read by `plans/framework/variants.py`.
+    """
+
+    count: Count
+
+
+@register
+@dataclass(frozen=True, slots=True)
 class Workspaces(FuncNote):
     """The last parameters are memory that the function needs and nobody else reads.
 
@@ -353,6 +367,7 @@ __all__ = [
     "Streaming",
     "Thread",
     "Unroll",
+    "Versions",
     "Workspaces",
     "find",
     "markdown",

@@ -50,6 +50,22 @@ class Winograd(Algorithm):
 
 
 @dataclass(frozen=True, slots=True)
+class WinogradBySize(Algorithm):
+    """A convolution over maps of any size that keeps its filters twice: for `tile` outputs a side and for `neartile`
+    (0: as they are, for computing it directly), in panels as of `Winograd`. At each call it takes the one that is
+    estimated to take less: `costs` are the cycles that each tile adds and those that any map takes, of the first and of
+    the second; they follow from the rest, so that nothing is decided about them."""
+
+    tile: int
+    width: int
+    panels: int
+    neartile: int
+    nearwidth: int
+    nearpanels: int
+    costs: tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class StrassenStrips(Algorithm):
     """A convolution of one pixel by Strassen's method: panels of `width` filters, `panels` of them in a group."""
 
@@ -71,6 +87,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "direct": Direct,
     "pixels": Pixels,
     "winograd": Winograd,
+    "winograd_by_size": WinogradBySize,
     "strassen_strips": StrassenStrips,
     "packed": Packed,
     "strassen": Strassen,

@@ -39,6 +39,7 @@ from tilewright.ops import (
 from tilewright.ops.lowered import (
     append,
     attention,
+    by_size,
     conv_weight,
     dots,
     packed,
@@ -57,6 +58,7 @@ __all__ = [
     "append",
     "attention",
     "bessel",
+    "by_size",
     "cells",
     "chebyshev",
     "comprehension",

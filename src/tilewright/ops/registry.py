@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from tilewright.ir import parser
 from tilewright.ir.attributes import Attrs, AttrValue
+from tilewright.ir.expr import Expr
 from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
 from tilewright.ir.loops import PrimFunc
 from tilewright.support import plugins
@@ -48,6 +49,14 @@ Reference = Callable[[Sequence[Any], A], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
+class Version:
+    """A node that may stand in the place of another, for sizes at which `condition` holds; None: for all others."""
+
+    condition: Expr | None
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
 class OpDef(Generic[A]):
     """An operator.
 
@@ -59,6 +68,8 @@ class OpDef(Generic[A]):
                own, and models take the loops
     reference  the meaning in NumPy: arrays (None: absent) and attributes to arrays
     alias      the output is the first input's memory seen with another shape (reshape): no code is made for it
+    versions   the nodes by which a node is computed, each at sizes of its own; the last one has no condition. What
+               `compute` states is the last one's way
     view       whether attributes say that no code is needed, as inputs stand in the output's memory or the other way
                round (`transform/graph/views.py`)
     """
@@ -71,6 +82,7 @@ class OpDef(Generic[A]):
     compute: Compute[A] | None = None
     loops: MakeFunc[A] | None = None
     alias: bool = False
+    versions: Callable[[Node], tuple[Version, ...]] | None = None
     view: Callable[[A], bool] | None = None
 
     @property

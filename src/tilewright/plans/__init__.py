@@ -20,7 +20,7 @@ from tilewright.plans.framework.decision_key import Key, key_of_function
 from tilewright.plans.framework.decisions import Scheduled, current, decide
 from tilewright.plans.framework.registry import extended, register
 from tilewright.plans.framework.space import Setting
-from tilewright.plans.framework.variants import Values, specialize
+from tilewright.plans.framework.variants import Values, condition_of, specialize, versions_of
 from tilewright.plans.framework.work import MOST, work_of
 from tilewright.plans.matmul import contraction, dots
 from tilewright.plans.pointwise import elementwise, packing, unscheduled
@@ -65,7 +65,16 @@ def named(name: str) -> Plan:
 
 def plan(func: PrimFunc, target: Target) -> Planned:
     """Schedule an unscheduled function with the plan and knobs of the best estimate, among those whose schedules do no
-    more work than they should (or with those that are forced)."""
+    more work than they should (or with those that are forced). One of several versions is scheduled version by
+    version."""
+    *special, (_, general) = versions_of(func)
+    planned = _plan(general, target)
+    others = ((c, replace(_plan(f, target), symbols=func.symbols)) for c, f in reversed(special) if c is not None)
+    return replace(planned, variants=(*planned.variants, *others), symbols=func.symbols) if special else planned
+
+
+def _plan(func: PrimFunc, target: Target) -> Planned:
+    """The plan of a function of one version."""
     structure = analyse(func)
     choices = candidates(structure, target)
     chosen = _decide(lambda: key_of_function(func, target), choices)
@@ -73,7 +82,8 @@ def plan(func: PrimFunc, target: Target) -> Planned:
     trials = choices if chosen is choices[0] else [chosen]
     schedule, chosen, rejected, stated = _first_lawful(structure, trials, target)
     others = tuple(c for c in choices if c is not chosen and all(c is not r.candidate for r in rejected))
-    variants = tuple((v, plan(specialize(func, v), target)) for v in named(chosen.plan).cases(structure))
+    cases = named(chosen.plan).cases(structure)
+    variants = tuple((condition_of(v), plan(specialize(func, v), target)) for v in cases)
     alone = runs_alone(lambda: key_of_function(func, target, "threads"), func, chosen, target)
     return Planned(schedule, chosen, others, target, least(stated, target), variants, rejected, alone)
 
@@ -176,6 +186,11 @@ def decided(func: PrimFunc, target: Target, where: Values = MappingProxyType({})
     Args:
         where: for which values of symbols the function is a variant of another.
     """
+    return tuple(c for _, version in versions_of(func) for c in _decided(version, target, where))
+
+
+def _decided(func: PrimFunc, target: Target, where: Values) -> tuple[Chosen, ...]:
+    """The decisions about a function of one version."""
     structure = analyse(func)
     choices = _choices(structure, target)
     about = key_of_function(func, target)
@@ -211,6 +226,11 @@ def may_differ(func: PrimFunc, target: Target) -> bool:
 
 def _names(func: PrimFunc, target: Target) -> Iterator[str]:
     """The names of the decisions about a function and its variants by whatever plan."""
+    for _, version in versions_of(func):
+        yield from _names_of_version(version, target)
+
+
+def _names_of_version(func: PrimFunc, target: Target) -> Iterator[str]:
     yield key_of_function(func, target).name
     if target.threads > 1 and not func.symbols:
         yield key_of_function(func, target, "threads").name

@@ -19,6 +19,7 @@ from tilewright.plans.framework.cost import Cost, level, roofline
 from tilewright.plans.framework.decision_key import Key, key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
+from tilewright.plans.framework.variants import versions_of
 from tilewright.targets.target import Target
 from tilewright.transform.call import KernelCall
 from tilewright.transform.loops.ahead import WeightPrefetch
@@ -97,7 +98,8 @@ def _host(kernels: Sequence[KernelCall], load: _Load, hosts: Mapping[int, int], 
 def _load(kernel: KernelCall, params: set[Value], target: Target) -> _Load:
     weights = [v for v in kernel.args if v in params]
     largest = max(weights, key=lambda v: v.known_bytes, default=None)
-    structure = analyse(kernel.func)
+    _, func = versions_of(kernel.func)[-1]
+    structure = analyse(func)
     return _Load(
         roofline(structure, target).compute / target.threads,
         sum(v.known_bytes for v in weights) / _delivered(target),

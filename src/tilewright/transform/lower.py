@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright import ops, te
+from tilewright.ir.expr import Expr
 from tilewright.ir.graph import Node, Value
+from tilewright.ir.loops import PrimFunc
 from tilewright.ir.notes import Origin
+from tilewright.plans.framework.variants import by_size
 from tilewright.transform.call import KernelCall
 from tilewright.transform.graph.fuse import Group
 from tilewright.transform.join import join_dimensions
@@ -25,17 +29,33 @@ def lower_group(group: Group, name: str) -> KernelCall:
         # A value read twice is two parameters, as the function has them.
         present = tuple(v for v in node.inputs if v is not None)
         return KernelCall(replace(func, name=name), (*present, *node.outputs), group.label, group)
-    tensors: dict[Value, te.Tensor] = {v: te.placeholder(v.shape, v.dtype, identifier(v.name)) for v in group.inputs}
+    versions = _versions(group.nodes)
+    made = tuple((condition, _function(nodes, group.inputs, args, name)) for condition, nodes in versions)
+    func = made[0][1] if len(made) == 1 else by_size(made)
+    return KernelCall(func, args, group.label, group)
+
+
+def _versions(nodes: Sequence[Node]) -> tuple[tuple[Expr | None, tuple[Node, ...]], ...]:
+    """The nodes, once for each version of the one among them that has several."""
+    for k, node in enumerate(nodes):
+        found = ops.get(node.op).versions
+        if found is not None:
+            return tuple((v.condition, (*nodes[:k], v.node, *nodes[k + 1 :])) for v in found(node))
+    return ((None, tuple(nodes)),)
+
+
+def _function(nodes: Sequence[Node], inputs: Sequence[Value], args: Sequence[Value], name: str) -> PrimFunc:
+    """The unscheduled function that computes nodes."""
+    tensors: dict[Value, te.Tensor] = {v: te.placeholder(v.shape, v.dtype, identifier(v.name)) for v in inputs}
     origins: dict[te.ComputeOp, Origin] = {}
-    for node in group.nodes:
+    for node in nodes:
         computed = _compute(node, tensors)
         # Stages of the nodes before have their origins already.
         for stage in te.all_stages(te.stages_of(computed)):
             assert isinstance(stage, te.ComputeOp), f"{node.op} calls a function from outside"
             origins.setdefault(stage, Origin(node.op, stage.name, node.attrs))
         tensors.update(zip(node.outputs, computed, strict=True))
-    func = join_dimensions(te.create_prim_func([tensors[v] for v in args], name, origins))
-    return KernelCall(func, args, group.label, group)
+    return join_dimensions(te.create_prim_func([tensors[v] for v in args], name, origins))
 
 
 def _compute(node: Node, tensors: dict[Value, te.Tensor]) -> tuple[te.Tensor, ...]:

@@ -13,6 +13,7 @@ from math import prod
 from tilewright.ir.expr import Const, Expr, Op, Var
 from tilewright.ir.loops import Block, PrimFunc, Store
 from tilewright.ir.rewrite import exprs_of, loads, walk
+from tilewright.plans.framework.variants import versions_of
 from tilewright.plans.framework.work import operations_of
 from tilewright.runtime.specs import Work, quotient
 
@@ -28,8 +29,9 @@ def polynomial(e: Expr) -> Work | None:
 
 
 def operations(func: PrimFunc) -> Work | None:
-    """Floating-point operations of one call; None if an extent is no polynomial."""
+    """Floating-point operations of one call, of several versions by the last one; None if an extent is no polynomial."""
     total: Polynomial = {}
+    _, func = versions_of(func)[-1]
     for block in (s for s in walk(func.body) if isinstance(s, Block)):
         count = sum(operations_of(s.value, floats=True) for s in walk(block.body) if isinstance(s, Store))
         _accumulate(total, _product(it.extent for it in block.iters), count)

@@ -6,12 +6,13 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tilewright.ir.expr import Expr, Var
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.notes import SingleThread, with_note
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.cost import Cost
 from tilewright.plans.framework.space import Setting
-from tilewright.plans.framework.variants import Values, dispatch
+from tilewright.plans.framework.variants import Values, dispatch, with_symbols
 from tilewright.plans.framework.work import Added, Effort
 from tilewright.schedule.routines import Routine
 from tilewright.schedule.schedule import Schedule
@@ -90,17 +91,19 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A scheduled function with the decision that led to it; `variants` are its versions for values of its symbols.
-    `alone`: one thread runs it, for sharing so little takes longer."""
+    """A scheduled function with the decision that led to it; `variants` are its versions where conditions on its symbols
+    hold, of which the last ones are asked first. `alone`: one thread runs it, for sharing so little takes longer.
+    `symbols` are the symbols as its callers know them, where it was judged by other likely values."""
 
     schedule: Schedule
     chosen: Candidate
     others: tuple[Candidate, ...]
     target: Target
     least: Cost
-    variants: tuple[tuple[Values, Planned], ...] = ()
+    variants: tuple[tuple[Expr, Planned], ...] = ()
     rejected: tuple[Rejected, ...] = ()
     alone: bool = False
+    symbols: tuple[Var, ...] = ()
 
     @property
     def plan(self) -> str:
@@ -121,9 +124,10 @@ class Planned:
         func = self.schedule.func
         if self.alone:
             func = replace(func, notes=with_note(func.notes, SingleThread()))
-        for values, planned in self.variants:
-            func = dispatch(values, planned.func, func)
-        return func
+        for condition, planned in self.variants:
+            func = dispatch(condition, planned.func, func)
+        known = {s.name: s for s in self.symbols}
+        return with_symbols(func, {s: known[s.name] for s in func.symbols if known.get(s.name, s) is not s})
 
     def describe(self) -> str:
         """Plan, knobs, estimated time by stage and what bounds it, and the runners-up."""
@@ -136,8 +140,7 @@ class Planned:
         lines.append(f"  any schedule takes at least about {_microseconds(self.least.cycles, self.target)} µs")
         lines += [f"  {refusal}" for refusal in self.schedule.refused]
         lines.append(str(self.schedule.trace).rstrip())
-        for values, planned in self.variants:
-            condition = " and ".join(f"{symbol} == {value}" for symbol, value in values.items())
+        for condition, planned in self.variants:
             lines.append(f"variant {condition}\n{textwrap.indent(planned.describe(), '  ')}")
         return "\n".join(lines)
 

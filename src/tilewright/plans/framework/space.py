@@ -47,7 +47,8 @@ class Setting:
     @classmethod
     def of(cls, algorithm: Algorithm) -> Setting:
         """An algorithm as one way to decide; its sizes are the knobs."""
-        return cls(algorithm.name, tuple((f.name, getattr(algorithm, f.name)) for f in fields(algorithm)))
+        values = ((f.name, getattr(algorithm, f.name)) for f in fields(algorithm))
+        return cls(algorithm.name, tuple((name, value) for name, value in values if isinstance(value, int)))
 
     def knob(self, name: str) -> int:
         return dict(self.knobs)[name]

@@ -10,14 +10,16 @@ Each version is planned as if it were a function of its own, so that one row may
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tilewright.arith import simplify
 from tilewright.ir.attributes import AttrValue
-from tilewright.ir.expr import Buffer, Expr, Var, all_of, const, equal
+from tilewright.ir.expr import Buffer, Expr, Var, all_of, as_int, const, equal
 from tilewright.ir.loops import Block, BlockIter, For, If, Let, PrimFunc, Stmt
-from tilewright.ir.notes import Origin, find, with_note
+from tilewright.ir.notes import Origin, Versions, find, with_note, without
 from tilewright.ir.rewrite import (
+    buffers_in,
     fresh_name,
     map_expr,
     map_stmt,
@@ -25,6 +27,7 @@ from tilewright.ir.rewrite import (
     replace_buffers,
     substitute,
     substitute_stmt,
+    variables,
     walk,
 )
 
@@ -33,7 +36,18 @@ Values = Mapping[Var, int]
 
 def specialize(func: PrimFunc, values: Values) -> PrimFunc:
     """The unscheduled function for these values of its symbols: their numbers stand in shapes and extents."""
-    numbers: dict[Var, Expr] = {symbol: const(value) for symbol, value in values.items()}
+    return with_symbols(func, {symbol: const(value) for symbol, value in values.items()})
+
+
+def condition_of(values: Values) -> Expr:
+    """That symbols have these values."""
+    return all_of(equal(symbol, value) for symbol, value in values.items())
+
+
+def with_symbols(func: PrimFunc, numbers: Mapping[Var, Expr]) -> PrimFunc:
+    """The function with something else in the place of its symbols, in shapes, extents and attributes too."""
+    if not numbers:
+        return func
     smaller = {
         b: replace(b, shape=tuple(substitute(d, numbers) for d in b.shape)) for b in (*func.params, *func.buffers)
     }
@@ -53,15 +67,66 @@ def specialize(func: PrimFunc, values: Values) -> PrimFunc:
     return replace(func, params=params, body=body, buffers=buffers)
 
 
-def dispatch(values: Values, special: PrimFunc, general: PrimFunc) -> PrimFunc:
-    """`if symbol == value { special } else { general }` as one function with the parameters of `general`."""
+def dispatch(condition: Expr, special: PrimFunc, general: PrimFunc) -> PrimFunc:
+    """`if condition { special } else { general }` as one function with the parameters of `general`."""
     taken = names_of(general)
     mine: dict[Buffer, Buffer] = dict(zip(special.params, general.params, strict=True))
     mine.update((b, replace(b, name=fresh_name(b.name, taken))) for b in special.buffers)
     body = replace_buffers(_fresh(special.body, taken), mine)
-    condition = all_of(equal(symbol, value) for symbol, value in values.items())
     buffers = (*general.buffers, *(mine[b] for b in special.buffers))
     return replace(general, body=If(condition, body, general.body), buffers=buffers)
+
+
+def by_size(versions: Sequence[tuple[Expr | None, PrimFunc]]) -> PrimFunc:
+    """One unscheduled function of several over the same parameters, the last of them without a condition."""
+    (_, func), *before = reversed(versions)
+    for condition, special in before:
+        assert condition is not None, "one version has no condition, which is the last one"
+        func = dispatch(condition, special, func)
+    return replace(func, notes=with_note(func.notes, Versions(len(versions))))
+
+
+def versions_of(func: PrimFunc) -> tuple[tuple[Expr | None, PrimFunc], ...]:
+    """The versions of an unscheduled function, each as a function of its own that is judged by the likely sizes which it
+    is taken at; the last one, which may be the function itself, is for all others."""
+    note = find(func.notes, Versions)
+    if note is None:
+        return ((None, func),)
+    func = replace(func, notes=without(func.notes, Versions))
+    found: list[tuple[Expr | None, PrimFunc]] = []
+    before: list[Expr] = []
+    rest: Stmt = func.body
+    while len(found) < note.count - 1:
+        assert isinstance(rest, If) and rest.orelse is not None
+        found.append((rest.condition, judged_where(_part(func, rest.then), [*(~c for c in before), rest.condition])))
+        before.append(rest.condition)
+        rest = rest.orelse
+    return (*found, (None, judged_where(_part(func, rest), [~c for c in before])))
+
+
+def _part(func: PrimFunc, body: Stmt) -> PrimFunc:
+    """The function with this body, and with the buffers that are used there."""
+    used = set(buffers_in(body))
+    return replace(func, body=body, buffers=tuple(b for b in func.buffers if b in used))
+
+
+def judged_where(func: PrimFunc, conditions: Sequence[Expr]) -> PrimFunc:
+    """The function judged by those of its symbols' likely values at which all conditions hold; by all of them if they
+    are not known, or if the conditions hold at none."""
+    symbols = [s for s in func.symbols if s.likely]
+    if not {v for c in conditions for v in variables(c)} <= set(symbols):
+        return func
+
+    def at(place: int) -> dict[Var, int]:
+        return {s: s.likely[place % len(s.likely)] for s in symbols}
+
+    def holds(place: int) -> bool:
+        numbers: dict[Var, Expr] = {s: const(n) for s, n in at(place).items()}
+        return all(as_int(simplify(substitute(c, numbers))) for c in conditions)
+
+    places = [k for k in range(max(len(s.likely) for s in symbols)) if holds(k)]
+    likely = {s: tuple(at(k)[s] for k in places) for s in symbols}
+    return with_symbols(func, {s: s.judged_by(likely[s]) for s in symbols}) if places else func
 
 
 def _fresh(body: Stmt, taken: set[str]) -> Stmt:

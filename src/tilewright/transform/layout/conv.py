@@ -6,7 +6,7 @@ from functools import partial
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
-from tilewright.ir.selection import Pixels, StrassenStrips, Winograd
+from tilewright.ir.selection import Pixels, StrassenStrips, Winograd, WinogradBySize
 from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.convolution.tiles import (
     MOST_FLAT_PIXELS,
@@ -24,7 +24,7 @@ from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.pixels import pointwise
 from tilewright.transform.layout.strassen import strassen_conv
-from tilewright.transform.layout.winograd import winograd
+from tilewright.transform.layout.winograd import winograd, winograd_by_size
 
 
 def conv(a: Assigner, node: Node) -> bool:
@@ -45,6 +45,8 @@ def conv(a: Assigner, node: Node) -> bool:
             return winograd(a, node, choice)
         case StrassenStrips() as choice:
             return strassen_conv(a, node, choice)
+        case WinogradBySize() as choice if choice.neartile:
+            return winograd_by_size(a, node, choice, 0)
         case Pixels():
             return pointwise(a, node)
     _, ways = blockings_of(node, k, c, block, a.target)
@@ -54,6 +56,8 @@ def conv(a: Assigner, node: Node) -> bool:
         lambda way: Setting("panels", (("width", way[1].width), ("flat", int(way[1].flat)))),
         lambda way: way[0],
     )
+    if isinstance(node.algorithm, WinogradBySize):
+        return winograd_by_size(a, node, node.algorithm, blocking.width)
     panels = {"block": block, "width": blocking.width}
     (packed,) = a.emit("lowered.pack_conv", (a.as_plain(w),), panels, f"{w.name}_packed")
     a.follow(w, packed)

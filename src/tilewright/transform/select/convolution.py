@@ -21,6 +21,7 @@ from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of
 from tilewright.plans.strassen.convolution import LEAST_GAIN
 from tilewright.plans.strassen.convolution import best as best_strassen
+from tilewright.plans.winograd.by_size import with_pairs
 from tilewright.plans.winograd.errors import largest_error
 from tilewright.plans.winograd.tiles import WinogradProblem, ranked
 from tilewright.transform.layout.conv import blockings_of
@@ -116,10 +117,11 @@ def windows(around: Surroundings, node: Node) -> list[Option]:
     setting, first = around.options.fast, shapes[0]
     allowed = tiles(first.window, first.stride, setting)
     sizes = within(ERRORS[setting], allowed, first.window, first.stride, first.channels, around.block)
-    images = as_int(node.output.shape[0])
-    if images is None:
+    images, pair = as_int(node.output.shape[0]), around.options.fast != "exact" and node.of(ConvAttrs).dilations == (1, 1)
+    whole = first.channels % around.block == 0
+    if images is None or not pair:
         return [*ranked(shapes, sizes, around.target)]
-    rank = partial(ranked, shapes, sizes)
+    rank = partial(with_pairs, shapes, sizes, directly=whole)
     return [*alone_if_small(rank, lambda option: option[0] * images, around.target)]
 
 

@@ -1,0 +1,86 @@
+"""Convolutions over maps of any size that keep their filters in two layouts and compute with one of them at each call.
+
+    y = conv_by_size(x, far, near)     ->     if near's cycles < far's:  y = conv_winograd(x, near)
+                                              else:                      y = conv_winograd(x, far)
+
+Which transform is best depends on how many tiles a map has, and on how many of its pixels lie past the last whole tile:
+14 pixels are four tiles of F(4) or three of F(6), of which two pixels in five are computed in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.ir.attributes import Attrs, Ints
+from tilewright.ir.expr import Expr, ceildiv
+from tilewright.ir.graph import Node, TensorType
+from tilewright.ops.lowered.packed import ConvBlockedAttrs
+from tilewright.ops.lowered.winograd import CONV_WINOGRAD, ConvWinogradAttrs
+from tilewright.ops.registry import OpDef, Types, Version, register
+from tilewright.te import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ConvBySizeAttrs(Attrs):
+    """Those of `conv_winograd`; outputs of the second layout's tile, a side (0: its filters are packed as they are); the
+    cycles that each tile adds and that any map takes, of the first layout and of the second."""
+
+    tile: int
+    near_tile: int
+    window: int
+    stride: int
+    dilation: int
+    pads: Ints
+    channels: int
+    input_channels: int
+    out_block: int
+    costs: tuple[int, int, int, int]
+
+    def winograd(self, tile: int) -> ConvWinogradAttrs:
+        """The attributes of the convolution in one of the layouts."""
+        rest = (self.pads, self.channels, self.input_channels, self.out_block)
+        return ConvWinogradAttrs(tile, self.window, self.stride, self.dilation, *rest)
+
+    def direct(self) -> ConvBlockedAttrs:
+        """The attributes of the convolution with filters as they are."""
+        each = (self.stride,) * 2, (self.dilation,) * 2
+        return ConvBlockedAttrs(*each, self.pads, self.channels, self.out_block, flat=False)
+
+
+def versions(node: Node) -> tuple[Version, ...]:
+    """The convolution with the filters of the second layout, where it takes less, and with those of the first."""
+    x, far, near = node.inputs
+    attrs, (n, _, height, width, _) = node.of(ConvBySizeAttrs), node.output.shape
+
+    def cycles(tile: int, each: int, fixed: int) -> Expr:
+        return n * ceildiv(height, tile) * ceildiv(width, tile) * each + fixed
+
+    far_each, far_fixed, near_each, near_fixed = attrs.costs
+    closer = cycles(max(1, attrs.near_tile), near_each, near_fixed) < cycles(attrs.tile, far_each, far_fixed)
+    other = Node("lowered.conv_blocked", (x, near), node.outputs, attrs.direct())
+    if attrs.near_tile:
+        other = Node(CONV_WINOGRAD.name, (x, near), node.outputs, attrs.winograd(attrs.near_tile))
+    first = Node(CONV_WINOGRAD.name, (x, far), node.outputs, attrs.winograd(attrs.tile))
+    return Version(closer, other), Version(None, first)
+
+
+def _infer(types: Types, attrs: ConvBySizeAttrs) -> tuple[TensorType, ...]:
+    return CONV_WINOGRAD.infer(types[:2], attrs.winograd(attrs.tile))
+
+
+def _compute(
+    inputs: Sequence[Tensor | None], attrs: ConvBySizeAttrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
+    assert CONV_WINOGRAD.compute is not None
+    return CONV_WINOGRAD.compute(inputs[:2], attrs.winograd(attrs.tile), types)
+
+
+def _reference(arrays: Sequence[Any], attrs: ConvBySizeAttrs) -> tuple[Any, ...]:
+    return CONV_WINOGRAD.reference(arrays[:2], attrs.winograd(attrs.tile))
+
+
+CONV_BY_SIZE = register(
+    OpDef("lowered.conv_by_size", "contraction", ConvBySizeAttrs, _infer, _reference, _compute, versions=versions)
+)

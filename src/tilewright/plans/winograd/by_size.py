@@ -1,0 +1,129 @@
+"""Two layouts of the filters of one convolution, for maps of different sizes: which two, and when each is taken.
+
+A transform's time is estimated as a line over the number of its tiles,
+
+    cycles = each * tiles + fixed
+
+`fixed` being what the filters take to stream by, whatever the map is. Which of two lines is lower is asked at each call
+(`ops/lowered/by_size.py`), so the number of tiles says where one suits a map better, and where filters are too many
+for a small one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import permutations
+
+from tilewright.ir.selection import Direct, Winograd, WinogradBySize
+from tilewright.plans.winograd.tiles import (
+    WinogradProblem,
+    blocked,
+    cost,
+    direct,
+    mean,
+    ranked,
+    tiles_of,
+    unshared_penalty,
+)
+from tilewright.targets.target import Target
+
+LEAST_GAIN = 1.03
+"""How many times as long the best single layout must take to be worth a second one in memory and code."""
+
+KEPT = 4
+"""The best layouts over all sizes that are looked at in pairs, beside the best one for each size."""
+
+Layout = Direct | Winograd
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Cycles of a convolution in one layout, by its number of tiles; of pixels where it is computed directly."""
+
+    layout: Layout
+    each: int
+    fixed: int
+
+    def at(self, shape: WinogradProblem) -> int:
+        return self.each * _count(shape, self.layout) + self.fixed
+
+
+def with_pairs(
+    shapes: tuple[WinogradProblem, ...], tiles: tuple[int, ...], target: Target, *, directly: bool
+) -> tuple[tuple[float, Layout | WinogradBySize], ...]:
+    """`tiles.ranked`, and two layouts together where several sizes of maps are judged by. `directly`: whether computing
+    it as it is may be one of the two."""
+    single = ranked(shapes, tiles, target)
+    found = best_pair(shapes, tiles, target, directly)
+    return single if found is None else tuple(sorted((*single, found), key=lambda option: option[0]))
+
+
+@lru_cache(maxsize=256)
+def best_pair(
+    shapes: tuple[WinogradProblem, ...], tiles: tuple[int, ...], target: Target, directly: bool
+) -> tuple[float, WinogradBySize] | None:
+    """The two layouts that take least together, with their mean cycles an image and what a second one must gain; None
+    where one is enough."""
+    maps = {(s.height, s.width) for s in shapes}
+    options = [layout for _, layout in ranked(shapes, tiles, target)]
+    if len(maps) < 2 or len(maps) != len(shapes):
+        return None
+    times = {layout: tuple(_cycles(s, shapes, layout, target) for s in shapes) for layout in options}
+    kept = dict.fromkeys(options[:KEPT])
+    kept.update((min(options, key=lambda o: times[o][k]), None) for k in range(len(shapes)))  # noqa: B023
+    lines = [_line(shapes, layout, times[layout]) for layout in kept]
+    pairs = [
+        (_together(far, near, shapes, times), far, near)
+        for far, near in permutations(lines, 2)
+        if isinstance(far.layout, Winograd) and (directly or isinstance(near.layout, Winograd))
+    ]
+    if not pairs:
+        return None
+    cycles, far, near = min(pairs, key=lambda pair: pair[0])
+    return cycles * LEAST_GAIN, _selected(far, near)
+
+
+def _selected(far: Line, near: Line) -> WinogradBySize:
+    first, second = far.layout, near.layout
+    assert isinstance(first, Winograd)
+    sizes = (second.tile, second.width, second.panels) if isinstance(second, Winograd) else (0, 0, 0)
+    costs = (far.each, far.fixed, near.each, near.fixed)
+    return WinogradBySize(first.tile, first.width, first.panels, *sizes, costs)
+
+
+def _together(
+    far: Line, near: Line, shapes: Sequence[WinogradProblem], times: dict[Layout, tuple[float, ...]]
+) -> float:
+    """The mean cycles of two layouts, each where its line is lower."""
+    taken = [near if near.at(s) < far.at(s) else far for s in shapes]
+    return mean([times[line.layout][k] for k, line in enumerate(taken)], shapes)
+
+
+def _count(shape: WinogradProblem, layout: Layout) -> int:
+    return tiles_of(shape, layout) if isinstance(layout, Winograd) else shape.images * shape.pixels
+
+
+def _cycles(shape: WinogradProblem, shapes: tuple[WinogradProblem, ...], layout: Layout, target: Target) -> float:
+    """What a size takes in a layout, in the blocks of tiles that are best for all."""
+    if isinstance(layout, Direct):
+        return direct(shape, target) * shape.images
+    _, block = blocked(shapes, layout, target)[0]
+    return cost(shape, layout, block, target).cycles * unshared_penalty(shape, layout, block, target)
+
+
+def _line(shapes: Sequence[WinogradProblem], layout: Layout, cycles: Sequence[float]) -> Line:
+    """The line that is nearest to the cycles, relative to them."""
+    counts = [_count(s, layout) for s in shapes]
+    weights = [1.0 / c**2 for c in cycles]
+    total = sum(weights)
+    middle = sum(w * n for w, n in zip(weights, counts, strict=True)) / total
+    level = sum(w * c for w, c in zip(weights, cycles, strict=True)) / total
+    spread = sum(w * (n - middle) ** 2 for w, n in zip(weights, counts, strict=True))
+    slope = 0.0
+    if spread > 0:
+        both = zip(weights, counts, cycles, strict=True)
+        slope = sum(w * (n - middle) * (c - level) for w, n, c in both) / spread
+    slope = max(0.0, min(slope, level / middle))
+    return Line(layout, round(slope), round(level - slope * middle))
