@@ -223,7 +223,7 @@ class Var(Expr):
         """A variable of the same type and range with another name."""
         return Var(name, self.dtype, self.lo, self.hi, self.multiple, likely=self.likely)
 
-    def judged_by(self, likely: tuple[int, ...]) -> Var:
+    def with_likely(self, likely: tuple[int, ...]) -> Var:
         """The same variable with other likely values."""
         return Var(self.name, self.dtype, self.lo, self.hi, self.multiple, likely=likely)
 

@@ -29,7 +29,8 @@ def polynomial(e: Expr) -> Work | None:
 
 
 def operations(func: PrimFunc) -> Work | None:
-    """Floating-point operations of one call, of several versions by the last one; None if an extent is no polynomial."""
+    """Floating-point operations of one call, by the last version of a function that has several; None if an extent is
+    no polynomial."""
     total: Polynomial = {}
     _, func = versions_of(func)[-1]
     for block in (s for s in walk(func.body) if isinstance(s, Block)):

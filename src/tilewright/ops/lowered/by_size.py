@@ -24,8 +24,8 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ConvBySizeAttrs(Attrs):
-    """Those of `conv_winograd`; outputs of the second layout's tile, a side (0: its filters are packed as they are); the
-    cycles that each tile adds and that any map takes, of the first layout and of the second."""
+    """Those of `conv_winograd`; outputs of the second layout's tile, a side (0: its filters are packed as they are);
+    the cycles that each tile adds and that any map takes, of the first layout and of the second."""
 
     tile: int
     near_tile: int

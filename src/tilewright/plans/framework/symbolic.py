@@ -58,6 +58,38 @@ def sides_of(extent: Expr) -> tuple[int, ...]:
     return tuple(dict.fromkeys(round(least + (max(least, hi) - least) * third) for third in (1 / 6, 1 / 2, 5 / 6)))
 
 
+def small_maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
+    """Sizes of maps below all that `maps_of` judges a range by: what is best for most sizes need not suit them, and
+    something else may be taken there. None where sizes are known, or likely values."""
+    rows, columns = small_sides_of(height), small_sides_of(width)
+    count = max(len(rows), len(columns))
+    rows, columns = (small or sides_of(side)[:1] for small, side in ((rows, height), (columns, width)))
+    return tuple((rows[k % len(rows)], columns[k % len(columns)]) for k in range(count))
+
+
+def small_sides_of(extent: Expr) -> tuple[int, ...]:
+    """Numbers between the lower end of a range and the least that it is judged by, each the same multiple of the one
+    before."""
+    lo, hi = Analyzer().bounds(extent)
+    symbols = variables(extent)
+    if not symbols or hi is None or all(s.likely for s in symbols):
+        return ()
+    least, first = max(1, lo or 1), sides_of(extent)[0]
+    found = (round(least * (first / least) ** (k / FEWEST)) for k in range(1, FEWEST))
+    return tuple(dict.fromkeys(n for n in found if n < first))
+
+
+def judged_by(symbol: Var) -> tuple[int, ...]:
+    """Values that a height or width is judged by if it is a symbol: the likely ones; of a range also small ones.
+    Nothing if the symbol has no upper end."""
+    if symbol.likely or symbol.hi is None:
+        return symbol.likely
+    by = symbol.multiple
+    least, most = -(-(symbol.lo or 1) // by) * by, symbol.hi // by * by
+    found = (*small_sides_of(symbol), *sides_of(symbol))
+    return tuple(dict.fromkeys(min(most, max(least, round(n / by) * by)) for n in found))
+
+
 def at(extent: Expr, symbols: Sequence[Var], place: int) -> int:
     """An extent where each symbol has the likely value at one place of its list, from the start again at its end."""
     numbers: dict[Var, Expr] = {s: const(s.likely[place % len(s.likely)]) for s in symbols}

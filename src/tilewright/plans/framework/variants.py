@@ -30,6 +30,7 @@ from tilewright.ir.rewrite import (
     variables,
     walk,
 )
+from tilewright.plans.framework.symbolic import judged_by
 
 Values = Mapping[Var, int]
 
@@ -87,8 +88,8 @@ def by_size(versions: Sequence[tuple[Expr | None, PrimFunc]]) -> PrimFunc:
 
 
 def versions_of(func: PrimFunc) -> tuple[tuple[Expr | None, PrimFunc], ...]:
-    """The versions of an unscheduled function, each as a function of its own that is judged by the likely sizes which it
-    is taken at; the last one, which may be the function itself, is for all others."""
+    """The versions of an unscheduled function, each as a function of its own that is judged by the sizes at which it
+    is taken; the last one, which may be the function itself, is for all others."""
     note = find(func.notes, Versions)
     if note is None:
         return ((None, func),)
@@ -111,22 +112,23 @@ def _part(func: PrimFunc, body: Stmt) -> PrimFunc:
 
 
 def judged_where(func: PrimFunc, conditions: Sequence[Expr]) -> PrimFunc:
-    """The function judged by those of its symbols' likely values at which all conditions hold; by all of them if they
+    """The function judged by those of its symbols' values at which all conditions hold; as it is if values of symbols
     are not known, or if the conditions hold at none."""
-    symbols = [s for s in func.symbols if s.likely]
-    if not {v for c in conditions for v in variables(c)} <= set(symbols):
+    known = {s: values for s in func.symbols if (values := judged_by(s))}
+    symbols = list(known)
+    if not {v for c in conditions for v in variables(c)} <= known.keys():
         return func
 
     def at(place: int) -> dict[Var, int]:
-        return {s: s.likely[place % len(s.likely)] for s in symbols}
+        return {s: known[s][place % len(known[s])] for s in symbols}
 
     def holds(place: int) -> bool:
         numbers: dict[Var, Expr] = {s: const(n) for s, n in at(place).items()}
         return all(as_int(simplify(substitute(c, numbers))) for c in conditions)
 
-    places = [k for k in range(max(len(s.likely) for s in symbols)) if holds(k)]
+    places = [k for k in range(max(map(len, known.values()))) if holds(k)]
     likely = {s: tuple(at(k)[s] for k in places) for s in symbols}
-    return with_symbols(func, {s: s.judged_by(likely[s]) for s in symbols}) if places else func
+    return with_symbols(func, {s: s.with_likely(likely[s]) for s in symbols}) if places else func
 
 
 def _fresh(body: Stmt, taken: set[str]) -> Stmt:

@@ -30,7 +30,10 @@ from tilewright.plans.winograd.tiles import (
 from tilewright.targets.target import Target
 
 LEAST_GAIN = 1.03
-"""How many times as long the best single layout must take to be worth a second one in memory and code."""
+"""How many times as long the best single layout must take in the mean to be worth a second one in memory and code."""
+
+LEAST_GAIN_SOMEWHERE = 1.1
+"""The same of one of the sizes that are judged by, where all of them gain a little."""
 
 KEPT = 4
 """The best layouts over all sizes that are looked at in pairs, beside the best one for each size."""
@@ -51,38 +54,51 @@ class Line:
 
 
 def with_pairs(
-    shapes: tuple[WinogradProblem, ...], tiles: tuple[int, ...], target: Target, *, directly: bool
+    shapes: tuple[WinogradProblem, ...],
+    small: tuple[WinogradProblem, ...],
+    tiles: tuple[int, ...],
+    target: Target,
+    *,
+    directly: bool,
 ) -> tuple[tuple[float, Layout | WinogradBySize], ...]:
-    """`tiles.ranked`, and two layouts together where several sizes of maps are judged by. `directly`: whether computing
-    it as it is may be one of the two."""
+    """`tiles.ranked`, and two layouts together where several sizes of maps are judged by: by `shapes`, and by `small`
+    ones that no single layout is judged by. `directly`: whether computing it as it is may be one of the two."""
     single = ranked(shapes, tiles, target)
-    found = best_pair(shapes, tiles, target, directly)
+    found = best_pair(shapes, small, tiles, target, directly)
     return single if found is None else tuple(sorted((*single, found), key=lambda option: option[0]))
 
 
 @lru_cache(maxsize=256)
 def best_pair(
-    shapes: tuple[WinogradProblem, ...], tiles: tuple[int, ...], target: Target, directly: bool
+    shapes: tuple[WinogradProblem, ...],
+    small: tuple[WinogradProblem, ...],
+    tiles: tuple[int, ...],
+    target: Target,
+    directly: bool,
 ) -> tuple[float, WinogradBySize] | None:
-    """The two layouts that take least together, with their mean cycles an image and what a second one must gain; None
-    where one is enough."""
-    maps = {(s.height, s.width) for s in shapes}
-    options = [layout for _, layout in ranked(shapes, tiles, target)]
-    if len(maps) < 2 or len(maps) != len(shapes):
+    """The two layouts that take least together, with the mean cycles of the best single one less what they gain beyond
+    what a second one must; None where one is enough."""
+    single = ranked(shapes, tiles, target)
+    options, sizes = [layout for _, layout in single], (*shapes, *small)
+    if len(sizes) < 2 or len({(s.height, s.width) for s in sizes}) != len(sizes):
         return None
-    times = {layout: tuple(_cycles(s, shapes, layout, target) for s in shapes) for layout in options}
+    times = {layout: tuple(_cycles(s, shapes, layout, target) for s in sizes) for layout in options}
     kept = dict.fromkeys(options[:KEPT])
-    kept.update((min(options, key=lambda o: times[o][k]), None) for k in range(len(shapes)))  # noqa: B023
-    lines = [_line(shapes, layout, times[layout]) for layout in kept]
+    kept.update((min(options, key=lambda o: times[o][k]), None) for k in range(len(sizes)))
+    lines = [_line(sizes, layout, times[layout]) for layout in kept]
     pairs = [
-        (_together(far, near, shapes, times), far, near)
+        (mean(_together(far, near, sizes, times), sizes), far, near)
         for far, near in permutations(lines, 2)
         if isinstance(far.layout, Winograd) and (directly or isinstance(near.layout, Winograd))
     ]
     if not pairs:
         return None
     cycles, far, near = min(pairs, key=lambda pair: pair[0])
-    return cycles * LEAST_GAIN, _selected(far, near)
+    alone, both = times[options[0]], _together(far, near, sizes, times)
+    gain = mean(alone, sizes) / cycles
+    most = max(a / b for a, b in zip(alone, both, strict=True))
+    least = 1.0 if most >= LEAST_GAIN_SOMEWHERE and gain > 1.0 else LEAST_GAIN
+    return single[0][0] / gain * least, _selected(far, near)
 
 
 def _selected(far: Line, near: Line) -> WinogradBySize:
@@ -95,10 +111,10 @@ def _selected(far: Line, near: Line) -> WinogradBySize:
 
 def _together(
     far: Line, near: Line, shapes: Sequence[WinogradProblem], times: dict[Layout, tuple[float, ...]]
-) -> float:
-    """The mean cycles of two layouts, each where its line is lower."""
+) -> list[float]:
+    """What each size takes in the one of two layouts whose line is lower."""
     taken = [near if near.at(s) < far.at(s) else far for s in shapes]
-    return mean([times[line.layout][k] for k, line in enumerate(taken)], shapes)
+    return [times[line.layout][k] for k, line in enumerate(taken)]
 
 
 def _count(shape: WinogradProblem, layout: Layout) -> int:

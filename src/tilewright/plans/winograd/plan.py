@@ -50,12 +50,12 @@ from tilewright.plans.winograd.tiles import (
     best_rows,
     blocked,
     cost,
+    fewest,
     heights,
     mean,
     one_block_a_thread,
     part_of,
     problems_of,
-    tiles_of,
     times,
     unshared_penalty,
     weight_of,
@@ -117,7 +117,6 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     assert found is not None
     shapes, choice = problems(found, structure), transform(found)
     ranked = [option for option in blocked(shapes, choice, target) if option[1].columns or found.plain is None]
-    vectors = choice.width // target.lanes(4)
     images = number(_result(found).shape[0])
     behind = outside(structure, found.operator.stages, target)
 
@@ -131,7 +130,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
     options = []
     for place, (_, block) in enumerate(ranked):
-        all_rows = heights(block, vectors, target) if place == 0 else [best_rows(block, shapes, choice, target)]
+        all_rows = heights(block, shapes, choice, target) if place == 0 else [best_rows(block, shapes, choice, target)]
         options += [candidate(block, rows) for rows in all_rows]
     return sorted(options, key=lambda c: c.cycles)
 
@@ -187,7 +186,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     s.compute_at(s.block(found.upright.name), channel)
     block = TileBlock(candidate.knob("tilerows"), candidate.knob("tilecolumns"))
     shapes, choice = problems(found, structure), transform(found)
-    least = block.count if block.columns else min(block.count, *(tiles_of(shape, choice) for shape in shapes))
+    least = fewest(block, shapes, choice)
     element, product = products(s, found.product, group, candidate.knob("rows"), target, least=least)
     s.compute_at(s.block(found.tiles.name), column_block)
     for padded in (s.block(found.tiles.name), product):

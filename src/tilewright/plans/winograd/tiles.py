@@ -338,14 +338,25 @@ def best_rows(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winog
                 total += weight_of(s, shapes) * blocks * each
         return total
 
-    return min(heights(block, vectors, target), key=products)
+    return min(heights(block, shapes, choice, target), key=products)
 
 
-def heights(block: TileBlock, vectors: int, target: Target) -> list[int]:
+def fewest(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winograd) -> int:
+    """Tiles of a block of the smallest map: where tiles follow each other, it may have fewer than fill one."""
+    return block.count if block.columns else min(block.count, *(tiles_of(s, choice) for s in shapes))
+
+
+def heights(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winograd, target: Target) -> list[int]:
     """Rows that the register tiles of a block may have: where tiles follow each other a whole block is whole register
-    tiles, so that the last block alone asks which of its rows there are, and has code for each number of them."""
+    tiles, so that the last block alone asks which of its rows there are, and has code for each number of them; and no
+    map is one register tile alone whose next filters a second one would prefetch."""
+    vectors = choice.width // target.lanes(4)
     rows = range(1, min(most_rows(block.count, vectors, target), block.count) + 1)
-    return [r for r in rows if block.columns or (block.count % r == 0 and r <= MOST_EVEN)]
+    if block.columns:
+        return list(rows)
+    whole = [r for r in rows if block.count % r == 0 and r <= MOST_EVEN]
+    counts = {tiles_of(s, choice) for s in shapes}
+    return [r for r in whole if all(n > r or most_rows(n, vectors, target) >= n for n in counts)] or whole
 
 
 def part_of(blocks: int, lanes: int) -> int:

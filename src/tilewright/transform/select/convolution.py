@@ -3,11 +3,11 @@ products over plain maps. All are estimated in cycles an image."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import ceil
 
-from tilewright.ir.expr import as_int
+from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Node
 from tilewright.ir.selection import Algorithm, Direct, Pixels, Winograd
 from tilewright.ops.conv import ConvAttrs
@@ -18,18 +18,21 @@ from tilewright.plans.framework.cost import Cost, bandwidth, fma_cycles, write_c
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
-from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of
+from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of, small_maps_of
 from tilewright.plans.strassen.convolution import LEAST_GAIN
 from tilewright.plans.strassen.convolution import best as best_strassen
 from tilewright.plans.winograd.by_size import with_pairs
 from tilewright.plans.winograd.errors import largest_error
 from tilewright.plans.winograd.tiles import WinogradProblem, ranked
+from tilewright.targets.target import Target
 from tilewright.transform.layout.conv import blockings_of
 from tilewright.transform.layout.pixels import is_pointwise, shape_of
 from tilewright.transform.select.plain import conversion
 from tilewright.transform.select.surroundings import Surroundings, has_transforms
 
 Option = tuple[float, Algorithm]
+Maps = Callable[[Expr, Expr], tuple[tuple[int, int], ...]]
+"""Sizes of maps that a height and a width are judged by."""
 
 MOST = {"auto": 8, "exact": 0, "f2": 4, "f4": 6, "f6": 8, "strassen": 8}
 """The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `fast` allows."""
@@ -117,11 +120,13 @@ def windows(around: Surroundings, node: Node) -> list[Option]:
     setting, first = around.options.fast, shapes[0]
     allowed = tiles(first.window, first.stride, setting)
     sizes = within(ERRORS[setting], allowed, first.window, first.stride, first.channels, around.block)
-    images, pair = as_int(node.output.shape[0]), around.options.fast != "exact" and node.of(ConvAttrs).dilations == (1, 1)
-    whole = first.channels % around.block == 0
-    if images is None or not pair:
+    images = as_int(node.output.shape[0])
+    if images is None:
         return [*ranked(shapes, sizes, around.target)]
-    rank = partial(with_pairs, shapes, sizes, directly=whole)
+    rank: Callable[[Target], Sequence[Option]] = partial(ranked, shapes, sizes)
+    if node.of(ConvAttrs).dilations == (1, 1):
+        small = transformed(around, node, small_maps_of)
+        rank = partial(with_pairs, shapes, small, sizes, directly=first.channels % around.block == 0)
     return [*alone_if_small(rank, lambda option: option[0] * images, around.target)]
 
 
@@ -141,7 +146,7 @@ def filters(around: Surroundings, node: Node, choice: Algorithm) -> float:
     return work.cycles / (images or max(SYMBOLIC_IMAGES))
 
 
-def transformed(around: Surroundings, node: Node) -> tuple[WinogradProblem, ...]:
+def transformed(around: Surroundings, node: Node, maps: Maps = maps_of) -> tuple[WinogradProblem, ...]:
     """The layer as Winograd's estimate knows it, for each number of images and size of maps; nothing where no transform
     fits."""
     w = node.inputs[1]
@@ -166,7 +171,7 @@ def transformed(around: Surroundings, node: Node) -> tuple[WinogradProblem, ...]
             around.other_bytes,
         )
         for n in (SYMBOLIC_IMAGES if as_int(images) is None else (as_int(images) or 1,))
-        for height, width in maps_of(*sides)
+        for height, width in maps(*sides)
     )
 
 
