@@ -116,9 +116,11 @@ def test_each_version_is_judged_by_its_own_sizes() -> None:
     assert condition is not None
     assert [s.likely for s in near.symbols] == [(4, 8)]
     assert [s.likely for s in far.symbols] == [(6, 12, 30)]
-    assert judged_where(near, [h > 100]) is near  # nothing is left: judged by all
+    (h,) = near.symbols
+    for few in (h > 100, h > 4):  # nothing is left, or one size: judged by all
+        assert judged_where(near, [few]) is near
     planned = plan(func, ZEN4)
-    assert planned.func.symbols == func.symbols == (h,)
+    assert planned.func.symbols == func.symbols
     assert [c for c, _ in planned.variants] == [condition]
     assert f"variant {condition}" in planned.describe()
     assert len(decided(func, ZEN4)) == 2

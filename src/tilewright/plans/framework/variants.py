@@ -34,6 +34,9 @@ from tilewright.plans.framework.symbolic import judged_by
 
 Values = Mapping[Var, int]
 
+LEAST_SIZES = 2
+"""Sizes that a version is judged by, at least."""
+
 
 def specialize(func: PrimFunc, values: Values) -> PrimFunc:
     """The unscheduled function for these values of its symbols: their numbers stand in shapes and extents."""
@@ -113,7 +116,7 @@ def _part(func: PrimFunc, body: Stmt) -> PrimFunc:
 
 def judged_where(func: PrimFunc, conditions: Sequence[Expr]) -> PrimFunc:
     """The function judged by those of its symbols' values at which all conditions hold; as it is if values of symbols
-    are not known, or if the conditions hold at none."""
+    are not known, or if the conditions hold at less than two: what suits one size alone need not fit another."""
     known = {s: values for s in func.symbols if (values := judged_by(s))}
     symbols = list(known)
     if not {v for c in conditions for v in variables(c)} <= known.keys():
@@ -128,7 +131,9 @@ def judged_where(func: PrimFunc, conditions: Sequence[Expr]) -> PrimFunc:
 
     places = [k for k in range(max(map(len, known.values()))) if holds(k)]
     likely = {s: tuple(at(k)[s] for k in places) for s in symbols}
-    return with_symbols(func, {s: s.with_likely(likely[s]) for s in symbols}) if places else func
+    if len(set(zip(*likely.values(), strict=True))) < LEAST_SIZES:
+        return func
+    return with_symbols(func, {s: s.with_likely(likely[s]) for s in symbols})
 
 
 def _fresh(body: Stmt, taken: set[str]) -> Stmt:
