@@ -30,10 +30,8 @@ from tilewright.plans.winograd.tiles import (
 from tilewright.targets.target import Target
 
 LEAST_GAIN = 1.03
-"""How many times as long the best single layout must take in the mean to be worth a second one in memory and code."""
-
-LEAST_GAIN_SOMEWHERE = 1.1
-"""The same of one of the sizes that are judged by, where all of them gain a little."""
+"""How many times as long the best single layout must take in the mean to be worth a second one in memory and code: the
+temporaries of both versions are in a call's arena."""
 
 KEPT = 4
 """The best layouts over all sizes that are looked at in pairs, beside the best one for each size."""
@@ -94,11 +92,8 @@ def best_pair(
     if not pairs:
         return None
     cycles, far, near = min(pairs, key=lambda pair: pair[0])
-    alone, both = times[options[0]], _together(far, near, sizes, times)
-    gain = mean(alone, sizes) / cycles
-    most = max(a / b for a, b in zip(alone, both, strict=True))
-    least = 1.0 if most >= LEAST_GAIN_SOMEWHERE and gain > 1.0 else LEAST_GAIN
-    return single[0][0] / gain * least, _selected(far, near)
+    gain = mean(times[options[0]], sizes) / cycles
+    return single[0][0] / gain * LEAST_GAIN, _selected(far, near)
 
 
 def _selected(far: Line, near: Line) -> WinogradBySize:
