@@ -23,12 +23,14 @@ from tilewright.ops import parse_func
 from tilewright.plans import plan
 from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.matmul.tiles import (
+    FEW_ROWS,
     MOST_ROWS,
     MOST_STEPS,
     MatmulTile,
     Product,
     estimate,
     matmul_tile,
+    multiplies_in_place,
     prefetch_distance,
     sharing_rows,
     strip_rows,
@@ -106,7 +108,7 @@ def test_nothing(size: tuple[int, int, int], param: bool) -> None:
 @pytest.mark.parametrize("param", [True, False], ids=["weights", "activations"])
 @pytest.mark.parametrize("first", [False, True], ids=["x", "xT"])
 @pytest.mark.parametrize("second", [False, True], ids=["w", "wT"])
-@pytest.mark.parametrize("m,n", [(11, 37), (1, 40), (9, 1)])
+@pytest.mark.parametrize("m,n", [(11, 37), (1, 40), (9, 1), (32, 17)])
 def test_transposed(first: bool, second: bool, param: bool, m: int, n: int) -> None:
     shape_a, shape_b = ((23, m) if first else (m, 23)), ((n, 23) if second else (23, n))
     multiply(shape_a, shape_b, param=param, transpose_a=first, transpose_b=second)
@@ -127,6 +129,50 @@ def test_transposed(first: bool, second: bool, param: bool, m: int, n: int) -> N
 )
 def test_batches(a: tuple[int, ...], b: tuple[int, ...], param: bool) -> None:
     multiply(a, b, param=param)
+
+
+@pytest.mark.parametrize(
+    "a,b",
+    [
+        ((40, 64), (40, 64)),  # one panel
+        ((23, 64), (23, 17)),  # exchanged: vectors of 64 columns rather than of 17
+        ((23, 17), (23, 17)),
+        ((19, 10), (19, 100)),  # few rows, several panels
+        ((70, 96), (70, 160)),
+        ((19, 33), (19, 50)),
+        ((2, 3, 21, 32), (2, 3, 21, 5)),
+        ((3, 21, 32), (1, 21, 5)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_turned_rows(a: tuple[int, ...], b: tuple[int, ...], kind: str) -> None:
+    """Gradients of weights: both operands come with each call, the left one with its depth first."""
+    multiply(a, b, kind, param=False, transpose_a=True)
+
+
+@pytest.mark.parametrize(
+    "size,turned,place",
+    [
+        ((64, 64, 1 << 14), True, True),  # rows of one panel, however many
+        ((64, 17, 256), True, True),
+        ((2048, 16, 2048), True, False),  # few products for a line of turned rows
+        ((512, 512, 512), True, True),
+        ((1024, 1024, 512), True, False),  # rows that share the sets of the first level
+        ((128, 128, 1 << 14), True, False),  # panels beyond the second level
+        ((10, 1024, 128), True, True),
+        ((10, 4096, 256), True, False),
+        ((256, 17, 64), False, True),
+        ((256, 8, 64), False, False),
+        ((256, 128, 64), False, False),
+    ],
+    ids=str,
+)
+def test_operands_that_change_are_read_where_they_lie(size: tuple[int, int, int], turned: bool, place: bool) -> None:
+    rows, columns, depth = size
+    assert multiplies_in_place(rows, columns, depth, 4, Target.parse("znver4"), turned=turned) == place
+    if turned and place and rows > FEW_ROWS:  # tiles of few registers
+        assert not multiplies_in_place(rows, columns, depth, 4, Target.parse("x86-64-v3"), turned=True)
 
 
 @pytest.mark.parametrize("kind", ["float64", "float16", "int32", "int64"])

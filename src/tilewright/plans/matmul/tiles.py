@@ -31,6 +31,10 @@ MOST_VECTORS = 4
 """Vectors of a panel."""
 FEW_ROWS = 6
 """Up to so many rows, about one tile, the weights are read once."""
+FEW_TURNED_ROWS = 14
+"""Up to so many rows of a transposed left operand the right one is read about once, too, with many registers."""
+MANY_REGISTERS = 32
+"""With fewer, a tile has a third of the products for each line of turned rows."""
 NEAR_TILES = 4
 """Tiles of rows that make a strip for the second level of cache worth while."""
 MANY_STRIPS = 16
@@ -86,6 +90,36 @@ def matmul_tile(
     if whole:
         ranked = tuple(r for r in ranked if columns % r[1].width == 0) or ranked
     return decide(key, ranked, lambda r: Setting("panels", (("width", r[1].width),)), lambda r: r[0])[1]
+
+
+def multiplies_in_place(
+    rows: int | None, columns: int | None, depth: int | None, itemsize: int, target: Target, *, turned: bool
+) -> bool:
+    """Whether a product of operands that change with each call is best read where they lie: the right one (depth x
+    columns) without being packed and, if `turned`, the left one (depth x rows) without being transposed.
+
+    Rows of the right operand that are one panel are as good as packed. Further panels and turned rows are walked with a
+    stride, a line of each step; that pays while these lines do not share the sets of the first level and a panel stays
+    in the second one, and where a tile has products enough for a line (docs/decisions/products-in-place.md).
+    """
+    lanes = target.lanes(itemsize)
+    if columns is None or (turned and rows is None):
+        return False
+    single = columns <= MOST_VECTORS * lanes
+    if not turned:
+        return single and columns >= lanes
+    assert rows is not None
+    if rows <= FEW_ROWS or target.registers < MANY_REGISTERS:
+        return rows <= FEW_ROWS
+    way = target.l1 // target.caches.l1_ways
+    near = way // 2
+    if rows <= FEW_TURNED_ROWS and columns * itemsize <= way:
+        return True
+    if single:
+        return columns > 2 * lanes or rows * itemsize <= near
+    panel = None if depth is None else depth * MOST_VECTORS * lanes * itemsize
+    whole = columns % lanes == 0 and max(rows, columns) * itemsize <= near
+    return whole and panel is not None and panel <= target.l2 // 2
 
 
 def has_whole_panels(rows: Expr, columns: int, depth: int, dtype: DType, target: Target) -> bool:

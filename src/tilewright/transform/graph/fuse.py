@@ -4,6 +4,7 @@
     block_channels -> conv -> unblock_channels    one group where the convolution converts better by itself
     cast -> mul(1/255) -> conv                    one group: the anchor and what feeds its data alone
     mul(scale) -> pack_conv                       likewise: weights are scaled where they are packed
+    matmul -> mul(sub(1, y y))                     likewise: what only the epilogue reads
     add -> mean -> sub -> ... -> mul               one group over common rows: see rowgroups.py
     transpose -> mul -> pooling                    one group: the reduction and what feeds it alone
     slice, slice -> concat                         one group: elements go where they belong at once
@@ -39,6 +40,9 @@ MAX_COPIES = 8
 PROLOGUE_OF = ("lowered.conv_blocked", "lowered.pack_conv", "lowered.pack_winograd", "lowered.pack_matmul")
 """Operators that take pointwise work on their first input into their kernel: each element is read once, or once for a
 tile that a convolution pads."""
+
+SIDES_OF = ("matmul", "lowered.matmul_packed", "lowered.conv_blocked")
+"""Contractions whose plans compute pointwise work on what they do not read, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,7 @@ class _Fuser:
                 if ops.get(node.op).kind in kinds and not ops.is_alias(node) and self.leader[i] == i:
                     self.grow(i)
             if kinds == ("contraction",):
+                self.grow_sides()
                 self.grow_prologues()
             if kinds == ("reduction",):
                 self.grow_copies()
@@ -118,6 +123,22 @@ class _Fuser:
                 made = self.nodes[i]
                 self.leader[i] = self.find(root)
                 value = next((v for v in made.inputs if v in makers and v is not None and same_shape(v, value)), None)
+
+    def grow_sides(self) -> None:
+        """Pointwise chains that only what follows a product reads, such as the slope of an activation that a gradient
+        is multiplied by: computed there, of what they read, rather than kept."""
+        makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
+        for i in reversed(range(len(self.nodes))):
+            root = self.find(i)
+            node, output = self.nodes[i], self.nodes[i].outputs[0]
+            if root == i or self.nodes[root].op not in SIDES_OF or ops.get(node.op).kind != "pointwise":
+                continue
+            for v in node.inputs:
+                maker = None if v is None else makers.get(v)
+                if maker is not None and self.is_private(maker) and same_shape(self.nodes[maker].output, output):
+                    inside = [*self.members(root), maker]
+                    if len(inside) <= MAX_NODES and len(self.read_by(inside)) <= MAX_INPUTS:
+                        self.leader[maker] = root
 
     def is_conversion_for(self, i: int, reader: Node) -> bool:
         """Whether a node blocks channels for one reader only, which does so better by itself."""
@@ -327,10 +348,9 @@ class _Fuser:
             return False
         if root in self.row_groups and not self.is_convex(inside):
             return False  # rows leave by other ways than the tip, too
-        made = {v for i in inside for v in self.nodes[i].outputs}
-        outside = {v for i in inside for v in self.nodes[i].inputs if v is not None} - made - set(self.constants)
-        if len(outside) > MAX_INPUTS:
+        if len(self.read_by(inside)) > MAX_INPUTS:
             return False
+        made = {v for i in inside for v in self.nodes[i].outputs}
         shape_of = self.nodes[tip].output
         for i in joined:
             node = self.nodes[i]
@@ -342,6 +362,11 @@ class _Fuser:
             if op.kind != "pointwise" or len(node.outputs) != 1 or not same_shape(node.output, shape_of):
                 return False
         return True
+
+    def read_by(self, inside: Sequence[int]) -> set[Value]:
+        """What nodes read from outside, but constants."""
+        made = {v for i in inside for v in self.nodes[i].outputs}
+        return {v for i in inside for v in self.nodes[i].inputs if v is not None} - made - set(self.constants)
 
     def is_prologue_of(self, reduction: Node, made: set[Value]) -> bool:
         """A chain may feed a reduction if it is the reduction's main input only."""

@@ -10,18 +10,22 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.selection import Strassen
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.framework.decision_key import key_of_nodes
-from tilewright.plans.matmul.tiles import FEW_ROWS, matmul_tile
+from tilewright.plans.matmul.tiles import FEW_ROWS, matmul_tile, multiplies_in_place
+from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.integer import integer_matmul
 from tilewright.transform.layout.precision import reduced
 from tilewright.transform.layout.strassen import strassen
 
+TURNED = MatmulAttrs(transpose_a=True)
+"""Of a product whose operands both have their depth first."""
+
 
 def matmul(a: Assigner, node: Node) -> bool:
     """The right operand is packed into panels: once in `prepare` if it is a weight, else by a small kernel.
 
-    The left operand is transposed first if it is to be; a single column becomes a sum over contiguous rows; half
-    precision is multiplied in single precision.
+    The left operand is transposed first if it is to be; operands that change with each call may lie well as they are; a
+    single column becomes a sum over contiguous rows; half precision is multiplied in single precision.
     """
     x, w = node.inputs[:2]
     assert x is not None and w is not None
@@ -44,6 +48,14 @@ def matmul(a: Assigner, node: Node) -> bool:
         return False
     if isinstance(node.algorithm, Strassen):
         return strassen(a, node)
+    if x.dtype.bits >= 32 and a.fixed.isdisjoint((x, w)):
+        exchanges = attrs == TURNED and x_batch == w_batch and fills_worse(n, node.output.shape[-2], a)
+        if exchanges and lies_well(w, x, TURNED, a.target):
+            (turned,) = a.emit("matmul", (a.as_plain(w), a.as_plain(x)), TURNED, f"{node.output.name}_turned")
+            a.plain[node.output] = swapped(a, turned, node.output.name)
+            return True
+        if lies_well(x, w, attrs, a.target):
+            return False
     left = plain_rows(a, node, x)
     key = partial(key_of_nodes, "panels", [node], a.target)
     tile = matmul_tile(key, node.output.shape[-2], as_int(n) or 64, as_int(k) or 64, left.dtype, a.target, narrow=True)
@@ -62,6 +74,25 @@ def matmul(a: Assigner, node: Node) -> bool:
     return True
 
 
+def lies_well(x: Value, w: Value, attrs: MatmulAttrs, target: Target) -> bool:
+    """Whether a product's operands are best read where they lie (`multiplies_in_place`)."""
+    *_, rows, depth = map(as_int, _rows_and_columns(x.shape, attrs.transpose_a))
+    columns, turned = as_int(w.shape[-1]), attrs.transpose_a
+    return not attrs.transpose_b and multiplies_in_place(rows, columns, depth, w.dtype.itemsize, target, turned=turned)
+
+
+def fills_worse(columns: Expr, rows: Expr, a: Assigner) -> bool:
+    """Whether so many columns leave more of their vectors empty than so many rows would."""
+    empty = [-size % a.block / size if (size := as_int(d)) else 0.0 for d in (columns, rows)]
+    return empty[0] > empty[1]
+
+
+def swapped(a: Assigner, x: Value, name: str) -> Value:
+    """The last two dimensions exchanged."""
+    rank = x.type.rank
+    return a.emit("transpose", (x,), {"perm": (*range(rank - 2), rank - 1, rank - 2)}, name)[0]
+
+
 def _rows_and_columns(shape: tuple[Expr, ...], swapped: bool) -> tuple[Expr, ...]:
     return (*shape[:-2], shape[-1], shape[-2]) if swapped else shape
 
@@ -70,8 +101,7 @@ def plain_rows(a: Assigner, node: Node, x: Value) -> Value:
     """The left operand, rows by depth, in a type that the machine multiplies."""
     left = a.as_plain(x)
     if node.of(MatmulAttrs).transpose_a:
-        perm = (*range(x.type.rank - 2), x.type.rank - 1, x.type.rank - 2)
-        (left,) = a.emit("transpose", (left,), {"perm": perm}, f"{x.name}_rows")
+        left = swapped(a, left, f"{x.name}_rows")
     if left.dtype.bits < 32:
         (left,) = a.emit("cast", (left,), {"dtype": f32}, f"{x.name}_wide")
     return left
