@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_modules import module_db
 from torch.utils import _pytree as pytree
@@ -26,11 +27,12 @@ SEED = 17
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A module and the tensors that it is called with."""
+    """A module and the tensors that it is called with; in training, or in evaluation."""
 
     label: str
     module: torch.nn.Module
     inputs: tuple[torch.Tensor, ...]
+    training: bool = False
 
 
 class Applied(torch.nn.Module):
@@ -72,11 +74,11 @@ def supports(entry: Any, dtype: str) -> bool:
     return DTYPES[dtype] in entry.supported_dtypes("cpu")
 
 
-def cases(entry: Any, dtype: str, count: int) -> Iterator[Case]:
-    """At most `count` cases of an entry, the same ones every time."""
+def cases(entry: Any, dtype: str, count: int, training: bool = False) -> Iterator[Case]:
+    """At most `count` cases of an entry, the same ones every time; modules in evaluation, or in training."""
     torch.manual_seed(SEED)
     if hasattr(entry, "module_cls"):
-        yield from _module_cases(entry, dtype, count)
+        yield from _module_cases(entry, dtype, count, training)
         return
     samples = list(entry.sample_inputs("cpu", DTYPES[dtype], requires_grad=False))
     for k, strided in chosen([_least(s) for s in samples], count):
@@ -111,13 +113,17 @@ def _least(sample: Any) -> int:
     return min((leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor)), default=-1)
 
 
-def _module_cases(entry: Any, dtype: str, count: int) -> Iterator[Case]:
-    given = entry.module_inputs_func(entry, device="cpu", dtype=DTYPES[dtype], requires_grad=False, training=False)
+def _module_cases(entry: Any, dtype: str, count: int, training: bool) -> Iterator[Case]:
+    given = entry.module_inputs_func(entry, device="cpu", dtype=DTYPES[dtype], requires_grad=False, training=training)
     found = [g for g in given if g.forward_input is not None]
     for k in sorted({round((len(found) - 1) * i / max(count - 1, 1)) for i in range(count)} if found else ()):
-        made, called = found[k].constructor_input, found[k].forward_input
-        module = entry.module_cls(*made.args, **made.kwargs).to(DTYPES[dtype])
-        yield case(f"input {k}", Called(module.eval()), (called.args, called.kwargs))
+        own, called = found[k].constructor_input, found[k].forward_input
+        module = entry.module_cls(*own.args, **own.kwargs).to(DTYPES[dtype])
+        if isinstance(module, LazyModuleMixin):
+            module(*called.args, **called.kwargs)  # then it knows how large its parameters are
+        label = f"input {k}" + (" in training" if training else "")
+        made = case(label, Called(module.train(training)), (called.args, called.kwargs))
+        yield replace(made, training=training)
 
 
 class Called(torch.nn.Module):

@@ -1,8 +1,9 @@
-"""Gradients of PyTorch's own operators against autograd: `make torch-gradients`.
+"""Gradients of PyTorch's own operators and modules against autograd: `make torch-gradients`.
 
-Each entry of `op_db` that supports autograd is traced in f32 with a few of PyTorch's samples; `tw.gradient` makes the
-way back of a weighted sum of its floating point results, which the operators' NumPy references run. An entry is as good
-as its worst sample:
+Each entry of `op_db` that supports autograd (with --modules, of `module_db`, in training as in evaluation where these
+differ) is traced in f32 with a few of PyTorch's samples; `tw.gradient` makes the way back of a weighted sum of its
+floating point results to its inputs and a module's parameters, which the operators' NumPy references run. An entry is
+as good as its worst sample:
 
 right      all gradients are autograd's, to 1e-5 of the largest, or as near to f64's as autograd's
 autograd's where ours is another one, PyTorch's own operator in f64 is differentiated numerically: its central
@@ -18,21 +19,24 @@ The share is of all entries that support autograd.
 from __future__ import annotations
 
 import argparse
+import copy
 import fnmatch
 import os
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 import tilewright as tw
-from tests.torch_opinfo.cases import Case, cases, entry_name, operators, supports
+from tests.torch_opinfo.cases import Case, cases, entry_name, modules, operators, supports
 from tilewright.compiler import import_model
+from tilewright.frontend.common.finish import Imported
+from tilewright.frontend.torch import import_training
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Value
@@ -62,6 +66,25 @@ def entries() -> list[Any]:
     return [e for e in operators() if e.supports_autograd and supports(e, "f32")]
 
 
+def module_entries() -> list[Any]:
+    """The modules that count: in f32."""
+    return [e for e in modules() if supports(e, "f32")]
+
+
+def traced(case: Case, given: Sequence[torch.Tensor]) -> Imported:
+    """A case as a graph of its results.
+
+    Raises tw.Error for what is not taken, and for a module that draws: its masks are others than PyTorch's.
+    """
+    if not case.training:
+        return import_model(case.module, example=tuple(given), dynamic=None)
+    found = import_training(case.module, tuple(given), None)
+    if found.key is not None:
+        raise tw.Error("random numbers in training")
+    graph = found.read.graph
+    return replace(found.read, graph=replace(graph, outputs=graph.outputs[: len(graph.outputs) - len(found.changed)]))
+
+
 def check(case: Case) -> Outcome:
     """What becomes of the gradients of one sample."""
     with warnings.catch_warnings():
@@ -69,23 +92,29 @@ def check(case: Case) -> Outcome:
         if any(t.layout is not torch.strided for t in case.inputs):
             return Outcome("refused", "sparse tensors")
         given = [t.detach().clone() for t in case.inputs]
+        precise = copy.deepcopy(case.module).double()
         try:
-            expected, moving = _autograd(case, given)
-            exact, _ = _autograd(case, [t.double() if t.is_floating_point() else t for t in given])
+            alone = _alone(case, given)
+            expected, moving = _autograd(copy.deepcopy(case.module), given, alone)
+            exact, _ = _autograd(precise, [t.double() if t.is_floating_point() else t for t in given], alone)
         except Exception as error:
             return Outcome("left out", f"eager: {type(error).__name__}: {str(error)[:80]}")
         if all(g is None for g in expected):
             return Outcome("left out", "nothing has a gradient")
         try:
-            read = import_model(case.module, example=tuple(given), dynamic=None)
+            read = traced(case, given)
         except tw.Error as error:
             return Outcome("refused", str(error).splitlines()[0][:120])
         except Exception as error:
             return Outcome("refused", f"{type(error).__name__}: {str(error)[:100]}")
         named = dict(zip((v.name for v in read.graph.inputs), given, strict=True))
-        sources = [n for n, g in zip(named, expected, strict=True) if g is not None]
+        names = [*named, *(name for name, _ in case.module.named_parameters())]
+        sources = [n for n, g in zip(names, expected, strict=True) if g is not None]
         try:
             graph = _weighted(read.graph, moving)
+            there = {v.name for v in (*graph.inputs, *graph.params)}
+            if missing := set(sources) - there:
+                return Outcome("wrong", f"{case.label}: nothing reads {', '.join(sorted(missing))}")
             whole = tw.gradient(graph, graph.outputs[0].name, sources)
         except tw.Error as error:
             return Outcome("no rule", str(error).splitlines()[0][:120])
@@ -99,16 +128,16 @@ def check(case: Case) -> Outcome:
         difference = _difference(
             np.asarray(result, np.float64), *(None if t is None else t.numpy(force=True) for t in (want, best))
         )
-        if difference and _is_quotient(case, given, k, np.asarray(result, np.float64), want.numpy(force=True)):
+        quotient = difference and k < len(given) and _is_quotient(precise, given, k, result, want.numpy(force=True))
+        if quotient:
             outcome = Outcome("autograd's", f"{case.label}: by {name}: central differences are ours")
         elif difference:
             return Outcome("wrong", f"{case.label}: by {name}: {difference}")
     return outcome
 
 
-def _is_quotient(case: Case, given: Sequence[torch.Tensor], k: int, got: Any, want: Any) -> bool:
-    """Whether the central differences of the operator by input `k`, computed by PyTorch in f64, are `got` and not
-    `want`."""
+def _is_quotient(precise: torch.nn.Module, given: Sequence[torch.Tensor], k: int, got: Any, want: Any) -> bool:
+    """Whether the central differences of a module in f64 by input `k` are `got` and not `want`."""
     inputs = [(t.double() if t.is_floating_point() else t).contiguous().clone() for t in given]
     flat = inputs[k].view(-1)
     if flat.numel() > MOST_QUOTIENTS:
@@ -118,7 +147,7 @@ def _is_quotient(case: Case, given: Sequence[torch.Tensor], k: int, got: Any, wa
         middle, sides = flat[at].item(), []
         for step in (STEP, -STEP):
             flat[at] = middle + step
-            sides.append(_total(case, inputs)[0].item())
+            sides.append(_total(precise, inputs)[0].item())
         flat[at] = middle
         found[at] = (sides[0] - sides[1]) / (2 * STEP)
     quotients = found.reshape(tuple(given[k].shape))
@@ -131,22 +160,35 @@ def _weights(k: int, shape: Sequence[int]) -> Any:
     return np.random.default_rng(k).uniform(0.5, 1.5, tuple(shape))
 
 
-def _autograd(case: Case, given: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor | None], list[bool]]:
-    """Autograd's gradients by all floating point inputs, None where there is none; and which of the floating point
-    outputs have one."""
-    asked = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in given]
-    total, moving = _total(case, asked)
+def _alone(case: Case, given: Sequence[torch.Tensor]) -> bool:
+    """Whether autograd gives a gradient by the first input alone: some losses have none by their targets."""
+    try:
+        _autograd(copy.deepcopy(case.module), given, False)
+    except RuntimeError as error:
+        return "is not differentiable with respect to" in str(error)
+    return False
+
+
+def _autograd(
+    module: torch.nn.Module, given: Sequence[torch.Tensor], alone: bool
+) -> tuple[list[torch.Tensor | None], list[bool]]:
+    """Autograd's gradients by all floating point inputs, or the first one `alone`, and behind them by parameters, None
+    where there is none; and which of the floating point outputs have one."""
+    wanted = [t.is_floating_point() and not (alone and k) for k, t in enumerate(given)]
+    asked = [t.detach().clone().requires_grad_(moves) for t, moves in zip(given, wanted, strict=True)]
+    total, moving = _total(module, asked)
+    asked += module.parameters()
     floating = [t for t in asked if t.requires_grad]
     if not total.requires_grad:
-        return [None] * len(given), moving
+        return [None] * len(asked), moving
     found = iter(torch.autograd.grad(total, floating, allow_unused=True))
     return [next(found) if t.requires_grad else None for t in asked], moving
 
 
-def _total(case: Case, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[bool]]:
+def _total(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[bool]]:
     """The weighted sum of the floating point outputs, of those with a gradient where any has one; and which have."""
     torch.manual_seed(0)
-    leaves = torch.utils._pytree.tree_leaves(case.module(*inputs))
+    leaves = torch.utils._pytree.tree_leaves(module(*inputs))
     outputs = [y for y in leaves if isinstance(y, torch.Tensor) and y.is_floating_point()]
     total = torch.zeros((), dtype=torch.float64)
     moving = [y.requires_grad for y in outputs]
@@ -193,12 +235,17 @@ def _difference(got: Any, want: Any, best: Any) -> str:
     return "" if worst <= TOLERANCE * scale else f"off by {worst:.2g} of {scale:.2g}"
 
 
+def modes(entry: Any) -> tuple[bool, ...]:
+    """Whether an entry is taken in training: also, if that is another function."""
+    return (False, True) if getattr(entry, "train_and_eval_differ", False) else (False,)
+
+
 def run_entry(entry: Any, count: int) -> Outcome:
     """One entry: its worst sample, those left out only if there is no other."""
     if entry_name(entry).startswith("sparse."):
         return Outcome("refused", "sparse tensors")
     try:
-        found = [check(c) for c in cases(entry, "f32", count)]
+        found = [check(c) for training in modes(entry) for c in cases(entry, "f32", count, training)]
     except Exception as error:
         found = [Outcome("wrong", f"{type(error).__name__}: {str(error)[:150]}")]
     return min(found, key=lambda o: ORDER.index(o.kind), default=Outcome("left out", "no samples"))
@@ -208,12 +255,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("patterns", nargs="*", help="names of entries, such as 'nn.functional.*'; all if none")
     parser.add_argument("--count", type=int, default=2, help="samples of each entry")
+    parser.add_argument("--modules", action="store_true", help="module_db in place of op_db")
     parser.add_argument("--part", default="0/1", help="which part of how many, such as 1/4")
     options = parser.parse_args()
     torch.set_num_threads(1)
     part, parts = map(int, options.part.split("/"))
+    listed = module_entries() if options.modules else entries()
     chosen = [
-        e for e in entries() if not options.patterns or any(fnmatch.fnmatch(entry_name(e), p) for p in options.patterns)
+        e for e in listed if not options.patterns or any(fnmatch.fnmatch(entry_name(e), p) for p in options.patterns)
     ]
     counts: Counter[str] = Counter()
     for entry in chosen[part::parts]:
