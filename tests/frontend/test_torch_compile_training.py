@@ -63,6 +63,29 @@ def test_gradients(name: str, dynamic: bool) -> None:
     assert_same(dict(model.named_buffers()), dict(other.named_buffers()), rtol=1e-5, atol=1e-5)
 
 
+CONVOLUTIONS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
+    "padded": (lambda: nn.Conv2d(3, 8, 3, padding=1), (4, 3, 9, 9)),
+    "strided": (lambda: nn.Conv2d(4, 8, 3, stride=2, padding=1), (4, 4, 9, 10)),
+    "grouped": (lambda: nn.Conv2d(4, 8, 3, groups=2, dilation=2, bias=False), (2, 4, 9, 9)),
+    "depthwise": (lambda: nn.Conv2d(6, 6, 3, groups=6, padding=1), (2, 6, 9, 9)),
+    "transposed": (lambda: nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1), (2, 4, 7, 7)),
+    "lines": (lambda: nn.Conv1d(4, 6, 3), (2, 4, 11)),
+    "volumes": (lambda: nn.Conv3d(2, 3, 2), (2, 2, 5, 5, 5)),
+}
+
+
+@pytest.mark.parametrize("data", [True, False], ids=["data too", "weights alone"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_go_back_compiled(name: str, data: bool) -> None:
+    make, shape = CONVOLUTIONS[name]
+    model, x = make(), torch.randn(shape, requires_grad=data)
+    other, same = copy.deepcopy(model), copy.deepcopy(x)
+    reports: list[Any] = []
+    found = gradients(compiled(model, reports), (x,), lambda y: y.square().sum())
+    assert_same(found, gradients(other, (same,), lambda y: y.square().sum()), rtol=1e-4, atol=1e-4)
+    assert [left for report in reports for left in report.coverage().uncompiled] == []
+
+
 def test_a_training_loop() -> None:
     make, _ = MODELS["mlp"]
     model = make()

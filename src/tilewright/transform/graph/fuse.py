@@ -41,8 +41,8 @@ PROLOGUE_OF = ("lowered.conv_blocked", "lowered.pack_conv", "lowered.pack_winogr
 """Operators that take pointwise work on their first input into their kernel: each element is read once, or once for a
 tile that a convolution pads."""
 
-SIDES_OF = ("matmul", "lowered.matmul_packed", "lowered.conv_blocked")
-"""Contractions whose plans compute pointwise work on what they do not read, too."""
+SIDES_OF = ("matmul", "lowered.matmul_packed")
+"""Products, which take pointwise work on what they do not read, too; convolutions won nothing by it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import rule
 from tilewright.frontend.torch.rules.random import dropout as dropped
 from tilewright.ir.expr import as_int
-from tilewright.ir.graph import Value
+from tilewright.ir.graph import Node, Value
+from tilewright.ops.conv import ConvAttrs, ConvTransposeAttrs
 from tilewright.ops.dims import static
+from tilewright.ops.gradients import registry as gradients
 from tilewright.support.errors import ShapeError
 
 
@@ -126,6 +128,36 @@ def conv_transpose(
         return common.add_bias(n, common.conv_transpose(n, v, w, s, d, p * 2, e, groups), bias)
 
     return _batched(n, x, rank, run)
+
+
+@rule("convolution_backward")
+def convolution_backward(
+    n: Call,
+    g: Value,
+    x: Value,
+    w: Value,
+    bias_sizes: Any,
+    strides: Any,
+    padding: Any,
+    dilations: Any,
+    transposed: bool,
+    extra: Any,
+    groups: int,
+    wanted: Sequence[bool],
+) -> list[Value | None]:
+    """The gradients by input, weight and bias that are wanted, by the rule of our own operator; what is in vain is
+    dropped with all that nobody reads."""
+    rank = w.type.rank - 2
+    s, p, d, e = (tuple(_each(v, rank)) for v in (strides, padding, dilations, extra))
+    attrs = ConvTransposeAttrs(s, d, p * 2, groups, e) if transposed else ConvAttrs(s, d, p * 2, groups)
+    op = "conv_transpose" if transposed else "conv"
+    rule = gradients.find(op)
+    assert rule is not None
+    made = Node(op, (x, w), (Value(n.hint, g.type),), attrs)
+    by_x, by_w = rule(gradients.Backward(n.builder, made, (g,)))
+    axes = (0, *range(2, g.type.rank))
+    by_bias = n.emit("reduce_sum", g, axes=axes, keepdims=False) if wanted[2] else None
+    return [by_x if wanted[0] else None, by_w if wanted[1] else None, by_bias]
 
 
 # --- attention ------------------------------------------------------------------------------------------------------
