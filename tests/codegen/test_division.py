@@ -13,7 +13,7 @@ from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.codegen.llvm.vector import sixteenth
 from tilewright.ir.dtype import f32, f64, i8, i32, i64
 from tilewright.ir.expr import Buffer, Op, Var, cast, const, lookup
-from tilewright.ir.loops import For, PrimFunc, Store
+from tilewright.ir.loops import For, PrimFunc, Seq, Store
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops
@@ -93,3 +93,20 @@ def test_divisions_that_a_loop_does_not_change_are_done_before_it() -> None:
         y = np.zeros((columns, rows, 7), np.float32)
         f(x, y)
         np.testing.assert_array_equal(y, np.swapaxes(x + x[..., :1], 0, 1))
+
+
+@pytest.mark.parametrize("loop", ["serial", "vectorized"])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("inner", ["add", "mul", "max", "floordiv", "mod"])
+def test_of_what_may_be_negative(inner: str, name: str, loop: str) -> None:
+    """Indices divide without a look at the sign where none of their parts can be negative, and only there."""
+    i, n = Var("i"), Var("n", lo=1)
+    parts = [Op(inner, pair) for pair in ((i, const(-5)), (const(-5), i + 1), (i, n), (n, i + 1))]
+    like, q = Buffer("like", i8, (n,)), Buffer("q", i64, (const(len(parts)), const(9)))
+    stores = [Store(q, (const(k), i), Op(name, (part, n))) for k, part in enumerate(parts)]
+    func = PrimFunc("f", (like, q), For(i, const(9), Seq(tuple(stores)), loop))  # type: ignore[arg-type]
+    for size in (1, 3, 4):
+        want, got = np.zeros((len(parts), 9), np.int64), np.ones((len(parts), 9), np.int64)
+        interpret(func, [np.zeros(size, np.int8), want], symbols={"n": size})
+        run(func, np.zeros(size, np.int8), got, n=size)
+        np.testing.assert_array_equal(got, want)

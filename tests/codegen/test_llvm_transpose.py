@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.codegen.llvm_run import run
 from tilewright import te
 from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.codegen.llvm.transpose import SIZES, column
@@ -55,3 +56,27 @@ def test_what_remains_of_a_symbolic_line_is_transposed_in_registers(cpu: str, mo
         y = np.full((lanes, pixels), np.nan, np.float32)
         f(x, y)
         np.testing.assert_array_equal(y, x.T)
+
+
+@pytest.mark.parametrize("rows", [8, 16])
+def test_columns_longer_than_a_vector_are_parts_of_a_larger_tile(rows: int) -> None:
+    """16 columns, which AVX2 holds in two vectors a row: lanes that go down one are a part of it, from any row on."""
+    target = Target.parse("x86-64-v3")
+    a = te.placeholder((16, 16), name="a")
+    s = Schedule(te.create_prim_func([a, te.compute((16, 16), lambda c, p: a[p, c] * 2.0, name="y")]))
+    c, p = s.loops("y")
+    outer, inner = s.split(p, factor=rows)
+    s.reorder(outer, c, inner)
+    tile = s.cache_read("y", "a", "local")
+    s.unroll(s.loops(tile)[0])
+    s.vectorize(s.loops(tile)[1])
+    for loop in (outer, c):
+        s.unroll(loop)
+    s.vectorize(inner)
+    flat = lower_loops(s.func, target)
+    text = emit_llvm(flat, target)
+    assert "gather" not in text and "insertelement" not in text
+    x = np.random.default_rng(0).standard_normal((16, 16), np.float32)
+    y = np.full((16, 16), np.nan, np.float32)
+    run(flat, x, y, target=target)
+    np.testing.assert_array_equal(y, 2 * x.T)

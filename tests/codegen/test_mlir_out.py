@@ -156,6 +156,9 @@ KNOWN: dict[str, Make] = {
     "broadcast": lambda b: emit1(b, "broadcast", tensor(b, "x", f32, 3, 1), shape=(2, 3, 4)),
     "constant": lambda b: emit1(b, "constant", value=np.array([[1.0, -0.5]], np.float32)),
     "cumsum": lambda b: emit1(b, "cumsum", tensor(b, "x", f32, 3), axis=0),
+    "a sum over a triangle": lambda b: emit1(
+        b, "comprehension_reduce", tensor(b, "x", f32, 3, 3), text="y[i0] +! x0[i0, i1] where i1 <= i0", extents=(3, 3),
+    ),
 }  # fmt: skip
 SYMBOLIC: dict[str, Make] = {
     "add": lambda b: emit1(b, "add", tensor(b, "x", f32, N, 3), tensor(b, "y", f32, 3)),
