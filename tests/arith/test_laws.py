@@ -227,3 +227,17 @@ def test_ends_of_what_is_clamped() -> None:
     assert symbolic_bounds(minimum(maximum(place, 0), N - 1), inner) == (const(0), N - 1)
     assert symbolic_bounds(maximum(I, minimum(place, 10)), inner) == (const(0), const(10))
     assert symbolic_bounds(place, inner) is None
+
+
+@pytest.mark.parametrize("c", [-2, -1, 1, 2])
+def test_remainders_by_a_size_stay_below_it(c: int) -> None:
+    """`c * (x % n)` lies between 0 and `c * (n - 1)`: what is proven beside another symbol is that, and no more."""
+    n, m = Var("n", lo=1), Var("m", lo=1)
+    rest, most = X % n * c, (n - 1) * c
+    low, high = (most, const(0)) if c < 0 else (const(0), most)
+    for other in (n * 3, n + m, m * m):
+        assert Analyzer({}).prove(rest + other >= low + other)
+        assert Analyzer({}).prove(rest + other <= high + other)
+        assert not Analyzer({}).prove(rest + other > low + other)
+        assert not Analyzer({}).prove(rest + other < high + other)
+    assert not Analyzer({}).prove(X % m * c <= most) or c < 0

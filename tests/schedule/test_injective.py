@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -9,11 +10,11 @@ from itertools import product
 import pytest
 
 from tilewright.arith import simplify
-from tilewright.ir.expr import Expr, Var, as_int, const
+from tilewright.ir.expr import Expr, Var, as_int, const, not_equal
 from tilewright.ir.rewrite import substitute
 from tilewright.schedule.dependence import injective
 
-F, T, R = Var("f", lo=0), Var("t", lo=0), Var("r", lo=0)
+F, T, R, N = Var("f", lo=0), Var("t", lo=0), Var("r", lo=0), Var("n", lo=1)
 
 
 def truth(values: list[Expr], sizes: dict[Var, int], conditions: list[Expr]) -> bool:
@@ -91,11 +92,12 @@ def test_what_is_said_to_be_injective_is() -> None:
         indices = [linear_index(rng) for _ in range(rng.choice([1, 2, 2, 3]))]
         limit = rng.choice([None, 2, 4, 5])
         within = T * 2 + R
-        conditions = [] if limit is None else [within < limit]
+        holds = operator.lt if limit is None else rng.choice([operator.lt, operator.lt, operator.le, operator.ge])
+        conditions = [] if limit is None else [holds(within, const(limit))]
         found = injective([e for e, _ in indices], F, extents, conditions)
         seen: dict[tuple[int, ...], int] = {}
         for point in product(*map(range, sizes)):
-            if limit is None or 2 * point[1] + point[2] < limit:
+            if limit is None or holds(2 * point[1] + point[2], limit):
                 first = seen.setdefault(tuple(f(point) for _, f in indices), point[0])
                 assert not found or first == point[0], (seed, [str(e) for e, _ in indices], sizes, limit)
         said += found
@@ -128,3 +130,14 @@ def test_symbolic_strides() -> None:
     assert not injective([F * n + T], F, {F: const(4), T: n + 1})
     assert injective([F * 8 + n], F, {F: const(4)}) and not injective([n * 8], F, {F: const(4)})
     assert injective([F * n + T], F, {F: const(4)})  # what is fixed does not move
+
+
+def test_only_what_stays_below_a_number_limits_an_index() -> None:
+    """Rows of 8 with 6 steps of 2: those before the row's end stay in it; steps 1 and 5 of two rows are one place."""
+    sizes = {F: 4, T: 6}
+    extents = {v: const(n) for v, n in sizes.items()}
+    value = F * 8 + T * 2
+    assert injective([value], F, extents, [T * 2 < 8]) and truth([value], sizes, [T * 2 < 8])
+    for condition in (T * 2 >= 2, const(0) < T * 2, not_equal(T * 2, const(4)), T * 2 <= 10):
+        assert not injective([value], F, extents, [condition]) and not truth([value], sizes, [condition])
+    assert not injective([value], F, extents, [T * 2 < N])

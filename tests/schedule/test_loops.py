@@ -138,6 +138,7 @@ REFUSALS = {
     "vectorize-nested": lambda s: [s.vectorize("j"), s.vectorize("i")],
     "bind-unknown": lambda s: s.bind("i", "thread.q"),
     "bind-twice": lambda s: [s.bind("i", "threadIdx.x"), s.bind("j", "threadIdx.x")],
+    "bind-around": lambda s: [s.bind("j", "threadIdx.x"), s.bind("i", "threadIdx.x")],
     "same-kind-twice": lambda s: [s.unroll("i"), s.unroll("i")],
 }
 

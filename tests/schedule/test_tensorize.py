@@ -18,7 +18,7 @@ from tilewright.ir.dtype import f32, i8, i32, u8
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.schedule import Schedule
-from tilewright.schedule.intrinsics import TensorIntrin, describe, find_intrinsic, register
+from tilewright.schedule.intrinsics import TensorIntrin, describe, find_intrinsic, is_known, register
 from tilewright.support.errors import ScheduleError
 from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops
@@ -141,6 +141,23 @@ def test_an_intrinsic_of_the_users_own():
         s.tensorize(s.loop("i_1"), "own_2x8")
 
 
+@pytest.mark.parametrize("order", ["ijk", "ikj", "jik", "jki", "kij", "kji"])
+def test_loops_are_matched_in_any_order(order):
+    """Sizes and kinds tell which loop of a block is which one of the description, in whatever order they stand."""
+    sizes, kinds = {"i": 2, "j": 4, "k": 3}, {"i": "spatial", "j": "spatial", "k": "reduce"}
+    if not is_known("dot_2x4x3"):
+        register(TensorIntrin("dot_2x4x3", describe("dot_2x4x3", sizes, "k", (f32, f32, f32), _MATMUL)))
+    loops = "\n".join(f"for {v} in 0..{sizes[v]} {{" for v in order)
+    iters = ", ".join(f"v{v} = {kinds[v]}({sizes[v]}): {v}" for v in order)
+    body = f"block C ({iters}) {{\ninit {{\nC[vi, vj] = 0.0\n}}\nC[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]\n}}"
+    func = parse_func(f"func @f(A: f32[2, 3], B: f32[3, 4], C: f32[2, 4]) {{\n{loops}\n{body}\n}}\n}}\n}}\n}}\n")
+    s = Schedule(func)
+    s.decompose_reduction("C", order[0])
+    s.tensorize(order[0], "dot_2x4x3")
+    assert "dot_2x4x3" in str(s.func)
+    assert_same(func, s.func, random.Random(1), lambda f, arrays: run_native(f, arrays, 1))
+
+
 def test_strided_operands_are_not_given_to_the_intrinsics_function():
     """Its function reads rows of elements that follow one another; every second one is left to the loops."""
     a, b = te.placeholder((4, 4), name="A"), te.placeholder((4, 4, 2), name="B")
@@ -176,6 +193,7 @@ def test_tiles_move_to_where_they_are_read(first, tile):
     assert_same(func, s.func, random.Random(1), lambda f, arrays: run_native(f, arrays, 1))
 
 
+_MATMUL = {"A": "ik", "B": "kj", "C": "ij"}
 _OUTER = {"A": "i", "B": "j", "C": "ij"}
 
 
