@@ -15,7 +15,7 @@ from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.rnn_loops import GATES
 from tilewright.support.errors import ShapeError
 from tilewright.targets.target import Target
-from tilewright.transform.layout.recurrence import recurrent_tile
+from tilewright.transform.layout.recurrence import WIDEST, recurrent_tile
 
 SIGMOID, TANH = ("sigmoid", ()), ("tanh", ())
 FUNCTIONS = {"lstm": (SIGMOID, TANH, TANH), "gru": (SIGMOID, TANH), "rnn": (TANH,)}
@@ -136,3 +136,5 @@ def test_sums_of_a_tile_fit_in_registers(name: str) -> None:
             tile = recurrent_tile(as_expr(batch), 256, gates, 4, target)
             assert tile.rows * gates * tile.width <= target.registers * 3 // 4 * target.lanes(4)
             assert batch <= tile.rows * tile.tiles < batch + 8
+            widest = tile.width >= min(WIDEST * target.lanes(4), 256)
+            assert widest or 2 * tile.rows * gates * tile.width > target.registers * 3 // 4 * target.lanes(4)

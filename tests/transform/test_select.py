@@ -291,3 +291,16 @@ def test_only_weights_of_windows_grow_by_transforms() -> None:
         "%y = matmul(%r, %w) {transpose_b = false} : f32[1, 64, 7, 9] return %y }"
     )
     assert found.weight_bytes - found.other_bytes == 4 * 64 * 64 * 9
+
+
+def test_filters_made_of_weights_are_known_before_a_call() -> None:
+    """Their transforms are made once: what they cost counts for filters that come with each call alone."""
+    text = """graph @g(%x: f32[1, 64, 28, 28], %d: f32[64, 64, 3, 3]) params(%w: f32[64, 64, 3, 3]) {{
+      %f = neg({0}) : f32[64, 64, 3, 3]
+      %y = conv(%x, %f) {{dilations = [1, 1], groups = 1, pads = [1, 1, 1, 1], strides = [1, 1]}} : f32[1, 64, 28, 28]
+      return %y }}"""
+    known, given = around(text.format("%w")), around(text.format("%d"))
+    for a, fixed in ((known, True), (given, False)):
+        weights = a.graph.nodes[-1].inputs[1]
+        assert (weights in a.fixed) == fixed
+    assert isinstance(convolution_algorithm(known, known.graph.nodes[-1]), Winograd)

@@ -71,6 +71,12 @@ def divided_by_a_weight(f: Form) -> Graph:
     return f.merged(f("matmul", f("softmax", scores, axis=-1), v))
 
 
+def times_a_weight_of_ones_as_sizes(f: Form) -> Graph:
+    q, k, v = f.qkv()
+    scores = f("mul", f.weight("factor", 1, 1, 1, 1), f("matmul", q, k))
+    return f.merged(f("matmul", f("softmax", scores, axis=3), v))
+
+
 def safe_softmax(f: Form) -> Graph:
     q, k, v = f.qkv((0, 2, 1, 3))
     flat = f("reshape", k, shape=(BATCH * HEADS, const(TOKENS), const(DEPTH)))
@@ -186,6 +192,7 @@ FORMS = [
     appended_to_a_layer_of_a_cache,
     scaled_and_masked,
     divided_by_a_weight,
+    times_a_weight_of_ones_as_sizes,
     safe_softmax,
     rows_without_keys_are_zero,
     selected,
@@ -252,6 +259,12 @@ def scaled_after_the_mask(f: Form) -> Graph:
     return f.merged(f("matmul", f("softmax", scores, axis=3), v))
 
 
+def a_factor_for_each_head(f: Form) -> Graph:
+    q, k, v = f.qkv()
+    scores = f("mul", f("matmul", q, k), f.weight("factor", HEADS, 1, 1))
+    return f.merged(f("matmul", f("softmax", scores, axis=3), v))
+
+
 def values_of_one_sample(f: Form) -> Graph:
     q, k, _ = f.qkv()
     p = f("softmax", f("matmul", q, k), axis=3)
@@ -270,6 +283,7 @@ def values_without_samples(f: Form) -> Graph:
         probabilities_are_a_result,
         softmax_over_another_axis,
         scaled_after_the_mask,
+        a_factor_for_each_head,
         values_of_one_sample,
         values_without_samples,
     ],

@@ -280,3 +280,17 @@ def test_what_a_call_brings_is_packed_right_before_it_is_multiplied() -> None:
     }""")
     labels = [group.label for group in fuse(graph)]
     assert labels == ["pack_matmul", "matmul_packed + tanh", "pack_matmul", "matmul_packed"]
+
+
+def test_values_of_rows_join_what_reduces_the_rows() -> None:
+    """What is computed of one value a row stands in the loop over rows, and so does what reads it for each element;
+    with another number of values for each row it does not."""
+    b = GraphBuilder("case")
+    x, other, wide = b.input("x", tensor(6, 5)), b.input("other", tensor(6, 1)), b.input("wide", tensor(6, 7))
+    mean = ops.emit1(b, "reduce_mean", ops.emit1(b, "mul", x, x), axes=(1,), keepdims=True)
+    scale = ops.emit1(b, "sqrt", ops.emit1(b, "add", mean, other))
+    y = ops.emit1(b, "div", x, scale)
+    (group,) = fuse(b.finish((y,)))
+    assert [n.op for n in group.nodes] == ["mul", "reduce_mean", "add", "sqrt", "div"]
+    groups = fuse(b.finish((y, ops.emit1(b, "add", scale, wide))))
+    assert [[n.op for n in g.nodes] for g in groups] == [[n.op for n in group.nodes], ["add"]]

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pytest
+
 from tilewright import te
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.expr import as_int
 from tilewright.ir.loops import For, If, PrimFunc
 from tilewright.ir.parser import parse_func
@@ -18,6 +23,7 @@ from tilewright.transform.loops.blocks import lower_blocks
 from tilewright.transform.loops.compact import compact_buffers
 from tilewright.transform.loops.conditions import bound_loops, move_conditions
 from tilewright.transform.loops.dead import drop_dead_stores
+from tilewright.transform.loops.double import double_buffers
 from tilewright.transform.loops.partition import partition_loops
 from tilewright.transform.loops.simplify import simplify_loops
 from tilewright.transform.loops.workspace import plan_workspace
@@ -263,3 +269,48 @@ SHARED = """func @shared(C: f32[n]) where n in 2.. {
 def test_shapes_of_workspaces_are_polynomials() -> None:
     (_, workspace) = plan_workspace(parse_func(SHARED)).params
     assert str(workspace.shape[0]) == "n + 10"
+
+
+def test_memory_of_what_vanishes_goes_with_it() -> None:
+    """What is stored where it was read from is no statement, and a buffer around nothing is none."""
+    func = parse_func(
+        "func @f(a: f32[8]) { for i in 0..8 { alloc b: f32[8] for j in 0..8 { a[j] = a[j] } } for k in 0..8 "
+        "{ alloc c: f32[8] a[k] = a[k] } a[0] = 1.0 }"
+    )
+    after = simplify_loops(func)
+    verify_func(after)
+    assert after.body == parse_func("func @f(a: f32[8]) { a[0] = 1.0 }").body
+    assert not list(walk(simplify_loops(parse_func("func @f(a: f32[8]) { alloc b: f32[8] a[1] = a[1] }")).body))[1:]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for j in 0..8 { c[i, j] = b[j] } for k in 0..8 { b[k] = a[i, k] }",  # it is read first
+        "for j in 0..8 { b[j] = a[i, j] } for k in 0..8 { a[8 - i, k] = b[k] }",  # what fills it is written meanwhile
+    ],
+)
+def test_what_cannot_be_filled_ahead_has_no_two_halves(body: str) -> None:
+    func = parse_func(
+        "func @f(a: f32[9, 8], c: f32[9, 8]) "
+        f"{{ for i in 0..9 @double_buffer(buffers=[b]) {{ alloc b: f32[8] {body} }} }}"
+    )
+    after = double_buffers(func)
+    assert after.body == replace(func.body, notes=())  # type: ignore[type-var]
+
+
+def test_a_start_stays_where_its_loops_depend_on_the_reduction() -> None:
+    """Rows that become shorter: the loop over a row cannot stand before the loop that says how long it is."""
+    func = parse_func(
+        """func @triangle(a: f32[4, 4], c: f32[4]) {
+          for k in 0..4 {
+            for i in 0..4 - k {
+              block C (vi = spatial(4): i, vk = reduce(4): k) { init { c[vi] = 0.0 } c[vi] = c[vi] + a[vk, vi] }
+            }
+          }
+        }"""
+    )
+    flat = lower_loops(func, Target.parse("znver4"))
+    a, c = np.random.default_rng(0).integers(-9, 9, (4, 4)).astype(np.float32), np.full(4, np.nan, np.float32)
+    interpret(flat, [a, c])
+    np.testing.assert_array_equal(c, [a[: 4 - i, i].sum() for i in range(4)])
