@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,10 @@ import pytest
 
 import tilewright as tw
 from tests.frontend.build import info, model, node
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import const
+from tilewright.ir.graph import TensorType, Value
+from tilewright.ir.parser import parse_func
 from tilewright.plans.framework.decisions import deciding, forcing
 from tilewright.runtime.arena import plan, temp_intervals
 from tilewright.runtime.manifest import Manifest
@@ -17,6 +22,9 @@ from tilewright.runtime.threads import supported
 from tilewright.support.errors import ArtifactError
 from tilewright.targets.target import Target
 from tilewright.transform import strands
+from tilewright.transform.call import CompiledKernel, KernelCall, Workspace
+from tilewright.transform.graph.fuse import Group
+from tilewright.transform.graph.memory import assign_slots
 from tilewright.transform.strands import Times
 
 pytestmark = pytest.mark.skipif(not supported(), reason="there is no thread pool for this system")
@@ -111,6 +119,50 @@ def test_strands_are_balanced_and_follow_each_other() -> None:
     assert strands._cut(range(7), before, times, target).ends == (6, 7)
     slow = [Times(51.0, 100.0, 0.0)] * 6 + times[6:]
     assert strands._cut(range(7), before, slow, target).ends == (1, 2, 3, 4, 5, 6, 7)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_cut_is_the_best_of_all(seed: int) -> None:
+    """Random calls, of which some cannot be made by one thread: no other runs, alone or in forks, take fewer cycles."""
+    rng = random.Random(seed)
+    count, endless = rng.randint(3, 7), float("inf")
+    before = [0] * count
+    for k in range(count):
+        for j in rng.sample(range(k), rng.randint(0, min(k, 2))):
+            before[k] |= before[j] | 1 << j
+    alone = [rng.choice([40.0, 90.0, 150.0, 400.0, *[endless] * (rng.random() < 0.3)]) for _ in range(count)]
+    times = [
+        Times(rng.choice([0.5, 0.6, 0.8]) * (60.0 if a == endless else a), a, rng.choice([0.0, 9.0])) for a in alone
+    ]
+    target = replace(Target.parse("x86-64-v3"), threads=2).adjusted(barrier=10.0)
+
+    def cycles(run: range) -> float:
+        shared = sum(times[k].shared for k in run)
+        if len(run) == 1 or any(alone[k] == endless for k in run):
+            return shared if len(run) == 1 else endless
+        fork = strands._fork_cycles(strands._strands(run, before, times, target), before, times, target)
+        worth = min(strands.LEAST_GAIN * shared, shared - strands.LEAST_BARRIERS * target.barrier)
+        return fork if fork < worth else endless
+
+    least = [0.0]
+    for end in range(1, count + 1):
+        least.append(min(least[at] + cycles(range(at, end)) for at in range(end)))
+    found = strands._cut(range(count), before, times, target)
+    assert found.cycles == pytest.approx(least[-1])
+    starts = (0, *found.ends[:-1])
+    assert sum(cycles(range(a, b)) for a, b in zip(starts, found.ends, strict=True)) == pytest.approx(least[-1])
+
+
+@pytest.mark.parametrize("each", [True, False])
+@pytest.mark.parametrize("strand", [None, (0, 1)])
+def test_a_strand_has_its_workspace_once(strand: tuple[int, int] | None, each: bool) -> None:
+    """One thread makes a call of a strand: only calls that threads share need memory for each of them."""
+    func = parse_func("func @f(a: f32[8]) { for i in 0..8 { a[i] = 1.0 } }")
+    code = CompiledKernel("f", lambda: b"", (Workspace(const(96), each),), (), alone=False, cycles=0)
+    a = Value("a", TensorType(f32, (const(8),)))
+    call = KernelCall(func, (a,), "f", Group((), (), (a,)), strand=strand, compiled=code)
+    (temp,) = assign_slots([call], [a], {}, ()).temps
+    assert (temp.nbytes, temp.per_thread) == (96, each and strand is None)
 
 
 def test_calls_come_early_where_others_wait() -> None:

@@ -18,6 +18,7 @@ from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.memory import places
 from tilewright.transform.graph.simplify import eliminate_common, fold_scales, materialize_outputs
 from tilewright.transform.graph.split import split_prepare
+from tilewright.transform.regions import captures
 
 TARGETS = ["znver4", "haswell"]
 
@@ -294,3 +295,15 @@ def test_values_of_rows_join_what_reduces_the_rows() -> None:
     assert [n.op for n in group.nodes] == ["mul", "reduce_mean", "add", "sqrt", "div"]
     groups = fuse(b.finish((y, ops.emit1(b, "add", scale, wide))))
     assert [[n.op for n in g.nodes] for g in groups] == [[n.op for n in group.nodes], ["add"]]
+
+
+def test_what_a_body_captures_is_fixed_where_it_is_made_of_weights() -> None:
+    """Of weights alone, or of weights and constants; of data it is not, nor of constants alone."""
+    b = GraphBuilder("case")
+    x, w = b.input("x", tensor(3, 3)), b.param("w", tensor(3, 3))
+    two = ops.emit1(b, "constant", value=np.float32(2.0))
+    scaled, bent = ops.emit1(b, "mul", w, two), ops.emit1(b, "exp", x)
+    mixed, number = ops.emit1(b, "add", w, bent), ops.emit1(b, "exp", two)
+    graph = b.finish((scaled, mixed, number))
+    assert captures.fixed_values(graph, graph.params) == {w, scaled}
+    assert captures.fixed_values(graph, [w, x]) == {w, x, scaled, bent, mixed}
