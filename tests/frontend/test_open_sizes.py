@@ -59,6 +59,14 @@ def test_rooms_grow_and_stay() -> None:
     assert len(compiled.profile(I(0), I(70_000), I(1), repeat=1).kernels) >= 1
 
 
+def test_what_is_measured_has_rooms_that_suffice() -> None:
+    """Before any call of this size, too: a kernel that is cut short is not what a call takes."""
+    m = model([node("Range", ["a", "b", "c"], ["y"])], [info(name, [], INT) for name in "abc"], ["y"])
+    compiled = tw.compile(m)
+    assert isinstance(compiled, tw.Model)
+    assert max(compiled._measured((I(0), I(70_000), I(1))).dims) >= 70_000
+
+
 @pytest.mark.parametrize("end", [1 << 40, 1 << 62])
 def test_impossible_sizes_are_errors_of_the_call(end: int) -> None:
     m = model([node("Range", ["a", "b", "c"], ["y"])], [info(name, [], INT) for name in "abc"], ["y"])

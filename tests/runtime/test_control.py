@@ -117,3 +117,28 @@ def test_the_newest_version_is_the_one_that_was_flipped_to() -> None:
         control.set_checksum(found, 98)
         assert control.slot(slot).checksum == 99, "it is another state now"
     assert control.slot(0).version == 4
+
+
+@pytest.mark.parametrize("change", ["flip", "seal"])
+def test_the_newest_version_is_read_whole(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    """A publisher that comes between two words, or between the slot's number and its words: they are read again."""
+    control = page()
+    control.seal(0, 1)
+    control.seal(1, 2)
+    control.flip(0)
+    words, reads = Control._slot_words, list[int]()
+
+    def meanwhile(self: Control, index: int) -> list[int]:
+        found = words(self, index)
+        reads.append(index)
+        if len(reads) == 1:
+            if change == "flip":
+                control.flip(1)
+            else:
+                control.seal(0, 3)
+        return found
+
+    monkeypatch.setattr(Control, "_slot_words", meanwhile)
+    found = control.newest()
+    assert found is not None
+    assert (found.index, found.version) == ((1, 2) if change == "flip" else (0, 3))

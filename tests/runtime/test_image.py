@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from safetensors.numpy import load
 
 from tilewright.ir.dtype import BY_NAME
-from tilewright.runtime.image import layout, pack, pack_into, unpack
+from tilewright.runtime.image import indexed, layout, pack, pack_into, unpack
 from tilewright.runtime.specs import ParamSpec
 from tilewright.support.errors import ArtifactError
 
@@ -63,3 +65,22 @@ def test_another_layout_is_refused() -> None:
     for params in ((ParamSpec("a", "f32", (5, 3)),), (ParamSpec("a", "f64", (3, 5)),), (ParamSpec("c", "f32", ()),)):
         with pytest.raises(ArtifactError, match="weight"):
             unpack(params, image().data)
+
+
+@pytest.mark.parametrize("change", [(64, 64), (0, 64), (64, 0), (-64, -64), (1, 1), (1 << 20, 1 << 20)])
+@pytest.mark.parametrize("name", ["a", "b", "scalar"])
+def test_places_that_a_tensor_cannot_have_are_refused(name: str, change: tuple[int, int]) -> None:
+    """Of another length, no whole line, before the first byte, behind the last."""
+    body = image()
+    index, rest = indexed(body.data, "weights")
+    places = index[name]["data_offsets"]
+    moved = [place + by for place, by in zip(places, change, strict=True)]
+    text = json.dumps(index | {name: index[name] | {"data_offsets": moved}}).encode()
+    text += b" " * (-len(text) % 64)
+    data = np.frombuffer(len(text).to_bytes(8, "little") + text + bytes(rest), np.uint8)
+    start, end = moved
+    if start >= 0 and not start % 64 and end <= len(rest) and end - start == places[1] - places[0]:
+        assert unpack(PARAMS, data.data)[name].tobytes() == bytes(rest[start:end])
+        return
+    with pytest.raises(ArtifactError, match=f"weight '{name}': is out of place"):
+        unpack(PARAMS, data.data)
