@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tilewright.live.broker.fit import MAX_LANES, check_options, check_rows, ring_spec
-from tilewright.live.broker.ring import MAX_ROWS, RingSpec, RingTensor, shape_of
-from tilewright.live.broker.structs import MAX_SLOTS, SLOT_DATA
+from tilewright.live.broker.ring import MAX_ROWS, Ring, RingSpec, RingTensor, shape_of
+from tilewright.live.broker.server import _resume
+from tilewright.live.broker.structs import CLAIMED, MAX_SLOTS, READY, READY_AT, SLOT, SLOT_DATA
 from tilewright.runtime.specs import InputSpec, OutputSpec, SymbolSpec
 from tilewright.support.errors import BrokerError
 
@@ -179,3 +181,20 @@ def test_shapes_are_those_that_are_stated() -> None:
         model = Rows(np.tanh, shape)
         with pytest.raises(BrokerError, match=r"output 'y': is not one row of a batch for each agent: got \[.*\] for "):
             check_rows(model, spec_of(), 8)  # type: ignore[arg-type]
+
+
+def test_a_ring_that_is_taken_over_asks_again(tmp_path: Path) -> None:
+    """What had been asked, and what the last server had begun, is ready, with its bit; nothing else is."""
+    tensor = RingTensor("x", "f32", ("n", 2))
+    ring = Ring.create(tmp_path / "ring", RingSpec("policy", "key", (tensor,), (tensor,), slots=70, rows=2))
+    states = {0: READY, 1: CLAIMED, 3: READY, 65: CLAIMED, 69: READY}
+    for k, state in states.items():
+        ring.words[(ring.slot(k) - ring.address + SLOT.state) >> 3] = state
+    idle = ring.slot_word(2, SLOT.state)
+    _resume(ring)
+    assert [ring.slot_word(k, SLOT.state) for k in ring.indices()] == [
+        READY if k in states else idle for k in range(70)
+    ]
+    words = [int(w) & (1 << 64) - 1 for w in ring.words[READY_AT >> 3 : (READY_AT >> 3) + 2]]
+    assert words == [0b1011, 1 << 1 | 1 << 5]
+    ring.close()

@@ -14,6 +14,7 @@ from tests.runtime.programs import affine, affine_reference
 from tilewright.live import store as weights
 from tilewright.live.store import sums
 from tilewright.runtime.model import Model
+from tilewright.support.errors import StoreError
 
 X = np.linspace(-1, 1, 20, dtype=np.float32)
 NAME = "affine"
@@ -90,6 +91,25 @@ def test_rollback_for_self_play(store: Path) -> None:
         assert actor(X)[1][0] == 4
         # Somebody who waits for 27 waits for 27 again.
         assert not actor.wait(version=27, timeout=0.02)
+
+
+def test_the_next_version_is_waited_for(store: Path) -> None:
+    """Without a number it is the one after the present one, which is enough; the present one is not."""
+    with tw.Publisher(NAME, Model(affine())) as publisher, tw.attach(NAME) as actor:
+        for version in (3, 4):
+            later = threading.Timer(0.05, publisher.publish, (numbers(version),), {"version": version})
+            later.start()
+            assert actor.wait(timeout=20) and actor.version == version
+            later.join()
+        assert not actor.wait(timeout=0.02)
+
+
+def test_who_looks_for_a_store_is_told_which_there_are(store: Path) -> None:
+    with pytest.raises(StoreError, match="no such store(.|\n)*got no stores at all in"):
+        tw.attach(NAME)
+    with tw.Publisher("one", Model(affine())), tw.Publisher("other", Model(affine())):
+        with pytest.raises(StoreError, match=r"got the stores \['one', 'other'\] in"):
+            tw.attach(NAME)
 
 
 def test_nan_by_wish(store: Path) -> None:

@@ -17,8 +17,8 @@ import pytest
 
 import tilewright as tw
 from tests.live.store.lab import DEPTH, INITIAL, ONES, WIDTHS, is_whole, telling_weights, value
-from tests.live.transport.lab import SECRET, Proxy, until
-from tilewright.live.transport.relay import backoff
+from tests.live.transport.lab import SECRET, Proxy, source, until
+from tilewright.live.transport.relay import Relay, backoff
 from tilewright.runtime.model import Model
 from tilewright.runtime.program import Program
 from tilewright.runtime.specs import TargetSpec
@@ -342,3 +342,18 @@ def test_backoff_grows_and_is_bounded() -> None:
     waits = [backoff(k, 2.0) for k in range(40)]
     assert all(0.03 < w < 2.6 for w in waits)
     assert waits[0] < 0.07 and min(waits[8:]) > 1.4
+
+
+def test_what_goes_wrong_again_and_again_is_said_seldom(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The first time, at each power of two after that, and as soon as it is something else; all of it is counted."""
+    relay = Relay(source(1, "policy"), "policy")
+    assert (relay.version, relay.stats()["error"]) == (-1, None)
+    assert not relay.wait(timeout=0.0)
+    first, second = TransportError("is down"), TransportError("is elsewhere")
+    with caplog.at_level(logging.INFO, logger=LOG):
+        for failures in range(9):
+            relay._note(first, failures)
+        assert len(caplog.records) == 5  # 0, 1, 2, 4, 8
+        relay._note(second, 9)
+        assert len(caplog.records) == 6
+    assert (relay.stats()["errors"], relay.stats()["error"]) == (10, str(second))
