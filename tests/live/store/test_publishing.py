@@ -105,7 +105,7 @@ def test_the_next_version_is_waited_for(store: Path) -> None:
 
 
 def test_who_looks_for_a_store_is_told_which_there_are(store: Path) -> None:
-    with pytest.raises(StoreError, match="no such store(.|\n)*got no stores at all in"):
+    with pytest.raises(StoreError, match=r"no such store(.|\n)*got no stores at all in"):
         tw.attach(NAME)
     with tw.Publisher("one", Model(affine())), tw.Publisher("other", Model(affine())):
         with pytest.raises(StoreError, match=r"got the stores \['one', 'other'\] in"):
