@@ -239,6 +239,7 @@ def test_falling_back_and_coming_back(policy: Any, store: Path) -> None:
         assert agent.versioned(*arguments)[1] == publisher.version
         assert not agent.is_attached
         assert agent.rows is None
+        agent._next_look = 0.0
         assert not agent._look(), "there is none to be found"
         assert not agent._look(), "who has just looked does not look again"
         for _ in range(2):
