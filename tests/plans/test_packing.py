@@ -80,6 +80,20 @@ def test_loops_pack_as_the_reference_does(case: tuple[str, tuple[int, ...], dict
         np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("width", [8, 16])
+@pytest.mark.parametrize("shape", [(17, 24, 3, 3), (1, 1, 3, 3), (1, 1, 4, 2), (2, 1, 2, 2), (1, 3, 3, 1)])
+def test_few_filters_of_a_transposed_convolution_are_packed(shape: tuple[int, ...], width: int) -> None:
+    """Also where a tile reads one row alone, so that it has no rows to be unrolled: loops around it stay as they are."""
+    attrs = {"block": 1, "width": width, "strides": (2, 2)}
+    case = ("lowered.pack_transposed", shape, attrs)
+    w = np.random.default_rng(0).standard_normal(shape, np.float32)
+    (expected,) = reference(case[0], [w], attrs)
+    for target in (ZEN3, ZEN4, NEON):
+        func = packing(case, past_caches=False, scaled=False)
+        got = run(lower_loops(plan(func, target).func, target), [w], expected.shape)
+        np.testing.assert_array_equal(got, expected)
+
+
 def test_filters_go_through_tiles_and_whole_lines_past_the_caches() -> None:
     for case in (CASES[0], CASES[5], CASES[7]):
         texts = KernelTexts(packing(case, past_caches=True, scaled=True), ZEN3)

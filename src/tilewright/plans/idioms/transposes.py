@@ -253,7 +253,8 @@ def transpose_tiles(
     for source, _ in axes.sources:
         cache = s.cache_read(block, source, "local")
         s.compute_at(cache, around[-1])
-        own = [loop for loop in s.loops(cache) if extent(s, loop) != 1][-2:]
+        filling = s.loops(cache)
+        own = [loop for loop in filling[filling.index(around[-1]) + 1 :] if extent(s, loop) != 1][-2:]
         # Of some symbolic sizes it is not seen that a tile reads no more of them than its own part.
         for loop in own[-1:]:
             if extent(s, loop) is not None:
