@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -57,6 +58,21 @@ def test_lanes_that_are_on(where: str, dtype: DType) -> None:
 
 def test_there_is_no_gather() -> None:
     assert "masked.gather" not in emit_llvm(copied(PLACES["every second"], f32, 31), Target.parse("znver4"))
+
+
+def test_masks_of_a_tail_are_compared_and_not_shuffled() -> None:
+    """The lanes up to `n` read the elements up to `2 n - 1`: masks of loads are the places below that."""
+    v, n = Var("v"), Var("n", lo=1, hi=LANES)
+    a, b = Buffer("a", f32, (n * 2,)), Buffer("b", f32, (n,))
+    body = If(v < n, Store(b, (v,), a[(v * 2,)]))
+    func = PrimFunc("f", (a, b), For(v, const(LANES), body, "vectorized"))
+    text = emit_llvm(func, Target.parse("znver4"))
+    assert text.count("call <16 x float> @llvm.masked.load") == 2
+    assert not re.search(r"shufflevector <\d+ x i1>", text)
+    for size in range(1, LANES + 1):
+        data, got = guarded(np.arange(2 * size - 1, dtype=np.float32)), np.zeros(size, np.float32)
+        run(func, data, got, n=size)
+        np.testing.assert_array_equal(got, data[::2])
 
 
 def test_tails_of_several_vectors() -> None:

@@ -15,7 +15,7 @@ import pytest
 from tilewright.codegen.linalg import linalg_text
 from tilewright.codegen.stablehlo import stablehlo_text
 from tilewright.codegen.stablehlo.writer import literal
-from tilewright.ir.dtype import BY_NAME, DType, bf16, boolean, f16, f32, i8, i32, i64, u8
+from tilewright.ir.dtype import BY_NAME, DType, bf16, boolean, f16, f32, i8, i32, i64, u8, u32
 from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ops.pointwise import BODIES
@@ -147,6 +147,7 @@ KNOWN: dict[str, Make] = {
     "cast to wider floats": lambda b: emit1(b, "cast", tensor(b, "x", f16, 2), dtype=f32),
     "cast to bytes": lambda b: emit1(b, "cast", tensor(b, "x", f32, 2), dtype=u8),
     "cast of bits": lambda b: emit1(b, "cast", tensor(b, "x", f32, 2), dtype=i32, bits=True),
+    "cast of bits to a sign": lambda b: emit1(b, "cast", tensor(b, "x", u32, 2), dtype=i32, bits=True),
     "select": lambda b: emit1(b, "select", tensor(b, "c", boolean, 2, 1), tensor(b, "x", f32, 3),
                               tensor(b, "y", f32, 2, 3)),
     "concat": lambda b: emit1(b, "concat", tensor(b, "x", f32, 2, 3), tensor(b, "y", f32, 2, 1), axis=-1),

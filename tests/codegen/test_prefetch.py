@@ -18,6 +18,7 @@ from tilewright.ir.dtype import u8
 from tilewright.ir.expr import Buffer, Expr, as_int, const
 from tilewright.ir.loops import For, PrimFunc
 from tilewright.ir.notes import BufferName, Prefetch, PrefetchShare, PrefetchTile, Workspaces, with_note
+from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import substitute, walk
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
@@ -160,3 +161,15 @@ def prefetched_lines(func: PrimFunc) -> list[tuple[int, int]]:
         assert rows is not None
         prefetched.append((as_int(simplify(substitute(rows.indices[0], hint.at))) or 0, hint.prefetched // WIDTH))
     return prefetched
+
+
+def test_a_tile_is_what_is_unrolled_or_in_lanes() -> None:
+    """A serial loop inside, of however many steps, stands at its start; lines of lanes count once."""
+    lanes = "for v in 0..32 vectorized { y[k, r, v] = x[k, r, v] }"
+    for kind, rows in (("", (0,)), ("unrolled", range(5))):
+        body = f"for i in 0..1 {{ for k in 0..5 {kind} {{ for r in 0..2 unrolled {{ {lanes} }} }} }}"
+        func = parse_func(f"func @f(x: f32[5, 2, 32], y: f32[5, 2, 32]) {{ {body} }}")
+        outer = func.body
+        assert isinstance(outer, For)
+        places = [tuple(as_int(simplify(i)) for i in load.indices) for load in tile_of(outer, "x", 64)]
+        assert places == [(k, r, v) for k in rows for r in (0, 1) for v in (0, 16)]

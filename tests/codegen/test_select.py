@@ -11,7 +11,7 @@ from tests.codegen.test_llvm import buffer, check, n, values
 from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.codegen.llvm.state import State
 from tilewright.ir.dtype import f32
-from tilewright.ir.expr import Expr, Var, const, select
+from tilewright.ir.expr import Expr, Var, call, const, select
 from tilewright.ir.loops import For, PrimFunc, Store
 from tilewright.targets.target import Target
 
@@ -76,3 +76,17 @@ def test_what_both_branches_read_is_read_before_them(turned: bool) -> None:
     text = emit_llvm(func, Target.parse("znver4"))
     assert len(re.findall(r"load <\d+ x float>, ptr %a", text)) == 1
     check(func, [values(f32, 16), values(f32, 16, 1), np.zeros(16, "f")], n=16)
+
+
+def test_a_branch_that_all_lanes_share_asks_no_lane() -> None:
+    """What is dear stands behind a branch: on the condition itself where it is one for all, else on any lane's."""
+    i = Var("i")
+    a, out = buffer("a", f32, 16), buffer("out", f32, n, 16)
+    x = a[i]
+    for condition, shared in ((n > 4, True), (a[0] > 0.5, True), (x > 0.5, False)):
+        value = select(condition, x * 2.0, call("pow", x, const(0.3, f32)))
+        func = PrimFunc("f", (a, out), For(i, const(16), Store(out, (const(0), i), value), "vectorized"))
+        text = emit_llvm(func, Target.parse("znver4"))
+        assert " br i1 " in text and ("vector.reduce.or" not in text) == shared, condition
+        for size in (4, 5):
+            check(func, [abs(values(f32, 16)), np.zeros((size, 16), "f")], ulp=2, n=size)
