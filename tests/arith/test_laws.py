@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.arith.evaluate import conditions, evaluate, int_exprs, narrow_exprs
 from tilewright.arith import Analyzer, bounds, prove, simplify, symbolic_bounds, symbolic_limits
 from tilewright.ir.dtype import DType, i8, i32, i64, u8, u32
-from tilewright.ir.expr import Buffer, Expr, Var, const, equal, maximum, minimum, not_equal
+from tilewright.ir.expr import Buffer, Expr, Op, Var, const, equal, maximum, minimum, not_equal
 from tilewright.ir.rewrite import substitute
 
 X, Y = Var("x"), Var("y", lo=-20, hi=20)
@@ -241,3 +241,11 @@ def test_remainders_by_a_size_stay_below_it(c: int) -> None:
         assert not Analyzer({}).prove(rest + other > low + other)
         assert not Analyzer({}).prove(rest + other < high + other)
     assert not Analyzer({}).prove(X % m * c <= most) or c < 0
+
+
+def test_ends_of_what_is_no_sum() -> None:
+    """Bits of a loop's number lie in a range of numbers, whatever they are added to."""
+    bits = Op("bitand", (I, const(3)))
+    assert symbolic_bounds(bits, {I: const(64)}) == (const(0), const(3))
+    assert symbolic_bounds(bits * 4 + N, {I: const(64)}) == (N, N + 12)
+    assert symbolic_bounds(Op("bitxor", (I, N)), {I: const(64)}) is None

@@ -17,6 +17,7 @@ from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import walk
 from tilewright.schedule import parse_trace
 from tilewright.schedule.stages import StageSchedule
+from tilewright.schedule.storage import MAX_FACTOR
 from tilewright.support.errors import ScheduleError
 
 
@@ -162,6 +163,15 @@ def test_what_is_done_to_the_loop_later_changes_no_result() -> None:
         s[b].storage_align(0, 16, 1)
         later(s.schedule, s.schedule.loops("C")[0])
         check(s, [a, c], 37, threads=2)
+
+
+def test_the_largest_factor_and_names_instead_of_tensors() -> None:
+    _, b, c = mirrored(24)
+    s = te.create_schedule(c)
+    s[b].storage_align(0, MAX_FACTOR)
+    with pytest.raises(ScheduleError, match="no such rows"):
+        s[b].storage_align(0, MAX_FACTOR + 1)
+    assert s.buffer_name("B") == s.buffer_name(b) == "B"
 
 
 def refusals() -> dict[str, tuple[Callable[[], Any], str]]:
