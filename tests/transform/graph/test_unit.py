@@ -9,6 +9,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.ops import parse_graph
+from tilewright.transform.graph.simplify import eliminate_dead
+from tilewright.transform.graph.unit import simplify_units
 
 RNG = np.random.default_rng(17)
 
@@ -58,3 +60,21 @@ def test_products_of_depth_one(turned: bool) -> None:
         with np.errstate(invalid="ignore"):
             want = a * (b.swapaxes(1, 2) if turned else b)
         np.testing.assert_array_equal(model(a, b), want)
+
+
+@pytest.mark.parametrize(("whole", "joined"), [("1, 4", True), ("1, 1, 4", True), ("2, 2", False)])
+def test_products_keep_leading_ones_that_reshapes_took_and_gave_back(whole: str, joined: bool) -> None:
+    """One product with its batch of one instead of reshapes around one without; of another batch they stay."""
+    types = {name: f"f32[{whole}, {shape}]" for name, shape in (("a", "6, 8"), ("b", "8, 5"), ("y", "6, 5"))}
+    batch = ", ".join(f"${d}" for d in whole.split(", "))
+    text = f"""graph @g(%a: {types["a"]}, %b: {types["b"]}) {{
+      %c = reshape(%a) {{shape = [$4, $6, $8]}} : f32[4, 6, 8]
+      %d = reshape(%b) {{shape = [$4, $8, $5]}} : f32[4, 8, 5]
+      %p = matmul(%c, %d) {{transpose_a = false}} : f32[4, 6, 5]
+      %y = reshape(%p) {{shape = [{batch}, $6, $5]}} : {types["y"]}
+      return %y
+    }}"""
+    graph = parse_graph(text)
+    found = eliminate_dead(simplify_units(graph))
+    assert [n.op for n in found.nodes] == (["matmul"] if joined else ["reshape", "reshape", "matmul", "reshape"])
+    assert found.outputs[0].type == graph.outputs[0].type
