@@ -12,7 +12,9 @@ import pytest
 import tilewright as tw
 from tilewright import te
 from tilewright.ir.expr import Var
+from tilewright.ir.parser import parse_func
 from tilewright.support.errors import CallError, CompileError, ExpressionError
+from tilewright.transform.loops.checked import unproven
 
 N = te.var("n")
 
@@ -141,3 +143,19 @@ def test_arguments() -> None:
         f(np.zeros(3, np.float32))
     with pytest.raises(CompileError, match="no such treatment of bounds"):
         tw.build(s, [a, b], bounds="maybe")  # type: ignore[arg-type]
+
+
+def test_what_holds_where_a_branch_is_taken() -> None:
+    """And where it is not, if there is anything to do then."""
+    func = parse_func(
+        """func @f(a: f32[8], b: f32[8]) {
+          for i in 0..9 {
+            block B (vi = spatial(9): i) {
+              if vi < 8 { b[vi] = a[vi] }
+              if vi > 7 { b[vi - 8] = 0.0 } else { b[vi] = a[vi] }
+              if vi > 6 { b[vi] = 1.0 }
+            }
+          }
+        }"""
+    )
+    assert [(a.buffer, str(a.index), a.writes) for a in unproven(func)] == [("b", "vi", True)]

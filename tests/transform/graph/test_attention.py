@@ -88,6 +88,15 @@ def safe_softmax(f: Form) -> Graph:
     return f.merged(f("matmul", f("select", f("isnan", p), f.weight("zero"), p), v))
 
 
+def keys_with_one_more_dimension(f: Form) -> Graph:
+    q, _, v = f.qkv()
+    k = f.input("k5", BATCH, HEADS, TOKENS, DEPTH, 1)
+    flat = f("reshape", k, shape=(BATCH * HEADS, const(TOKENS), const(DEPTH)))
+    moved = f("transpose", flat, perm=(0, 2, 1))
+    k = f("reshape", moved, shape=(BATCH, const(HEADS), const(DEPTH), const(TOKENS)))
+    return f.merged(f("matmul", f("softmax", f("matmul", q, k), axis=3), v))
+
+
 def rows_without_keys_are_zero(f: Form) -> Graph:
     q, k, v = f.qkv()
     p = f("softmax", f("add", f("matmul", q, k), f.input("mask", TOKENS, TOKENS)), axis=3)
@@ -194,6 +203,7 @@ FORMS = [
     divided_by_a_weight,
     times_a_weight_of_ones_as_sizes,
     safe_softmax,
+    keys_with_one_more_dimension,
     rows_without_keys_are_zero,
     selected,
     hidden,
@@ -208,6 +218,7 @@ FORMS = [
 LEFT = {
     keys_alone_are_repeated: {"transpose", "slice", "broadcast"},
     heads_that_meet_on_the_way: {"transpose"},
+    keys_with_one_more_dimension: {"transpose"},
 }
 """What stays beside the one operator."""
 

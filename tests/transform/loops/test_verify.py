@@ -45,6 +45,7 @@ INSIDE = {
     "a triangle's corner": "for i in 0..4 { for j in 0..2 - i { B[i * 4 + j] = 0.0 } }",
     "turns of another loop": "for i in 0..4 { for j in 0..i { A[i * 2 + j - 1] = 0.0 } }",
     "a remainder": "for i in 0..9 { A[i % 8] = 0.0 }",
+    "a triangle's first turns": "for i in 0..16 { for j in 0..i + 1 { if i < 8 { A[j] = 0.0 } } }",
 }
 
 
