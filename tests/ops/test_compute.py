@@ -334,6 +334,7 @@ case("dft", x(2, 7, 1), axis=1, inverse=False, onesided=True)
 case("col2im", x(2, 12, 9), image=(4, 5), block=(2, 3), strides=(1, 2), dilations=(1, 1), pads=(0, 1, 0, 2))
 for circular in (False, True):
     case("insert", x(2, 5, 3), x(2, 2, 3), np.array([4, 1]), axis=1, circular=circular)
+    case("insert", x(2, 5, 3), x(2, 2, 3), axis=1, circular=circular)
 
 TANH, SIGMOID = ("tanh", ()), ("sigmoid", ())
 LENGTHS = np.array([3, 1, 5])

@@ -9,6 +9,7 @@ from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, TensorType, Value
 from tilewright.ir.selection import Direct, Pixels, Winograd
 from tilewright.ops import parse_graph
+from tilewright.plans.framework.decisions import deciding
 from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
 from tilewright.transform.select.convolution import (
@@ -303,4 +304,10 @@ def test_filters_made_of_weights_are_known_before_a_call() -> None:
     for a, fixed in ((known, True), (given, False)):
         weights = a.graph.nodes[-1].inputs[1]
         assert (weights in a.fixed) == fixed
-    assert isinstance(convolution_algorithm(known, known.graph.nodes[-1]), Winograd)
+    costs = []
+    for a in (known, given):
+        with deciding() as record:
+            assert isinstance(convolution_algorithm(a, a.graph.nodes[-1]), Winograd)
+        (made,) = record.made
+        costs.append(made.estimate)
+    assert costs[0] < costs[1]

@@ -24,7 +24,9 @@ from tilewright.transform.loops.compact import compact_buffers
 from tilewright.transform.loops.conditions import bound_loops, move_conditions
 from tilewright.transform.loops.dead import drop_dead_stores
 from tilewright.transform.loops.double import double_buffers
+from tilewright.transform.loops.merge import merge_loops
 from tilewright.transform.loops.partition import partition_loops
+from tilewright.transform.loops.reuse import reuse_outputs
 from tilewright.transform.loops.simplify import simplify_loops
 from tilewright.transform.loops.workspace import plan_workspace
 
@@ -314,3 +316,52 @@ def test_a_start_stays_where_its_loops_depend_on_the_reduction() -> None:
     a, c = np.random.default_rng(0).integers(-9, 9, (4, 4)).astype(np.float32), np.full(4, np.nan, np.float32)
     interpret(flat, [a, c])
     np.testing.assert_array_equal(c, [a[: 4 - i, i].sum() for i in range(4)])
+
+
+@pytest.mark.parametrize(
+    ("between", "merged"),
+    [
+        ("for q in 0..4 { z[q] = 3.0 }", True),
+        ("for q in 0..16 { s[q] = 3.0 }", False),  # what the second loop reads, too
+        ("for q in 0..16 { part[q] = part[q] + 1.0 }", True),
+        ("for q in 0..16 { s[q] = e[q] }", False),
+        ("for q in 0..16 { e[q + 16] = 5.0 }", False),
+    ],
+)
+def test_loops_are_merged_past_what_has_nothing_to_do_with_them(between: str, merged: bool) -> None:
+    func = parse_func(
+        f"""func @sum(x: f32[64], e: f32[64], s: f32[16], z: f32[4], part: f32[16]) {{
+          for i in 0..4 {{ for v in 0..16 vectorized {{ e[i * 16 + v] = x[i * 16 + v] + 1.0 }} }}
+          {between}
+          for k in 0..4 {{ for w in 0..16 vectorized {{ part[w] = part[w] + e[k * 16 + w] * s[w] }} }}
+        }}"""
+    )
+    after = merge_loops(func)
+    assert (after != func) == merged
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-9, 9, size).astype(np.float32) for size in (64, 64, 16, 4, 16)]
+    got = [a.copy() for a in arrays]
+    interpret(func, arrays)
+    interpret(after, got)
+    for name, a, b in zip(("x", "e", "s", "z", "part"), arrays, got, strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+def test_rows_that_are_made_again_are_not_held_by_an_output() -> None:
+    """Each turn makes four rows and finishes two: the next turn would write over one that is finished."""
+    func = parse_func(
+        """func @rows(x: f32[6, 64], y: f32[6, 64]) {
+          buffer e: f32[6, 64]
+          for i in 0..3 {
+            for j in 0..4 { for u in 0..64 {
+              block e (er = spatial(6): i + j, ec = spatial(64): u) { e[er, ec] = x[er, ec] + 1.0 } } }
+            for k in 0..2 { for v in 0..64 {
+              block y (yr = spatial(6): i * 2 + k, yc = spatial(64): v) { y[yr, yc] = e[yr, yc] * 2.0 } } }
+          }
+        }"""
+    )
+    after = reuse_outputs(func, 16)
+    x = np.random.default_rng(0).integers(-9, 9, (6, 64)).astype(np.float32)
+    y = np.full((6, 64), np.nan, np.float32)
+    interpret(lower_loops(after, Target.parse("znver4")), [x, y])
+    np.testing.assert_array_equal(y, 2 * (x + 1))
