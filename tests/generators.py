@@ -309,7 +309,8 @@ def kind_of(op: str) -> type[Attrs]:
 def selections(draw: Any) -> Selection:
     """What may be chosen for a node."""
     kind = draw(st.none() | st.sampled_from(list(ALGORITHMS.values())))
-    algorithm = None if kind is None else kind(*(draw(st.integers()) for _ in dataclass_fields(kind)))
+    sizes = {"int": st.integers(), "tuple[int, int, int, int]": st.tuples(*[st.integers()] * 4)}
+    algorithm = None if kind is None else kind(*(draw(sizes[str(f.type)]) for f in dataclass_fields(kind)))
     return Selection(algorithm, draw(st.sampled_from(PRECISIONS)))
 
 
