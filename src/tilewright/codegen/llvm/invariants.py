@@ -2,9 +2,9 @@
 
     for i in 0..8 { for v in 0..4 { y[i, v] = x[t // n, t % n + i, v] } }      q = t // n;  r = t % n, before `i`
 
-Only divisions by what is no literal: a place among symbolic sizes, some ten cycles each. LLVM's pass for this is none of
-the few that generated code gets (`optimize`), and a division may not leave a loop that might not run: divisors are at
-least 1 where they are computed ahead.
+Only divisions by what is no literal: a place among symbolic sizes, some ten cycles each. LLVM's pass for this is none
+of the few that generated code gets (`optimize`), and a division may not leave a loop that might not run: divisors are
+at least 1 where they are computed ahead.
 """
 
 from __future__ import annotations
