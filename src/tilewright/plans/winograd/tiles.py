@@ -349,14 +349,15 @@ def fewest(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winograd
 def heights(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winograd, target: Target) -> list[int]:
     """Rows that the register tiles of a block may have: where tiles follow each other a whole block is whole register
     tiles, so that the last block alone asks which of its rows there are, and has code for each number of them; and no
-    map is one register tile alone whose next filters a second one would prefetch."""
+    map is one register tile that is not full, whose next filters a second one would prefetch. Maps of other sizes than
+    the judged ones come, too: tall tiles are for those of which the least has two full ones."""
     vectors = choice.width // target.lanes(4)
     rows = range(1, min(most_rows(block.count, vectors, target), block.count) + 1)
     if block.columns:
         return list(rows)
     whole = [r for r in rows if block.count % r == 0 and r <= MOST_EVEN]
-    counts = {tiles_of(s, choice) for s in shapes}
-    return [r for r in whole if all(n > r or most_rows(n, vectors, target) >= n for n in counts)] or whole
+    least = min(tiles_of(s, choice) for s in shapes)
+    return [r for r in whole if least >= 2 * r or all(most_rows(n, vectors, target) >= n for n in range(1, r))]
 
 
 def part_of(blocks: int, lanes: int) -> int:
