@@ -43,7 +43,7 @@ def layer(sides: tuple[Any, Any], both: WinogradBySize = BOTH) -> Any:
     x = b.input("x", TensorType(f32, (const(1), const(1), *sides, const(16)), "NCHW16c"))
     tiles = (both.tile, both.neartile)
     packs = [b.param(f"w{m}", TensorType(f32, tuple(map(const, (1, m + 2, m + 2, 1, 1, 16, 32))))) for m in tiles]
-    attrs = ConvBySizeAttrs(*tiles, 3, 1, 1, (1, 1, 1, 1), 16, 16, 16, both.costs)
+    attrs = ConvBySizeAttrs(tiles[0], 3, 1, 1, (1, 1, 1, 1), 16, 16, 16, tiles[1], both.costs)
     y = ops.emit1(b, "lowered.conv_by_size", x, *packs, attrs=attrs)
     graph = b.finish((ops.emit1(b, "relu", y),))
     (group,) = fuse(graph)
@@ -98,7 +98,7 @@ def test_the_lower_line_is_taken(side: int) -> None:
     b = GraphBuilder("g")
     x = b.input("x", TensorType(f32, (const(2), const(1), h, const(9), const(16)), "NCHW16c"))
     packs = [b.param(f"w{m}", TensorType(f32, tuple(map(const, (1, m, m, 1, 1, 16, 32))))) for m in (8, 6)]
-    attrs = ConvBySizeAttrs(6, 4, 3, 1, 1, (1, 1, 1, 1), 16, 16, 16, BOTH.costs)
+    attrs = ConvBySizeAttrs(6, 3, 1, 1, (1, 1, 1, 1), 16, 16, 16, 4, BOTH.costs)
     y = ops.emit1(b, "lowered.conv_by_size", x, *packs, attrs=attrs)
     made = b.finish((y,)).nodes[-1]
     near, far = versions(made)
@@ -172,3 +172,13 @@ def test_all_sizes_are_right_and_weights_stay_live(likely: bool, threads: int, t
             x = rng.standard_normal((1, 16, h, w)).astype(np.float32)
             want = factor * session.run(None, {"x": x})[0]
             np.testing.assert_allclose(np.asarray(loaded(x)), want, atol=3e-5 * max(1.0, float(np.abs(want).max())))
+
+
+@pytest.mark.parametrize("sides", [(6, 12, 8, 16), (7, 11, 16, 18)])
+def test_weights_that_come_with_each_call_are_packed_once(sides: tuple[int, ...]) -> None:
+    shape = [32, 16, 3, 3]
+    m = model(
+        [node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], [info("x", [1, 16, "h", "v"]), info("w", shape)], ["y"]
+    )
+    compiled = tw.compile(m, dims={d: tw.dim(1, 48, likely=sides) for d in ("h", "v")}, records=None)
+    assert "conv_by_size" not in compiled.show("graph")

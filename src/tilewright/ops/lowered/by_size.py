@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, ceildiv
 from tilewright.ir.graph import Node, TensorType
 from tilewright.ops.lowered.packed import ConvBlockedAttrs
@@ -23,19 +22,11 @@ from tilewright.te import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class ConvBySizeAttrs(Attrs):
-    """Those of `conv_winograd`; outputs of the second layout's tile, a side (0: its filters are packed as they are);
+class ConvBySizeAttrs(ConvWinogradAttrs):
+    """Those of the first layout; outputs of the second layout's tile, a side (0: its filters are packed as they are);
     the cycles that each tile adds and that any map takes, of the first layout and of the second."""
 
-    tile: int
     near_tile: int
-    window: int
-    stride: int
-    dilation: int
-    pads: Ints
-    channels: int
-    input_channels: int
-    out_block: int
     costs: tuple[int, int, int, int]
 
     def winograd(self, tile: int) -> ConvWinogradAttrs:

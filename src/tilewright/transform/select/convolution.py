@@ -124,7 +124,7 @@ def windows(around: Surroundings, node: Node) -> list[Option]:
     if images is None:
         return [*ranked(shapes, sizes, around.target)]
     rank: Callable[[Target], Sequence[Option]] = partial(ranked, shapes, sizes)
-    if node.of(ConvAttrs).dilations == (1, 1):
+    if node.of(ConvAttrs).dilations == (1, 1) and node.inputs[1] in around.fixed:
         small = transformed(around, node, small_maps_of)
         rank = partial(with_pairs, shapes, small, sizes, directly=first.channels % around.block == 0)
     return [*alone_if_small(rank, lambda option: option[0] * images, around.target)]
