@@ -14,11 +14,12 @@ from __future__ import annotations
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -32,10 +33,23 @@ from tilewright.support.errors import ExpressionError
 Number = int | float | bool
 ExprLike = "Expr | int | float | bool"
 
+Identity = tuple[Any, ...]
+"""What makes an expression: its class and its fields."""
+
+
+class _Reference(weakref.ref["Expr"]):
+    """A weak reference that knows under which identity it is kept."""
+
+    __slots__ = ("identity",)
+    identity: Identity
+
+
 _lock = threading.Lock()
-_interned: WeakValueDictionary[tuple[Any, ...], Expr] = WeakValueDictionary()
-_references: Mapping[tuple[Any, ...], Callable[[], Expr | None]] = _interned.data  # type: ignore[attr-defined]
-"""The same, to be read without a lock: half of the time of most constructions."""
+_interned: dict[Identity, _Reference] = {}
+_dead: deque[weakref.ref[Expr]] = deque()
+"""References whose expressions are gone, taken out of the table many at once: `WeakValueDictionary` runs a function of
+Python's for each, which took as long as to build the expression."""
+_MOST_DEAD = 1024
 
 
 class Expr:
@@ -175,19 +189,33 @@ class Expr:
         return ()
 
 
-def intern(cls: type[Any], identity: tuple[Any, ...], **fields: Any) -> Any:
-    reference = _references.get(identity)
-    if reference is not None and (found := reference()) is not None:
-        return found
+def known(identity: Identity) -> Any:
+    """The expression of this identity, None where there is none. Takes no lock: most constructions end here."""
+    reference = _interned.get(identity)
+    return None if reference is None else reference()
+
+
+def keep(identity: Identity, node: Expr) -> Any:
+    """Make a new expression the one of its identity. Returns the one that another thread has made meanwhile."""
+    reference = _Reference(node, _dead.append)
+    reference.identity = identity
     with _lock:
-        found = _interned.get(identity)
+        found = known(identity)
         if found is not None:
             return found
-        node = object.__new__(cls)
-        for name, value in fields.items():
-            setattr(node, name, value)
-        _interned[identity] = node
+        if len(_dead) > _MOST_DEAD:
+            _bury()
+        _interned[identity] = reference
         return node
+
+
+def _bury() -> None:
+    """Take out what is gone and was not made again. More may go meanwhile: with their parents' identities."""
+    while _dead:
+        reference = _dead.popleft()
+        assert isinstance(reference, _Reference)
+        if _interned.get(reference.identity) is reference:
+            del _interned[reference.identity]
 
 
 class Var(Expr):
@@ -215,8 +243,12 @@ class Var(Expr):
         likely: tuple[int, ...] = (),
     ) -> Var:
         identity = (Var, name, dtype, lo, hi, multiple, axis, likely)
-        known: dict[str, Any] = {"lo": lo, "hi": hi, "multiple": multiple, "axis": axis, "likely": likely}
-        node: Var = intern(cls, identity, name=name, dtype=dtype, **known)
+        node: Var | None = known(identity)
+        if node is None:
+            node = object.__new__(cls)
+            node.name, node.dtype = name, dtype
+            node.lo, node.hi, node.multiple, node.axis, node.likely = lo, hi, multiple, axis, likely
+            node = keep(identity, node)
         return node
 
     def renamed(self, name: str) -> Var:
@@ -247,7 +279,12 @@ class Const(Expr):
             if not dtype.min <= value <= dtype.max:
                 raise ExpressionError(f"{value} does not fit {dtype}")
             token = value
-        node: Const = intern(cls, (Const, token, dtype), value=value, dtype=dtype)
+        identity = (Const, token, dtype)
+        node: Const | None = known(identity)
+        if node is None:
+            node = object.__new__(cls)
+            node.value, node.dtype = value, dtype
+            node = keep(identity, node)
         return node
 
 
@@ -263,7 +300,12 @@ class Op(Expr):
         if name == "lookup" and not all(isinstance(a, Const) for a in args[1:]):
             raise ExpressionError("lookup: the entries are not literals of one type")
         result = result_type(name, args, dtype)
-        node: Op = intern(cls, (Op, name, args, result), name=name, args=args, dtype=result)
+        identity = (Op, name, args, result)
+        node: Op | None = known(identity)
+        if node is None:
+            node = object.__new__(cls)
+            node.name, node.args, node.dtype = name, args, result
+            node = keep(identity, node)
         return node
 
     @property
@@ -282,7 +324,12 @@ class Load(Expr):
     def __new__(cls, buffer: Buffer, indices: tuple[Expr, ...]) -> Load:
         if len(indices) != len(buffer.shape):
             raise ExpressionError(f"{buffer.name} has {len(buffer.shape)} dimensions, indexed with {len(indices)}")
-        node: Load = intern(cls, (Load, buffer, indices), buffer=buffer, indices=indices, dtype=buffer.dtype)
+        identity = (Load, buffer, indices)
+        node: Load | None = known(identity)
+        if node is None:
+            node = object.__new__(cls)
+            node.buffer, node.indices, node.dtype = buffer, indices, buffer.dtype
+            node = keep(identity, node)
         return node
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Expr, Var, intern
+from tilewright.ir.expr import Expr, Var, keep, known
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,13 @@ class Reduce(Expr):
         condition: Expr,
         index: int = 0,
     ) -> Reduce:
-        node: Reduce = intern(
-            cls,
-            (Reduce, reducer, values, axes, condition, index),
-            reducer=reducer,
-            values=values,
-            axes=axes,
-            condition=condition,
-            index=index,
-            dtype=values[index].dtype,
-        )
+        identity = (Reduce, reducer, values, axes, condition, index)
+        node: Reduce | None = known(identity)
+        if node is None:
+            node = object.__new__(cls)
+            node.reducer, node.values, node.axes = reducer, values, axes
+            node.condition, node.index, node.dtype = condition, index, values[index].dtype
+            node = keep(identity, node)
         return node
 
     @property
