@@ -49,6 +49,8 @@ _AUDIT = Origin("2026-11-23", "Xeon with AVX-512", 'make audit ARGS="--kinds max
 _POOLS = Origin("2026-11-25", "Zen 4", commit="7b0b9fe")
 _BRANCHES = Origin("2026-11-25", "Zen 4, 2 cores", "python -m benchmarks.bench_threads --branches", "8289fa8")
 
+_TRANSFORMED = Origin("2026-11-26", "Zen 4", 'make audit ARGS="--kinds conv3x3 conv5x5"', "2a963d0")
+
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
@@ -82,11 +84,11 @@ class Arithmetic:
         Origin("2026-11-22", commit="f472f69"),
     )
     tile_overhead: float = constant(24.0, "cycles", "a register tile beside its steps and stores", _FIRST)
-    transformed_tile_overhead: float = constant(
-        44.0,
-        "cycles",
-        "the same in Winograd's products: filters are prefetched, the last multiply-adds are waited for",
-        Origin("2026-11-22", commit="b07032d"),
+    transformed_store: float = constant(
+        0.5,
+        "share",
+        "of the stores of a register tile of Winograd's products that the next one's first steps do not hide",
+        _TRANSFORMED,
     )
     load_beside_products: float = constant(
         0.1, "cycles", "a load of a matrix product where multiply-adds bound: ports and front end are not ideal", _TILES

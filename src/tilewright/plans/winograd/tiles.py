@@ -6,8 +6,8 @@ Cycles of one core, stage by stage, for a block of `rows x columns` tiles:
 
     input     transform of each channel vector of each tile: straight-line code, bound by its stores or by what it
               reads from afar
-    product   `products`^2 products of tiles x channels x filters in register tiles; starting and finishing one takes
-              as long as a step or two of few channels
+    product   `products`^2 products of tiles x channels x filters in register tiles; of finishing one, the next one's
+              first steps hide most
     filters   the transformed filters stream by once a block, from the level of the memory where they stay; each tile
               prefetches a share of what comes next, so that most of the transfer hides behind the products, if there
               are several
@@ -311,11 +311,10 @@ def direct(shape: WinogradProblem, target: Target) -> float:
 def product_cycles(count: int, rows: int, vectors: int, depth: int, target: Target, *, even: bool = False) -> float:
     """Cycles of a panel's products with one element of `count` tiles, `rows` of them in registers, over `depth`
     channels. The last register tile has the rest, or the last two are of `even` size (`transform/loops/even.py`)."""
-
-    ends = target.costs.arithmetic.transformed_tile_overhead
+    stored = target.costs.arithmetic.transformed_store * store_cycles(vectors * target.vector_bits / 8, target)
 
     def tile(rows: int) -> float:
-        return depth * tile_steps(rows, vectors, target) + 2.0 * rows * vectors + ends
+        return depth * tile_steps(rows, vectors, target) + stored * rows
 
     whole, rest = divmod(count, rows)
     if even and whole and 0 < rest < rows - 1:
