@@ -85,10 +85,10 @@ class Arithmetic:
     )
     tile_overhead: float = constant(24.0, "cycles", "a register tile beside its steps and stores", _FIRST)
     transformed_store: float = constant(
-        0.5,
-        "share",
-        "of the stores of a register tile of Winograd's products that the next one's first steps do not hide",
-        _TRANSFORMED,
+        0.5, "share", "of a store of Winograd's transforms and products that what follows does not hide", _TRANSFORMED
+    )
+    transformed_value: float = constant(
+        0.6, "cycles", "a vector of values that Winograd's output transform makes, beside its store", _TRANSFORMED
     )
     load_beside_products: float = constant(
         0.1, "cycles", "a load of a matrix product where multiply-adds bound: ports and front end are not ideal", _TILES

@@ -37,8 +37,11 @@ from tilewright.plans.framework.cost import Cost, from_memory, sharing, store_cy
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of
 from tilewright.targets.target import Target
 
-FOURIER_IN, FOURIER_OUT = 3.0, 2.5
-"""How many times as long Fourier's matrices take for a value: five operations in each pass, not two."""
+INWARD = 1.65
+"""How many times as long a value takes on the way in as on the way out: matrices of more columns."""
+
+FOURIER_IN, FOURIER_OUT = 1.6, 1.75
+"""How many times as long Fourier's matrices take for a value than Winograd's."""
 
 ENOUGH = 4
 """Blocks of tiles, or groups of panels, that share well among a few threads."""
@@ -277,16 +280,16 @@ def block_cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, targe
         each, behind = (size * size, choice.panels) if passes < ENOUGH else (passes, passes)
         product, outward = product * sharing(each, target), outward * sharing(behind, target)
         inward *= sharing(channels, target)
-    stores = 1.2 * store_cycles((inward + outward) * target.vector_bits / 8, target)
-    transforms = Cost(store=stores, memory=read, overhead=scattered)
+    costs = target.costs.arithmetic
+    value = costs.transformed_value + costs.transformed_store * store_cycles(target.vector_bits / 8, target)
+    transforms = Cost(compute=(INWARD * inward + outward) * value, memory=read, overhead=scattered)
     return Cost(compute=product, memory=stream) + transforms
 
 
 @lru_cache(maxsize=4096)
 def direct(shape: WinogradProblem, target: Target) -> float:
     """Estimated cycles of the same convolution computed directly, by `plans/convolution/tiles.py`."""
-    lanes = target.lanes(4)
-    channels = ceil(shape.channels / lanes) * lanes
+    lanes, channels = target.lanes(4), shape.channels
     images, height, width = shape.whole or (shape.images, shape.height, shape.width)
     lines, columns = (reach(n, shape.window, shape.stride) for n in (height, width))
     layer = conv_tiles.DirectProblem(
@@ -296,7 +299,7 @@ def direct(shape: WinogradProblem, target: Target) -> float:
         window=(shape.window, shape.window),
         stride=shape.stride,
         channels=channels,
-        block=lanes,
+        block=1 if channels % lanes else lanes,  # as the layout has it: channels that fill no blocks stay plain
         filters=shape.filters,
         source=4 * channels * lines * columns,
         copied=True,

@@ -153,7 +153,7 @@ def transformed(around: Surroundings, node: Node, maps: Maps = maps_of) -> tuple
     assert w is not None
     filters, channels, window, _ = (as_int(d) or 0 for d in w.shape)
     images, _, *sides = node.output.shape
-    if any(as_int(d) == 0 for d in (images, *sides)) or not has_transforms(node, around.block):
+    if any(as_int(d) == 0 for d in (images, *sides)) or not has_transforms(node):
         return ()
     conv = node.of(ConvAttrs)
     stride, apart = conv.strides[0], conv.dilations[0]

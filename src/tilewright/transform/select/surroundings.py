@@ -19,6 +19,9 @@ from tilewright.transform.select.plain import plain_uses
 WINDOWS = range(2, 18)
 """Taps, a side, of the windows that have transforms."""
 
+FEWEST = 4
+"""Channels that are worth a transform: of fewer, a block of channels would be zeros above all."""
+
 
 @dataclass(slots=True)
 class Surroundings:
@@ -39,7 +42,7 @@ class Surroundings:
     def __post_init__(self) -> None:
         self.fixed.update(self.graph.params)
         self.weight_bytes = sum(v.known_bytes for v in self.graph.params)
-        windowed = [n for n in self.graph.nodes if n.op == "conv" and has_transforms(n, self.block)]
+        windowed = [n for n in self.graph.nodes if n.op == "conv" and has_transforms(n)]
         growing = sum(w.known_bytes for w in {n.inputs[1] for n in windowed} if w is not None)
         self.other_bytes = max(0, self.weight_bytes - growing)
         self.made.update((v, n) for n in self.graph.nodes for v in n.outputs)
@@ -70,13 +73,13 @@ class Surroundings:
             self.blocked.update(node.outputs)
 
 
-def has_transforms(conv: Node, block: int) -> bool:
+def has_transforms(conv: Node) -> bool:
     """Whether Winograd's or Fourier's transforms fit a convolution: of one group, by square windows larger than their
-    steps, over at least a block of channels."""
+    steps, over some channels."""
     w, attrs = conv.inputs[1], conv.of(ConvAttrs)
     if w is None or w.type.rank != 4 or attrs.groups != 1:
         return False
     _, channels, window, other = (as_int(d) or 0 for d in w.shape)
     (stride, *strides), (apart, *dilations) = attrs.strides, attrs.dilations
     even = window == other and all(s == stride for s in strides) and all(d == apart for d in dilations)
-    return even and window in WINDOWS and channels >= block and stride < window
+    return even and window in WINDOWS and channels >= FEWEST and stride < window
