@@ -75,7 +75,7 @@ def convolution_algorithm(around: Surroundings, node: Node) -> Algorithm | None:
     if sizes[2:] == [1, 1]:
         options = one_pixel(around, node)
     else:
-        options = windows(around, node)
+        options = with_layouts(around, node, windows(around, node))
         if w not in around.fixed:
             options = [(cycles + filters(around, node, choice), choice) for cycles, choice in options]
     options.sort(key=lambda option: option[0])
@@ -128,6 +128,18 @@ def windows(around: Surroundings, node: Node) -> list[Option]:
         small = transformed(around, node, small_maps_of)
         rank = partial(with_pairs, shapes, small, sizes, directly=first.channels % around.block == 0)
     return [*alone_if_small(rank, lambda option: option[0] * images, around.target)]
+
+
+def with_layouts(around: Surroundings, node: Node, options: list[Option]) -> list[Option]:
+    """The options with what the layout of the input takes beside them. Channels that fill no blocks are read as they
+    are by a direct convolution and in blocks by a transform, and one of both is not what there is."""
+    x = node.inputs[0]
+    assert x is not None
+    channels = as_int(x.shape[1]) or 0
+    if channels % around.block == 0:
+        return options
+    changed, blocked = conversion(x, around.target), x in around.blocked
+    return [(cycles + changed * (blocked == isinstance(way, Direct)), way) for cycles, way in options]
 
 
 def filters(around: Surroundings, node: Node, choice: Algorithm) -> float:
