@@ -11,8 +11,9 @@ Cycles of one core, stage by stage, for a block of `rows x columns` tiles:
     filters   the transformed filters stream by once a block, from the level of the memory where they stay; each tile
               prefetches a share of what comes next, so that most of the transfer hides behind the products, if there
               are several
-    tiles     the transformed tiles are read again for every group of panels of filters; the products of a group are
-              written and read, from where they stay while its filters pass by
+    tiles     the transformed tiles are written, each element to a place of its own, and read again for every group of
+              panels of filters; the products of a group are written and read, from where they stay while its filters
+              pass by
     output    transform, epilogue and stores of each filter vector of each tile
 
 Counting the multiplications alone (Lavin and Gray 2016) would not see narrow layers, where the transforms weigh most,
@@ -266,8 +267,10 @@ def block_cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, targe
     read = 4.0 * depth * count * advance**2 / _bandwidth(source, target)
     scattered = 0.0
     traffic = target.costs.traffic
+    if tiles > traffic.reader_l2 * target.l2:
+        scattered = tiles / (traffic.scattered_products * _bandwidth(2 * tiles, target))
     if outputs > traffic.reader_l2 * target.l2:
-        scattered = 2.0 * passes * outputs / (traffic.scattered_products * _bandwidth(passing, target))
+        scattered += 2.0 * passes * outputs / (traffic.scattered_products * _bandwidth(passing, target))
     length = reach(tile, shape.window, shape.stride)
     # Tiles beside each other share the columns that both read.
     own = advance if block.columns else length
