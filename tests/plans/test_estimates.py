@@ -35,6 +35,7 @@ from tilewright.plans.framework.cost import (
     load_cycles,
     roofline,
     sharing,
+    store_cycles,
 )
 from tilewright.plans.framework.decision_key import key_of_function
 from tilewright.plans.framework.decisions import Decision, deciding
@@ -285,6 +286,35 @@ def test_sampled_maps_bring_whole_lines() -> None:
     )
     lines = 2 * 4 * shape.pixels * shape.depth / FIXED.caches.line
     assert small.overhead - large.overhead == pytest.approx(FIXED.costs.traffic.sampled_line_of_many * lines)
+
+
+def test_channels_that_fill_no_blocks_are_not_padded_directly() -> None:
+    """24 channels take three quarters of what 32 take, not as long."""
+    few, full = (winograd_tiles.WinogradProblem(1, 28, 28, c, 64, 3) for c in (24, 32))
+    ratio = winograd_tiles.direct(few, FIXED) / winograd_tiles.direct(full, FIXED)
+    assert 0.7 < ratio < 0.85
+
+
+def test_a_register_tile_of_products_takes_its_steps_and_half_of_its_stores() -> None:
+    steps = conv_tiles.tile_steps(6, 2, FIXED)
+    one = winograd_tiles.product_cycles(6, 6, 2, 64, FIXED)
+    stored = 0.5 * 6 * store_cycles(2 * FIXED.vector_bits / 8, FIXED)
+    assert one == pytest.approx(64 * steps + stored)
+    assert winograd_tiles.product_cycles(12, 6, 2, 64, FIXED) == pytest.approx(2 * one)
+
+
+def test_tiles_past_the_second_level_are_written_one_by_one() -> None:
+    """So many channels more take longer where the transformed tiles leave the second level."""
+
+    def scattered(channels: int) -> float:
+        shape = winograd_tiles.WinogradProblem(1, 16, 16, channels, 16, 3)
+        block = winograd_tiles.TileBlock(4, 4)
+        return winograd_tiles.block_cost(shape, Winograd(4, 16, 1), block, FIXED, 4).overhead
+
+    written = 4 * 36 * 1024 * 16
+    assert scattered(64) == pytest.approx(0.0, abs=1e-6)
+    assert scattered(1024) > written / FIXED.l3_bandwidth
+    assert scattered(2048) == pytest.approx(2 * scattered(1024))
 
 
 @pytest.mark.parametrize("target", ["znver4", "haswell"])

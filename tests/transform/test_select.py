@@ -18,6 +18,7 @@ from tilewright.transform.select.convolution import (
     one_pixel,
     tiles,
     transformed,
+    with_layouts,
 )
 from tilewright.transform.select.plain import conversion, plain_uses
 from tilewright.transform.select.product import (
@@ -173,7 +174,8 @@ USUAL = conv("1, 64, 28, 28", "64, 64, 3, 3", "1, 64, 28, 28")
         (conv("1, 64, 28, 28", "64, 64, 3, 3", "1, 64, 26, 28", "dilations = [2, 1]"), []),
         (conv("1, 64, 28, 28", "64, 64, 3, 1", "1, 64, 28, 30"), []),
         (conv("1, 64, 28, 28", "64, 64, 3, 3", "1, 64, 10, 10", "strides = [3, 3]"), []),  # windows share nothing
-        (conv("1, 8, 28, 28", "64, 8, 3, 3", "1, 64, 28, 28"), []),  # less than a block of channels
+        (conv("1, 4, 28, 28", "64, 4, 3, 3", "1, 64, 28, 28"), [(1, 28, 28)]),
+        (conv("1, 3, 28, 28", "64, 3, 3, 3", "1, 64, 28, 28"), []),  # a block of channels would be zeros above all
         (conv("1, 64, 28, 28", "64, 64, 18, 18", "1, 64, 13, 13"), []),
     ],
 )
@@ -233,6 +235,24 @@ def test_ways_of_one_pixel() -> None:
     blocked = around(plain)
     blocked.blocked.add(blocked.graph.inputs[0])
     assert Pixels() not in [choice for _, choice in one_pixel(blocked, blocked.graph.nodes[-1])]
+
+
+@pytest.mark.parametrize("target", [ZEN4, OLD])
+def test_few_channels_are_transformed_where_filters_are_many(target: Target) -> None:
+    large = around(conv("1, 8, 40, 40", "154, 8, 7, 7", "1, 154, 40, 40", "pads = [3, 3, 3, 3]"), target)
+    assert isinstance(convolution_algorithm(large, large.graph.nodes[-1]), Winograd)
+
+
+def test_channels_that_fill_no_blocks_change_their_layout_for_one_of_both() -> None:
+    text = conv("1, 24, 32, 32", "64, 24, 3, 3", "1, 64, 32, 32")
+    a = around(text)
+    node, x = a.graph.nodes[-1], a.graph.inputs[0]
+    options, changed = [(1.0, Direct()), (2.0, Winograd(4, 32, 1))], conversion(x, ZEN4)
+    assert [c for c, _ in with_layouts(a, node, options)] == pytest.approx([1.0, 2.0 + changed])
+    a.blocked.add(x)
+    assert [c for c, _ in with_layouts(a, node, options)] == pytest.approx([1.0 + changed, 2.0])
+    full = around(text.replace("24", "32"))
+    assert with_layouts(full, full.graph.nodes[-1], options) == options
 
 
 def test_tiles_by_settings() -> None:
