@@ -59,6 +59,9 @@ FOURIER = (12, 16, 20, 24)
 """Inputs of a tile, a side, that all settings but "exact" allow for large windows of stride one: Fourier's transform
 loses no digits."""
 
+WORTH = 1.03
+"""What a transform must gain: it loses digits, and its filters take more memory."""
+
 LARGE = 5
 """Taps, a side, of the smallest window for which Fourier's transform is tried."""
 
@@ -131,10 +134,12 @@ def windows(around: Surroundings, node: Node) -> list[Option]:
 
 
 def with_layouts(around: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options with what the layout of the input takes beside them. Channels that fill no blocks are read as they
-    are by a direct convolution and in blocks by a transform, and one of both is not what there is."""
+    """The options with what stands against transforms, and what the layout of the input takes. Channels that fill no
+    blocks are read as they are by a direct convolution and in blocks by a transform, and one of both is not what there
+    is."""
     x = node.inputs[0]
     assert x is not None
+    options = [(cycles if isinstance(way, Direct) else cycles * WORTH, way) for cycles, way in options]
     channels = as_int(x.shape[1]) or 0
     if channels % around.block == 0:
         return options
