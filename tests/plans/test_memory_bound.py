@@ -449,6 +449,21 @@ def test_a_sum_joins_the_loop_that_makes_its_terms(rows: int, length: int, name:
             np.testing.assert_allclose(results[1], softmax64(arrays[0], 1), rtol=3e-6)
 
 
+def test_windows_beside_one_another_go_alone() -> None:
+    """Nothing in one holds up the next, as the fold of a row's lanes does; together they would go through memory."""
+    target = Target.parse("x86-64-v3")
+
+    def together(op: str, shape: tuple[int, ...], **attrs: Any) -> int:
+        b = GraphBuilder("g")
+        x = b.input("x", TensorType(dtype("f32"), tuple(const(n) for n in shape)))
+        (group,) = fuse(b.finish((ops.emit1(b, op, x, **attrs),)))
+        return plan(lower_group(group, "k").func, target).chosen.knob("together")
+
+    window = {"kernel": (7,), "strides": (7,), "pads": (0, 3), "dilations": (1,), "count_include_pad": False}
+    assert together("avg_pool", (1, 32, 2003), **window) == 1
+    assert together("softmax", (32, 286, 7), axis=2) > 1
+
+
 @pytest.mark.parametrize("shape", [(64, 1), (64, 7), (64, 128), (34, 129), (37, 31), (3, 32, 100), (68, 511)])
 def test_short_rows_together(shape: tuple[int, ...]) -> None:
     x = data(*shape)

@@ -47,6 +47,7 @@ _DEFER = Origin("2026-11-22", commit="b15ade9")
 _FEW_QUERIES = Origin("2026-11-25", "Zen 4", "python -m benchmarks.bench_few_queries")
 _AUDIT = Origin("2026-11-23", "Xeon with AVX-512", 'make audit ARGS="--kinds max_pool softmax"')
 _POOLS = Origin("2026-11-25", "Zen 4", commit="7b0b9fe")
+_SEPARATE = Origin("2026-11-26", "Zen 4 with AVX2", commit="2a963d0")
 _BRANCHES = Origin("2026-11-25", "Zen 4, 2 cores", "python -m benchmarks.bench_threads --branches", "8289fa8")
 
 _TRANSFORMED = Origin("2026-11-26", "Zen 4", 'make audit ARGS="--kinds conv3x3 conv5x5"', "2a963d0")
@@ -115,6 +116,9 @@ class Arithmetic:
     )
     window_element_of_many: float = constant(
         0.15, "cycles", "the same of unpadded windows, more of them in a line than lanes: LLVM makes vectors", _POOLS
+    )
+    folded_window: float = constant(
+        5.0, "cycles", "the lanes of such a window's vector folded to one element", _SEPARATE
     )
     gathered: float = constant(
         1.5,

@@ -1,4 +1,4 @@
-"""Maxima over large windows, dimension by dimension: bit for bit those over the whole window."""
+"""Windows dimension by dimension: maxima bit for bit those over the whole window, means to a rounding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from tilewright.ir.dtype import DType, f16, f32, i8
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ops.interpret import run_graph
+from tilewright.targets.target import Target
 from tilewright.transform.graph.pooling import separate_pooling
+
+TARGET = Target.parse("znver4")
 
 CASES = {
     "image": ((2, 3, 17, 23), {"kernel": (5, 5), "strides": (1, 1), "pads": (2, 2, 2, 2)}),
@@ -24,12 +27,12 @@ CASES = {
 }
 
 
-def graph_of(shape: tuple[int, ...], given: dict[str, object], dtype: DType) -> Graph:
+def graph_of(shape: tuple[int, ...], given: dict[str, object], dtype: DType, op: str = "max_pool") -> Graph:
     rank = len(shape) - 2
     attrs = {"dilations": (1,) * rank, "pads": (0,) * 2 * rank, "ceil_mode": False} | given
     b = GraphBuilder("g")
     x = b.input("x", TensorType(dtype, tuple(as_expr(n) for n in shape)))
-    return b.finish((ops.emit1(b, "max_pool", x, **attrs),))  # type: ignore[arg-type]
+    return b.finish((ops.emit1(b, op, x, **attrs),))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [f32, f16, i8], ids=str)
@@ -37,7 +40,7 @@ def graph_of(shape: tuple[int, ...], given: dict[str, object], dtype: DType) -> 
 def test_the_same_maxima(case: str, dtype: DType) -> None:
     shape, given = CASES[case]
     graph = graph_of(shape, given, dtype)
-    apart = separate_pooling(graph)
+    apart = separate_pooling(graph, TARGET)
     assert len(apart.nodes) > 1 and apart.outputs[0].type == graph.outputs[0].type
     x = (np.random.default_rng(1).standard_normal(shape) * 40).astype(dtype.numpy)
     if dtype.is_float:
@@ -51,7 +54,8 @@ def test_the_same_maxima(case: str, dtype: DType) -> None:
 @pytest.mark.parametrize(
     ("shape", "given"),
     [
-        ((1, 64, 56, 56), {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}),
+        ((1, 64, 56, 56), {"kernel": (2, 2), "strides": (2, 2)}),
+        ((1, 4, 56, 56, 16), {"kernel": (3, 3, 1), "strides": (2, 2, 1), "pads": (1, 1, 0, 1, 1, 0)}),
         ((1, 8, 12, 12), {"kernel": (1, 9), "strides": (1, 1)}),
         ((1, 8, 12, 12, 12), {"kernel": (2, 2, 2), "strides": (2, 2, 2)}),
         ((1, 8, 100), {"kernel": (30,), "strides": (2,)}),
@@ -59,4 +63,40 @@ def test_the_same_maxima(case: str, dtype: DType) -> None:
 )
 def test_small_windows_stay(shape: tuple[int, ...], given: dict[str, object]) -> None:
     graph = graph_of(shape, given, f32)
-    assert separate_pooling(graph) is graph
+    assert separate_pooling(graph, TARGET) is graph
+
+
+@pytest.mark.parametrize("include", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_means(case: str, include: bool) -> None:
+    """Each dimension divides by its own count of elements, whether padding counts or not."""
+    shape, given = CASES[case]
+    graph = graph_of(shape, given | {"count_include_pad": include}, f32, "avg_pool")
+    apart = separate_pooling(graph, TARGET)
+    assert len(apart.nodes) > 1 and apart.outputs[0].type == graph.outputs[0].type
+    x = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
+    (want,) = run_graph(graph, {"x": x}, {}).values()
+    (got,) = run_graph(apart, {"x": x}, {}).values()
+    np.testing.assert_allclose(got, want, atol=2e-6, rtol=0)
+    np.testing.assert_allclose(tw.compile((graph, {}))(x), want, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize(("op", "count"), [("max_pool", 2), ("avg_pool", 1)])
+def test_nine_maxima_cost_more_than_nine_sums(op: str, count: int) -> None:
+    attrs = {"kernel": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1)}
+    graph = graph_of((1, 64, 56, 56), attrs | ({"count_include_pad": False} if op == "avg_pool" else {}), f32, op)
+    assert len(separate_pooling(graph, Target.parse("x86-64-v3")).nodes) == count
+
+
+def test_means_of_short_floats_stay() -> None:
+    """What stands between the dimensions would be rounded."""
+    graph = graph_of((1, 3, 40, 40), {"kernel": (7, 7), "strides": (7, 7)}, f16, "avg_pool")
+    assert separate_pooling(graph, TARGET) is graph
+
+
+def test_windows_far_apart_go_by_dimension_in_plain_maps_alone() -> None:
+    """No vector follows windows three elements apart; blocks of channels are a line that vectors follow."""
+    plain = graph_of((1, 32, 57, 57), {"kernel": (3, 3), "strides": (3, 3)}, f32)
+    assert len(separate_pooling(plain, TARGET).nodes) == 2
+    blocked = graph_of((1, 2, 57, 57, 16), {"kernel": (3, 3, 1), "strides": (3, 3, 1)}, f32)
+    assert separate_pooling(blocked, TARGET) is blocked

@@ -21,7 +21,8 @@ from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import Cost, around, number, roofline
-from tilewright.plans.rows.estimate import loads_of, scattered
+from tilewright.plans.rows.estimate import scattered
+from tilewright.plans.rows.stages import loads_of
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 

@@ -7,15 +7,15 @@ from math import ceil, prod
 from tilewright.arith import simplify
 from tilewright.ir.expr import Expr, Load, Op
 from tilewright.ir.loops import BlockIter, Store
-from tilewright.ir.rewrite import loads, variables, walk
+from tilewright.ir.rewrite import variables, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.common import lanes_of
-from tilewright.plans.framework.cost import Cost, load_cycles, number, store_cycles
+from tilewright.plans.framework.cost import Cost, fetch_cycles, load_cycles, number, store_cycles, write_cycles
 from tilewright.plans.framework.tiles import row_limit
 from tilewright.plans.idioms.reducing import lane_stride, steps
 from tilewright.plans.idioms.transposes import flat
 from tilewright.plans.rows.groups import LONG_ROW
-from tilewright.plans.rows.stages import Rows, vector_last
+from tilewright.plans.rows.stages import Rows, loads_of, slides, vector_last
 from tilewright.targets.target import Target
 
 STEPS = 4
@@ -44,7 +44,11 @@ def products(structure: Structure, rows: Rows, target: Target) -> Cost:
             if before.spatial:
                 apart += sum(scattered(load, before, before.spatial[-1]) for load in loads_of(before))
         gathered = apart * times * vectors * lanes * target.costs.arithmetic.gathered
-        total |= Cost(overhead=crowds * target.costs.traffic.collision + gathered)
+        again = sum(read_again(load, stage, target) for load in loads_of(stage))
+        if lane in stage.spatial and not rows.strip:  # a line of sums comes back behind the lines that are added
+            seen = (1 + STEPS) * size * prod(_count(it.extent) for it in stage.spatial[rows.leading :])
+            again += fetch_cycles(vector / STEPS, seen, target) + write_cycles(vector / STEPS, seen, target)
+        total |= Cost(memory=again, overhead=crowds * target.costs.traffic.collision + gathered)
         parts = 1 if lane is None or lane in stage.spatial else 0
         waiting = times * max(vectors / target.fma_per_cycle, parts * target.costs.arithmetic.fma_latency)
         kept = vector / STEPS
@@ -66,6 +70,22 @@ def lane_of(stage: Stage, rows: Rows, lanes: int) -> BlockIter | None:
         return stage.spatial[-1]
     inner = stage.reduce[-1] if stage.reduce else None
     return inner if inner is not None and number(inner.extent) >= lanes // 2 else None
+
+
+def read_again(load: Load, stage: Stage, target: Target) -> float:
+    """Cycles in which an operand comes back from beyond the first level, once for each further step of a dimension that
+    it does not have, after all of it that the loops inside walk through: maps for each filter."""
+    used = {v for index in load.indices for v in variables(index)}
+    inside = load.buffer.dtype.itemsize * prod(_count(it.extent) for it in stage.reduce if it.var in used)
+    outside, total = prod(_count(it.extent) for it in stage.spatial), 0.0
+    for it in reversed(stage.spatial):
+        count = _count(it.extent)
+        outside //= count
+        if it.var in used:
+            inside *= count
+        else:
+            total += outside * (count - 1) * fetch_cycles(inside, inside, target)
+    return total
 
 
 def crowded(load: Load, stage: Stage, target: Target) -> bool:
@@ -103,24 +123,18 @@ def windows(structure: Structure, target: Target) -> Cost:
             loaded = vectors * (lane_stride(stage, stage.spatial[-1].var) or 1) * lanes * size
             work = vectors * (target.costs.arithmetic.extremum if is_extremum(stage) else 1.0) - points / lanes
             total |= Cost(max(0.0, work) / target.fma_per_cycle, load_cycles(loaded, target))
-        elif slides(stage) and number(stage.reduce[-1].extent) < lanes // 2:
-            many = number(stage.spatial[-1].extent) > lanes and not structure.before(stage)
-            costs = target.costs.arithmetic
-            total |= Cost(compute=points * (costs.window_element_of_many if many else costs.window_element))
+        elif slides(stage):
+            total |= Cost(compute=points * _window_element(structure, stage, lanes, target))
     return total
 
 
-def slides(stage: Stage) -> bool:
-    """Whether windows lie over one another or beside, in a dimension that both their places and their taps walk."""
-    places, taps = ({it.var for it in its} for its in (stage.spatial, stage.reduce))
-    indices = [i for load in loads_of(stage) for i in load.indices]
-    return any(not places.isdisjoint(variables(i)) and not taps.isdisjoint(variables(i)) for i in indices)
-
-
-def loads_of(stage: Stage) -> list[Load]:
-    """What a stage reads, its own running value left out."""
-    found = [load for s in walk(stage.block.body) if isinstance(s, Store) for load in loads(s.value)]
-    return [load for load in found if load.buffer not in stage.writes]
+def _window_element(structure: Structure, stage: Stage, lanes: int, target: Target) -> float:
+    """Cycles of an element of windows whose line no vector follows: one by one, or in vectors along the window."""
+    costs, length = target.costs.arithmetic, number(stage.reduce[-1].extent)
+    if length >= lanes // 2:
+        return (ceil(length / lanes) + costs.folded_window) / length
+    many = number(stage.spatial[-1].extent) > lanes and not structure.before(stage)
+    return costs.window_element_of_many if many else costs.window_element
 
 
 def is_extremum(stage: Stage) -> bool:

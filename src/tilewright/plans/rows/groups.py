@@ -18,7 +18,7 @@ from math import prod
 from tilewright.ir.expr import as_int
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.common import ENOUGH
-from tilewright.plans.rows.stages import Rows, materialised, vector_last
+from tilewright.plans.rows.stages import Rows, materialised, slides, vector_last
 from tilewright.plans.rows.turned import is_turned, turned_together
 from tilewright.targets.target import Target
 
@@ -43,11 +43,11 @@ FEWEST_TURNS = 4
 
 def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) -> int:
     """Short rows that go through all stages together: folding the lanes of one takes as long as a chain of shuffles,
-    that of several hardly longer."""
+    that of several hardly longer. Windows beside one another do so as they are, where nothing holds them up."""
     kept = [s for s in structure.stages if materialised(structure, s)]
     outputs = [s for s in structure.stages if structure.is_output(s)]
     folded = [s for s in kept if s.role != "spatial" and not vector_last(s)]
-    if strip or not rows.leading or len(outputs) > 1 or not folded or len(kept) < 2:
+    if strip or not rows.leading or len(outputs) > 1 or not folded or len(kept) < 2 or any(map(slides, folded)):
         return 1
     turned = next((s for s in kept if is_turned(structure, s)), None)
     if turned is not None:

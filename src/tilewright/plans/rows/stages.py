@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.arith import prove_equal
-from tilewright.ir.expr import as_int, is_const, product
+from tilewright.ir.expr import Load, as_int, is_const, product
 from tilewright.ir.loops import Store
-from tilewright.ir.rewrite import loads, walk
+from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.cost import instructions
 from tilewright.plans.idioms.reducing import is_window, lane_stride
@@ -96,3 +96,16 @@ def vector_last(stage: Stage) -> bool:
         return False
     stride = lane_stride(stage, stage.spatial[-1].var)
     return stride is not None and 1 <= stride <= (2 if is_window(stage) else 1)
+
+
+def slides(stage: Stage) -> bool:
+    """Whether windows lie over one another or beside, in a dimension that both their places and their taps walk."""
+    places, taps = ({it.var for it in its} for its in (stage.spatial, stage.reduce))
+    indices = [i for load in loads_of(stage) for i in load.indices]
+    return any(not places.isdisjoint(variables(i)) and not taps.isdisjoint(variables(i)) for i in indices)
+
+
+def loads_of(stage: Stage) -> list[Load]:
+    """What a stage reads, its own running value left out."""
+    found = [load for s in walk(stage.block.body) if isinstance(s, Store) for load in loads(s.value)]
+    return [load for load in found if load.buffer not in stage.writes]

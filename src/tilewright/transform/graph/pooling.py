@@ -1,40 +1,45 @@
-"""The maximum over a large window dimension by dimension: a box is separable.
+"""Maxima and means over large windows dimension by dimension: a box is separable.
 
     y = max_pool(x, kernel=5x5)      ->      t = max_pool(x, kernel=5x1)
                                              y = max_pool(t, kernel=1x5)
 
-25 elements are compared for each one of y, or 5 and, strides apart, 5 of t. The outermost dimension goes first, over
-whole lines in vectors; the innermost, whose windows overlap or skip lanes, has the fewest elements left then.
+25 elements are read for each one of y, or 5 and, strides apart, 5 of t. The outermost dimension goes first, over whole
+lines in vectors; the innermost, whose windows overlap or skip lanes, has the fewest elements left then. Where windows
+begin more than two elements apart no vector follows a line, and most of the gain is in the dimensions before.
+
+A mean is the mean of means, also where padding does not count: how many elements do is a product over the dimensions.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 
 from tilewright import ops
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ops.dims import accumulator
 from tilewright.ops.pool import PoolAttrs
+from tilewright.plans.framework.cost import number
+from tilewright.targets.target import Target
 from tilewright.transform.regions.captures import names_of
 
 PASSED = 2.0
-"""What an element that one kernel writes and the next one reads costs, in elements compared."""
-STRIDED = 4.0
-"""What comparing every second element of a line costs where lanes go along the line, as over volumes. Images mostly
-stand between convolutions, with channels in the lanes."""
-VOLUME = 3
-"""Spatial dimensions of a volume."""
-LARGE = 1.3
-"""How many times as many elements the whole window must compare, not to be dearer in fact."""
+"""What a vector that one kernel writes and the next one reads costs, in vectors read."""
+LARGE = {"max_pool": 1.12, "avg_pool": 1.3}
+"""How many times as long reading the whole window must take, not to be cheaper in fact: a maximum is several operations
+for each element that is read, a sum is one."""
+FOLLOWED = 2
+"""Elements between the windows of a line up to which vectors go along the line (`plans/rows/stages.py`)."""
 
 
-def separate_pooling(graph: Graph) -> Graph:
-    """The graph with maxima over large windows as one pooling for each dimension."""
-    if not any(_pays(node) for node in graph.nodes):
+def separate_pooling(graph: Graph, target: Target) -> Graph:
+    """The graph with maxima and means over large windows as one pooling for each dimension. Blocks of channels are a
+    last dimension without windows by now."""
+    if not any(_pays(node, target) for node in graph.nodes):
         return graph
     builder = GraphBuilder(graph.name, taken=names_of(graph))
     for node in graph.nodes:
-        if _pays(node):
+        if _pays(node, target):
             _emit(node, builder)
             builder.nodes.append(replace(builder.nodes.pop(), outputs=node.outputs))
         else:
@@ -42,30 +47,25 @@ def separate_pooling(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(builder.nodes))
 
 
-def _pays(node: Node) -> bool:
-    """Whether the dimensions apart compare and pass on less than the whole window compares."""
-    if node.op != "max_pool":
+def _pays(node: Node, target: Target) -> bool:
+    """Whether the dimensions apart read and pass on in less time than the whole window takes."""
+    if node.op not in LARGE:
         return False
+    if node.op == "avg_pool" and accumulator(node.output.dtype) is not node.output.dtype:
+        return False  # what stands between would be rounded
     attrs = node.of(PoolAttrs)
-    *others, last = _dimensions(attrs) or [0]
-    rank = len(attrs.kernel)
-    each = STRIDED if rank == VOLUME and last == rank - 1 and attrs.strides[last] > 1 else 1.0
-    apart = each * attrs.kernel[last]
-    for k in others:
-        elements = prod(attrs.strides[j] for j in range(k + 1, rank))
-        apart += elements * (attrs.kernel[k] + PASSED)
-    return bool(others) and each * prod(attrs.kernel) > LARGE * apart
+    parts = _parts(attrs)
+    if len(parts) < 2:
+        return False
+    whole = _cycles(attrs, node, len(attrs.kernel), target)
+    apart = sum(_cycles(part, node, k + 1, target) for k, part in parts)
+    passed = sum(prod(_extents(node, k + 1)) * PASSED / target.lanes(_size(node)) for k, _ in parts[:-1])
+    return whole > LARGE[node.op] * (apart + passed)
 
 
-def _dimensions(attrs: PoolAttrs) -> list[int]:
-    return [k for k, size in enumerate(attrs.kernel) if size > 1]
-
-
-def _emit(node: Node, builder: GraphBuilder) -> Value:
-    """One pooling for each dimension with a window, or with strides or padding; the last one made gives the result."""
-    attrs, (x,) = node.of(PoolAttrs), node.inputs
-    assert x is not None
-    rank = len(attrs.kernel)
+def _parts(attrs: PoolAttrs) -> list[tuple[int, PoolAttrs]]:
+    """The dimensions with a window, or with strides or padding, and the pooling of each."""
+    rank, found = len(attrs.kernel), []
     for k in range(rank):
         kernel, strides, dilations = (
             tuple(size if j == k else 1 for j, size in enumerate(sizes))
@@ -74,7 +74,39 @@ def _emit(node: Node, builder: GraphBuilder) -> Value:
         pads = tuple(size if j % rank == k else 0 for j, size in enumerate(attrs.pads))
         if kernel[k] > 1 or strides[k] > 1 or any(pads):
             own = replace(attrs, kernel=kernel, strides=strides, dilations=dilations, pads=pads)
-            x = ops.emit1(builder, "max_pool", x, attrs=own)
+            found.append((k, own))
+    return found
+
+
+def _cycles(attrs: PoolAttrs, node: Node, done: int, target: Target) -> float:
+    """About how long a pooling takes behind which `done` spatial dimensions have the result's extents, in reads of a
+    vector: line by line in vectors, or element by element where windows are far apart."""
+    extents, lanes = _extents(node, done), target.lanes(_size(node))
+    *outer, line = extents
+    taps, step = prod(attrs.kernel), attrs.strides[-1]
+    if step <= FOLLOWED and line > 1:
+        return prod(outer) * ceil(line / lanes) * taps * step
+    return prod(extents) * taps * target.costs.arithmetic.window_element
+
+
+def _extents(node: Node, done: int) -> list[int]:
+    """Extents where the first `done` spatial dimensions have been pooled and the others have not; all others count."""
+    (x, *_), y = node.inputs, node.output
+    assert x is not None
+    shape = (*y.shape[: 2 + done], *x.shape[2 + done :])
+    return [number(extent) for extent in shape]
+
+
+def _size(node: Node) -> int:
+    return max(4, node.output.dtype.itemsize)
+
+
+def _emit(node: Node, builder: GraphBuilder) -> Value:
+    """One pooling for each dimension; the last one made gives the result."""
+    (x,) = node.inputs
+    assert x is not None
+    for _, attrs in _parts(node.of(PoolAttrs)):
+        x = ops.emit1(builder, node.op, x, attrs=attrs)
     return x
 
 
