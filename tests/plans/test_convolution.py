@@ -429,12 +429,28 @@ def test_layers_of_one_pixel_are_blocked_where_others_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "stride", "plain"), [("haswell", 1, False), ("znver4", 1, True), ("znver4", 2, False)]
+    ("name", "stride", "plain"),
+    [("znver3", 1, False), ("haswell", 1, True), ("znver4", 1, True), ("znver4", 2, False)],
 )
-def test_scattered_rows_cost_less_with_wide_vectors(name: str, stride: int, plain: bool) -> None:
+def test_scattered_rows_cost_most_on_zen_3(name: str, stride: int, plain: bool) -> None:
     """A map that leaves the second level of cache, of more rows than hardware follows; nothing follows samples."""
     case = (1, 144, 24, (56 * stride, 56 * stride), (1, 1), (stride, stride), (0, 0, 0, 0), (1, 1))
     graph = graph_of(case, residual=False)
     for _, function in graph_passes(Target.parse(name), Options()):
         graph = function(graph)
     assert ("lowered.conv_pointwise_groups" in [n.op for n in graph.nodes]) is plain
+
+
+@pytest.mark.parametrize("filters", [1, 2, 3, 8])
+@pytest.mark.parametrize("name", ["haswell", "znver4"])
+def test_few_filters_read_plain_maps_once(name: str, filters: int) -> None:
+    """Neither is a map put into blocks that are read for a filter or two, nor is all of it read for each filter."""
+    target = Target.parse(name)
+    for channels, side in ((222, 95), (64, 420))[: min(2, filters)]:
+        case = (1, channels, filters, (side, side), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1))
+        graph = graph_of(case, residual=False)
+        for _, function in graph_passes(target, Options()):
+            graph = function(graph)
+        groups = [g for g in fuse(split_prepare(graph).run) if any("conv" in n.op for n in g.nodes)]
+        (kernel,) = (lower_group(g, f"k{i}") for i, g in enumerate(groups))
+        assert plan(kernel.func, target).plan == "pixels", (channels, side)

@@ -105,14 +105,14 @@ def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target
     rate = loads if run <= target.l1 else min(loads, target.l2_bandwidth / (4.0 * lanes))
     pages = min(shape.depth, 4 * shape.pixels * shape.depth // caches.page)
     # A quarter of the translation buffer is left for what else is touched.
-    far = pages > caches.l1_pages * 3 // 4 or shape.depth > row_limit(4 * shape.pixels, target)
+    turning = pages > caches.l1_pages * 3 // 4 or shape.depth > row_limit(4 * shape.pixels, target)
     whole, rest = divmod(shape.pixels, vectors * lanes)
     compute = overhead = 0.0
     for count, used in ((whole, vectors), (1, rest // lanes + (rest % lanes).bit_count())):
         if not used or not count:
             continue
         step = max(width * used / target.fma_per_cycle, width / loads + used / rate, costs.fma_latency)
-        step += 0.0 if copied else traffic.unaligned * used + (traffic.far_page if far else 0.0)
+        step += 0.0 if copied else traffic.unaligned * used + (traffic.far_page if turning else 0.0)
         compute += count * panels * shape.depth * step
         overhead += count * panels * (width * used + costs.tile_overhead / 2.0)
         if copied:
@@ -123,7 +123,7 @@ def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target
     # Of a sampled line all of it comes into the caches.
     source, result = 4 * shape.depth * shape.pixels * shape.step, 4 * shape.filters * shape.pixels
     weights = 4 * shape.filters * shape.depth
-    if source > traffic.kept_sets * target.l2:
+    if far(shape, target):
         overhead += scattered(shape, target) * source / caches.line
     memory = fetch_cycles(source, max(source, target.l1), target) + write_cycles(result, max(result, target.l1), target)
     memory += (whole + 1) * weights / bandwidth(weights + run, target) if weights + run > target.l1 else 0.0
@@ -203,6 +203,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
             s.vectorize(vector)
     if copied:
         copy_run(s, maps, run, 4 * size, target)
+    elif far(shape_of(structure), target) and extent(s, lane) != 1:
+        s.annotate(channel, prefetch(maps, 4 * size, target))
     parallelize(s, [n, group, run])
 
 
@@ -214,7 +216,17 @@ def copy_run(s: Schedule, maps: Stage, run: LoopRef, nbytes: int, target: Target
     *_, channels, pixels = s.loops(copy)
     if extent(s, pixels) != 1:
         s.vectorize(pixels)
-        s.annotate(channels, Prefetch(buffer_names(maps.reads[:1]), nbytes, lines=-(-nbytes // target.caches.line)))
+        s.annotate(channels, prefetch(maps, nbytes, target))
+
+
+def prefetch(maps: Stage, nbytes: int, target: Target) -> Prefetch:
+    """What the next run of `nbytes` reads of a channel, while this one is read."""
+    return Prefetch(buffer_names(maps.reads[:1]), nbytes, lines=-(-nbytes // target.caches.line))
+
+
+def far(shape: PixelProblem, target: Target) -> bool:
+    """Whether maps come from beyond the second level of cache."""
+    return 4 * shape.depth * shape.pixels * shape.step > target.costs.traffic.kept_sets * target.l2
 
 
 PLAN = Plan("pixels", fits, candidates, apply)
