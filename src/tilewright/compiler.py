@@ -50,6 +50,7 @@ from tilewright.support.background import Background
 from tilewright.support.collection import uncollected
 from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
+from tilewright.support.progress import expect, tell
 from tilewright.targets.target import Target
 from tilewright.transform.ahead import plan_prefetch
 from tilewright.transform.call import Call, KernelCall
@@ -484,6 +485,7 @@ def _compile_part(
         log.run("plan prefetch", plan_prefetch, kernels, graph.params, compiler.target) if name == "run" else {}
     )
     hosts = {id(kernels[k]): found for k, found in prefetches.items()}
+    expect(len(kernels))
     calls: list[Call] = []
     for step in lowered:
         if isinstance(step, Group) and step.nodes[-1].defines is not None:
@@ -504,6 +506,7 @@ def _compile_part(
             weight, prefetch = hosts[id(step)]
             call = replace(call, args=(*call.args, weight), prefetch=prefetch)
         calls.append(_compiled(call, compiler, log))
+        tell(call.label)
     return Part(graph, tuple(calls), where)
 
 

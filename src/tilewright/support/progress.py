@@ -4,6 +4,8 @@ with progress("compile resnet50", total=60) as step:
     for kernel in kernels:
         ...
         step(f"kernel {kernel.name}")
+
+Work far inside of the body tells the bar around it what comes (`expect`) and what is done (`tell`).
 """
 
 from __future__ import annotations
@@ -11,8 +13,43 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol
 
 Step = Callable[[str], None]
+
+
+class Bar(Protocol):
+    """What shows progress: more steps that are known of, and one that is done."""
+
+    def expect(self, steps: int) -> None: ...
+
+    def step(self, text: str) -> None: ...
+
+
+_shown: ContextVar[Bar | None] = ContextVar("tilewright_progress", default=None)
+
+
+def expect(steps: int) -> None:
+    """Tell the bar around, if there is one, of so many steps more."""
+    if (bar := _shown.get()) is not None:
+        bar.expect(steps)
+
+
+def tell(text: str) -> None:
+    """Tell the bar around, if there is one, that a step is done, with a word on it."""
+    if (bar := _shown.get()) is not None:
+        bar.step(text)
+
+
+@contextmanager
+def showing(bar: Bar) -> Iterator[None]:
+    """What the body tells goes to `bar`."""
+    token = _shown.set(bar)
+    try:
+        yield
+    finally:
+        _shown.reset(token)
 
 
 @contextmanager
@@ -36,7 +73,13 @@ def progress(title: str, total: int | None = None, *, enabled: bool = True) -> I
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task(title, total=total, note="")
 
-        def step(text: str) -> None:
-            bars.update(task, advance=1, note=text)
+        class Shown:
+            def expect(self, steps: int) -> None:
+                bars.update(task, total=(bars.tasks[0].total or 0) + steps)
 
-        yield step
+            def step(self, text: str) -> None:
+                bars.update(task, advance=1, note=text)
+
+        shown = Shown()
+        with showing(shown):
+            yield shown.step
