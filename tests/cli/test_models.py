@@ -82,6 +82,22 @@ def test_coverage_and_fallback(cli: Cli, words: Path) -> None:
     assert code == 1 and "tilewright run" in error
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("nowhere.py:make", "nowhere.py"), ("no_such_package:make", "no_such_package"), ("json:loads_all", "loads_all")],
+)
+def test_coverage_of_what_is_not_there(cli: Cli, name: str, said: str) -> None:
+    code, _, error = cli("coverage", name)
+    assert code == 2 and "there is no" in error and said in error
+
+
+def test_coverage_wants_a_module_and_an_example(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "policy.py"
+    file.write_text("def make():\n    return 3\n")
+    code, _, error = cli("coverage", f"{file}:make")
+    assert code == 2 and "int" in error and "(module, example)" in error
+
+
 def test_inputs_that_do_not_fit(cli: Cli, layer: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((6, 5), np.float64))
     code, _, error = cli("run", layer, "-i", tmp_path / "x.npy")

@@ -1,0 +1,30 @@
+"""`tilewright coverage FILE:FUNCTION`: what becomes of a PyTorch module, with the line of its source."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is an extra: `make torch` runs this")
+
+SOURCE = """
+import torch
+
+class Spectrum(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(torch.linalg.matrix_exp(torch.relu(x) * 2) + 1).sum(-1)
+
+def make():
+    return Spectrum(), torch.randn(8, 8)
+"""
+
+
+def test_a_module_by_its_function(tmp_path: Path) -> None:
+    file = tmp_path / "spectrum.py"
+    file.write_text(SOURCE)
+    order = [sys.executable, "-m", "tilewright", "coverage", f"{file}:make"]
+    text = subprocess.run(order, capture_output=True, text=True, check=True).stdout
+    assert "operators are compiled" in text and "linalg_matrix_exp" in text and "spectrum.py" in text
