@@ -16,6 +16,7 @@ TREES_STAMP := $(VENV)/.stamp-trees
 ZOO_STAMP := $(VENV)/.stamp-zoo
 LLEAVES_ENV := build/peers/lleaves-env
 LLEAVES_STAMP := $(LLEAVES_ENV)/.stamp
+LITERT_ENV := build/peers/litert-env
 TVM_ENV := build/peers/tvm-env
 TVM_STAMP := $(TVM_ENV)/.stamp
 
@@ -75,6 +76,11 @@ $(TVM_STAMP): | $(PY)
 	$(PYTHON) -m venv $(TVM_ENV)
 	$(TVM_ENV)/bin/pip install --quiet apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post0 ml_dtypes numpy onnx psutil cloudpickle xgboost-cpu
 	@touch $@
+
+.PHONY: litert-env
+litert-env: ## LiteRT's converter and runtime for `python -m benchmarks.bench_zoo_peers --litert`, in an environment of their own
+	$(PYTHON) -m venv $(LITERT_ENV)
+	$(LITERT_ENV)/bin/pip install --quiet ai-edge-litert==2.3.0 litert-torch==0.10.0 torch==2.13.0 torchvision==0.28.0 timm transformers
 
 demo: $(STAMP) ## compile and run four models, compare with ONNX Runtime
 	$(PY) -m benchmarks.demo

@@ -1,15 +1,18 @@
-"""The zoo's small and middle models against ONNX Runtime, OpenVINO and PyTorch: one thread, f32, in turns.
+"""The zoo's small and middle models against ONNX Runtime, OpenVINO, LiteRT and PyTorch: one thread, f32, in turns.
 
     python -m benchmarks.bench_zoo_peers --prepare [--only NAME...]     exports and compiles, minutes
     python -m benchmarks.bench_zoo_peers --inductor [--only NAME...]    compiles what is prepared with Inductor
+    python -m benchmarks.bench_zoo_peers --litert [--only NAME...]      converts it for LiteRT (`make litert-env` first)
     python -m benchmarks.bench_zoo_peers [--seconds 140] [--rounds 7]   times what is prepared and has no row yet
     python -m benchmarks.bench_zoo_peers --report                       only writes the table of the rows there are
 
-ONNX Runtime and OpenVINO run the file of PyTorch's newer exporter, sizes fixed, with their buffers bound once; eager
-PyTorch and Inductor run the module in inference mode. Who differs from eager PyTorch by more than 1e-3 of an output's
+ONNX Runtime and OpenVINO run the file of PyTorch's newer exporter, sizes fixed, with their buffers bound once; LiteRT
+runs what litert-torch converts, by XNNPACK, `invoke` alone; eager PyTorch and Inductor run the module in inference
+mode. Who differs from eager PyTorch by more than 1e-3 of an output's
 largest magnitude, or does not run the model, has no time. All stand in one process, as none of them has a thread beside
 the caller's; times are those of a call, medians of the turns, and ratios those of neighbouring turns. Rows are kept
-beside the table, each with the commit it was measured at.
+beside the table, each with the commit it was measured at; a peer that is not prepared when a model is raced again keeps
+what it had, with a note of the commit.
 """
 
 from __future__ import annotations
@@ -36,13 +39,9 @@ from benchmarks.tables import geometric_mean
 FOLDER = models.ROOT / "build" / "zoo-peers"
 TURN_SECONDS = 0.02
 TOLERANCE = 1e-3
-PEERS = ("onnxruntime", "openvino", "inductor")
+PEERS = ("onnxruntime", "openvino", "litert", "inductor")
 """Among whom the best is sought. Eager PyTorch has a column of its own."""
 OTHERS = (*PEERS, "eager")
-ABSENT = (
-    "LiteRT has no column: its runtime is a wheel (`ai-edge-litert`), but files for it come from `litert-torch`, which "
-    "wants an environment of its own."
-)
 
 
 @dataclass(slots=True)
@@ -68,7 +67,7 @@ def prepared() -> list[str]:
 
 def race(name: str, rounds: int) -> PeerRow:
     """All runtimes in turns."""
-    from benchmarks.zoo.peers import INDUCTOR, PARTS, RUNTIMES, absent, arrays, said
+    from benchmarks.zoo.peers import PARTS, RUNTIMES, absent, arrays, said
 
     row = PeerRow(name, commit=harness.commit())
     folder = FOLDER / name
@@ -78,11 +77,7 @@ def race(name: str, rounds: int) -> PeerRow:
     if (folder / PARTS).exists():
         row.notes["in parts"] = (folder / PARTS).read_text()
     for runtime, make in RUNTIMES.items():
-        if runtime in row.notes:
-            continue
-        if runtime in ("onnxruntime", "openvino") and importlib.util.find_spec(runtime) is None:
-            continue
-        if runtime == "inductor" and not (folder / INDUCTOR).exists():
+        if runtime in row.notes or not _ready(runtime, folder):
             continue
         try:
             call, results = make(folder)
@@ -100,6 +95,29 @@ def race(name: str, rounds: int) -> PeerRow:
     turns = [{runtime: turn(call, counts[runtime]) for runtime, call in calls.items()} for _ in range(rounds)]
     row.times = {runtime: statistics.median(t[runtime] for t in turns) * 1e6 for runtime in calls}
     row.ratios = {p: statistics.median(t[p] / t["ours"] for t in turns) for p in OTHERS if p in calls}
+    return row
+
+
+def _ready(runtime: str, folder: Path) -> bool:
+    """Whether what a runtime needs is installed and, for those that are prepared apart, has been made."""
+    from benchmarks.zoo.peers import INDUCTOR, litert
+
+    match runtime:
+        case "onnxruntime" | "openvino":
+            return importlib.util.find_spec(runtime) is not None
+        case "inductor":
+            return (folder / INDUCTOR).exists()
+        case "litert":
+            return litert.ready(folder)
+    return True
+
+
+def kept(row: PeerRow, former: PeerRow | None) -> PeerRow:
+    """A row with what its predecessor has of peers that were not raced now."""
+    for peer in PEERS if former is not None else ():
+        if peer in former.ratios and peer not in row.ratios and peer not in row.notes:
+            row.times[peer], row.ratios[peer] = former.times[peer], former.ratios[peer]
+            row.notes[peer] = former.notes.get(peer, f"raced at {former.commit}")
     return row
 
 
@@ -153,7 +171,6 @@ def report(rows: dict[str, PeerRow]) -> str:
             f"{sum(b < 1 for b in best)} below 1, {sum(b < 0.95 for b in best)} below 0.95."
         )
     lines.append("- Peers: " + ", ".join(PEERS) + ". Where no time stands and nothing is noted, one was not raced.")
-    lines.append(f"- {ABSENT}")
     header = ["model", "ours us", *(f"{o} us" for o in OTHERS), "best peer / ours", "eager / ours", "commit", "notes"]
     table = [cells(r) for r in [*timed, *(r for r in rows.values() if r.worst is None)]]
     return "\n".join(lines) + "\n\n" + markdown_table(header, table)
@@ -173,18 +190,17 @@ def cells(row: PeerRow) -> list[str]:
     ]
 
 
-def prepare_all(names: Sequence[str], seconds: float, limit: float, *flags: str) -> None:
-    """Prepare models, one process each; `flags` say for whom."""
+def prepare_all(names: Sequence[str], seconds: float, limit: float, peer: str = "") -> None:
+    """Prepare models, one process each, for all who read files or for one `peer`."""
     start, out = time.monotonic(), console()
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
-    }
+    path = os.pathsep.join(p or os.getcwd() for p in sys.path)
+    if peer == "litert":
+        path = str(models.ROOT)  # it has an environment of its own
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     for name in names:
         if time.monotonic() - start > seconds:
             break
-        order = [sys.executable, "-m", "benchmarks.zoo.peers", name, *flags]
+        order = _order(name, peer)
         try:
             ended = subprocess.run(
                 order, env=environment, cwd=models.ROOT, capture_output=True, text=True, timeout=limit, check=False
@@ -196,11 +212,21 @@ def prepare_all(names: Sequence[str], seconds: float, limit: float, *flags: str)
         out.print(f"{name}: {said}", markup=False, highlight=False)
 
 
+def _order(name: str, peer: str) -> list[str]:
+    """The command that prepares a model."""
+    if peer == "litert":
+        from benchmarks.zoo import litert
+
+        return [str(litert.PYTHON), "-m", "benchmarks.zoo.litert", name, str(FOLDER / name)]
+    return [sys.executable, "-m", "benchmarks.zoo.peers", name, *([f"--{peer}"] if peer else [])]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_zoo_peers", description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", default=[""], help="models whose names contain one of these")
     parser.add_argument("--prepare", action="store_true", help="export and compile, time nothing")
     parser.add_argument("--inductor", action="store_true", help="compile with Inductor what is prepared, time nothing")
+    parser.add_argument("--litert", action="store_true", help="convert for LiteRT what is prepared, time nothing")
     parser.add_argument("--again", action="store_true", help="also those that have a row; the later one counts")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after these")
     parser.add_argument("--limit", type=float, default=200, help="seconds for preparing one")
@@ -208,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--name", default="zoo-peers", help="of the files of rows and of the table among the results")
     parser.add_argument("--report", action="store_true", help="only write the table of the rows there are")
     options = parser.parse_args(arguments)
-    if options.prepare or options.inductor:
+    if options.prepare or options.inductor or options.litert:
         get_ready(options)
         return 0
     path = harness.RESULTS / f"{options.name}.jsonl"
@@ -217,31 +243,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in [] if options.report else [n for n in wanted if options.again or n not in rows]:
         if time.monotonic() - start > options.seconds:
             break
-        row = rows[name] = race(name, options.rounds)
+        row = rows[name] = kept(race(name, options.rounds), rows.get(name))
         with path.open("a") as file:
             file.write(json.dumps(asdict(row)) + "\n")
         found = ", ".join(f"{k} {v:.2f}" for k, v in row.ratios.items())
         console().print(f"{name}: {found} {row.notes or ''}", markup=False, highlight=False)
     if rows:
         path.write_text("".join(json.dumps(asdict(rows[name])) + "\n" for name in sorted(rows)))
-        title = "The zoo against ONNX Runtime, OpenVINO and PyTorch, one thread, f32"
+        title = "The zoo against ONNX Runtime, OpenVINO, LiteRT and PyTorch, one thread, f32"
         console().print(f"wrote {write_markdown(options.name, title, report(rows))}")
     return 0
 
 
 def get_ready(options: argparse.Namespace) -> None:
-    """Do what must be done before a race and is no part of it: files and programs, or Inductor's cache."""
+    """Do what must be done before a race and is no part of it: files and programs, or those of one peer."""
+    peer = "litert" if options.litert else "inductor" if options.inductor else ""
     if options.prepare:
         from benchmarks.zoo import builders
 
         done = set() if options.again else set(prepared())
         names = [n for n in builders() if n not in done]
+        peer = ""
     else:
-        from benchmarks.zoo.peers import INDUCTOR
-
-        names = [n for n in prepared() if options.again or not (FOLDER / n / INDUCTOR).exists()]
+        names = [n for n in prepared() if options.again or not _ready(peer, FOLDER / n)]
     wanted = [n for n in names if any(part in n for part in options.only)]
-    prepare_all(wanted, options.seconds, options.limit, *(["--inductor"] if options.inductor else []))
+    prepare_all(wanted, options.seconds, options.limit, peer)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import torch
+
 from benchmarks.zoo import blocks, control, diffusion, recommenders, series, speech, text, vision, visionlanguage
-from benchmarks.zoo.entry import Builder
+from benchmarks.zoo.entry import Builder, Entry, awaken
 
 FAMILIES: dict[str, dict[str, Builder]] = {
     "timm": vision.MODELS,
@@ -22,3 +24,12 @@ FAMILIES: dict[str, dict[str, Builder]] = {
 def builders() -> dict[str, Builder]:
     """All builders by name."""
     return {name: make for models in FAMILIES.values() for name, make in models.items()}
+
+
+def built(name: str) -> Entry:
+    """The module with the weights and the example that it always has, in a process of one thread."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    entry = builders()[name]()
+    awaken(entry.module)
+    return entry

@@ -29,6 +29,21 @@ class Entry:
         return [leaf for leaf in torch.utils._pytree.tree_leaves(list(values)) if isinstance(leaf, torch.Tensor)]
 
 
+SMALL = 1e-2
+"""Parameters whose largest magnitude is below it say nothing; the usual random weights are of 0.02 and more."""
+
+
+def awaken(module: nn.Module) -> None:
+    """Random numbers for the parameters that a library starts at nearly nothing.
+
+    Heads of zeros and scales of 1e-6 would hide what the layers before them compute.
+    """
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.is_floating_point() and parameter.numel() and parameter.abs().max() < SMALL:
+                parameter.normal_(std=0.1)
+
+
 Builder = Callable[[], Entry]
 """Makes an entry; the libraries are imported when it is called."""
 

@@ -24,9 +24,9 @@ import torch
 import tilewright as tw
 from benchmarks import models
 from benchmarks.peers import vino
-from benchmarks.zoo import builders
+from benchmarks.zoo import built, litert
 from benchmarks.zoo.entry import Entry
-from benchmarks.zoo.probe import arguments, awaken, brief, leaves
+from benchmarks.zoo.probe import arguments, brief, leaves
 from tilewright.dynamo.backend import tilewright
 
 FOLDER = models.ROOT / "build" / "zoo-peers"
@@ -86,19 +86,12 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:150]}"
 
 
-def built(name: str) -> Entry:
-    """The module with the weights and the example that it always has."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    entry = builders()[name]()
-    awaken(entry.module)
-    return entry
-
-
 def note_killed(folder: Path) -> None:
     """Write down the runtimes whose process this model kills: each has one of its own, and the race has one for all."""
     found = {}
     for runtime, make in FILES.items():
+        if runtime == "litert":
+            continue  # its file is made later, by a process that dies alone
         child = os.fork()
         if not child:
             try:
@@ -117,6 +110,8 @@ def absent(folder: Path) -> dict[str, str]:
     found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     if (folder / UNEXPORTED).exists():
         found |= dict.fromkeys(("onnxruntime", "openvino"), (folder / UNEXPORTED).read_text())
+    if (folder / litert.UNCONVERTED).exists():
+        found["litert"] = (folder / litert.UNCONVERTED).read_text()
     return found
 
 
@@ -250,6 +245,7 @@ FILES: dict[str, Callable[[Path], tuple[Call, Results]]] = {
     "ours": ours,
     "onnxruntime": onnxruntime,
     "openvino": openvino,
+    "litert": litert.calls,
 }
 MODULES: dict[str, Callable[[Path], tuple[Call, Results]]] = {"eager": eager, "inductor": inductor}
 RUNTIMES = FILES | MODULES

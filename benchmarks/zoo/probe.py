@@ -21,14 +21,12 @@ from typing import Any
 import torch
 
 import tilewright as tw
-from benchmarks.zoo import builders
+from benchmarks.zoo import built
 from benchmarks.zoo.entry import Entry
 from benchmarks.zoo.row import TOLERANCE, Row
 from tilewright.dynamo.backend import tilewright
 
 TURN_SECONDS = 0.02
-SMALL = 1e-2
-"""Parameters whose largest magnitude is below it say nothing; the usual random weights are of 0.02 and more."""
 FUNCTIONAL = {"native": "auto", "native, fixed sizes": None}
 """The ways of `tw.compile` in turn, and what each says of symbolic sizes."""
 
@@ -39,10 +37,7 @@ class WrongError(Exception):
 
 def probe(name: str, rounds: int) -> Row:
     """The row of one architecture: the first way that takes it decides, and one that is wrong ends it."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    entry = builders()[name]()
-    awaken(entry.module)
+    entry = built(name)
     with torch.inference_mode(False), torch.no_grad():
         expected = leaves(entry.call(entry.module))
         if not any(len(e.unique()) > 1 for e in expected):
@@ -70,17 +65,6 @@ def probe(name: str, rounds: int) -> Row:
                 row = Row(name, way, "; ".join(reasons), crashed, error, seconds, load=os.getloadavg()[0])
                 return timed(row, entry, ours, model, rounds)
     return Row(name, "crashed" if crashed else "refused", "; ".join(reasons), crashed, load=os.getloadavg()[0])
-
-
-def awaken(module: torch.nn.Module) -> None:
-    """Random numbers for the parameters that a library starts at nearly nothing.
-
-    Heads of zeros and scales of 1e-6 would hide what the layers before them compute.
-    """
-    with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.is_floating_point() and parameter.numel() and parameter.abs().max() < SMALL:
-                parameter.normal_(std=0.1)
 
 
 def compiled(entry: Entry, way: str) -> tuple[Callable[[], Any], tw.Model | None]:
