@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the zoo's models are PyTorch's; `make torch` installs it")
 
 from benchmarks import bench_zoo  # noqa: E402 (needs torch)
-from benchmarks.zoo import FAMILIES, builders, probe  # noqa: E402
+from benchmarks.zoo import FAMILIES, builders, entry, probe  # noqa: E402
 from benchmarks.zoo.row import Row  # noqa: E402
 
 
@@ -63,6 +63,6 @@ def test_parameters_of_nearly_nothing_get_random_numbers() -> None:
     layer = torch.nn.Linear(4, 3)
     torch.nn.init.zeros_(layer.weight)
     torch.nn.init.ones_(layer.bias)
-    probe.awaken(layer)
+    entry.awaken(layer)
     assert layer.weight.abs().min() > 0
     assert torch.equal(layer.bias.detach(), torch.ones(3))

@@ -31,7 +31,7 @@ def test_the_table_counts_who_is_below_one() -> None:
     assert "openvino's time by ours: 0.90 in the geometric mean of 1, least 0.90, 1 below 1." in text
     assert "eager's time by ours: 1.41 in the geometric mean of 2, least 0.50, 1 below 1." in text
     assert "**0.90**, least 0.90, 1 below 1, 1 below 0.95" in text
-    assert "| a | 10 |  | 9 |  | 40 | 0.90 | 4.00 |" in text
+    assert "| a | 10 |  | 9 |  |  | 40 | 0.90 | 4.00 |" in text
     assert "openvino: killed / by signal 11" in text
 
 
@@ -47,6 +47,31 @@ def test_who_has_no_file_says_why(tmp_path: Path) -> None:
     assert peers.absent(tmp_path) == {"openvino": "killed by signal 11"}
     (tmp_path / peers.UNEXPORTED).write_text("not exported: no rule")
     assert peers.absent(tmp_path) == dict.fromkeys(("onnxruntime", "openvino"), "not exported: no rule")
+
+
+def test_what_litert_cannot_convert_is_noted(tmp_path: Path) -> None:
+    assert not peers.litert.ready(tmp_path)
+    (tmp_path / peers.litert.UNCONVERTED).write_text("not converted: ValueError: no rule")
+    assert peers.litert.ready(tmp_path)
+    assert peers.absent(tmp_path) == {"litert": "not converted: ValueError: no rule"}
+
+
+def test_a_peer_that_is_not_prepared_keeps_what_it_had() -> None:
+    """But one that is found wrong, or cannot run the model any more, does not."""
+    former = bench.PeerRow("a", {"inductor": 20.0, "litert": 9.0}, {"inductor": 2.0, "litert": 0.9}, commit="old")
+    now = bench.PeerRow("a", {"ours": 10.0}, {"openvino": 1.5}, {"litert": "differs"}, commit="new")
+    row = bench.kept(now, former)
+    assert row.ratios == {"openvino": 1.5, "inductor": 2.0} and row.times["inductor"] == 20.0
+    assert row.notes == {"litert": "differs", "inductor": "raced at old"} and row.commit == "new"
+    assert bench.kept(bench.PeerRow("b", commit="new"), None).ratios == {}
+    again = bench.kept(bench.PeerRow("a", commit="newer"), row)
+    assert again.notes["inductor"] == "raced at old"
+
+
+def test_litert_is_prepared_by_its_own_environment() -> None:
+    order = bench._order("control-PPO", "litert")
+    assert order[0] == str(peers.litert.PYTHON) and order[1:4] == ["-m", "benchmarks.zoo.litert", "control-PPO"]
+    assert bench._order("control-PPO", "inductor")[1:] == ["-m", "benchmarks.zoo.peers", "control-PPO", "--inductor"]
 
 
 def test_a_policy_raced_against_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tilewright.cli.coverage import coverage
 
 pytest.importorskip("torch", reason="PyTorch is an extra: `make torch` runs this")
 
@@ -22,9 +22,9 @@ def make():
 """
 
 
-def test_a_module_by_its_function(tmp_path: Path) -> None:
+def test_a_module_by_its_function(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "spectrum.py"
     file.write_text(SOURCE)
-    order = [sys.executable, "-m", "tilewright", "coverage", f"{file}:make"]
-    text = subprocess.run(order, capture_output=True, text=True, check=True).stdout
+    coverage(f"{file}:make")
+    text = capsys.readouterr().out
     assert "operators are compiled" in text and "linalg_matrix_exp" in text and "spectrum.py" in text
