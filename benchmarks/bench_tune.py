@@ -1,7 +1,7 @@
 """What tuning gains, what there is to gain, and what the search costs.
 
     python -m benchmarks.bench_tune [--models NAME...] [--threads N] [--target NAME] [--everything] [--most N]
-                                    [--ceilings] [--repeat N] [--prepare]
+                                    [--ceilings] [--wrong WHAT] [--searches N] [--repeat N] [--prepare]
 
 The headroom of a model is what the tuner verifies when it times all settings whose estimates are within a factor of
 two of the best (--everything), or the N of these with the best estimates (--most); beside it stands what it verifies
@@ -148,14 +148,18 @@ def _model(label: str) -> tuple[Path, dict[str, int] | None]:
 
 
 def ceilings(name: str, args: argparse.Namespace, machine: Target) -> list[list[str]]:
-    """What wrong ceilings cost, untuned and tuned: times as multiples of those with the right ones."""
+    """What wrong ceilings cost, untuned and tuned: times as multiples of those with the right ones. Searches are those
+    of both, which know nothing of each other."""
     rows = []
-    right, _ = tune(name, args.threads, machine, None, 0, args.seconds, timed=True)
-    for what, wrong in misjudged(machine).items():
-        tuned, _ = tune(name, args.threads, wrong, None, 0, args.seconds, timed=True)
-        both = [raced(name, args, (wrong, w), (machine, r)) for w, r in (({}, {}), (tuned.settings, right.settings))]
-        rows.append([name, what, *map(str, both)])
-        print(" ", rows[-1], flush=True)
+    for turn in range(args.searches):
+        for what, wrong in misjudged(machine).items():
+            if args.wrong and not what.startswith(args.wrong):
+                continue
+            right, _ = tune(name, args.threads, machine, None, turn, args.seconds, timed=True)
+            tuned, _ = tune(name, args.threads, wrong, None, turn, args.seconds, timed=True)
+            both = [raced(name, args, (wrong, w), (machine, r)) for w, r in (({}, {}), (tuned.settings, right.settings))]
+            rows.append([name, what + (f", search {turn + 1}" if args.searches > 1 else ""), *map(str, both)])
+            print(" ", rows[-1], flush=True)
     return rows
 
 
@@ -302,6 +306,8 @@ def main() -> None:
     parser.add_argument("--everything", action="store_true", help="time all settings too, twice")
     parser.add_argument("--most", type=int, default=MOST, metavar="N", help="settings of a decision with --everything")
     parser.add_argument("--ceilings", action="store_true", help="what wrong ceilings cost, untuned and tuned")
+    parser.add_argument("--wrong", default="", metavar="WHAT", help="of the wrong ceilings those that begin so")
+    parser.add_argument("--searches", type=int, default=1, metavar="N", help="searches of each of the wrong ceilings")
     parser.add_argument("--repeat", type=int, default=0, metavar="N", help="runs that know nothing of each other")
     parser.add_argument("--prepare", action="store_true", help="compile the candidates only")
     args = parser.parse_args()
@@ -320,6 +326,9 @@ def main() -> None:
         before, now = rows.get(key, {}), measure(name, args, machine)
         if before and now["timed"] == 0:  # all was in the journal: what it cost is known from then
             now = {**now, **{n: before[n] for n in ("timed", "seconds")}}
+        if "ceilings" in now:  # rows of others stay
+            seen = {what for _, what, *_ in now["ceilings"]}
+            now["ceilings"] = [*(c for c in before.get("ceilings", ()) if c[1] not in seen), *now["ceilings"]]
         rows[key] = {**before, "key": list(key), **now}
         results.write_text(json.dumps(list(rows.values())))
     if rows and not args.prepare:
