@@ -80,3 +80,20 @@ def test_columns_longer_than_a_vector_are_parts_of_a_larger_tile(rows: int) -> N
     y = np.full((16, 16), np.nan, np.float32)
     run(flat, x, y, target=target)
     np.testing.assert_array_equal(y, 2 * x.T)
+
+
+@pytest.mark.parametrize("cpu", ["znver4", "x86-64-v3"])
+def test_columns_share_shuffles_in_the_text(cpu: str) -> None:
+    """n log2(n) of them, and none that LLVM must find to be another again."""
+    target = Target.parse(cpu)
+    n = target.lanes(4)
+    a = te.placeholder((n, n), name="a")
+    s = Schedule(te.create_prim_func([a, te.compute((n, n), lambda c, p: a[p, c], name="y")]))
+    c, p = s.loops("y")
+    tile = s.cache_read("y", "a", "local")
+    s.unroll(s.loops(tile)[0])
+    s.vectorize(s.loops(tile)[1])
+    s.unroll(c)
+    s.vectorize(p)
+    text = emit_llvm(lower_loops(s.func, target), target)
+    assert text.count("shufflevector") == n * (n.bit_length() - 1)

@@ -39,7 +39,8 @@ class Places:
     """Addresses that hold in a region of code, keyed by polynomials with the constants of unrolled loops put in.
 
     `loads` are what was read, by buffer, address and type. `bases` are addresses computed before a loop for what it
-    accesses, by pointer and type of element, each with its offset.
+    accesses, by pointer and type of element, each with its offset. `shuffles` are those of tiles that are transposed
+    here, by their vectors and the elements they take.
     """
 
     loads: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
@@ -47,6 +48,7 @@ class Places:
     addresses: dict[tuple[str, str, Key], str] = field(default_factory=dict)
     bases: dict[tuple[str, str], list[tuple[Poly, str]]] = field(default_factory=dict)
     splats: dict[tuple[str, int, DType], str] = field(default_factory=dict)
+    shuffles: dict[tuple[str, str, tuple[int, ...]], str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
     tile: f32[8, 8], rows stored as vectors; `tile[lane, 3]` over 8 lanes is a column
 
 Rows are combined in pairs, fours and so on, each step with one shuffle of two vectors; the first steps of neighbouring
-columns are the same, so that all columns of an n x n tile take n * log2(n) shuffles once LLVM has merged them.
+columns are the same, so that all columns of an n x n tile take n * log2(n) shuffles if `shuffle` makes each once.
 """
 
 from __future__ import annotations
