@@ -157,7 +157,9 @@ def ceilings(name: str, args: argparse.Namespace, machine: Target) -> list[list[
                 continue
             right, _ = tune(name, args.threads, machine, None, turn, args.seconds, timed=True)
             tuned, _ = tune(name, args.threads, wrong, None, turn, args.seconds, timed=True)
-            both = [raced(name, args, (wrong, w), (machine, r)) for w, r in (({}, {}), (tuned.settings, right.settings))]
+            both = [
+                raced(name, args, (wrong, w), (machine, r)) for w, r in (({}, {}), (tuned.settings, right.settings))
+            ]
             rows.append([name, what + (f", search {turn + 1}" if args.searches > 1 else ""), *map(str, both)])
             print(" ", rows[-1], flush=True)
     return rows

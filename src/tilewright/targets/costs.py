@@ -95,6 +95,13 @@ class Arithmetic:
         0.1, "cycles", "a load of a matrix product where multiply-adds bound: ports and front end are not ideal", _TILES
     )
     load_beside_convolution: float = constant(0.05, "cycles", "the same of a convolution", _DIRECT)
+    operand_beside_convolution: float = constant(
+        0.05, "cycles", "the same of a pixel that a direct convolution's tile of one vector multiplies with", _DIRECT
+    )
+    convolution_tile: float = constant(
+        24.0, "cycles", "a register tile of a direct convolution beside its steps and stores", _FIRST
+    )
+    convolution_vector: float = constant(2.0, "cycles", "a vector of such a tile that is finished and stored", _DIRECT)
     full_registers: float = constant(
         1.03,
         "ratio",
@@ -172,6 +179,15 @@ class Traffic:
     )
     followed_weights: float = constant(
         0.4, "share", "of the transfer of a convolution's weights from the second level that counts", _DIRECT
+    )
+    followed_pixels: float = constant(
+        1.0, "share", "of the transfer of a direct convolution's pixels that counts, tile by tile", _DIRECT
+    )
+    passing_pixels: float = constant(
+        1.0,
+        "share",
+        "the same of so many channels that a tile's pixels and a panel do not stay in the first level",
+        _DIRECT,
     )
     few_streams: float = constant(
         0.7, "share", "of the memory's bandwidth that fewer streams draw than are followed best", _STREAMS

@@ -146,13 +146,26 @@ AVX512_COSTS = (
 )
 
 
-ZEN4_COSTS = AVX512_COSTS.fitted(
+ZEN4_COSTS = (
+    AVX512_COSTS
     # Its own prefetchers follow panels of few rows better than tiles that prefetch ahead: up to 1.6 times.
-    Origin("2026-11-24", "Zen 4", "python -m benchmarks.bench_few_rows"),
-    panel_rows_l3=7,
-    panel_rows_memory=7,
-    shared_panel_rows=7,
-).fitted(Origin("2026-11-26", "Zen 4", commit="2a963d0"), scattered_line=1.5, scattered_line_of_many=1.5)
+    .fitted(
+        Origin("2026-11-24", "Zen 4", "python -m benchmarks.bench_few_rows"),
+        panel_rows_l3=7,
+        panel_rows_memory=7,
+        shared_panel_rows=7,
+    )
+    # Its direct convolutions lose little at the ends of tiles, nothing by elements as operands (narrow-panels.md).
+    .fitted(
+        Origin("2026-11-26", "Zen 4", "python -m benchmarks.bench_panels"),
+        operand_beside_convolution=0.0,
+        convolution_tile=0.0,
+        convolution_vector=3.0,
+        followed_pixels=0.25,
+        passing_pixels=1.5,
+    )
+    .fitted(Origin("2026-11-26", "Zen 4", commit="2a963d0"), scattered_line=1.5, scattered_line_of_many=1.5)
+)
 
 
 # -- processors --------------------------------------------------------------------------------------------------------

@@ -209,7 +209,7 @@ class _Tiling:
 def _tiling(shape: DirectProblem, blocking: Blocking, target: Target) -> _Tiling:
     vectors = max(1, blocking.width // target.lanes(4))
     strips, tiles, lines = _tiles(shape, blocking)
-    step = sum(n * tile_steps(r, vectors, target) for r, n in tiles)
+    step = sum(n * tile_steps(r, vectors, target, operands=True) for r, n in tiles)
     return _Tiling(ceil(shape.filters / blocking.width), strips, lines, tiles, step)
 
 
@@ -229,10 +229,8 @@ def _an_image(shape: DirectProblem, blocking: Blocking, tiling: _Tiling, target:
     parts = ceil(count / min(count, blocking.channels))
     number = sum(n for _, n in tiles)
     costs, kept, l1 = target.costs.arithmetic, target.costs.traffic, target.l1
-    ends = sum(
-        n * (2.0 * r * vectors + costs.tile_overhead + (parts - 1 and parts * (3.0 * r * vectors + 8.0)))
-        for r, n in tiles
-    )
+    each, beside = costs.convolution_vector, costs.convolution_tile
+    ends = sum(n * (each * r * vectors + beside + (parts - 1 and parts * (3.0 * r * vectors + 8.0))) for r, n in tiles)
     # What stays in the first level: the weights of a block of channels, and the lines under the window.
     (kh, kw), itemsize, pixel = shape.window, 4, shape.is_pixel
     panel = itemsize * shape.steps * width
@@ -247,10 +245,11 @@ def _an_image(shape: DirectProblem, blocking: Blocking, tiling: _Tiling, target:
     memory = 0.0
     if weights > kept.panel_l1 * l1:
         memory += kept.followed_weights * number * panel / bandwidth(panel, target)
-    if not pixel and weights + line <= kept.kept_l1 * l1:
-        memory += strips * strip_bytes / level
-    else:
-        memory += number * window / level
+    read = strips * strip_bytes if not pixel and weights + line <= kept.kept_l1 * l1 else number * window
+    # Of many channels the pixels of a tile and the narrowest panel do not stay there together.
+    pixels = shape.channels * kh * ((MOST_ROWS - 1) * shape.stride + kw)
+    many = itemsize * (pixels + shape.steps * target.lanes(4)) > kept.kept_l1 * l1
+    memory += (kept.passing_pixels if many else kept.followed_pixels) * read / level
     memory *= panels
     total = float(panels * panel)
     memory += strips * total / bandwidth(total + held, target)
@@ -284,11 +283,18 @@ def registers(rows: int, vectors: int) -> int:
     return rows * vectors + min(rows, vectors) + 1
 
 
-def tile_steps(rows: int, vectors: int, target: Target) -> float:
-    """Cycles of one step of the reduction in a tile of `rows` x `vectors`."""
+def tile_steps(rows: int, vectors: int, target: Target, *, operands: bool = False) -> float:
+    """Cycles of one step of the reduction in a tile of `rows` x `vectors`.
+
+    `operands`: a pixel that one vector alone is multiplied with is an operand of that multiply-add in memory, where
+    instructions have such operands, and no load of its own.
+    """
     loads = rows + vectors
     ports = max(1.0, target.l1_bandwidth / (target.vector_bits / 8))
     costs = target.costs.arithmetic
     started, loaded = rows * vectors / target.fma_per_cycle, loads / max(costs.loads_per_cycle, ports)
-    cycles = max(started, loaded, costs.fma_latency_scheduled) + costs.load_beside_convolution * loads
+    beside = costs.load_beside_convolution * loads
+    if operands and vectors == 1:
+        beside = costs.load_beside_convolution * vectors + costs.operand_beside_convolution * rows
+    cycles = max(started, loaded, costs.fma_latency_scheduled) + beside
     return cycles * (costs.full_registers if registers(rows, vectors) >= target.registers else 1.0)
