@@ -21,7 +21,7 @@ from tilewright.ir.rewrite import walk
 from tilewright.ops.interpret import run_graph
 from tilewright.plans import plan
 from tilewright.plans.convolution import direct
-from tilewright.plans.convolution.tiles import Blocking, DirectProblem, blockings, estimate, ranked
+from tilewright.plans.convolution.tiles import Blocking, DirectProblem, blockings, estimate, ranked, tile_steps
 from tilewright.plans.framework.analysis import analyse
 from tilewright.plans.framework.base import Candidate
 from tilewright.plans.framework.cost import Cost
@@ -223,6 +223,29 @@ def test_estimates_prefer_full_tiles() -> None:
     assert best.cycles < worst.cycles
     assert blocking.rows >= 5
     assert estimate(shape, Blocking(1, 16), target).cycles > 1.5 * best.cycles
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "size", "narrow"),
+    [(32, 128, 40, True), (64, 256, 56, True), (128, 512, 28, True), (512, 128, 28, False), (1024, 256, 14, False)],
+)
+def test_panels_of_one_vector_where_pixels_stay_beside_them(
+    channels: int, filters: int, size: int, narrow: bool
+) -> None:
+    """1x1 convolutions on Zen 4 (docs/decisions/narrow-panels.md): by more than a rounding error."""
+    target = Target.parse("znver4").adjusted(l2=1 << 20)
+    shape = DirectProblem(1, size, size, (1, 1), 1, channels, 16, filters, 4 * channels * size**2, False)
+    cycles = {blocking.width: cycles for cycles, blocking in ranked((shape,), (True,), target)}
+    others = min(c for width, c in cycles.items() if width > target.lanes(4))
+    assert cycles[target.lanes(4)] < 0.995 * others if narrow else cycles[target.lanes(4)] > 1.001 * others
+
+
+def test_elements_are_operands_of_single_vectors_alone() -> None:
+    target = Target.parse("znver4")
+    assert tile_steps(14, 1, target, operands=True) < tile_steps(14, 1, target)
+    assert tile_steps(6, 4, target, operands=True) == tile_steps(6, 4, target)
+    usual = Target.parse("x86-64-v3")
+    assert tile_steps(6, 1, usual, operands=True) == pytest.approx(tile_steps(6, 1, usual))
 
 
 @pytest.mark.parametrize(("channels", "filters", "asks"), [(520, 264, True), (64, 64, False)])
