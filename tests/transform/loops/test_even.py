@@ -7,7 +7,7 @@ import pytest
 
 from tilewright.arith import simplify
 from tilewright.codegen.interpret.interpreter import interpret
-from tilewright.ir.expr import Expr, Var, as_int, const
+from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.loops import For, Let, PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import substitute, walk
@@ -83,9 +83,8 @@ def tiles(func: PrimFunc, n: int) -> list[int]:
     (ends,) = (s for s in walk(func.body) if isinstance(s, For) and s.var.name == "i_end")
     (rows,) = (s for s in walk(ends.body) if isinstance(s, Let) and s.var.name == "i_rows")
 
-    def value(e: Expr, **more: int) -> int:
-        known: dict[Var, Expr] = {symbol: const(n), **{ends.var: const(end) for end in more.values()}}
-        return as_int(simplify(substitute(e, known))) or 0
+    def value(e: Expr, end: int = 0) -> int:
+        return as_int(simplify(substitute(e, {symbol: const(n), ends.var: const(end)}))) or 0
 
     size = next(as_int(s.extent) for s in walk(whole.body) if isinstance(s, For) and s.kind == "unrolled")
     return [size or 0] * value(whole.extent) + [value(rows.value, end=k) for k in range(value(ends.extent))]

@@ -364,7 +364,7 @@ def heights(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winogra
 
 
 def alone(vectors: int, target: Target) -> int:
-    """Rows of which one register tile has all, at most: two that are large enough prefetch each other's next filters."""
+    """Rows that one register tile has alone, at most: two that are large enough prefetch each other's next filters."""
     return ceil(target.costs.arithmetic.accumulators / vectors)
 
 
