@@ -1,9 +1,11 @@
-"""Learning steps against PyTorch's eager mode and JAX: `python -m benchmarks.bench_train [ppo] [off-policy] [compile]`.
+"""Learning steps against PyTorch's eager mode and JAX: `python -m benchmarks.bench_train [GROUP...]`.
 
 A PPO update of a policy and a value function with two hidden layers each: forward, loss, gradients, clipping, Adam. And
 whole updates of SAC and TD3: two critics, actor, temperature, target networks. One process each, taking turns, one
 thread. The arithmetic limit counts the products alone: for PPO six times rows and weights. What PyTorch takes of that
 limit is what no update of the same products at the core's peak can be faster than it by.
+
+`overhead` is the whole time of a call of a step with five inputs that computes next to nothing.
 
 `compile` is how long steps take to be compiled, each in processes of their own: with an empty cache, and as the median
 of those that find there what the first has left.
@@ -20,7 +22,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from benchmarks.harness import markdown_table, speedup, write_markdown
-from benchmarks.peers import learning, off_policy, training
+from benchmarks.peers import learning, nothing, off_policy, training
 from benchmarks.peers.step_compile import POLICY
 from tilewright.measure import paired
 from tilewright.measure.peak import measure
@@ -41,12 +43,14 @@ OFF_POLICY_HEADER = [
 ]
 COMPILED = (POLICY, *training.CASES)
 COMPILE_HEADER = ["step", "first s", "from the cache s"]
+OVERHEAD_HEADER = ["call", "us", "least us"]
 AGAIN = 3
 """Processes that find what the first has left."""
 GROUPS = {
     "ppo": ("train", "PPO updates", HEADER),
     "off-policy": ("train-off-policy", "Whole updates of SAC and TD3", OFF_POLICY_HEADER),
     "compile": ("train-compile", "Compiling learning steps", COMPILE_HEADER),
+    "overhead": ("train-overhead", "Calls of learning steps that compute next to nothing, one thread", OVERHEAD_HEADER),
 }
 ONE_CORE = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1", "OMP_NUM_THREADS": "1"}
 
@@ -96,6 +100,18 @@ def compile_seconds(case: str) -> list[str]:
     return [case, f"{first:.2f}", f"{median(again):.2f}"]
 
 
+def overhead(rounds: int) -> list[list[str]]:
+    """The whole time of a call that computes next to nothing: of the model, as the step calls it, and of the step."""
+    names = ("own", "native")
+    contenders = [paired.Contender(name, f"benchmarks.peers.nothing:{name}", {}, ONE_CORE) for name in names]
+    found = paired.race(contenders, rounds=rounds, turn_seconds=0.05)
+    labels = ("step(*batch)", "the native call in it")
+    return [
+        [label, f"{each.median * 1e6 / nothing.MANY:.2f}", f"{min(each.times) * 1e6 / nothing.MANY:.2f}"]
+        for label, each in zip(labels, found, strict=True)
+    ]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)} (default: all)")
@@ -107,8 +123,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if unknown := set(options.groups) - set(GROUPS):
         parser.error(f"there are no groups {sorted(unknown)}")
     for group in options.groups or GROUPS:
-        table = []
-        cases = {"ppo": options.cases.split(","), "off-policy": OFF_POLICY_CASES, "compile": COMPILED}[group]
+        table = overhead(options.rounds) if group == "overhead" else []
+        for row in table:
+            print("  ".join(row), flush=True)
+        groups = {"ppo": options.cases.split(","), "off-policy": OFF_POLICY_CASES, "compile": COMPILED}
+        cases = groups.get(group, ())
         for case in cases:
             if group == "compile":
                 table.append(compile_seconds(case))
@@ -125,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print("  ".join(found), flush=True)
         if not options.no_report:
             report, title, header = GROUPS[group]
-            if group != "compile":
+            if group in ("ppo", "off-policy"):
                 title = f"{title}, one thread: how many times faster, medians of paired ratios [95 %]"
             write_markdown(report, title, markdown_table(header, table))
 

@@ -23,8 +23,8 @@ from tilewright.support.errors import ModelError
 from tilewright.targets.target import Target
 from tilewright.train.optimizers import Adam, Optimizer
 from tilewright.train.plan import Group, Objective, StagePlan, StepPlan, layout_of
-from tilewright.train.program import reached, step_graph, update_graph
-from tilewright.train.reduced import Reduce, Update
+from tilewright.train.program import back_graphs, reached, step_graph, update_graph
+from tilewright.train.reduced import BUCKET, Reduce, Update, buckets
 from tilewright.train.schedules import Schedule
 from tilewright.train.stages import Average, Stage
 from tilewright.train.step import OnNonfinite, Step
@@ -43,6 +43,7 @@ def compile_step(
     averages: Sequence[Average] = (),
     accumulate: int = 1,
     reduce: Reduce | None = None,
+    bucket: int = BUCKET,
     schedule: Schedule | None = None,
     seed: int = 0,
     fast: str = "f4",
@@ -75,9 +76,13 @@ def compile_step(
         averages: parameters that follow others (`Average`), as target networks do.
         accumulate: how many batches make one update, by the mean of their gradients.
         reduce: what changes gradients before they move anything, as `tw.train.averaged()` does in each of several
-            processes that learn on parts of a batch: it gets parts of one vector of f32, of 25 MiB or more each but for
-            the last one, in the order of the way back, and changes them in place; what it returns may have a `wait`.
-            Whether a step is finite is told by the norm of gradients behind it, so that all processes see the same.
+            processes that learn on parts of a batch: it gets buckets of one vector of f32 as soon as each is there, in
+            the order of the way back, and changes them in place; what it returns may have a `wait`, which is called
+            once all are there, so that such work goes on during the way back. With `accumulate`, in those steps alone
+            in which parameters move. Whether a step is finite is told by the norm of gradients behind it, so that all
+            processes see the same.
+        bucket: bytes from which on gradients are handed to `reduce`. Each bucket is a native call, which keeps for
+            those behind it what they read.
         schedule: what the learning rates are multiplied by, from the number of updates so far (`tw.train.schedules`).
         seed: what the random numbers of dropout depend on, beside the number of the step.
         fast: which algorithms with fewer multiplications may be taken, as for `tw.compile`: by default those that keep
@@ -108,8 +113,8 @@ def compile_step(
         given = {"optimizer": optimizer, "clip": clip, "trained": trained, "groups": groups}
         stages = _staged(model, loss, example, symbolic, [n for n, value in given.items() if value is not None])
     plan = StepPlan(tuple(stages), tuple(averages), accumulate, reduce is not None)
-    if reduce is not None and (accumulate > 1 or averages or len(plan.stages) > 1):
-        raise ModelError("gradients are reduced of one stage and one batch", where="reduce")
+    if reduce is not None and (averages or len(plan.stages) > 1):
+        raise ModelError("gradients are reduced of one stage", where="reduce")
     if accumulate > 1 and len(plan.stages) > 1:
         raise ModelError("gradients of several stages are not gathered", where="accumulate", expected=1, got=accumulate)
     layout = layout_of(plan)
@@ -129,9 +134,11 @@ def compile_step(
 
     first = next(plan.kinds())
     if reduce is not None:
-        gradients = compiled(step_graph(plan, layout, first, True))
-        update = Update.of(compiled(update_graph(plan, layout)), reduce, layout.arena)
-        return Step({first: gradients}, gradients, plan, layout, on_nonfinite, schedule, seed, update)
+        borders = buckets(layout.arena, bucket) if not symbolic else ((0, layout.arena.part),)
+        graphs = back_graphs(plan, layout, borders)
+        metrics = len(plan.stages[0].objective.metrics)
+        update = Update.of(graphs, compiled, compiled(update_graph(plan, layout)), reduce, borders, metrics)
+        return Step({first: update.sections[0].model}, None, plan, layout, on_nonfinite, schedule, seed, update)
     models = {active: compiled(step_graph(plan, layout, active)) for active in plan.kinds()}
     gather = compiled(step_graph(plan, layout, first, True)) if accumulate > 1 else None
     return Step(models, gather, plan, layout, on_nonfinite, schedule, seed)

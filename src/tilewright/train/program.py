@@ -10,9 +10,10 @@ gradients of several batches are gathered, a third vector has their sum; the gra
 
     (batch..., arena, sum)  ->  (loss, metrics..., norm of the sum, new sum)
 
-Where others change gradients before they move anything (`train/reduced.py`), the graph that gathers has no sum before
-it, and the update is a graph of its own:
+Where others change gradients before they move anything (`train/reduced.py`), the way back is a graph that gives them in
+buckets, which is cut where they are ready (`train/cut.py`), and the update is a graph of its own:
 
+    (batch..., arena[, sum])  ->  (loss, metrics..., last bucket, ..., first bucket)
     (arena, scalars, gradients)  ->  (norm of the gradients, new arena)
 """
 
@@ -32,6 +33,7 @@ from tilewright.ops.random import UniformAttrs
 from tilewright.ops.registry import emit1
 from tilewright.support.errors import ModelError
 from tilewright.train.arena import Arena
+from tilewright.train.cut import sections
 from tilewright.train.optimizers import Vectors
 from tilewright.train.plan import Active, Group, Layout, Objective, StagePlan, StepPlan, followed, new_buffers
 
@@ -64,6 +66,21 @@ def step_graph(plan: StepPlan, layout: Layout, active: Active, gathers: bool = F
     if layout.buffers.names:
         results.append(growing.new_buffers(active[len(plan.stages) :]))
     return growing.builder.finish(tuple(results))
+
+
+def back_graphs(plan: StepPlan, layout: Layout, buckets: Sequence[tuple[int, int]]) -> list[Graph]:
+    """The way back in sections, one behind the other, each of which gives a bucket of the gradients: from where to
+    where it stands in their vector, in elements, the last one first. The first section gives the loss, metrics and new
+    buffers, too: (loss, metrics..., bucket[, new buffers][, what later ones read])."""
+    (stage,) = plan.stages
+    growing = _Growing(plan, layout, True)
+    results, gradients = growing.back(stage)
+    pieces = [growing.bucket(gradients, begin, end) for begin, end in buckets]
+    fresh = [growing.new_buffers(())] if layout.buffers.names else []
+    graph = growing.builder.finish((*results, *pieces, *fresh))
+    if len(pieces) == 1:
+        return [graph]
+    return sections(graph, [[*results, pieces[0], *fresh], *([piece] for piece in pieces[1:])])
 
 
 def update_graph(plan: StepPlan, layout: Layout) -> Graph:
@@ -111,27 +128,42 @@ class _Growing:
     def stage(self, stage: StagePlan, last: bool) -> list[Value]:
         """Add a stage. Gives its loss, its metrics and the norm of its gradients; behind them, of a step that gathers,
         the new sum."""
-        builder, plan = self.builder, self.plan
-        graph = self._instance(stage)
-        builder.nodes += graph.nodes
-        params = [self.held[name] for name in stage.names]
-        flows = _flows(builder, graph, params)
-        whole = self.layout.arena
+        builder, whole = self.builder, self.layout.arena
+        results, gradients = self.back(stage)
         first = whole.names.index(stage.names[0]) if stage.names else 0
         arena = Arena(stage.names, whole.shapes[first : first + len(stage.names)])
-        g = _joined(builder, arena, [flows.get(v) for v in params], "gradients")
-        if self.gathered is not None:
-            g = emit1(builder, "add", self.gathered, emit1(builder, "mul", g, _number(builder, 1 / plan.batches)))
+        g = self._summed(_joined(builder, arena, gradients, "gradients"), 0, arena.part)
         norm = _norm(builder, g)
-        fresh = new_buffers(replace(stage.objective, graph=graph))
-        results = [*graph.outputs[: len(graph.outputs) - len(fresh)], norm]
-        self.changed |= dict(zip(stage.objective.changed, fresh, strict=True))
+        results.append(norm)
         if self.gathers:
             return [*results, g]
         self._move(stage, g if stage.clip is None else _clipped(builder, g, norm, stage.clip))
         if not last:
             self._hold(stage, arena)
         return results
+
+    def back(self, stage: StagePlan) -> tuple[list[Value], list[Value | None]]:
+        """Add a stage's loss and the way back. Gives the loss with its metrics, and gradients in the arena's order."""
+        graph = self._instance(stage)
+        self.builder.nodes += graph.nodes
+        params = [self.held[name] for name in stage.names]
+        flows = _flows(self.builder, graph, params)
+        fresh = new_buffers(replace(stage.objective, graph=graph))
+        self.changed |= dict(zip(stage.objective.changed, fresh, strict=True))
+        return list(graph.outputs[: len(graph.outputs) - len(fresh)]), [flows.get(v) for v in params]
+
+    def bucket(self, gradients: Sequence[Value | None], begin: int, end: int) -> Value:
+        """A part of the gradients, with what has been gathered before."""
+        arena = self.layout.arena
+        inside = [k for k, start in enumerate(arena.starts) if begin <= start < end]
+        own = Arena(tuple(arena.names[k] for k in inside), tuple(arena.shapes[k] for k in inside))
+        return self._summed(_joined(self.builder, own, [gradients[k] for k in inside], "gradients"), begin, end)
+
+    def _summed(self, g: Value, begin: int, end: int) -> Value:
+        if self.gathered is None:
+            return g
+        share = emit1(self.builder, "mul", g, _number(self.builder, 1 / self.plan.batches))
+        return emit1(self.builder, "add", _part(self.builder, self.gathered, begin, end - begin), share)
 
     def moved(self, stage: StagePlan, g: Value) -> Value:
         """Move a stage's parameters by its gradients. Gives the norm of these."""

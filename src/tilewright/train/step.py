@@ -8,7 +8,7 @@ leaves no trace if the step is refused.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -95,7 +95,7 @@ class Step:
         update: Update | None = None,
     ) -> None:
         objective = together([stage.objective for stage in plan.stages])
-        kinds = {active: Kind.of(model, plan, active) for active, model in models.items()}
+        kinds = {active: Kind.of(model, plan, active) for active, model in models.items()} if update is None else {}
         self._kinds = kinds
         self._only = next(iter(kinds.values())) if len(kinds) == 1 and gather is None else None
         self._gathers = None if gather is None else Kind.of(gather, plan, next(iter(models)))
@@ -110,10 +110,12 @@ class Step:
         self.rates = plan.rates
         self._objective = objective
         self._plan = plan
+        self._batches = plan.batches
+        self._numbers = plan.only.scalars if plan.only is not None else None
         self._layout = layout
         self._arena = Turns.of(layout.arena.size)
         self._buffers = Turns.of(layout.buffers.size)
-        self._gathered = Turns.of(layout.arena.part if gather else 0)
+        self._gathered = Turns.of(layout.arena.part if gather or update else 0)
         self._scalars = np.zeros(len(plan.scalars(1, self.rates)), np.float32)
         self._pack = struct.Struct(f"={self._scalars.size}f").pack_into
         self._scalars_bytes = self._scalars.data
@@ -146,63 +148,85 @@ class Step:
         `gradient_norm`, the norm of all gradients together before they were clipped.
 
         With `accumulate=n`, parameters move at every n-th call, by the mean of the gradients of n batches; the norm is
-        that of what has been gathered. Of several stages, `NAME_loss` and `NAME_gradient_norm` of those that take part.
+        that of what has been gathered; with `reduce`, there is one when parameters move. Of several stages,
+        `NAME_loss` and `NAME_gradient_norm` of those that take part.
 
         Raises CallError for arrays that do not fit, and with `on_nonfinite="raise"` where the loss or a gradient is
         NaN or infinite; parameters are then as they were.
         """
         if self._update is not None:
             return self._reduced(self._update, batch)
-        moves = (self.count + 1) % self._plan.batches == 0
+        batches = self._batches
+        moves = batches == 1 or (self.count + 1) % batches == 0
         if moves:
             self._set_scalars()
         if self._objective.key is not None:
             self._draw()
-        if self._gathers is not None and self.count % self._plan.batches == 0:
+        if self._gathers is not None and self.count % batches == 0:
             self._gathered.now.fill(0)
         kind = self._only or self._kind(moves)
         inputs, outputs = kind.ready[self.turn] or self._vectors(kind, moves)
         kind.model(*batch, *inputs, out=outputs)
         found = {name: number.item() for name, number in kind.numbers}
-        # A sum is as finite as its parts, which are f32 in f64.
-        if self.on_nonfinite != "keep" and not isfinite(sum([found[name] for name in kind.finite])):
-            if self.on_nonfinite == "raise":
-                got = ", ".join(f"{name.replace('_', ' ')} {found[name]}" for name in kind.finite)
-                raise CallError("the step is not finite; parameters are as they were", where="step", got=got)
-            return found
+        if self.on_nonfinite != "keep":
+            for name in kind.finite:
+                if not isfinite(found[name]):
+                    return self._nonfinite(kind, found)
         if self.refuse is not None and self.refuse(found):
             return found
-        (self._arena if moves else self._gathered).swap()
-        self._buffers.swap()
+        if self._buffers.now.size:
+            self._buffers.swap()
         if self._gathers is None:
+            self._arena.swap()
             self.turn ^= 1
+        else:
+            (self._arena if moves else self._gathered).swap()
         self.count += 1
+        return found
+
+    def _nonfinite(self, kind: Kind, found: dict[str, float]) -> dict[str, float]:
+        """What becomes of a step whose loss or gradients are not finite."""
+        if self.on_nonfinite == "raise":
+            got = ", ".join(f"{name.replace('_', ' ')} {found[name]}" for name in kind.finite)
+            raise CallError("the step is not finite; parameters are as they were", where="step", got=got)
         return found
 
     def _reduced(self, update: Update, batch: tuple[Any, ...]) -> dict[str, float]:
         """Take a step whose gradients others change before parameters move. That the step is not finite is told by the
         gradients behind that alone: other processes must see the same."""
-        kind = self._gathers
-        assert kind is not None
-        self._set_scalars()
+        moves = (self.count + 1) % self._batches == 0
         if self._objective.key is not None:
             self._draw()
-        key = [] if self._objective.key is None else [self._key]
-        buffers = [self._buffers] if self._layout.buffers.names else []
-        inputs = [*batch, *key, self._arena.now, *(b.now for b in buffers)]
-        kind.model(*inputs, out=(*kind.results, self._gathered.after, *(b.after for b in buffers)))
-        norm = update(self._arena.now, self._scalars, self._gathered.after, self._arena.after)
-        found = {name: number.item() for name, number in kind.numbers}
-        found[kind.finite[-1]] = norm
-        if self.on_nonfinite != "keep" and not isfinite(norm):
-            if self.on_nonfinite == "raise":
-                raise CallError("the step is not finite; parameters are as they were", where="step", got=norm)
-            return found
+        if self._batches > 1 and self.count % self._batches == 0:
+            self._gathered.now.fill(0)
+        update.back(self._named(batch), self._gathered.after, self._buffers.after, last=moves)
+        found = {name: array.item() for name, array in zip(self.metrics, update.results, strict=False)}
+        if moves:
+            self._set_scalars()
+            norm = update.move(self._arena.now, self._scalars, self._gathered.after, self._arena.after)
+            found[self.metrics[-1]] = norm
+            if self.on_nonfinite != "keep" and not isfinite(norm):
+                self.count -= self.count % self._batches  # what has been gathered is spoiled, by whichever process
+                if self.on_nonfinite == "raise":
+                    raise CallError("the step is not finite; parameters are as they were", where="step", got=norm)
+                return found
         if self.refuse is None or not self.refuse(found):
-            self._arena.swap()
+            (self._arena if moves else self._gathered).swap()
             self._buffers.swap()
             self.count += 1
         return found
+
+    def _named(self, batch: Sequence[Any]) -> dict[str, Any]:
+        """A batch and the step's vectors by the names that they have in graphs."""
+        objective = self._objective
+        names = [v.name for v in objective.graph.inputs if v.name != objective.key]
+        if len(batch) != len(names):
+            raise CallError(
+                "arrays are not as many as the example's", where="step", expected=len(names), got=len(batch)
+            )
+        values = {**dict(zip(names, batch, strict=True)), "arena": self._arena.now, "gathered": self._gathered.now}
+        values["buffers"] = self._buffers.now
+        return values if objective.key is None else values | {objective.key: self._key}
 
     def _kind(self, moves: bool) -> Kind:
         if not moves:
@@ -226,11 +250,14 @@ class Step:
         return vectors
 
     def _set_scalars(self) -> None:
-        updates, rates = self.count // self._plan.batches, self.rates
+        updates, rates = self.count // self._batches, self.rates
         if self.schedule is not None:
             factor = self.schedule(updates)
             rates = [rate * factor for rate in rates]
-        self._pack(self._scalars_bytes, 0, *self._plan.scalars(updates + 1, rates))
+        if self._numbers is None:
+            self._pack(self._scalars_bytes, 0, *self._plan.scalars(updates + 1, rates))
+        else:
+            self._pack(self._scalars_bytes, 0, *self._numbers(updates + 1, rates[0]))
 
     def _draw(self) -> None:
         """Set the key of this step's random numbers: output `count` of SplitMix64 (Steele et al., 2014)."""
@@ -295,7 +322,7 @@ class Step:
             for name, array in arena.views(self._arena.now, k).items()
         }
         arrays |= {f"buffer/{n}": a for n, a in self.buffers.items()}
-        if self._gathers is not None:
+        if self._batches > 1:
             arrays |= {f"gathered/{n}": a for n, a in arena.views(self._gathered.now).items()}
         write_step(path, arrays, self.count, self.rates, self.seed)
 
@@ -307,13 +334,13 @@ class Step:
         arena, buffers = self._layout.arena, self._layout.buffers
         shapes = {f"{part}/{n}": v.shape for part in ("parameter", *arena.state) for n, v in self.parameters.items()}
         shapes |= {f"buffer/{n}": a.shape for n, a in self.buffers.items()}
-        if self._gathers is not None:
+        if self._batches > 1:
             shapes |= {f"gathered/{n}": v.shape for n, v in self.parameters.items()}
         saved = read_step(path, shapes, len(self.rates))
         for k, part in enumerate(("parameter", *arena.state)):
             arena.fill(self._arena.now, {n: saved.arrays[f"{part}/{n}"] for n in arena.names}, k)
         buffers.fill(self._buffers.now, {n: saved.arrays[f"buffer/{n}"] for n in buffers.names})
-        if self._gathers is not None:
+        if self._batches > 1:
             arena.fill(self._gathered.now, {n: saved.arrays[f"gathered/{n}"] for n in arena.names})
         for name in self._counters:
             self._counters[name] = int(saved.arrays[f"buffer/{name}"]) - saved.count

@@ -1,0 +1,68 @@
+"""A graph cut into sections that run one behind the other, so that others begin to work on early results.
+
+    sections(graph, [[loss, last], [first]])   ->   [batch -> loss, last, kept], [batch, kept -> first]
+
+A section computes what its outputs need and no section before it has computed; what later ones read of that are outputs
+of it, too. What is but another view of an input is made again in each section, as there it costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tilewright.ir.graph import Graph, Node, Value
+
+VIEWS = frozenset({"constant", "reshape", "slice", "broadcast"})
+"""Operators that are made again, if they read nothing but inputs and their like."""
+
+
+def sections(graph: Graph, wanted: Sequence[Sequence[Value]]) -> list[Graph]:
+    """The graphs of the sections: each gives what is wanted of it, in this order, and behind that what later ones
+    read. Inputs and parameters are those that it reads.
+
+    All that is wanted together must be the graph's outputs.
+    """
+    given, views = {*graph.inputs, *graph.params}, _views(graph)
+    made: dict[Value, int] = {}
+    bodies: list[tuple[Node, ...]] = []
+    for k, targets in enumerate(wanted):
+        body = _reached(graph.nodes, targets, {*given, *made})
+        made |= {v: k for n in body for v in n.outputs if v not in views}
+        bodies.append(body)
+    found = []
+    for k, (body, targets) in enumerate(zip(bodies, wanted, strict=True)):
+        outside = _outside(body, targets)
+        rest = zip(bodies[k + 1 :], wanted[k + 1 :], strict=True)
+        later = dict.fromkeys(v for other, others in rest for v in _outside(other, others) if made.get(v) == k)
+        inputs = [v for v in (*graph.inputs, *made) if v in outside]
+        params = [v for v in graph.params if v in outside]
+        outputs = (*targets, *(v for v in later if v not in targets))
+        found.append(Graph(f"{graph.name}_{k}", tuple(inputs), tuple(params), body, outputs))
+    return found
+
+
+def _views(graph: Graph) -> set[Value]:
+    """Values that are views of inputs and parameters, or of nothing."""
+    found: set[Value] = set()
+    there = {*graph.inputs, *graph.params}
+    for node in graph.nodes:
+        if node.op in VIEWS and all(v is None or v in there or v in found for v in node.inputs):
+            found |= set(node.outputs)
+    return found
+
+
+def _reached(nodes: Sequence[Node], targets: Iterable[Value], there: set[Value]) -> tuple[Node, ...]:
+    """Those of the nodes that the targets depend on, but for what is there."""
+    wanted = {v for v in targets if v not in there}
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if any(v in wanted for v in node.outputs):
+            kept.append(node)
+            wanted |= {v for v in node.inputs if v is not None and v not in there}
+    return tuple(reversed(kept))
+
+
+def _outside(body: Sequence[Node], targets: Iterable[Value]) -> set[Value]:
+    """What a section reads, or gives, that it does not make."""
+    inside = {v for n in body for v in n.outputs}
+    return {v for v in (*(v for n in body for v in n.inputs), *targets) if v is not None and v not in inside}
