@@ -71,10 +71,9 @@ def many_maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
 
 def many_sides_of(extent: Expr) -> tuple[int, ...]:
     """As `sides_of`; of a range that one symbol has, sizes that it comes in, evenly spread over all of them."""
-    symbols = variables(extent)
-    if len(symbols) != 1 or symbols[0].hi is None or symbols[0].likely:
+    symbol, *others = variables(extent) or (None,)
+    if symbol is None or others or symbol.hi is None or symbol.likely:
         return sides_of(extent)
-    (symbol,) = symbols
     least, count = _least(symbol), max(1, (symbol.hi - _least(symbol)) // symbol.multiple + 1)
     places = dict.fromkeys(int((k + 0.5) * count / MANY) for k in range(MANY))
     values = (const(least + place * symbol.multiple) for place in places)
