@@ -118,7 +118,7 @@ def one_pixel(around: Surroundings, node: Node) -> list[Option]:
 def windows(around: Surroundings, node: Node) -> list[Option]:
     """Direct, and all transforms that are allowed, as one thread runs them if there is little to do."""
     images = as_int(node.output.shape[0])
-    shapes = transformed(around, node, maps_of if images is None else many_maps_of)
+    shapes = transformed(around, node) if images is None else transformed(around, node, many_maps_of)
     if not shapes:
         return [(0.0, Direct())]
     setting, first = around.options.fast, shapes[0]
@@ -164,7 +164,7 @@ def filters(around: Surroundings, node: Node, choice: Algorithm) -> float:
     return work.cycles / (images or max(SYMBOLIC_IMAGES))
 
 
-def transformed(around: Surroundings, node: Node, maps: Maps) -> tuple[WinogradProblem, ...]:
+def transformed(around: Surroundings, node: Node, maps: Maps = maps_of) -> tuple[WinogradProblem, ...]:
     """The layer as Winograd's estimate knows it, for each number of images and size of maps; nothing where no transform
     fits."""
     w = node.inputs[1]
