@@ -477,3 +477,18 @@ def test_few_filters_read_plain_maps_once(name: str, filters: int) -> None:
         groups = [g for g in fuse(split_prepare(graph).run) if any("conv" in n.op for n in g.nodes)]
         (kernel,) = (lower_group(g, f"k{i}") for i, g in enumerate(groups))
         assert plan(kernel.func, target).plan == "pixels", (channels, side)
+
+
+@pytest.mark.parametrize(
+    ("steps", "products", "expected"),
+    [
+        (16, 9, 8),  # 72 products
+        (13, 27, 13),  # 351, where 1 step has 27
+        (127, 27, 1),  # not 3,429
+        (122, 27, 2),  # nor 61 steps
+        (3, 200, 1),
+        (3, 9, 3),  # all there are
+    ],
+)
+def test_bodies_of_unrolled_loops_stay_small(steps: int, products: int, expected: int) -> None:
+    assert direct.body_steps(steps, products) == expected

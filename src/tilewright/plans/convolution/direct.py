@@ -56,6 +56,8 @@ from tilewright.targets.target import Target
 
 BODY = 64
 """Products (vector multiply-adds) that the innermost loop's body holds at least, where the reduction is that long."""
+MOST_BODY = 512
+"""Products of a body at most: of thousands it leaves the first level of cache for instructions, 4 to 9 times as slow."""
 SHARING_LEAST = 2
 """Tiles that prefetch the next panel together."""
 PREFETCHING = range(2, 9)
@@ -360,8 +362,10 @@ def unroll_steps(s: Schedule, reduce: list[LoopRef], products: int) -> None:
 
 
 def body_steps(steps: int, products: int) -> int:
-    """How many of a loop's steps, of so many products each, make a body of `BODY` products; a divisor of `steps`."""
-    return next(d for d in range(1, steps + 1) if steps % d == 0 and (d * products >= BODY or d == steps))
+    """How many of a loop's steps, of so many products each, make a body of `BODY` products; a divisor of `steps`. Fewer
+    where no divisor makes one of `BODY` to `MOST_BODY`, as of a large prime number of steps."""
+    divisors = [d for d in range(1, steps + 1) if steps % d == 0 and (d == 1 or d * products <= MOST_BODY)]
+    return next((d for d in divisors if d * products >= BODY), divisors[-1])
 
 
 def place_prologue(s: Schedule, stage: Stage, strip: LoopRef, target: Target) -> None:
