@@ -359,3 +359,24 @@ def test_buffers_and_batches_of_any_size(symbolic: bool) -> None:
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():
         np.testing.assert_allclose(ours[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_what_an_early_stage_has_moved_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The critics' new parameters and moments are there before the actor's loss, whose activations stand elsewhere."""
+    monkeypatch.setitem(globals(), "WIDTH", 256)
+    monkeypatch.setitem(globals(), "ROWS", 256)
+    arrays = [torch.randn(256, n) for n in (OBSERVATION, ACTIONS, 1, OBSERVATION)]
+    arrays += [torch.zeros(256, 1), torch.randn(256, ACTIONS), torch.randn(256, ACTIONS)]
+    agent = Agent(Gaussian)
+    steps = [
+        tw.compile_step(copy.deepcopy(agent), **off_policy.sac(noise=True), example=arrays, memory=memory, fast="exact")
+        for memory in ("auto", None)
+    ]
+    for _ in range(4):
+        one, other = (step(*arrays) for step in steps)
+        assert one == other
+    for step in steps:
+        assert all(np.isfinite(array).all() for array in step.weights.values())
+    assert steps[0].model.memory().arena < steps[1].model.memory().arena
+    for name, array in steps[0].weights.items():
+        np.testing.assert_array_equal(array, steps[1].weights[name], err_msg=name)

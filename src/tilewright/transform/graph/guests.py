@@ -11,13 +11,14 @@ Of symbols the sizes are judged at the largest values. A guest begins where a pa
 ends where one begins, and must be known to stand beside all that is in use meanwhile for any values.
 
 Outputs are hosts too where they are asked: their memory is there from the first step on, whenever they are written. The
-new parameters of a learning step are written last.
+new parameters of a learning step are written last, or at the end of their stage. What is written stays: no guest comes
+behind it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
@@ -158,7 +159,11 @@ class _Lodging:
                     known.add(base)
                     blocks[home].values.append(base)
         ordered = {k: found for k, at in ends.items() if blocks[k].movable and (found := _in_order(at)) is not None}
-        return cls(len(calls), blocks, {k: _segments(touched[k]) for k in ordered}, ordered, number)
+        uses = {k: _segments(touched[k]) for k in ordered}
+        for k in uses:
+            if blocks[k].given:  # what is written of an output stays
+                uses[k] = [replace(u, last=len(calls) - 1) for u in uses[k]]
+        return cls(len(calls), blocks, uses, ordered, number)
 
     def hosts(self) -> Iterator[int]:
         """Blocks of one value of which parts are in use later than others, or not so long."""
