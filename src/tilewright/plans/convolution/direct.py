@@ -57,7 +57,7 @@ from tilewright.targets.target import Target
 BODY = 64
 """Products (vector multiply-adds) that the innermost loop's body holds at least, where the reduction is that long."""
 MOST_BODY = 512
-"""Products of a body at most: thousands leave the first level of cache for instructions and take 4 to 9 times as long."""
+"""Products of a body at most: thousands leave the first cache for instructions, and take four to nine times as long."""
 SHARING_LEAST = 2
 """Tiles that prefetch the next panel together."""
 PREFETCHING = range(2, 9)
