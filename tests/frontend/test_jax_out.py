@@ -22,7 +22,7 @@ from tilewright.ops.interpret import run_graph
 
 jax = pytest.importorskip("jax", reason="JAX is an extra: `make jax` runs this")
 
-MODELS = {"m64": policy_suite.m64, "m256": policy_suite.m256, "nat": policy_suite.nat, "imp": policy_suite.imp}
+MODELS = {name: getattr(policy_suite, name) for name in "m64 m256 nat imp nl hok1 dz".split()}
 RNG = np.random.default_rng(0)
 
 
@@ -33,7 +33,8 @@ def by_xla(text: str, arrays: list[Any]) -> list[np.ndarray[Any, Any]]:
     backend = xla_bridge.get_backend("cpu")
     devices = _jax.DeviceList(tuple(backend.local_devices()[:1]))
     program = backend.compile_and_load(text, devices, xla_client.CompileOptions())
-    return [np.asarray(x) for x in program.execute([jax.device_put(a) for a in arrays])]
+    with jax.enable_x64(True):  # else it makes 32 bits of 64
+        return [np.asarray(x) for x in program.execute([jax.device_put(a) for a in arrays])]
 
 
 def by_iree(text: str, arrays: list[Any], language: str = "stablehlo") -> list[np.ndarray[Any, Any]]:
@@ -87,6 +88,8 @@ def test_iree_agrees_on_linalg(batch: int | None) -> None:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("batch", [3, None])
 def test_in_out_in_has_the_same_key(name: str, batch: int | None) -> None:
+    if name == "hok1" and batch is None:
+        pytest.skip("a `?` of StableHLO does not say that states have as many rows as observations")
     source = import_onnx(MODELS[name](), None if batch is None else {"batch": batch}).graph
     first = import_stablehlo(stablehlo_text(source)).graph
     again = import_stablehlo(stablehlo_text(first)).graph

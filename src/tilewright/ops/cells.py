@@ -63,7 +63,7 @@ def _compute(inputs: Sequence[Tensor | None], attrs: LstmCellAttrs, out: Out) ->
         if attrs.clip is not None:
             limit = attrs.clip
             value = minimum(maximum(value, scalar(-limit, x.dtype)), scalar(limit, x.dtype))
-        return _activation(attrs, 1 if k == 3 else 0, value)
+        return activation(attrs, 1 if k == 3 else 0, value)
 
     def cell(b: Expr, j: Expr) -> Expr:
         value = gate(0, b, j) * gate(3, b, j)
@@ -71,12 +71,13 @@ def _compute(inputs: Sequence[Tensor | None], attrs: LstmCellAttrs, out: Out) ->
 
     new_c: Tensor = te.compute(out[1].shape, cell, name="cell")
     new_h: Tensor = te.compute(
-        out[0].shape, lambda b, j: gate(1, b, j) * _activation(attrs, 2, new_c[b, j]), name="state"
+        out[0].shape, lambda b, j: gate(1, b, j) * activation(attrs, 2, new_c[b, j]), name="state"
     )
     return new_h, new_c
 
 
-def _activation(attrs: LstmCellAttrs, k: int, x: Expr) -> Expr:
+def activation(attrs: LstmCellAttrs, k: int, x: Expr) -> Expr:
+    """The gates' function of an element, the cell's or the output's: 0, 1, 2."""
     from tilewright.ops.pointwise import BODIES
 
     name, values = attrs.activations[k]

@@ -5,6 +5,7 @@ Inputs come first, then the weights, all as arguments of `main`; symbolic dimens
 
 from __future__ import annotations
 
+from tilewright.codegen.stablehlo.cells import lstm_cell
 from tilewright.codegen.stablehlo.rules import RULES
 from tilewright.codegen.stablehlo.scalars import elementwise
 from tilewright.codegen.stablehlo.writer import Ref, Writer, tensor_type
@@ -30,7 +31,7 @@ def stablehlo_text(graph: Graph) -> str:
     for node in graph.nodes:
         try:
             if all(v is None or v in w.values for v in node.inputs):
-                w.values[node.outputs[0]] = _node(w, node)
+                w.values.update(zip(node.outputs, _node(w, node), strict=False))
         except Error as error:
             error.where = error.where or f"operator {node.op}"
             problems.add(error)
@@ -44,16 +45,16 @@ def stablehlo_text(graph: Graph) -> str:
     return f"module @{name} {{\n  func.func public @main({given}) -> ({', '.join(about)}) {{\n{body}\n  }}\n}}\n"
 
 
-def _node(w: Writer, node: Node) -> Ref:
+def _node(w: Writer, node: Node) -> tuple[Ref, ...]:
+    if node.op == "lstm_cell":
+        return lstm_cell(w, node, [None if v is None else w.values[v] for v in node.inputs])
     inputs = [w.values[v] for v in node.inputs if v is not None]
     found = RULES.get(node.op)
     if found is not None:
-        result = found(w, node, inputs)
-    elif node.op in BODIES:
-        result = _pointwise(w, node, inputs)
-    else:
-        raise UnsupportedError(f"the operator {node.op} cannot be said in StableHLO")
-    return result
+        return (found(w, node, inputs),)
+    if node.op in BODIES:
+        return (_pointwise(w, node, inputs),)
+    raise UnsupportedError(f"the operator {node.op} cannot be said in StableHLO")
 
 
 def _pointwise(w: Writer, node: Node, inputs: list[Ref]) -> Ref:

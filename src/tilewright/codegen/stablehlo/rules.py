@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.codegen.stablehlo.writer import Ref, Writer, ints
 from tilewright.ir.dtype import DType, boolean, i64
-from tilewright.ir.expr import as_expr, as_int, product
+from tilewright.ir.expr import Expr, as_expr, as_int, product
 from tilewright.ir.graph import Node
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.dims import accumulator, dim
@@ -79,13 +79,20 @@ def slices(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
         for k in turned:
             begin[k], steps[k] = dim(source.shape[k] - 1 - begin[k]), -steps[k]
     ends = [dim(as_expr(b) + (as_expr(n) - 1) * s + 1) for b, n, s in zip(begin, sizes, steps, strict=True)]
-    known = [[as_int(as_expr(v)) for v in side] for side in (begin, ends)]
+    return between(w, source, [as_expr(v) for v in begin], [as_expr(v) for v in ends], steps, node.output.shape)
+
+
+def between(
+    w: Writer, x: Ref, begin: Sequence[Expr], ends: Sequence[Expr], steps: Sequence[int], shape: Sequence[Expr]
+) -> Ref:
+    """`x[begin:ends:steps]`, a slice of sizes that may be symbolic."""
+    known = [[as_int(v) for v in side] for side in (begin, ends)]
     if None not in (*known[0], *known[1]):
         lists = [[v or 0 for v in side] for side in known]
         text = f"start_indices = {ints(lists[0])}, limit_indices = {ints(lists[1])}, strides = {ints(steps)}"
-        return w.op("slice", [source], source.dtype, node.output.shape, f"{{{text}}}")
+        return w.op("slice", [x], x.dtype, shape, f"{{{text}}}")
     bounds = [w.sizes([as_expr(v) for v in side]) for side in (begin, ends, steps)]
-    return w.op("real_dynamic_slice", [source, *bounds], source.dtype, node.output.shape)
+    return w.op("real_dynamic_slice", [x, *bounds], x.dtype, shape)
 
 
 @rule("pad")

@@ -1,0 +1,45 @@
+"""The step of an LSTM in StableHLO: slices of its gates, and the arithmetic of its states element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.codegen.stablehlo.rules import between
+from tilewright.codegen.stablehlo.scalars import elementwise
+from tilewright.codegen.stablehlo.writer import Ref, Writer
+from tilewright.ir.expr import Expr, Var, as_expr, maximum, minimum
+from tilewright.ir.graph import Node
+from tilewright.ops.cells import LstmCellAttrs, activation
+from tilewright.ops.dims import scalar
+
+
+def lstm_cell(w: Writer, node: Node, inputs: Sequence[Ref | None]) -> tuple[Ref, Ref]:
+    """The new states h and c [B, H] of gates [steps * B, 4 H], the state's product [B, 4 H] and the state c [B, H], of
+    which the last two may be missing."""
+    attrs = node.of(LstmCellAttrs)
+    gates, product, c = (*inputs, None, None)[:3]
+    assert gates is not None
+    batch, hidden = node.outputs[0].shape
+    first, t = as_expr(attrs.batch) * attrs.step, gates.dtype
+    row = between(w, gates, [first, as_expr(0)], [first + batch, hidden * 4], [1, 1], (batch, hidden * 4))
+    given: dict[Var, Ref] = {}
+
+    def element(name: str, x: Ref) -> Var:
+        found = Var(name, t)
+        given[found] = x
+        return found
+
+    def gate(k: int) -> Expr:
+        bounds = [as_expr(0), hidden * k], [batch, hidden * (k + 1)]
+        value: Expr = element(f"gate{k}", between(w, row, *bounds, [1, 1], (batch, hidden)))
+        if product is not None:
+            value = value + element(f"product{k}", between(w, product, *bounds, [1, 1], (batch, hidden)))
+        if attrs.clip is not None:
+            value = minimum(maximum(value, scalar(-attrs.clip, t)), scalar(attrs.clip, t))
+        return activation(attrs, 1 if k == 3 else 0, value)
+
+    new = gate(0) * gate(3)
+    new = new if c is None else gate(2) * element("c", c) + new
+    cell = elementwise(w, new, given, (batch, hidden))
+    state = gate(1) * activation(attrs, 2, element("new", cell))
+    return elementwise(w, state, given, (batch, hidden)), cell
