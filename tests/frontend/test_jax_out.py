@@ -116,7 +116,14 @@ graph @many(%x: f32[2, 3, 8], %i: i32[4], %n: i32[5], %m: i32[5], %p: f32[1, 2, 
   %v = trunc(%x) : f32[2, 3, 8]
   %w = rms_norm(%x, %s) {axis = 1, epsilon = 0.001} : f32[2, 3, 8]
   %y = cast(%x) {dtype = i8} : i8[2, 3, 8]
-  return %c, %d, %e, %f, %g, %h, %j, %k, %l, %o, %q, %r, %t, %u, %v, %w, %y
+  %z = resize(%p) {
+    axis = 2, coordinates = "half_pixel", mode = "cubic", rounding = "floor", scale = 1.5, size = $13
+  } : f32[1, 2, 13, 9]
+  %aa = resize(%p) {
+    axis = 3, coordinates = "asymmetric", mode = "nearest", rounding = "floor", scale = 0.5, size = $4
+  } : f32[1, 2, 9, 4]
+  %bb = lrn(%p) {alpha = 0.1, beta = 0.75, bias = 1.0, size = 2} : f32[1, 2, 9, 9]
+  return %c, %d, %e, %f, %g, %h, %j, %k, %l, %o, %q, %r, %t, %u, %v, %w, %y, %z, %aa, %bb
 }
 """
 

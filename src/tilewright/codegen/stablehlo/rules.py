@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from tilewright import ops
 from tilewright.codegen.stablehlo.writer import Ref, Writer, ints
 from tilewright.ir.dtype import DType, boolean, i64
 from tilewright.ir.expr import Expr, as_expr, as_int, product
@@ -14,10 +18,11 @@ from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.dims import accumulator, dim
 from tilewright.ops.index import AxisAttrs
 from tilewright.ops.matmul import MatmulAttrs
-from tilewright.ops.norm import NormAttrs, SoftmaxAttrs
+from tilewright.ops.norm import LrnAttrs, NormAttrs, SoftmaxAttrs
 from tilewright.ops.pointwise import CastAttrs
 from tilewright.ops.pool import AveragePoolAttrs, PoolAttrs
 from tilewright.ops.reduce import ArgAttrs, ReduceAttrs
+from tilewright.ops.resize import ResizeAttrs
 from tilewright.ops.shape import (
     ConcatAttrs,
     ConstantAttrs,
@@ -300,6 +305,25 @@ def norm(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
     return w.cast(y, t)
 
 
+@rule("lrn")
+def lrn(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    """Over `size` channels, of which those past either end count as zero."""
+    attrs, t = node.of(LrnAttrs), x[0].dtype
+    y = w.cast(x[0], accumulator(t))
+    rank, before = len(y.shape), (attrs.size - 1) // 2
+    window = [attrs.size if k == 1 else 1 for k in range(rank)]
+    pads = ", ".join(f"[{before}, {attrs.size - 1 - before}]" if k == 1 else "[0, 0]" for k in range(rank))
+    text = (
+        f"{{window_dimensions = {ints(window)}, window_strides = {ints([1] * rank)}, "
+        f"base_dilations = {ints([1] * rank)}, window_dilations = {ints([1] * rank)}, "
+        f"padding = dense<[{pads}]> : tensor<{rank}x2xi64>}}"
+    )
+    squares = w.reduced(w.binary("multiply", y, y), "add", 0, y.shape, text, "reduce_window")
+    scaled = w.binary("multiply", squares, w.full(attrs.alpha / attrs.size, y.dtype, y.shape))
+    base = w.binary("add", scaled, w.full(attrs.bias, y.dtype, y.shape))
+    return w.cast(w.binary("divide", y, w.binary("power", base, w.full(attrs.beta, y.dtype, y.shape))), t)
+
+
 @rule("max_pool", "avg_pool")
 def pool(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
     attrs = node.of(PoolAttrs)
@@ -333,6 +357,11 @@ def gather(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
         extent = w.spread(w.cast(w.size(source.shape[axis]), index.dtype), index.shape)
         negative = w.compare("LT", index, w.full(0, index.dtype, index.shape))
         index = w.op("select", [negative, w.binary("add", index, extent), index], index.dtype, index.shape)
+    return taken(w, source, index, axis, node.output.shape)
+
+
+def taken(w: Writer, source: Ref, index: Ref, axis: int, shape: Sequence[Expr]) -> Ref:
+    """Elements along an axis by a tensor of their places, none of which is negative."""
     rank = len(index.shape)
     offsets = [k if k < axis else k + rank - 1 for k in range(len(source.shape)) if k != axis]
     sizes = [as_expr(1) if k == axis else d for k, d in enumerate(source.shape)]
@@ -342,6 +371,29 @@ def gather(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
     )
     known = [as_int(d) for d in sizes]
     if None in known:
-        return w.op("dynamic_gather", [source, index, w.sizes(sizes)], source.dtype, node.output.shape, f"{{{text}}}")
+        return w.op("dynamic_gather", [source, index, w.sizes(sizes)], source.dtype, shape, f"{{{text}}}")
     attrs = f"{{{text}, slice_sizes = {ints([d or 0 for d in known])}}}"
-    return w.op("gather", [source, index], source.dtype, node.output.shape, attrs)
+    return w.op("gather", [source, index], source.dtype, shape, attrs)
+
+
+@rule("resize")
+def resize(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    """A sum of what is taken along the axis, each time another tap of all samples, by its weights. What these are the
+    operator's reference says of an identity matrix."""
+    attrs, (source,) = node.of(ResizeAttrs), x
+    axis = attrs.axis % len(source.shape)
+    extent, size = as_int(source.shape[axis]), as_int(node.output.shape[axis])
+    if extent is None or size is None or attrs.roi is not None:
+        raise UnsupportedError("Resize of a symbolic dimension, or by a region, cannot be said in StableHLO")
+    (weights,) = ops.get("resize").reference([np.eye(extent)], replace(attrs, axis=1))
+    taps = [np.flatnonzero(column) for column in weights.T]
+    total: Ref | None = None
+    for k in range(max((len(t) for t in taps), default=0)):
+        places = np.array([t[min(k, len(t) - 1)] if len(t) else 0 for t in taps], np.int64)
+        part = taken(w, source, w.constant(places, i64), axis, node.output.shape)
+        if attrs.mode != "nearest":
+            each = np.array([weights[t[k], o] if k < len(t) else 0.0 for o, t in enumerate(taps)])
+            part = w.cast(part, accumulator(source.dtype))
+            part = w.binary("multiply", part, w.broadcast(w.constant(each, part.dtype), part.shape, [axis]))
+        total = part if total is None else w.binary("add", total, part)
+    return w.full(0, source.dtype, node.output.shape) if total is None else w.cast(total, source.dtype)
