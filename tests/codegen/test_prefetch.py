@@ -70,15 +70,6 @@ def test_the_rows_of_each_strip_prefetch_all_that_follows(count: int, rows: int,
         assert max(lines) <= DEPTH + 2 * rows
 
 
-@pytest.mark.parametrize(("count", "rows", "strip"), [(24, 8, 4), (36, 12, 5), (20, 10, 9)])
-def test_tiles_of_more_rows_than_share_prefetch_all(count: int, rows: int, strip: int) -> None:
-    """Line by line: not every other one of twice as many."""
-    prefetched = prefetched_lines(product(count, rows, strip))
-    for first in range(0, count, rows):
-        start = first % strip * DEPTH // strip
-        assert {line for row, line in prefetched if row == first} == set(range(start, start + DEPTH))
-
-
 @pytest.mark.parametrize("count", [7, 9, 10, 11, 12, 13])
 def test_a_tile_of_all_rows_prefetches_each_line_once(count: int) -> None:
     found = list(hints(product(count, count), TARGET, "w"))

@@ -12,14 +12,7 @@ from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.expr import Var, ceildiv, const
 from tilewright.plans import candidates, named, scheduled_by
 from tilewright.plans.framework.analysis import analyse
-from tilewright.plans.framework.symbolic import (
-    SYMBOLIC_SIDES,
-    many_maps_of,
-    many_sides_of,
-    maps_of,
-    sides_of,
-    values_of,
-)
+from tilewright.plans.framework.symbolic import SYMBOLIC_SIDES, maps_of, sides_of, values_of
 from tilewright.plans.winograd.tiles import WinogradProblem, mean
 from tilewright.targets.target import Target
 
@@ -50,20 +43,6 @@ def test_sides_of_maps() -> None:
     assert sides_of(Var("h", lo=5, hi=5)) == (5,)
     assert sides_of(Var("h", lo=0, hi=2)) == (1, 2)
     assert maps_of(Var("h", lo=1, hi=64), const(7)) == ((12, 7), (32, 7), (54, 7))
-
-
-def test_many_sides_of_maps() -> None:
-    """Of a range such sizes as occur, odd ones and multiples of any number; else what fewer would be."""
-    h = Var("h", lo=128, hi=512, multiple=32)
-    assert many_sides_of(h // 32) == (4, 6, 7, 9, 10, 11, 13, 14, 16)
-    assert many_sides_of(Var("h", lo=1, hi=64)) == (4, 11, 18, 25, 33, 40, 47, 54, 61)
-    assert many_sides_of(Var("h", lo=0, hi=3)) == (1, 2, 3)
-    assert many_sides_of(Var("h", lo=0, hi=0)) == (1,)
-    assert many_sides_of(h // 4 + Var("w", lo=1, hi=8)) == sides_of(h // 4 + Var("w", lo=1, hi=8))
-    for same in (const(9), Var("h", lo=1), Var("h", lo=1, likely=(8, 32)), ceildiv(Var("h", lo=1), 2)):
-        assert many_sides_of(same) == sides_of(same)
-    assert many_maps_of(h // 256, const(7)) == ((1, 7), (2, 7))  # each once
-    assert many_maps_of(Var("h", lo=1, hi=3), Var("w", lo=1, hi=2)) == ((1, 1), (2, 2), (3, 1))
 
 
 def test_the_mean_over_maps_is_geometric_and_over_images_the_usual_one() -> None:

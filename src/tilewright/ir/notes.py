@@ -164,20 +164,6 @@ class Defer(LoopNote):
 
 @register
 @dataclass(frozen=True, slots=True)
-class TwoTiles(LoopNote):
-    """A loop over tiles of rows has two iterations at least, as each prefetches what the next one reads.
-
-    Args:
-        alone: so few rows are one tile all the same.
-
-    Written by `plans/winograd/plan.py`, read and removed by `transform/loops/even.py`.
-    """
-
-    alone: Count
-
-
-@register
-@dataclass(frozen=True, slots=True)
 class Pipeline(LoopNote):
     """A loop over rows works on several rows at once, each in another stage.
 

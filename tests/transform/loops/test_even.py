@@ -5,12 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.arith import simplify
 from tilewright.codegen.interpret.interpreter import interpret
-from tilewright.ir.expr import Expr, as_int, const
-from tilewright.ir.loops import For, Let, PrimFunc
 from tilewright.ir.parser import parse_func
-from tilewright.ir.rewrite import substitute, walk
 from tilewright.transform.loops.even import even_tails
 
 FUNC = """
@@ -45,49 +41,6 @@ def test_every_row_once(size: int) -> None:
         got = np.zeros_like(a)
         interpret(even, [a, np.zeros(size, np.float32), got])
         np.testing.assert_array_equal(got, a * (2 * np.arange(n, dtype=np.float32)[:, None] + 7))
-
-
-@pytest.mark.parametrize("size", [3, 4, 10, 14])
-@pytest.mark.parametrize("alone", [1, 2, 4, 20])
-def test_two_tiles_at_least(size: int, alone: int) -> None:
-    """Every row once, and of more rows than `alone` no tile has all; the note is gone."""
-    note = f"@two_tiles(alone={alone})"
-    func = parse_func(rows(size).replace(f"// {size} {{", f"// {size} {note} {{"))
-    assert note in str(func)
-    even = even_tails(func)
-    assert "two_tiles" not in str(even)
-    for n in range(3 * size + 2):
-        a = np.arange(4 * n, dtype=np.float32).reshape(n, 4)
-        got = np.zeros_like(a)
-        interpret(even, [a, np.zeros(size, np.float32), got])
-        np.testing.assert_array_equal(got, a * (2 * np.arange(n, dtype=np.float32)[:, None] + 7))
-        assert tiles(even, n) == ([] if n == 0 else [n] if n <= min(alone, size) else whole_and_ends(n, size, alone))
-
-
-def whole_and_ends(n: int, size: int, alone: int) -> list[int]:
-    """Whole tiles, then the last one, or two of about equal size."""
-    if n == size and alone >= size:
-        return [size]
-    if n <= size:
-        return [(n + 1) // 2, n // 2]
-    rest = n % size
-    if rest in (0, size - 1):
-        return [size] * (n // size) + [rest] * (rest > 0)
-    return [size] * (n // size - 1) + [(size + rest + 1) // 2, (size + rest) // 2]
-
-
-def tiles(func: PrimFunc, n: int) -> list[int]:
-    """The rows of each tile that is computed of n rows."""
-    (symbol,) = func.symbols
-    (whole,) = (s for s in walk(func.body) if isinstance(s, For) and s.var.name == "i")
-    (ends,) = (s for s in walk(func.body) if isinstance(s, For) and s.var.name == "i_end")
-    (rows,) = (s for s in walk(ends.body) if isinstance(s, Let) and s.var.name == "i_rows")
-
-    def value(e: Expr, end: int = 0) -> int:
-        return as_int(simplify(substitute(e, {symbol: const(n), ends.var: const(end)}))) or 0
-
-    size = next(as_int(s.extent) for s in walk(whole.body) if isinstance(s, For) and s.kind == "unrolled")
-    return [size or 0] * value(whole.extent) + [value(rows.value, end=k) for k in range(value(ends.extent))]
 
 
 PARTS = """

@@ -131,16 +131,15 @@ def shift(s: State, stmt: For, note: Prefetch, load: Load) -> Poly | None:
         first = first % note.strip
     step = (s.atoms.number(stmt.var),)
     stride = s.converter.offset(load.buffer, load.indices).get(step, 0)
-    mine = min(count, sharing)  # more rows than share prefetch all
     line = s.target.caches.line // load.buffer.dtype.itemsize
     if note.strip is None or ((known := as_int(extent)) is not None and known >= sharing):
-        part = -(-mine * stride // sharing)
+        part = -(-count * stride // sharing)
         start, each = first * (steps * stride) // sharing, _whole(const(part), line) if part > line else const(part)
     else:
         # Fewer rows than share have larger parts. Very few are bound by memory, and what prefetches takes the place of
         # what reads: their hints are for what they just read.
         share = const(steps * stride) // minimum(maximum(extent, 1), sharing)
-        start, each = first * share, _whole(-(-(share * mine) // steps), line)
+        start, each = first * share, _whole(-(-(share * count) // steps), line)
         least = s.target.costs.prefetching.shared_panel_rows
         if count < least:
             start = select(extent < least, -(note.nbytes // load.buffer.dtype.itemsize), start)

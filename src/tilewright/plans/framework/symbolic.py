@@ -15,10 +15,6 @@ from tilewright.ir.rewrite import substitute, variables
 FEWEST = 3
 """Numbers that a range with both ends is judged by, at least."""
 
-MANY = 9
-"""Sizes of a range where one may suit much better than its neighbours, as multiples of a tile do: three of each third,
-so that not all are multiples of the same."""
-
 
 def geometric(most: int, count: int) -> tuple[int, ...]:
     """`count` numbers from 1 to `most`, each the same multiple of the one before, rounded."""
@@ -62,29 +58,6 @@ def sides_of(extent: Expr) -> tuple[int, ...]:
     return tuple(dict.fromkeys(round(least + (max(least, hi) - least) * third) for third in (1 / 6, 1 / 2, 5 / 6)))
 
 
-def many_maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
-    """As `maps_of`, but more sizes of a range: for what suits some sizes much better than those beside them."""
-    rows, columns = many_sides_of(height), many_sides_of(width)
-    count = max(len(rows), len(columns))
-    return tuple(dict.fromkeys((rows[k % len(rows)], columns[k % len(columns)]) for k in range(count)))
-
-
-def many_sides_of(extent: Expr) -> tuple[int, ...]:
-    """As `sides_of`; of a range that one symbol has, sizes that it comes in, evenly spread over all of them."""
-    symbol, *others = variables(extent) or (None,)
-    if symbol is None or others or symbol.hi is None or symbol.likely:
-        return sides_of(extent)
-    least, count = _least(symbol), max(1, (symbol.hi - _least(symbol)) // symbol.multiple + 1)
-    places = dict.fromkeys(int((k + 0.5) * count / MANY) for k in range(MANY))
-    values = (const(least + place * symbol.multiple) for place in places)
-    return tuple(max(1, as_int(simplify(substitute(extent, {symbol: value}))) or 1) for value in values)
-
-
-def _least(symbol: Var) -> int:
-    """The least positive value of a symbol."""
-    return -(-max(1, symbol.lo or 1) // symbol.multiple) * symbol.multiple
-
-
 def small_maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
     """Sizes of maps below all that `maps_of` judges a range by: what is best for most sizes need not suit them, and
     something else may be taken there. None where sizes are known, or likely values."""
@@ -112,7 +85,7 @@ def judged_by(symbol: Var) -> tuple[int, ...]:
     if symbol.likely or symbol.hi is None:
         return symbol.likely
     by = symbol.multiple
-    least, most = _least(symbol), symbol.hi // by * by
+    least, most = -(-(symbol.lo or 1) // by) * by, symbol.hi // by * by
     found = (*small_sides_of(symbol), *sides_of(symbol))
     return tuple(dict.fromkeys(min(most, max(least, round(n / by) * by)) for n in found))
 

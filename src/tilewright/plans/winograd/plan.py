@@ -30,7 +30,7 @@ from math import ceil
 from tilewright.codegen.llvm.prefetch import MOST_LINES
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import PrimFunc
-from tilewright.ir.notes import ColdWeights, Prefetch, TwoTiles, Unroll, find
+from tilewright.ir.notes import ColdWeights, Prefetch, Unroll, find
 from tilewright.ir.selection import Winograd
 from tilewright.ops.lowered.correlation import MOST_POINTS
 from tilewright.ops.lowered.winograd import CONV_WINOGRAD, PACK_WINOGRAD, ConvWinogradAttrs, tiles_in_blocks
@@ -47,7 +47,6 @@ from tilewright.plans.winograd.tiles import (
     ENOUGH,
     TileBlock,
     WinogradProblem,
-    alone,
     best_rows,
     blocked,
     cost,
@@ -187,7 +186,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     s.compute_at(s.block(found.upright.name), channel)
     block = TileBlock(candidate.knob("tilerows"), candidate.knob("tilecolumns"))
     shapes, choice = problems(found, structure), transform(found)
-    least = None if block.columns else fewest(block, shapes, choice)
+    least = fewest(block, shapes, choice)
     element, product = products(s, found.product, group, candidate.knob("rows"), target, least=least)
     s.compute_at(s.block(found.tiles.name), column_block)
     for padded in (s.block(found.tiles.name), product):
@@ -276,8 +275,6 @@ def products(
     else:
         element, product, tile = register_tiles_of_parts(s, product, group, rows, part, elements)
     own = own_loops(s, tile)
-    if least is not None and rows < count:
-        s.annotate(s.loops(tile)[-len(own) - 1], TwoTiles(alone(width // target.lanes(4), target)))
     (t, filters), (co, ci) = ([loop for it, loop in own if it.kind == k][-2:] for k in ("spatial", "reduce"))
     s.reorder(co, ci, t, filters)
     steps = body_steps(lanes, rows * (width // lanes))

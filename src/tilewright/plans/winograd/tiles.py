@@ -326,8 +326,6 @@ def product_cycles(count: int, rows: int, vectors: int, depth: int, target: Targ
     if even and whole and 0 < rest < rows - 1:
         half = (rows + rest) // 2
         return (whole - 1) * tile(rows) + tile(half) + tile(rows + rest - half)
-    if even and alone(vectors, target) < count <= rows:
-        return tile(count // 2) + tile(count - count // 2)
     return whole * tile(rows) + (tile(rest) if rest else 0.0)
 
 
@@ -355,17 +353,16 @@ def fewest(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winograd
 
 def heights(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winograd, target: Target) -> list[int]:
     """Rows that the register tiles of a block may have: where tiles follow each other a whole block is whole register
-    tiles, so that the last block alone asks which of its rows there are, and has code for each number of them."""
+    tiles, so that the last block alone asks which of its rows there are, and has code for each number of them; and no
+    map is one register tile that is not full, whose next filters a second one would prefetch. Maps of other sizes than
+    the judged ones come, too: tall tiles are for those of which the least has two full ones."""
     vectors = choice.width // target.lanes(4)
     rows = range(1, min(most_rows(block.count, vectors, target), block.count) + 1)
     if block.columns:
         return list(rows)
-    return [r for r in rows if block.count % r == 0 and r <= MOST_EVEN]
-
-
-def alone(vectors: int, target: Target) -> int:
-    """Rows that one register tile has alone, at most: two that are large enough prefetch each other's next filters."""
-    return ceil(target.costs.arithmetic.accumulators / vectors)
+    whole = [r for r in rows if block.count % r == 0 and r <= MOST_EVEN]
+    least = min(tiles_of(s, choice) for s in shapes)
+    return [r for r in whole if least >= 2 * r or all(most_rows(n, vectors, target) >= n for n in range(1, r))]
 
 
 def part_of(blocks: int, lanes: int) -> int:
@@ -388,7 +385,7 @@ def most_rows(count: int, vectors: int, target: Target) -> int:
     `count` rows where two are large enough, for those prefetch each other's next filters."""
     costs = target.costs.arithmetic
     most = max(1, (target.registers - vectors - costs.constant_registers) // vectors)
-    return min(most, max(ceil(count / 2), alone(vectors, target)))
+    return min(most, max(ceil(count / 2), ceil(costs.accumulators / vectors)))
 
 
 def _bandwidth(size: float, target: Target, cold: bool = False) -> float:

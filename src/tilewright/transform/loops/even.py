@@ -12,9 +12,6 @@ short of one, or less than a tile, nothing else is done than before.
 
 Loops qualify whose variable occurs in the number of a row alone: then any division of the rows does the same. An
 epilogue of functions, each of which is much code, has no versions: the products go through memory to it.
-
-Tiles that prefetch what the next one reads are two at least: with the note `TwoTiles(alone)` so many rows as a tile
-has, or fewer, are two tiles of about equal size, too, if there are more than `alone`.
 """
 
 from __future__ import annotations
@@ -30,17 +27,14 @@ from tilewright.ir.expr import (
     Op,
     Var,
     all_of,
-    any_of,
     as_int,
     const,
-    equal,
     is_const,
     maximum,
     minimum,
     select,
 )
 from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Seq, Stmt, Store, seq
-from tilewright.ir.notes import TwoTiles, find, without
 from tilewright.ir.rewrite import (
     exprs_of,
     fresh_name,
@@ -67,15 +61,8 @@ FUNCTIONS = frozenset(SINGLE) | frozenset(DOUBLE)
 
 def even_tails(func: PrimFunc) -> PrimFunc:
     """The function with the last tiles of symbolic numbers of rows evened out."""
-    body = map_stmt(_evened(func.body, {}, names_of(func)), _unnoted)
+    body = _evened(func.body, {}, names_of(func))
     return func if body is func.body else func.with_body(body)
-
-
-def _unnoted(s: Stmt) -> Stmt | None:
-    """A loop without the note for this pass."""
-    if isinstance(s, For) and find(s.notes, TwoTiles) is not None:
-        return replace(s, notes=without(s.notes, TwoTiles))
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +74,6 @@ class _Tiles:
     size: int
     inner: frozenset[Var]
     conditions: frozenset[Expr]
-
-    @property
-    def alone(self) -> int:
-        """Rows that may be the only tile, at most."""
-        note = find(self.loop.notes, TwoTiles)
-        return self.size if note is None else min(note.alone, self.size)
 
 
 def _evened(s: Stmt, outer: dict[Var, Expr], taken: set[str]) -> Stmt:
@@ -179,30 +160,19 @@ def _split(tiles: _Tiles, outer: dict[Var, Expr], taken: set[str]) -> Stmt | Non
     if late is not None:
         cases = Allocate(late.raw, seq([cases, tidy(late.epilogue)]))
     an = Analyzer({**outer, end: const(2)})
-    two, whole, left = _ends(tiles, an)
-    each = (left + 1 - end) // 2
+    rest = tiles.rows % size
+    uneven = all_of((size <= tiles.rows, rest > 0, rest < size - 1))
+    whole = an.simplify(tiles.rows // size - select(uneven, const(1), const(0)))
+    each = (rest + (size + 1) - end) // 2
     values = {
-        rows: select(two, each, tiles.rows % size),
-        first: whole * size + select(two, end * substitute(each, {end: const(0)}), const(0)),
+        rows: select(uneven, each, rest),
+        first: whole * size + select(uneven, end * substitute(each, {end: const(0)}), const(0)),
     }
     for var, value in values.items():
         cases = Let(var, an.simplify(value), cases)
     held = map_stmt(loop.body, lambda s: s.then if isinstance(s, If) and s.condition in tiles.conditions else None)
-    ends = an.simplify(select(two, const(2), minimum(tiles.rows % size, 1)))
+    ends = an.simplify(select(uneven, const(2), minimum(rest, 1)))
     return seq([replace(loop, extent=whole, body=held), For(end, ends, cases)])
-
-
-def _ends(tiles: _Tiles, an: Analyzer) -> tuple[Expr, Expr, Expr]:
-    """Whether the last rows are two tiles, how many tiles are before them, and how many rows are in these two."""
-    n, size, alone = tiles.rows, tiles.size, tiles.alone
-    rest = n % size
-    uneven = all_of((size <= n, rest > 0, rest < size - 1))
-    if alone == size:
-        return uneven, an.simplify(n // size - select(uneven, const(1), const(0))), rest + size
-    # As many rows as one tile has are two as well, fewer of them have no whole tile that could be taken apart.
-    apart = any_of((uneven, equal(n, size)))
-    whole = an.simplify(n // size - select(apart, const(1), const(0)))
-    return any_of((apart, all_of((n > alone, n < size)))), whole, n - whole * size
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from tilewright.plans.framework.cost import Cost, bandwidth, fma_cycles, write_c
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
-from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, many_maps_of, maps_of, small_maps_of
+from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of, small_maps_of
 from tilewright.plans.strassen.convolution import LEAST_GAIN
 from tilewright.plans.strassen.convolution import best as best_strassen
 from tilewright.plans.winograd.by_size import with_pairs
@@ -117,19 +117,18 @@ def one_pixel(around: Surroundings, node: Node) -> list[Option]:
 
 def windows(around: Surroundings, node: Node) -> list[Option]:
     """Direct, and all transforms that are allowed, as one thread runs them if there is little to do."""
-    images = as_int(node.output.shape[0])
-    shapes = transformed(around, node) if images is None else transformed(around, node, many_maps_of)
+    shapes = transformed(around, node)
     if not shapes:
         return [(0.0, Direct())]
     setting, first = around.options.fast, shapes[0]
     allowed = tiles(first.window, first.stride, setting)
     sizes = within(ERRORS[setting], allowed, first.window, first.stride, first.channels, around.block)
+    images = as_int(node.output.shape[0])
     if images is None:
         return [*ranked(shapes, sizes, around.target)]
     rank: Callable[[Target], Sequence[Option]] = partial(ranked, shapes, sizes)
     if node.of(ConvAttrs).dilations == (1, 1) and node.inputs[1] in around.fixed:
-        least = min(s.pixels for s in shapes)
-        small = tuple(s for s in transformed(around, node, small_maps_of) if s.pixels < least)
+        small = transformed(around, node, small_maps_of)
         rank = partial(with_pairs, shapes, small, sizes, directly=first.channels % around.block == 0)
     return [*alone_if_small(rank, lambda option: option[0] * images, around.target)]
 
