@@ -146,6 +146,7 @@ HARMLESS = {
     "support.log": "what is printed",
     "support.machine": "the host, which is the target",
     "support.plugins": "what it loads is in the key by its digest",
+    "support.progress": "what a user sees of a compile while it runs",
 }
 """Modules of the unrelated folders that the compiler imports, and why they do not count."""
 

@@ -45,7 +45,7 @@ def nothing(graph: Graph, target: Target) -> Graph:
     ("place", "neighbours"),
     [
         (("before", "eliminate dead"), ("join pads", "eliminate dead")),  # the first of several
-        (("after", "assign layouts"), ("assign layouts", "remove identities")),
+        (("after", "assign layouts"), ("assign layouts", "separate pooling")),
         (("after", "materialize outputs"), ("materialize outputs", "optimise bodies")),
     ],
 )

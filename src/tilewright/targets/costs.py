@@ -89,7 +89,7 @@ class Arithmetic:
         0.5, "share", "of a store of Winograd's transforms and products that what follows does not hide", _TRANSFORMED
     )
     transformed_value: float = constant(
-        0.6, "cycles", "a vector of values that Winograd's output transform makes, beside its store", _TRANSFORMED
+        0.7, "cycles", "a vector of values that Winograd's output transform makes, beside its store", _TRANSFORMED
     )
     load_beside_products: float = constant(
         0.1, "cycles", "a load of a matrix product where multiply-adds bound: ports and front end are not ideal", _TILES
