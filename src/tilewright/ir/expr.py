@@ -13,9 +13,6 @@ from __future__ import annotations
 
 import struct
 import sys
-import threading
-import weakref
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +22,7 @@ import numpy as np
 
 from tilewright.ir import folding
 from tilewright.ir.dtype import DType, boolean, dtype, f32, i64
+from tilewright.ir.interning import keep, known
 from tilewright.ir.op_types import readable, result_type
 from tilewright.ir.scalar_ops import OPS
 from tilewright.ir.scopes import Scope
@@ -32,24 +30,6 @@ from tilewright.support.errors import ExpressionError
 
 Number = int | float | bool
 ExprLike = "Expr | int | float | bool"
-
-Identity = tuple[Any, ...]
-"""What makes an expression: its class and its fields."""
-
-
-class _Reference(weakref.ref["Expr"]):
-    """A weak reference that knows under which identity it is kept."""
-
-    __slots__ = ("identity",)
-    identity: Identity
-
-
-_lock = threading.Lock()
-_interned: dict[Identity, _Reference] = {}
-_dead: deque[weakref.ref[Expr]] = deque()
-"""References whose expressions are gone, taken out of the table many at once: `WeakValueDictionary` runs a function of
-Python's for each, which took as long as to build the expression."""
-_MOST_DEAD = 1024
 
 
 class Expr:
@@ -187,35 +167,6 @@ class Expr:
     def children(self) -> tuple[Expr, ...]:
         """The sub-expressions, in order."""
         return ()
-
-
-def known(identity: Identity) -> Any:
-    """The expression of this identity, None where there is none. Takes no lock: most constructions end here."""
-    reference = _interned.get(identity)
-    return None if reference is None else reference()
-
-
-def keep(identity: Identity, node: Expr) -> Any:
-    """Make a new expression the one of its identity. Returns the one that another thread has made meanwhile."""
-    reference = _Reference(node, _dead.append)
-    reference.identity = identity
-    with _lock:
-        found = known(identity)
-        if found is not None:
-            return found
-        if len(_dead) > _MOST_DEAD:
-            _bury()
-        _interned[identity] = reference
-        return node
-
-
-def _bury() -> None:
-    """Take out what is gone and was not made again. More may go meanwhile: with their parents' identities."""
-    while _dead:
-        reference = _dead.popleft()
-        assert isinstance(reference, _Reference)
-        if _interned.get(reference.identity) is reference:
-            del _interned[reference.identity]
 
 
 class Var(Expr):

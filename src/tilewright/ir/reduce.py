@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Expr, Var, keep, known
+from tilewright.ir.expr import Expr, Var
+from tilewright.ir.interning import keep, known
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.codegen.stablehlo.rules import between
+from tilewright.codegen.stablehlo.rules import between, several
 from tilewright.codegen.stablehlo.scalars import elementwise
 from tilewright.codegen.stablehlo.writer import Ref, Writer
 from tilewright.ir.expr import Expr, Var, as_expr, maximum, minimum
@@ -13,6 +13,7 @@ from tilewright.ops.cells import LstmCellAttrs, activation
 from tilewright.ops.dims import scalar
 
 
+@several("lstm_cell")
 def lstm_cell(w: Writer, node: Node, inputs: Sequence[Ref | None]) -> tuple[Ref, Ref]:
     """The new states h and c [B, H] of gates [steps * B, 4 H], the state's product [B, 4 H] and the state c [B, H], of
     which the last two may be missing."""

@@ -5,8 +5,10 @@ Inputs come first, then the weights, all as arguments of `main`; symbolic dimens
 
 from __future__ import annotations
 
-from tilewright.codegen.stablehlo.cells import lstm_cell
-from tilewright.codegen.stablehlo.rules import RULES
+from collections.abc import Sequence
+
+from tilewright.codegen.stablehlo import cells as cells  # registers its rule
+from tilewright.codegen.stablehlo.rules import RULES, SEVERAL
 from tilewright.codegen.stablehlo.scalars import elementwise
 from tilewright.codegen.stablehlo.writer import Ref, Writer, tensor_type
 from tilewright.ir.dtype import f32, i32
@@ -45,9 +47,10 @@ def stablehlo_text(graph: Graph) -> str:
     return f"module @{name} {{\n  func.func public @main({given}) -> ({', '.join(about)}) {{\n{body}\n  }}\n}}\n"
 
 
-def _node(w: Writer, node: Node) -> tuple[Ref, ...]:
-    if node.op == "lstm_cell":
-        return lstm_cell(w, node, [None if v is None else w.values[v] for v in node.inputs])
+def _node(w: Writer, node: Node) -> Sequence[Ref]:
+    several = SEVERAL.get(node.op)
+    if several is not None:
+        return several(w, node, [None if v is None else w.values[v] for v in node.inputs])
     inputs = [w.values[v] for v in node.inputs if v is not None]
     found = RULES.get(node.op)
     if found is not None:

@@ -4,8 +4,8 @@ The transform binds the layout of the filters, so it is chosen with the algorith
 
 Cycles of one core, stage by stage, for a block of `rows x columns` tiles:
 
-    input     transform of each channel vector of each tile: straight-line code, bound by its stores or by what it
-              reads from afar
+    input     transform of each channel vector of each tile: straight-line code, its arithmetic and what it does not
+              hide of its stores, or what it reads from afar
     product   `products`^2 products of tiles x channels x filters in register tiles; of finishing one, the next one's
               first steps hide most
     filters   the transformed filters stream by once a block, from the level of the memory where they stay; each tile

@@ -78,7 +78,8 @@ def convolution_algorithm(around: Surroundings, node: Node) -> Algorithm | None:
     if sizes[2:] == [1, 1]:
         options = one_pixel(around, node)
     else:
-        options = with_layouts(around, node, windows(around, node))
+        ways = [(c if isinstance(way, Direct) else c * WORTH, way) for c, way in windows(around, node)]
+        options = with_layouts(around, node, ways)
         if w not in around.fixed:
             options = [(cycles + filters(around, node, choice), choice) for cycles, choice in options]
     options.sort(key=lambda option: option[0])
@@ -134,12 +135,10 @@ def windows(around: Surroundings, node: Node) -> list[Option]:
 
 
 def with_layouts(around: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options with what stands against transforms, and what the layout of the input takes. Channels that fill no
-    blocks are read as they are by a direct convolution and in blocks by a transform, and one of both is not what there
-    is."""
+    """The options with what changing the input's layout takes. Channels that fill no blocks are read as they are by a
+    direct convolution and in blocks by a transform, and one of both is not what there is."""
     x = node.inputs[0]
     assert x is not None
-    options = [(cycles if isinstance(way, Direct) else cycles * WORTH, way) for cycles, way in options]
     channels = as_int(x.shape[1]) or 0
     if channels % around.block == 0:
         return options

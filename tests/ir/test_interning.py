@@ -1,0 +1,37 @@
+"""The table of expressions: one object as long as somebody holds it, and no more entries than that needs."""
+
+from __future__ import annotations
+
+import gc
+from concurrent.futures import ThreadPoolExecutor
+
+from tilewright.ir import interning
+from tilewright.ir.expr import Var
+
+
+def test_what_is_gone_leaves_the_table() -> None:
+    gc.collect()
+    held = Var("held")
+    before = len(interning._table)
+    for k in range(20 * interning.MOST_DEAD):
+        _ = Var(f"passing{k}") + held
+    assert len(interning._table) < before + 4 * interning.MOST_DEAD
+    assert Var("held") is held
+
+
+def test_what_is_made_again_before_the_first_has_left_stays() -> None:
+    name = "made again"
+    first = id(Var(name))  # gone at once, its reference waits
+    again = Var(name)
+    for k in range(3 * interning.MOST_DEAD):
+        _ = Var(f"other{k}")
+    assert Var(name) is again and first is not None
+
+
+def test_threads_get_one_object() -> None:
+    def make(_: int) -> list[Var]:
+        return [Var(f"shared{k}") for k in range(2000)]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(make, range(4)))
+    assert all(a is b for other in found[1:] for a, b in zip(found[0], other, strict=True))
