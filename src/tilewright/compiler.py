@@ -28,14 +28,14 @@ from tilewright.ir.dim import DimSizes
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ir.key import key
-from tilewright.ir.notes import MayAlias, PastCaches, with_note
+from tilewright.ir.notes import Far, MayAlias, PastCaches, with_note
 from tilewright.ir.rewrite import variables
 from tilewright.ir.selection import Precision
 from tilewright.kernels import KernelCompiler, KernelTexts
 from tilewright.ops.registry import emit1, get
 from tilewright.ops.rooms import rooms
 from tilewright.ops.shape import ConstantAttrs
-from tilewright.plans.framework.cost import from_memory
+from tilewright.plans.framework.cost import weights_level
 from tilewright.plans.framework.decisions import advised, forced_settings, forcing, taken_of
 from tilewright.programs import ProgramCache
 from tilewright.records.lookup import check_recorded, lookup
@@ -368,13 +368,13 @@ def _build(
     prepare = run_passes(split.prepare, PREPARE_PASSES, stage, log, "prepare")
     run = _with_params(split.run, split.prepare.outputs, prepare.outputs)
     split = SplitGraph(prepare, run_passes(run, RUN_PASSES, stage, log, "run"))
-    cold = from_memory(sum(v.known_bytes for v in split.run.params), target)
+    away = weights_level(sum(v.known_bytes for v in split.run.params), target)
     with Background() as background:
         compiler = KernelCompiler(target, background, log=log)
         with log.timed("kernels"):
             # What computes values again has the calls in one order.
             forks = options.memory in (None, "auto")
-            run_part = _compile_part(split.run, "run", compiler, log, cold=cold, forks=forks)
+            run_part = _compile_part(split.run, "run", compiler, log, away=away, forks=forks)
             if target.threads > 1 and run_part.is_small(target):
                 log.remark("too little for several threads: compiled for one")
                 return _build(source, structure, names, fixed, replace(target, threads=1), log, options)
@@ -456,17 +456,17 @@ def _compile_part(
     log: PassLog,
     past_caches: bool = False,
     *,
-    cold: bool = False,
+    away: Far | None = None,
     forks: bool = False,
 ) -> Part:
     """The kernels of a graph and the order of their calls.
 
     Args:
         past_caches: outputs are so many that they are written past the caches.
-        cold: each call reads the weights from memory.
+        away: the level from which each call reads the weights; None: their size tells.
         forks: threads may make different calls at the same time.
     """
-    inside = partial(absorbs, target=compiler.target, cold=cold)
+    inside = partial(absorbs, target=compiler.target, away=away)
     groups = log.run(f"fuse {name}", fuse, graph, inside)
     outputs = set(graph.outputs)
     lowered = [
@@ -477,8 +477,9 @@ def _compile_part(
         if not is_alias(group) or group.nodes[-1].defines is not None
     ]
     where = dict(places(graph.nodes))
+    weights = frozenset(graph.params)
     if forks and compiler.target.threads > 1:
-        seen = partial(with_cold_weights, cold=cold)
+        seen = partial(with_cold_weights, weights=weights, away=away, target=compiler.target)
         lowered = log.run("fork", fork_calls, lowered, where, compiler.target, seen)
     kernels = [step for step in lowered if isinstance(step, KernelCall)]
     prefetches = (
@@ -501,7 +502,7 @@ def _compile_part(
             call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, MayAlias())))
         if past_caches and any(v in outputs for v in call.group.outputs):
             call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, PastCaches())))
-        call = with_cold_weights(call, cold)
+        call = with_cold_weights(call, weights, away, compiler.target)
         if id(step) in hosts:
             weight, prefetch = hosts[id(step)]
             call = replace(call, args=(*call.args, weight), prefetch=prefetch)

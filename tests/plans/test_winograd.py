@@ -339,8 +339,9 @@ def test_panels_go_together_while_their_products_stay_in_the_second_level() -> N
 
 
 def test_a_batch_has_blocks_of_tiles_for_a_few_threads() -> None:
-    """Two or three blocks are cheapest on one core by a few percent; one block is all there is of a small layer."""
-    target = Target.parse("haswell")
+    """Two or three blocks are cheapest on one core by a few percent, where each reads its filters from memory; one
+    block is all there is of a small layer."""
+    target = Target.parse("haswell").adjusted(l3=4 << 20)
     batch = WinogradProblem(8, 19, 19, 128, 128, 3, 8.6e6)
     found = choose((batch,), (5,), target)
     assert found is not None
@@ -408,10 +409,10 @@ def test_weights_of_products_stay_as_large_as_they_are() -> None:
     target = Target.parse("znver4").adjusted(l3=32 << 20)
     filters, matrix = 4 * 9 * 64 * 64, 6 << 20
     windows = WinogradProblem(1, 7, 7, 64, 64, 3, filters + matrix)
-    assert windows.cold(6, target) and not windows.cold(3, target)
-    assert not replace(windows, other=matrix).cold(6, target)
+    assert windows.away(6, target) == "memory" != windows.away(3, target)
+    assert replace(windows, other=matrix).away(6, target) != "memory"
     many = 26 << 20
-    assert replace(windows, other=many, model=filters + many).cold(3, target)
+    assert replace(windows, other=many, model=filters + many).away(3, target) == "memory"
 
 
 def test_the_last_of_tiles_that_follow_each_other_have_versions() -> None:

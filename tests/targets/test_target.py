@@ -75,6 +75,17 @@ def test_what_is_known_of_kinds_of_cpu() -> None:
         assert target.l1_bandwidth >= target.l2_bandwidth >= target.l3_bandwidth >= target.memory_bandwidth
 
 
+def test_a_core_has_a_part_of_the_last_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A virtual machine is told of the cache of a whole socket."""
+    from tilewright.targets import host
+
+    told = host.describe()
+    for claimed, cores, l3 in ((300 << 20, 2, 128 << 20), (300 << 20, 60, 300 << 20), (32 << 20, 1, 32 << 20)):
+        caches = tuple(replace(c, bytes=claimed) if c.level == 3 else c for c in told.caches)
+        monkeypatch.setattr(host, "describe", lambda c=caches, n=cores: replace(told, caches=c, cores=n))
+        assert host.host.__wrapped__().l3 == l3
+
+
 def test_fingerprint_ignores_cores_and_frequency_alone() -> None:
     target = Target.parse("x86-64-v3")
     assert target.adjusted(cores=64).fingerprint == target.fingerprint

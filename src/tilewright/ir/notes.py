@@ -240,13 +240,23 @@ class PastCaches(FuncNote):
     """
 
 
+Far = Literal["l3", "memory"]
+"""Levels of the memory that are no core's own."""
+
+
 @register
 @dataclass(frozen=True, slots=True)
 class ColdWeights(FuncNote):
-    """The weights of the program around do not fit into the last cache together: each call reads them from memory.
+    """The weights of the program around do not fit together into a nearer level: each call reads its own from there.
 
-    Written by `transform/cold.py`, read by `plans/winograd/plan.py`.
+    Args:
+        level: where they are, l3 or memory.
+
+    Written by `transform/cold.py`, read through `plans/framework/cost.py` (working_set) and by
+    `transform/loops/unread.py`.
     """
+
+    level: Far = "memory"
 
 
 @register

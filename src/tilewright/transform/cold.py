@@ -1,21 +1,25 @@
-"""Kernels that read their weights from memory at each call, as those of the model do not fit into the last cache.
+"""Kernels whose weights come from further away than their size tells: those of the model around do not fit there.
 
 A plan sees one function and cannot know it; where it matters for a schedule it is noted (`ColdWeights`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
-from tilewright.ir.notes import ColdWeights, with_note
-from tilewright.ops.lowered.by_size import CONV_BY_SIZE
-from tilewright.ops.lowered.winograd import CONV_WINOGRAD
+from tilewright.ir.graph import Value
+from tilewright.ir.notes import ColdWeights, Far, with_note
+from tilewright.plans.framework.cost import LEVELS, level
+from tilewright.targets.target import Target
 from tilewright.transform.call import KernelCall
 
 
-def with_cold_weights(call: KernelCall, cold: bool) -> KernelCall:
-    """The call with the note, if weights are `cold`. Operators whose plans do not ask go without, so that their kernels
-    are the same in all models."""
-    if not cold or not any(n.op in (CONV_WINOGRAD.name, CONV_BY_SIZE.name) for n in call.group.nodes):
+def with_cold_weights(call: KernelCall, weights: Collection[Value], away: Far | None, target: Target) -> KernelCall:
+    """The call with the note, if it reads `weights` of the program that are `away` in a level further than their own
+    size tells. What fits into the first level goes without: it is read in no time, and its kernel is the same in all
+    models."""
+    own = level(sum(v.known_bytes for v in call.args if v in weights), target)
+    if own == "l1" or away is None or LEVELS.index(own) >= LEVELS.index(away):
         return call
-    return replace(call, func=replace(call.func, notes=with_note(call.func.notes, ColdWeights())))
+    return replace(call, func=replace(call.func, notes=with_note(call.func.notes, ColdWeights(away))))

@@ -46,7 +46,7 @@ from tilewright.plans.framework.common import (
     parallelize,
     vectorize_spatial,
 )
-from tilewright.plans.framework.cost import around, level, nbytes_of, number
+from tilewright.plans.framework.cost import FAR, around, level, nbytes_of, number, working_set
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.plans.idioms.conversions import plain_output, transpose_out
 from tilewright.plans.idioms.panels import fits_panels, packed_operand, panel_width, unroll_tile
@@ -62,8 +62,6 @@ SHARING_LEAST = 2
 """Tiles that prefetch the next panel together."""
 PREFETCHING = range(2, 9)
 """Numbers of panels that prefetch the next strip of pixels: prefetching takes one panel longer than it gains."""
-FAR = ("l3", "memory")
-"""Levels of cache from where what is prefetched comes."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -302,7 +300,7 @@ def prefetch_operands(
     long = [loop for loop in reduce[:-1] if extent(s, loop) != 1]
     if weights is None or loads is None or not long:
         return
-    if level(nbytes_of(weights.buffer), target) in FAR:
+    if level(working_set(nbytes_of(weights.buffer), s.func.notes, target), target) in FAR:
         prefetch_weights(s, weights, reduce, long, tiles, target)
     elif is_flat(anchor) and all(is_const(d, 1) for d in weights.buffer.shape[2:4]):
         prefetch_pixels(s, weights, next(load for load in loads if load is not weights), long[0], candidate, target)

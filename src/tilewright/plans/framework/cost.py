@@ -24,6 +24,7 @@ from math import ceil, inf, prod
 
 from tilewright.ir.expr import Buffer, Expr, Load, Op, as_int, is_const
 from tilewright.ir.loops import Block, For, Stmt, Store
+from tilewright.ir.notes import ColdWeights, Far, Note, find
 from tilewright.ir.rewrite import loads, walk, walk_expr
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.targets.target import Target
@@ -142,6 +143,8 @@ def bandwidth(working_set: float, target: Target) -> float:
 
 
 LEVELS = ("l1", "l2", "l3", "memory")
+FAR = LEVELS[2:]
+"""Those that are no core's own."""
 
 
 def _level(working_set: float, target: Target) -> int:
@@ -152,6 +155,27 @@ def _level(working_set: float, target: Target) -> int:
     if working_set <= kept.kept_l2 * caches.l2:
         return 1
     return 2 if working_set <= kept.kept_l3 * caches.l3 else 3
+
+
+def weights_level(weights: float, target: Target) -> Far | None:
+    """Where each call finds the weights of a whole program, so many bytes of them; None: in the core's own caches."""
+    if from_memory(weights, target):
+        return "memory"
+    return "l3" if level(weights, target) in FAR else None
+
+
+def working_set(weights: float, notes: Sequence[Note], target: Target) -> float:
+    """Bytes by which a function's weights are judged: their own, or more where those of the program around them drive
+    them out of nearer levels before the next call (`ColdWeights` among the function's notes)."""
+    note = find(notes, ColdWeights)
+    return weights if note is None else max(weights, beyond(note.level, target))
+
+
+def beyond(away: Far | None, target: Target) -> float:
+    """Bytes of a working set that no level nearer than `away` holds."""
+    if away is None:
+        return 0.0
+    return inf if away == "memory" else target.costs.traffic.kept_l2 * target.l2 + 1.0
 
 
 def from_memory(weights: float, target: Target) -> bool:

@@ -22,7 +22,7 @@ from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, extent, inline_all, lanes_of, parallelize
-from tilewright.plans.framework.cost import SYMBOL, Cost, level, nbytes_of, number
+from tilewright.plans.framework.cost import FAR, SYMBOL, Cost, level, nbytes_of, number, working_set
 from tilewright.plans.framework.symbolic import MANY_ROWS, values_of
 from tilewright.plans.framework.variants import Values
 from tilewright.plans.idioms.panels import (
@@ -75,11 +75,12 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     others = prod(number(it.extent) for it in around)
     own = prod(number(it.extent) for it in around if it in weight_iters(anchor))
     work = epilogue_work(structure, anchor, target)
+    passing = working_set(0.0, structure.func.notes, target)
     scale = 1.0 if rows is not None else SYMBOL * len(counts) / sum(counts)
     found = []
     for width in widths(anchor, rows, target):
         for tile in tiles(rows, width, columns, depth, itemsize, target):
-            most = Product(max(counts), columns, depth, itemsize, own)
+            most = Product(max(counts), columns, depth, itemsize, own, passing)
             strip = 0 if rows is None else strip_rows(tile, most, target)
             ahead = 0 if rows is None else prefetch_distance(tile, most, target)
             sharing = sharing_rows(tile, most, strip, target, symbolic=rows is None)
@@ -87,7 +88,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
             for defer in (0, 1) if late else (0,):
                 cost = Cost()
                 for count in counts:
-                    product = Product(count, columns, depth, itemsize, own)
+                    product = Product(count, columns, depth, itemsize, own, passing)
                     behind = epilogue(tile, product, work, target, defer=bool(defer))
                     each = estimate(tile, product, target, symbolic=rows is None) + behind
                     cost |= each * (1 / len(counts))
@@ -182,7 +183,7 @@ def prefetch_outputs(s: Schedule, anchor: Stage, out: BlockRef, tile: LoopRef, t
     assert isinstance(block, Block)
     wide = {b: None for b in block_buffers(block) if b in s.func.params and len(b.shape) > 1}
     touched = sum(nbytes_of(b, max(MANY_ROWS)) for b in s.func.params)
-    if wide and level(touched, target) in ("l3", "memory"):
+    if wide and level(touched, target) in FAR:
         s.annotate(tile, PrefetchTile(buffer_names(wide)))
 
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, as_int
-from tilewright.plans.framework.cost import Cost, level
+from tilewright.plans.framework.cost import FAR, Cost, level
 from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
@@ -39,8 +39,6 @@ NEAR_TILES = 4
 """Tiles of rows that make a strip for the second level of cache worth while."""
 MANY_STRIPS = 16
 """Of so many a small last one costs little."""
-SYMBOLIC_SHARING = 16
-"""Rows that prefetch a panel together where nobody knows how many there are: fewer prefetch less of it, more again."""
 BODY = 48
 """Products (vector multiply-adds) that the body of the innermost loop holds at least,"""
 MOST_STEPS = 8
@@ -59,18 +57,23 @@ class MatmulTile:
 @dataclass(frozen=True, slots=True)
 class Product:
     """A product of `rows` x `depth` with `depth` x `columns`, elements of `itemsize` bytes; `count` of them, one after
-    the other, have weights of their own."""
+    the other, have weights of their own. Those are part of what calls read over and over, `around` bytes or more."""
 
     rows: int
     columns: int
     depth: int
     itemsize: int = 4
     count: int = 1
+    around: float = 0.0
 
     @property
     def weights(self) -> int:
         """Bytes of all weights."""
         return self.depth * self.columns * self.itemsize * self.count
+
+    def level(self, target: Target) -> str:
+        """Where the weights are when they are read for the first time in a call."""
+        return level(max(self.weights, self.around), target)
 
 
 def matmul_tile(
@@ -220,7 +223,7 @@ def _tile(tile: MatmulTile, product: Product, rows: int, panels: int, rate: floa
     return Cost(
         compute=steps * max(rows * vectors / started, costs.fma_latency),
         load=steps * loads,
-        memory=steps * vectors * vector / rate if rate else 0.0,
+        memory=steps * width * panels / rate if rate else 0.0,
         overhead=steps * costs.load_beside_products * loads + 2.0 * rows * vectors + costs.tile_overhead,
     )
 
@@ -258,10 +261,9 @@ def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target,
     then busy all the time. Hardware sees a new stream in every panel and stops following it at the end of each page.
     """
     few = product.rows < target.costs.prefetching.shared_panel_rows or tile.rows == 1
-    near = level(product.weights, target) in ("l1", "l2")
-    if few or near or tile.panels > 1:
+    if few or product.level(target) not in FAR or tile.panels > 1:
         return 0
-    return SYMBOLIC_SHARING if symbolic else strip or product.rows
+    return target.costs.prefetching.sharing_rows if symbolic else strip or product.rows
 
 
 def prefetch_distance(tile: MatmulTile, product: Product, target: Target) -> int:
@@ -272,7 +274,7 @@ def prefetch_distance(tile: MatmulTile, product: Product, target: Target) -> int
     level of cache, lines come about as fast as two rows are multiplied.
     """
     ahead = target.costs.prefetching
-    match level(product.weights, target):
+    match product.level(target):
         case "l3":
             least, nbytes = ahead.panel_rows_l3, ahead.panel_bytes_l3
         case "memory":
@@ -301,10 +303,13 @@ def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -
         return far
     # Read once for every tile of rows: it stays where it fits beside those rows.
     beside = product.depth * tile.rows * product.itemsize
-    if group + beside <= target.l1 * (target.caches.l1_ways - 1) // target.caches.l1_ways:
-        return 0.0
+    stays = group + beside <= target.l1 * (target.caches.l1_ways - 1) // target.caches.l1_ways
+    # From behind the core's own caches it arrives unseen only where the tiles of the panel before prefetch it.
+    waits = product.level(target) in FAR and not sharing_rows(tile, product, 0, target)
+    if stays:
+        return passes * far if waits else 0.0
     again = target.l2_bandwidth if group <= target.l2 // 2 else target.l3_bandwidth
-    if far and panels > 1:
+    if far and (panels > 1 or waits):
         return passes / (1 / far + (passes - 1) / again)
     if passes > 2 and group <= target.l2 // 2:
         return target.costs.traffic.followed_stream * again  # The tiles of the panel before have prefetched it.
@@ -314,7 +319,7 @@ def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -
 def _first_bandwidth(product: Product, panels: int, target: Target) -> float:
     """The same of panels that are read for the first time and that nobody has prefetched."""
     traffic = target.costs.traffic
-    match level(product.weights, target):
+    match product.level(target):
         case "l1":
             return 0.0
         case "l2":

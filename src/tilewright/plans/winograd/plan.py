@@ -30,7 +30,7 @@ from math import ceil
 from tilewright.codegen.llvm.prefetch import MOST_LINES
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import PrimFunc
-from tilewright.ir.notes import ColdWeights, Prefetch, Unroll, find
+from tilewright.ir.notes import Prefetch, Unroll
 from tilewright.ir.selection import Winograd
 from tilewright.ops.lowered.correlation import MOST_POINTS
 from tilewright.ops.lowered.winograd import CONV_WINOGRAD, PACK_WINOGRAD, ConvWinogradAttrs, tiles_in_blocks
@@ -38,7 +38,7 @@ from tilewright.plans.convolution.direct import body_steps
 from tilewright.plans.framework.analysis import Operator, Stage, Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, inline_all, own_loops, stream_outputs
-from tilewright.plans.framework.cost import Cost, number, outside, roofline
+from tilewright.plans.framework.cost import Cost, number, outside, roofline, working_set
 from tilewright.plans.framework.restate import restate
 from tilewright.plans.idioms.conversions import plain_output, read_plain, transpose_in, transpose_out
 from tilewright.plans.idioms.panels import packed_operand, panel_width
@@ -115,7 +115,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     """All blocks of tiles with the best register tile, and the best block with all register tiles."""
     found = stages(structure)
     assert found is not None
-    shapes, choice = problems(found, structure), transform(found)
+    shapes, choice = problems(found, structure, target), transform(found)
     ranked = [option for option in blocked(shapes, choice, target) if option[1].columns or found.plain is None]
     images = number(_result(found).shape[0])
     behind = outside(structure, found.operator.stages, target)
@@ -148,9 +148,10 @@ def transform(found: WinogradStages) -> Winograd:
     return Winograd(found.attrs.tile, width, panels)
 
 
-def problems(found: WinogradStages, structure: Structure) -> tuple[WinogradProblem, ...]:
+def problems(found: WinogradStages, structure: Structure, target: Target) -> tuple[WinogradProblem, ...]:
     """The layer as the estimate knows it, for each number of images."""
-    return problems_of(found.attrs, _result(found).shape, find(structure.func.notes, ColdWeights) is not None)
+    model = working_set(0.0, structure.func.notes, target)
+    return problems_of(found.attrs, _result(found).shape, model)
 
 
 def in_blocks(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
@@ -185,7 +186,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     s.compute_at(s.block(found.result.name), p)
     s.compute_at(s.block(found.upright.name), channel)
     block = TileBlock(candidate.knob("tilerows"), candidate.knob("tilecolumns"))
-    shapes, choice = problems(found, structure), transform(found)
+    shapes, choice = problems(found, structure, target), transform(found)
     least = fewest(block, shapes, choice)
     element, product = products(s, found.product, group, candidate.knob("rows"), target, least=least)
     s.compute_at(s.block(found.tiles.name), column_block)

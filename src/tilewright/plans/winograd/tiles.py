@@ -25,16 +25,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, inf
+from math import ceil
 from statistics import fmean, geometric_mean
 
 from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.notes import Far
 from tilewright.ir.selection import Direct, Winograd
 from tilewright.ops.lowered.correlation import MOST_POINTS, points, products, reach
 from tilewright.ops.lowered.winograd import ConvWinogradAttrs
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import tile_steps
-from tilewright.plans.framework.cost import Cost, from_memory, sharing, store_cycles
+from tilewright.plans.framework.cost import Cost, from_memory, sharing, store_cycles, weights_level
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of
 from tilewright.targets.target import Target
 
@@ -96,18 +97,18 @@ class WinogradProblem:
         """Outputs of an image, of one channel."""
         return self.height * self.width
 
-    def cold(self, size: int, target: Target) -> bool:
-        """Whether weights come from memory if layers like this keep `size` x `size` elements of each filter."""
-        return from_memory(self.other + (self.model - self.other) * (size / self.window) ** 2, target)
+    def away(self, size: int, target: Target) -> Far | None:
+        """Where a call finds its weights if layers like this keep `size` x `size` elements of each filter."""
+        return weights_level(self.other + (self.model - self.other) * (size / self.window) ** 2, target)
 
 
-def problems_of(attrs: ConvWinogradAttrs, out: Sequence[Expr], cold: bool) -> tuple[WinogradProblem, ...]:
-    """What an operator computes whose result has this shape, in channel blocks, for each number of images. `cold`:
-    whether each call reads the filters from memory."""
+def problems_of(attrs: ConvWinogradAttrs, out: Sequence[Expr], model: float) -> tuple[WinogradProblem, ...]:
+    """What an operator computes whose result has this shape, in channel blocks, for each number of images. `model`:
+    bytes of the model's weights, or of a part of them that is as far away."""
     images, apart = as_int(out[0]), attrs.dilation
     maps = [(ceil(h / apart), ceil(w / apart)) for h, w in maps_of(*out[2:4])]
     counts = SYMBOLIC_IMAGES if images is None else (images,)
-    rest = (attrs.input_channels, attrs.channels, attrs.window, inf if cold else 0.0, attrs.stride)
+    rest = (attrs.input_channels, attrs.channels, attrs.window, model, attrs.stride)
     return tuple(WinogradProblem(n * apart**2, h, w, *rest) for n in counts for h, w in maps)
 
 
@@ -257,7 +258,9 @@ def block_cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, targe
     even = not block.columns
     product = size * size * panels * product_cycles(count, rows, vectors, depth, target, even=even)
     weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
-    stream = weights / _bandwidth(weights, target, shape.cold(size, target))
+    # The first block's filters come from where the last call left them, those of others from where they fit.
+    near, blocks = weights / _bandwidth(weights, target), times(shape, choice, block)
+    stream = (weights / _bandwidth(weights, target, shape.away(size, target)) + (blocks - 1) * near) / blocks
     passes = ceil(panels / choice.panels)
     outputs = 4.0 * size * size * choice.panels * choice.width * count
     passing = tiles + outputs + weights / passes
@@ -309,7 +312,7 @@ def direct(shape: WinogradProblem, target: Target) -> float:
     )
     compute, _ = conv_tiles.ranked((layer,), (False,), target)[0]
     weights = 4.0 * shape.window**2 * channels * shape.filters
-    stream = weights / _bandwidth(weights, target, shape.cold(shape.window, target))
+    stream = weights / _bandwidth(weights, target, shape.away(shape.window, target))
     return Cost(compute=compute * images, memory=stream).cycles
 
 
@@ -388,9 +391,7 @@ def most_rows(count: int, vectors: int, target: Target) -> int:
     return min(most, max(ceil(count / 2), ceil(costs.accumulators / vectors)))
 
 
-def _bandwidth(size: float, target: Target, cold: bool = False) -> float:
-    if size <= target.costs.traffic.reader_l2 * target.l2 and not cold:
+def _bandwidth(size: float, target: Target, away: Far | None = None) -> float:
+    if away is None and size <= target.costs.traffic.reader_l2 * target.l2:
         return target.l2_bandwidth
-    if size <= target.costs.traffic.next_call_l3 * target.l3 and not cold:
-        return target.l3_bandwidth
-    return target.memory_bandwidth
+    return target.memory_bandwidth if away == "memory" or from_memory(size, target) else target.l3_bandwidth

@@ -15,11 +15,12 @@ from math import ceil, prod
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
+from tilewright.ir.notes import Far
 from tilewright.ir.selection import Winograd
 from tilewright.ops.lowered.correlation import reach
 from tilewright.ops.lowered.packed import ConvBlockedAttrs
 from tilewright.ops.lowered.winograd import ConvWinogradAttrs
-from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
+from tilewright.plans.framework.cost import Cost, beyond, fetch_cycles, write_cycles
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import cheapest
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
@@ -35,14 +36,14 @@ def never(conv: Node, conversion: Node) -> bool:
     return False
 
 
-def absorbs(conv: Node, conversion: Node, target: Target, cold: bool = False) -> bool:
-    """Whether a conversion is best made inside. `cold`: whether each call reads the weights from memory."""
+def absorbs(conv: Node, conversion: Node, target: Target, away: Far | None = None) -> bool:
+    """Whether a conversion is best made inside. `away`: the level from which each call reads the weights."""
     inward = conversion.op == "lowered.block_channels"
     plain = conversion.inputs[0] if inward else conversion.output
     count = STRIPS.get(conv.op)
     if plain is None or plain.type.rank != 4 or plain.dtype.itemsize != 4 or count is None:
         return False
-    pixels = count(conv, inward, target, cold)
+    pixels = count(conv, inward, target, away)
     channels = as_int(plain.shape[1])
     if pixels is None or channels is None:
         return False
@@ -71,7 +72,7 @@ def separate(plain: Value, target: Target) -> float:
     return sum(cycles) / len(cycles)
 
 
-def winograd_strips(conv: Node, inward: bool, target: Target, cold: bool) -> float | None:
+def winograd_strips(conv: Node, inward: bool, target: Target, away: Far | None) -> float | None:
     """Pixels of an image that all strips (or all lines of tiles, outward) have, in whole vectors, where tiles go in the
     blocks that are estimated to be best."""
     height, width = (as_int(d) for d in conv.output.shape[2:4])
@@ -81,7 +82,7 @@ def winograd_strips(conv: Node, inward: bool, target: Target, cold: bool) -> flo
         return None
     assert weights is not None
     _, _, _, panels, _, _, panel = (as_int(d) or 1 for d in weights.shape)
-    problems = problems_of(attrs, conv.output.shape, cold)
+    problems = problems_of(attrs, conv.output.shape, beyond(away, target))
     columns = next((b.columns for _, b in blocked(problems, Winograd(tile, panel, panels), target) if b.columns), 0)
     if not columns:
         return None
@@ -93,7 +94,7 @@ def winograd_strips(conv: Node, inward: bool, target: Target, cold: bool) -> flo
     return height * blocks * ceil(min(width, columns * tile) / lanes) * lanes
 
 
-def direct_lines(conv: Node, inward: bool, target: Target, cold: bool) -> float | None:
+def direct_lines(conv: Node, inward: bool, target: Target, away: Far | None) -> float | None:
     """Pixels of the lines of an image's output, in whole vectors."""
     lanes = target.lanes(4)
     height, width = (as_int(d) for d in conv.output.shape[2:4])
@@ -102,7 +103,7 @@ def direct_lines(conv: Node, inward: bool, target: Target, cold: bool) -> float 
     return height * ceil(width / lanes) * lanes
 
 
-STRIPS: dict[str, Callable[[Node, bool, Target, bool], float | None]] = {
+STRIPS: dict[str, Callable[[Node, bool, Target, Far | None], float | None]] = {
     "lowered.conv_winograd": winograd_strips,
     "lowered.conv_blocked": direct_lines,
 }

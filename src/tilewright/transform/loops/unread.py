@@ -42,7 +42,8 @@ def leave_out_unread(func: PrimFunc) -> PrimFunc:
     """The function without the iterations at the end of loops whose results are not read."""
     if not any(isinstance(s, If) for s in walk(func.body)):
         return func
-    body = _statement(func.body, {}, find(func.notes, ColdWeights) is not None and not func.symbols, bool(func.symbols))
+    cold = ColdWeights("memory") in func.notes and not func.symbols
+    body = _statement(func.body, {}, cold, bool(func.symbols))
     return func if body is func.body else func.with_body(body)
 
 

@@ -1,0 +1,67 @@
+"""Weights that the program around drives out of a core's own caches: which kernels are told, and what they do."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.transform.graph.graphs import tensor
+from tilewright import ops
+from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.notes import ColdWeights
+from tilewright.plans.framework.cost import level, weights_level, working_set
+from tilewright.targets.target import Target
+
+ROWS, WIDTH = 24, 128
+OWN = WIDTH * WIDTH * 4
+MACHINE = Target.host().adjusted(l1=32 << 10, l2=4 * OWN, l3=40 * OWN)
+"""A machine whose second level holds two such layers, and whose last one holds twenty."""
+
+
+def chain(layers: int) -> tuple[Graph, dict[str, np.ndarray]]:
+    b = GraphBuilder("chain")
+    x = b.input("x", tensor(ROWS, WIDTH))
+    for k in range(layers):
+        x = ops.emit1(b, "relu", ops.emit1(b, "matmul", x, b.param(f"w{k}", tensor(WIDTH, WIDTH))))
+    rng = np.random.default_rng(0)
+    scale = np.float32(WIDTH**-0.5)
+    return b.finish((x,)), {f"w{k}": scale * rng.standard_normal((WIDTH, WIDTH), np.float32) for k in range(layers)}
+
+
+@pytest.mark.parametrize(("layers", "away"), [(1, ""), (2, ""), (6, "@cold_weights(level=l3)"), (36, "@cold_weights")])
+def test_layers_are_told_where_calls_find_their_weights(layers: int, away: str) -> None:
+    """One layer fits into the second level, and several would not fit there with each other."""
+    graph, weights = chain(layers)
+    model = tw.compile((graph, weights), target=MACHINE, records=None)
+    text = model.show("loops")
+    assert set(re.findall(r"@cold_weights[^ ]*", text)) == ({away} if away else set())
+    assert bool(re.search(r"@prefetch\(buffers=\[\w+_packed\]", text)) == bool(away), "the next panel, if not near"
+    x = np.random.default_rng(1).standard_normal((ROWS, WIDTH), np.float32)
+    want = x.astype(np.float64)
+    for k in range(layers):
+        want = np.maximum(want @ weights[f"w{k}"], 0)
+    np.testing.assert_allclose(model(x), want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
+
+
+def test_what_fits_into_the_first_level_goes_without() -> None:
+    """Its kernel is the same in all models."""
+    large = MACHINE.adjusted(l1=8 * OWN, l2=8 * OWN)
+    assert "cold_weights" not in tw.compile(chain(12), target=large, records=None).show("loops")
+
+
+def test_where_the_weights_of_a_program_are() -> None:
+    kept = MACHINE.costs.traffic
+    sizes = (kept.kept_l2 * MACHINE.l2, kept.next_call_l3 * MACHINE.l3)
+    assert [weights_level(s, MACHINE) for s in sizes] == [None, "l3"]
+    assert [weights_level(s + 1, MACHINE) for s in sizes] == ["l3", "memory"]
+
+
+def test_the_note_moves_weights_away_and_never_nearer() -> None:
+    far = (ColdWeights("l3"),)
+    assert level(working_set(OWN, (), MACHINE), MACHINE) == "l2"
+    assert level(working_set(OWN, far, MACHINE), MACHINE) == "l3"
+    assert level(working_set(OWN, (ColdWeights("memory"),), MACHINE), MACHINE) == "memory"
+    assert working_set(1e9, far, MACHINE) == 1e9
