@@ -36,6 +36,7 @@ from tilewright.plans.winograd.tiles import (
     times,
 )
 from tilewright.runtime.model import Model
+from tilewright.targets.costs import Origin
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.split import split_prepare
@@ -355,6 +356,24 @@ def test_a_batch_has_blocks_of_tiles_for_a_few_threads() -> None:
     single = WinogradProblem(1, 19, 19, 128, 128, 3, 8.6e6)
     found = choose((single,), (5,), target)
     assert found is not None and times(single, found, blocked((single,), found, target)[0][1]) == 1
+
+
+def test_filters_that_tiles_prefetch_arrive_no_faster_than_line_buffers_hold_lines() -> None:
+    """Larger tiles have more filters for each output."""
+    layer = WinogradProblem(1, 19, 19, 128, 128, 3, 8.6e6)
+    target = Target.parse("emeraldrapids")
+    line = target.costs.prefetching.hinted_line
+    assert line > 64 / target.l3_bandwidth
+    free = replace(target, costs=target.costs.fitted(Origin("test"), hinted_line=0.0))
+    five, four = (Winograd(tile, 32, 4) for tile in (5, 4))
+    block = TileBlock(4, 4)
+    filters = 4.0 * 7 * 7 * 128 * 128
+    assert cost(layer, five, block, target, 8).memory - cost(layer, five, block, free, 8).memory == pytest.approx(
+        filters / 64 * line - filters / target.l3_bandwidth
+    )
+    assert cost(layer, five, block, target, 16) == cost(layer, five, block, free, 16), "nobody prefetches for one tile"
+    kept = [blocked((layer,), choice, free)[0][0] / blocked((layer,), choice, target)[0][0] for choice in (five, four)]
+    assert kept[0] < kept[1]
 
 
 def test_settings_allow_tiles_by_the_inputs_of_a_phase() -> None:

@@ -289,6 +289,13 @@ class Prefetching:
         " they do it again",
         Origin("2026-11-21", commit="e9b115b"),
     )
+    hinted_line: float = constant(
+        0.0,
+        "cycles",
+        "a line that instructions prefetch from beyond the second level, at least: each holds a line buffer meanwhile;"
+        " 0 where other limits are reached first",
+        Origin("2026-11-26"),
+    )
     lookahead_operations: int = constant(
         10,
         "instructions",

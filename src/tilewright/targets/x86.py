@@ -169,7 +169,8 @@ ZEN4_COSTS = (
 
 
 INTEL_COSTS = AVX512_COSTS.fitted(
-    # Its prefetchers follow a panel less far ahead than Zen 4's: from four rows on shares are 0.90 of any other way.
+    # From four rows on shares are 0.90 of any other way. What instructions prefetch waits in 16 line buffers
+    # (docs/decisions/weights-of-the-program.md).
     Origin("2026-11-26", "Emerald Rapids", "python -m benchmarks.bench_few_rows"),
     panel_bytes_l3=4096,
     panel_bytes_memory=4096,
@@ -177,6 +178,7 @@ INTEL_COSTS = AVX512_COSTS.fitted(
     panel_rows_memory=3,
     shared_panel_rows=4,
     sharing_rows=32,
+    hinted_line=10.0,
 )
 
 

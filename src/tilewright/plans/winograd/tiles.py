@@ -259,8 +259,9 @@ def block_cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, targe
     product = size * size * panels * product_cycles(count, rows, vectors, depth, target, even=even)
     weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
     # The first block's filters come from where the last call left them, those of others from where they fit.
-    near, blocks = weights / _bandwidth(weights, target), times(shape, choice, block)
-    stream = (weights / _bandwidth(weights, target, shape.away(size, target)) + (blocks - 1) * near) / blocks
+    hinted, blocks = rows < count, times(shape, choice, block)
+    first, later = (_arrival(weights, target, away, hinted) for away in (shape.away(size, target), None))
+    stream = (first + (blocks - 1) * later) / blocks
     passes = ceil(panels / choice.panels)
     outputs = 4.0 * size * size * choice.panels * choice.width * count
     passing = tiles + outputs + weights / passes
@@ -389,6 +390,13 @@ def most_rows(count: int, vectors: int, target: Target) -> int:
     costs = target.costs.arithmetic
     most = max(1, (target.registers - vectors - costs.constant_registers) // vectors)
     return min(most, max(ceil(count / 2), ceil(costs.accumulators / vectors)))
+
+
+def _arrival(weights: float, target: Target, away: Far | None, hinted: bool) -> float:
+    """Cycles in which filters arrive at the core. `hinted`: register tiles prefetch them for each other."""
+    rate = _bandwidth(weights, target, away)
+    lines = weights / target.caches.line if hinted and rate < target.l2_bandwidth else 0.0
+    return max(weights / rate, lines * target.costs.prefetching.hinted_line)
 
 
 def _bandwidth(size: float, target: Target, away: Far | None = None) -> float:
