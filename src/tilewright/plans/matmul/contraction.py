@@ -13,8 +13,10 @@ activations in the weights' part as they are, rows of columns: packing them woul
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil, prod
 
+from tilewright.arith import Analyzer
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import Block, Store
 from tilewright.ir.notes import Defer, Prefetch, PrefetchTile, Unroll
@@ -68,6 +70,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     row, column = row_iter(anchor), anchor.spatial[-1]
     rows = 1 if row is None else as_int(row.extent)
     counts = (1,) if row is None else many(values_of(row.extent, MANY_ROWS), rows)
+    longest = 1 if row is None else Analyzer().bounds(row.extent)[1]
     depth = as_int(anchor.reduce[0].extent) or 64
     columns = as_int(column.extent) or 64
     itemsize = anchor.writes[0].dtype.itemsize
@@ -80,7 +83,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     for width in widths(anchor, rows, target):
         for tile in tiles(rows, width, columns, depth, itemsize, target):
             most = Product(max(counts), columns, depth, itemsize, own)
-            strip = 0 if rows is None else strip_rows(tile, most, target)
+            # A symbol without an upper end has no strips: few rows would only pay for the loop around them.
+            strip = 0 if longest is None else strip_rows(tile, replace(most, rows=longest), target)
             ahead = 0 if rows is None else prefetch_distance(tile, most, target)
             sharing = sharing_rows(tile, most, strip, target, symbolic=rows is None)
             late = not ahead and not sharing and can_defer(anchor, tile, work, target)
