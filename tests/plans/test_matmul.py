@@ -283,7 +283,7 @@ def test_one_row_is_a_version_of_its_own(name: str) -> None:
     target = Target.parse(name)
     func = product(ROWS, 20, 100, target)
     planned = plan(func, target)
-    assert "variant rows == 1" in planned.describe() and len(planned.variants) == 1
+    assert "variant rows == 1" in planned.describe()
     assert parse_func(str(planned.func)) == planned.func
     flat = lower_loops(planned.func, target)
     rng = np.random.default_rng(0)
@@ -297,6 +297,29 @@ def test_one_row_is_a_version_of_its_own(name: str) -> None:
             results.append(out)
         np.testing.assert_allclose(results[1], results[0], rtol=0, atol=1e-5)
         np.testing.assert_allclose(results[2], results[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "few"), [("x86-64-v3", [1, 2]), ("znver4", [1]), ("skylake-avx512", [1, 2, 3])])
+def test_few_rows_are_versions_where_they_leave_multiply_adds_waiting(name: str, few: list[int]) -> None:
+    target = Target.parse(name)
+
+    def versions(symbol: Var) -> list[int]:
+        planned = plan(product(symbol, 64, 256, target), target)
+        return [n for n in range(8) if f"variant {symbol.name} == {n}\n" in planned.describe()]
+
+    assert versions(ROWS) == few
+    assert versions(Var("likely", lo=1, hi=4096, likely=(8, 40))) == [1]
+    assert versions(Var("even", lo=0, hi=4096, multiple=2)) == [n for n in few if n % 2 == 0]
+    assert set(versions(Var("some", lo=3, hi=4096))) <= {3}
+    func = product(ROWS, 64, 256, target)
+    flat = lower_loops(plan(func, target).func, target)
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal([d.value for d in func.params[1].shape]).astype(np.float32)
+    for rows in (2, 3, 4, 16):
+        x, got, want = values(rng, (rows, 64), "float32"), *np.full((2, rows, 256), np.nan, np.float32)
+        interpret(func, [x, w, want])
+        interpret(flat, [x, w, got])
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("rows", [1, 6, 128, ROWS], ids=str)

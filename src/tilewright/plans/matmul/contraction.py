@@ -38,6 +38,7 @@ from tilewright.plans.idioms.panels import (
 from tilewright.plans.matmul.epilogues import can_defer, epilogue, epilogue_work
 from tilewright.plans.matmul.tiles import (
     MOST_VECTORS,
+    MatmulTile,
     Product,
     estimate,
     prefetch_distance,
@@ -49,6 +50,11 @@ from tilewright.plans.matmul.tiles import (
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
+
+FEW = (2, 3)
+"""Rows that may have a version of their own: of more, one panel of two vectors keeps multiply-adds busy."""
+FEW_GAIN = 1.08
+"""How many times as fast they must be in it, by estimate, to be worth its code."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -128,11 +134,34 @@ def widths(anchor: Stage, rows: int | None, target: Target) -> list[int]:
     return [vectors * lanes for vectors in range(1, (2 if rows == 1 else 1) * MOST_VECTORS + 1)]
 
 
-def cases(structure: Structure) -> list[Values]:
-    """One row of a symbolic number is a matrix-vector product, which wants a tile of its own."""
-    row = row_iter(structure.anchors[0])
+def cases(structure: Structure, target: Target) -> list[Values]:
+    """One row of a symbolic number is a matrix-vector product, which wants a tile of its own. So do two or three
+    whose multiply-adds wait for each other in a tile of one panel."""
+    anchor = structure.anchors[0]
+    row = row_iter(anchor)
     symbols = () if row is None else variables(row.extent)
-    return [{symbols[0]: 1}] if len(symbols) == 1 and (symbols[0].lo or 0) <= 1 else []
+    if row is None or len(symbols) != 1:
+        return []
+    (symbol,) = symbols
+    found = [1]
+    if row.extent is symbol:
+        found += [n for n in FEW if n >= min(symbol.likely, default=1) and gains(anchor, n, target)]
+    return [{symbol: n} for n in found if (symbol.lo or 0) <= n and n % symbol.multiple == 0]
+
+
+def gains(anchor: Stage, rows: int, target: Target) -> bool:
+    """Whether so many rows are estimated to take much less in a tile of several panels than in one, which the last rows
+    of a symbolic number have."""
+    (width, *_) = widths(anchor, None, target)
+    sizes = (
+        as_int(anchor.spatial[-1].extent) or 64,
+        as_int(anchor.reduce[0].extent) or 64,
+        anchor.writes[0].dtype.itemsize,
+    )
+    product = Product(rows, *sizes)
+    options = [t for t in tiles(rows, width, *sizes, target) if t.rows == rows]
+    cycles = [estimate(t, product, target).cycles for t in (MatmulTile(rows, width), *options)]
+    return cycles[0] > FEW_GAIN * min(cycles)
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
