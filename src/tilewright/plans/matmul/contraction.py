@@ -54,7 +54,9 @@ from tilewright.targets.target import Target
 FEW = (2, 3)
 """Rows that may have a version of their own: of more, one panel of two vectors keeps multiply-adds busy."""
 FEW_GAIN = 1.08
-"""How many times as fast they must be in it, by estimate, to be worth its code."""
+"""How many times as fast they must be in it, by estimate, to be worth its code,"""
+FEW_CYCLES = 500
+"""and how many cycles they must gain, for each version takes some 30 ms to compile."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -161,7 +163,7 @@ def gains(anchor: Stage, rows: int, target: Target) -> bool:
     product = Product(rows, *sizes)
     options = [t for t in tiles(rows, width, *sizes, target) if t.rows == rows]
     cycles = [estimate(t, product, target).cycles for t in (MatmulTile(rows, width), *options)]
-    return cycles[0] > FEW_GAIN * min(cycles)
+    return cycles[0] > max(FEW_GAIN * min(cycles), FEW_CYCLES + min(cycles))
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
