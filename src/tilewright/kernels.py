@@ -14,7 +14,7 @@ from functools import cached_property
 from tilewright.codegen.llvm.emit import assembly, compile_llvm, emit_llvm, kernel_symbols
 from tilewright.codegen.llvm.threads import runs_alone
 from tilewright.identity import identity
-from tilewright.ir.expr import Expr, Var
+from tilewright.ir.expr import Expr, Var, const, is_const, select
 from tilewright.ir.key import key
 from tilewright.ir.loops import NTHREADS, PrimFunc
 from tilewright.ir.parser import parse_expr
@@ -31,6 +31,7 @@ from tilewright.transform.call import CompiledKernel, Workspace
 from tilewright.transform.driver import LOOPS_SHOWN
 from tilewright.transform.loops import lower_loops, readable_loops
 from tilewright.transform.loops.ahead import WeightPrefetch
+from tilewright.transform.loops.workspace import used_where
 
 
 class KernelTexts:
@@ -148,7 +149,8 @@ class KernelCompiler:
 
 
 def _workspaces(flat: PrimFunc) -> tuple[Workspace, ...]:
-    """The trailing parameters that lowering added. One with a leading `nthreads` dimension is sized for one thread."""
+    """The trailing parameters that lowering added. One with a leading `nthreads` dimension is sized for one thread, one
+    that some versions of the function alone use has no size where another is taken."""
     result = []
     for buffer in flat.workspaces:
         first = buffer.shape[0] if buffer.shape else None
@@ -156,7 +158,9 @@ def _workspaces(flat: PrimFunc) -> tuple[Workspace, ...]:
         size = buffer.size
         if per_thread:
             size = replace(buffer, shape=buffer.shape[1:]).size
-        result.append(Workspace(size * buffer.dtype.itemsize, per_thread))
+        where = used_where(flat, buffer)
+        nbytes = size * buffer.dtype.itemsize
+        result.append(Workspace(nbytes if is_const(where) else select(where, nbytes, const(0)), per_thread))
     return tuple(result)
 
 

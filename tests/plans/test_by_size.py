@@ -14,7 +14,7 @@ from tests.frontend.build import info, model, node
 from tilewright import ops
 from tilewright.arith import simplify
 from tilewright.ir.dtype import f32
-from tilewright.ir.expr import Var, as_int, const
+from tilewright.ir.expr import Expr, Var, as_int, const
 from tilewright.ir.graph import GraphBuilder, TensorType
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.selection import Selection, Winograd, WinogradBySize
@@ -27,6 +27,8 @@ from tilewright.plans.winograd.by_size import best_pair, with_pairs
 from tilewright.plans.winograd.tiles import TileBlock, WinogradProblem, fewest, heights, ranked
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.loops import lower_loops
+from tilewright.transform.loops.workspace import used_where
 from tilewright.transform.lower import lower_group
 
 ZEN4 = Target.parse("znver4")
@@ -133,6 +135,20 @@ def test_no_map_is_one_register_tile_where_two_would_prefetch() -> None:
     assert found and max(found) == 5 and fewest(block, shapes, choice) == 4  # 6 tiles, of 13 x 10, are two of 3
     assert 10 in heights(block, problems(30, channels=256), choice, ZEN4)
     assert heights(TileBlock(2, 5), shapes, choice, ZEN4) == [1, 2, 3, 4, 5]  # blocks of columns: as ever
+
+
+def test_a_version_that_is_not_taken_needs_no_memory() -> None:
+    """Each workspace belongs to one of two versions, and has its size where that one is taken alone."""
+    sides = Var("h", lo=4, hi=300), Var("w", lo=4, hi=300)
+    func = layer(sides)
+    flat = lower_loops(plan(func, ZEN4).func, ZEN4)
+    needed = []
+    for size in ((8, 8), (24, 24)):  # four tiles of either; 36 of F(4), 16 of F(6)
+        numbers: dict[Var, Expr] = {s: const(n) for s, n in zip(sides, size, strict=True)}
+        at = lambda e, n=numbers: as_int(simplify(substitute(e, n)))  # noqa: E731
+        needed.append({b.name for b in flat.workspaces if at(used_where(flat, b))})
+    assert all(needed) and needed[0].isdisjoint(needed[1])
+    assert needed[0] | needed[1] == {b.name for b in flat.workspaces}
 
 
 def convolution(likely: bool) -> tuple[Any, dict[str, Any]]:

@@ -243,6 +243,26 @@ def test_a_small_last_strip_goes_into_few_others() -> None:
         multiply((rows, 768), (768, 40))
 
 
+def test_strips_of_a_symbolic_number_of_rows() -> None:
+    """As long as those of the most rows that there can be; right for fewer than one, whole ones and a rest of each."""
+    target = Target.parse("x86-64-v3")
+    assert "strip=30" in plan(product(ROWS, 1024, 256, target), target).describe()
+    few, unbounded = Var("few", lo=1, hi=96), Var("unbounded", lo=1)
+    for symbol in (few, unbounded):
+        assert "strip=0" in plan(product(symbol, 1024, 256, target), target).describe()
+    rng = np.random.default_rng(3)
+    builder = GraphBuilder("product")
+    y = ops.emit1(builder, "matmul", builder.input("a", tensor(ROWS, 1536)), builder.param("b", tensor(1536, 40)))
+    b = values(rng, (1536, 40), "float32")
+    model = tw.compile((builder.finish((y,)), {"b": b}))
+    strip = re.search(r"strip=([1-9]\d*)", model.show("schedule"))
+    assert strip is not None, "a machine whose second level holds all rows"
+    size = int(strip[1])
+    for rows in (1, 7, size - 1, size, size + 1, size + 14, 2 * size, 2 * size + 5):
+        a = values(rng, (rows, 1536), "float32")
+        check(model(a), a, b)
+
+
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
@@ -263,7 +283,7 @@ def test_one_row_is_a_version_of_its_own(name: str) -> None:
     target = Target.parse(name)
     func = product(ROWS, 20, 100, target)
     planned = plan(func, target)
-    assert "variant rows == 1" in planned.describe() and len(planned.variants) == 1
+    assert "variant rows == 1" in planned.describe()
     assert parse_func(str(planned.func)) == planned.func
     flat = lower_loops(planned.func, target)
     rng = np.random.default_rng(0)
@@ -277,6 +297,29 @@ def test_one_row_is_a_version_of_its_own(name: str) -> None:
             results.append(out)
         np.testing.assert_allclose(results[1], results[0], rtol=0, atol=1e-5)
         np.testing.assert_allclose(results[2], results[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "few"), [("x86-64-v3", [1, 2]), ("znver4", [1]), ("skylake-avx512", [1, 2, 3])])
+def test_few_rows_are_versions_where_they_leave_multiply_adds_waiting(name: str, few: list[int]) -> None:
+    target = Target.parse(name)
+
+    def versions(symbol: Var) -> list[int]:
+        planned = plan(product(symbol, 64, 256, target), target)
+        return [n for n in range(8) if f"variant {symbol.name} == {n}\n" in planned.describe()]
+
+    assert versions(ROWS) == few
+    assert versions(Var("likely", lo=1, hi=4096, likely=(8, 40))) == [1]
+    assert versions(Var("even", lo=0, hi=4096, multiple=2)) == [n for n in few if n % 2 == 0]
+    assert set(versions(Var("some", lo=3, hi=4096))) <= {3}
+    func = product(ROWS, 64, 256, target)
+    flat = lower_loops(plan(func, target).func, target)
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal([d.value for d in func.params[1].shape]).astype(np.float32)
+    for rows in (2, 3, 4, 16):
+        x, got, want = values(rng, (rows, 64), "float32"), *np.full((2, rows, 256), np.nan, np.float32)
+        interpret(func, [x, w, want])
+        interpret(flat, [x, w, got])
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("rows", [1, 6, 128, ROWS], ids=str)
@@ -422,7 +465,8 @@ def test_who_asks_for_the_next_panel() -> None:
     large = Product(128, 4096, 4096)
     assert sharing_rows(MatmulTile(6, 16), large, 0, target) == 128
     assert sharing_rows(MatmulTile(6, 16), large, 42, target) == 42
-    assert sharing_rows(MatmulTile(6, 16), large, 0, target, symbolic=True) < 64
+    symbolic = [sharing_rows(MatmulTile(6, 16), large, strip, target, symbolic=True) for strip in (0, 30, 402)]
+    assert symbolic == [96, 30, 96], "as many as a small strip has: else a part of the panel is nobody's"
     assert sharing_rows(MatmulTile(1, 16, 4), Product(1, 4096, 4096), 0, target) == 0
     assert sharing_rows(MatmulTile(6, 16), Product(64, 64, 64), 0, target) == 0, "panels stay near"
     asked = [prefetch_distance(MatmulTile(rows, 16), Product(rows, 4096, 4096), target) for rows in (2, 4, 6)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tests.frontend.build import info, model, node
-from tests.runtime.programs import affine
+from tests.runtime.programs import ENTRY, affine, compile_text
 from tests.runtime.test_arena import check, problems
 from tilewright.runtime import engine
 from tilewright.runtime.arena import Interval, Plan, least_bytes, plan, temp_intervals
@@ -98,6 +99,18 @@ def test_the_largest_arena_is_reserved_unless_it_is_too_large(monkeypatch: pytes
         model = Model(affine(hi=5000))
         model(np.ones(1, np.float32))
         assert (model.memory().arenas_held >= largest) == whole
+
+
+def test_middling_sizes_that_need_more_are_reserved_for() -> None:
+    """Another version of a kernel may need more memory for usual sizes than the largest sizes need."""
+    program = affine(hi=5000)
+    few = "%few = icmp sle i64 %n, 512\n  %each = select i1 %few, i64 64, i64 4\n  %bytes = mul i64 %n, %each"
+    text = ENTRY.replace("%bytes = mul i64 %n, 4", few)
+    assert text != ENTRY
+    model = Model(replace(program, objects={**program.objects, "entry": compile_text(text)}))
+    model(np.ones(1, np.float32))
+    assert model.memory(n=512).arena > model.memory(n=5000).arena
+    assert model.memory().arenas_held >= model.memory(n=512).arena
 
 
 def test_lengths_that_grow_plan_and_allocate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

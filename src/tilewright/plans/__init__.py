@@ -82,7 +82,7 @@ def _plan(func: PrimFunc, target: Target) -> Planned:
     trials = choices if chosen is choices[0] else [chosen]
     schedule, chosen, rejected, stated = _first_lawful(structure, trials, target)
     others = tuple(c for c in choices if c is not chosen and all(c is not r.candidate for r in rejected))
-    cases = named(chosen.plan).cases(structure)
+    cases = named(chosen.plan).cases(structure, target)
     variants = tuple((condition_of(v), plan(specialize(func, v), target)) for v in cases)
     alone = runs_alone(lambda: key_of_function(func, target, "threads"), func, chosen, target)
     return Planned(schedule, chosen, others, target, least(stated, target), variants, rejected, alone)
@@ -197,7 +197,7 @@ def _decided(func: PrimFunc, target: Target, where: Values) -> tuple[Chosen, ...
     taken = _decide(lambda: about, choices)
     decision = Scheduled(about.name, tuple((v.name, n) for v, n in where.items()))
     own = Chosen(decision, "" if taken is choices[0] else f"{key(func)}: {taken.label}")
-    variants = (decided(specialize(func, v), target, v) for v in named(taken.plan).cases(structure))
+    variants = (decided(specialize(func, v), target, v) for v in named(taken.plan).cases(structure, target))
     return (own, *_threads(func, taken, target), *(c for found in variants for c in found))
 
 
@@ -236,7 +236,7 @@ def _names_of_version(func: PrimFunc, target: Target) -> Iterator[str]:
         yield key_of_function(func, target, "threads").name
     if func.symbols:
         structure = analyse(func)
-        cases = [v for p in extended(PLANS) if p.fits(structure, target) for v in p.cases(structure)]
+        cases = [v for p in extended(PLANS) if p.fits(structure, target) for v in p.cases(structure, target)]
         for values in {tuple(v.items()): v for v in cases}.values():
             yield from _names(specialize(func, values), target)
 

@@ -279,19 +279,22 @@ class Engine:
         """Plan memory for usual values of the symbols: native code places by these plans."""
         temps = self.manifest.run_temps
         plans: dict[tuple[int, ...], Plan] = {}
+        most = 0
         for dims in usual_dims(self.manifest.symbols):
             with contextlib.suppress(CallError):  # such a size is none of this model's
                 placed = plan(self.intervals(dims))
                 plans.setdefault(placed.offsets, placed)
+                most = max(most, placed.arena)
         table = places_table(temps, self.threads, list(plans.values()) or [Plan((0,) * len(temps), 0, 0)])
         words = self._kept(Memory(8 * len(table)))
         words.write(0, table)
         self._native.set(self.address + MODEL.places, words.address)
-        self._reserve = self._largest_arena()
+        self._reserve = self._largest_arena(most)
 
-    def _largest_arena(self) -> int:
-        """Bytes of the arena that serves all values of the symbols, if they are bounded and it is not too large; else
-        0. Memory that nobody touches costs nothing."""
+    def _largest_arena(self, usual: int) -> int:
+        """Bytes of the arena that serves the largest values of the symbols, and `usual` ones, if they are bounded and
+        it is not too large; else 0. Memory that nobody touches costs nothing. Values between may need more, where
+        kernels compute by other versions."""
         symbols = self.manifest.symbols
         if not symbols or any(s.hi >= MANY for s in symbols):
             return 0
@@ -299,7 +302,8 @@ class Engine:
             arena = self.memory(tuple(s.hi // s.multiple * s.multiple for s in symbols)).arena
         except CallError:
             return 0
-        return arena if arena <= MOST_RESERVED else 0
+        most = max(arena, usual)
+        return most if most <= MOST_RESERVED else 0
 
     def _ensure_executor(self, arena: int) -> None:
         words, size = self._executors, self._executor_size

@@ -282,13 +282,6 @@ class Prefetching:
         "from which on a panel's products take about as long as it takes to arrive",
         Origin("2026-11-21", commit="e9b115b"),
     )
-    sharing_rows: int = constant(
-        16,
-        "rows",
-        "that prefetch a panel together where nobody knows how many there are: of fewer each prefetches more, of more"
-        " they do it again",
-        Origin("2026-11-21", commit="e9b115b"),
-    )
     hinted_line: float = constant(
         0.0,
         "cycles",

@@ -177,7 +177,6 @@ INTEL_COSTS = AVX512_COSTS.fitted(
     panel_rows_l3=3,
     panel_rows_memory=3,
     shared_panel_rows=4,
-    sharing_rows=32,
     hinted_line=10.0,
 )
 

@@ -43,6 +43,24 @@ def test_every_row_once(size: int) -> None:
         np.testing.assert_array_equal(got, a * (2 * np.arange(n, dtype=np.float32)[:, None] + 7))
 
 
+def test_numbers_of_rows_that_do_not_come_have_no_version() -> None:
+    """Where one row and two have versions of the function, three are the fewest of a last tile; of more than a tile
+    they are half of it."""
+    loops = rows(8).replace("n in 0..100", "n in 1..100")
+    start, end = loops.index("  for i"), loops.rindex("}")
+    few = "for r in 0..{n} {{ for v in 0..4 {{ c[r, v] = a[r, v] * f32(r * 2 + 7) }} }}"
+    versions = [f"if n == {n} {{ {few.format(n=n)} }} else {{" for n in (2, 1)]
+    func = parse_func(f"{loops[:start]} {' '.join(versions)} {loops[start:end]} }} }} }}")
+    even, alone = even_tails(func), even_tails(parse_func(loops))
+    assert [f"i_rows == {n} " in str(alone) for n in range(8)] == [n > 0 for n in range(8)]
+    assert [f"i_rows == {n} " in str(even) for n in range(8)] == [n > 2 for n in range(8)]
+    for n in range(1, 27):
+        a = np.arange(4 * n, dtype=np.float32).reshape(n, 4)
+        got = np.zeros_like(a)
+        interpret(even, [a, np.zeros(8, np.float32), got])
+        np.testing.assert_array_equal(got, a * (2 * np.arange(n, dtype=np.float32)[:, None] + 7))
+
+
 PARTS = """
 func @parts(a: f32[n, 4], c: f32[n, 4]) where n in 0..200 {
   for p in 0..(n + 19) // 20 parallel {

@@ -131,6 +131,9 @@ def _as_float(e: Expr) -> Expr | None:
                 case "mod":
                     return y
             return call(e.name, x, y)
+        case Op("select", (_, a, b)):  # what only some versions of a kernel need
+            x, y = _as_float(a), _as_float(b)
+            return None if x is None or y is None else call("max", x, y)
     return None
 
 

@@ -70,7 +70,7 @@ class Plan:
     fits: Callable[[Structure, Target], bool]
     candidates: Callable[[Structure, Target], list[Candidate]]
     apply: Callable[[Schedule, Structure, Candidate, Target], None]
-    cases: Callable[[Structure], list[Values]] = lambda _: []
+    cases: Callable[[Structure, Target], list[Values]] = lambda *_: []
     added: Callable[[Structure, Candidate, Target], tuple[Added, ...]] = lambda *_: ()
     refines: tuple[str, ...] = ()
     restated: Routine | None = None

@@ -13,8 +13,10 @@ activations in the weights' part as they are, rows of columns: packing them woul
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil, prod
 
+from tilewright.arith import Analyzer
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import Block, Store
 from tilewright.ir.notes import Defer, Prefetch, PrefetchTile, Unroll
@@ -36,6 +38,7 @@ from tilewright.plans.idioms.panels import (
 from tilewright.plans.matmul.epilogues import can_defer, epilogue, epilogue_work
 from tilewright.plans.matmul.tiles import (
     MOST_VECTORS,
+    MatmulTile,
     Product,
     estimate,
     prefetch_distance,
@@ -47,6 +50,13 @@ from tilewright.plans.matmul.tiles import (
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
+
+FEW = (2, 3)
+"""Rows that may have a version of their own: of more, one panel of two vectors keeps multiply-adds busy."""
+FEW_GAIN = 1.08
+"""How many times as fast they must be in it, by estimate, to be worth its code,"""
+FEW_CYCLES = 500
+"""and how many cycles they must gain, for each version takes some 30 ms to compile."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -68,6 +78,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     row, column = row_iter(anchor), anchor.spatial[-1]
     rows = 1 if row is None else as_int(row.extent)
     counts = (1,) if row is None else many(values_of(row.extent, MANY_ROWS), rows)
+    longest = 1 if row is None else Analyzer().bounds(row.extent)[1]
     depth = as_int(anchor.reduce[0].extent) or 64
     columns = as_int(column.extent) or 64
     itemsize = anchor.writes[0].dtype.itemsize
@@ -81,7 +92,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     for width in widths(anchor, rows, target):
         for tile in tiles(rows, width, columns, depth, itemsize, target):
             most = Product(max(counts), columns, depth, itemsize, own, passing)
-            strip = 0 if rows is None else strip_rows(tile, most, target)
+            # A symbol without an upper end has no strips: few rows would only pay for the loop around them.
+            strip = 0 if longest is None else strip_rows(tile, replace(most, rows=longest), target)
             ahead = 0 if rows is None else prefetch_distance(tile, most, target)
             sharing = sharing_rows(tile, most, strip, target, symbolic=rows is None)
             late = not ahead and not sharing and can_defer(anchor, tile, work, target)
@@ -125,11 +137,34 @@ def widths(anchor: Stage, rows: int | None, target: Target) -> list[int]:
     return [vectors * lanes for vectors in range(1, (2 if rows == 1 else 1) * MOST_VECTORS + 1)]
 
 
-def cases(structure: Structure) -> list[Values]:
-    """One row of a symbolic number is a matrix-vector product, which wants a tile of its own."""
-    row = row_iter(structure.anchors[0])
+def cases(structure: Structure, target: Target) -> list[Values]:
+    """One row of a symbolic number is a matrix-vector product, which wants a tile of its own. So do two or three
+    whose multiply-adds wait for each other in a tile of one panel."""
+    anchor = structure.anchors[0]
+    row = row_iter(anchor)
     symbols = () if row is None else variables(row.extent)
-    return [{symbols[0]: 1}] if len(symbols) == 1 and (symbols[0].lo or 0) <= 1 else []
+    if row is None or len(symbols) != 1:
+        return []
+    (symbol,) = symbols
+    found = [1]
+    if row.extent is symbol:
+        found += [n for n in FEW if n >= min(symbol.likely, default=1) and gains(anchor, n, target)]
+    return [{symbol: n} for n in found if (symbol.lo or 0) <= n and n % symbol.multiple == 0]
+
+
+def gains(anchor: Stage, rows: int, target: Target) -> bool:
+    """Whether so many rows are estimated to take much less in a tile of several panels than in one, which the last rows
+    of a symbolic number have."""
+    (width, *_) = widths(anchor, None, target)
+    sizes = (
+        as_int(anchor.spatial[-1].extent) or 64,
+        as_int(anchor.reduce[0].extent) or 64,
+        anchor.writes[0].dtype.itemsize,
+    )
+    product = Product(rows, *sizes)
+    options = [t for t in tiles(rows, width, *sizes, target) if t.rows == rows]
+    cycles = [estimate(t, product, target).cycles for t in (MatmulTile(rows, width), *options)]
+    return cycles[0] > max(FEW_GAIN * min(cycles), FEW_CYCLES + min(cycles))
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:

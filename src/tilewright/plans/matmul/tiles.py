@@ -39,6 +39,9 @@ NEAR_TILES = 4
 """Tiles of rows that make a strip for the second level of cache worth while."""
 MANY_STRIPS = 16
 """Of so many a small last one costs little."""
+SYMBOLIC_SHARING = 96
+"""Rows that prefetch a panel together where nobody knows how many there are: of fewer each has a larger part, more
+prefetch it again."""
 BODY = 48
 """Products (vector multiply-adds) that the body of the innermost loop holds at least,"""
 MOST_STEPS = 8
@@ -263,7 +266,9 @@ def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target,
     few = product.rows < target.costs.prefetching.shared_panel_rows or tile.rows == 1
     if few or product.level(target) not in FAR or tile.panels > 1:
         return 0
-    return target.costs.prefetching.sharing_rows if symbolic else strip or product.rows
+    if symbolic:
+        return min(SYMBOLIC_SHARING, strip or SYMBOLIC_SHARING)
+    return strip or product.rows
 
 
 def prefetch_distance(tile: MatmulTile, product: Product, target: Target) -> int:

@@ -8,7 +8,9 @@
 A tile of one row waits for each of its multiply-adds and for the panel that it shares with nobody: 14 rows take less
 time as two tiles of 7 than as one of 13 and one of 1. `rows`, by n and `end`, gets a version for each of its
 values (`remainder.py`), as the remainder would, so there is no more code. Where n is a multiple of the tile, one row
-short of one, or less than a tile, nothing else is done than before.
+short of one, or less than a tile, nothing else is done than before. Fewer rows than occur so have no version: of 10
+rows in tiles of 8 the last two have 5 each, and where a version of the function for `n == 1` stands around
+(`plans/framework/variants.py`), one row never comes alone.
 
 Loops qualify whose variable occurs in the number of a row alone: then any division of the rows does the same. An
 epilogue of functions, each of which is much code, has no versions: the products go through memory to it.
@@ -29,6 +31,7 @@ from tilewright.ir.expr import (
     all_of,
     as_int,
     const,
+    equal,
     is_const,
     maximum,
     minimum,
@@ -61,7 +64,7 @@ FUNCTIONS = frozenset(SINGLE) | frozenset(DOUBLE)
 
 def even_tails(func: PrimFunc) -> PrimFunc:
     """The function with the last tiles of symbolic numbers of rows evened out."""
-    body = _evened(func.body, {}, names_of(func))
+    body = _evened(func.body, {}, frozenset(), names_of(func))
     return func if body is func.body else func.with_body(body)
 
 
@@ -76,14 +79,28 @@ class _Tiles:
     conditions: frozenset[Expr]
 
 
-def _evened(s: Stmt, outer: dict[Var, Expr], taken: set[str]) -> Stmt:
+def _evened(s: Stmt, outer: dict[Var, Expr], never: frozenset[Expr], taken: set[str]) -> Stmt:
+    """`never`: conditions that do not hold here."""
     if isinstance(s, For):
         tiles = _tiles(s, outer)
-        evened = None if tiles is None else _split(tiles, outer, taken)
+        evened = None if tiles is None else _split(tiles, outer, never, taken)
         if evened is not None:
             return evened
         outer = {**outer, s.var: s.extent}
-    return with_children(s, tuple([_evened(c, outer, taken) for c in s.children])) if s.children else s
+    if isinstance(s, If) and s.orelse is not None:
+        then, orelse = _evened(s.then, outer, never, taken), _evened(s.orelse, outer, never | {s.condition}, taken)
+        return with_children(s, (then, orelse))
+    return with_children(s, tuple([_evened(c, outer, never, taken) for c in s.children])) if s.children else s
+
+
+def _fewest(tiles: _Tiles, never: frozenset[Expr]) -> int:
+    """The fewest rows that the last tiles can have, beside none: of fewer than a tile all, else the smaller half."""
+    if type(tiles.rows) is not Var:
+        return 1
+    least = max(1, tiles.rows.lo or 0)
+    while equal(tiles.rows, least) in never:
+        least += 1
+    return min(least, (tiles.size + 1) // 2)
 
 
 def _tiles(loop: For, outer: dict[Var, Expr]) -> _Tiles | None:
@@ -138,7 +155,7 @@ def _otherwise(inside: list[Stmt], tile: Var, conditions: frozenset[Expr]) -> bo
     return False
 
 
-def _split(tiles: _Tiles, outer: dict[Var, Expr], taken: set[str]) -> Stmt | None:
+def _split(tiles: _Tiles, outer: dict[Var, Expr], never: frozenset[Expr], taken: set[str]) -> Stmt | None:
     """The loop over whole tiles and that over the last ones; None if the tile occurs outside of a row's number."""
     loop, size = tiles.loop, tiles.size
     end, rows, first = (Var(fresh_name(f"{loop.var.name}_{what}", taken)) for what in ("end", "rows", "first"))
@@ -154,7 +171,8 @@ def _split(tiles: _Tiles, outer: dict[Var, Expr], taken: set[str]) -> Stmt | Non
         return bound_loops_of(simplify_stmt(copy, an), an)
 
     late = _functions_behind(moved, tiles, rows, taken)
-    cases = by_remainder(moved if late is None else late.products, Analyzer(known), MOST, tidy)
+    products = moved if late is None else late.products
+    cases = by_remainder(products, Analyzer(known), MOST, tidy, least=_fewest(tiles, never))
     if cases is None:
         return None
     if late is not None:

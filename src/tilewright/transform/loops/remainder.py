@@ -65,8 +65,12 @@ def _tested(loop: For) -> bool:
     )
 
 
-def by_remainder(stmt: Stmt, analyzer: Analyzer, limit: int, tidy: Callable[[Stmt], Stmt]) -> Stmt | None:
+def by_remainder(
+    stmt: Stmt, analyzer: Analyzer, limit: int, tidy: Callable[[Stmt], Stmt], *, least: int = 1
+) -> Stmt | None:
     """`stmt` by cases of the one remainder in it; None if there is none, or more than `limit` values.
+
+    Where all is behind tests for it, the remainder is 0, and then nothing is done, or at least `least`.
 
     `tidy` gives each copy fresh names and simplifies it.
     """
@@ -78,7 +82,7 @@ def by_remainder(stmt: Stmt, analyzer: Analyzer, limit: int, tidy: Callable[[Stm
     if lo is None or hi is None or lo < 0 or not 1 < hi <= min(limit, MOST):
         return None
     # With remainder 0 nothing happens if every store is behind a test.
-    first = max(lo, 1) if all_behind(stmt, tests) else lo
+    first = max(lo, least) if all_behind(stmt, tests) else lo
     result: Stmt | None = None
     for value in range(hi, first - 1, -1):
         version = tidy(put(stmt, remainder, const(value)))

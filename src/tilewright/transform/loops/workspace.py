@@ -9,6 +9,9 @@ parameter; one in a memory of an accelerator does not. Inside a loop a constant 
 `Allocate`. Larger or symbolic ones become
 parameters too; if each thread needs its own, with a leading dimension `nthreads`, indexed by `tid`. Their shapes are
 expressions of the symbols.
+
+Versions of a function by its symbols' values exclude each other: what only one of them uses is needed where it is taken
+(`used_where`), and takes no memory elsewhere.
 """
 
 from __future__ import annotations
@@ -17,10 +20,20 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.arith import Analyzer
 from tilewright.arith.forms import Form, add, scale, to_expr
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, const
-from tilewright.ir.loops import NTHREADS, TID, Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, all_of, const
+from tilewright.ir.loops import NTHREADS, TID, Allocate, Block, For, If, Intrinsic, Let, PrimFunc, Region, Stmt, Store
 from tilewright.ir.notes import Workspaces, with_note
-from tilewright.ir.rewrite import map_expr, map_exprs_of, replace_buffers, walk, walk_expr, with_children
+from tilewright.ir.rewrite import (
+    exprs_of,
+    map_expr,
+    map_exprs_of,
+    replace_buffers,
+    substitute,
+    variables,
+    walk,
+    walk_expr,
+    with_children,
+)
 from tilewright.ir.scopes import find_memory
 
 STACK_LIMIT = 256 << 10
@@ -39,6 +52,38 @@ def plan_workspace(func: PrimFunc) -> PrimFunc:
     body = replace_buffers(body, plan.shared)
     notes = with_note(func.notes, Workspaces(len(plan.params)))
     return replace(func, params=(*func.params, *plan.params), body=body, notes=notes)
+
+
+def used_where(func: PrimFunc, buffer: Buffer) -> Expr:
+    """A condition on the function's symbols without which it does not use a buffer: that of the versions around all
+    uses; true if there is none."""
+    known: dict[Var, Expr] = {v: v for v in func.symbols}
+    found: list[Expr] = []
+    s = func.body
+    while True:
+        inside = [c for c in s.children if _uses(c, buffer)]
+        if any(_reads(e, buffer) for e in exprs_of(s)) or len(inside) != 1 or isinstance(s, For | Block):
+            return all_of(found)
+        match s:
+            case If() if known.keys() >= set(variables(s.condition)):
+                condition = substitute(s.condition, known)
+                found.append(condition if inside[0] is s.then else ~condition)
+            case Let() if known.keys() >= set(variables(s.value)):
+                known[s.var] = substitute(s.value, known)
+        (s,) = inside
+
+
+def _uses(s: Stmt, buffer: Buffer) -> bool:
+    return any(
+        (isinstance(x, Store) and x.buffer == buffer)
+        or (isinstance(x, Intrinsic) and any(r.buffer == buffer for r in (*x.outputs, *x.inputs)))
+        or any(_reads(e, buffer) for e in exprs_of(x))
+        for x in walk(s)
+    )
+
+
+def _reads(e: Expr, buffer: Buffer) -> bool:
+    return any(type(part) is Load and part.buffer == buffer for part in walk_expr(e))
 
 
 @dataclass(slots=True)
