@@ -1,7 +1,7 @@
 """x86-64: SSE, AVX2, AVX-512; AMD's Zen and Intel's servers.
 
-Two machines were measured: a Zen 3 (2 cores, AVX2), on which all constants were fitted first, and a Zen 4 (2 cores,
-AVX-512). What was fitted on them is taken for their kin.
+Three machines were measured: a Zen 3 (2 cores, AVX2), on which all constants were fitted first, a Zen 4 (2 cores,
+AVX-512) and an Emerald Rapids (2 cores, AVX-512). What was fitted on them is taken for their kin.
 """
 
 from __future__ import annotations
@@ -167,6 +167,23 @@ ZEN4_COSTS = (
     .fitted(Origin("2026-11-26", "Zen 4", commit="2a963d0"), scattered_line=1.5, scattered_line_of_many=1.5)
 )
 
+INTEL_COSTS = (
+    AVX512_COSTS
+    # Both of its 512-bit units multiply: none is left for a function's other operations.
+    .fitted(
+        Origin("2026-11-26", "Emerald Rapids", "python -m benchmarks.bench_functions"),
+        function=1.7,
+        divide=16.0,
+        square_root=20.0,
+        reciprocal_root=36.0,
+    )
+    # Rows of 361 elements, and of 400 that begin behind a line: 220 to 245 cycles for 16 vectors, 110 at lines.
+    .fitted(
+        Origin("2026-11-26", "Emerald Rapids", 'make audit ARGS="--kinds transpose depthwise"'),
+        split_store=7.5,
+    )
+)
+
 
 # -- processors --------------------------------------------------------------------------------------------------------
 
@@ -209,6 +226,8 @@ def costs(cpu: str, bits: int) -> Costs:
     """The fitted constants of a kind of CPU, with vectors of so many bits."""
     if bits < 512:
         return ZEN3_COSTS if cpu == "znver3" else AVX2_COSTS
+    if cpu in INTEL_SERVERS:
+        return INTEL_COSTS
     return ZEN4_COSTS if cpu == "znver4" else AVX512_COSTS
 
 
