@@ -233,11 +233,11 @@ def test_blocked_channels_there_and_back(channels: int, size: tuple[int, int], b
         np.testing.assert_array_equal(one("lowered.unblock_channels", blocked, channels=channels, threads=threads), x)
 
 
-@pytest.mark.parametrize(("channels", "whole"), [(64, True), (1024, False)])
-def test_short_rows_of_a_transposition_are_written_whole(channels: int, whole: bool) -> None:
+@pytest.mark.parametrize(("channels", "pixels", "whole"), [(64, 4096, True), (64, 1024, False), (1024, 4096, False)])
+def test_short_rows_of_a_large_transposition_are_written_whole(channels: int, pixels: int, whole: bool) -> None:
     """A pass over all pixels for each tile of channels would come back to each page of the destination."""
     b = GraphBuilder("case")
-    graph = b.finish((ops.emit1(b, "transpose", b.input("x", tensor((channels, 2048))), perm=(1, 0)),))
+    graph = b.finish((ops.emit1(b, "transpose", b.input("x", tensor((channels, pixels))), perm=(1, 0)),))
     func = plan(lower_group(fuse(graph)[0], "kernel").func, Target.parse("znver4")).func
     (block,) = (stmt for stmt in walk(func.body) if isinstance(stmt, Block) and stmt.name == "transpose")
     pixel, channel = (set(variables(it.binding)) for it in block.iters)
