@@ -124,6 +124,19 @@ def test_all_functions_that_are_written_out_have_a_weight() -> None:
     assert {*SINGLE, *TABLES} == set(FUNCTIONS)
 
 
+def test_rows_of_a_few_elements_fill_no_vectors() -> None:
+    """A softmax of rows of two elements computes each by itself, of seventeen in two vectors; 64 fill theirs."""
+
+    def compute(columns: int) -> float:
+        b = GraphBuilder("case")
+        graph = b.finish((ops.emit1(b, "softmax", b.input("x", tensor(64, columns)), axis=1),))
+        return plan(lower_group(fuse(graph)[0], "kernel").func, Target.parse("znver4")).chosen.cost.compute / columns
+
+    full = compute(64)
+    assert compute(2) > 8 * full
+    assert 1.5 * full < compute(17) < 2.5 * full
+
+
 @pytest.mark.parametrize(("pixels", "split"), [(361, 15 / 16), (392, 0.5), (400, 0.0)])
 def test_rows_that_begin_anywhere_in_a_line_are_stored_across_two(pixels: int, split: float) -> None:
     b = GraphBuilder("case")

@@ -244,6 +244,9 @@ class Traffic:
     collision: float = constant(
         12.0, "cycles", "a line that has left the second level before its rest is used", _PIXELS
     )
+    crowded_line: float = constant(
+        12.0, "cycles", "a line of a transposition that shares its set of the first level with too many", _PIXELS
+    )
     far_page: float = constant(
         5.0, "cycles", "a step whose page's translation, or line, comes from the second level", _PIXELS
     )

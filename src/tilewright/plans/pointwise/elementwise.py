@@ -54,7 +54,7 @@ def shuffles(structure: Structure, target: Target) -> float:
         elements = prod(number(it.extent) for it in stage.spatial)
         if tile:
             total += len(tile.sources) * shuffle_cycles(elements, target, tile.lanes)
-            total += colliding_lines(s, s.block(stage.name), tile, target) * target.costs.traffic.collision
+            total += colliding_lines(s, s.block(stage.name), tile, target) * target.costs.traffic.crowded_line
             total += split_stores(s, s.block(stage.name), tile, target) * target.costs.traffic.split_store
         else:
             total += scattered_loads(s, s.block(stage.name)) * elements * target.costs.arithmetic.gathered
