@@ -181,7 +181,8 @@ def folds(structure: Structure, rows: Rows, strip: int, together: int, target: T
             continue
         length = prod(number(it.extent) for it in stage.reduce)
         lanes = lanes_of(stage, target)
-        if lanes // 2 <= length < LONG_ROW * lanes:
+        least = lanes + 1 if slides(stage) else lanes // 2  # windows beside one another go on meanwhile
+        if least <= length < LONG_ROW * lanes:
             times = prod(number(it.extent) for it in stage.spatial)
             total += Cost(overhead=times / together * target.costs.arithmetic.folded_row)
     return total
