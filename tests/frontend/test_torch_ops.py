@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.frontend.torch_checks import check, check_functions, nn, torch
+from tilewright.compiler import compile_program
 
 F = torch.nn.functional
 
@@ -589,3 +590,13 @@ def test_grad_modes_inside_are_nothing() -> None:
             return torch.tanh(x) * x
 
     check_functions(stopped, enabled, make=reals(4))
+
+
+@pytest.mark.parametrize("places", [(5, 7), (300,), (), (3, 4, 5)])
+def test_a_norm_over_groups_is_one_kernel_with_the_scales_of_channels(places: tuple[int, ...]) -> None:
+    module = nn.GroupNorm(3, 12)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.copy_(torch.rand(12))
+    imported = check(module, reals(12, *places), tolerance=1e-5)
+    assert len(compile_program((imported.graph, imported.weights)).manifest.run_steps) == 1

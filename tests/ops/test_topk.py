@@ -77,7 +77,10 @@ def test_all_types_by_ranks_and_by_digits(kind: str, largest: bool) -> None:
         ((2, 129), 1, 129),
         ((129, 3), 0, 128),
         ((2, 700), 1, 0),
+        ((2, 700), 1, 31),
+        ((2, 700), 1, 32),
         ((2, 700), 1, 64),
+        ((700, 3), 0, 40),
         ((2, 700), 1, 65),
         ((700, 3), 0, 699),
         ((1, 5000), 1, 300),
@@ -89,8 +92,8 @@ def test_shapes_at_the_borders_between_the_ways(shape: tuple[int, ...], axis: in
 
 def test_rows_of_equal_ones_and_of_sorted_ones() -> None:
     for row in (np.zeros(400), np.full(400, np.nan), np.arange(400.0), -np.arange(400.0), np.arange(400.0) % 2):
-        for k in (400, 200):
-            check(row.astype(np.float32)[None], 1, k, largest=k == 200)
+        for k in (400, 200, 40):
+            check(row.astype(np.float32)[None], 1, k, largest=k != 400)
 
 
 def test_an_axis_of_unknown_length() -> None:

@@ -27,6 +27,7 @@ from tilewright.plans.framework.analysis import analyse
 from tilewright.plans.framework.base import Candidate, Planned
 from tilewright.plans.framework.common import shares_well
 from tilewright.plans.framework.cost import (
+    FUNCTIONS,
     Cost,
     bandwidth,
     fetch_cycles,
@@ -44,11 +45,13 @@ from tilewright.plans.winograd import tiles as winograd_tiles
 from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ScheduleError
+from tilewright.targets.costs import Origin
 from tilewright.targets.target import Target
 from tilewright.transform.call import CompiledKernel
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.loops import lower_loops
 from tilewright.transform.lower import lower_group
+from tilewright.transform.math.expand import SINGLE, TABLES
 
 Golden = Callable[[str], None]
 
@@ -104,6 +107,45 @@ def test_the_roofline_counts_work_and_bytes() -> None:
     # Read once and written twice (a line is read before it is written), from the third level.
     assert cost.memory == pytest.approx(3 * (4 << 20) / 16.0)
     assert cost.bound == "memory"
+
+
+def test_functions_take_what_the_machine_has_units_for() -> None:
+    """Zen 4 has units beside those that multiply, Intel's servers have none for vectors of 512 bits."""
+    x = te.placeholder((4096,), "f32", "x")
+    y = te.compute((4096,), lambda i: te.exp(x[i]), name="y")
+    structure = analyse(te.create_prim_func([x, y], "exp"))
+    intel = Target.parse("sapphirerapids")
+    assert roofline(structure, Target.parse("znver4")).compute == 4096 / 16 * 10.0
+    assert roofline(structure, intel).compute == pytest.approx(4096 / 16 * intel.costs.arithmetic.function * 10.0 / 2)
+    assert intel.costs.arithmetic.function > 1.0
+
+
+def test_all_functions_that_are_written_out_have_a_weight() -> None:
+    assert {*SINGLE, *TABLES} == set(FUNCTIONS)
+
+
+def test_rows_of_a_few_elements_fill_no_vectors() -> None:
+    """A softmax of rows of two elements computes each by itself, of seventeen in two vectors; 64 fill theirs."""
+
+    def compute(columns: int) -> float:
+        b = GraphBuilder("case")
+        graph = b.finish((ops.emit1(b, "softmax", b.input("x", tensor(64, columns)), axis=1),))
+        return plan(lower_group(fuse(graph)[0], "kernel").func, Target.parse("znver4")).chosen.cost.compute / columns
+
+    full = compute(64)
+    assert compute(2) > 8 * full
+    assert 1.5 * full < compute(17) < 2.5 * full
+
+
+@pytest.mark.parametrize(("pixels", "split"), [(361, 15 / 16), (392, 0.5), (400, 0.0)])
+def test_rows_that_begin_anywhere_in_a_line_are_stored_across_two(pixels: int, split: float) -> None:
+    b = GraphBuilder("case")
+    graph = b.finish((ops.emit1(b, "transpose", b.input("x", tensor(8, pixels, 16)), perm=(0, 2, 1)),))
+    func = lower_group(fuse(graph)[0], "kernel").func
+    target = Target.parse("znver4")
+    costs = target.costs.fitted(Origin("2026-11-26"), split_store=100.0)
+    more = [plan(func, t).chosen.cost.compute for t in (replace(target, costs=costs), target)]
+    assert more[0] - more[1] == pytest.approx(8 * pixels * split * 100.0)
 
 
 def test_describe_tells_what_was_estimated(golden: Golden) -> None:

@@ -16,8 +16,9 @@ from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Expr, Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
-from tilewright.ir.loops import PrimFunc
+from tilewright.ir.loops import Block, For, PrimFunc
 from tilewright.ir.parser import parse_func
+from tilewright.ir.rewrite import variables, walk
 from tilewright.kernels import KernelTexts
 from tilewright.plans import plan
 from tilewright.targets.target import Target
@@ -232,6 +233,18 @@ def test_blocked_channels_there_and_back(channels: int, size: tuple[int, int], b
         np.testing.assert_array_equal(one("lowered.unblock_channels", blocked, channels=channels, threads=threads), x)
 
 
+@pytest.mark.parametrize(("channels", "pixels", "whole"), [(64, 4096, True), (64, 1024, False), (1024, 4096, False)])
+def test_short_rows_of_a_large_transposition_are_written_whole(channels: int, pixels: int, whole: bool) -> None:
+    """A pass over all pixels for each tile of channels would come back to each page of the destination."""
+    b = GraphBuilder("case")
+    graph = b.finish((ops.emit1(b, "transpose", b.input("x", tensor((channels, pixels))), perm=(1, 0)),))
+    func = plan(lower_group(fuse(graph)[0], "kernel").func, Target.parse("znver4")).func
+    (block,) = (stmt for stmt in walk(func.body) if isinstance(stmt, Block) and stmt.name == "transpose")
+    pixel, channel = (set(variables(it.binding)) for it in block.iters)
+    order = [stmt.var for stmt in walk(func.body) if isinstance(stmt, For) and stmt.var in pixel | channel]
+    assert (order[0] in pixel and order[1] in channel) == whole
+
+
 def unblocked_sum(channels: int, pixels: int, block: int) -> PrimFunc:
     """Two blocked tensors to one plain one, with a bias and something plain added."""
     x, y = (te.placeholder((-(-channels // block), pixels, block), "f32", name) for name in "xy")
@@ -386,6 +399,8 @@ def test_large_outputs_start_with_a_line() -> None:
         assert buffer.ctypes.data % 64 == 0 and buffer.flags.c_contiguous
         model(x, out=(buffer,))
         np.testing.assert_array_equal(buffer, np.maximum(x, 0))
+        _, (timed,), _ = model.step_clock(x)._keep  # profiles time calls as they are
+        assert timed.ctypes.data % 64 == 0
 
 
 @pytest.mark.parametrize("shape", [(600_001,), (3, 200_003), (500, 1111), (2, 3, 100_000)])

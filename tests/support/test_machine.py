@@ -20,23 +20,24 @@ def test_describe() -> None:
 
 
 def test_caches_as_the_kernel_tells_them(tmp_path: Path) -> None:
-    for number, (level, kind, size, cpus) in enumerate(
+    for number, (level, kind, size, cpus, ways) in enumerate(
         [
-            ("1", "Data", "48K", "0"),
-            ("2", "Unified", "2M", "0-1"),
-            ("3", "Unified", "96M", "0-3,8-11"),
-            ("x", "?", "", ""),
+            ("1", "Data", "48K", "0", "12"),
+            ("2", "Unified", "2M", "0-1", "16"),
+            ("3", "Unified", "96M", "0-3,8-11", ""),
+            ("x", "?", "", "", ""),
         ]
     ):
         folder = tmp_path / f"index{number}"
         folder.mkdir()
-        for name, text in (("level", level), ("type", kind), ("size", size), ("shared_cpu_list", cpus)):
+        texts = {"level": level, "type": kind, "size": size, "shared_cpu_list": cpus, "ways_of_associativity": ways}
+        for name, text in texts.items():
             (folder / name).write_text(text + "\n")
     found = machine.caches(tmp_path)
-    assert [(c.name, c.bytes, c.shared_by) for c in found] == [
-        ("L1d", 48 << 10, 1),
-        ("L2", 2 << 20, 2),
-        ("L3", 96 << 20, 8),
+    assert [(c.name, c.bytes, c.shared_by, c.ways) for c in found] == [
+        ("L1d", 48 << 10, 1, 12),
+        ("L2", 2 << 20, 2, 16),
+        ("L3", 96 << 20, 8, 0),
     ]
     assert machine.caches(tmp_path / "nothing") == ()
 

@@ -6,18 +6,44 @@ from dataclasses import replace
 
 import pytest
 
+from tilewright.measure import calibration
 from tilewright.support.errors import TargetError
+from tilewright.support.machine import Cache, describe
 from tilewright.targets.costs import Costs, Origin
+from tilewright.targets.host import host
 from tilewright.targets.target import Target, known
 
 
 def test_host_is_one_object_with_sane_sizes() -> None:
-    host = Target.host()
-    assert host is Target.host() is Target.parse("host")
-    assert host.vector_bits in (128, 256, 512)
-    assert host.l1 < host.l2 <= host.l3
-    assert host.cores >= 1
-    assert set(host.features).isdisjoint(host.missing)
+    here = Target.host()
+    assert here is Target.host() is Target.parse("host")
+    assert here.vector_bits in (128, 256, 512)
+    assert here.l1 < here.l2 <= here.l3
+    assert here.cores >= 1
+    assert set(here.features).isdisjoint(here.missing)
+
+
+def test_the_hosts_ways_are_what_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A virtual machine's processor may be one that no table of caches has."""
+    here = describe()
+    data = {c.level: c for c in here.caches if c.kind != "Instruction"}
+    sides = (Cache(1, "Data", 48 << 10, 1, ways=12), Cache(2, "Unified", 2 << 20, 1, ways=16))
+    monkeypatch.setattr("tilewright.targets.host.describe", lambda: replace(here, caches=sides))
+    other = host.__wrapped__().caches
+    assert (other.l1, other.l1_ways, other.l2, other.l2_ways) == (48 << 10, 12, 2 << 20, 16)
+    monkeypatch.setattr(
+        "tilewright.targets.host.describe", lambda: replace(here, caches=tuple(replace(c, ways=0) for c in sides))
+    )
+    assert host.__wrapped__().caches.l1_ways > 0
+    if all(level in data and data[level].ways for level in (1, 2)):
+        caches = Target.host().caches
+        assert (caches.l1_ways, caches.l2_ways) == (data[1].ways, data[2].ways)
+
+
+def test_ceilings_of_this_machine_are_found_whatever_is_known_of_ways() -> None:
+    here = describe()
+    blind = replace(here, caches=tuple(replace(c, ways=0) for c in here.caches))
+    assert calibration.identity(here) == calibration.identity(blind)
 
 
 @pytest.mark.parametrize("name", known())

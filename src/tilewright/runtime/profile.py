@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.ir.dtype import BY_NAME
 from tilewright.native.link import Library, compile_text
 from tilewright.runtime.arguments import BoundInputs
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import aligned_bytes, function
+from tilewright.runtime.outputs import uninitialised
 from tilewright.runtime.spans import known
 from tilewright.runtime.specs import StepSpec, evaluate
 from tilewright.runtime.stepwise import profile_text
@@ -175,10 +175,10 @@ def _summary(steps: Sequence[StepSpec], each: Any, counts: Any, symbols: dict[st
 
 
 def run_slots(engine: Engine, weights: Sequence[int], bound: BoundInputs) -> tuple[list[Any], Any]:
-    """A slot table of its own: inputs, new outputs, packed weights, a new arena."""
+    """A slot table of its own: inputs, new outputs where a call has them, packed weights, a new arena."""
     m = engine.manifest
     shapes = engine.output_shapes(bound.dims)
-    outputs = [np.empty(shape, BY_NAME[o.dtype].numpy) for o, shape in zip(m.outputs, shapes, strict=True)]
+    outputs = uninitialised(m.outputs, shapes, bound.arrays)
     placed = engine.memory(bound.dims)
     arena = aligned_bytes(placed.arena)
     arguments = [a.ctypes.data for a in (*bound.arrays, *outputs)]

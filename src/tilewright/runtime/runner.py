@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.arguments import BoundInputs, bind_inputs, bind_outputs, describe_spec, separate
 from tilewright.runtime.engine import Engine, StoreMoved
 from tilewright.runtime.interop import Array, in_kind_of
 from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.outputs import uninitialised
 from tilewright.runtime.ragged import call_ragged, call_versioned
 from tilewright.runtime.rooms import Rooms
-from tilewright.runtime.specs import ALIGNMENT, InputSpec, OutputSpec, ParamSpec, evaluate
+from tilewright.runtime.specs import InputSpec, OutputSpec, ParamSpec, evaluate
 from tilewright.runtime.threads import check_threads
 from tilewright.support.errors import CallError, Problems
 
@@ -164,7 +164,7 @@ class Runner(Called):
         outputs = manifest.outputs
         shapes = engine.output_shapes(bound.dims)
         if out is None:
-            new = _uninitialised(outputs, shapes, bound.arrays)
+            new = uninitialised(outputs, shapes, bound.arrays)
             version = engine.call([*bound.arrays, *new], bound.dims)
             results = [in_kind_of(inputs[0], a) if inputs else a for a in new]
             return results[0] if len(results) == 1 else tuple(results) or None, version
@@ -183,7 +183,7 @@ class Runner(Called):
             raise CallError("data decides the sizes of outputs, so none can be given", where=f"program {self.name!r}")
         while True:
             bound = self._bound(engine, inputs)
-            new = _uninitialised(manifest.outputs, engine.output_shapes(bound.dims), bound.arrays)
+            new = uninitialised(manifest.outputs, engine.output_shapes(bound.dims), bound.arrays)
             version = engine.call([*bound.arrays, *new], bound.dims)
             extents = _extents(manifest, new)
             if self._rooms.suffice(extents):
@@ -264,7 +264,7 @@ class Runner(Called):
         bound = self._bound(engine, inputs)
         shapes = engine.output_shapes(bound.dims)
         outputs = engine.manifest.outputs
-        return dict(zip([o.name for o in outputs], _uninitialised(outputs, shapes, bound.arrays), strict=True))
+        return dict(zip([o.name for o in outputs], uninitialised(outputs, shapes, bound.arrays), strict=True))
 
     def ffi_function(self) -> Any:
         """The program as a tvm-ffi function of all inputs and then all outputs, for callers in any language."""
@@ -382,50 +382,6 @@ def _cut(manifest: Manifest, dims: Sequence[int], arrays: Sequence[Array], exten
             array = array.reshape(-1)[: math.prod(shape)].reshape(shape)
         results.append(array)
     return results
-
-
-def _uninitialised(
-    outputs: Sequence[OutputSpec], shapes: Sequence[tuple[int, ...]], inputs: Sequence[Array]
-) -> list[Array]:
-    """New arrays for outputs of a call on these inputs. CallError where memory does not suffice."""
-    place = _place(inputs)
-    try:
-        return [_empty(shape, BY_NAME[o.dtype].numpy, place) for o, shape in zip(outputs, shapes, strict=True)]
-    except (MemoryError, OverflowError, ValueError) as error:  # NumPy has other errors for more than can be addressed
-        raise CallError("not enough memory for the outputs", got=str(error) or None) from None
-
-
-def _empty(shape: tuple[int, ...], dtype: Any, place: int) -> Array:
-    """A new array; a large one starts with a line of cache: NumPy's start 16 bytes behind a page, so that each vector
-    that is stored there lies in two lines. One that is mostly written past the caches starts at a `place` of its
-    page."""
-    dtype = np.dtype(dtype)
-    size = math.prod(shape) * dtype.itemsize
-    if size < LARGE:
-        return np.empty(shape, dtype)
-    align, place = (PAGE, place) if size >= HUGE else (ALIGNMENT, 0)
-    room = np.empty(size + align, np.uint8)
-    start = (place - room.ctypes.data) % align
-    aligned: Array = room[start : start + size].view(dtype).reshape(shape)
-    return aligned
-
-
-def _place(inputs: Sequence[Array]) -> int:
-    """Where in a page an output should start that is written past the caches while these inputs are read: with a line,
-    just before the huge ones.
-
-    A core compares the last twelve bits of addresses first: what it loads there, while a store to such an address has
-    not left, it takes for what it has just stored, and waits. Stores past the caches leave slowly, so there are up to
-    half a page of them behind where the output is written; loads from somewhat further on in the page meet none."""
-    starts = [a.ctypes.data % PAGE for a in inputs if a.nbytes >= HUGE]
-    return min((s - s % ALIGNMENT for s in starts), key=lambda p: max((s - p) % PAGE for s in starts), default=0)
-
-
-PAGE = 4096
-LARGE = 1 << 18
-"""Bytes from which on the microsecond that aligning takes is nothing beside writing them."""
-HUGE = 16 << 20
-"""Bytes that do not stay in the caches."""
 
 
 def _dense(obj: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _SYS = Path("/sys/devices/system/cpu")
@@ -17,12 +17,14 @@ _SYS = Path("/sys/devices/system/cpu")
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """One cache as CPU 0 sees it: level, kind ("Data", "Instruction", "Unified"), bytes, CPUs that share it."""
+    """One cache as CPU 0 sees it: level, kind ("Data", "Instruction", "Unified"), bytes, CPUs that share it, ways of
+    associativity (0 where the system does not say; stored ceilings are found without them, so they are not printed)."""
 
     level: int
     kind: str
     bytes: int
     shared_by: int
+    ways: int = field(default=0, repr=False)
 
     @property
     def name(self) -> str:
@@ -88,7 +90,8 @@ def caches(folder: Path = _SYS / "cpu0" / "cache") -> tuple[Cache, ...]:
         if level.isdigit() and match:
             scale = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[match[2]]
             shared = _count_cpus(_read(entry / "shared_cpu_list"))
-            found.append(Cache(int(level), kind, int(match[1]) * scale, shared))
+            ways = _read(entry / "ways_of_associativity")
+            found.append(Cache(int(level), kind, int(match[1]) * scale, shared, int(ways) if ways.isdigit() else 0))
     return tuple(found)
 
 

@@ -112,6 +112,12 @@ class Arithmetic:
         0.5, "share", "a function's operations that units do which products leave idle", _DEFER
     )
     deferred_vector: float = constant(2.0, "cycles", "a vector of a tile stored for a later epilogue", _DEFER)
+    function: float = constant(
+        1.0,
+        "ratio",
+        "time of a function that is written out by that of half as many multiply-adds as it has operations",
+        Origin("2026-11-26", "Zen 4", commit="a2b15cc0"),
+    )
     divide: float = constant(4.0, "multiply-adds", "a division", _STAGES)
     square_root: float = constant(6.0, "multiply-adds", "a square root", _STAGES)
     reciprocal_root: float = constant(8.0, "multiply-adds", "a square root and a division", _STAGES)
@@ -132,6 +138,12 @@ class Arithmetic:
         "cycles",
         "an element loaded by itself into a vector: an older figure that a few transposes bear out, not a fit",
         Origin("2026-11-23", "Zen 4", 'make audit ARGS="--kinds transpose --seed 20"'),
+    )
+    forwarded: float = constant(
+        5.0,
+        "cycles",
+        "from the store of an element, at a place that data say, to one that is computed from it",
+        Origin("2026-11-26", "Emerald Rapids", "python -m benchmarks.bench_cliffs --only sort topk"),
     )
     folded_row: float = constant(24.0, "cycles", "the lanes of a short row's vector folded to one element", _AUDIT)
     folded_score: float = constant(
@@ -232,10 +244,19 @@ class Traffic:
     collision: float = constant(
         12.0, "cycles", "a line that has left the second level before its rest is used", _PIXELS
     )
+    crowded_line: float = constant(
+        12.0, "cycles", "a line of a transposition that shares its set of the first level with too many", _PIXELS
+    )
     far_page: float = constant(
         5.0, "cycles", "a step whose page's translation, or line, comes from the second level", _PIXELS
     )
     unaligned: float = constant(0.05, "cycles", "a load that may cross the end of a line, on average", _PIXELS)
+    split_store: float = constant(
+        0.0,
+        "cycles",
+        "a vector that is stored across two lines, of rows apart; not measured where it is 0",
+        Origin("2026-11-26"),
+    )
     copied_vector: float = constant(1.5, "cycles", "a vector copied within the first level", _PIXELS)
     masked_shuffles: float = constant(
         1.2,

@@ -24,12 +24,15 @@ def host() -> Target:
         base = Target(machine.triple, machine.cpu, machine.features)
     else:
         base = family.describe(machine.cpu, machine.features)
-    sizes = {c.level: c.bytes for c in machine.caches if c.kind != "Instruction"}
+    data = [c for c in machine.caches if c.kind != "Instruction"]
+    sizes, ways = {c.level: c.bytes for c in data}, {c.level: c.ways for c in data if c.ways}
     caches = replace(
         base.caches,
         l1=sizes.get(1, 32 << 10),
         l2=sizes.get(2, 512 << 10),
         l3=min(sizes.get(3, sizes.get(2, 8 << 20)), machine.cores * L3_A_CORE),
+        l1_ways=ways.get(1, base.caches.l1_ways),
+        l2_ways=ways.get(2, base.caches.l2_ways),
     )
     measured = calibration.load(machine)
     return replace(

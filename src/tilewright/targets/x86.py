@@ -1,7 +1,7 @@
 """x86-64: SSE, AVX2, AVX-512; AMD's Zen and Intel's servers.
 
 Three machines were measured: a Zen 3 (2 cores, AVX2), on which all constants were fitted first, a Zen 4 (2 cores,
-AVX-512), and an Emerald Rapids (2 cores, AVX-512). What was fitted on them is taken for their kin.
+AVX-512) and an Emerald Rapids (2 cores, AVX-512). What was fitted on them is taken for their kin.
 """
 
 from __future__ import annotations
@@ -167,17 +167,34 @@ ZEN4_COSTS = (
     .fitted(Origin("2026-11-26", "Zen 4", commit="2a963d0"), scattered_line=1.5, scattered_line_of_many=1.5)
 )
 
-
-INTEL_COSTS = AVX512_COSTS.fitted(
+INTEL_COSTS = (
+    AVX512_COSTS
+    # Both of its 512-bit units multiply: none is left for a function's other operations.
+    .fitted(
+        Origin("2026-11-26", "Emerald Rapids", "python -m benchmarks.bench_functions"),
+        function=1.7,
+        divide=16.0,
+        square_root=20.0,
+        reciprocal_root=36.0,
+    )
+    # Rows 4,096 bytes apart, 16 of them in sets of 12 ways: 1.7 to 3.7 cycles a line in three layers of seed 161.
+    # Rows of 361 elements, and of 400 that begin behind a line: 220 to 245 cycles for 16 vectors, 110 at lines.
+    .fitted(
+        Origin("2026-11-26", "Emerald Rapids", 'make audit ARGS="--kinds transpose depthwise"'),
+        crowded_line=3.0,
+        split_store=7.5,
+    )
     # From four rows on shares are 0.90 of any other way. What instructions prefetch waits in 16 line buffers
     # (docs/decisions/weights-of-the-program.md).
-    Origin("2026-11-26", "Emerald Rapids", "python -m benchmarks.bench_few_rows"),
-    panel_bytes_l3=4096,
-    panel_bytes_memory=4096,
-    panel_rows_l3=3,
-    panel_rows_memory=3,
-    shared_panel_rows=4,
-    hinted_line=10.0,
+    .fitted(
+        Origin("2026-11-26", "Emerald Rapids", "python -m benchmarks.bench_few_rows"),
+        panel_bytes_l3=4096,
+        panel_bytes_memory=4096,
+        panel_rows_l3=3,
+        panel_rows_memory=3,
+        shared_panel_rows=4,
+        hinted_line=10.0,
+    )
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.frontend.common.contraction import channels
 from tilewright.frontend.common.emitter import Emitter
+from tilewright.ir.expr import Expr, is_const, product
 from tilewright.ir.graph import Value
 
 
@@ -19,3 +20,19 @@ def batch_norm(
     rank = max(x.type.rank, 2)
     a, b = n.cast(channels(n, a, rank), x.dtype), n.cast(channels(n, b, rank), x.dtype)
     return n.emit("add", n.emit("mul", x, a), b)
+
+
+def group_norm(
+    n: Emitter, x: Value, groups: int, each: Expr, scale: Value | None, bias: Value | None, epsilon: float
+) -> Value:
+    """Layer norm over the elements of each group of `each` channels, then the scale and bias of each channel, in the
+    shape [images, groups, channels of a group, places]: there all of it is one kernel, a group at a time."""
+    places = product(x.shape[2:])
+    inside = (each,) if is_const(places, 1) else (each, places)
+    y = n.emit("layer_norm", n.reshape(x, (x.shape[0], groups, *inside)), axis=2, epsilon=epsilon)
+    column = (groups, each, 1)[: 1 + len(inside)]
+    if scale is not None:
+        y = n.emit("mul", y, n.reshape(n.cast(scale, x.dtype), column))
+    if bias is not None:
+        y = n.emit("add", y, n.reshape(n.cast(bias, x.dtype), column))
+    return n.reshape(y, x.shape)

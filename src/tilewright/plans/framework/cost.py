@@ -37,7 +37,11 @@ SYMBOL = 8
 FUNCTIONS = {
     "exp": 10.0,
     "exp_nonpositive": 10.0,
-    "log": 12.0,
+    "exp2": 9.0,
+    "expm1": 11.0,
+    "log": 17.0,
+    "log2": 19.0,
+    "log1p": 21.0,
     "tanh": 16.0,
     "sigmoid": 16.0,
     "erf": 16.0,
@@ -45,10 +49,20 @@ FUNCTIONS = {
     "gelu_tanh": 16.0,
     "sin": 20.0,
     "cos": 20.0,
-    "pow": 30.0,
+    "tan": 24.0,
+    "pow": 100.0,
+    "sinh": 14.0,
+    "cosh": 11.0,
+    "arcsin": 14.0,
+    "arccos": 16.0,
+    "arctan": 13.0,
+    "arcsinh": 40.0,
+    "arccosh": 38.0,
+    "arctanh": 32.0,
 }
-"""Functions that are written out, as about so many multiply-adds; other operations take one, or what the machine says
-of its slow instructions."""
+"""Functions that are written out, as about so many multiply-adds: half of their operations, for there are units beside
+those that multiply (`pow` computes in f64); where there are none `function` of the machine says so. Other operations
+take one, or what the machine says of its slow instructions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +226,7 @@ def weight(value: Expr, target: Target) -> float:
     """Operations of an expression in multiply-adds; those of indices are left out, a product that is added is free."""
     found = list(_operations(value))
     costs = target.costs.arithmetic
-    weights = {**FUNCTIONS, "div": costs.divide, "sqrt": costs.square_root, "rsqrt": costs.reciprocal_root}
+    slow = {"div": costs.divide, "sqrt": costs.square_root, "rsqrt": costs.reciprocal_root}
     free = {
         part
         for e in found
@@ -220,7 +234,8 @@ def weight(value: Expr, target: Target) -> float:
         for part in e.args
         if isinstance(part, Op) and part.name == "mul"
     }
-    return sum(weights.get(e.name, 1.0) for e in found if e not in free and (e.dtype.is_float or e.name == "select"))
+    counted = (e.name for e in found if e not in free and (e.dtype.is_float or e.name == "select"))
+    return sum(costs.function * FUNCTIONS[n] if n in FUNCTIONS else slow.get(n, 1.0) for n in counted)
 
 
 def instructions(block: Block) -> float:

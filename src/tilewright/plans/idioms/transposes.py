@@ -21,7 +21,7 @@ from tilewright.ir.loops import Block, BlockIter, Store
 from tilewright.ir.notes import Prefetch
 from tilewright.ir.rewrite import loads, substitute, variables
 from tilewright.plans.framework.common import buffer_names, extent, own_loops, parallelize, stream_outputs
-from tilewright.plans.framework.cost import fma_cycles
+from tilewright.plans.framework.cost import fma_cycles, level
 from tilewright.plans.idioms.reducing import steps
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.recording import BlockRef, LoopRef
@@ -146,6 +146,22 @@ def colliding_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target
     return total
 
 
+def split_stores(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -> float:
+    """Vectors of a transposition in registers that are stored across two lines, each in another row than the one
+    before, because the destination's rows begin anywhere in a line."""
+    stage = s.get(block)
+    assert isinstance(stage, Block) and isinstance(stage.body, Store)
+    buffer, line = stage.body.buffer, target.caches.line
+    down = next(it.var for it in stage.iters if it.var.name == axes.down)
+    pitch = abs(steps(flat(stage.body.indices, buffer.shape, 0), down) or 0) * buffer.dtype.itemsize
+    vector = axes.lanes * buffer.dtype.itemsize
+    if pitch <= vector:
+        return 0.0
+    begin = gcd(pitch, line)  # rows begin at multiples of it
+    splits = max(0.0, vector - begin) / line if begin < line else 0.0
+    return (as_int(buffer.size) or 0) / axes.lanes * splits
+
+
 def _across(
     load: Load, along: Var, iters: Mapping[str, BlockIter], sizes: Mapping[str, int | None], lanes: int, rows: int
 ) -> TileAxes | None:
@@ -217,7 +233,8 @@ def transpose_tiles(
 
     Returns the outer loops, which threads may share. Without `lines`, for a destination in cache, tiles go down first.
     Where `down` goes from block to block of channels, all of the destination's rows of a block are written before the
-    next, which are as many streams as a tile has rows.
+    next, which are as many streams as a tile has rows. Short rows of a destination beyond the second level of cache are
+    written whole before the next ones: a pass over all of them for each tile of a row would come back to each page.
     """
     lanes, line = axes.lanes, target.caches.line // 4
     lines_together = target.costs.copies.lines_together
@@ -246,7 +263,10 @@ def transpose_tiles(
         elif lines and not whole and size is not None:
             wide.append(loop)  # A loop of its own can leave its last tile apart, one that threads share cannot.
             continue
-        far.append(loop)
+        whole_rows = (
+            lines and name == axes.down and far and _writes_whole_rows(s, block, axes, extent(s, far[-1]), target)
+        )
+        far.insert(len(far) - bool(whole_rows), loop)
     along, down = tiles
     around = [*others, *far, *wide, *reversed(near)]
     s.reorder(*around, down, along)
@@ -266,6 +286,19 @@ def transpose_tiles(
     s.vectorize(along)
     stream_outputs(s, block, along, target)
     return [*others, *far]
+
+
+def _writes_whole_rows(s: Schedule, block: BlockRef, axes: TileAxes, tiles: int | None, target: Target) -> bool:
+    """Whether all `tiles` along a row of the destination are written before the next rows: a few, where the rows that
+    a pass would walk over do not stay in the second level of cache."""
+    if tiles is None or not 1 < tiles <= 4 * target.costs.copies.lines_together:
+        return False
+    stage = s.get(block)
+    assert isinstance(stage, Block) and isinstance(stage.body, Store)
+    down = next(it for it in stage.iters if it.var.name == axes.down)
+    row = abs(steps(flat(stage.body.indices, stage.body.buffer.shape, 0), down.var) or 0)
+    passed = row * (as_int(down.extent) or 0) * stage.body.buffer.dtype.itemsize
+    return level(passed, target) not in ("l1", "l2")
 
 
 def flatten(s: Schedule, block: BlockRef, axes: TileAxes) -> None:

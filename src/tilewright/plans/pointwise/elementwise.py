@@ -11,6 +11,7 @@ from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all, lanes_of, parallelize, streams, vectorize_spatial
 from tilewright.plans.framework.cost import Cost, number, roofline
+from tilewright.plans.framework.nests import nest
 from tilewright.plans.idioms.transposes import (
     colliding_lines,
     is_staged,
@@ -19,6 +20,7 @@ from tilewright.plans.idioms.transposes import (
     scattered_loads,
     shuffle_cycles,
     source_order,
+    split_stores,
     tile_axes,
     transpose_boxes,
     transpose_staged,
@@ -33,6 +35,8 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    if not structure.stages:
+        return [Candidate((), nest(structure.func, target))]
     return [Candidate((), roofline(structure, target) | Cost(compute=shuffles(structure, target)))]
 
 
@@ -50,7 +54,8 @@ def shuffles(structure: Structure, target: Target) -> float:
         elements = prod(number(it.extent) for it in stage.spatial)
         if tile:
             total += len(tile.sources) * shuffle_cycles(elements, target, tile.lanes)
-            total += colliding_lines(s, s.block(stage.name), tile, target) * target.costs.traffic.collision
+            total += colliding_lines(s, s.block(stage.name), tile, target) * target.costs.traffic.crowded_line
+            total += split_stores(s, s.block(stage.name), tile, target) * target.costs.traffic.split_store
         else:
             total += scattered_loads(s, s.block(stage.name)) * elements * target.costs.arithmetic.gathered
     return total

@@ -10,7 +10,15 @@ from tilewright.ir.loops import BlockIter, Store
 from tilewright.ir.rewrite import variables, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.common import lanes_of
-from tilewright.plans.framework.cost import Cost, fetch_cycles, load_cycles, number, store_cycles, write_cycles
+from tilewright.plans.framework.cost import (
+    Cost,
+    fetch_cycles,
+    load_cycles,
+    number,
+    store_cycles,
+    weight,
+    write_cycles,
+)
 from tilewright.plans.framework.tiles import row_limit
 from tilewright.plans.idioms.reducing import lane_stride, steps
 from tilewright.plans.idioms.transposes import flat
@@ -143,6 +151,25 @@ def is_extremum(stage: Stage) -> bool:
     return all(isinstance(value, Op) and value.name in ("max", "min") for value in values)
 
 
+def unfilled(structure: Structure, rows: Rows, strip: int, target: Target) -> Cost:
+    """What rows of a few elements take beyond a roofline, which counts full vectors: a last vector that is not full
+    takes as long as a full one, and less than half of one is computed element by element, as are means and their like,
+    of which a row has one. LLVM makes vectors of rows where there is no more than one reduction of each."""
+    total = 0.0
+    if strip or not rows.leading or sum(stage.role != "spatial" for stage in structure.stages) < 2:
+        return Cost()
+    for stage in structure.stages:
+        if stage in structure.anchors or slides(stage) or (stage.role != "spatial" and vector_last(stage)):
+            continue
+        inside = stage.reduce or stage.spatial[rows.leading :][-1:]
+        length, lanes = prod(number(it.extent) for it in inside), lanes_of(stage, target)
+        vectors = ceil(length / lanes) if length >= lanes // 2 else length
+        times = prod(number(it.extent) for it in stage.block.iters) / length
+        work = sum(weight(s.value, target) for s in walk(stage.block.body) if isinstance(s, Store))
+        total += times * (vectors - length / lanes) * work
+    return Cost(compute=total / target.fma_per_cycle)
+
+
 def folds(structure: Structure, rows: Rows, strip: int, together: int, target: Target) -> Cost:
     """What folding the lanes of short rows takes beyond a roofline: as long for one row as for those that go together,
     and a last vector that is not full as long as a full one."""
@@ -154,7 +181,8 @@ def folds(structure: Structure, rows: Rows, strip: int, together: int, target: T
             continue
         length = prod(number(it.extent) for it in stage.reduce)
         lanes = lanes_of(stage, target)
-        if lanes < length < LONG_ROW * lanes:
+        least = lanes + 1 if slides(stage) else lanes // 2  # windows beside one another go on meanwhile
+        if least <= length < LONG_ROW * lanes:
             times = prod(number(it.extent) for it in stage.spatial)
             total += Cost(overhead=times / together * target.costs.arithmetic.folded_row)
     return total

@@ -46,7 +46,7 @@ from tilewright.plans.idioms.reducing import (
     reduce_lanes,
     reduce_window,
 )
-from tilewright.plans.rows.estimate import STEPS, folds, products, windows
+from tilewright.plans.rows.estimate import STEPS, folds, products, unfilled, windows
 from tilewright.plans.rows.groups import STEP_VECTORS, rows_folded, rows_pipelined, rows_together
 from tilewright.plans.rows.stages import Rows, materialised, shared_rows, vector_last
 from tilewright.plans.rows.turned import is_turned, schedule_turned, turning
@@ -74,6 +74,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     folded = rows_folded(structure, rows, pipelined, target) if pipelined else 1
     knobs = {"rows": rows.leading, "strip": strip, "together": together, "pipeline": int(pipelined > 0), "fold": folded}
     cost = cost | products(structure, rows, target) | windows(structure, target)
+    cost |= unfilled(structure, rows, strip, target)
     for stage in structure.stages:
         if is_turned(structure, stage):
             cost += turning(stage, target)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.frontend.common.contraction import add_bias, convolved, product
+from tilewright.frontend.common.norm import group_norm as common_group_norm
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.frontend.onnx.rules.contraction import scaled, window
@@ -144,11 +145,8 @@ def group_norm(n: Call) -> Value:
     channels = static(y.shape[1], "the channels of GroupNorm")
     if groups < 1 or channels % groups:
         raise ShapeError("the channels do not divide into groups", expected=groups, got=x.type)
-    shape = y.shape
-    y = n.reshape(y, (shape[0], groups, channels // groups, *shape[2:]))
-    y = n.reshape(n.emit("layer_norm", y, axis=2, epsilon=n.real("epsilon", 1e-5)), shape)
-    column = (1, channels, 1, 1)
-    y = n.emit("add", n.emit("mul", y, n.reshape(n.value(1), column)), n.reshape(n.value(2), column))
+    each, epsilon = const(channels // groups), n.real("epsilon", 1e-5)
+    y = common_group_norm(n, y, groups, each, n.value(1), n.value(2), epsilon)
     if n.integer("activation", 0):
         y = n.emit("swish", y, alpha=1.0)
     return n.transpose(y, (0, 2, 3, 1)) if last else y

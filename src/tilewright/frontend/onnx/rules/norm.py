@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tilewright.frontend.common.contraction import channels
 from tilewright.frontend.common.norm import batch_norm as _batch_norm
+from tilewright.frontend.common.norm import group_norm as _group_norm
 from tilewright.frontend.common.shapes import divide
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
@@ -116,13 +117,12 @@ def group_norm(n: Call) -> Value:
     per = divide([x.shape[1]], [const(groups)]) if groups > 0 and x.type.rank >= 3 else None
     if per is None:
         raise ShapeError("the channels do not divide into groups", expected=groups, got=x.type)
-    grouped = n.reshape(x, (x.shape[0], groups, per, *x.shape[2:]))
-    y = n.emit("layer_norm", grouped, axis=2, epsilon=n.real("epsilon", 1e-5))
-    if n.opset < 21:
-        y = n.emit("add", n.emit("mul", y, channels(n, scale, y.type.rank)), channels(n, bias, y.type.rank))
-        return n.reshape(y, x.shape)
-    y = n.reshape(y, x.shape)
-    return n.emit("add", n.emit("mul", y, channels(n, scale, x.type.rank)), channels(n, bias, x.type.rank))
+    epsilon = n.real("epsilon", 1e-5)
+    if n.opset >= 21:
+        return _group_norm(n, x, groups, per, scale, bias, epsilon)
+    y = n.emit("layer_norm", n.reshape(x, (x.shape[0], groups, per, *x.shape[2:])), axis=2, epsilon=epsilon)
+    y = n.emit("add", n.emit("mul", y, channels(n, scale, y.type.rank)), channels(n, bias, y.type.rank))
+    return n.reshape(y, x.shape)
 
 
 @rule("LRN")

@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewright.frontend.common.contraction import channels
 from tilewright.frontend.common.norm import batch_norm as common_batch_norm
+from tilewright.frontend.common.norm import group_norm as common_group_norm
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
 from tilewright.ir.expr import is_const, product
@@ -206,11 +207,7 @@ def group_norm(
     epsilon: float = 1e-5,
     cudnn: bool = False,
 ) -> Value:
-    """Layer norm over the elements of each group."""
-    batch, channels_, *rest = x.shape
-    flat = n.reshape(x, (batch, groups, product(rest) * (channels_ // groups)))
-    y = n.emit("layer_norm", flat, None, None, axis=2, epsilon=float(epsilon))
-    return _affine(n, n.reshape(y, x.shape), weight, bias)
+    return common_group_norm(n, x, groups, x.shape[1] // groups, weight, bias, float(epsilon))
 
 
 @rule("native_group_norm")
