@@ -36,6 +36,7 @@ from tilewright.tuning.workers import Processes, Timed
 
 MODELS = ("m64", "nat")
 FOLDER = models.ROOT / "build" / "tune"
+ROWS = FOLDER / "rows.json"
 MOST = 1000
 """Settings of a decision, more than there are."""
 AGAIN = 4
@@ -299,6 +300,11 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(text)
 
 
+def _rows() -> dict[tuple[Any, ...], dict[str, Any]]:
+    """What runs have found so far, by model, threads and target."""
+    return {tuple(r["key"]): r for r in (json.loads(ROWS.read_text()) if ROWS.exists() else [])}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", default=list(MODELS), metavar="NAME")
@@ -314,8 +320,7 @@ def main() -> None:
     parser.add_argument("--prepare", action="store_true", help="compile the candidates only")
     args = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
-    results = FOLDER / "rows.json"
-    rows = {tuple(r["key"]): r for r in (json.loads(results.read_text()) if results.exists() else [])}
+    rows = _rows()
     machine = Target.host() if args.target is None else Target.on_host(args.target)
     for name in args.models:
         print(name, flush=True)
@@ -324,15 +329,16 @@ def main() -> None:
                 policy = everything(args.most) if args.everything else None
                 tune(name, args.threads, target, policy, 0, args.seconds, timed=False)
             continue
-        key = (name, args.threads, args.target or "host")
-        before, now = rows.get(key, {}), measure(name, args, machine)
+        key, now = (name, args.threads, args.target or "host"), measure(name, args, machine)
+        rows = _rows()  # another run may have written since
+        before = rows.get(key, {})
         if before and now["timed"] == 0:  # all was in the journal: what it cost is known from then
             now = {**now, **{n: before[n] for n in ("timed", "seconds")}}
         if "ceilings" in now:  # rows of others stay
             seen = {what for _, what, *_ in now["ceilings"]}
             now["ceilings"] = [*(c for c in before.get("ceilings", ()) if c[1] not in seen), *now["ceilings"]]
         rows[key] = {**before, "key": list(key), **now}
-        results.write_text(json.dumps(list(rows.values())))
+        ROWS.write_text(json.dumps(list(rows.values())))
     if rows and not args.prepare:
         print(harness.write_report("tune", "What tuning gains", list(rows.values()), report(list(rows.values()))))
 

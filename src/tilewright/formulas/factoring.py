@@ -91,7 +91,7 @@ def _factors(bound: Bound, shapes: Shapes) -> list[Factor] | None:
     if len(parts) < 3 or any(not any(isinstance(n, Read) for n in walk(p)) for p in parts):
         return None
     conditions = [] if nest.condition is None else list(_operands(nest.condition, "and"))
-    if conditions and not all(_whole(bound, part, shapes) for part in parts):
+    if conditions and not all(whole(bound, part, shapes) for part in parts):
         return None  # steps without the condition might read outside
     known = set(nest.indices)
     made = [Factor(p, _mentioned(p, known)) for p in parts]
@@ -110,14 +110,16 @@ def _mentioned(node: Node, known: set[str]) -> frozenset[str]:
     return frozenset(n.name for n in walk(node) if isinstance(n, Name) and n.name in known)
 
 
-def _whole(bound: Bound, part: Node, shapes: Shapes) -> bool:
-    """Whether a factor is a read that runs through whole dimensions."""
+def whole(bound: Bound, part: Node, shapes: Shapes) -> bool:
+    """Whether a part of an element is a read that runs through whole dimensions."""
     if not isinstance(part, Read) or part.outside:
         return False
-    places = zip(part.indices, shapes[part.tensor], strict=True)
     return all(
-        isinstance(i, Name) and i.name in bound.extents and prove_equal(bound.extents[i.name].size, size)
-        for i, size in places
+        isinstance(i, Name)
+        and i.name in bound.extents
+        and is_const(bound.extents[i.name].start, 0)
+        and prove_equal(bound.extents[i.name].size, size)
+        for i, size in zip(part.indices, shapes[part.tensor], strict=True)
     )
 
 
@@ -187,4 +189,4 @@ def _fresh(name: str, shapes: Shapes) -> str:
     return name
 
 
-__all__ = ["factored"]
+__all__ = ["factored", "whole"]

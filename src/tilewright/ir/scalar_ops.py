@@ -8,7 +8,7 @@ The interpreter, the simplifier's checks and the tests all read the meaning in t
 * `larger(a, b)` is b where b > a, else a: the maximum of numbers, one instruction where `max` takes three or four. A
   NaN in b is left out, one in a stays.
 * `exp_nonpositive(x)` is e^x of a rounded difference that is not positive (or NaN): of what is positive it may give
-  anything, and it may be a little less exact than `exp` (docs/accuracy.md).
+  anything, of what is no normal number zero, and it may be a little less exact than `exp` (docs/accuracy.md).
 * `select(c, a, b)` is lazy: what is loaded by the branch not taken is never touched. That is how padding is written.
 * `scaleb(x, n)` is x 2^floor(n), rounded once: infinity and zero where that is too great or too small.
 * `lookup(i, c0, c1, ...)` is entry `i` of a table of literals; an index outside takes the nearest entry.

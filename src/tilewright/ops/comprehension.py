@@ -22,6 +22,7 @@ from tilewright.formulas.nests import Nest, nests_of
 from tilewright.formulas.parser import MAX_DEPTH, parse_program
 from tilewright.formulas.printer import nest_text
 from tilewright.formulas.ranges import Extent, Scope
+from tilewright.formulas.running import running_sum
 from tilewright.formulas.source import Source
 from tilewright.formulas.stages import MAX_OPERATORS, Stage, statement_of
 from tilewright.formulas.syntax import Apply, Name, Node, Number, Read, Size, rebuild, walk
@@ -30,6 +31,7 @@ from tilewright.ir.expr import Expr, as_expr, as_int
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.dims import dims, need, number, present
 from tilewright.ops.registry import OpDef, OpKind, Types, emit1, register
+from tilewright.ops.scan import CumulativeAttrs
 from tilewright.support.errors import ComprehensionError, ShapeError, UnsupportedError
 from tilewright.te import Tensor
 
@@ -128,6 +130,12 @@ def emit_nest(
 ) -> Value:
     """The node that computes a nest from the tensors that it reads."""
     nest = bound.nest
+    running = running_sum(bound, {n: v.shape for n, v in values.items()})
+    if running is not None:
+        tensor = running.tensor
+        terms = values[tensor] if tensor is not None else emit_nest(builder, running.terms, values, sizes)
+        way = CumulativeAttrs(running.axis, running.exclusive, running.reverse)
+        return emit1(builder, "cumsum", terms, name=name, attrs=way)
     inputs: dict[str, str] = {}
     numbers: dict[Expr, str] = {}
     indices = {i: f"i{k}" for k, i in enumerate(nest.indices)}

@@ -17,7 +17,7 @@ import numpy as np
 from tilewright import te
 from tilewright.arith import prove
 from tilewright.ir.attributes import Attrs, Dim, Ints
-from tilewright.ir.dtype import DType, bf16, boolean, f32, f64
+from tilewright.ir.dtype import DType, bf16, boolean
 from tilewright.ir.expr import Expr, as_expr, as_int, call, cast, const, equal, is_const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import (
@@ -155,7 +155,7 @@ def _compute(inputs: Sequence[Tensor | None], attrs: AttentionAttrs, out: tuple[
     sequence = None if starts is None else sequence_of(starts, scaled.shape[2])
     selects = attrs.causal or mask is not added or sequence is not None
     seen = stages.seen(scaled, None if mask is added else mask, sequence) if selects else scaled
-    weights, total = stages.softmax(seen, hides=mask is not None or attrs.causal or sequence is not None)
+    weights, total = stages.softmax(seen)
     result = stages.weighted(weights, total, values, substitute)
     return (stages.quotient(result, total, keys.shape[2], out[0], substitute is not None),)
 
@@ -242,8 +242,8 @@ class _Stages:
 
         return _stage(scaled.shape, element, "seen")
 
-    def softmax(self, seen: Tensor, hides: bool) -> tuple[Tensor, Tensor]:
-        """e^(score - greatest) and its sums; `hides`: some scores may be minus infinity."""
+    def softmax(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """e^(score - greatest) and its sums."""
         *lines, keys = seen.shape
 
         def over_keys(t: Tensor, reduction: Any) -> Callable[..., Any]:
@@ -257,7 +257,7 @@ class _Stages:
 
         def weight(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
             base = select(equal(top[b, h, i], self.number(LOW)), self.number(0.0), top[b, h, i])
-            return exponential(seen[b, h, i, j] - base, hides)
+            return call("exp_nonpositive", seen[b, h, i, j] - base)
 
         weights = _stage(seen.shape, weight, "weights")
         return weights, _stage(lines, over_keys(weights, te.sum), "total")
@@ -296,17 +296,6 @@ class _Stages:
 
 
 LOW = float("-inf")
-LEAST_EXPONENT = {f32: -87.0, f64: -708.0}
-"""Above these e^x is a normal number."""
-
-
-def exponential(x: Expr, hides: bool) -> Expr:
-    """e^x of what is not positive; where some of it is minus infinity, zero for what is less than the least normal
-    number: a core takes some hundred cycles for a vector with a denormal result."""
-    if not hides:
-        return call("exp_nonpositive", x)
-    least, zero = (const(n, x.dtype) for n in (LEAST_EXPONENT[x.dtype], 0.0))
-    return select(x < least, zero, call("exp_nonpositive", select(x < least, least, x)))
 
 
 def _broadcast(mask: Tensor, at: Sequence[Expr]) -> tuple[Expr, ...]:

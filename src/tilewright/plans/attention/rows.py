@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from tilewright.arith import prove, prove_equal
+from tilewright.arith import prove
 from tilewright.ir.dtype import boolean
 from tilewright.ir.expr import (
     Buffer,
@@ -23,7 +23,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ops.dims import accumulator
 from tilewright.ops.loopnest import Nest
-from tilewright.ops.lowered.attention import ORDERS, exponential
+from tilewright.ops.lowered.attention import ORDERS
 from tilewright.plans.attention.operands import Operands
 
 Keep = Callable[[Buffer, tuple[Expr, ...], Expr], None]
@@ -88,7 +88,6 @@ class AttentionRows:
         if known is None:  # a width more: rows of scores shall be in different cache sets
             self.stride = minimum(self.most_panels * width, self.block) + width
         self.whole = (as_int(self.out_depth) or 1) % width == 0
-        self.hides = self.mask is not None or attrs.causal or not prove_equal(self.keys % width, const(0))
         self.low = const(float("-inf"), self.type)
 
     def dims(self, buffer: Buffer, operand: int) -> tuple[Expr, Expr, Expr]:
@@ -200,12 +199,12 @@ class AttentionRows:
                     nest.store(part, (x,), 0.0)
                 with nest.loop("p", panels) as p, nest.loop("x", width, kind="vectorized") as x:
                     where = (*row, p * width + x)
-                    keep(scores, where, exponential(scores[where] - base, self.hides))
+                    keep(scores, where, call("exp_nonpositive", scores[where] - base))
                     nest.store(part, (x,), part[x] + scores[where])
                 if first:
                     nest.store(state, total, 0.0)
                 else:
-                    nest.store(state, factor, exponential(state[top] - base, self.hides))
+                    nest.store(state, factor, call("exp_nonpositive", state[top] - base))
                     nest.store(state, total, state[total] * state[factor])
             nest.store(state, top, new.value)
             with nest.loop("x", width, kind="vectorized") as x:

@@ -24,6 +24,7 @@ from tilewright.transform.math.parts import (
     single,
     with_sign,
     word,
+    zero_below,
 )
 
 
@@ -126,27 +127,39 @@ def _power(r: Expr, scale: float = 1.0, sign: float = 1.0) -> Expr:
 
 def exp(x: Expr) -> Expr:
     """e^x, 1 ulp."""
-    if greatest(x) <= _MODERATE:
-        return exp_nonpositive(x)
-    x = minimum(single(89.0), maximum(single(-104.0), x))
-    small = bits(x) < 0
-    n, r = reduced(x, select(small, single(_ROUND + 127 + 64), single(_ROUND + 127 - 64)))
-    return _power(r) * as_float(n << word(23)) * select(small, single(2.0**-64), single(2.0**64))
+    bounded = maximum(single(_NOTHING), x)
+    if greatest(x) <= _MODERATE:  # one product makes denormals too: 2^-24 e^r * 2^(n + 24)
+        n, r = reduced(bounded, 127 + 24)
+        return _power(r, 2.0**-24) * as_float(n << word(23))
+    bounded = minimum(single(89.0), bounded)
+    small = bits(bounded) < 0
+    n, r = reduced(bounded, select(small, single(_ROUND + 127 + 24), single(_ROUND + 127 - 64)))
+    return _power(r) * as_float(n << word(23)) * select(small, single(2.0**-24), single(2.0**64))
 
 
 _MODERATE = 71.0
 """Up to here 2^24 e^x does not overflow."""
 
+_NOTHING = -104.7
+"""About -151 ln 2. There n + 24 is the exponent of zero, so that the product is zero and does not underflow, for which
+an Intel core would take some hundred cycles."""
+
 
 def exp_nonpositive(x: Expr) -> Expr:
-    """e^x, 1 ulp, x <= 71. One product makes denormals too: 2^-24 e^r * 2^(n + 24)."""
-    n, r = reduced(maximum(single(-104.0), x), 127 + 24)
-    return _power(r, 2.0**-24) * as_float(n << word(23))
+    """e^x, 1 ulp, x <= 0; zero from where it is no normal number: 2 e^r * 2^(n - 1), and the exponent of zero from
+    n = -126 on."""
+    n, r = reduced(maximum(single(-126 * math.log(2)), x), 127 - 1)
+    return _power(r, 2.0) * as_float(n << word(23))
 
 
 def exp2(x: Expr) -> Expr:
     """2^x, 1 ulp."""
-    x = minimum(single(129.0), maximum(single(-151.0), x))
+    return zero_below(x, -151.0, _exp2)
+
+
+def _exp2(x: Expr) -> Expr:
+    """2^x, -151 <= x."""
+    x = minimum(single(129.0), x)
     shifted = x + single(_ROUND + 254)
     r = x - (shifted - single(_ROUND + 254))
     return _scaled(fma(r, polynomial(r, _EXP2), single(1.0)), bits(shifted))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from tilewright.ir.dtype import i64, u64
 from tilewright.ir.expr import Expr, Op, all_of, binary, call, const, equal, maximum, minimum, select
-from tilewright.transform.math.parts import as_float, bits, double, fma, polynomial, with_sign
+from tilewright.transform.math.parts import as_float, bits, double, fma, polynomial, with_sign, zero_below
 
 _LN2, _LN2_REST = double(math.log(2)), double(2.3190468138462996e-17)
 _LOG2E, _LOG2E_REST = double(1 / math.log(2)), double(2.0355273740931033e-17)
@@ -96,19 +96,30 @@ def _scaled(p: Expr, n: Expr) -> Expr:
 
 def exp(x: Expr) -> Expr:
     """e^x, 1 ulp."""
-    n, r = _reduced(minimum(double(710.0), maximum(double(-746.0), x)), 2046)
-    return _scaled(_exp_of_reduced(r) + 1.0, n)
+
+    def bounded(x: Expr) -> Expr:
+        n, r = _reduced(minimum(double(710.0), x), 2046)
+        return _scaled(_exp_of_reduced(r) + 1.0, n)
+
+    return zero_below(x, -746.0, bounded)
 
 
 def exp_nonpositive(x: Expr) -> Expr:
-    """e^x, 1 ulp, x <= 0."""
-    n, r = _reduced(maximum(double(-746.0), x), 2046)
-    return _scaled(_exp_of_reduced(r) + 1.0, n)
+    """e^x, 1 ulp, x <= 0; zero from where it is no normal number: 2 e^r * 2^(n - 1), and the exponent of zero from
+    n = -1022 on."""
+    n, r = _reduced(maximum(double(-1022 * math.log(2)), x), 1023 - 1)
+    power = _exp_of_reduced(r) + 1.0
+    return (power + power) * _power(n)
 
 
 def exp2(x: Expr) -> Expr:
     """2^x, 1 ulp."""
-    x = minimum(double(1025.0), maximum(double(-1076.0), x))
+    return zero_below(x, -1076.0, _exp2)
+
+
+def _exp2(x: Expr) -> Expr:
+    """2^x, -1076 <= x."""
+    x = minimum(double(1025.0), x)
     shifted = x + double(_ROUND + 2046)
     r = x - (shifted - double(_ROUND + 2046))
     return _scaled(fma(r, polynomial(r, _EXP2), double(1.0)), bits(shifted))

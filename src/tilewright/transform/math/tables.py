@@ -17,9 +17,18 @@ from functools import cache
 import numpy as np
 
 from tilewright.ir.dtype import i64
-from tilewright.ir.expr import Const, Expr, call, cast, lookup, maximum, minimum
+from tilewright.ir.expr import Const, Expr, call, cast, lookup, maximum, minimum, select
 from tilewright.transform.math.f32 import LN2, LN2_REST, LOG2E, split
-from tilewright.transform.math.parts import as_float, bits, fma, greatest, polynomial, single, with_sign, word
+from tilewright.transform.math.parts import (
+    as_float,
+    bits,
+    fma,
+    greatest,
+    polynomial,
+    single,
+    with_sign,
+    word,
+)
 
 ENTRIES = 16
 """Entries of a table: as many f32 as a register of 512 bits holds."""
@@ -63,33 +72,37 @@ def _reduced(x: Expr, sign: float = 1.0) -> tuple[Expr, Expr]:
     return shifted, fma(n, LN2_REST * -sign, fma(n, LN2 * -sign, x))
 
 
+def _zero_below(x: Expr, least: float, scaled: Expr) -> Expr:
+    """What was scaled, but zero where x is less than `least`, as in `parts.zero_below`: a mask takes these elements out
+    of the instruction that scales, so what is computed for them before costs nothing, whatever it is."""
+    return select(x < single(least), single(0.0), scaled)
+
+
 def exp(x: Expr) -> Expr:
     """e^x, 1 ulp."""
-    x = maximum(single(-104.0), x)
     shifted, r = _reduced(x if greatest(x) <= 89.0 else minimum(single(89.0), x))
-    return _scaled(r, polynomial(r, _EXP), shifted, shifted - single(_ROUND))
+    return _zero_below(x, -104.0, _scaled(r, polynomial(r, _EXP), shifted, shifted - single(_ROUND)))
 
 
 def exp_nonpositive(x: Expr) -> Expr:
-    """e^x, 1.1 ulp and another 0.04 |x|, x <= 0.
+    """e^x, 1.1 ulp and another 0.04 |x|, x <= 0; zero from where it is no normal number.
 
     What ln(2) and the table are short of in single precision is left out: a difference that was rounded to x before has
     cost up to |x| ulp of the result already."""
-    x = maximum(single(-104.0), x)
     shifted = fma(x, LOG2E, single(_ROUND))
     n = shifted - single(_ROUND)
     r = fma(n, -LN2, x)
     power = lookup(cast(bits(shifted) & (ENTRIES - 1), i64), _POWERS)
-    return call("scaleb", fma(power * r, polynomial(r, _EXP), power), n)
+    return _zero_below(x, -87.0, call("scaleb", fma(power * r, polynomial(r, _EXP), power), n))
 
 
 def exp2(x: Expr) -> Expr:
     """2^x, 1 ulp."""
-    x = minimum(single(129.0), maximum(single(-151.0), x))
-    shifted = x + single(_ROUND)
+    bounded = minimum(single(129.0), x)
+    shifted = bounded + single(_ROUND)
     n = shifted - single(_ROUND)
-    r = x - n
-    return _scaled(r, polynomial(r, _EXP2), shifted, n)
+    r = bounded - n
+    return _zero_below(x, -151.0, _scaled(r, polynomial(r, _EXP2), shifted, n))
 
 
 def sigmoid(x: Expr) -> Expr:

@@ -1,0 +1,66 @@
+"""Sums over all elements up to one's own place: each is the one before and one term more.
+
+Y[n, i] +! X[n, j] where j <= i        N I^2 / 2 additions
+Y = cumsum(X, axis=1)                  N I
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.arith import prove_equal
+from tilewright.formulas.binding import Bound
+from tilewright.formulas.factoring import whole
+from tilewright.formulas.syntax import Apply, Name, Read, walk
+from tilewright.ir.expr import Expr
+
+_AS_LESS = {"<=": ("<=", False), "<": ("<", False), ">=": ("<=", True), ">": ("<", True)}
+"""Comparisons as `<=` or `<`, and whether their sides change places for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The sum of `terms` along `axis` up to each place; without that place itself if `exclusive`, from the end if
+    `reverse`. `tensor` has the terms already if they are a tensor as it is."""
+
+    terms: Bound
+    tensor: str | None
+    axis: int
+    exclusive: bool
+    reverse: bool
+
+
+def running_sum(bound: Bound, shapes: Mapping[str, Sequence[Expr]]) -> Running | None:
+    """A sum over j <= i (or <, >=, >) of terms without i, both of the same range; None for anything else.
+    `shapes` are those of the tensors that are read."""
+    nest = bound.nest
+    if nest.reducer != "sum" or len(nest.reduced) != 1:
+        return None
+    (inner,) = nest.reduced
+    match nest.condition:
+        case Apply(name=name, args=(Name(name=a), Name(name=b))) if name in _AS_LESS:
+            less, turned = _AS_LESS[name]
+            low, high = (b, a) if turned else (a, b)
+        case _:
+            return None
+    place = high if inner == low else low
+    if inner not in (low, high) or place not in nest.left:
+        return None
+    if any(isinstance(n, Name) and n.name == place for n in walk(nest.body)):
+        return None
+    ranges = bound.extents[inner], bound.extents[place]
+    if not prove_equal(ranges[0].start, ranges[1].start) or not prove_equal(ranges[0].size, ranges[1].size):
+        return None
+    exclusive = less == "<"
+    if exclusive and not all(whole(bound, n, shapes) for n in walk(nest.body) if isinstance(n, Read)):
+        return None  # a term that no sum has might be read outside
+    left = tuple(inner if i == place else i for i in nest.left)
+    terms = replace(nest, left=left, reducer=None, reduced=(), condition=None, ranges=())
+    names = tuple(map(Name, left))
+    plain = isinstance(nest.body, Read) and nest.body.indices == names and whole(bound, nest.body, shapes)
+    tensor = nest.body.tensor if isinstance(nest.body, Read) and plain else None
+    return Running(replace(bound, nest=terms), tensor, nest.left.index(place), exclusive, reverse=inner == high)
+
+
+__all__ = ["Running", "running_sum"]
