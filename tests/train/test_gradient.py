@@ -226,6 +226,60 @@ def test_convolutions_twice() -> None:
     check("conv_weight_gradient", [normal(2, 2, 7, 6), normal(2, 3, 4, 5)], **attrs)
 
 
+ATTENTION: dict[str, Any] = {"scale": 0.5, "causal": False, "fill": 0.0, "guard": False}
+SPARSE = np.array([[True, False, True, True], [False, False, True, False], [True, True, True, True]])
+
+
+@pytest.mark.parametrize(
+    "mask,attrs",
+    [
+        (None, {}),
+        (None, {"causal": True}),
+        (normal(2, 1, 3, 4), {}),
+        (SPARSE, {"fill": -0.5}),
+        (SPARSE, {"fill": float("-inf")}),
+        (SPARSE & (np.arange(3) > 0)[:, None], {"fill": float("-inf"), "guard": True}),
+    ],
+    ids=["plain", "causal", "added", "a number", "hidden", "a row that sees nothing"],
+)
+def test_attention(mask: Any, attrs: dict[str, Any]) -> None:
+    """By queries, keys and values, in whatever order and heads; a mask that is added is no operand of the gradient."""
+    given = {**ATTENTION, **attrs, "order": "shts", "heads": 4, "groups": 2, "first": (1, 0, 1)}
+    operands = [normal(2, 3, 5, 2), normal(2, 2, 4, 2), normal(4, 2, 3, 3)]
+    graph = graph_of("lowered.attention", [*operands, *([] if mask is None else [mask])], given)
+    found = gradient(graph, graph.outputs[0].name, ["x0", "x1", "x2"])
+    arrays = {f"x{k}": a for k, a in enumerate((*operands, *([] if mask is None else [mask])))}
+    _, *gradients = interpret(found, arrays)
+    for name, result in zip(("x0", "x1", "x2"), gradients, strict=True):
+        expected = differences(graph, arrays, name)
+        np.testing.assert_allclose(result, expected, rtol=0, atol=TOLERANCE * max(np.abs(expected).max(), 1))
+
+
+@pytest.mark.parametrize(
+    "first", [(0, 2, 4), (4, 2, 0), (0, 1, 4)], ids=["in order", "turned", "heads that are shared"]
+)
+def test_attention_within_one_array(first: tuple[int, int, int]) -> None:
+    """Queries, keys and values are heads of one projection, some of them twice."""
+    attrs = {**ATTENTION, "order": "tttt", "heads": 2, "groups": 2, "first": first}
+    builder = GraphBuilder("g")
+    x = builder.input("x", TensorType(f64, tuple(as_expr(d) for d in (3, 2, 6, 2))))
+    (y,) = emit(builder, "lowered.attention", x, x, x, **attrs)
+    weights = emit(builder, "constant", value=normal(3, 2, 2, 2))[0]
+    total = emit(builder, "reduce_sum", emit(builder, "mul", y, weights)[0], axes=(0, 1, 2, 3), keepdims=False)[0]
+    graph, given = builder.finish((total,)), {"x": normal(3, 2, 6, 2)}
+    expected = differences(graph, given, "x")
+    found = interpret(gradient(graph, total.name, ["x"]), given)[1]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * max(np.abs(expected).max(), 1))
+
+
+def test_attention_twice() -> None:
+    """Its gradient has one, too, from its stages."""
+    attrs = {**ATTENTION, "order": "ssss", "heads": 1, "groups": 1, "first": (0, 0, 0)}
+    check(
+        "attention_gradient", [normal(1, 3, 1, 2), normal(1, 2, 1, 2), normal(1, 2, 1, 2), normal(1, 3, 1, 2)], **attrs
+    )
+
+
 def test_pools() -> None:
     attrs: dict[str, Any] = {"kernel": (3, 2), "strides": (2, 1), "dilations": (1, 1), "pads": (1, 0, 1, 1)}
     check("max_pool", [normal(2, 2, 7, 5)], **attrs)

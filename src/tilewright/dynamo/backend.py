@@ -19,6 +19,7 @@ from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from tilewright.dynamo.apart import decompositions
+from tilewright.dynamo.attention import partitioned
 from tilewright.dynamo.graphs import GraphCompiler
 from tilewright.dynamo.options import BackendOptions, read_options
 from tilewright.frontend.common.finish import reason
@@ -45,7 +46,9 @@ def tilewright(
     def backward(graph: GraphModule, inputs: Sequence[Any]) -> Any:
         return _compiled(graph, inputs, frozenset(), chosen, f"graph{number}_backward")
 
-    backend = aot_autograd(fw_compiler=forward, bw_compiler=backward, decompositions=decompositions())
+    backend = aot_autograd(
+        fw_compiler=forward, bw_compiler=backward, decompositions=decompositions(), partition_fn=partitioned
+    )
     try:
         compiled: Callable[..., Any] = backend(gm, examples)
         return compiled

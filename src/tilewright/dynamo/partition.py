@@ -26,7 +26,7 @@ _VIEWS = set(
 """Operators whose result is memory of their operand, and which cost PyTorch nothing but the call."""
 _HEAVY = set(
     """mm addmm bmm baddbmm convolution linear matmul einsum scaled_dot_product_attention
-    _scaled_dot_product_flash_attention_for_cpu conv1d conv2d conv3d convolution_backward
+    _scaled_dot_product_flash_attention_for_cpu tilewright::attention_backward conv1d conv2d conv3d convolution_backward
     """.split()
 )
 """Operators that are worth a part of their own."""

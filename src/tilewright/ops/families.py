@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.ops import (
     adaptive,
+    attention_gradient,
     bessel,
     cells,
     chebyshev,
@@ -57,6 +58,7 @@ __all__ = [
     "adaptive",
     "append",
     "attention",
+    "attention_gradient",
     "bessel",
     "by_size",
     "cells",

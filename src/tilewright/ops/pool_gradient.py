@@ -1,14 +1,17 @@
-"""Gradients of pooling by its input, as gathers: each input element sums what its windows send to it.
+"""Gradients of pooling by its input: each input element sums what its windows send to it.
 
     d[h] = sum over taps t with h = o * stride + t * dilation - pad of what window o sends to h
 
-No element is written by two windows, so that every loop over the input may be shared by threads.
+As expressions these are gathers: no element is written by two windows. A program takes maxima the other way round,
+plane by plane: a window looks for its first maximum, and adds to that place. Planes have nothing in common, so that
+threads share them, and of windows that stand side by side in a vector no two add to one place at the same tap.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +19,15 @@ import numpy as np
 
 from tilewright import te
 from tilewright.ir.attributes import Dims
-from tilewright.ir.dtype import i64
-from tilewright.ir.expr import Expr, call, cast, const, select
+from tilewright.ir.dtype import i32, i64
+from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, const, is_const, maximum, minimum, select
 from tilewright.ir.graph import TensorType
+from tilewright.ir.loops import LoopKind, PrimFunc
 from tilewright.ops.conv import KERNEL, SPATIAL
 from tilewright.ops.dims import (
     accumulator,
     check_kind,
+    dim,
     dims,
     labelled,
     narrow,
@@ -33,6 +38,7 @@ from tilewright.ops.dims import (
     scalar,
     wide,
 )
+from tilewright.ops.loopnest import Nest, buffers
 from tilewright.ops.pool import (
     AveragePoolAttrs,
     MaxPoolIndicesAttrs,
@@ -119,7 +125,103 @@ def _max_numpy(arrays: Sequence[Any], attrs: PoolAttrs) -> tuple[Any, ...]:
     return (flat.reshape(x.shape).astype(x.dtype),)
 
 
-register(OpDef("max_pool_grad", "reduction", PoolAttrs, _max_infer, _max_numpy, compute=_max_compute))
+def _max_loops(types: Types, attrs: PoolAttrs, out: Out) -> PrimFunc:
+    given, (y,) = buffers(types, out)
+    x, g = (b for b in given if b is not None)
+    acc = accumulator(x.dtype)
+    nest = Nest("max_pool_grad", (x, g, y))
+    planes, space, windows = x.shape[:2], x.shape[2:], g.shape[2:]
+    with ExitStack() as stack:
+        plane = stack.enter_context(nest.loop("plane", planes[0] * planes[1], parallel=True))
+        n, c = (stack.enter_context(nest.let(v, e)) for v, e in (("n", plane // planes[1]), ("c", plane % planes[1])))
+        sums, lead = (y, (n, c)) if acc is x.dtype else (stack.enter_context(nest.allocate("sums", acc, space)), ())
+        kind: LoopKind = "serial" if as_int(space[-1]) is None else "vectorized"
+        with nest.loops("h", space[:-1]) as at, nest.loop("w", space[-1], kind=kind) as w:
+            nest.store(sums, (*lead, *at, w), 0.0)
+        with nest.loops("o", windows[:-1]) as at:
+            for first, count, lanes in _pieces(windows[-1]):
+                with nest.loop("v", count) as v:
+                    _windows_side_by_side(nest, attrs, (x, g, sums), (n, c), lead, at, first + v * lanes, lanes)
+        if sums is not y:
+            with nest.loops("h", space[:-1]) as at, nest.loop("w", space[-1], kind=kind) as w:
+                nest.store(y, (n, c, *at, w), cast(sums[(*at, w)], y.dtype))
+    return nest.finish()
+
+
+LANES = (16, 8, 1)
+"""Windows that stand side by side: the channels of a block, or as many as a line has."""
+
+
+def _pieces(extent: Expr) -> list[tuple[Expr, Expr, int]]:
+    """A line of windows as (the first, how many pieces, windows of each)."""
+    found: list[tuple[Expr, Expr, int]] = []
+    first: Expr = const(0)
+    for lanes in LANES:
+        count = dim((extent - first) // lanes)
+        if not is_const(count, 0):
+            found.append((first, count, lanes))
+        first = dim(first + count * lanes)
+    return found
+
+
+def _windows_side_by_side(
+    nest: Nest,
+    attrs: PoolAttrs,
+    arrays: tuple[Buffer, Buffer, Buffer],
+    plane: tuple[Expr, ...],
+    lead: tuple[Expr, ...],
+    at: tuple[Expr, ...],
+    first: Expr,
+    lanes: int,
+) -> None:
+    """Some windows of a line: the tap of the first maximum of each, and what they add there."""
+    (x, g, sums), rank = arrays, len(attrs.kernel)
+    space, acc = x.shape[2:], sums.dtype
+
+    def taps() -> Iterator[tuple[int, list[Expr], Expr]]:
+        """Each tap by its number, where it looks for all but the last dimension, and whether that is inside."""
+        for number, tap in enumerate(itertools.product(*map(range, attrs.kernel))):
+            places = [
+                p * attrs.strides[k] + tap[k] * attrs.dilations[k] - attrs.pads[k] for k, p in enumerate((*at, first))
+            ]
+            inside: Expr = const(True)
+            for k in range(rank - 1):
+                inside = inside & _inside(places[k], k)
+            yield number, places, inside
+
+    def _inside(place: Expr, k: int) -> Expr:
+        always = not any((attrs.pads[k], attrs.pads[rank + k])) and not attrs.ceil_mode
+        return const(True) if always else (place >= 0) & (place < space[k])
+
+    with nest.allocate("best", x.dtype, (lanes,)) as best, nest.allocate("which", i32, (lanes,)) as which:
+        with nest.loop("l", lanes, kind="vectorized") as v:
+            nest.store(best, (v,), const(x.dtype.min, x.dtype))
+            nest.store(which, (v,), const(-1, i32))
+        for number, places, inside in taps():
+            with nest.when(inside), nest.loop("l", lanes, kind="vectorized") as v:
+                w = places[-1] + v * attrs.strides[-1]
+                there = _inside(w, rank - 1)
+                # An index that is kept inside is read faster than one under a condition.
+                kept = w if is_const(there, True) else minimum(maximum(w, 0), space[-1] - 1)
+                value = x[(*plane, *places[:-1], kept)]
+                better = (value > best[v]) | (call("isnan", value) & call("not", call("isnan", best[v])))
+                takes = there & (better | call("eq", which[v], const(-1, i32)))
+                with nest.let("takes", takes) as takes_it, nest.let("value", value) as seen:
+                    nest.store(best, (v,), select(takes_it, seen, best[v]))
+                    nest.store(which, (v,), select(takes_it, const(number, i32), which[v]))
+        for number, places, inside in taps():
+            with nest.when(inside), nest.loop("l", lanes, kind="vectorized") as v:
+                w = places[-1] + v * attrs.strides[-1]
+                mine, sent = call("eq", which[v], const(number, i32)), cast(g[(*plane, *at, first + v)], acc)
+                where = (*lead, *places[:-1], w)
+                if is_const(_inside(w, rank - 1), True):  # to add zero is faster than to store under a condition
+                    nest.store(sums, where, sums[where] + select(mine, sent, scalar(0, acc)))
+                else:
+                    with nest.when(mine):
+                        nest.store(sums, where, sums[where] + sent)
+
+
+register(OpDef("max_pool_grad", "opaque", PoolAttrs, _max_infer, _max_numpy, compute=_max_compute, loops=_max_loops))
 
 
 # --- average --------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from tilewright.ir.key import key
 from tilewright.ir.loops import PrimFunc
+from tilewright.plans.attention import gradient as attention_gradient
 from tilewright.plans.attention import plan as attention
 from tilewright.plans.convolution import by_weight, depthwise, direct, pixels, transposed, windows
 from tilewright.plans.framework.alone import alone_if_small
@@ -37,6 +38,7 @@ from tilewright.targets.target import Target
 PLANS: tuple[Plan, ...] = (
     unscheduled.PLAN,
     attention.PLAN,
+    attention_gradient.PLAN,
     winograd.PLAN,
     winograd.FILTERS,
     strassen_convolution.PLAN,

@@ -21,6 +21,7 @@ from tilewright.runtime.model import Model
 from tilewright.support.collection import uncollected
 from tilewright.support.errors import ModelError
 from tilewright.targets.target import Target
+from tilewright.train.attention import with_attention
 from tilewright.train.optimizers import Adam, Optimizer
 from tilewright.train.plan import Group, Objective, StagePlan, StepPlan, layout_of
 from tilewright.train.program import back_graphs, reached, step_graph, update_graph
@@ -156,6 +157,8 @@ def _plan(
     if unknown:
         known = ", ".join(v.name for v in objective.graph.params)
         raise ModelError("no parameter has this name", expected=known, got=", ".join(unknown))
+    sources = [v for v in objective.graph.params if v.name in set(chosen)]
+    objective = replace(objective, graph=with_attention(objective.graph, sources))
     moved = reached(objective, chosen)
     if not moved:
         raise ModelError("the loss depends on nothing that is trained", got=", ".join(chosen) or "no parameters")

@@ -195,6 +195,39 @@ def heads_that_meet_on_the_way(f: Form) -> Graph:
     return f.merged(f("matmul", f("softmax", f("matmul", q, k), axis=3), v))
 
 
+def of_sequences_first(f: Form, x: Value) -> Value:
+    """[batch, heads, tokens, depth] of [tokens, batch, width], batch and heads as one on the way."""
+    both = f("transpose", f("reshape", x, shape=(const(TOKENS), BATCH * HEADS, const(DEPTH))), perm=(1, 0, 2))
+    return f("reshape", both, shape=(BATCH, const(HEADS), const(TOKENS), const(DEPTH)))
+
+
+def attended_first(f: Form, q: Value, k: Value, v: Value) -> Graph:
+    y = f("matmul", f("softmax", f("matmul", q, k, transpose_b=True), axis=3), v)
+    moved = f("transpose", y, perm=(2, 0, 1, 3))
+    return f.b.finish((f("reshape", moved, shape=(const(TOKENS), BATCH, const(HEADS * DEPTH))),))
+
+
+def sequences_first(f: Form) -> Graph:
+    q, k, v = (of_sequences_first(f, f.input(n, TOKENS, BATCH, HEADS * DEPTH)) for n in "qkv")
+    return attended_first(f, q, k, v)
+
+
+def stacked_projections(f: Form) -> Graph:
+    """As PyTorch's nn.MultiheadAttention makes them of one input."""
+    width = const(HEADS * DEPTH)
+    x = f.input("x", TOKENS, BATCH, 3 * HEADS * DEPTH)
+    apart = f("reshape", x, shape=(const(1), const(TOKENS), BATCH, const(3), width))
+    turned = f("transpose", apart, perm=(3, 1, 2, 0, 4))
+    three = f("reshape", turned, shape=(const(3), const(TOKENS), BATCH, width))
+    rows = (const(TOKENS), BATCH, width)
+
+    def part(k: int) -> Value:
+        zeros = tuple(const(n) for n in (k, 0, 0, 0))
+        return f("reshape", f("slice", three, begin=zeros, size=(const(1), *rows), step=(1,) * 4), shape=rows)
+
+    return attended_first(f, *(of_sequences_first(f, part(k)) for k in range(3)))
+
+
 FORMS = [
     heads_that_meet_on_the_way,
     appended_to_a_cache,
@@ -212,6 +245,8 @@ FORMS = [
     batch_and_heads_in_one,
     few_heads_of_keys_and_values,
     keys_alone_are_repeated,
+    sequences_first,
+    stacked_projections,
 ]
 
 
@@ -286,6 +321,22 @@ def values_without_samples(f: Form) -> Graph:
     q, k, _ = f.qkv()
     p = f("softmax", f("matmul", q, k), axis=3)
     return f.merged(f("matmul", p, f.input("one", HEADS, TOKENS, DEPTH)))
+
+
+def test_what_is_learned_stays_apart() -> None:
+    """A graph that is to be differentiated keeps what attention as one operator has no gradient for."""
+
+    def kinds(form: Callable[[Form], Graph], *names: str) -> list[str]:
+        graph = form(Form())
+        learned = {v for v in (*graph.inputs, *graph.params) if v.name in names}
+        return [n.op for n in eliminate_dead(recognise_attention(graph, learned)).nodes]
+
+    assert "lowered.attention" in kinds(scaled_and_masked)
+    assert "lowered.attention" not in kinds(scaled_and_masked, "mask")
+    assert "lowered.attention" not in kinds(divided_by_a_weight)
+    assert "lowered.attention" not in kinds(safe_softmax)
+    (past,) = [n for n in recognise_attention(appended_to_a_cache(Form()), set()).nodes if n.op == "lowered.attention"]
+    assert len(past.inputs) == 3
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ SAMPLING: dict[str, Rule] = {}
 
 
 def rule(*names: str, table: dict[str, Rule] = RULES) -> Callable[[F], F]:
-    """Register a function for ATen operators: "add" is all overloads, "max.dim" is one."""
+    """Register a function for ATen operators: "add" is all overloads, "max.dim" is one; "tilewright::name" is one of
+    our own, which passes over PyTorch's graphs put in the place of others."""
 
     def register(f: F) -> F:
         for name in names:
@@ -53,7 +54,7 @@ def find_sampling(target: Any) -> Rule | None:
 def _found(target: Any, table: Mapping[str, Rule]) -> Rule | None:
     import tilewright.frontend.torch.rules  # noqa: F401  imports every file of rules
 
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "tilewright"):
         return None
     packet = target._schema.name.removeprefix("aten::")
     found = table.get(f"{packet}.{target._overloadname}") or table.get(packet)

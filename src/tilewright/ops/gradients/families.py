@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.ops.gradients import (
+    attention,
     contraction,
     control,
     index,
@@ -18,5 +19,5 @@ from tilewright.ops.gradients import (
     special,
 )
 
-__all__ = ["contraction", "control", "index", "linalg", "norm", "pointwise", "pool", "recurrent", "reduce"]
+__all__ = ["attention", "contraction", "control", "index", "linalg", "norm", "pointwise", "pool", "recurrent", "reduce"]
 __all__ += ["running", "scatter", "shape", "special"]

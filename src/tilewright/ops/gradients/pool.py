@@ -19,20 +19,9 @@ Result = Sequence[Value | None]
 @gradient("max_pool")
 def max_pool(b: Backward) -> Result:
     """Each window's first maximum gets the window's gradient."""
-    x, attrs = b.x(), b.of(PoolAttrs)
-    at = b.emit(
-        "max_pool_indices",
-        x,
-        kernel=attrs.kernel,
-        strides=attrs.strides,
-        dilations=attrs.dilations,
-        pads=attrs.pads,
-        ceil_mode=attrs.ceil_mode,
-    )
-    count = product(b.g.shape)
-    flat = b.zeros((product(x.shape),), b.g)
-    found = b.emit("scatter_nd", flat, b.reshape(at, dims([count, 1])), b.reshape(b.g, dims([count])), reduction="add")
-    return [b.reshape(found, x.shape)]
+    attrs = b.of(PoolAttrs)
+    sizes = {name: getattr(attrs, name) for name in ("kernel", "strides", "dilations", "pads", "ceil_mode")}
+    return [b.emit("max_pool_grad", b.x(), b.g, **sizes)]
 
 
 @gradient("avg_pool")

@@ -22,7 +22,7 @@ def backward(
     builder: GraphBuilder, nodes: Sequence[Node], seeds: Mapping[Value, Value], sources: Iterable[Value]
 ) -> dict[Value, Value]:
     """Puts the way back through `nodes` into the builder; from gradients of some values to those of the sources."""
-    wanted = _leading_from(nodes, set(sources))
+    wanted = leading_from(nodes, set(sources))
     passed = _passed(nodes, seeds, wanted)
     problems = Problems()
     for node in passed:
@@ -93,7 +93,7 @@ def _passed(nodes: Sequence[Node], seeds: Iterable[Value], wanted: set[Value]) -
     return found
 
 
-def _leading_from(nodes: Sequence[Node], sources: set[Value]) -> set[Value]:
+def leading_from(nodes: Sequence[Node], sources: set[Value]) -> set[Value]:
     """All floating point values that depend on the sources, these included, and integers with the bits of such a value,
     of which others may be made again."""
     found = set(sources)

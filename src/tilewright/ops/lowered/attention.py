@@ -140,7 +140,7 @@ def _compute(inputs: Sequence[Tensor | None], attrs: AttentionAttrs, out: tuple[
     q, k, v = (need(t) for t in given[:3])
     rows = as_int(q.shape[ORDERS[attrs.order[0]][1]])
     rounded = attrs.dot is not None and (rows is None or rows > FEW_ROWS)
-    stages = _Stages(attrs, accumulator(q.dtype), rounded)
+    stages = Stages(attrs, accumulator(q.dtype), rounded)
     queries, keys, values = (
         stages.operand(o, t, heads, name)
         for o, (t, heads, name) in enumerate(
@@ -148,10 +148,10 @@ def _compute(inputs: Sequence[Tensor | None], attrs: AttentionAttrs, out: tuple[
         )
     )
     keys, values = (stages.behind(past, t) for past, t in ((given[6], keys), (given[7], values)))
-    mask, scale, substitute = (_named(t, name) for t, name in zip(given[3:6], SINGLES, strict=True))
+    mask, scale, substitute = (named(t, name) for t, name in zip(given[3:6], SINGLES, strict=True))
     added = mask if mask is not None and mask.dtype is not boolean else None
     scaled = stages.scaled(stages.scores(queries, keys), added, scale)
-    starts = _named(given[8], "starts")
+    starts = named(given[8], "starts")
     sequence = None if starts is None else sequence_of(starts, scaled.shape[2])
     selects = attrs.causal or mask is not added or sequence is not None
     seen = stages.seen(scaled, None if mask is added else mask, sequence) if selects else scaled
@@ -165,7 +165,7 @@ SINGLES = ("mask", "scale", "substitute")
 
 
 @dataclass(frozen=True, slots=True)
-class _Stages:
+class Stages:
     """The stages of one attention, with sums in type `acc`; `rounded`: factors of the products go through bf16."""
 
     attrs: AttentionAttrs
@@ -192,7 +192,7 @@ class _Stages:
             point = (b, s, h + self.attrs.first[o], d)
             return self.factor(t[tuple(point[a] for a in where)])
 
-        return _stage((batch, dim(heads), length, depth), element, name)
+        return stage((batch, dim(heads), length, depth), element, name)
 
     def behind(self, past: Tensor | None, new: Tensor) -> Tensor:
         """Keys or values with what stands before them in a cache."""
@@ -201,21 +201,33 @@ class _Stages:
         batch, heads, length, depth = new.shape
         there, first = past.shape[2], self.attrs.past_first
         shape = (batch, heads, there, depth)
-        old = _stage(shape, lambda b, g, j, d: self.factor(past[b + first, g, j, d]), f"past_{new.name}")
+        old = stage(shape, lambda b, g, j, d: self.factor(past[b + first, g, j, d]), f"past_{new.name}")
 
         def element(b: Expr, g: Expr, j: Expr, d: Expr) -> Expr:
             return select(j < there, old[b, g, j, d], new[b, g, j - there, d])
 
-        return _stage((batch, heads, dim(there + length), depth), element, f"all_{new.name}")
+        return stage((batch, heads, dim(there + length), depth), element, f"all_{new.name}")
 
-    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+    def result(self, y: Tensor, name: str) -> Tensor:
+        """What is ordered as the result, as [batch, heads, sequence, depth]."""
+        where = ORDERS[self.attrs.order[3]]
+        batch, length, heads, depth = (y.shape[a] for a in where)
+
+        def element(b: Expr, h: Expr, s: Expr, d: Expr) -> Expr:
+            point = (b, s, h, d)
+            return cast(y[tuple(point[a] for a in where)], self.acc)
+
+        return stage((batch, heads, length, depth), element, name)
+
+    def scores(self, queries: Tensor, keys: Tensor, name: str = "scores") -> Tensor:
+        """Products of rows with keys, or with values."""
         batch, heads, rows, depth = queries.shape
 
         def product(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
             d = te.reduce_axis(depth, "d")
-            return _sum(queries[b, h, i, d.var] * keys[b, h // self.each, j, d.var], d)
+            return summed(queries[b, h, i, d.var] * keys[b, h // self.each, j, d.var], d)
 
-        return _stage((batch, heads, rows, keys.shape[2]), product, "scores")
+        return stage((batch, heads, rows, keys.shape[2]), product, name)
 
     def scaled(self, scores: Tensor, mask: Tensor | None, scale: Tensor | None) -> Tensor:
         """Scores times the scale, with the mask that is added."""
@@ -223,9 +235,9 @@ class _Stages:
 
         def element(*at: Expr) -> Expr:
             value = scores[at] * (factor if scale is None else factor * cast(_single(scale), self.acc))
-            return value if mask is None else value + cast(mask[_broadcast(mask, at)], self.acc)
+            return value if mask is None else value + cast(mask[broadcast_index(mask, at)], self.acc)
 
-        return _stage(scores.shape, element, "scaled")
+        return stage(scores.shape, element, "scaled")
 
     def seen(self, scaled: Tensor, mask: Tensor | None, sequence: Tensor | None) -> Tensor:
         """Scores where a mask that selects, causality and sequences leave them."""
@@ -234,13 +246,13 @@ class _Stages:
         def element(*at: Expr) -> Expr:
             value = scaled[at]
             if mask is not None:
-                value = select(mask[_broadcast(mask, at)], value, self.number(self.attrs.fill))
+                value = select(mask[broadcast_index(mask, at)], value, self.number(self.attrs.fill))
             if sequence is not None:
                 value = select(equal(sequence[at[2]], sequence[at[3]]), value, self.number(LOW))
             visible = at[3] <= at[2] + (keys - rows)
             return select(visible, value, self.number(LOW)) if self.attrs.causal else value
 
-        return _stage(scaled.shape, element, "seen")
+        return stage(scaled.shape, element, "seen")
 
     def softmax(self, seen: Tensor) -> tuple[Tensor, Tensor]:
         """e^(score - greatest) and its sums."""
@@ -253,14 +265,14 @@ class _Stages:
 
             return reduced
 
-        top = _stage(lines, over_keys(seen, te.largest), "top")
+        top = stage(lines, over_keys(seen, te.largest), "top")
 
         def weight(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
             base = select(equal(top[b, h, i], self.number(LOW)), self.number(0.0), top[b, h, i])
             return call("exp_nonpositive", seen[b, h, i, j] - base)
 
-        weights = _stage(seen.shape, weight, "weights")
-        return weights, _stage(lines, over_keys(weights, te.sum), "total")
+        weights = stage(seen.shape, weight, "weights")
+        return weights, stage(lines, over_keys(weights, te.sum), "total")
 
     def weighted(self, weights: Tensor, total: Tensor, values: Tensor, substitute: Tensor | None) -> Tensor:
         """Sums of the values by weight."""
@@ -274,9 +286,9 @@ class _Stages:
 
         def element(b: Expr, h: Expr, i: Expr, d: Expr) -> Expr:
             j = te.reduce_axis(keys, "j")
-            return _sum(weight(b, h, i, j.var) * values[b, h // self.each, j.var, d], j)
+            return summed(weight(b, h, i, j.var) * values[b, h // self.each, j.var, d], j)
 
-        return _stage((*lines, values.shape[3]), element, "result")
+        return stage((*lines, values.shape[3]), element, "result")
 
     def quotient(self, result: Tensor, total: Tensor, keys: Expr, y: TensorType, substituted: bool) -> Tensor:
         """What was summed by what it was weighted with, in the output's order; zero where there are no keys at all."""
@@ -292,29 +304,31 @@ class _Stages:
             value = select(sums > zero, value, zero) if guarded else value
             return cast(value if prove(keys > 0) else select(keys > 0, value, zero), y.dtype)
 
-        return _stage(y.shape, element, "y")
+        return stage(y.shape, element, "y")
 
 
 LOW = float("-inf")
 
 
-def _broadcast(mask: Tensor, at: Sequence[Expr]) -> tuple[Expr, ...]:
+def broadcast_index(mask: Tensor, at: Sequence[Expr]) -> tuple[Expr, ...]:
     """The place in a mask that belongs to a score."""
     point = zip(mask.shape, at[4 - mask.ndim :], strict=True)
     return tuple(const(0) if is_const(n, 1) else p for n, p in point)
 
 
-def _stage(shape: Sequence[Expr], element: Callable[..., Any], name: str) -> Tensor:
+def stage(shape: Sequence[Expr], element: Callable[..., Any], name: str) -> Tensor:
+    """A stage of one result."""
     made = te.compute(shape, element, name=name)
     assert isinstance(made, Tensor)
     return made
 
 
-def _sum(e: Expr, axis: te.IterVar) -> Expr:
-    return as_expr(te.or_identity(te.sum(e, axis=axis)))
+def summed(e: Expr, *axes: te.IterVar) -> Expr:
+    """The sum over axes of which there may be none."""
+    return as_expr(te.or_identity(te.sum(e, axis=[*axes])))
 
 
-def _named(t: Tensor | None, name: str) -> Tensor | None:
+def named(t: Tensor | None, name: str) -> Tensor | None:
     """An operand as it is, by its name."""
     return None if t is None else te.compute(t.shape, lambda *i: t[i], name=name)
 
@@ -335,26 +349,35 @@ def _reference(arrays: Sequence[Any], attrs: AttentionAttrs) -> tuple[Any, ...]:
         where = slice(attrs.past_first, attrs.past_first + len(q))
         k, v = (np.concatenate([old[where], new], 1) for old, new in zip(past, (k, v), strict=True))
     k, v = (np.repeat(x, heads // groups, 2) for x in (k, v))
+    factor = q.dtype.type(attrs.scale) * (1 if scale is None else wide(scale).reshape(()))
+    starts = (*arrays[8:], None)[0]
+    guard = 0 if substitute is None else wide(substitute).reshape(())
+    p = shares_numpy(q, k, attrs, mask, factor, starts, guard)
     with np.errstate(all="ignore"):
-        factor = q.dtype.type(attrs.scale) * (1 if scale is None else wide(scale).reshape(()))
+        y = np.einsum("bhij,bjhd->bihd", p, v)
+    return (np.ascontiguousarray(y.transpose(ORDERS[attrs.order[3]])).astype(np.asarray(arrays[0]).dtype),)
+
+
+def shares_numpy(
+    q: Any, k: Any, attrs: AttentionAttrs, mask: Any, factor: Any, starts: Any = None, guard: Any = 0
+) -> Any:
+    """The softmax of the scores, [batch, heads, rows, keys], of queries and keys [batch, sequence, heads, depth]."""
+    with np.errstate(all="ignore"):
         scores = np.einsum("bihd,bjhd->bhij", q, k) * factor
         if mask is not None and mask.dtype == bool:
             scores = np.where(mask, scores, q.dtype.type(attrs.fill))
         elif mask is not None:
             scores = scores + wide(mask)
         rows, keys = scores.shape[-2:]
-        if len(arrays) > 8 and arrays[8] is not None:
-            sequence = sequences_numpy(arrays[8], rows)
+        if starts is not None:
+            sequence = sequences_numpy(starts, rows)
             scores = np.where(sequence[:, None] == sequence, scores, -np.inf)
         if attrs.causal:
             scores = np.where(np.tri(rows, keys, keys - rows, dtype=bool), scores, -np.inf)
         top = scores.max(-1, keepdims=True, initial=-np.inf)
         p = np.exp(scores - top)
         p = p / p.sum(-1, keepdims=True)
-        if attrs.guard:
-            p = np.where(np.isnan(p), 0 if substitute is None else wide(substitute).reshape(()), p)
-        y = np.einsum("bhij,bjhd->bihd", p, v)
-    return (np.ascontiguousarray(y.transpose(ORDERS[attrs.order[3]])).astype(np.asarray(arrays[0]).dtype),)
+        return np.where(np.isnan(p), guard, p) if attrs.guard else p
 
 
 ATTENTION = register(OpDef("lowered.attention", "opaque", AttentionAttrs, _infer, _reference, compute=_compute))

@@ -11,7 +11,7 @@ of one projection; rows without keys turned to zeros ("safe softmax"). What else
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import isinf
 from typing import Any
@@ -28,11 +28,14 @@ from tilewright.ops.lowered.attention import ORDERS
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.norm import SoftmaxAttrs
 from tilewright.ops.shape import ConcatAttrs, ConstantAttrs, SliceAttrs, TransposeAttrs
+from tilewright.transform.graph.multihead import sequence_first, stacked
 
 SWAP = (0, 2, 1, 3)
 """The order of dimensions that brings heads before rows, and back."""
 ROWS_LAST = (1, 2, 0, 3)
 """That which brings rows, from before the batch, behind heads."""
+RESULTS: dict[tuple[int, ...], str] = {SWAP: "s", (2, 0, 1, 3): "t"}
+"""The orders of results behind such a transposition."""
 ZERO = const(0)
 
 
@@ -75,19 +78,24 @@ class Scores:
     substitute: Value | None = None
 
 
-def recognise_attention(graph: Graph) -> Graph:
-    """The graph with attention as one operator wherever it is found."""
-    return _Recogniser(graph).run()
+def recognise_attention(graph: Graph, learned: Collection[Value] | None = None) -> Graph:
+    """The graph with attention as one operator wherever it is found.
+
+    Args:
+        learned: the values that gradients flow through, of a graph that is to be differentiated. There attention is
+            left in parts if a mask is one of them, or if it has more operands than queries, keys, values and a mask.
+    """
+    return _Recogniser(graph, learned).run()
 
 
 class _Recogniser:
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, learned: Collection[Value] | None) -> None:
+        self.graph, self.learned = graph, learned
         self.made = {v: n for n in graph.nodes for v in n.outputs}
         self.users = graph.consumers()
         self.outputs = set(graph.outputs)
         self.replaced: dict[Value, list[Node]] = {}
-        self.with_cache = True
+        self.with_cache = learned is None
         """Whether a cache is read apart from what is appended to it: not if only one of keys and values has one."""
         self.with_repeats = True
         """Whether repeated heads are read where they are: not if only one of keys and values is repeated."""
@@ -146,6 +154,8 @@ class _Recogniser:
             return
         v = product.inputs[1]
         assert v is not None
+        if self.learned is not None and (found.mask in self.learned or found.factors or found.substitute is not None):
+            return
         if v == p or not _same_lead(found.q, found.k, v):
             return
         self.rewrite(found, v, guard, product)
@@ -259,7 +269,10 @@ class _Recogniser:
         cached = self.cached(value, new)
         if cached is not None:
             return cached
-        node = self.producer(value, "transpose", "identity", "reshape")
+        source = sequence_first(value, self.producer)
+        if source is not None:
+            return self.part_of_stack(value, source, new)
+        node = self.producer(value, "transpose", "identity")
         if node is not None and node.op == "identity":
             assert node.inputs[0] is not None
             return self.operand(node.inputs[0], new)
@@ -268,6 +281,17 @@ class _Recogniser:
         (source,) = node.inputs
         assert source is not None
         return self.part(source, new) if node.of(TransposeAttrs).perm == SWAP else Operand(source, "t")
+
+    def part_of_stack(self, value: Value, source: Value, new: GraphBuilder) -> Operand:
+        """A [batch, heads, sequence, depth] value that `source` [sequence, batch, heads * depth] has, perhaps as a part
+        of what is projected together with others."""
+        batch, heads, rows, depth = value.shape
+        found, count = stacked(source, self.producer), as_int(heads)
+        if found is not None and count is not None:
+            whole, index = found
+            wide = dim(whole.shape[2] // depth)
+            return Operand(ops.emit1(new, "reshape", whole, shape=(rows, batch, wide, depth)), "t", index * count)
+        return Operand(ops.emit1(new, "reshape", source, shape=(rows, batch, heads, depth)), "t")
 
     def repeated(self, value: Value) -> tuple[Value, int] | None:
         """(x, n) where heads of x, n times each, are those of the value: `reshape(broadcast(reshape(x, [B, G, 1, S,
@@ -393,7 +417,7 @@ class _Recogniser:
             if self.with_cache and (keys.past is None) is not (values.past is None):
                 self.with_cache = False
                 self.rewrite(found, v, guard, product)
-                self.with_cache = True
+                self.with_cache = self.learned is None
                 return
             if parts[0].repeats != 1 or keys.repeats != values.repeats:
                 self.with_repeats = False
@@ -401,8 +425,8 @@ class _Recogniser:
                 self.with_repeats = True
                 return
             user = self.only_user(product.output)
-            moved = user is not None and user.op == "transpose" and user.of(TransposeAttrs).perm == SWAP
-            last, order = (user, "s") if moved and user is not None else (product, "h")
+            moved = None if user is None or user.op != "transpose" else RESULTS.get(user.of(TransposeAttrs).perm)
+            last, order = (user, moved) if moved is not None and user is not None else (product, "h")
         shape = [tuple(p.value.shape[k] for k in ORDERS[p.order]) for p in parts]
         heads = 1 if flat else as_int(found.q.shape[1])
         depths = [as_int(s[3]) for s in shape]
@@ -467,7 +491,8 @@ class _Recogniser:
     def mask_fits(self, found: Scores, flat: bool) -> bool:
         mask = found.mask
         assert mask is not None
-        if self.producer(mask, "constant") is not None:
+        single = self.producer(mask, "constant")
+        if single is not None and single.of(ConstantAttrs).value.array.size == 1:
             return False  # a number: nothing that a mask would be
         if mask.dtype.is_float and mask.dtype is not found.q.dtype:
             return False

@@ -62,6 +62,7 @@ RULES = {
     "recurrence": Rule(recurrence, blocks=False),
     "concat": Rule(concat),
     "max_pool": Rule(pool),
+    "max_pool_grad": Rule(pool),
     "avg_pool": Rule(pool),
     "reduce_mean": Rule(reduce),
     "reduce_sum": Rule(reduce, blocks=False),

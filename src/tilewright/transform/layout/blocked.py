@@ -99,7 +99,8 @@ def slices(a: Assigner, node: Node) -> bool:
 
 
 def pool(a: Assigner, node: Node) -> bool:
-    """Windows over the spatial dimensions keep the blocks: the lanes are a third dimension with windows of one."""
+    """Windows over the spatial dimensions keep the blocks: the lanes are a third dimension with windows of one. The
+    gradient of a maximum has its own, too, which follows the data."""
     x = node.inputs[0]
     assert x is not None
     if len(node.outputs) != 1 or x.type.rank != 4 or not a.is_blocked(x):
@@ -113,7 +114,8 @@ def pool(a: Assigner, node: Node) -> bool:
         dilations=(*attrs.dilations, 1),
         pads=(top, left, 0, bottom, right, 0),
     )
-    (a.blocked[node.output],) = a.emit(node.op, (a.as_blocked(x),), attrs, node.output.name)
+    inputs = tuple(a.as_blocked(v) for v in node.inputs if v is not None)
+    (a.blocked[node.output],) = a.emit(node.op, inputs, attrs, node.output.name)
     return True
 
 

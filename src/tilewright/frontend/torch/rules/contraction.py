@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tilewright.arith import prove_equal
 from tilewright.frontend.common import contraction as common
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import rule
@@ -14,7 +15,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv import ConvAttrs, ConvTransposeAttrs
 from tilewright.ops.dims import static
 from tilewright.ops.gradients import registry as gradients
-from tilewright.support.errors import ShapeError
+from tilewright.support.errors import ShapeError, UnsupportedError
 
 
 @rule("linear")
@@ -209,6 +210,43 @@ def flash_attention(
 ) -> list[Value]:
     """What PyTorch's dispatcher makes of attention on CPUs; without its second result, which the backward reads."""
     return [attention(n, q, k, v, attn_mask, dropout, causal, scale)]
+
+
+@rule("tilewright::attention_backward")
+def attention_backward(
+    n: Call,
+    g: Value,
+    q: Value,
+    k: Value,
+    v: Value,
+    mask: Value | None,
+    causal: bool,
+    scale: Operand | None,
+) -> list[Value]:
+    """The gradients of attention by queries, keys and values (`dynamo/attention.py`)."""
+    if scale is None:
+        scale = 1 / static(q.shape[-1], "the depth of attention") ** 0.5
+    if not isinstance(scale, int | float):
+        raise UnsupportedError("a scale that is no number", got=scale)
+    heads = static(q.shape[1], "the heads of attention")
+    square = prove_equal(q.shape[2], k.shape[2])
+    if causal and not square:
+        mask = _causal(n, q, k)
+    return [
+        *n.emit_all(
+            "attention_gradient",
+            *(q, k, v, g),
+            *(() if mask is None else (mask if mask.dtype.kind == "bool" else n.cast(mask, q.dtype),)),
+            order="hhhh",
+            heads=heads,
+            groups=heads,
+            first=(0, 0, 0),
+            scale=float(scale),
+            causal=causal and square,
+            fill=float("-inf"),
+            guard=mask is not None,
+        )
+    ]
 
 
 def _causal(n: Call, q: Value, k: Value) -> Value:

@@ -1,0 +1,70 @@
+"""Attention's way back in a joint graph, without what PyTorch's own keeps for it.
+
+    y, sums = flash(q, k, v)                           y, _ = flash(q, k, v)
+    dq, dk, dv = flash_backward(g, q, k, v, y, sums)   dq, dk, dv = attention_backward(g, q, k, v)
+
+Ours computes the scores once more and reads neither result nor sums. So the way forward needs not give the sums, which
+it does not compute, and attention is compiled both ways. Where PyTorch runs the operator it makes both again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from functorch.compile import default_partition  # type: ignore[import-untyped]
+from torch.fx import GraphModule, Node
+
+FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+
+
+def _backward(
+    g: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    causal: bool,
+    scale: float | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gradients of attention without dropout by queries, keys and values, [batch, heads, sequence, depth]."""
+    y, sums = FORWARD(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+    found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = BACKWARD(
+        g, q, k, v, y, sums, 0.0, causal, attn_mask=mask, scale=scale
+    )
+    return found
+
+
+torch.library.define(
+    "tilewright::attention_backward",
+    "(Tensor g, Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float? scale) -> (Tensor, Tensor, Tensor)",
+)
+torch.library.impl("tilewright::attention_backward", "CompositeExplicitAutograd", _backward)
+torch.library.register_fake("tilewright::attention_backward", _backward)
+
+
+def partitioned(joint: GraphModule, inputs: Sequence[Any], **rest: Any) -> tuple[GraphModule, GraphModule]:
+    """AOTAutograd's ways forward and back of a joint graph."""
+    for node in joint.graph.find_nodes(op="call_function", target=BACKWARD):
+        _replace(joint, node)
+    joint.graph.eliminate_dead_code()
+    joint.recompile()
+    found: tuple[GraphModule, GraphModule] = default_partition(joint, inputs, **rest)
+    return found
+
+
+def _replace(joint: GraphModule, node: Node) -> None:
+    g, q, k, v, _, _, dropout, causal = node.args
+    if dropout:
+        return
+    with joint.graph.inserting_before(node):
+        arguments = (g, q, k, v, node.kwargs.get("attn_mask"), causal, node.kwargs.get("scale"))
+        made = joint.graph.call_function(torch.ops.tilewright.attention_backward.default, arguments)
+    made.meta = dict(node.meta)
+    node.replace_all_uses_with(made)
+    joint.graph.erase_node(node)
+
+
+__all__ = ["partitioned"]

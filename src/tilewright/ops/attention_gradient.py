@@ -1,0 +1,190 @@
+"""`attention_gradient`: what flows back through attention to its queries, keys and values.
+
+    p[i, :] = softmax_j(scale * q[i] . k[j] + mask)      y[i] = sum_j p[i, j] v[j]
+
+    f[i, j] = g[i] . v[j]                                 s[i, j] = scale * p[i, j] * (f[i, j] - sum_j p[i, j] f[i, j])
+    dq[i] = sum_j s[i, j] k[j]      dk[j] = sum_i s[i, j] q[i]      dv[j] = sum_i p[i, j] g[i]
+
+Nothing is kept of the way forward: scores and their softmax are computed once more, so that neither way holds more than
+some rows of them (T. Dao et al., "FlashAttention", 2022, section 3.1; here rows are whole, and need no sums that were
+kept). Scheduled by `plans/attention/gradient.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isinf
+from typing import Any
+
+import numpy as np
+
+from tilewright import te
+from tilewright.ir.attributes import Attrs, Ints
+from tilewright.ir.dtype import boolean
+from tilewright.ir.expr import Expr, cast, select
+from tilewright.ir.graph import TensorType
+from tilewright.ops.dims import accumulator, dim, need, present, same_shape, wide
+from tilewright.ops.lowered.attention import (
+    ATTENTION,
+    ORDERS,
+    AttentionAttrs,
+    Stages,
+    broadcast_index,
+    named,
+    shares_numpy,
+    stage,
+    summed,
+)
+from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.errors import ShapeError
+from tilewright.te import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGradientAttrs(Attrs):
+    """As those of attention, whose result's order is that of its gradient."""
+
+    order: str
+    heads: int
+    groups: int
+    first: Ints
+    scale: float
+    causal: bool
+    fill: float
+    guard: bool
+
+    @property
+    def forward(self) -> AttentionAttrs:
+        """The attributes of the attention."""
+        return AttentionAttrs(
+            self.order, self.heads, self.groups, self.first, self.scale, self.causal, self.fill, self.guard
+        )
+
+
+def _infer(types: Types, attrs: AttentionGradientAttrs) -> tuple[TensorType, ...]:
+    """Inputs q, k, v, g, mask?; outputs dq, dk, dv.
+
+    `order` has a letter for each of q, k, v and g, the gradient of the result; see the type rule of attention, whose
+    other attributes these are. dq, dk and dv are ordered as q, k and v, and have the heads that are used of them.
+    """
+    q, k, v, g = (present(t) for t in types[:4])
+    mask = (*types[4:], None)[0]
+    (y,) = ATTENTION.infer((q, k, v, mask), attrs.forward)
+    if y.dtype is not g.dtype or not same_shape(y.shape, g.shape):
+        raise ShapeError("the gradient has another type than the result", expected=y, got=g)
+    heads = (attrs.heads, attrs.groups, attrs.groups)
+    return tuple(_used(t, o, n) for t, o, n in zip((q, k, v), attrs.order, heads, strict=False))
+
+
+def _used(t: TensorType, order: str, heads: int) -> TensorType:
+    batch, length, _, depth = (t.shape[k] for k in ORDERS[order])
+    used = (batch, length, dim(heads), depth)
+    return TensorType(t.dtype, tuple(used[k] for k in ORDERS[order]))
+
+
+def _compute(
+    inputs: Sequence[Tensor | None], attrs: AttentionGradientAttrs, out: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
+    """Stage by stage; each operand has a stage of its own, which says by its name what stands there."""
+    q, k, v, g = (need(t) for t in inputs[:4])
+    stages = Stages(attrs.forward, accumulator(q.dtype), False)
+    heads = (attrs.heads, attrs.groups, attrs.groups)
+    queries, keys, values = (
+        stages.operand(o, t, n, name)
+        for o, (t, n, name) in enumerate(zip((q, k, v), heads, ("queries", "keys", "values"), strict=True))
+    )
+    flows = stages.result(g, "flows")
+    mask = named((*inputs[4:], None)[0], "mask")
+    added = mask if mask is not None and mask.dtype is not boolean else None
+    chosen = None if mask is added else mask
+    scaled = stages.scaled(stages.scores(queries, keys), added, None)
+    seen = stages.seen(scaled, chosen, None) if attrs.causal or chosen is not None else scaled
+    weights, total = stages.softmax(seen, hides=mask is not None or attrs.causal)
+    zero = stages.number(0.0)
+
+    def share(*at: Expr) -> Expr:
+        sums = total[at[:3]]
+        value = weights[at] * (stages.number(1.0) / sums)
+        return select(sums > zero, value, zero) if attrs.guard else value
+
+    shares = stage(weights.shape, share, "shares")
+    sent = stages.scores(flows, values, "sent")
+
+    def mean(b: Expr, h: Expr, i: Expr) -> Any:
+        j = te.reduce_axis(keys.shape[2], "j")
+        return summed(shares[b, h, i, j.var] * sent[b, h, i, j.var], j)
+
+    means = stage(weights.shape[:3], mean, "means")
+
+    def slope(*at: Expr) -> Expr:
+        value = shares[at] * (sent[at] - means[at[:3]]) * stages.number(attrs.scale)
+        # What a number stands in the place of does not move it.
+        return (
+            value if chosen is None or isinf(attrs.fill) else select(chosen[broadcast_index(chosen, at)], value, zero)
+        )
+
+    slopes = stage(weights.shape, slope, "slopes")
+    each = attrs.heads // attrs.groups
+
+    def by_query(b: Expr, h: Expr, i: Expr, d: Expr) -> Any:
+        j = te.reduce_axis(keys.shape[2], "j")
+        return summed(slopes[b, h, i, j.var] * keys[b, h // each, j.var, d], j)
+
+    def by_key(factors: Tensor, rows: Tensor) -> Callable[..., Any]:
+        def element(b: Expr, h: Expr, j: Expr, d: Expr) -> Any:
+            e, i = te.reduce_axis(each, "e"), te.reduce_axis(queries.shape[2], "i")
+            head = h * each + e.var
+            return summed(factors[b, head, i.var, j] * rows[b, head, i.var, d], e, i)
+
+        return element
+
+    elements = (by_query, by_key(slopes, queries), by_key(shares, flows))
+    return tuple(
+        _ordered(t, o, f, name) for t, o, f, name in zip(out, attrs.order, elements, ("dq", "dk", "dv"), strict=False)
+    )
+
+
+def _ordered(t: TensorType, order: str, element: Callable[..., Any], name: str) -> Tensor:
+    """A gradient, by batch, head, sequence and depth, as it lies in memory."""
+    batch, length, heads, depth = (t.shape[k] for k in ORDERS[order])
+    found = stage((batch, heads, length, depth), element, f"by_{name}")
+
+    def at(*place: Expr) -> Expr:
+        b, s, h, d = (place[k] for k in ORDERS[order])
+        return cast(found[b, h, s, d], t.dtype)
+
+    return stage(t.shape, at, name)
+
+
+def _numpy(arrays: Sequence[Any], attrs: AttentionGradientAttrs) -> tuple[Any, ...]:
+    q, k, v, g = (wide(a).transpose(ORDERS[o]) for a, o in zip(arrays[:4], attrs.order, strict=True))
+    mask = (*arrays[4:], None)[0]
+    first, heads, groups = attrs.first, attrs.heads, attrs.groups
+    q = q[:, :, first[0] : first[0] + heads]
+    k, v = (np.repeat(x[:, :, f : f + groups], heads // groups, 2) for x, f in ((k, first[1]), (v, first[2])))
+    with np.errstate(all="ignore"):
+        p = shares_numpy(q, k, attrs.forward, mask, q.dtype.type(attrs.scale))
+        sent = np.einsum("bihd,bjhd->bhij", g, v)
+        s = p * (sent - (p * sent).sum(-1, keepdims=True)) * q.dtype.type(attrs.scale)
+        if mask is not None and mask.dtype == bool and not isinf(attrs.fill):
+            s = np.where(mask, s, 0)
+    batch, keys = k.shape[:2]
+
+    def shared(x: Any) -> Any:
+        return x.reshape(batch, keys, groups, heads // groups, x.shape[-1]).sum(3)
+
+    found = (
+        np.einsum("bhij,bjhd->bihd", s, k),
+        shared(np.einsum("bhij,bihd->bjhd", s, q)),
+        shared(np.einsum("bhij,bihd->bjhd", p, g)),
+    )
+    kind = np.asarray(arrays[0]).dtype
+    return tuple(
+        np.ascontiguousarray(x.transpose(ORDERS[o])).astype(kind) for x, o in zip(found, attrs.order, strict=False)
+    )
+
+
+ATTENTION_GRADIENT = register(
+    OpDef("attention_gradient", "opaque", AttentionGradientAttrs, _infer, _numpy, compute=_compute)
+)

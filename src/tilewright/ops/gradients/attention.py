@@ -1,0 +1,66 @@
+"""The gradient of attention, which a learning step has in one piece (`train/attention.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir.expr import as_int, is_const
+from tilewright.ir.graph import Value
+from tilewright.ops.attention_gradient import AttentionGradientAttrs
+from tilewright.ops.dims import dim, dims
+from tilewright.ops.gradients.registry import Backward, gradient
+from tilewright.ops.lowered.attention import ORDERS, AttentionAttrs
+
+Result = Sequence[Value | None]
+
+
+@gradient("lowered.attention")
+def attention(b: Backward) -> Result:
+    """By queries, keys and values, in one operator that computes the scores once more. What else there is, a mask or a
+    scale, has no gradient: who takes attention as one operator sees to that."""
+    attrs = b.of(AttentionAttrs)
+    shared = {name: getattr(attrs, name) for name in AttentionGradientAttrs.__dataclass_fields__}
+    mask = b.x(3) if b.has(3) else None
+    inputs = (*(b.x(k) for k in range(3)), b.g, *(() if mask is None else (mask,)))
+    flows = b.emit_all("attention_gradient", *inputs, **shared)
+    parts: dict[Value, list[tuple[int, Value]]] = {}  # q, k and v may be heads of one array
+    for k, flow in enumerate(flows):
+        parts.setdefault(b.x(k), []).append((k, flow))
+    found: list[Value | None] = [None, None, None]
+    for value, flowing in parts.items():
+        found[flowing[0][0]] = _whole(b, value, flowing, attrs)
+    return found
+
+
+def _whole(b: Backward, value: Value, flows: Sequence[tuple[int, Value]], attrs: AttentionAttrs) -> Value:
+    """The gradient of an operand, some of whose heads, or several times some, are used."""
+    first, (order, *others) = flows[0][0], dict.fromkeys(attrs.order[k] for k, _ in flows)
+    assert not others, first  # one array lies in one order
+    axis = ORDERS[order][2]
+    at, total = 0, as_int(value.shape[axis])
+    ordered = sorted(flows, key=lambda flow: attrs.first[flow[0]])
+    pieces: list[Value] = []
+    for k, flow in ordered:
+        if attrs.first[k] != at:
+            break
+        pieces.append(flow)
+        at += as_int(flow.shape[axis]) or 0
+    if at == total and len(pieces) == len(flows):  # each head once
+        return pieces[0] if len(pieces) == 1 else b.emit("concat", *pieces, axis=axis)
+    found = [_padded(b, flow, axis, attrs.first[k], value) for k, flow in ordered]
+    total_flow = found[0]
+    for flow in found[1:]:
+        total_flow = b.add(total_flow, flow)
+    return total_flow
+
+
+def _padded(b: Backward, flow: Value, axis: int, before: int, value: Value) -> Value:
+    """A flow to some heads of a value, with zeros for the others."""
+    behind = dims([value.shape[axis] - before - flow.shape[axis]])[0]
+
+    def zeros(count: object) -> list[Value]:
+        shape = dims([count if k == axis else d for k, d in enumerate(value.shape)])
+        return [] if is_const(dim(count), 0) else [b.zeros(shape, flow)]
+
+    pieces = [*zeros(before), flow, *zeros(behind)]
+    return b.emit("concat", *pieces, axis=axis) if len(pieces) > 1 else flow

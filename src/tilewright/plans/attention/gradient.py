@@ -1,0 +1,177 @@
+"""Attention's gradient: five products and a softmax, a block of rows at a time (`gradient_loops.py`).
+
+What is summed over rows, the gradients of keys and values, is held beside the keys of a head while blocks of its rows
+pass by; no sequence of primitives makes that of the operator's stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import ceil
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.loops import PrimFunc
+from tilewright.ops.attention_gradient import ATTENTION_GRADIENT
+from tilewright.ops.dims import accumulator
+from tilewright.ops.lowered.attention import ORDERS
+from tilewright.plans.attention.gradient_loops import Results, gradient_loops
+from tilewright.plans.attention.operands import Operands
+from tilewright.plans.attention.rows import Tile
+from tilewright.plans.attention.tiles import (
+    LENGTHS,
+    MOST_TILES,
+    SOFTMAX,
+    VECTORS,
+    Sizes,
+    heights,
+)
+from tilewright.plans.framework.analysis import Structure, analyse
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.cost import SYMBOL, Cost, fetch_cycles, fma_cycles, load_cycles, number, store_cycles
+from tilewright.plans.framework.symbolic import values_of
+from tilewright.plans.matmul.tiles import MatmulTile, Product, estimate, unrolled_steps
+from tilewright.schedule.routines import Routine, register
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.state import refuse
+from tilewright.targets.target import Target
+
+SLOPES = 6.0
+"""Operations of a score beside the softmax's: the sum of what was sent, the share, the slope."""
+
+
+def operands(structure: Structure) -> tuple[Operands, Results] | None:
+    """The parameters by what they are, if the function computes attention's gradient and nothing else; `y` is the
+    gradient of the result."""
+    found = structure.operator(ATTENTION_GRADIENT)
+    if found is None or len(found.stages) != len(structure.stages):
+        return None
+    stages = {stage.origin.stage: stage for stage in found.stages if stage.origin is not None}
+    params = structure.func.params
+    given = {n: next((b for b in stages[n].reads if b in params), None) for n in INPUTS if n in stages}
+    made = [stages[name].writes[0] for name in ("dq", "dk", "dv")]
+    q, k, v, g = (given[name] for name in INPUTS[:4])
+    if q is None or k is None or v is None or g is None or any(b is None for b in given.values()):
+        return None
+    order = found.attrs.order
+    if any(as_int(b.shape[ORDERS[o][3]]) is None for b, o in ((q, order[0]), (v, order[2]))):
+        return None
+    if any(b not in params for b in made):
+        return None
+    return Operands(found.attrs.forward, q, k, v, g, given.get("mask")), Results(*made)
+
+
+SIZES = ("rows", "width", "tiles", "steps")
+"""The sizes of a tile that are chosen; rows of scores are whole, so that there is no block of keys."""
+INPUTS = ("queries", "keys", "values", "flows", "mask")
+"""The operands, as their stages are called."""
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    return operands(structure) is not None
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    found = operands(structure)
+    assert found is not None
+    sizes, groups = sizes_of(found[0])
+    options = [(cost(tile, sizes, groups, target), tile) for tile in tiles(sizes, target)]
+    options.sort(key=lambda option: float(f"{option[0].cycles:.4g}"))
+    return [Candidate(tuple((size, getattr(tile, size)) for size in SIZES), cycles) for cycles, tile in options]
+
+
+def sizes_of(found: Operands) -> tuple[Sizes, int]:
+    """What the tiles depend on, and heads of keys of all batch entries."""
+    q, k, v = (
+        tuple(b.shape[a] for a in ORDERS[o])
+        for b, o in zip((found.q, found.k, found.v), found.attrs.order, strict=False)
+    )
+    batch, attrs = number(q[0]), found.attrs
+    sizes = Sizes(
+        rows=q[1],
+        keys=k[1],
+        depth=as_int(q[3]) or 64,
+        out_depth=as_int(v[3]) or 64,
+        heads=batch * attrs.heads,
+        itemsize=accumulator(found.q.dtype).itemsize,
+    )
+    return sizes, batch * attrs.groups
+
+
+def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
+    """Tiles that fit the registers, and blocks of rows whose scores, twice, fit the second-level cache."""
+    lanes = target.lanes(sizes.itemsize)
+    known, keys = as_int(sizes.rows), max(values_of(sizes.keys, LENGTHS))
+    for vectors in VECTORS:
+        width = vectors * lanes
+        for tall in heights(known, vectors, target):
+            fitting = target.l2 // 4 // (2 * tall * keys * sizes.itemsize)
+            steps = unrolled_steps(tall * vectors, None)
+            for count in dict.fromkeys(max(1, min(n, MOST_TILES)) for n in (fitting, fitting // 2)):
+                yield Tile(tall, width, width, count, steps)
+
+
+def cost(tile: Tile, sizes: Sizes, groups: int, target: Target) -> Cost:
+    """What all heads take; of symbolic rows and keys the mean over likely numbers of them."""
+    rows, keys = values_of(sizes.rows, LENGTHS), values_of(sizes.keys, LENGTHS)
+    counts = [(rows[k % len(rows)], keys[k % len(keys)]) for k in range(max(len(rows), len(keys)))]
+    total = Cost()
+    for m, n in counts:
+        total |= _products(tile, m, n, sizes, target) * sizes.heads + _panels(tile, n, sizes, target) * groups
+    scale = 1.0 / len(counts)
+    if as_int(sizes.rows) is None:
+        scale *= SYMBOL * len(rows) / sum(rows)
+    return total * scale
+
+
+def _products(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost:
+    """The rows of one head: two products with panels of keys, one with keys, two over rows, and the softmax."""
+    lanes, itemsize = target.lanes(sizes.itemsize), sizes.itemsize
+    tall, tall_keys = max(1, min(tile.rows, rows)), max(1, min(tile.rows, keys))
+    count, key_count = ceil(rows / tall), ceil(keys / tall_keys)
+    by_row, by_key = MatmulTile(tall, tile.width), MatmulTile(tall_keys, tile.width)
+    block = min(tile.tiles * tall, rows)
+    blocks = ceil(rows / block)
+    products = Cost()
+    for depth in (sizes.depth, sizes.out_depth):
+        products += estimate(by_row, Product(count * tall, keys, depth, itemsize), target)
+        products += estimate(by_key, Product(key_count * tall_keys, depth, block, itemsize), target) * blocks
+    products += estimate(by_row, Product(count * tall, sizes.depth, keys, itemsize), target)
+    scores = rows * keys
+    softmax = Cost(
+        compute=fma_cycles((SOFTMAX + SLOPES) * scores, lanes, target),
+        load=load_cycles(8.0 * scores * itemsize, target),
+        store=store_cycles(5.0 * scores * itemsize, target),
+    )
+    held = keys * (3 * sizes.depth + 2 * sizes.out_depth) * itemsize
+    again = Cost(memory=fetch_cycles(blocks * held, held + 2 * block * keys * itemsize, target))
+    moved = 2 * rows * (sizes.depth + sizes.out_depth) * itemsize
+    copies = Cost(load=load_cycles(moved, target), store=store_cycles(moved, target))
+    return (products | again) + softmax + copies
+
+
+def _panels(tile: Tile, keys: int, sizes: Sizes, target: Target) -> Cost:
+    """Panels of keys and values, and what is copied of keys and to their gradients."""
+    size = keys * (sizes.depth + sizes.out_depth)
+    return Cost(
+        compute=size * target.costs.arithmetic.gathered,
+        load=load_cycles(4.0 * size * sizes.itemsize, target),
+        store=store_cycles(4.0 * size * sizes.itemsize, target),
+    )
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    s.implement(ROUTINE.name, **dict(candidate.knobs))
+
+
+def build(func: PrimFunc, knobs: Mapping[str, int]) -> PrimFunc:
+    """The loops in the place of the stages."""
+    found = operands(analyse(func))
+    if found is None:
+        raise refuse(func, "the routine 'attention_gradient' computes attention's gradient, and nothing beside")
+    tile = Tile(**knobs, keys=knobs["width"])
+    return replace(func, body=gradient_loops(func.name, *found, func.params, tile).body, buffers=())
+
+
+ROUTINE = register(Routine("attention_gradient", SIZES, build))
+PLAN = Plan("attention_gradient", fits, candidates, apply, refines=("rows",))

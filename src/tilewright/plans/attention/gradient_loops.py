@@ -1,0 +1,301 @@
+"""The loops of attention's gradient: for a block of rows, scores and what flows to them, held in the caches.
+
+    for batch and head of keys:                              threads
+        kt[panel, d, lane], vt[panel, d, lane]               panels of keys and values, turned; kb[j, d] as they are
+        for query head of these keys, for block of rows:
+            scores = q kt * scale + mask;  sent = g vt       tiles of rows x width in registers
+            row by row: p = softmax(scores)                  in the scores' place
+                        s = scale * p (sent - sum p sent)    in the place of what was sent
+            dq = s kb                                        tiles of rows x width
+            dk += s' q;  dv += p' g                          tiles of keys x width, summed over the block's rows
+        dk, dv go to their places
+
+Rows of a last tile that is not full are the last row once more, which is neither summed nor stored; keys of one are
+past the last key, and their sums are not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from math import isinf
+
+from tilewright.arith import prove_equal
+from tilewright.ir.dtype import boolean
+from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, ceildiv, const, equal, minimum, select
+from tilewright.ir.loops import PrimFunc
+from tilewright.ops.loopnest import Nest
+from tilewright.ops.lowered.attention import ORDERS, exponential
+from tilewright.plans.attention.operands import Operands
+from tilewright.plans.attention.rows import AttentionRows, Tile
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Where the gradients go, ordered as their operands."""
+
+    dq: Buffer
+    dk: Buffer
+    dv: Buffer
+
+
+def gradient_loops(name: str, operands: Operands, results: Results, params: Sequence[Buffer], tile: Tile) -> PrimFunc:
+    """The loop program over these parameters; the operands' `y` is the gradient of the result."""
+    nest, attrs = Nest(name, params), operands.attrs
+    batch = operands.q.shape[ORDERS[attrs.order[0]][0]]
+    with (
+        nest.loop("bg", batch * attrs.groups, parallel=True) as bg,
+        nest.let("b", bg // attrs.groups) as b,
+        nest.let("g", bg % attrs.groups) as g,
+    ):
+        GradientLoops(AttentionRows(nest, operands, tile, None), results).head(b, g)
+    return nest.finish()
+
+
+class GradientLoops:
+    """The statements of one head of keys and values."""
+
+    kt: Buffer
+    vt: Buffer
+    kb: Buffer
+    dk: Buffer
+    dv: Buffer
+    q: Buffer
+    g: Buffer
+    scores: Buffer
+    sent: Buffer
+
+    def __init__(self, task: AttentionRows, results: Results) -> None:
+        self.task, self.results, self.nest, self.tile = task, results, task.nest, task.tile
+        self.tall, self.width = task.tile_rows, self.tile.width
+        keys = as_int(task.keys)
+        self.tall_keys = self.tile.rows if keys is None else max(1, min(self.tile.rows, keys))
+        self.chunks, self.out_chunks = (ceildiv(d, self.width) for d in (task.depth, task.out_depth))
+        self.room = ceildiv(task.keys, self.tall_keys) * self.tall_keys
+        """Keys of whole tiles."""
+        self.block = task.held * self.tall
+        """Rows of a block."""
+
+    @contextmanager
+    def memory(self) -> Iterator[None]:
+        """What a thread holds of a head and of a block of rows."""
+        task, width, kind = self.task, self.width, self.task.type
+        # A vector more: rows of scores shall be in different cache sets.
+        stride = ceildiv(self.room, width) * width + width
+        wide, out_wide = self.chunks * width, self.out_chunks * width
+        shapes: dict[str, tuple[Expr | int, ...]] = {
+            "kt": (task.most_panels, task.depth, width),
+            "vt": (task.most_panels, task.out_depth, width),
+            "kb": (task.keys, wide),
+            "dk": (self.room, wide),
+            "dv": (self.room, out_wide),
+            "q": (self.block, wide),
+            "g": (self.block, out_wide),
+            "scores": (self.block, stride),
+            "sent": (self.block, stride),
+        }
+        with ExitStack() as stack:
+            for name, shape in shapes.items():
+                setattr(self, name, stack.enter_context(self.nest.allocate(name, kind, shape)))
+            yield
+
+    def head(self, b: Expr, g: Expr) -> None:
+        nest, task = self.nest, self.task
+        each = task.heads // task.groups
+        with self.memory():
+            self.pack(b, g)
+            for sums in (self.dk, self.dv):
+                with nest.loop("j", sums.shape[0]) as j, nest.loop("d", sums.shape[1], kind="vectorized") as d:
+                    nest.store(sums, (j, d), 0.0)
+            with nest.loop("e", each) as e, nest.let("h", g * each + e) as h:
+                with (
+                    nest.loop("rb", ceildiv(task.rows, self.block)) as rb,
+                    nest.let("first", rb * self.block) as first,
+                    nest.let("here", minimum(task.rows - rb * self.block, self.block)) as here,
+                    nest.let("tiles", ceildiv(minimum(task.rows - rb * self.block, self.block), self.tall)) as tiles,
+                ):
+                    self.rows(b, h, first, here, tiles)
+            for operand, (result, sums) in enumerate(((self.results.dk, self.dk), (self.results.dv, self.dv)), 1):
+                depth = task.depth if operand == 1 else task.out_depth
+                with nest.loop("j", task.keys) as j, nest.loop("d", depth, kind="vectorized") as d:
+                    nest.store(result, self.place(operand, b, j, g, d), cast(sums[j, d], result.dtype))
+
+    def place(self, operand: int, b: Expr, s: Expr, h: Expr, d: Expr) -> tuple[Expr, ...]:
+        """Where an element of the gradient of an operand stands."""
+        point = (b, s, h, d)
+        return tuple(point[k] for k in ORDERS[self.task.attrs.order[operand]])
+
+    def pack(self, b: Expr, g: Expr) -> None:
+        """Keys as they are, and panels of keys and values."""
+        nest, task, width = self.nest, self.task, self.width
+        self.copied(self.kb, task.keys, task.depth, lambda j, d: task.load(task.k, 1, b, j, g, d))
+        # Values stand where their gradients will be summed until they are turned: rows as they come are far apart.
+        self.copied(self.dv, task.keys, task.out_depth, lambda j, d: task.load(task.v, 2, b, j, g, d))
+        whole = prove_equal(task.keys % width, const(0))
+        for panels, rows in ((self.kt, self.kb), (self.vt, self.dv)):
+            with (
+                nest.loop("p", task.panels) as p,
+                nest.loop("d", panels.shape[1]) as d,
+                nest.loop("x", width, kind="vectorized") as x,
+            ):
+                j = p * width + x
+                nest.store(panels, (p, d, x), rows[j if whole else minimum(j, task.keys - 1), d])
+
+    def copied(self, buffer: Buffer, count: Expr, depth: Expr, element: Callable[[Expr, Expr], Expr]) -> None:
+        """Rows of an operand; what they have beyond its depth is its last column."""
+        nest = self.nest
+        with nest.loop("r", count) as r, nest.loop("d", buffer.shape[1], kind="vectorized") as d:
+            at = d if prove_equal(buffer.shape[1], depth) else minimum(d, depth - 1)
+            nest.store(buffer, (r, d), element(r, at))
+
+    def rows(self, b: Expr, h: Expr, first: Expr, here: Expr, tiles: Expr) -> None:
+        """A block of rows of a query head."""
+        task, last = self.task, self.task.rows - 1
+        count = tiles * self.tall
+        self.copied(self.q, count, task.depth, lambda r, d: task.load(task.q, 0, b, minimum(first + r, last), h, d))
+        self.copied(self.g, count, task.out_depth, lambda r, d: task.load(task.y, 3, b, minimum(first + r, last), h, d))
+        self.products(self.q, self.kt, tiles, task.depth, self.scores, (b, h, first))
+        self.products(self.g, self.vt, tiles, task.out_depth, self.sent, None)
+        with self.nest.loop("r", here) as r:
+            self.slopes(r, b, h, first)
+        self.by_query(b, h, first, tiles)
+        self.by_key(self.dk, self.sent, self.q, self.chunks, here)
+        self.by_key(self.dv, self.scores, self.g, self.out_chunks, here)
+
+    def clear(self, acc: Buffer) -> None:
+        nest, (rows, width) = self.nest, acc.shape
+        with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
+            nest.store(acc, (r, x), 0.0)
+
+    def products(
+        self,
+        left: Buffer,
+        panels: Buffer,
+        tiles: Expr,
+        depth: Expr,
+        into: Buffer,
+        scored: tuple[Expr, Expr, Expr] | None,
+    ) -> None:
+        """Rows times panels; as scores of head and row if `scored`."""
+        nest, task, width, tall = self.nest, self.task, self.width, self.tall
+        with (
+            nest.loop("p", task.panels) as p,
+            nest.loop("t", tiles) as t,
+            nest.allocate("acc", task.type, (tall, width)) as acc,
+        ):
+            self.clear(acc)
+            with (
+                nest.loop("d", depth, copies=self.tile.steps) as d,
+                nest.loop("r", tall, kind="unrolled") as r,
+                nest.loop("x", width, kind="vectorized") as x,
+            ):
+                nest.store(acc, (r, x), acc[r, x] + left[t * tall + r, d] * panels[p, d, x])
+            with nest.loop("r", tall, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
+                at, j = (t * tall + r, p * width + x), p * width + x
+                if scored is None:
+                    nest.store(into, at, acc[r, x])
+                else:
+                    b, h, first = scored
+                    # Read under no condition, or the sums would be in memory.
+                    with nest.let("product", acc[r, x]) as product:
+                        i = minimum(first + t * tall + r, task.rows - 1)
+                        value = task.score(product, b, h, i, minimum(j, task.keys - 1))
+                        nest.store(into, at, select(j < task.keys, value, task.low))
+
+    def slopes(self, r: Expr, b: Expr, h: Expr, first: Expr) -> None:
+        """The softmax of a row in its scores' place, and what flows to the scores in the place of what was sent."""
+        nest, task, width, kind = self.nest, self.task, self.width, self.task.type
+        scores, sent = self.scores, self.sent
+        with (
+            nest.allocate("part", kind, (2, width)) as part,
+            nest.local("top", kind) as top,
+            nest.local("total", kind) as total,
+            nest.local("mean", kind) as mean,
+        ):
+            with nest.loop("x", width, kind="vectorized") as x:
+                nest.store(part, (0, x), task.low)
+            with nest.loop("p", task.panels) as p, nest.loop("x", width, kind="vectorized") as x:
+                nest.store(part, (0, x), call("larger", part[0, x], scores[r, p * width + x]))
+            top.set(task.low)
+            with nest.loop("x", width, kind="vectorized") as x:
+                top.set(call("larger", top.value, part[0, x]))
+            with nest.let("base", select(equal(top.value, task.low), task.number(0.0), top.value)) as base:
+                with nest.loop("k", 2, kind="unrolled") as k, nest.loop("x", width, kind="vectorized") as x:
+                    nest.store(part, (k, x), 0.0)
+                with nest.loop("p", task.panels) as p, nest.loop("x", width, kind="vectorized") as x:
+                    at = (r, p * width + x)
+                    nest.store(scores, at, exponential(scores[at] - base, task.hides))
+                    nest.store(part, (0, x), part[0, x] + scores[at])
+                    nest.store(part, (1, x), part[1, x] + scores[at] * sent[at])
+            total.set(0.0)
+            mean.set(0.0)
+            with nest.loop("x", width, kind="vectorized") as x:
+                total.set(total.value + part[0, x])
+            with nest.loop("x", width, kind="vectorized") as x:
+                mean.set(mean.value + part[1, x])
+            one, zero = task.number(1.0), task.number(0.0)
+            share = one / total.value
+            with (
+                nest.let("share", select(total.value > zero, share, zero) if task.attrs.guard else share) as share,
+                nest.let("middle", mean.value * share) as middle,
+                nest.loop("p", task.panels) as p,
+                nest.loop("x", width, kind="vectorized") as x,
+            ):
+                at = (r, p * width + x)
+                nest.store(scores, at, scores[at] * share)
+                value = scores[at] * (sent[at] - middle) * task.number(task.attrs.scale)
+                nest.store(sent, at, self.moved(value, b, h, first + r, minimum(p * width + x, task.keys - 1)))
+
+    def moved(self, value: Expr, b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
+        """Zero where a number stands in a score's place."""
+        mask, fill = self.task.mask, self.task.attrs.fill
+        if mask is None or mask.dtype is not boolean or isinf(fill):
+            return value
+        return select(mask[self.task.mask_index(b, h, i, j)], value, self.task.number(0.0))
+
+    def by_query(self, b: Expr, h: Expr, first: Expr, tiles: Expr) -> None:
+        """dq of the block."""
+        nest, task, width, tall, dq = self.nest, self.task, self.width, self.tall, self.results.dq
+        with (
+            nest.loop("c", self.chunks) as c,
+            nest.loop("t", tiles) as t,
+            nest.allocate("acc", task.type, (tall, width)) as acc,
+        ):
+            self.clear(acc)
+            with (
+                nest.loop("j", task.keys, copies=self.tile.steps) as j,
+                nest.loop("r", tall, kind="unrolled") as r,
+                nest.loop("x", width, kind="vectorized") as x,
+            ):
+                nest.store(acc, (r, x), acc[r, x] + self.sent[t * tall + r, j] * self.kb[j, c * width + x])
+            with nest.loop("r", tall, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
+                i, d = first + t * tall + r, c * width + x
+                whole = prove_equal(task.rows % tall, const(0)) and prove_equal(self.chunks * width, task.depth)
+                with (
+                    nest.let("product", acc[r, x]) as product,
+                    nullcontext() if whole else nest.when((i < task.rows) & (d < task.depth)),
+                ):
+                    nest.store(dq, self.place(0, b, i, h, d), cast(product, dq.dtype))
+
+    def by_key(self, sums: Buffer, factors: Buffer, rows: Buffer, chunks: Expr, here: Expr) -> None:
+        """dk or dv: what the block's rows add."""
+        nest, task, width, tall = self.nest, self.task, self.width, self.tall_keys
+        with (
+            nest.loop("c", chunks) as c,
+            nest.loop("t", self.room // tall) as t,
+            nest.allocate("acc", task.type, (tall, width)) as acc,
+        ):
+            with nest.loop("r", tall, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
+                nest.store(acc, (r, x), sums[t * tall + r, c * width + x])
+            with (
+                nest.loop("i", here, copies=self.tile.steps) as i,
+                nest.loop("r", tall, kind="unrolled") as r,
+                nest.loop("x", width, kind="vectorized") as x,
+            ):
+                nest.store(acc, (r, x), acc[r, x] + factors[i, t * tall + r] * rows[i, c * width + x])
+            with nest.loop("r", tall, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
+                nest.store(sums, (t * tall + r, c * width + x), acc[r, x])
+
+
+__all__ = ["GradientLoops", "Results", "gradient_loops"]

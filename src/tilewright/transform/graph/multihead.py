@@ -1,0 +1,71 @@
+"""Operands of attention as PyTorch's `nn.MultiheadAttention` makes them: sequences first, batch and heads as one.
+
+    z = P[:, :, i]                                    P [S, B, 3 E], a projection to queries, keys and values
+    value = reshape(transpose(reshape(z, [S, B * H, D]), [1, 0, 2]), [B, H, S, D])
+
+z comes as a part of the three stacked, `transpose(reshape(P, [S, B, 3, E]), [2, 0, 1, 3])[i]`, with dimensions of one
+element here and there. All of it is P itself, from head `i * H` on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilewright.arith import prove_equal
+from tilewright.ir.expr import Expr, as_int, is_const
+from tilewright.ir.graph import Node, Value
+from tilewright.ops.shape import SliceAttrs, TransposeAttrs
+
+Producer = Callable[..., Node | None]
+"""The node that makes a value, if its operator has one of the names that follow."""
+
+
+def sequence_first(value: Value, producer: Producer) -> Value | None:
+    """z, [S, B, E], of a value [B, H, S, D]; None where it is not made so."""
+    merged = producer(value, "reshape")
+    turned = None if merged is None else producer(merged.inputs[0], "transpose")
+    split = None if turned is None else producer(turned.inputs[0], "reshape")
+    if turned is None or split is None or turned.of(TransposeAttrs).perm != (1, 0, 2) or value.type.rank != 4:
+        return None
+    source = split.inputs[0]
+    batch, heads, rows, depth = value.shape
+    if source is None or not _same(split.output.shape, (rows, batch * heads, depth)):
+        return None
+    return source if _same(source.shape, (rows, batch, heads * depth)) else None
+
+
+def stacked(value: Value, producer: Producer) -> tuple[Value, int] | None:
+    """(P, i) of z: the projection [S, B, n E] whose part i of E elements it is."""
+    dropped = producer(value, "reshape")
+    cut = producer(value if dropped is None else dropped.inputs[0], "slice")
+    if cut is None or (dropped is not None and not _same(_long(cut.output.shape), _long(value.shape))):
+        return None
+    attrs, whole = cut.of(SliceAttrs), cut.inputs[0]
+    assert whole is not None
+    index = as_int(attrs.begin[0])
+    one = is_const(cut.output.shape[0], 1) and _same(cut.output.shape[1:], whole.shape[1:])
+    if index is None or not one or any(as_int(b) != 0 for b in attrs.begin[1:]):
+        return None
+    without_units = producer(whole, "reshape")
+    turned = producer(whole if without_units is None else without_units.inputs[0], "transpose")
+    if turned is None or not _same(_long(turned.output.shape), _long(whole.shape)):
+        return None
+    source = turned.inputs[0]
+    assert source is not None
+    order = [k for k in turned.of(TransposeAttrs).perm if not is_const(source.shape[k], 1)]
+    ranks = sorted(order)
+    if [ranks.index(k) for k in order] != [2, 0, 1, 3]:
+        return None
+    while (inner := producer(source, "reshape")) is not None and inner.inputs[0] is not None:
+        source = inner.inputs[0]
+    count, rows, batch, width = whole.shape
+    return (source, index) if _same(source.shape, (rows, batch, count * width)) else None
+
+
+def _long(shape: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The dimensions of more than one element."""
+    return tuple(d for d in shape if not is_const(d, 1))
+
+
+def _same(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
+    return len(a) == len(b) and all(x is y or prove_equal(x, y) for x, y in zip(a, b, strict=True))

@@ -1,0 +1,65 @@
+"""Attention under `torch.compile` in training: both ways are compiled, gradients are eager PyTorch's."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from tests.frontend.torch_backend import assert_same, compiled, gradients
+
+torch = pytest.importorskip("torch", reason="PyTorch is an extra: `make torch` runs this")
+nn, functional = torch.nn, torch.nn.functional
+
+
+class Attention(nn.Module):
+    """Of `keys` places of the input, with whatever else PyTorch's function takes."""
+
+    def __init__(self, keys: int, given: dict[str, Any]) -> None:
+        super().__init__()
+        self.q, self.kv = nn.Linear(16, 16), nn.Linear(16, 32)
+        self.keys, self.given = keys, given
+
+    def forward(self, x: Any) -> Any:
+        def heads(y: Any) -> Any:
+            return y.unflatten(-1, (2, 8)).transpose(1, 2)
+
+        k, v = self.kv(x[:, : self.keys]).chunk(2, -1)
+        y = functional.scaled_dot_product_attention(heads(self.q(x)), heads(k), heads(v), **self.given)
+        return y.transpose(1, 2).flatten(-2)
+
+
+CASES: dict[str, tuple[int, dict[str, Any]]] = {
+    "plain": (6, {}),
+    "causal": (6, {"is_causal": True}),
+    "causal, fewer keys": (4, {"is_causal": True}),
+    "a mask": (5, {"attn_mask": torch.arange(30).view(6, 5) % 3 > 0}),
+    "an added mask": (5, {"attn_mask": torch.arange(30.0).view(6, 5) / 10}),
+    "a scale": (6, {"scale": 0.2}),
+}
+
+
+@pytest.mark.parametrize("keys,given", CASES.values(), ids=CASES)
+def test_both_ways_are_compiled(keys: int, given: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model, x = Attention(keys, given), torch.randn(2, 6, 16, requires_grad=True)
+    other, same = copy.deepcopy(model), copy.deepcopy(x)
+    reports: list[Any] = []
+    found = gradients(compiled(model, reports), (x,), lambda y: y.square().sum())
+    assert_same(found, gradients(other, (same,), lambda y: y.square().sum()), rtol=1e-5, atol=1e-5)
+    assert [left for report in reports for left in report.coverage().uncompiled] == []
+
+
+def test_what_pytorch_runs_is_the_same() -> None:
+    """The operator in the place of PyTorch's own backward, as a part that is not compiled runs it."""
+    torch.manual_seed(0)
+    q, k, v, g = (torch.randn(2, 3, 5, 8, requires_grad=True) for _ in range(4))
+    mask = torch.zeros(5, 5).masked_fill(torch.rand(5, 5) < 0.3, float("-inf"))
+    y = functional.scaled_dot_product_attention(q, k, v, mask, scale=0.3)
+    from tilewright.dynamo import attention  # noqa: F401  defines the operator
+
+    with torch.no_grad():
+        found = torch.ops.tilewright.attention_backward(g, q, k, v, mask, False, 0.3)
+    for a, b in zip(found, torch.autograd.grad(y, (q, k, v), g), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
