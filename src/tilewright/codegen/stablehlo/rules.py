@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.codegen.stablehlo.writer import Ref, Writer, ints
-from tilewright.ir.dtype import DType, boolean, i64
+from tilewright.ir.dtype import DType, boolean, i32, i64
 from tilewright.ir.expr import Expr, as_expr, as_int, product
 from tilewright.ir.graph import Node
 from tilewright.ops.conv import ConvAttrs
@@ -364,7 +364,8 @@ def pool(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
 def gather(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
     source, index = x
     axis = node.of(AxisAttrs).axis % len(source.shape)
-    if index.dtype.kind != "uint":  # from the end where negative
+    if index.dtype.kind != "uint":  # from the end where negative, in a type that holds the extent
+        index = w.cast(index, i32) if index.dtype.bits < 32 else index
         extent = w.spread(w.cast(w.size(source.shape[axis]), index.dtype), index.shape)
         negative = w.compare("LT", index, w.full(0, index.dtype, index.shape))
         index = w.op("select", [negative, w.binary("add", index, extent), index], index.dtype, index.shape)

@@ -208,7 +208,11 @@ class Call(Emitter):
 
     def clamped(self, x: Value, low: Any, high: Any) -> Value:
         """Integers moved into low..high, which are numbers or expressions."""
-        return self.emit("min", self.emit("max", x, self.size_like(low, x)), self.size_like(high, x))
+        if not is_const(dim(low), 0):
+            x = self.emit("max", x, self.size_like(low, x))
+        elif x.dtype.kind == "int":
+            x = self.emit("relu", x)
+        return self.emit("min", x, self.size_like(high, x))
 
     def size_like(self, size: Any, x: Value) -> Value:
         """A number or an expression of symbolic dimensions as a scalar of `x`'s type."""
