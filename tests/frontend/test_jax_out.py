@@ -18,6 +18,7 @@ from tilewright.frontend.stablehlo import import_stablehlo
 from tilewright.ir.graph import Graph
 from tilewright.ir.key import key
 from tilewright.ops import parse_graph
+from tilewright.ops.index import AxisAttrs
 from tilewright.ops.interpret import run_graph
 
 jax = pytest.importorskip("jax", reason="JAX is an extra: `make jax` runs this")
@@ -94,6 +95,71 @@ def test_in_out_in_has_the_same_key(name: str, batch: int | None) -> None:
     first = import_stablehlo(stablehlo_text(source)).graph
     again = import_stablehlo(stablehlo_text(first)).graph
     assert key(first) == key(again)
+
+
+GATHERS = """
+graph @gathers(%x: f32[2, 200, 8], %i: i32[4], %j: i64[3, 2], %k: i8[2], %u: u8[2, 1], %p: f32[1, 2, 9, 9]) {
+  %a = gather(%x, %i) {axis = 1} : f32[2, 4, 8]
+  %b = gather(%x, %j) {axis = 2} : f32[2, 200, 3, 2]
+  %c = gather(%x, %k) {axis = 1} : f32[2, 2, 8]
+  %d = gather(%x, %u) {axis = 0} : f32[2, 1, 200, 8]
+  %e = resize(%p) {
+    axis = 3, coordinates = "asymmetric", mode = "nearest", rounding = "floor", scale = 0.5, size = $4
+  } : f32[1, 2, 9, 4]
+  return %a, %b, %c, %d, %e
+}
+"""
+
+TRANSPOSED = """
+graph @transposed(%x: f32[2, 4, 5, 6], %i: i32[3, 2, 2]) params(%w: f32[4, 3, 3, 2]) {
+  %a = conv_transpose(%x, %w) {
+    dilations = [1, 2], groups = 1, output_padding = [1, 0], pads = [0, 1, 1, 0], strides = [2, 3]
+  } : f32[2, 3, 11, 17]
+  %c = gather_nd(%x, %i) {batch_dims = 0} : f32[3, 2, 5, 6]
+  return %a, %c
+}
+"""
+IN_GROUPS = """
+graph @groups(%x: f32[2, 4, 5, 6], %j: i64[2, 3, 1]) params(%w: f32[4, 3, 3, 2]) {
+  %b = conv_transpose(%x, %w) {
+    dilations = [1, 1], groups = 2, output_padding = [0, 1], pads = [1, 0, 1, 0], strides = [2, 2]
+  } : f32[2, 6, 9, 13]
+  %d = gather_nd(%x, %j) {batch_dims = 1} : f32[2, 3, 5, 6]
+  return %b, %d
+}
+"""
+
+
+@pytest.mark.parametrize("text", [TRANSPOSED, IN_GROUPS])
+def test_transposed_convolutions_and_gathers_by_vectors(text: str) -> None:
+    source = parse_graph(text)
+    first = import_stablehlo(stablehlo_text(source)).graph
+    if text is TRANSPOSED:
+        assert key(import_stablehlo(stablehlo_text(first)).graph) == key(first)
+        assert first.nodes[0].op == "conv_transpose" and "transpose" not in {n.op for n in first.nodes}
+    weights = {p.name: RNG.normal(size=(4, 3, 3, 2)).astype(np.float32) for p in source.params}
+    given = {v.name: RNG.integers(-2, 2, [int(str(d)) for d in v.shape]).astype(v.dtype.numpy) for v in source.inputs}
+    arrays = [*given.values(), *weights.values()]
+    expected = run_graph(source, given, weights)
+    again = run_graph(first, {v.name: a for v, a in zip(first.inputs, arrays, strict=True)}, {})
+    for found in (by_xla(stablehlo_text(source), arrays), list(again.values())):
+        for x, (name, e) in zip(found, expected.items(), strict=True):
+            np.testing.assert_allclose(x, e, atol=1e-5, err_msg=name)
+
+
+def test_gathers_come_back_as_they_went() -> None:
+    """Along their axis, and without what StableHLO needs for positions that count from the end."""
+    source = parse_graph(GATHERS)
+    first = import_stablehlo(stablehlo_text(source)).graph
+    assert key(import_stablehlo(stablehlo_text(first)).graph) == key(first)
+    assert [n.of(AxisAttrs).axis for n in first.nodes if n.op == "gather"] == [1, 2, 1, 0, 3]
+    assert not {"select", "add", "lt", "transpose"} & {n.op for n in first.nodes}
+    given = feeds(source) | {"i": np.array([-1, 199, -200, 7], np.int32), "k": np.array([-1, -128], np.int8)}
+    given["j"] = np.array([[-1, 0], [7, -8], [3, 4]])
+    expected = run_graph(source, given, {})
+    for found in (by_xla(stablehlo_text(source), [*given.values()]), list(run_graph(first, given, {}).values())):
+        for x, (name, e) in zip(found, expected.items(), strict=True):
+            np.testing.assert_array_equal(x, e, err_msg=name)
 
 
 OPERATORS = """

@@ -127,6 +127,22 @@ def test_strides_are_those_traced() -> None:
     check(Strided(), (x, torch.randn(6, 14)[:, ::2]), parts=None)
 
 
+def test_strides_along_one_element_are_those_traced_where_sizes_are_symbolic() -> None:
+    """How far apart the elements of a dimension are that has one only: of no use, but what eager PyTorch says."""
+
+    def turned(x: Any, y: Any) -> Any:
+        x, y = x * 2 + 1, y * 2
+        return x.sum(0, keepdim=True).t(), x.sum(1, keepdim=True), y[1:].t(), torch.exp(y)
+
+    torch._dynamo.reset()
+    f = torch.compile(turned, backend="tilewright", dynamic=True)
+    for rows, columns in ((6, 5), (7, 3)):
+        x, y = torch.randn(rows, columns), torch.randn(rows, 1)
+        for got, want in zip(f(x, y), turned(x, y), strict=True):
+            torch.testing.assert_close(got, want)
+            assert got.stride() == want.stride()
+
+
 def test_random_operators_draw_what_eager_pytorch_draws() -> None:
     class Noisy(nn.Module):
         def forward(self, x: Any) -> Any:

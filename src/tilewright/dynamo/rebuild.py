@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
+import sympy
 import torch
 from torch.fx import GraphModule, Node
 from torch.fx.graph import CodeGen
 
 from tilewright.dynamo.part import Part
 from tilewright.dynamo.partition import Cut, Schedule
-from tilewright.frontend.torch.aten import Port, dense_order
+from tilewright.frontend.torch.aten import Port, dense_order, expression
 
 
 class _Boxed(CodeGen):  # type: ignore[misc]
@@ -30,9 +31,12 @@ def rebuilt(gm: GraphModule, schedule: Schedule, parts: Mapping[Cut, Part]) -> C
     graph = torch.fx.Graph()
     graph.set_codegen(_Boxed())
     made: dict[Node, Node] = {}
+    sizes: dict[sympy.Symbol, Node] = {}
     for node in gm.graph.nodes:
         if node.op == "placeholder":
             made[node] = graph.node_copy(node, made.__getitem__)
+            if isinstance(node.meta.get("val"), torch.SymInt):
+                sizes[expression(node.meta["val"])] = node
     for step in schedule.steps:
         if isinstance(step, Node):
             made[step] = graph.node_copy(step, made.__getitem__)
@@ -42,8 +46,11 @@ def rebuilt(gm: GraphModule, schedule: Schedule, parts: Mapping[Cut, Part]) -> C
         for k, port in enumerate(step.outputs):
             single = len(step.outputs) == 1
             value = result if single else graph.call_function(operator.getitem, (result, k))
-            finish = _restrided(port)
-            made[port.node] = value if finish is None else graph.call_function(finish, (value,))
+            restrided = _restrided(port, sizes)
+            if restrided is not None:
+                finish, given = restrided
+                value = graph.call_function(finish, (value, *(made[n] for n in given)))
+            made[port.node] = value
             made[port.node].meta = dict(port.node.meta)
     output = next(n for n in gm.graph.nodes if n.op == "output")
     graph.output(torch.fx.map_arg(output.args[0], made.__getitem__))
@@ -52,7 +59,7 @@ def rebuilt(gm: GraphModule, schedule: Schedule, parts: Mapping[Cut, Part]) -> C
     function = module.forward.__func__
     for part in parts.values():
         part.known_in(function.__globals__)
-    boxed = partial(function, module)
+    boxed = functools.partial(function, module)
     boxed._boxed_call = True  # type: ignore[attr-defined]
     return boxed
 
@@ -62,18 +69,47 @@ def _in_order(graph: torch.fx.Graph, value: Node, port: Port) -> Node:
     return value if port.is_plain else graph.call_function(torch.ops.aten.permute.default, (value, list(port.order)))
 
 
-def _restrided(port: Port) -> Callable[[Any], Any] | None:
-    """What gives a result of a program the strides that were traced; None where it has them."""
+def _restrided(port: Port, sizes: Mapping[sympy.Symbol, Node]) -> tuple[Callable[..., Any], list[Node]] | None:
+    """What gives a result of a program the strides that were traced, and the sizes that it takes beside the result;
+    None where it has them. `sizes` are the graph's numbers by symbol."""
     fake = port.node.meta["val"]
     shape, strides = tuple(fake.shape), tuple(fake.stride())
     if not all(isinstance(d, int) for d in (*shape, *strides)):
-        inverse = tuple(sorted(range(len(port.order)), key=port.order.__getitem__))
-        return None if port.is_plain else lambda result: result.permute(inverse)
+        return _restrided_at_run_time(port, sizes)
     if torch.empty(shape, device="meta").stride() == strides:
         return None
     if dense_order(fake) is not None:
-        return lambda result: result.as_strided(shape, strides)
-    return lambda result: torch.empty_strided(shape, strides, dtype=result.dtype).copy_(result)
+        return lambda result: result.as_strided(shape, strides), []
+    return lambda result: torch.empty_strided(shape, strides, dtype=result.dtype).copy_(result), []
+
+
+def _restrided_at_run_time(
+    port: Port, sizes: Mapping[sympy.Symbol, Node]
+) -> tuple[Callable[..., Any], list[Node]] | None:
+    """The same where sizes are symbolic. A program writes dimensions in the port's order without gaps, which leaves
+    open how far apart the elements of a dimension of one element would be: that is computed for each call."""
+    fake = port.node.meta["val"]
+    inverse = tuple(sorted(range(len(port.order)), key=port.order.__getitem__))
+    others: dict[int, Any] = {}
+    extent: Any = 1
+    for d in reversed(port.order):
+        if fake.shape[d] == 1 and sympy.simplify(expression(fake.stride(d)) - extent) != 0:
+            others[d] = sympy.sympify(expression(fake.stride(d)))
+        extent = extent * expression(fake.shape[d])
+    symbols = sorted({s for stride in others.values() for s in stride.free_symbols}, key=str)
+    if not others or any(s not in sizes for s in symbols):
+        return None if port.is_plain else (lambda result: result.permute(inverse), [])
+
+    @functools.lru_cache
+    def numbers(*given: int) -> dict[int, int]:
+        values = dict(zip(symbols, map(sympy.Integer, given), strict=True))
+        return {d: int(stride.xreplace(values)) for d, stride in others.items()}
+
+    def finish(result: Any, *given: int) -> Any:
+        turned, found = result.permute(inverse), numbers(*given)
+        return turned.as_strided(turned.shape, [found.get(d, s) for d, s in enumerate(turned.stride())])
+
+    return finish, [sizes[s] for s in symbols]
 
 
 __all__ = ["rebuilt"]

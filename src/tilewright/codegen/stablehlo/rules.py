@@ -11,12 +11,12 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.codegen.stablehlo.writer import Ref, Writer, ints
-from tilewright.ir.dtype import DType, boolean, i64
+from tilewright.ir.dtype import DType, boolean, i32, i64
 from tilewright.ir.expr import Expr, as_expr, as_int, product
 from tilewright.ir.graph import Node
-from tilewright.ops.conv import ConvAttrs
+from tilewright.ops.conv import ConvAttrs, ConvTransposeAttrs
 from tilewright.ops.dims import accumulator, dim
-from tilewright.ops.index import AxisAttrs
+from tilewright.ops.index import AxisAttrs, GatherNdAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.norm import LrnAttrs, NormAttrs, SoftmaxAttrs
 from tilewright.ops.pointwise import CastAttrs
@@ -219,16 +219,52 @@ def dot(
 @rule("conv")
 def conv(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
     attrs = node.of(ConvAttrs)
+    ones = [1] * len(attrs.strides)
+    return _convolution(w, node, x[:2], "o, i", attrs.strides, ones, attrs.pads)
+
+
+@rule("conv_transpose")
+def conv_transpose(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    """A convolution over the input with zeros between its elements, with the filters mirrored."""
+    attrs, (source, filters, *_) = node.of(ConvTransposeAttrs), x
     rank = len(attrs.strides)
+    reach = [(dim(d) - 1) * g for d, g in zip(filters.shape[2:], attrs.dilations, strict=True)]
+    pads = [as_int(dim(r - p)) for r, p in zip(2 * reach, attrs.pads, strict=True)]
+    pads = [None if p is None else p + e for p, e in zip(pads, (*[0] * rank, *attrs.output_padding), strict=True)]
+    if None in pads:
+        raise UnsupportedError("a transposed convolution whose window has a symbolic size cannot be said in StableHLO")
+    if attrs.groups > 1:  # the filters of a group stand beside those of the next one
+        channels, each, *taps = filters.shape
+        parts = (as_expr(attrs.groups), dim(channels // attrs.groups), each, *taps)
+        turned = w.transpose(w.reshape(filters, parts), [0, 2, 1, *range(3, 3 + rank)])
+        filters = w.reshape(turned, (dim(each * attrs.groups), parts[1], *taps))
+    kernel = "o, i" if attrs.groups > 1 else "i, o"
+    return _convolution(w, node, [source, filters], kernel, [1] * rank, attrs.strides, [p or 0 for p in pads])
+
+
+def _convolution(
+    w: Writer,
+    node: Node,
+    operands: Sequence[Ref],
+    kernel: str,
+    strides: Sequence[int],
+    spread: Sequence[int],
+    pads: Sequence[int],
+) -> Ref:
+    """A convolution by filters whose first two dimensions are `kernel`; those of a transposed one are mirrored."""
+    attrs = node.of(ConvAttrs)
+    rank = len(strides)
     space = ", ".join(map(str, range(rank)))
-    pads = ", ".join(f"[{attrs.pads[k]}, {attrs.pads[rank + k]}]" for k in range(rank))
+    padding = ", ".join(f"[{pads[k]}, {pads[rank + k]}]" for k in range(rank))
+    mirrored = ", ".join(["true"] * rank)
     text = (
-        f"window_strides = {ints(attrs.strides)}, padding = dense<[{pads}]> : tensor<{rank}x2xi64>, "
-        f"lhs_dilation = {ints([1] * rank)}, rhs_dilation = {ints(attrs.dilations)}, "
-        f"dimension_numbers = #stablehlo.conv<[b, f, {space}]x[o, i, {space}]->[b, f, {space}]>, "
+        f"window_strides = {ints(strides)}, padding = dense<[{padding}]> : tensor<{rank}x2xi64>, "
+        f"lhs_dilation = {ints(spread)}, rhs_dilation = {ints(attrs.dilations)}, "
+        f"dimension_numbers = #stablehlo.conv<[b, f, {space}]x[{kernel}, {space}]->[b, f, {space}]>, "
         f"feature_group_count = {attrs.groups} : i64, batch_group_count = 1 : i64"
     )
-    return w.op("convolution", x[:2], node.output.dtype, node.output.shape, f"{{{text}}}")
+    text += f", window_reversal = array<i1: {mirrored}>" if node.op == "conv_transpose" else ""
+    return w.op("convolution", operands, node.output.dtype, node.output.shape, f"{{{text}}}")
 
 
 # --- reductions -----------------------------------------------------------------------------------------------------
@@ -364,11 +400,29 @@ def pool(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
 def gather(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
     source, index = x
     axis = node.of(AxisAttrs).axis % len(source.shape)
-    if index.dtype.kind != "uint":  # from the end where negative
-        extent = w.spread(w.cast(w.size(source.shape[axis]), index.dtype), index.shape)
-        negative = w.compare("LT", index, w.full(0, index.dtype, index.shape))
-        index = w.op("select", [negative, w.binary("add", index, extent), index], index.dtype, index.shape)
-    return taken(w, source, index, axis, node.output.shape)
+    return taken(w, source, _from_start(w, index, [source.shape[axis]], ()), axis, node.output.shape)
+
+
+@rule("gather_nd")
+def gather_nd(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    source, index = x
+    shared, last = node.of(GatherNdAttrs).batch_dims, len(index.shape) - 1
+    looked = range(shared, shared + (as_int(index.shape[last]) or 0))
+    index = _from_start(w, index, [source.shape[k] for k in looked], [last])
+    sizes = [as_expr(1) if k < looked.stop else d for k, d in enumerate(source.shape)]
+    offsets = range(last, len(node.output.shape))
+    return _gathered(w, source, index, node.output.shape, sizes, offsets, looked, range(shared), last)
+
+
+def _from_start(w: Writer, index: Ref, extents: Sequence[Expr], places: Sequence[int]) -> Ref:
+    """Places of which negative ones count from the end of `extents`: one, or one each along dimension `places`."""
+    if index.dtype.kind == "uint":
+        return index
+    index = w.cast(index, i32) if index.dtype.bits < 32 else index  # a type that holds the extent
+    size = w.cast(w.sizes(extents) if places else w.size(extents[0]), index.dtype)
+    extent = w.broadcast(size, index.shape, places)
+    negative = w.compare("LT", index, w.full(0, index.dtype, index.shape))
+    return w.op("select", [negative, w.binary("add", index, extent), index], index.dtype, index.shape)
 
 
 def taken(w: Writer, source: Ref, index: Ref, axis: int, shape: Sequence[Expr]) -> Ref:
@@ -376,9 +430,26 @@ def taken(w: Writer, source: Ref, index: Ref, axis: int, shape: Sequence[Expr]) 
     rank = len(index.shape)
     offsets = [k if k < axis else k + rank - 1 for k in range(len(source.shape)) if k != axis]
     sizes = [as_expr(1) if k == axis else d for k, d in enumerate(source.shape)]
+    return _gathered(w, source, index, shape, sizes, offsets, [axis], (), rank)
+
+
+def _gathered(
+    w: Writer,
+    source: Ref,
+    index: Ref,
+    shape: Sequence[Expr],
+    sizes: Sequence[Expr],
+    offsets: Sequence[int],
+    looked: Sequence[int],
+    shared: Sequence[int],
+    vector: int,
+) -> Ref:
+    """Slices of these sizes, which stand in dimensions `offsets` of the result: one element of the dimensions `looked`
+    up, by vectors along dimension `vector` of the index, whose first dimensions are the `shared` ones of the source."""
+    batches = f"operand_batching_dims = {[*shared]}, start_indices_batching_dims = {[*shared]}, " if shared else ""
     text = (
-        f"dimension_numbers = #stablehlo.gather<offset_dims = [{', '.join(map(str, offsets))}], "
-        f"collapsed_slice_dims = [{axis}], start_index_map = [{axis}], index_vector_dim = {rank}>"
+        f"dimension_numbers = #stablehlo.gather<offset_dims = {[*offsets]}, collapsed_slice_dims = {[*looked]}, "
+        f"{batches}start_index_map = {[*looked]}, index_vector_dim = {vector}>"
     )
     known = [as_int(d) for d in sizes]
     if None in known:

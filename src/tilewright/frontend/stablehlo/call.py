@@ -19,7 +19,7 @@ from tilewright.ir.graph import Graph, Node, TensorType, Value
 from tilewright.ops.dims import dim, dims
 from tilewright.ops.interpret import evaluate_attr
 from tilewright.ops.registry import get
-from tilewright.ops.shape import ConstantAttrs
+from tilewright.ops.shape import ConstantAttrs, TransposeAttrs
 from tilewright.support.errors import ModelError, UnsupportedError
 
 Walk = Callable[[Block, Sequence[Item], bool], list[Item]]
@@ -196,10 +196,18 @@ class Call(Emitter):
         return next((n for n in nodes if n.op == op and x in n.outputs), None)
 
     def reshape(self, x: Value, shape: Sequence[Any]) -> Value:
-        """The same elements in another shape; a reshape of a reshape is one."""
-        before = self.made_by(x, "reshape")
+        """The same elements in another shape; a reshape of a reshape is one, and one that is there is taken again."""
+        before, target = self.made_by(x, "reshape"), dims(shape)
         source = x if before is None or before.inputs[0] is None else before.inputs[0]
-        return Emitter.reshape(self, source, shape)
+        made = (n.output for n in self.builder.nodes[-16:] if n.op == "reshape" and n.inputs[0] is source)
+        return next((v for v in made if v.shape == target), None) or Emitter.reshape(self, source, target)
+
+    def transpose(self, x: Value, perm: Sequence[int]) -> Value:
+        """The same elements with their dimensions in another order; a transpose of a transpose is one."""
+        before = self.made_by(x, "transpose")
+        if before is not None and before.inputs[0] is not None:
+            x, perm = before.inputs[0], [before.of(TransposeAttrs).perm[p] for p in perm]
+        return Emitter.transpose(self, x, perm)
 
     def iota(self, size: Any, t: DType, rank: int = 1, axis: int = 0) -> Value:
         """0, 1, 2 ... along one of `rank` dimensions, the others being 1."""
@@ -208,7 +216,11 @@ class Call(Emitter):
 
     def clamped(self, x: Value, low: Any, high: Any) -> Value:
         """Integers moved into low..high, which are numbers or expressions."""
-        return self.emit("min", self.emit("max", x, self.size_like(low, x)), self.size_like(high, x))
+        if not is_const(dim(low), 0):
+            x = self.emit("max", x, self.size_like(low, x))
+        elif x.dtype.kind == "int":
+            x = self.emit("relu", x)
+        return self.emit("min", x, self.size_like(high, x))
 
     def size_like(self, size: Any, x: Value) -> Value:
         """A number or an expression of symbolic dimensions as a scalar of `x`'s type."""

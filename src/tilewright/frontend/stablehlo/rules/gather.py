@@ -1,6 +1,7 @@
 """`gather`: slices of a tensor at positions that are computed, as our gather along one dimension.
 
-The dimensions that are looked up stand in front as one; each slice's start is moved inside, as StableHLO says.
+Several dimensions that are looked up stand in front as one, a single one stays where it is. Each slice's start is moved
+inside, as StableHLO says; where the program counts negative starts from the end before, our gather does both.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from tilewright.frontend.stablehlo.registry import rule
 from tilewright.frontend.stablehlo.rules.shape import sliced
 from tilewright.frontend.stablehlo.scope import Item
 from tilewright.ir.dtype import i32, i64
-from tilewright.ir.expr import Expr, as_expr, is_const, minimum, product
+from tilewright.ir.expr import Expr, as_expr, as_int, is_const, minimum, product
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dim, same_dim
+from tilewright.ops.shape import RangeAttrs
 from tilewright.support.errors import ModelError
 
 
@@ -83,7 +85,10 @@ def positions(
             start = call.slice(index, len(batch), at.starts[d], 1)
             start = call.reshape(start, (*batch, *[1] * len(inner)))
             last = dim(shape[d] - at.window[d])
-            if inside:
+            from_end = counted_from_end(call, start, shape[d]) if inside and len(at.looked) == 1 else None
+            if from_end is not None and is_const(at.window[d], 1):
+                start = call.reshape(from_end, start.shape)
+            elif inside:
                 start = call.clamped(start, 0, last)
             else:
                 low = call.emit("ge", start, call.like(0, start))
@@ -97,6 +102,39 @@ def positions(
             total = part if total is None else call.emit("add", total, part)
         stride = dim(stride * shape[d])
     return total, conditions
+
+
+def counted_from_end(call: Call, start: Value, extent: Expr) -> Value | None:
+    """`i` of `select(i < 0, i + extent, i)`: starts as NumPy, JAX and our own writer count them; None of others."""
+    chosen = call.made_by(_source(call, start, "reshape"), "select")
+    match chosen and chosen.inputs:
+        case Value() as condition, Value() as moved, Value() as plain:
+            below, sum_ = call.made_by(condition, "lt"), call.made_by(moved, "add")
+        case _:
+            return None
+    if below is None or sum_ is None or below.inputs[0] is not plain or sum_.inputs[0] is not plain:
+        return None
+    is_so = _is_size(call, below.inputs[1], as_expr(0)) and _is_size(call, sum_.inputs[1], extent)
+    return plain if is_so and plain.type.size == start.type.size else None
+
+
+def _is_size(call: Call, x: Value | None, size: Expr) -> bool:
+    """Whether a value is this size: a constant, or what `Emitter.symbols` makes of an expression."""
+    if x is None or x in call.constants:
+        return x is not None and bool((call.constants[x] == as_int(size)).all())
+    line = call.made_by(_source(call, x, "reshape", "cast"), "range")
+    if line is None or not is_const(as_expr(line.of(RangeAttrs).step), 0):
+        return False
+    return same_dim(as_expr(line.of(RangeAttrs).start), size)
+
+
+def _source(call: Call, x: Value, *through: str) -> Value:
+    """What a value is made of by these operators of one input."""
+    while node := next((n for op in through if (n := call.made_by(x, op))), None):
+        (source,) = node.inputs
+        assert source is not None
+        x = source
+    return x
 
 
 @rule("gather")
@@ -121,20 +159,21 @@ def gathered(call: Call, n: dict[str, list[int]], sizes: Sequence[Expr]) -> Valu
     batch = index.shape[:-1]
     dropped = {*n["collapsed_slice_dims"], *n["operand_batching_dims"]}
     row, _ = positions(call, index, at, x.shape, True)
-    rows = table(call, x, at)
-    inner = [sizes[d] for d in at.looked]
     if row is None:
         row = call.reshape(call.constant(0, i32), ())
-    row = call.broadcast(row, (*batch, *inner))
-    y = call.emit("gather", rows, row, axis=0)
-    # [batch..., looked..., whole...] to the order of the result.
-    where = {d: len(batch) + k for k, d in enumerate((*at.looked, *at.whole))}
-    offsets = [d for d in range(x.type.rank) if d not in dropped]
-    rank = len(batch) + len(offsets)
-    batches = iter(range(len(batch)))
-    places = dict(zip(n["offset_dims"], offsets, strict=True))
-    order = [where[places[k]] if k in places else next(batches) for k in range(rank)]
-    gone = [where[d] for d in sorted(dropped)]
+    row = call.broadcast(row, (*batch, *(sizes[d] for d in at.looked)))
+    kept = [d for d in at.looked if d not in dropped]
+    row = call.reshape(row, (*batch, *(sizes[d] for d in kept)))
+    # What is looked up in one dimension is taken there; several stand in front as one.
+    axis = at.looked[0] if len(at.looked) == 1 else 0
+    y = call.emit("gather", x if len(at.looked) == 1 else table(call, x, at), row, axis=axis)
+    # From [whole[:axis]..., batch..., kept..., whole[axis:]...] to the order of the result.
+    made = [*at.whole[:axis], *[None] * len(batch), *kept, *at.whole[axis:]]
+    offsets = iter(d for d in range(x.type.rank) if d not in dropped)
+    batches = iter(range(axis, axis + len(batch)))
+    gone = [made.index(d) for d in at.whole if d in dropped]  # of one element
+    rank = len(made) - len(gone)
+    order = [made.index(next(offsets)) if k in n["offset_dims"] else next(batches) for k in range(rank)]
     y = call.transpose(y, [*order, *gone])
     return call.reshape(y, y.shape[:rank])
 
