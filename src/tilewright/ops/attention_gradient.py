@@ -100,7 +100,7 @@ def _compute(
     chosen = None if mask is added else mask
     scaled = stages.scaled(stages.scores(queries, keys), added, None)
     seen = stages.seen(scaled, chosen, None) if attrs.causal or chosen is not None else scaled
-    weights, total = stages.softmax(seen, hides=mask is not None or attrs.causal)
+    weights, total = stages.softmax(seen)
     zero = stages.number(0.0)
 
     def share(*at: Expr) -> Expr:

@@ -26,7 +26,7 @@ from tilewright.ir.dtype import boolean
 from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, ceildiv, const, equal, minimum, select
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.loopnest import Nest
-from tilewright.ops.lowered.attention import ORDERS, exponential
+from tilewright.ops.lowered.attention import ORDERS
 from tilewright.plans.attention.operands import Operands
 from tilewright.plans.attention.rows import AttentionRows, Tile
 
@@ -225,7 +225,7 @@ class GradientLoops:
                     nest.store(part, (k, x), 0.0)
                 with nest.loop("p", task.panels) as p, nest.loop("x", width, kind="vectorized") as x:
                     at = (r, p * width + x)
-                    nest.store(scores, at, exponential(scores[at] - base, task.hides))
+                    nest.store(scores, at, call("exp_nonpositive", scores[at] - base))
                     nest.store(part, (0, x), part[0, x] + scores[at])
                     nest.store(part, (1, x), part[1, x] + scores[at] * sent[at])
             total.set(0.0)
