@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from functorch.compile import default_partition  # type: ignore[import-untyped]
+from functorch.compile import default_partition
 from torch.fx import GraphModule, Node
 
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
