@@ -454,6 +454,7 @@ def test_expression_equals_reference(position: int) -> None:
 COVERED = {
     "append": "tests/compiler/test_state.py",
     "attention": "tests/ops/test_attention.py",
+    "attention_gradient": "tests/ops/test_attention_gradient.py",
     "by_size": "tests/plans/test_by_size.py",
     "comprehension": "tests/fuzz/test_comprehensions.py",
     "control": "tests/ops/test_control.py",

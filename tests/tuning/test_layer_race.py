@@ -121,7 +121,8 @@ def test_a_model_of_the_operators_meets_the_decision_again(kind: str, monkeypatc
     for d in decisions(kind):
         found = race_layer(d.key, d.space.labels[-1], HOST, ("warm", "cold"))
         assert isinstance(found, Raced), found
-        assert found.labels == d.space.labels and set(found.gains) == {"warm", "cold"}
+        # Where a program has them several times, its weights are further away, and another setting may be preferred.
+        assert sorted(found.labels) == sorted(d.space.labels) and set(found.gains) == {"warm", "cold"}
         assert all(g.median > 1.0 for g in found.gains.values())
         assert race_layer(d.key, d.space.labels[0], HOST, ("warm",)) == "it is what the estimates prefer now"
         assert race_layer(d.key, "direct rows=999", HOST, ("warm",)) == "not among the settings here"
