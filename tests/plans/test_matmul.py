@@ -452,12 +452,12 @@ def test_one_row_reads_as_many_streams_as_the_core_follows(cpu: str, panels: int
 def test_weights_that_nobody_prefetches_are_waited_for_in_the_first_pass() -> None:
     """Tiles of a row each pass twice over the panels of two rows, the first time from the last level."""
     target = Target.parse("znver4").adjusted(l2=1 << 20, l3=64 << 20)
-    near, far = Product(2, 256, 512), Product(2, 256, 512, around=4 << 20)
+    near, far = Product(2, 256, 512), Product(2, 256, 512, working_set=4 << 20)
     twice, once = MatmulTile(1, 64), MatmulTile(2, 64, 2)
     assert estimate(twice, far, target).cycles > estimate(twice, near, target).cycles
     assert estimate(once, far, target).cycles < estimate(twice, far, target).cycles
     assert sharing_rows(MatmulTile(8, 32), Product(64, 256, 512), 0, target) == 0
-    assert sharing_rows(MatmulTile(8, 32), Product(64, 256, 512, around=4 << 20), 0, target) == 64
+    assert sharing_rows(MatmulTile(8, 32), Product(64, 256, 512, working_set=4 << 20), 0, target) == 64
 
 
 def test_who_asks_for_the_next_panel() -> None:

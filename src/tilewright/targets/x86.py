@@ -184,8 +184,7 @@ INTEL_COSTS = (
         crowded_line=3.0,
         split_store=7.5,
     )
-    # From four rows on shares are 0.90 of any other way. What instructions prefetch waits in 16 line buffers
-    # (docs/decisions/weights-of-the-program.md).
+    # From four rows on shares are 0.90 of any other way.
     .fitted(
         Origin("2026-11-26", "Emerald Rapids", "python -m benchmarks.bench_few_rows"),
         panel_bytes_l3=4096,
@@ -193,8 +192,9 @@ INTEL_COSTS = (
         panel_rows_l3=3,
         panel_rows_memory=3,
         shared_panel_rows=4,
-        hinted_line=10.0,
     )
+    # What instructions prefetch waits in 16 line buffers (docs/decisions/weights-of-the-program.md, with the loop).
+    .fitted(Origin("2026-11-26", "Emerald Rapids", commit="33fe40ec"), hinted_line=10.0)
 )
 
 

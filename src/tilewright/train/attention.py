@@ -19,6 +19,5 @@ def with_attention(graph: Graph, sources: Iterable[Value]) -> Graph:
     """The graph with attention as one operator, where a gradient by the `sources` has a rule for it."""
     joined = recognise_softmax(eliminate_dead(eliminate_common(graph)))
     found = recognise_attention(joined, leading_from(joined.nodes, set(sources)))
-    return (
-        graph if found is joined else eliminate_common(eliminate_dead(found))
-    )  # heads of one projection are one value
+    # Operands that are heads of one projection become one value.
+    return graph if found is joined else eliminate_common(eliminate_dead(found))

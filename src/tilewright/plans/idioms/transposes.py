@@ -21,7 +21,7 @@ from tilewright.ir.loops import Block, BlockIter, Store
 from tilewright.ir.notes import Prefetch
 from tilewright.ir.rewrite import loads, substitute, variables
 from tilewright.plans.framework.common import buffer_names, extent, own_loops, parallelize, stream_outputs
-from tilewright.plans.framework.cost import fma_cycles, level
+from tilewright.plans.framework.cost import FAR, fma_cycles, level
 from tilewright.plans.idioms.reducing import steps
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.recording import BlockRef, LoopRef
@@ -263,10 +263,10 @@ def transpose_tiles(
         elif lines and not whole and size is not None:
             wide.append(loop)  # A loop of its own can leave its last tile apart, one that threads share cannot.
             continue
-        whole_rows = (
-            lines and name == axes.down and far and _writes_whole_rows(s, block, axes, extent(s, far[-1]), target)
-        )
-        far.insert(len(far) - bool(whole_rows), loop)
+        far.append(loop)
+        by_rows = lines and name == axes.down and len(far) > 1
+        if by_rows and _writes_whole_rows(s, block, axes, extent(s, far[-2]), target):
+            far[-2:] = reversed(far[-2:])
     along, down = tiles
     around = [*others, *far, *wide, *reversed(near)]
     s.reorder(*around, down, along)
@@ -298,7 +298,7 @@ def _writes_whole_rows(s: Schedule, block: BlockRef, axes: TileAxes, tiles: int 
     down = next(it for it in stage.iters if it.var.name == axes.down)
     row = abs(steps(flat(stage.body.indices, stage.body.buffer.shape, 0), down.var) or 0)
     passed = row * (as_int(down.extent) or 0) * stage.body.buffer.dtype.itemsize
-    return level(passed, target) not in ("l1", "l2")
+    return level(passed, target) in FAR
 
 
 def flatten(s: Schedule, block: BlockRef, axes: TileAxes) -> None:

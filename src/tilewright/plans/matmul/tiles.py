@@ -60,14 +60,15 @@ class MatmulTile:
 @dataclass(frozen=True, slots=True)
 class Product:
     """A product of `rows` x `depth` with `depth` x `columns`, elements of `itemsize` bytes; `count` of them, one after
-    the other, have weights of their own. Those are part of what calls read over and over, `around` bytes or more."""
+    the other, have weights of their own. `working_set`: bytes of weights that a call reads, these among them, where
+    they are more (`plans/framework/cost.py`)."""
 
     rows: int
     columns: int
     depth: int
     itemsize: int = 4
     count: int = 1
-    around: float = 0.0
+    working_set: float = 0.0
 
     @property
     def weights(self) -> int:
@@ -76,7 +77,7 @@ class Product:
 
     def level(self, target: Target) -> str:
         """Where the weights are when they are read for the first time in a call."""
-        return level(max(self.weights, self.around), target)
+        return level(max(self.weights, self.working_set), target)
 
 
 def matmul_tile(

@@ -104,7 +104,7 @@ class WinogradProblem:
 
 def problems_of(attrs: ConvWinogradAttrs, out: Sequence[Expr], model: float) -> tuple[WinogradProblem, ...]:
     """What an operator computes whose result has this shape, in channel blocks, for each number of images. `model`:
-    bytes of the model's weights, or of a part of them that is as far away."""
+    bytes of all weights that a call reads, by which it is judged where it finds its own."""
     images, apart = as_int(out[0]), attrs.dilation
     maps = [(ceil(h / apart), ceil(w / apart)) for h, w in maps_of(*out[2:4])]
     counts = SYMBOLIC_IMAGES if images is None else (images,)
