@@ -24,7 +24,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl demo-train rl test lint types layers pytest test-v3 torch torch-ops jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-tune bench-live bench-broker bench-rl bytes bars trees bench-trees bench-train bench-training bench-decode ulp mutate fuzz live-stress format clean
+.PHONY: help demo demo-rl demo-train rl test test-all lint types layers pytest test-v3 torch torch-ops jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-tune bench-live bench-broker bench-rl bytes bars trees bench-trees bench-train bench-training bench-decode ulp mutate fuzz live-stress format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -104,14 +104,17 @@ layers: $(STAMP)
 	$(BIN)/lint-imports
 
 pytest: $(STAMP)
-	$(PY) -m pytest -n auto $(PYTEST_ARGS)
+	$(PY) -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
+
+test-all: $(STAMP) ## the tests with all cases of those that are marked costly
+	$(PY) -m pytest -n auto --dist worksteal --all-cases $(PYTEST_ARGS)
 
 # What runs code: results, not texts. The whole suite has run with the machine's own instructions.
 NUMERIC := tests/plans tests/ops tests/codegen tests/transform tests/compiler tests/builder tests/models tests/runtime/test_*.py
 
 test-v3: $(STAMP) ## the numeric tests with AVX2's vectors, on a machine with AVX-512 (on one without, `make test` has them)
 	@case "$$($(PY) -c 'from tilewright.targets.target import Target; print(Target.on_host("host").vector_bits > 256)')" in \
-	True) TILEWRIGHT_TARGET=x86-64-v3 $(PY) -m pytest -n auto $(NUMERIC) $(PYTEST_ARGS) ;; \
+	True) TILEWRIGHT_TARGET=x86-64-v3 $(PY) -m pytest -n auto --dist worksteal $(NUMERIC) $(PYTEST_ARGS) ;; \
 	False) echo 'test-v3: left out, this machine has no wider vectors than x86-64-v3: make test runs what it runs' ;; \
 	*) exit 1 ;; esac
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from math import ceil
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,6 +32,25 @@ settings.load_profile("fuzz" if os.environ.get("TILEWRIGHT_FUZZ") else "default"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files with what came out")
+    parser.addoption("--all-cases", action="store_true", help="all cases of tests that are marked costly")
+    parser.addoption("--one-of", type=int, default=1, metavar="N", help="one of N of the cases of each test")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out cases of tests that have many: which stay is settled by their names, so that it is the same in each run
+    and for each worker, and mixes all parameters."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept: set[pytest.Item] = set()
+    for several in cases.values():
+        mark = several[0].get_closest_marker("costly")
+        share = config.getoption("--one-of") * (1 if mark is None or config.getoption("--all-cases") else mark.args[0])
+        several.sort(key=lambda item: crc32(item.nodeid.encode()))
+        kept.update(several[: ceil(len(several) / share)])
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
 
 
 @pytest.fixture(autouse=True)

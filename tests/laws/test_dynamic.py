@@ -107,6 +107,7 @@ def described(d: Drawn, hi: int) -> tuple[Any, list[int]]:
     return tw.dim(by, top, multiple=by, likely=likely), [by, top, *between]
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("seed", range(CASES) if LONG else (*range(CASES), 73))
 def test_as_compiled_for_each_size(seed: int) -> None:
     d = Drawn(np.random.default_rng(seed))

@@ -111,6 +111,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.mark.costly(2)
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("seed", range(CASES))
 @pytest.mark.parametrize("threads", [2, 3])

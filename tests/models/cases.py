@@ -23,7 +23,10 @@ class Case:
     def __init__(self, name: str) -> None:
         self.name = name
         self.proto = models.POLICY[name]()
-        self.model = tw.compile(self.proto, threads=1)
+
+    @functools.cached_property
+    def model(self) -> tw.Model:
+        return tw.compile(self.proto, threads=1)
 
     @functools.cached_property
     def _session(self) -> Any:

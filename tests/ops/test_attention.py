@@ -108,6 +108,7 @@ def test_blocks_of_keys_give_the_same(keys: int) -> None:
     assert_near(tiled(arrays, attributes(), keys=64), exact(arrays, attributes()))
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("order", ["ssss", "hhhh", "shhs", "hsss", "stts", "tthh", "htst"])
 @pytest.mark.parametrize("keys,depth", [(11, 1), (11, 5), (11, 20), (16, 32)])
 def test_orders_and_depths(order: str, keys: int, depth: int) -> None:
@@ -117,6 +118,7 @@ def test_orders_and_depths(order: str, keys: int, depth: int) -> None:
         assert_near(native(arrays, attrs), exact(arrays, attrs))
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("order", ["ssss", "hsss"])
 @pytest.mark.parametrize("rows,together", [(1, 1), (3, 3), (7, 7), (8, 4), (12, 6), (16, 8), (6, 1)])
 @pytest.mark.parametrize("keys,depth", [(1, 16), (7, 1), (33, 48), (50, 130), (129, 200), (64, 256)])
@@ -136,6 +138,7 @@ def masks(rows: int, keys: int) -> list[np.ndarray]:
     return [additive, RNG.random((rows, keys)) < 0.5, RNG.standard_normal((2, 2, 1, keys)).astype(np.float32)]
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("which", [0, 1, 2])
 @pytest.mark.parametrize("rows,keys,blocks", [(2, 70, False), (7, 70, False), (7, 80, False), (7, 70, True)])
 def test_masks(which: int, blocks: bool, rows: int, keys: int) -> None:
@@ -311,6 +314,7 @@ def packed(rows: int, starts: list[int], order: str = "ssss", heads: int = 2, de
 SEQUENCES = [(97, [0]), (97, [0, 1, 2]), (97, [0, 7, 40]), (97, [0, 30, 31, 90]), (5, [0, 1, 2, 3, 4]), (64, [0, 32])]
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize(("rows", "starts"), SEQUENCES)
 @pytest.mark.parametrize("more", [{}, {"causal": True}, {"order": "hsth"}, {"dot": DOT}, {"groups": 1}])
 def test_packed_sequences_see_themselves(rows: int, starts: list[int], more: dict[str, Any]) -> None:

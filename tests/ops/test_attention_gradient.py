@@ -113,6 +113,7 @@ def assert_near(got: Any, want: Any, tolerance: float = TOLERANCE) -> None:
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(np.abs(b).max(), 1e-3))
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_native(form: tuple[list[Any], dict[str, Any]]) -> None:
     assert_near(native(*form), exact(*form))

@@ -68,6 +68,7 @@ def test_blocks_of_keys(keys: int, order: str) -> None:
     check(operands(1, 20, keys, 2, 16, order), attributes(order=order), keys=96, tiles=2)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("which", [0, 1, 2])
 @pytest.mark.parametrize("blocks", [False, True])
 def test_masks(which: int, blocks: bool) -> None:

@@ -56,6 +56,7 @@ def operands(shape: tuple[int, ...], attrs: dict[str, Any], dtype: Any = np.floa
     return x, RNG.integers(-8, 8, [int(str(d)) for d in made]).astype(dtype)
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_native(case: tuple[tuple[int, ...], dict[str, Any]], dtype: Any) -> None:

@@ -64,6 +64,7 @@ def takes_tiles(case: tuple[Any, ...]) -> bool:
 TILES = [case for case in (*((*case, 1, 1) for case in winograd.CASES), *winograd.STRIDED) if takes_tiles(case)]
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("case", TILES, ids=str)
 def test_winograd(case: tuple[Any, ...]) -> None:
     tile, channels, filters, size, pads, block, window, stride, _ = case
@@ -92,6 +93,7 @@ LINES: list[direct.Case] = [case for case in direct.CASES if case[4] != (1, 1)] 
 ]
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("case", LINES, ids=str)
 def test_direct(case: direct.Case, residual: bool) -> None:

@@ -104,6 +104,7 @@ def check(got: np.ndarray, case: Case, data: dict[str, np.ndarray]) -> None:
     assert np.abs(got - want).max(initial=0) <= 5e-6 * np.abs(want).max(initial=0)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_native_code_against_double_precision(case: Case) -> None:
     data = arrays(case)
@@ -135,6 +136,7 @@ PIXELS = [
 ]
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("case", PIXELS, ids=str)
 def test_windows_of_one_pixel_over_maps_of_any_size(case: tuple[Any, ...], threads: int) -> None:
@@ -179,6 +181,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("knobs", [(1, 16, 3, 1), (3, 16, 9, 2), (5, 16, 1 << 20, 1), (2, 16, 8, 1 << 20)], ids=str)
 @pytest.mark.parametrize("case", SMALL, ids=str)
 def test_all_blockings_mean_the_same(case: Case, knobs: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:

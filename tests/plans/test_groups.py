@@ -144,6 +144,7 @@ def reference(case: Case, inputs: dict[str, Any], params: dict[str, Any]) -> np.
     return np.asarray(result)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("name", CASES)
 def test_native_code_against_float64(name: str) -> None:
     graph = CASES[name].graph()
@@ -178,6 +179,7 @@ INTERPRETED = (
 )
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("name", INTERPRETED)
 def test_wide_vectors_by_interpretation(name: str) -> None:
     """What is scheduled and lowered for registers of sixteen lanes means the same."""

@@ -105,6 +105,7 @@ def test_nothing(size: tuple[int, int, int], param: bool) -> None:
     multiply((m, k), (k, n), param=param)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("param", [True, False], ids=["weights", "activations"])
 @pytest.mark.parametrize("first", [False, True], ids=["x", "xT"])
 @pytest.mark.parametrize("second", [False, True], ids=["w", "wT"])
@@ -519,6 +520,7 @@ def test_functions_without_tables_stay_behind_their_tile() -> None:
     assert not plan(product(64, 64, 64, target, "tanh", "float64"), target).chosen.knob("defer")
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("rows", [1, 3, 4, 5, 31, ROWS])
 @pytest.mark.parametrize(("depth", "columns"), [(17, 64), (64, 48), (5, 100), (64, 200)])
 def test_layers_with_functions(rows: Any, depth: int, columns: int) -> None:

@@ -128,6 +128,7 @@ def as_declared(func: PrimFunc, arrays: list[Any]) -> list[Any]:
     return [a if -1 in shape else a.reshape(shape) for a, shape in zip(arrays, shapes, strict=True)]
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("case", CASES)
 def test_scheduled_and_lowered_mean_the_same(case: str) -> None:
     for kernel in kernels(graph_of(CASES[case]), ZEN4):

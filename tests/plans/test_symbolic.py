@@ -58,6 +58,7 @@ def test_the_mean_over_maps_is_geometric_and_over_images_the_usual_one() -> None
     assert mean([100.0, 400.0], problems((1, 2, 8), (1, 8, 2))) == pytest.approx(200.0)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize(
     ("least", "most", "likely", "fast", "plan"),
     [
@@ -114,6 +115,7 @@ def test_rows_that_are_a_quotient_have_versions_for_their_remainders() -> None:
         np.testing.assert_allclose(compiled(x)[0], pooled @ w, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("ends", [(1, 2), (2, 5), (2, 8), (5, 14), (0, 1)], ids=str)
 @pytest.mark.parametrize("target", ["x86-64-v3", "znver4"])
 def test_a_tile_may_have_all_rows_that_there_can_be(target: str, ends: tuple[int, int]) -> None:

@@ -122,6 +122,7 @@ def choose(shapes: tuple[WinogradProblem, ...], sizes: tuple[int, ...], target: 
     return best if isinstance(best, Winograd) else None
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_native_code_agrees_with_a_plain_convolution(case: tuple[Any, ...]) -> None:
     tile, channels, filters, size, pads, block, window = case
@@ -140,6 +141,7 @@ def test_native_code_agrees_with_a_plain_convolution(case: tuple[Any, ...]) -> N
             assert errors(got, want, tile, window, channels, BLOCK).max() <= MOST
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize(("tile", "window"), [(4, 3), (5, 3), (6, 3), (3, 5), (4, 5), (2, 7)])
 @pytest.mark.parametrize("channels", [300, 530])
 def test_errors_do_not_grow_with_the_channels(tile: int, window: int, channels: int) -> None:
@@ -158,6 +160,7 @@ def test_errors_do_not_grow_with_the_channels(tile: int, window: int, channels: 
     assert np.abs(got - want).max() <= ERRORS["auto"] * want.max()
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("columns", [2, 3, 5, 6])
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
 def test_all_of_the_next_panel_is_asked_for(name: str, columns: int) -> None:
@@ -226,6 +229,7 @@ STRIDED = [
 ]
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("case", STRIDED, ids=str)
 def test_strides_and_dilations(case: tuple[Any, ...]) -> None:
     tile, channels, filters, size, pads, block, window, stride, apart = case
@@ -272,6 +276,7 @@ def test_a_window_that_does_not_overlap_stays_direct() -> None:
         assert "winograd" not in tw.compile((b.finish((y,)), {"w": w})).show("graph")
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("panels", [1, 2, 4, 7])
 @pytest.mark.parametrize("rows", [2, 8])
 def test_threads_share_blocks_of_tiles_or_groups_of_panels_or_elements(rows: int, panels: int) -> None:

@@ -27,6 +27,7 @@ def text_of(func: PrimFunc, target: Target) -> str:
     return emit_llvm(lower_loops(plan(func, target).func, target), target)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("model", ["m64", "nat"])
 @pytest.mark.parametrize(
     "name,instruction", [("rv64gcv", "vfmacc.vf"), ("wasm32-simd128", "f32x4.mul"), ("neoverse-v1", "fmla")]

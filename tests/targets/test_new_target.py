@@ -74,6 +74,7 @@ def test_names_are_given_once() -> None:
     assert {f.name for f in registry.families()} == {"x86", "arm", "riscv", "wasm", "mine"}
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("name", [*SUITE[:5], "az6"])
 def test_the_suites_kernels_are_code_for_it(name: str) -> None:
     """Vectors of eight, in registers that it has; no instruction that came later."""
@@ -86,6 +87,7 @@ def test_the_suites_kernels_are_code_for_it(name: str) -> None:
     assert wide
 
 
+@pytest.mark.costly(2)
 @here
 @pytest.mark.parametrize("name", SUITE)
 def test_the_suite_is_right(name: str) -> None:
