@@ -91,6 +91,13 @@ class Arithmetic:
     transformed_value: float = constant(
         0.7, "cycles", "a vector of values that Winograd's output transform makes, beside its store", _TRANSFORMED
     )
+    transformed_inward: float = constant(
+        1.65, "ratio", "time of such a vector on the way in, where matrices have more columns", _TRANSFORMED
+    )
+    fourier_inward: float = constant(
+        1.6, "ratio", "time of a vector of Fourier's transform over one of Winograd's, on the way in", _TRANSFORMED
+    )
+    fourier_outward: float = constant(1.75, "ratio", "the same on the way out", _TRANSFORMED)
     load_beside_products: float = constant(
         0.1, "cycles", "a load of a matrix product where multiply-adds bound: ports and front end are not ideal", _TILES
     )

@@ -39,12 +39,6 @@ from tilewright.plans.framework.cost import Cost, from_memory, sharing, store_cy
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of
 from tilewright.targets.target import Target
 
-INWARD = 1.65
-"""How many times as long a value takes on the way in as on the way out: matrices of more columns."""
-
-FOURIER_IN, FOURIER_OUT = 1.6, 1.75
-"""How many times as long Fourier's matrices take for a value than Winograd's."""
-
 ENOUGH = 4
 """Blocks of tiles, or groups of panels, that share well among a few threads."""
 
@@ -280,16 +274,17 @@ def block_cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, targe
     own = advance if block.columns else length
     inward = 1.0 * count * channels * (size * size + size * own + length * own)
     outward = 1.0 * count * panels * vectors * (size * size + size * tile + 3 * tile * tile)
+    costs = target.costs.arithmetic
+    inward *= costs.transformed_inward
     if points(tile, shape.window, shape.stride) > MOST_POINTS:
-        inward *= FOURIER_IN
-        outward *= FOURIER_OUT
+        inward *= costs.fourier_inward
+        outward *= costs.fourier_outward
     if not one_block_a_thread(times(shape, choice, block), target):
         each, behind = (size * size, choice.panels) if passes < ENOUGH else (passes, passes)
         product, outward = product * sharing(each, target), outward * sharing(behind, target)
         inward *= sharing(channels, target)
-    costs = target.costs.arithmetic
     value = costs.transformed_value + costs.transformed_store * store_cycles(target.vector_bits / 8, target)
-    transforms = Cost(compute=(INWARD * inward + outward) * value, memory=read, overhead=scattered)
+    transforms = Cost(compute=(inward + outward) * value, memory=read, overhead=scattered)
     return Cost(compute=product, memory=stream) + transforms
 
 
