@@ -443,6 +443,10 @@ for p in (1.0, 2.0, 3.0, 0.5):
     case("lp_normalize", x(3, 1, 5), axes=(0, 2), p=p, epsilon=1e-3)
     case("lp_normalize", np.stack([ODD, np.zeros(11, F), np.abs(x(11))]), axes=(1,), p=p, epsilon=0.0)
 case("lp_normalize", x(4, 6, dtype=np.float16), axes=(-1,), epsilon=1e-6)
+ONES = {"strides": (1, 1), "dilations": (1, 1)}
+case("lowered.sum_taps", x(2, 18, 5, 4), window=(3, 3), pads=(1, 1, 1, 1), **ONES)
+case("lowered.sum_taps", x(1, 5, 3, 7), window=(1, 5), pads=(0, 4, 0, 1), **ONES)
+case("lowered.sum_taps", x(1, 6, 6, 9), window=(3, 2), pads=(2, 0, 1, 3), strides=(2, 1), dilations=(1, 3))
 
 
 @pytest.mark.parametrize("position", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i][0]}")

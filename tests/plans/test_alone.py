@@ -16,7 +16,7 @@ from tilewright.plans.framework.decisions import deciding
 ZEN4 = TARGETS["znver4"]
 # batch, channels, filters, (height, width), window, strides, pads, dilations
 LITTLE = [
-    (1, 104, 10, (9, 9), (5, 5), (2, 2), (0, 0, 0, 0), (2, 2)),
+    (1, 52, 10, (9, 9), (5, 5), (2, 2), (0, 0, 0, 0), (2, 2)),
     (1, 78, 16, (3, 3), (3, 3), (1, 1), (0, 0, 0, 0), (1, 1)),
     (1, 22, 16, (8, 8), (5, 5), (2, 2), (0, 0, 0, 0), (1, 1)),
     (1, 24, 2, (6, 6), (3, 3), (2, 2), (2, 2, 2, 2), (2, 2)),
@@ -47,13 +47,15 @@ def test_small_convolutions_are_the_same_for_two_threads(case):
             tw.compile_program((graph_of(case), {k: data[k] for k in ("w", "bias")}), target=ZEN4, threads=threads)
         return [d.taken.label for d in record.made if d.key.kind != "threads"]
 
-    assert decisions(1) == decisions(2)
+    # A program with so little to do that it never has a second thread is compiled once more, for one.
+    one = decisions(1)
+    assert decisions(2)[-len(one) :] == one
 
 
 def test_a_sum_without_vectors_is_estimated_to_wait_for_each_addition():
     """Of blocked channels the rows are the whole output: the sum of each goes element by element."""
     structure = analyse(kernel_of(LITTLE[0], ZEN4).func)
     (rows,) = named("rows").candidates(structure, ZEN4)
-    sums = 104 * 5 * 5 * 10
+    sums = 52 * 5 * 5 * 10
     assert rows.cycles >= sums * ZEN4.costs.arithmetic.fma_latency
     assert candidates(structure, ZEN4)[0].plan == "convolution"

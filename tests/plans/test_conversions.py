@@ -103,9 +103,9 @@ def test_direct(case: direct.Case, residual: bool) -> None:
     graph = direct.graph_of(case, symbolic=True, residual=residual)
     weights = {name: data[name] for name in ("w", "bias")}
 
-    options = Options(fast="exact")
-    panels = [d for d in decided(graph, options) if d.key.kind == "panels"]
-    sites = {d.key.name: next(x for x in d.space.labels if "flat=0" in x) for d in panels}
+    options, ways = Options(fast="exact"), direct.directly(graph, HOST)
+    panels = [d for d in decided(graph, options, ways) if d.key.kind == "panels"]
+    sites = ways | {d.key.name: next(x for x in d.space.labels if "flat=0" in x) for d in panels}
     with deciding(sites | inside(decided(graph, options, sites))):
         model = tw.compile((graph, weights), fast="exact")
     assert any(label.endswith("relu + unblock_channels") for label in labels(model))

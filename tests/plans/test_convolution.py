@@ -76,6 +76,14 @@ def graph_of(case: Case, symbolic: bool = False, residual: bool = True) -> Graph
     return b.finish((ops.emit1(b, "relu", y),))
 
 
+def directly(graph: Graph, target: Target) -> dict[str, str]:
+    """The settings by which convolutions of few filters are not made of those of their taps."""
+    with deciding() as record:
+        for _, function in graph_passes(target, Options(fast="exact")):
+            graph = function(graph)
+    return {d.key.name: "direct" for d in record.made if d.taken.kind == "taps"}
+
+
 def arrays(case: Case) -> dict[str, np.ndarray]:
     n, c, k, (h, w), (kh, kw), *_ = case
     rng = np.random.default_rng(0)
@@ -107,8 +115,9 @@ def check(got: np.ndarray, case: Case, data: dict[str, np.ndarray]) -> None:
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_native_code_against_double_precision(case: Case) -> None:
-    data = arrays(case)
-    model = tw.compile((graph_of(case), {"w": data["w"], "bias": data["bias"]}), fast="exact")
+    data, graph = arrays(case), graph_of(case)
+    with deciding(directly(graph, Target.host())):
+        model = tw.compile((graph, {"w": data["w"], "bias": data["bias"]}), fast="exact")
     (got,) = model.run({"x": data["x"], "r": data["r"]}).values()
     check(got, case, data)
 
@@ -168,8 +177,9 @@ def test_windows_of_one_pixel_over_maps_of_any_size(case: tuple[Any, ...], threa
 
 def kernel_of(case: Case, target: Target) -> KernelCall:
     graph = graph_of(case)
-    for _, function in graph_passes(target, Options(fast="exact")):
-        graph = function(graph)
+    with deciding(directly(graph, target)):
+        for _, function in graph_passes(target, Options(fast="exact")):
+            graph = function(graph)
     groups = [g for g in fuse(split_prepare(graph).run) if any(n.op == "lowered.conv_blocked" for n in g.nodes)]
     (group,) = groups
     return lower_group(group, "k")

@@ -7,7 +7,7 @@ import pytest
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, TensorType, Value
-from tilewright.ir.selection import Direct, Pixels, Winograd
+from tilewright.ir.selection import Algorithm, Direct, Pixels, Taps, Winograd
 from tilewright.ops import parse_graph
 from tilewright.plans.framework.decisions import deciding
 from tilewright.targets.target import Target
@@ -19,6 +19,7 @@ from tilewright.transform.select.convolution import (
     one_pixel,
     tiles,
     transformed,
+    windows,
     with_layouts,
 )
 from tilewright.transform.select.plain import conversion, plain_uses
@@ -30,6 +31,7 @@ from tilewright.transform.select.product import (
     quartered,
 )
 from tilewright.transform.select.surroundings import Surroundings
+from tilewright.transform.select.taps import choices, with_taps
 
 ZEN4, OLD = Target.parse("znver4"), Target.parse("x86-64-v3")
 
@@ -341,3 +343,49 @@ def test_filters_made_of_weights_are_known_before_a_call() -> None:
         (made,) = record.made
         costs.append(made.estimate)
     assert costs[0] < costs[1]
+
+
+FEW = conv("1, 64, 28, 28", "2, 64, 7, 7", "1, 2, 28, 28", "pads = [3, 3, 3, 3]")
+
+
+@pytest.mark.parametrize("target", [ZEN4, OLD])
+def test_few_filters_are_computed_by_their_taps(target: Target) -> None:
+    a = around(FEW, target)
+    assert convolution_algorithm(a, a.graph.nodes[-1]) == Taps(1, 1)
+    full = around(FEW.replace("2, 64, 7, 7", "16, 64, 7, 7").replace("1, 2, 28", "1, 16, 28"), target)
+    assert not isinstance(convolution_algorithm(full, full.graph.nodes[-1]), Taps)
+
+
+def test_ways_of_taps_by_window_and_memory() -> None:
+    """Of one line there are no columns left; more than 64 taps are not summed at once; and maps of large images do not
+    take more than four times their input."""
+    for text, expected in (
+        (FEW, [Taps(1, 1), Taps(1, 0), Taps(0, 0)]),
+        (conv("1, 64, 1, 28", "2, 64, 1, 7", "1, 2, 1, 28", "pads = [0, 3, 0, 3]"), [Taps(1, 1), Taps(1, 0)]),
+        (conv("1, 64, 28, 28", "2, 64, 9, 9", "1, 2, 28, 28", "pads = [4, 4, 4, 4]"), [Taps(0, 0)]),
+        (conv("1, 8, 256, 256", "2, 8, 7, 7", "1, 2, 256, 256", "pads = [3, 3, 3, 3]"), [Taps(0, 0)]),
+        (conv("1, 64, 28, 28", "2, 64, 1, 1", "1, 2, 28, 28", "pads = [0, 0, 0, 0]"), []),
+    ):
+        assert list(choices(around(text).graph.nodes[-1], ZEN4)) == expected
+
+
+def test_layouts_that_taps_change_count_for_them() -> None:
+    """They read plain maps and make plain maps."""
+    a = around(FEW)
+    node, x = a.graph.nodes[-1], a.graph.inputs[0]
+    ways: list[tuple[float, Algorithm]] = [(1e6, Winograd(4, 32, 1))]
+    first, (whole, *_) = with_taps(a, node, ways)[0], with_taps(a, node, ways)[1:]
+    before, behind = conversion(x, ZEN4), conversion(node.output, ZEN4)
+    assert first[0] == pytest.approx(1e6 + before + behind)
+    a.blocked.add(x)
+    del a.plain_use[node.output]
+    again, (other, *_) = with_taps(a, node, ways)[0], with_taps(a, node, ways)[1:]
+    assert again[0] == 1e6 and other[0] == pytest.approx(whole[0] + before + behind)
+
+
+def test_images_that_a_dilation_makes_are_parts_of_one() -> None:
+    """Four images of 14 x 14 take four times as long as one."""
+    apart = around(conv("1, 64, 28, 28", "64, 64, 3, 3", "1, 64, 28, 28", "dilations = [2, 2]; pads = [2, 2, 2, 2]"))
+    half = around(conv("4, 64, 14, 14", "64, 64, 3, 3", "4, 64, 14, 14"))
+    one, four = ({way: c for c, way in windows(a, a.graph.nodes[-1])} for a in (apart, half))
+    assert one[Winograd(4, 32, 1)] == pytest.approx(4 * four[Winograd(4, 32, 1)])

@@ -74,6 +74,16 @@ class StrassenStrips(Algorithm):
 
 
 @dataclass(frozen=True, slots=True)
+class Taps(Algorithm):
+    """A convolution of few filters by one of many: every tap of the window is a filter of its own, whose maps are then
+    shifted and summed. `whole`: the taps of all lines are, and pixels are multiplied one by one; else those of a line,
+    and a window of one column is left. `plain`: the products are made over plain maps, else over channel blocks."""
+
+    whole: int
+    plain: int
+
+
+@dataclass(frozen=True, slots=True)
 class Packed(Algorithm):
     """A matrix product as it is defined, by panels of the second factor."""
 
@@ -89,6 +99,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "winograd": Winograd,
     "winograd_by_size": WinogradBySize,
     "strassen_strips": StrassenStrips,
+    "taps": Taps,
     "packed": Packed,
     "strassen": Strassen,
 }

@@ -51,6 +51,7 @@ from tilewright.ops.lowered import (
     recurrence,
     strassen,
     strassen_conv,
+    taps,
     winograd,
 )
 
@@ -98,6 +99,7 @@ __all__ = [
     "signal",
     "strassen",
     "strassen_conv",
+    "taps",
     "trees",
     "unique",
     "topk",

@@ -307,6 +307,12 @@ strides = [2, 2]}} : f32[n, 8, 5, 5]
           %c = conv(%a, %u) {{{CONV3}}} by direct in fp32 : f32[n, 8, 9, 9]
           return %b, %c
         }}""",
+    "assign layouts: taps": f"""
+        graph @g(%x: f32[n, 16, 9, 9]) params(%w: f32[2, 16, 3, 3], %v: f32[1, 16, 3, 3]) where n in 1..8 {{
+          %a = conv(%x, %w) {{{CONV3}}} by taps {{plain = 1, whole = 1}} in fp32 : f32[n, 2, 9, 9]
+          %b = conv(%x, %v) {{{CONV3}}} by taps {{plain = 0, whole = 0}} in fp32 : f32[n, 1, 9, 9]
+          return %a, %b
+        }}""",
     "materialize outputs": """
         graph @g(%x: f32[2, 6]) {
           %y = relu(%x) : f32[2, 6]

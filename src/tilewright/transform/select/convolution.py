@@ -29,6 +29,7 @@ from tilewright.transform.layout.conv import blockings_of
 from tilewright.transform.layout.pixels import is_pointwise, shape_of
 from tilewright.transform.select.plain import conversion
 from tilewright.transform.select.surroundings import Surroundings, has_transforms
+from tilewright.transform.select.taps import with_taps
 
 Option = tuple[float, Algorithm]
 Maps = Callable[[Expr, Expr], tuple[tuple[int, int], ...]]
@@ -79,7 +80,7 @@ def convolution_algorithm(around: Surroundings, node: Node) -> Algorithm | None:
         options = one_pixel(around, node)
     else:
         ways = [(c if isinstance(way, Direct) else c * WORTH, way) for c, way in windows(around, node)]
-        options = with_layouts(around, node, ways)
+        options = with_taps(around, node, with_layouts(around, node, ways))
         if w not in around.fixed:
             options = [(cycles + filters(around, node, choice), choice) for cycles, choice in options]
     options.sort(key=lambda option: option[0])
@@ -125,13 +126,16 @@ def windows(around: Surroundings, node: Node) -> list[Option]:
     allowed = tiles(first.window, first.stride, setting)
     sizes = within(ERRORS[setting], allowed, first.window, first.stride, first.channels, around.block)
     images = as_int(node.output.shape[0])
+    # Pixels that a dilation keeps apart are images of their own.
+    parts = node.of(ConvAttrs).dilations[0] ** 2
     if images is None:
-        return [*ranked(shapes, sizes, around.target)]
+        return [(cycles * parts, way) for cycles, way in ranked(shapes, sizes, around.target)]
     rank: Callable[[Target], Sequence[Option]] = partial(ranked, shapes, sizes)
     if node.of(ConvAttrs).dilations == (1, 1) and node.inputs[1] in around.fixed:
         small = transformed(around, node, small_maps_of)
         rank = partial(with_pairs, shapes, small, sizes, directly=first.channels % around.block == 0)
-    return [*alone_if_small(rank, lambda option: option[0] * images, around.target)]
+    found = alone_if_small(rank, lambda option: option[0] * parts * images, around.target)
+    return [(cycles * parts, way) for cycles, way in found]
 
 
 def with_layouts(around: Surroundings, node: Node, options: list[Option]) -> list[Option]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tilewright import ops
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ir.selection import Pixels
+from tilewright.ir.selection import Pixels, Taps
 from tilewright.ops.conv import ConvAttrs
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fixed import depends_on_weights
@@ -62,7 +62,9 @@ class Surroundings:
         """Note whether the node's results lie in blocks."""
         if node.op == "conv":
             grouped = node.of(ConvAttrs).groups != 1
-            plain = is_pointwise(node) if grouped else node.algorithm is None or isinstance(node.algorithm, Pixels)
+            plain = (
+                is_pointwise(node) if grouped else node.algorithm is None or isinstance(node.algorithm, (Pixels, Taps))
+            )
             blocks = node.output.type.rank == 5 or not plain
         elif node.op == "conv_transpose":
             blocks = True

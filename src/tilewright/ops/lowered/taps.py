@@ -1,0 +1,76 @@
+"""Sums over the taps of a window whose products are maps of their own: the second half of a convolution of few filters.
+
+    y[n, (f * kh + i) * kw + j, h, v]  ->  z[n, f, h, v] = sum over i, j of y[n, f..., h + i*dh - pad, v + j*dw - pad]
+
+What a window has outside of the map adds nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright import te
+from tilewright.ir.attributes import Attrs, Ints
+from tilewright.ir.expr import Expr, as_int, const
+from tilewright.ir.graph import TensorType
+from tilewright.ops.dims import dims
+from tilewright.ops.lowered.packed import only, present
+from tilewright.ops.lowered.packed_groups import window_sizes, within
+from tilewright.ops.registry import OpDef, Types, register
+from tilewright.te import Tensor
+
+Arrays = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SumTapsAttrs(Attrs):
+    """Extents of the window; strides, dilations and pads of `conv`."""
+
+    window: Ints
+    strides: Ints
+    dilations: Ints
+    pads: Ints
+
+
+def _infer(types: Types, attrs: SumTapsAttrs) -> tuple[TensorType, ...]:
+    """Plain y [N, K * product(window), H, W] to a plain [N, K, H', W'] as `conv` of that window makes it."""
+    y = only(types)
+    filters = (as_int(y.shape[1]) or 0) // prod(attrs.window)
+    return (TensorType(y.dtype, (y.shape[0], const(filters), *dims(window_sizes(y.shape[2:], attrs.window, attrs)))),)
+
+
+def _compute(inputs: Sequence[Tensor | None], attrs: SumTapsAttrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+    y = present(inputs, 0)
+    taps = [te.reduce_axis(extent, name) for extent, name in zip(attrs.window, ("kh", "kw"), strict=True)]
+    place = [(s, t.var * d, p) for s, t, d, p in zip(attrs.strides, taps, attrs.dilations, attrs.pads, strict=False)]
+
+    def element(n: Expr, f: Expr, *at: Expr) -> Expr:
+        tap = (f * attrs.window[0] + taps[0].var) * attrs.window[1] + taps[1].var
+        index = [q * s + step - before for q, (s, step, before) in zip(at, place, strict=True)]
+        return te.sum(y[(n, tap, *index)], axis=taps, where=within(index, y.shape[2:], attrs.pads))  # type: ignore[no-any-return]
+
+    return (te.compute(types[0].shape, element, name="taps"),)
+
+
+def _reference(arrays: Arrays, attrs: SumTapsAttrs) -> tuple[Any, ...]:
+    (y,) = arrays
+    size, pads = window_sizes(y.shape[2:], attrs.window, attrs), attrs.pads
+    maps = y.reshape(y.shape[0], -1, *attrs.window, *y.shape[2:])
+    split: Any = np.pad(maps, [(0, 0)] * 4 + [*zip(pads[:2], pads[2:], strict=True)])
+    total = np.zeros((*split.shape[:2], *size), y.dtype)
+    for t in itertools.product(*map(range, attrs.window)):
+        where = (
+            slice(k * d, k * d + (n - 1) * s + 1, s)
+            for k, d, n, s in zip(t, attrs.dilations, size, attrs.strides, strict=True)
+        )
+        total += split[(slice(None), slice(None), *t, *where)]
+    return (total,)
+
+
+register(OpDef("lowered.sum_taps", "reduction", SumTapsAttrs, _infer, _reference, _compute))

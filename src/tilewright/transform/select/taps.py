@@ -1,0 +1,105 @@
+"""Convolutions of few filters by their taps (`transform/layout/taps.py`): when, and in how many cycles an image.
+
+A register tile has a vector of filters, or as many as fill it. Of two filters a vector of sixteen has fourteen zeros,
+while the taps of their windows are enough for any tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import ceil, prod
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.selection import Algorithm, Direct, Taps
+from tilewright.ops.conv import ConvAttrs
+from tilewright.plans.convolution.pixels import panels
+from tilewright.plans.convolution.tiles import side
+from tilewright.plans.framework.alone import alone_if_small
+from tilewright.plans.framework.cost import Cost, fetch_cycles, load_cycles, write_cycles
+from tilewright.plans.idioms.reducing import WINDOW
+from tilewright.targets.target import Target
+from tilewright.transform.layout.conv import blockings_of
+from tilewright.transform.layout.pixels import shape_of
+from tilewright.transform.layout.taps import products, sums
+from tilewright.transform.select.plain import conversion
+from tilewright.transform.select.surroundings import Surroundings
+
+Option = tuple[float, Algorithm]
+
+MOST_MAPS = 4
+"""How many times the input's memory the maps of taps may take, where they leave the second level of cache."""
+
+
+def with_taps(around: Surroundings, node: Node, options: list[Option]) -> list[Option]:
+    """The options, and where a convolution's filters fill no block those by its taps; all with what changing layouts
+    takes, as a result of taps is plain."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    filters, channels = (as_int(d) or 0 for d in w.shape[:2])
+    if filters >= around.block:
+        return options
+    block = around.block if channels % around.block == 0 else 1
+    changed, blocked = conversion(x, around.target), x in around.blocked
+    behind, needed = conversion(node.output, around.target), around.plain_use.get(node.output)
+    found: list[Option] = []
+    for cycles, way in options:
+        if cycles == 0.0 and isinstance(way, Direct):  # the only one so far
+            cycles = blockings_of(node, filters, channels, block, around.target)[1][0][0]
+        before = changed if block > 1 and not blocked else 0.0
+        found.append((cycles + before + (behind if needed else 0.0), way))
+    for cycles, choice in estimated(node, block, around.target):
+        wanted = block > 1 and not choice.plain
+        before = changed if wanted != blocked else 0.0
+        found.append((cycles + before + (behind if needed is None else 0.0), choice))
+    return found
+
+
+def estimated(node: Node, block: int, target: Target) -> Sequence[tuple[float, Taps]]:
+    """The ways that a window has, with their cycles an image, as one thread takes them if there is little to do."""
+    images = as_int(node.output.shape[0])
+
+    def rank(target: Target) -> Sequence[tuple[float, Taps]]:
+        ways = [(estimate(node, choice, block, target), choice) for choice in choices(node, target)]
+        return sorted(ways, key=lambda way: way[0])
+
+    return rank(target) if images is None else alone_if_small(rank, lambda way: way[0] * images, target)
+
+
+def choices(node: Node, target: Target) -> Iterator[Taps]:
+    """The ways that a window has, but those whose maps take too much memory; sums over many taps are not written
+    out."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    kh, kw = (as_int(d) or 0 for d in w.shape[2:])
+    room = max(MOST_MAPS * image_bytes(x), target.l2)
+    if 1 < kh * kw <= WINDOW and image_bytes(products(node, True).output) <= room:
+        yield from (Taps(1, 1), Taps(1, 0))
+    if kh > 1 and 1 < kw <= WINDOW and image_bytes(products(node, False).output) <= room:
+        yield Taps(0, 0)
+
+
+def image_bytes(value: Value) -> int:
+    """Bytes of one image's maps."""
+    return 4 * (as_int(value.shape[1]) or 0) * prod(side(d) for d in value.shape[2:])
+
+
+def estimate(node: Node, choice: Taps, block: int, target: Target) -> float:
+    """Cycles of an image: the products and the sums."""
+    many = products(node, bool(choice.whole))
+    filters, channels = (as_int(d) or 0 for d in many.inputs[1].shape[:2]) if many.inputs[1] is not None else (0, 0)
+    if choice.plain:
+        made = panels(shape_of(many), target)[0][0]
+    else:
+        made = blockings_of(many, filters, channels, block, target)[1][0][0] + conversion(many.output, target)
+    return made + summed(node, many, bool(choice.whole), target).cycles
+
+
+def summed(node: Node, many: Node, whole: bool, target: Target) -> Cost:
+    """Of an image's sums over taps: each loads a vector, and the maps come from where they fit."""
+    (lines, columns), taps = map(side, node.output.shape[2:]), prod(sums(node, whole).window)
+    filters, lanes = as_int(node.output.shape[1]) or 0, target.lanes(4)
+    loaded = filters * taps * lines * ceil(columns / lanes) * node.of(ConvAttrs).strides[1] * 4 * lanes
+    maps, result = image_bytes(many.output), image_bytes(node.output)
+    memory = fetch_cycles(maps, maps + result, target) + write_cycles(result, maps + result, target)
+    return Cost(load=load_cycles(loaded, target), memory=memory)
