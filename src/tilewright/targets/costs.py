@@ -216,12 +216,6 @@ class Traffic:
         "of the bandwidth that Strassen's sums get: some pixels of each block of channels",
         Origin("2026-11-22", "Zen 4", commit="226fead"),
     )
-    repeated_rows: float = constant(
-        0.3,
-        "share",
-        "of the transfer of rows from beyond the second level, again for each panel, that nothing hides",
-        Origin("2026-11-26", command="not measured"),
-    )
     other_core: float = constant(
         4.0, "bytes a cycle", "that a core gets of what another one has just written", _BRANCHES
     )

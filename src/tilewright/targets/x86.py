@@ -195,8 +195,6 @@ INTEL_COSTS = (
     )
     # What instructions prefetch waits in 16 line buffers (docs/decisions/weights-of-the-program.md, with the loop).
     .fitted(Origin("2026-11-26", "Emerald Rapids", commit="33fe40ec"), hinted_line=10.0)
-    # Of 256 and 750 rows of 768 by 768 the sums of quarters are waited for.
-    .fitted(Origin("2026-11-26", "Emerald Rapids", "python -m benchmarks.bench_strassen"), repeated_rows=1.0)
 )
 
 

@@ -26,6 +26,7 @@ from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all, lanes_of, vectorize_spatial
 from tilewright.plans.framework.cost import (
+    EXPOSED,
     FAR,
     SYMBOL,
     Cost,
@@ -70,21 +71,21 @@ def sums(quarter: Product, width: int, target: Target) -> Cost:
     """What the sums before the products and behind them take, where panels have `width` columns.
 
     All sums are read again for each panel, beside its weights and products. Where these together are more than the
-    second level holds, sums and products come from beyond it, and tiles wait for them as long as the target says: rows
-    are streams of a few lines each.
+    second level holds, sums and products come from beyond it, which work beside it hides as far as any transfer.
     """
     x, y = (quarter.rows * size * quarter.itemsize for size in (quarter.depth, quarter.columns))
     panels = -(-quarter.columns // width)
     held = PRODUCTS * (x + (quarter.rows + quarter.depth) * width * quarter.itemsize)
     arrive = fetch_cycles(PRODUCTS * (panels * x + 2 * y), held, target) if level(held, target) in FAR else 0.0
-    arrive *= target.costs.traffic.repeated_rows
     before = Cost(
         load=load_cycles(4 * x, target),
         store=store_cycles(PRODUCTS * x, target),
         memory=fetch_cycles(4 * x, 4 * x, target) + write_cycles(PRODUCTS * x, PRODUCTS * x, target),
     )
     # What a panel's products take more than those of a plain product: they are stored once more, and read.
-    behind = Cost(load=load_cycles(PRODUCTS * y, target), store=store_cycles(PRODUCTS * y, target), overhead=arrive)
+    behind = Cost(
+        load=load_cycles(PRODUCTS * y, target), store=store_cycles(PRODUCTS * y, target), overhead=EXPOSED * arrive
+    )
     return before + behind
 
 
