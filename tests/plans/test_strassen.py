@@ -153,7 +153,7 @@ def test_few_rows_whose_weights_come_from_far_stay_plain(name: str) -> None:
 def test_sums_that_come_again_from_beyond_the_second_level_cost_more_than_they_save() -> None:
     """They are read for each panel."""
     target = Target.parse("emeraldrapids").adjusted(l2=2 << 20)
-    few, many = (Product(rows, 768, 768) for rows in (128, 750))
+    few, many = (Product(rows, 768, 768) for rows in (128, 512))
     assert pays(few, 4 << 20, target) and not pays(many, 4 << 20, target)
     assert pays(many, 4 << 20, target.adjusted(l2=16 << 20))
 
