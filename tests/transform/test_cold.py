@@ -10,10 +10,14 @@ import pytest
 import tilewright as tw
 from tests.transform.graph.graphs import tensor
 from tilewright import ops
+from tilewright.ir.expr import Var
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.notes import ColdWeights
 from tilewright.plans.framework.cost import level, weights_level, working_set
 from tilewright.targets.target import Target
+from tilewright.transform.cold import with_cold_weights
+from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.lower import lower_group
 
 ROWS, WIDTH = 24, 128
 OWN = WIDTH * WIDTH * 4
@@ -44,6 +48,19 @@ def test_layers_are_told_where_calls_find_their_weights(layers: int, away: str) 
     for k in range(layers):
         want = np.maximum(want @ weights[f"w{k}"], 0)
     np.testing.assert_allclose(model(x), want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
+
+
+def test_of_two_layouts_one_is_read() -> None:
+    """The layer that keeps its weights twice is told as well: both together would be away by their own size."""
+    b = GraphBuilder("layer")
+    x, w = b.input("x", tensor(Var("n", lo=1, hi=64), WIDTH)), b.param("w", tensor(2, WIDTH, WIDTH // 2))
+    sums = b.param("s", tensor(1, 7, 2 * WIDTH, WIDTH // 2))
+    y = ops.emit1(b, "lowered.matmul_by_rows", x, w, sums, columns=WIDTH, least=20, most=40)
+    graph = b.finish((y,))
+    (group,) = fuse(graph)
+    call = lower_group(group, "layer")
+    assert level(w.known_bytes + sums.known_bytes, MACHINE) == "l3" and level(w.known_bytes, MACHINE) == "l2"
+    assert ColdWeights("l3") in with_cold_weights(call, graph.params, "l3", MACHINE).func.notes
 
 
 def test_what_fits_into_the_first_level_goes_without() -> None:

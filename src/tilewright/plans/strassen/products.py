@@ -16,6 +16,7 @@ level of cache, were no faster than all rows at once: each strip reads all panel
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from tilewright.ir.expr import as_int
@@ -24,9 +25,22 @@ from tilewright.ops.registry import OpDef
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all, lanes_of, vectorize_spatial
-from tilewright.plans.framework.cost import Cost, fetch_cycles, load_cycles, roofline, store_cycles, write_cycles
+from tilewright.plans.framework.cost import (
+    EXPOSED,
+    FAR,
+    SYMBOL,
+    Cost,
+    fetch_cycles,
+    level,
+    load_cycles,
+    roofline,
+    store_cycles,
+    working_set,
+    write_cycles,
+)
+from tilewright.plans.framework.symbolic import MANY_ROWS, values_of
 from tilewright.plans.matmul.contraction import tile_block
-from tilewright.plans.matmul.tiles import Product, best, estimate, sharing_rows, tiles
+from tilewright.plans.matmul.tiles import MOST_VECTORS, Product, best, estimate, sharing_rows, tiles
 from tilewright.plans.winograd.plan import constant_product
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
@@ -38,6 +52,7 @@ VECTORS = 2
 """Vectors of each product that are merged at once."""
 
 
+@lru_cache(maxsize=1024)
 def compared(product: Product, weights: int, target: Target) -> tuple[Cost, Cost]:
     """What the product takes, and what seven products of quarters take with their sums.
 
@@ -46,21 +61,31 @@ def compared(product: Product, weights: int, target: Target) -> tuple[Cost, Cost
     plain = best(product, target) | Cost(memory=fetch_cycles(product.weights, weights, target))
     half = {name: -(-getattr(product, name) // 2) for name in ("rows", "columns", "depth")}
     quarter = replace(product, **half, count=PRODUCTS)
-    fast = best(quarter, target) * PRODUCTS + sums(quarter, target)
+    width = min(MOST_VECTORS * target.lanes(product.itemsize), quarter.columns)
+    fast = best(quarter, target) * PRODUCTS + sums(quarter, width, target)
     fast |= Cost(memory=fetch_cycles(quarter.weights, weights * PRODUCTS / 4, target))
     return plain, fast
 
 
-def sums(quarter: Product, target: Target) -> Cost:
-    """What the sums before the products and behind them take."""
+def sums(quarter: Product, width: int, target: Target) -> Cost:
+    """What the sums before the products and behind them take, where panels have `width` columns.
+
+    All sums are read again for each panel, beside its weights and products. Where these together are more than the
+    second level holds, sums and products come from beyond it, which work beside it hides as far as any transfer.
+    """
     x, y = (quarter.rows * size * quarter.itemsize for size in (quarter.depth, quarter.columns))
+    panels = -(-quarter.columns // width)
+    held = PRODUCTS * (x + (quarter.rows + quarter.depth) * width * quarter.itemsize)
+    arrive = fetch_cycles(PRODUCTS * (panels * x + 2 * y), held, target) if level(held, target) in FAR else 0.0
     before = Cost(
         load=load_cycles(4 * x, target),
         store=store_cycles(PRODUCTS * x, target),
         memory=fetch_cycles(4 * x, 4 * x, target) + write_cycles(PRODUCTS * x, PRODUCTS * x, target),
     )
     # What a panel's products take more than those of a plain product: they are stored once more, and read.
-    behind = Cost(load=load_cycles(PRODUCTS * y, target), store=store_cycles(PRODUCTS * y, target))
+    behind = Cost(
+        load=load_cycles(PRODUCTS * y, target), store=store_cycles(PRODUCTS * y, target), overhead=EXPOSED * arrive
+    )
     return before + behind
 
 
@@ -95,16 +120,26 @@ def fits(structure: Structure, target: Target) -> bool:
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
     found = stages(structure, MATMUL_STRASSEN)
     assert found is not None
-    panels, _, rows, width = (as_int(it.extent) for it in found.product.spatial)
-    depth = as_int(found.product.reduce[0].extent)
-    assert panels is not None and rows is not None and width is not None and depth is not None
-    quarter = Product(rows, panels * width, depth, found.product.writes[0].dtype.itemsize, PRODUCTS)
+    panels, _, half, width = (it.extent for it in found.product.spatial)
+    rows, depth = as_int(half), as_int(found.product.reduce[0].extent)
+    across, columns = as_int(width), as_int(panels * width)
+    assert across is not None and columns is not None and depth is not None
+    counts, symbolic = values_of(half, MANY_ROWS), rows is None
+    itemsize, passing = found.product.writes[0].dtype.itemsize, working_set(0.0, structure.func.notes, target)
+    quarter = Product(max(counts), columns, depth, itemsize, PRODUCTS, passing)
+    # Of a symbol as many rows as other estimates take it for, a half of them in each quarter.
+    scale = SYMBOL / 2 * len(counts) / sum(counts) if symbolic else 1.0
     options = []
-    for tile in tiles(rows, width, quarter.columns, depth, quarter.itemsize, target):
+    for tile in tiles(rows, across, columns, depth, quarter.itemsize, target):
         if tile.panels == 1:
-            sharing = sharing_rows(tile, quarter, 0, target)
-            knobs = (("rows", tile.rows), ("width", width), ("sharing", sharing), ("ahead", 0), ("panels", 1))
-            options.append(Candidate(knobs, estimate(tile, quarter, target) * PRODUCTS + sums(quarter, target)))
+            sharing = sharing_rows(tile, quarter, 0, target, symbolic=symbolic)
+            knobs = (("rows", tile.rows), ("width", across), ("sharing", sharing), ("ahead", 0), ("panels", 1))
+            cost = Cost()
+            for count in counts:
+                each = replace(quarter, rows=count)
+                taken = estimate(tile, each, target, symbolic=symbolic) * PRODUCTS + sums(each, across, target)
+                cost |= taken * (1 / len(counts))
+            options.append(Candidate(knobs, cost * scale))
     return sorted(options, key=lambda c: c.cycles)
 
 
@@ -132,10 +167,9 @@ def merge_products(s: Schedule, found: StrassenStages, merged: BlockRef, width: 
     """The output, a panel of products at a time. Returns the loop over panels."""
     out = s.block(found.rest[-1].name)
     lanes = lanes_of(found.merged, target)
-    half, across = (-(-as_int(d.extent) // 2) for d in found.rest[-1].spatial[-2:])  # type: ignore[operator]
     *lead, row, column = s.loops(out)
-    upper, row = s.split(row, factors=(None, half))
-    left, column = s.split(column, factors=(None, across))
+    row, upper = s.split(row, factor=2)
+    left, column = s.split(column, nparts=2)
     panel, lane = s.split(column, factor=width)
     parts = []
     if width > VECTORS * lanes:
@@ -182,5 +216,5 @@ def apply_weights(s: Schedule, structure: Structure, candidate: Candidate, targe
     sum_quarters(s, s.block(last.name), lanes_of(last, target), target)
 
 
-PLAN = Plan("strassen", fits, candidates, apply)
+PLAN = Plan("strassen", fits, candidates, apply, refines=("rows",))
 WEIGHTS = Plan("strassen weights", fits_weights, weights_candidates, apply_weights)
