@@ -31,7 +31,7 @@ class Algorithm(Attrs):
 
 @dataclass(frozen=True, slots=True)
 class Direct(Algorithm):
-    """A convolution as it is defined, over maps in channel blocks."""
+    """A convolution, or its gradient by its weight, as it is defined, over maps in channel blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,14 @@ class WinogradBySize(Algorithm):
 
 
 @dataclass(frozen=True, slots=True)
+class WinogradSums(Algorithm):
+    """A convolution's gradient by its weight by Winograd's transforms: tiles of `tile` pixels of the result's gradient
+    a side."""
+
+    tile: int
+
+
+@dataclass(frozen=True, slots=True)
 class StrassenStrips(Algorithm):
     """A convolution of one pixel by Strassen's method: panels of `width` filters, `panels` of them in a group."""
 
@@ -88,6 +96,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "pixels": Pixels,
     "winograd": Winograd,
     "winograd_by_size": WinogradBySize,
+    "winograd_sums": WinogradSums,
     "strassen_strips": StrassenStrips,
     "packed": Packed,
     "strassen": Strassen,

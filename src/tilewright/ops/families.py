@@ -52,6 +52,7 @@ from tilewright.ops.lowered import (
     strassen,
     strassen_conv,
     winograd,
+    winograd_weight,
 )
 
 __all__ = [
@@ -102,4 +103,5 @@ __all__ = [
     "unique",
     "topk",
     "winograd",
+    "winograd_weight",
 ]
