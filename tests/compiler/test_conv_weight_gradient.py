@@ -1,5 +1,5 @@
 """Gradients of convolutions by their weights, compiled, against the NumPy reference in f64: every way in which channels
-fill blocks, windows, strides, sums in one part and in several, any number of images."""
+fill blocks, windows, strides, sums in one part and in several, any number of images; over pixels and over tiles."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.plans.winograd_errors import MOST
 from tilewright import ops
 from tilewright.compiler import compile_program
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Var, as_expr
 from tilewright.ir.graph import GraphBuilder, TensorType
+from tilewright.ops.lowered.correlation import transforms
 from tilewright.ops.registry import get
+from tilewright.plans.framework.decisions import deciding
+from tilewright.plans.winograd.errors import deviations, longest
+from tilewright.plans.winograd.sums import SumsProblem, lengths
 from tilewright.runtime.model import Model
+from tilewright.targets.target import Target
 
 Array = np.ndarray[Any, Any]
 
@@ -45,8 +51,22 @@ def compiled(x: tuple[Any, ...], g: tuple[Any, ...], attrs: dict[str, Any], **op
     return Model(compile_program(builder.finish((y,)), **options))
 
 
+def over_tiles(x: tuple[Any, ...], g: tuple[Any, ...], attrs: dict[str, Any], tile: int, **options: Any) -> Model:
+    """Summed over Winograd's tiles, whatever is estimated."""
+    with deciding() as record:
+        compiled(x, g, attrs, **options)
+    # What is little work is planned for one thread as well.
+    made = [d.key.name for d in record.made if d.key.kind == "algorithm"]
+    with deciding(dict.fromkeys(made, f"winograd_sums tile={tile}")):
+        return compiled(x, g, attrs, **options)
+
+
 def attributes(window: tuple[int, int], given: dict[str, Any]) -> dict[str, Any]:
     return {"strides": (1, 1), "dilations": (1, 1), "pads": (0,) * 4, "window": window} | given
+
+
+def attrs_of(given: dict[str, Any]) -> Any:
+    return ops.attributes("conv_weight_gradient", given)
 
 
 def size(extent: int, axis: int, attrs: dict[str, Any]) -> int:
@@ -73,6 +93,76 @@ def test_results(position: int, target: str | None) -> None:
     x = rng.normal(size=(n, c, h, w)).astype(np.float32)
     g = rng.normal(size=(n, f, size(h, 0, attrs), size(w, 1, attrs))).astype(np.float32)
     check(compiled(x.shape, g.shape, attrs, target=target), x, g, attrs)
+
+
+TILES: list[tuple[int, int, int, int, int, int, int, tuple[int, int, int, int]]] = [
+    # (tile, images, channels, height, width, filters, window, pads)
+    (4, 2, 32, 9, 7, 48, 3, (1, 1, 1, 1)),
+    (4, 1, 16, 4, 4, 16, 3, (1, 1, 1, 1)),
+    (2, 3, 20, 5, 6, 17, 3, (1, 0, 0, 2)),
+    (4, 40, 48, 6, 5, 16, 3, (1, 1, 1, 1)),  # chunks of which the last one has fewer tiles
+    (4, 1, 64, 66, 3, 64, 3, (0, 1, 0, 1)),
+    (2, 2, 160, 2, 2, 176, 3, (1, 1, 1, 1)),  # several groups of blocks
+    (2, 2, 4, 9, 9, 5, 5, (2, 2, 2, 2)),
+    (3, 2, 16, 8, 8, 16, 2, (0, 0, 1, 1)),
+    (2, 1, 16, 1, 1, 16, 3, (1, 1, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("position", range(len(TILES)))
+@pytest.mark.parametrize(("target", "threads"), [(None, 1), (None, 2), ("x86-64-v3", 1)])
+def test_sums_over_tiles(position: int, target: str | None, threads: int) -> None:
+    tile, n, c, h, w, f, window, pads = TILES[position]
+    attrs = attributes((window, window), {"pads": pads})
+    rng = np.random.default_rng(position)
+    x = rng.normal(size=(n, c, h, w)).astype(np.float32)
+    g = rng.normal(size=(n, f, size(h, 0, attrs), size(w, 1, attrs))).astype(np.float32)
+    model = over_tiles(x.shape, g.shape, attrs, tile, target=target, threads=threads)
+    assert "winograd sums" in model.show("schedule")
+    check(model, x, g, attrs)
+
+
+@pytest.mark.parametrize("tile", [2, 4])
+@pytest.mark.parametrize(("images", "side"), [(8, 33), (64, 4)])
+def test_errors_of_sums_over_tiles_are_as_expected(tile: int, images: int, side: int) -> None:
+    """Each within so many standard deviations, and all together not far below one: the model says what happens."""
+    attrs = attributes((3, 3), {"pads": (1, 1, 1, 1)})
+    rng = np.random.default_rng(tile)
+    x, g = (rng.normal(size=(images, c, side, side)).astype(np.float32) for c in (32, 32))
+    found = over_tiles(x.shape, g.shape, attrs, tile)(x, g)
+    (want,) = get("conv_weight_gradient").reference([x.astype(np.float64), g.astype(np.float64)], attrs_of(attrs))
+    problem = SumsProblem(images, side, side, 2, 2, 3)
+    _, g_matrix, _ = transforms(3, tile)
+    sums = [
+        np.array(deviations(3, tile, 1, *each, filters=1 + 2 * longest(g_matrix)))
+        for each in lengths(problem, tile, Target.host())
+    ]
+    worst = max(sums, key=max)
+    # Tiles at the ends of a map are in part zeros, so that a weight's variance is that of the pixels that there are.
+    scale = np.sqrt(images * side * side)
+    errors = np.abs(found - want) / scale / np.sqrt(np.outer(worst, worst))
+    assert errors.max() < MOST
+    assert np.sqrt((errors**2).mean()) > 0.1
+
+
+def test_which_tiles_settings_allow() -> None:
+    attrs = attributes((3, 3), {"pads": (1, 1, 1, 1)})
+    tiles = {"exact": [], "f2": [2], "f4": [2, 4], "auto": [2, 4]}
+    for fast, expected in tiles.items():
+        with deciding() as record:
+            compiled((4, 64, 12, 12), (4, 64, 12, 12), attrs, fast=fast)
+        (made,) = (d for d in record.made if d.key.kind == "algorithm")
+        assert {s.label for s in made.space} == {"direct", *(f"winograd_sums tile={m}" for m in expected)}
+
+
+def test_what_is_not_finite_reaches_the_weights_of_its_channels() -> None:
+    attrs = attributes((3, 3), {"pads": (1, 1, 1, 1)})
+    x, g = np.ones((2, 32, 9, 9), np.float32), np.ones((2, 32, 9, 9), np.float32)
+    x[1, 3, 4, 4], g[0, 7, 8, 8] = np.nan, np.inf
+    found = over_tiles(x.shape, g.shape, attrs, 4)(x, g)
+    assert np.isnan(found[:, 3]).all()
+    assert not np.isfinite(found[7]).any()
+    assert np.isfinite(np.delete(np.delete(found, 7, 0), 3, 1)).all()
 
 
 def test_any_number_of_images() -> None:

@@ -476,6 +476,7 @@ COVERED = {
     "trees": "tests/frontend/test_trees.py",
     "unique": "tests/ops/test_extent.py",
     "winograd": "tests/ops/test_winograd.py",
+    "winograd_weight": "tests/ops/test_winograd_weight.py",
 }
 """Families of operators whose expressions and references other files test."""
 

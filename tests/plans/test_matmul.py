@@ -176,6 +176,26 @@ def test_operands_that_change_are_read_where_they_lie(size: tuple[int, int, int]
         assert not multiplies_in_place(rows, columns, depth, 4, Target.parse("x86-64-v3"), turned=True)
 
 
+@pytest.mark.parametrize(
+    "size,place",
+    [
+        ((64, 64, 2048), True),
+        ((64, 64, 4096), False),  # one panel, but an operand beyond what stays in the second level
+        ((64, 17, 1 << 14), True),  # so few vectors wait for nothing else
+        ((128, 128, 1024), True),
+        ((192, 192, 1024), True),
+        ((224, 224, 1000), False),
+        ((256, 256, 512), True),
+        ((256, 256, 1024), False),
+        ((512, 512, 128), False),  # rows too far apart
+    ],
+    ids=str,
+)
+def test_operands_are_near_where_products_wait_for_lines(size: tuple[int, int, int], place: bool) -> None:
+    assert multiplies_in_place(*size, 4, Target.parse("emeraldrapids"), turned=True) == place
+    assert multiplies_in_place(*size, 4, Target.parse("znver4"), turned=True)
+
+
 @pytest.mark.parametrize("kind", ["float64", "float16", "int32", "int64"])
 @pytest.mark.parametrize("size", [(9, 40, 37), (1, 33, 20)], ids=str)
 def test_types(kind: str, size: tuple[int, int, int]) -> None:

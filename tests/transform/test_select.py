@@ -7,12 +7,15 @@ import pytest
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, TensorType, Value
-from tilewright.ir.selection import Algorithm, Direct, Pixels, Taps, Winograd
+from tilewright.ir.selection import Algorithm, Direct, Pixels, Taps, Winograd, WinogradSums
 from tilewright.ops import parse_graph
+from tilewright.plans.framework.cost import Cost
 from tilewright.plans.framework.decisions import deciding
 from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
+from tilewright.transform.select import by_weight as select_by_weight
 from tilewright.transform.select import convolution
+from tilewright.transform.select.by_weight import conversions, gradient_algorithm
 from tilewright.transform.select.convolution import (
     convolution_algorithm,
     filters,
@@ -99,6 +102,59 @@ def test_which_attention_is_rounded(depth: str, kind: str, target: Target, preci
         heads = 2, order = "ssss", scale = 0.25}} : {types} return %y }}"""
     a = around(text, target, precision=precision)
     assert attention_precision(a, a.graph.nodes[-1]) == expected
+
+
+def by_weight(x: str, g: str, w: str, attrs: str = "") -> str:
+    given = {"dilations": "[1, 1]", "pads": "[1, 1, 1, 1]", "strides": "[1, 1]", "window": "[3, 3]"}
+    given |= dict(part.split(" = ") for part in attrs.split("; ") if part)
+    text = ", ".join(f"{k} = {v}" for k, v in given.items())
+    return (
+        f"graph @g(%x: f32[{x}], %g: f32[{g}]) where n in 1.. "
+        f"{{ %y = conv_weight_gradient(%x, %g) {{{text}}} : f32[{w}] return %y }}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (by_weight("64, 128, 19, 19", "64, 128, 19, 19", "128, 128, 3, 3"), WinogradSums(4)),
+        (by_weight("32, 512, 2, 2", "32, 512, 2, 2", "512, 512, 3, 3"), WinogradSums(2)),
+        (by_weight("n, 128, 19, 19", "n, 128, 19, 19", "128, 128, 3, 3"), None),  # chunks of how many images?
+        (by_weight("64, 3, 19, 19", "64, 128, 19, 19", "128, 3, 3, 3"), None),  # a block would be zeros above all
+        (by_weight("64, 64, 9, 9", "64, 64, 9, 9", "64, 64, 1, 1", "window = [1, 1]; pads = [0, 0, 0, 0]"), None),
+        (by_weight("64, 128, 19, 19", "64, 128, 10, 10", "128, 128, 3, 3", "strides = [2, 2]"), None),
+        (by_weight("64, 128, 19, 19", "64, 128, 17, 17", "128, 128, 3, 3", "dilations = [2, 2]"), None),
+        (by_weight("64, 128, 19, 19", "64, 128, 19, 21", "128, 128, 3, 1", "window = [3, 1]"), None),
+    ],
+)  # fmt: skip
+def test_which_gradients_are_summed_over_tiles(text: str, expected: WinogradSums | None) -> None:
+    a = around(text)
+    assert gradient_algorithm(a, a.graph.nodes[-1]) == expected
+    if expected is not None:
+        exact = around(text, fast="exact")
+        assert gradient_algorithm(exact, exact.graph.nodes[-1]) == Direct()
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.98, Direct()), (0.96, WinogradSums(4))])
+def test_sums_over_tiles_must_gain_three_percent(
+    monkeypatch: pytest.MonkeyPatch, share: float, expected: Direct | WinogradSums
+) -> None:
+    a = around(by_weight("64, 128, 19, 19", "64, 128, 19, 19", "128, 128, 3, 3"))
+    monkeypatch.setattr(select_by_weight, "over_pixels", lambda *_: Cost(compute=100.0))
+    best = {4: Cost(compute=100.0 * share), 2: Cost(compute=100.0)}
+    monkeypatch.setattr(select_by_weight, "ranked", lambda _, tile, __: [(best[tile], None)])
+    assert gradient_algorithm(a, a.graph.nodes[-1]) == expected
+
+
+def test_gradients_count_the_change_of_a_layout_for_one_way() -> None:
+    """Of 17 channels that are no lanes: pixels read them plain, tiles in blocks."""
+    a = around(by_weight("64, 17, 19, 19", "64, 128, 19, 19", "128, 17, 3, 3"))
+    node, (x, _) = a.graph.nodes[-1], a.graph.inputs
+    assert conversions(a, node) == (64 * conversion(x, ZEN4), 0.0)
+    a.blocked.add(x)
+    assert conversions(a, node) == (0.0, 64 * conversion(x, ZEN4))
+    full = around(by_weight("64, 32, 19, 19", "64, 128, 19, 19", "128, 32, 3, 3"))
+    assert conversions(full, full.graph.nodes[-1]) == (0.0, 0.0)
 
 
 NORMED = """graph @g(%x: f32[{x}]) params(%s: f32[256], %w: f32[{w}]) {{

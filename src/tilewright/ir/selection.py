@@ -31,7 +31,7 @@ class Algorithm(Attrs):
 
 @dataclass(frozen=True, slots=True)
 class Direct(Algorithm):
-    """A convolution as it is defined, over maps in channel blocks."""
+    """A convolution, or its gradient by its weight, as it is defined, over maps in channel blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,14 @@ class WinogradBySize(Algorithm):
     nearwidth: int
     nearpanels: int
     costs: tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradSums(Algorithm):
+    """A convolution's gradient by its weight by Winograd's transforms: tiles of `tile` pixels of the result's gradient
+    a side."""
+
+    tile: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +114,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "pixels": Pixels,
     "winograd": Winograd,
     "winograd_by_size": WinogradBySize,
+    "winograd_sums": WinogradSums,
     "strassen_strips": StrassenStrips,
     "taps": Taps,
     "packed": Packed,

@@ -54,6 +54,7 @@ from tilewright.ops.lowered import (
     strassen_conv,
     taps,
     winograd,
+    winograd_weight,
 )
 
 __all__ = [
@@ -106,4 +107,5 @@ __all__ = [
     "unique",
     "topk",
     "winograd",
+    "winograd_weight",
 ]

@@ -29,6 +29,7 @@ from tilewright.plans.rows import plan as rows
 from tilewright.plans.sketch import plan as sketch
 from tilewright.plans.strassen import convolution as strassen_convolution
 from tilewright.plans.strassen import products as strassen
+from tilewright.plans.winograd import by_weight as winograd_by_weight
 from tilewright.plans.winograd import plan as winograd
 from tilewright.schedule.schedule import Schedule
 from tilewright.support import flags
@@ -41,6 +42,7 @@ PLANS: tuple[Plan, ...] = (
     attention_gradient.PLAN,
     winograd.PLAN,
     winograd.FILTERS,
+    winograd_by_weight.PLAN,
     strassen_convolution.PLAN,
     strassen.PLAN,
     strassen.WEIGHTS,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
+from math import inf
 from typing import Any
 
 from tilewright.support.errors import TargetError
@@ -48,6 +49,7 @@ _FEW_QUERIES = Origin("2026-11-25", "Zen 4", "python -m benchmarks.bench_few_que
 _AUDIT = Origin("2026-11-23", "Xeon with AVX-512", 'make audit ARGS="--kinds max_pool softmax"')
 _POOLS = Origin("2026-11-25", "Zen 4", commit="7b0b9fe")
 _SEPARATE = Origin("2026-11-26", "Zen 4 with AVX2", commit="2a963d0")
+_IN_PLACE = Origin("2026-11-26", "Zen 4", "python -m benchmarks.bench_train ppo")
 _BRANCHES = Origin("2026-11-25", "Zen 4, 2 cores", "python -m benchmarks.bench_threads --branches", "8289fa8")
 
 _TRANSFORMED = Origin("2026-11-26", "Zen 4", 'make audit ARGS="--kinds conv3x3 conv5x5"', "2a963d0")
@@ -216,6 +218,15 @@ class Traffic:
     )
     scattered_products: float = constant(
         0.4, "share", "of the bandwidth that Winograd's products get: a line in each of many places", _BLOCKS
+    )
+    strided_row: int = constant(
+        2048,
+        "bytes",
+        "of a row of a product's operands up to which they are read where they lie, a line of each row",
+        _IN_PLACE,
+    )
+    strided_l2: float = constant(
+        inf, "share", "of the second level that such an operand may take; inf where that is not felt", _IN_PLACE
     )
     short_runs: float = constant(
         0.6,

@@ -193,6 +193,12 @@ INTEL_COSTS = (
         panel_rows_memory=3,
         shared_panel_rows=4,
     )
+    # A step of a register tile takes half as long as on a Zen 4 and does not wait for lines that are not near.
+    .fitted(
+        Origin("2026-11-26", "Emerald Rapids", "python -m benchmarks.bench_in_place"),
+        strided_row=1024,
+        strided_l2=0.4,
+    )
     # What instructions prefetch waits in 16 line buffers (docs/decisions/weights-of-the-program.md, with the loop).
     .fitted(Origin("2026-11-26", "Emerald Rapids", commit="33fe40ec"), hinted_line=10.0)
 )

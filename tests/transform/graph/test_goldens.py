@@ -285,6 +285,13 @@ strides = [2, 2]}} : f32[n, 8, 5, 5]
           } : f32[3, 8, 3, 3]
           return %a, %b
         }""",
+    "assign layouts: gradients of weights over tiles": """
+        graph @g(%x: f32[2, 5, 9, 8], %g: f32[2, 16, 9, 8]) {
+          %a = conv_weight_gradient(%x, %g) {
+            dilations = [1, 1], pads = [1, 1, 1, 1], strides = [1, 1], window = [3, 3]
+          } by winograd_sums {tile = 4} in fp32 : f32[16, 5, 3, 3]
+          return %a
+        }""",
     "assign layouts: recurrence": """
         graph @g(%gates: f32[20, 2, 20], %h: f32[2, 5], %c: f32[2, 5]) params(%w: f32[5, 20]) {
           %y, %last, %cell = recurrence(%gates, %w, %h, %c, none, none, none) {

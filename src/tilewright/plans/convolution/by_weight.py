@@ -19,20 +19,15 @@ from math import prod
 from tilewright.ir.expr import as_int
 from tilewright.ops.lowered.conv_weight import CONV_WEIGHT
 from tilewright.plans.convolution.direct import unroll_steps
-from tilewright.plans.framework.analysis import Stage, Structure
+from tilewright.plans.convolution.weights import WeightsProblem, ranked
+from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import own_loops, parallelize
-from tilewright.plans.framework.cost import Cost, fetch_cycles, number, write_cycles
+from tilewright.plans.framework.cost import number
 from tilewright.plans.idioms.panels import unroll_tile
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
-
-MOST_VECTORS = 4
-MANY_IMAGES = 32
-"""Images that a symbolic number of them is judged by."""
-LONGEST = 4096
-"""Products of a sum in registers; such sums are added in memory."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -42,65 +37,24 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    return [Candidate(way.knobs, cost) for cost, way in ranked(problem(structure), target)]
+
+
+def problem(structure: Structure) -> WeightsProblem:
+    """What is computed, as the estimate knows it."""
     (anchor,) = structure.stages
-    outer = _size(anchor, 0)
-    found = []
-    for vectors in range(1, MOST_VECTORS + 1):
-        for tile in row_tiles(anchor):
-            rows = prod(tile)
-            if outer % vectors or rows * vectors + vectors + 1 > target.registers:
-                continue
-            for images in chunks(anchor, target):
-                knobs = zip(("channels", "lines", "columns"), tile, strict=True)
-                cost = estimate(anchor, rows, vectors, images, target)
-                found.append(Candidate((("vectors", vectors), *knobs, ("images", images)), cost))
-    return sorted(found, key=lambda c: c.cycles)
-
-
-def row_tiles(anchor: Stage) -> list[tuple[int, int, int]]:
-    """Narrow channels, lines and columns of the window that a tile has."""
-    _, blocks, lines, columns, inner = (_size(anchor, k) for k in range(5))
-    if inner > 1:
-        return [(d, 1, 1) for d in range(1, inner + 1) if inner % d == 0]
-    whole = [(1, 1, columns), (1, lines, columns)]
-    return [*dict.fromkeys(whole), *((d, lines, columns) for d in range(2, blocks + 1) if blocks % d == 0)]
-
-
-def chunks(anchor: Stage, target: Target) -> list[int]:
-    """How many images are summed at once: as many as the second level holds with room for the weights, or half of
-    them, or all; never so many that a sum loses digits by its length."""
-    images = as_int(anchor.reduce[0].extent) or MANY_IMAGES
-    longest = max(1, LONGEST // prod(number(it.extent) for it in anchor.reduce[1:]))
-    fitting = max(1, target.l2 // 2 // image_bytes(anchor))
-    return sorted({min(n, longest, images) for n in (fitting, max(1, fitting // 2), images)})
-
-
-def image_bytes(anchor: Stage) -> int:
-    """What an image has of both operands."""
-    return sum(4 * prod(number(d) for d in b.shape[1:]) for b in anchor.reads)
-
-
-def estimate(anchor: Stage, rows: int, vectors: int, images: int, target: Target) -> Cost:
-    lanes = _size(anchor, 5)
-    count = as_int(anchor.reduce[0].extent) or MANY_IMAGES
-    pixels = prod(number(it.extent) for it in anchor.reduce[1:])
-    tiles = prod(number(it.extent) for it in anchor.spatial) / (rows * vectors * lanes)
-    times, steps = -(-count // images), images * pixels
-    width = 4 * lanes
-    costs = target.costs.arithmetic
-    compute = max(rows * vectors / target.fma_per_cycle, costs.fma_latency)
-    # A broadcast takes a load as a vector does.
-    load = (rows + vectors) * width / target.l1_bandwidth
-    # A group of wide blocks is read by all tiles of narrow ones, from where a chunk of it lies.
-    wide = vectors * width * steps
-    moved = fetch_cycles(vectors * width + 4 * rows, wide, target)
-    work = Cost(compute=compute, load=load, memory=moved) * (steps * tiles * times)
-    whole = 4 * prod(number(it.extent) for it in anchor.spatial)
-    # Half of a tile's overhead, as in products over pixels: there is no epilogue.
-    ends = costs.tile_overhead / 2 * tiles
-    kept = Cost(memory=2 * write_cycles(whole, whole, target), overhead=ends) * times
-    first = Cost(memory=fetch_cycles(image_bytes(anchor) * count, image_bytes(anchor) * count, target))
-    return work + kept | first
+    wide, narrow, lines, columns, inner, lanes = (as_int(it.extent) or 1 for it in anchor.spatial)
+    images, *pixels = (it.extent for it in anchor.reduce)
+    return WeightsProblem(
+        as_int(images),
+        prod(map(number, pixels)),
+        wide,
+        narrow,
+        (lines, columns),
+        inner,
+        lanes,
+        sum(4 * prod(number(d) for d in b.shape[1:]) for b in anchor.reads),
+    )
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
@@ -161,13 +115,6 @@ def sum_pixels(s: Schedule, block: BlockRef, candidate: Candidate) -> None:
         unroll_steps(s, reduce, prod(s.extent(loop) or 1 for loop in inner))
     for stage in (block, zero):
         unroll_tile(s, stage, len(inner) + 1)
-
-
-def _size(anchor: Stage, k: int) -> int:
-    """An extent of the result, which is a number."""
-    size = as_int(anchor.spatial[k].extent)
-    assert size is not None
-    return size
 
 
 PLAN = Plan("weight gradient", fits, candidates, apply)

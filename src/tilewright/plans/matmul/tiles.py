@@ -107,7 +107,8 @@ def multiplies_in_place(
 
     Rows of the right operand that are one panel are as good as packed. Further panels and turned rows are walked with a
     stride, a line of each step; that pays while these lines do not share the sets of the first level and a panel stays
-    in the second one, and where a tile has products enough for a line (docs/decisions/products-in-place.md).
+    in the second one (on some machines all of an operand), and where a tile has products enough for a line
+    (docs/decisions/products-in-place.md).
     """
     lanes = target.lanes(itemsize)
     if columns is None or (turned and rows is None):
@@ -118,15 +119,17 @@ def multiplies_in_place(
     assert rows is not None
     if rows <= FEW_ROWS or target.registers < MANY_REGISTERS:
         return rows <= FEW_ROWS
-    way = target.l1 // target.caches.l1_ways
-    near = way // 2
+    way, traffic = target.l1 // target.caches.l1_ways, target.costs.traffic
     if rows <= FEW_TURNED_ROWS and columns * itemsize <= way:
         return True
+    if single and columns <= 2 * lanes:
+        return rows * itemsize <= way // 2
+    stays = depth is None or max(rows, columns) * depth * itemsize <= traffic.strided_l2 * target.l2
     if single:
-        return columns > 2 * lanes or rows * itemsize <= near
+        return stays
     panel = None if depth is None else depth * MOST_VECTORS * lanes * itemsize
-    whole = columns % lanes == 0 and max(rows, columns) * itemsize <= near
-    return whole and panel is not None and panel <= target.l2 // 2
+    whole = columns % lanes == 0 and max(rows, columns) * itemsize <= traffic.strided_row
+    return whole and stays and panel is not None and panel <= target.l2 // 2
 
 
 def has_whole_panels(rows: Expr, columns: int, depth: int, dtype: DType, target: Target) -> bool:

@@ -53,14 +53,24 @@ def largest_error(tile: int, window: int, stride: int, channels: int, lanes: int
     return LARGEST_ERROR / LARGEST_OUTPUT * max(deviations(tile, window, stride, part * lanes, ceil(blocks / part)))
 
 
+def largest_error_of_sums(tile: int, window: int, part: int, parts: int) -> float:
+    """The same of a convolution's gradient by its weight, as a share of the largest weight's: the weights are the
+    outputs of F(window, tile), `part` tiles are summed at once, and so many `parts` then. Both operands are transformed
+    in single precision."""
+    _, g, _ = transforms(window, tile)
+    found = deviations(window, tile, 1, part, parts, filters=1 + 2 * longest(g))
+    return LARGEST_ERROR / LARGEST_OUTPUT * max(found)
+
+
 @lru_cache(maxsize=1024)
-def deviations(tile: int, window: int, stride: int, part: int, parts: int) -> tuple[float, ...]:
+def deviations(tile: int, window: int, stride: int, part: int, parts: int, *, filters: int = 1) -> tuple[float, ...]:
     """The standard deviation of the error of output p, p of a tile, where outputs have variance 1: that of output p, q
-    is the geometric mean of those of p and q. `part` channels are summed at once, and so many `parts` then."""
+    is the geometric mean of those of p and q. `part` channels are summed at once, and so many `parts` then. `filters`:
+    roundings of an element of the transformed filters."""
     at, g, bt = transforms(tile, window, stride)
     products = [squares(b) * squares(k) / window for b, k in zip(bt, g, strict=True)]
     rows = [sum(float(x) ** 2 * p for x, p in zip(row, products, strict=True)) for row in at]
-    roundings = 1 + 2 * longest(bt) + part / 2 + parts / 2 + 2 * longest(at)
+    roundings = filters + 2 * longest(bt) + part / 2 + parts / 2 + 2 * longest(at)
     return tuple(2.0**-24 * sqrt(roundings / 3) * row for row in rows)
 
 

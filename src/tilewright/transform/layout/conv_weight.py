@@ -7,6 +7,7 @@ from typing import Literal
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
+from tilewright.ir.selection import WinogradSums
 from tilewright.ops.conv_gradient import ConvWeightGradientAttrs
 from tilewright.transform.layout.assigner import Assigner
 
@@ -15,30 +16,44 @@ def conv_weight(a: Assigner, node: Node) -> bool:
     """A gradient of maps whose channels and sizes are known: the data are padded as they lie in blocks."""
     x, g = node.inputs[:2]
     assert x is not None and g is not None
-    attrs = node.of(ConvWeightGradientAttrs)
+    data, attrs = data_side(node, a.block), node.of(ConvWeightGradientAttrs)
+    if data is None:
+        return False
+    filters, channels = as_int(g.shape[1]) or 1, as_int(x.shape[1]) or 1
+    match node.algorithm:
+        case WinogradSums(tile):
+            operands = (a.as_blocked(x), a.as_blocked(g))
+            transformed = {"tile": tile, "window": attrs.window[0], "pads": attrs.pads}
+            (found,) = a.emit("lowered.winograd_weight", operands, transformed, f"{node.output.name}_blocked")
+            data = "narrow"
+        case _:
+            narrow_blocked = (channels if data == "narrow" else filters) % a.block == 0
+
+            def prepared(value: Value, blocked: bool) -> Value:
+                form = a.as_blocked(value) if blocked else a.as_plain(value)
+                return padded(a, form, attrs) if value is x else form
+
+            wide, narrow = (x, g) if data == "wide" else (g, x)
+            attributes = {"strides": attrs.strides, "dilations": attrs.dilations, "window": attrs.window, "data": data}
+            operands = (prepared(wide, True), prepared(narrow, narrow_blocked))
+            (found,) = a.emit("lowered.conv_weight", operands, attributes, f"{node.output.name}_blocked")
+    a.plain[node.output] = unblocked(a, found, filters, channels, data, node.output.name)
+    return True
+
+
+def data_side(node: Node, block: int) -> Literal["wide", "narrow"] | None:
+    """Whether the data's channels are lanes of a gradient in blocks of channels, or the gradient's are, which fills
+    lanes better; None where there are no blocks: of other maps than known ones in f32, of no images, of one channel."""
+    x, g = node.inputs[:2]
+    assert x is not None and g is not None
     filters, channels = as_int(g.shape[1]), as_int(x.shape[1])
     known = [as_int(d) for d in (*x.shape[1:], *g.shape[2:])]
     if x.type.rank != 4 or x.dtype.name != "f32" or g.dtype.name != "f32" or not filters or not all(known):
-        return False
+        return None
     assert channels is not None
-    if as_int(x.shape[0]) == 0:
-        return False
-    data: Literal["wide", "narrow"] = "wide" if waste(channels, a.block) < waste(filters, a.block) else "narrow"
-    count = channels if data == "narrow" else filters
-    if (filters if data == "narrow" else channels) == 1:
-        return False  # a block of one channel has no lanes
-    narrow_blocked = count % a.block == 0
-
-    def prepared(value: Value, blocked: bool) -> Value:
-        form = a.as_blocked(value) if blocked else a.as_plain(value)
-        return padded(a, form, attrs) if value is x else form
-
-    wide, narrow = (x, g) if data == "wide" else (g, x)
-    attributes = {"strides": attrs.strides, "dilations": attrs.dilations, "window": attrs.window, "data": data}
-    operands = (prepared(wide, True), prepared(narrow, narrow_blocked))
-    (found,) = a.emit("lowered.conv_weight", operands, attributes, f"{node.output.name}_blocked")
-    a.plain[node.output] = unblocked(a, found, filters, channels, data, node.output.name)
-    return True
+    data: Literal["wide", "narrow"] = "wide" if waste(channels, block) < waste(filters, block) else "narrow"
+    lanes = filters if data == "narrow" else channels
+    return None if as_int(x.shape[0]) == 0 or lanes == 1 else data  # a block of one channel has no lanes
 
 
 def waste(channels: int, block: int) -> float:

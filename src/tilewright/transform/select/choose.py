@@ -16,6 +16,7 @@ from tilewright.ir.graph import Graph, Node
 from tilewright.ir.selection import Selection
 from tilewright.targets.target import Target
 from tilewright.transform.graph.options import DEFAULTS, Options
+from tilewright.transform.select.by_weight import gradient_algorithm
 from tilewright.transform.select.convolution import convolution_algorithm
 from tilewright.transform.select.product import attention_precision, product_algorithm, product_precision
 from tilewright.transform.select.surroundings import Surroundings
@@ -39,6 +40,9 @@ def selection(around: Surroundings, node: Node) -> Selection | None:
         case "conv":
             algorithm = convolution_algorithm(around, node)
             return None if algorithm is None else Selection(algorithm)
+        case "conv_weight_gradient":
+            gradient = gradient_algorithm(around, node)
+            return None if gradient is None else Selection(gradient)
         case "matmul":
             precision = product_precision(around, node)
             return Selection(product_algorithm(around, node) if precision == "fp32" else None, precision)

@@ -1,0 +1,117 @@
+"""Gradients of convolutions by their weights, summed over pixels: analytic estimates, in cycles of one core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from math import prod
+
+from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
+from tilewright.targets.target import Target
+
+MOST_VECTORS = 4
+MANY_IMAGES = 32
+"""Images that a symbolic number of them is judged by."""
+LONGEST = 4096
+"""Products of a sum in registers; such sums are added in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsProblem:
+    """What is summed: `pixels` of the result's gradient of each of `images` (None: any number), for `wide` blocks of
+    `lanes` channels, `narrow` blocks of `inner`, and `taps` of lines and columns; `image_bytes` are those of both
+    operands of an image."""
+
+    images: int | None
+    pixels: int
+    wide: int
+    narrow: int
+    taps: tuple[int, int]
+    inner: int
+    lanes: int
+    image_bytes: int
+
+    @property
+    def weights(self) -> int:
+        """Elements of the result."""
+        return self.wide * self.narrow * prod(self.taps) * self.inner * self.lanes
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsWay:
+    """Vectors of the wide operand, channels of the narrow one, lines and columns of the window that a register tile
+    has; images that are summed at once."""
+
+    vectors: int
+    channels: int
+    lines: int
+    columns: int
+    images: int
+
+    @property
+    def knobs(self) -> tuple[tuple[str, int], ...]:
+        return tuple((f.name, getattr(self, f.name)) for f in fields(self))
+
+    @property
+    def rows(self) -> int:
+        """Accumulators of each vector."""
+        return self.channels * self.lines * self.columns
+
+
+@lru_cache(maxsize=1024)
+def ranked(problem: WeightsProblem, target: Target) -> tuple[tuple[Cost, WeightsWay], ...]:
+    """The ways to go by with their costs, the best first."""
+    found = [(estimate(problem, way, target), way) for way in ways(problem, target)]
+    return tuple(sorted(found, key=lambda option: option[0].cycles))
+
+
+def ways(problem: WeightsProblem, target: Target) -> Iterator[WeightsWay]:
+    for vectors in range(1, MOST_VECTORS + 1):
+        for tile in row_tiles(problem):
+            if problem.wide % vectors or prod(tile) * vectors + vectors + 1 > target.registers:
+                continue
+            for images in chunks(problem, target):
+                yield WeightsWay(vectors, *tile, images)
+
+
+def row_tiles(problem: WeightsProblem) -> list[tuple[int, int, int]]:
+    """Narrow channels, lines and columns of the window that a tile has."""
+    blocks, (lines, columns), inner = problem.narrow, problem.taps, problem.inner
+    if inner > 1:
+        return [(d, 1, 1) for d in range(1, inner + 1) if inner % d == 0]
+    whole = [(1, 1, columns), (1, lines, columns)]
+    return [*dict.fromkeys(whole), *((d, lines, columns) for d in range(2, blocks + 1) if blocks % d == 0)]
+
+
+def chunks(problem: WeightsProblem, target: Target) -> list[int]:
+    """How many images are summed at once: as many as the second level holds with room for the weights, or half of
+    them, or all; never so many that a sum loses digits by its length."""
+    images = problem.images or MANY_IMAGES
+    longest = max(1, LONGEST // problem.pixels)
+    fitting = max(1, target.l2 // 2 // problem.image_bytes)
+    return sorted({min(n, longest, images) for n in (fitting, max(1, fitting // 2), images)})
+
+
+def estimate(problem: WeightsProblem, way: WeightsWay, target: Target) -> Cost:
+    """The estimate for all images."""
+    rows, vectors, images = way.rows, way.vectors, way.images
+    count = problem.images or MANY_IMAGES
+    tiles = problem.weights / (rows * vectors * problem.lanes)
+    times, steps = -(-count // images), images * problem.pixels
+    width = 4 * problem.lanes
+    costs = target.costs.arithmetic
+    compute = max(rows * vectors / target.fma_per_cycle, costs.fma_latency)
+    # A broadcast takes a load as a vector does.
+    load = (rows + vectors) * width / target.l1_bandwidth
+    # A group of wide blocks is read by all tiles of narrow ones, from where a chunk of it lies.
+    wide = vectors * width * steps
+    moved = fetch_cycles(vectors * width + 4 * rows, wide, target)
+    work = Cost(compute=compute, load=load, memory=moved) * (steps * tiles * times)
+    whole = 4 * problem.weights
+    # Half of a tile's overhead, as in products over pixels: there is no epilogue.
+    ends = costs.tile_overhead / 2 * tiles
+    kept = Cost(memory=2 * write_cycles(whole, whole, target), overhead=ends) * times
+    source = problem.image_bytes * count
+    first = Cost(memory=fetch_cycles(source, source, target))
+    return work + kept | first

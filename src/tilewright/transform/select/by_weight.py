@@ -1,0 +1,101 @@
+"""Which algorithm a convolution's gradient by its weight takes: sums over pixels, or over Winograd's transformed tiles.
+
+Both are estimated in cycles of all images. A number of images that is not known is summed over pixels.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import ceil, prod
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Node
+from tilewright.ir.selection import Direct, WinogradSums
+from tilewright.ops.conv_gradient import ConvWeightGradientAttrs
+from tilewright.plans.convolution.weights import WeightsProblem
+from tilewright.plans.convolution.weights import ranked as ranked_over_pixels
+from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
+from tilewright.plans.framework.decision_key import key_of_nodes
+from tilewright.plans.framework.decisions import decide
+from tilewright.plans.framework.space import Setting
+from tilewright.plans.winograd.errors import largest_error_of_sums
+from tilewright.plans.winograd.sums import SumsProblem, lengths, ranked
+from tilewright.targets.target import Target
+from tilewright.transform.layout.conv_weight import data_side
+from tilewright.transform.select.convolution import ERRORS, MOST, SIZES, WORTH
+from tilewright.transform.select.plain import conversion
+from tilewright.transform.select.surroundings import FEWEST, Surroundings
+
+Option = tuple[float, Direct | WinogradSums]
+
+LARGEST = 6
+"""Inputs of a tile, a side, at most: tiles of 4x4 pixels for a 3x3 window. With 5x5 a layer of 128 channels and filters
+at 19x19 takes 0.98 of the time, others more, and errors are four times as large, for the gradient is transformed in
+single precision too."""
+
+
+def gradient_algorithm(around: Surroundings, node: Node) -> Direct | WinogradSums | None:
+    """The algorithm of a gradient over channels in blocks; None where it has one way."""
+    x, g = node.inputs[:2]
+    assert x is not None and g is not None
+    attrs = node.of(ConvWeightGradientAttrs)
+    images, channels, filters = (as_int(d) for d in (x.shape[0], x.shape[1], g.shape[1]))
+    if data_side(node, around.block) is None or not images or not channels or not filters:
+        return None
+    (window, other), alike = attrs.window, (*attrs.strides, *attrs.dilations) == (1,) * 4
+    if window != other or window == 1 or not alike or min(channels, filters) < FEWEST:
+        return None
+    setting = around.options.fast
+    height, width = (as_int(d) or 1 for d in g.shape[2:])
+    problem = SumsProblem(images, height, width, ceil(channels / around.block), ceil(filters / around.block), window)
+    to_blocks, to_plain = conversions(around, node)
+    options: list[Option] = [(over_pixels(node, around.block, around.target).cycles + to_plain, Direct())]
+    for tile in (n - window + 1 for n in SIZES if n <= min(LARGEST, MOST[setting])):
+        if tile > 1:
+            errors = (largest_error_of_sums(tile, window, *sums) for sums in lengths(problem, tile, around.target))
+            if max(errors) <= ERRORS[setting]:
+                cost, _ = ranked(problem, tile, around.target)[0]
+                options.append((cost.cycles * WORTH + to_blocks, WinogradSums(tile)))
+    options.sort(key=lambda option: option[0])
+    key = partial(key_of_nodes, "algorithm", [node], around.target)
+    return decide(key, options, lambda option: Setting.of(option[1]), lambda option: option[0])[1]
+
+
+def conversions(around: Surroundings, node: Node) -> tuple[float, float]:
+    """What changing a layout takes, of all images, for tiles, which want all channels in blocks, and for pixels, which
+    want those plain that are no lanes and fill no blocks."""
+    value = node.inputs[data_side(node, around.block) == "wide"]
+    assert value is not None
+    if (as_int(value.shape[1]) or 1) % around.block == 0:
+        return 0.0, 0.0
+    changed = conversion(value, around.target) * (as_int(value.shape[0]) or 1)
+    return (0.0, changed) if value in around.blocked else (changed, 0.0)
+
+
+def over_pixels(node: Node, block: int, target: Target) -> Cost:
+    """What sums over pixels take, in a copy of the data with zeros around if there are pads."""
+    x, g = node.inputs[:2]
+    assert x is not None and g is not None
+    attrs, data = node.of(ConvWeightGradientAttrs), data_side(node, block)
+    images, channels, *extents = (as_int(d) or 1 for d in x.shape)
+    _, filters, *made = (as_int(d) or 1 for d in g.shape)
+    around = [n + before + after for n, before, after in zip(extents, attrs.pads[:2], attrs.pads[2:], strict=True)]
+    wide, narrow = (channels, filters) if data == "wide" else (filters, channels)
+    inner = block if narrow % block == 0 else 1
+    lanes, rows = ceil(wide / block) * block, narrow if inner == 1 else ceil(narrow / inner) * inner
+    flow, other = (lanes, rows) if data == "wide" else (rows, lanes)
+    problem = WeightsProblem(
+        images,
+        prod(made),
+        lanes // block,
+        rows // inner,
+        (attrs.window[0], attrs.window[1]),
+        inner,
+        block,
+        4 * (flow * prod(around) + other * prod(made)),
+    )
+    padded = Cost()
+    if any(attrs.pads):
+        size = 4.0 * images * flow * prod(around)
+        padded = Cost(memory=fetch_cycles(size, 2 * size, target) + write_cycles(size, 2 * size, target))
+    return ranked_over_pixels(problem, target)[0][0] + padded
