@@ -59,6 +59,7 @@ def pytest_collection_finish() -> None:
     again, for a fifth of all time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(5_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)

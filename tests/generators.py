@@ -309,7 +309,9 @@ def kind_of(op: str) -> type[Attrs]:
 def selections(draw: Any) -> Selection:
     """What may be chosen for a node."""
     kind = draw(st.none() | st.sampled_from(list(ALGORITHMS.values())))
-    sizes = {"int": st.integers(), "tuple[int, int, int, int]": st.tuples(*[st.integers()] * 4)}
+    sizes = {"int": st.integers()} | {
+        f"tuple[{', '.join(['int'] * n)}]": st.tuples(*[st.integers()] * n) for n in (2, 4)
+    }
     algorithm = None if kind is None else kind(*(draw(sizes[str(f.type)]) for f in dataclass_fields(kind)))
     return Selection(algorithm, draw(st.sampled_from(PRECISIONS)))
 

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from math import isinf
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,8 @@ def changed(part: Any) -> Iterator[tuple[str, Any]]:
                 yield field.name, replace(part, **{field.name: not value})
             case tuple() as value:
                 yield field.name, replace(part, **{field.name: (*value, "other")})
+            case float() as value if isinf(value):
+                yield field.name, replace(part, **{field.name: 0.0})
             case str() | int() | float() as value:
                 yield field.name, replace(part, **{field.name: value + ("x" if isinstance(value, str) else 1)})
             case inner:

@@ -17,9 +17,9 @@ import numpy as np
 
 from tilewright import te
 from tilewright.ir.attributes import Attrs, Ints
-from tilewright.ir.expr import Expr, as_int, const
+from tilewright.ir.expr import Expr
 from tilewright.ir.graph import TensorType
-from tilewright.ops.dims import dims
+from tilewright.ops.dims import dim, dims
 from tilewright.ops.lowered.packed import only, present
 from tilewright.ops.lowered.packed_groups import window_sizes, within
 from tilewright.ops.registry import OpDef, Types, register
@@ -41,8 +41,8 @@ class SumTapsAttrs(Attrs):
 def _infer(types: Types, attrs: SumTapsAttrs) -> tuple[TensorType, ...]:
     """Plain y [N, K * product(window), H, W] to a plain [N, K, H', W'] as `conv` of that window makes it."""
     y = only(types)
-    filters = (as_int(y.shape[1]) or 0) // prod(attrs.window)
-    return (TensorType(y.dtype, (y.shape[0], const(filters), *dims(window_sizes(y.shape[2:], attrs.window, attrs)))),)
+    filters = dim(y.shape[1] // prod(attrs.window))
+    return (TensorType(y.dtype, (y.shape[0], filters, *dims(window_sizes(y.shape[2:], attrs.window, attrs)))),)
 
 
 def _compute(inputs: Sequence[Tensor | None], attrs: SumTapsAttrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
