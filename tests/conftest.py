@@ -59,7 +59,6 @@ def pytest_collection_finish() -> None:
     again, for a fifth of all time."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(5_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)

@@ -193,7 +193,7 @@ INTEL_COSTS = (
         panel_rows_memory=3,
         shared_panel_rows=4,
     )
-    # A step of a register tile takes half as long as on a Zen 4 and does not wait for lines that are not near.
+    # Two multiply-adds of 512 bits a cycle where a Zen 4 has one: lines that are not near are waited for sooner.
     .fitted(
         Origin("2026-11-26", "Emerald Rapids", "python -m benchmarks.bench_in_place"),
         strided_row=1024,

@@ -11,6 +11,7 @@ from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
 from tilewright.targets.target import Target
 
 MOST_VECTORS = 4
+"""Vectors of lanes, a side of a register tile of weights."""
 MANY_IMAGES = 32
 """Images that a symbolic number of them is judged by."""
 LONGEST = 4096

@@ -17,6 +17,7 @@ from functools import lru_cache
 from math import ceil
 
 from tilewright.plans.convolution.tiles import tile_steps
+from tilewright.plans.convolution.weights import MOST_VECTORS
 from tilewright.plans.framework.cost import (
     Cost,
     bandwidth,
@@ -28,8 +29,6 @@ from tilewright.plans.framework.cost import (
     write_cycles,
 )
 from tilewright.targets.target import Target
-
-MOST_VECTORS = 4
 
 MOST_TILES = 128
 """Tiles of a chunk, about: a sum of so many products is one in registers."""
