@@ -21,6 +21,7 @@ from tilewright.ir.parser import parse_expr
 from tilewright.ir.rewrite import substitute
 from tilewright.plans import Planned, decided, may_differ, plan
 from tilewright.plans.framework.decisions import scheduled
+from tilewright.runtime.specs import Work
 from tilewright.support import plugins
 from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache
@@ -32,6 +33,7 @@ from tilewright.transform.driver import LOOPS_SHOWN
 from tilewright.transform.loops import lower_loops, readable_loops
 from tilewright.transform.loops.ahead import WeightPrefetch
 from tilewright.transform.loops.workspace import used_where
+from tilewright.transform.work import operations, traffic
 
 
 class KernelTexts:
@@ -111,7 +113,8 @@ class KernelCompiler:
         found = self._known.get(name)
         if found is None and not self.log.dumps and self.log.level < LOOPS_SHOWN:
             found = _split(self.store.get(f"kernel-{name}"))
-        done = None if found is None else _decode(*found, symbol, canonical)
+        work = operations(func), traffic(func)
+        done = None if found is None else _decode(*found, symbol, canonical, work)
         if found is None or done is None:
             texts = KernelTexts(func, target, prefetch, self.log)
             flat = replace(texts.flat, name=symbol)
@@ -121,7 +124,7 @@ class KernelCompiler:
                 text = self.log.run("emit", emit_llvm, flat, target)
             code = self.background.submit(self._llvm(name, header, text, target))
             found = header, code
-            done = CompiledKernel(symbol, code, *facts)
+            done = CompiledKernel(symbol, code, *facts, work)
         self._known[name] = found
         return done
 
@@ -186,7 +189,11 @@ def _split(entry: bytes | None) -> tuple[bytes, Callable[[], bytes]] | None:
 
 
 def _decode(
-    header: bytes, code: Callable[[], bytes], symbol: str, canonical: Mapping[Var, Var]
+    header: bytes,
+    code: Callable[[], bytes],
+    symbol: str,
+    canonical: Mapping[Var, Var],
+    work: tuple[Work | None, Work | None],
 ) -> CompiledKernel | None:
     """None when the header is not one of ours."""
     try:
@@ -198,7 +205,7 @@ def _decode(
         alone, cycles = bool(facts["alone"]), int(facts["cycles"])
     except (ValueError, KeyError, IndexError, TypeError, ParseError):
         return None
-    return CompiledKernel(symbol, code, workspaces, symbols, alone, cycles)
+    return CompiledKernel(symbol, code, workspaces, symbols, alone, cycles, work)
 
 
 def _size(text: str, names: Mapping[str, Var]) -> Expr:

@@ -158,7 +158,7 @@ def test_the_cut_is_the_best_of_all(seed: int) -> None:
 def test_a_strand_has_its_workspace_once(strand: tuple[int, int] | None, each: bool) -> None:
     """One thread makes a call of a strand: only calls that threads share need memory for each of them."""
     func = parse_func("func @f(a: f32[8]) { for i in 0..8 { a[i] = 1.0 } }")
-    code = CompiledKernel("f", lambda: b"", (Workspace(const(96), each),), (), alone=False, cycles=0)
+    code = CompiledKernel("f", lambda: b"", (Workspace(const(96), each),), (), alone=False, cycles=0, work=(None, None))
     a = Value("a", TensorType(f32, (const(8),)))
     call = KernelCall(func, (a,), "f", Group((), (), (a,)), strand=strand, compiled=code)
     (temp,) = assign_slots([call], [a], {}, ()).temps

@@ -55,6 +55,10 @@ class Value:
     name: str
     type: TensorType
 
+    def __hash__(self) -> int:
+        """Of the name alone, which tells the values of a graph apart; a text keeps its hash, a type does not."""
+        return hash(self.name)
+
     @property
     def shape(self) -> tuple[Expr, ...]:
         return self.type.shape

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.graph import Value
 from tilewright.ir.loops import PrimFunc
-from tilewright.runtime.specs import RegionKind
+from tilewright.runtime.specs import RegionKind, Work
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import Group
 from tilewright.transform.loops.ahead import WeightPrefetch
@@ -25,7 +25,7 @@ class Workspace:
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
     """Object code that defines `symbol`; what it needs besides its buffers; whether one thread executes all of it; the
-    estimated cycles of a call.
+    estimated cycles of a call; its operations and bytes (`transform/work.py`).
 
     `code()` waits for the object if it is still being made, and raises what went wrong with it.
     """
@@ -36,6 +36,7 @@ class CompiledKernel:
     symbols: tuple[Var, ...]
     alone: bool
     cycles: int
+    work: tuple[Work | None, Work | None]
 
     @property
     def object(self) -> bytes:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Value
@@ -142,8 +142,11 @@ def is_fixed(calls: Sequence[Call]) -> bool:
     return len(plain) == len(calls) and not any(c.func.symbols for c in plain)
 
 
-_Life = tuple[Value, bool, int]
-"""A value, which of its two lives, and which part of it (-1: all)."""
+_Life = int
+"""One of the lives of a value, by number: of all of it, first and second, then of each of its parts."""
+_Use = tuple[_Life, tuple[range, range]]
+"""The first life of a value that a call uses, and the lives that this is if the value is not dropped: when the call is
+made first, and when it is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +183,16 @@ class _Program:
     rooms: dict[Value, list[int]] = field(default_factory=dict)
     """Outputs that have room until they are written, with the calls that use them."""
     middle: int = 0
+    lives: dict[Value, _Life] = field(default_factory=dict)
+    """The first life of each value; its second one is the next number."""
+    nbytes: list[int] = field(default_factory=list)
+    """Of each life."""
+    widths: list[int] = field(default_factory=list)
+    """Bytes of an element; 0 of values in parts, which do not stand in outputs."""
+    read: list[list[_Use]] = field(default_factory=list)
+    written: list[list[_Use]] = field(default_factory=list)
+    taken: list[list[_Life]] = field(default_factory=list)
+    """Of each call, the first lives of what it may write something of the same size over."""
 
     @classmethod
     def of(
@@ -196,6 +209,7 @@ class _Program:
             made.sizes[root] = _number(root.type.size) * root.dtype.itemsize
         if is_fixed(calls):
             made.divide()
+        made.count_lives()
         return made
 
     def divide(self) -> None:
@@ -216,6 +230,31 @@ class _Program:
             for found, parts in zip(uses, self.touched, strict=True):
                 if root in found:
                     parts[root] = range(at[found[root][0]], at[found[root][1]])
+
+    def count_lives(self) -> None:
+        """Number the lives of values, as what a choice costs is found hundreds of times."""
+        for root, nbytes in self.sizes.items():
+            self.lives[root] = len(self.nbytes)
+            parts = self.split.get(root, [])
+            self.nbytes += [nbytes, nbytes, *parts, *parts]
+            self.widths += [0 if parts else root.dtype.itemsize] * (2 + 2 * len(parts))
+        self.read = [self.used(i, roots) for i, roots in enumerate(self.reads)]
+        self.written = [self.used(i, roots) for i, roots in enumerate(self.writes)]
+        self.taken = [
+            [self.lives[r] for out, r in pairs if r in self.lives and self.sizes.get(out) == self.sizes[r]]
+            for pairs in self.over
+        ]
+
+    def used(self, call: int, values: Iterable[Value]) -> list[_Use]:
+        found: list[_Use] = []
+        for root in values:
+            life = self.lives.get(root)
+            if life is not None:
+                parts = self.touched[call].get(root)
+                begin, count = (life, 1) if parts is None else (life + 2 + parts.start, len(parts))
+                again = begin + (1 if parts is None else len(self.split[root]))
+                found.append((life, (range(begin, begin + count), range(again, again + count))))
+        return found
 
     def find_room(self, outputs: Iterable[Value]) -> None:
         """Set the outputs that have room."""
@@ -374,40 +413,30 @@ class _Program:
                 asked += [r for i in writers[root] for r in self.reads[i]]
         return sorted(found)
 
-    def used(self, step: Step, dropped: frozenset[Value], values: Iterable[Value]) -> list[tuple[Value, bool]]:
-        """Values with which of their two lives a step uses."""
-        i, repeated = step
-        return [(r, (repeated or i > self.middle) and r in dropped) for r in values if r in self.sizes]
-
     def live(self, steps: Sequence[Step], dropped: frozenset[Value]) -> tuple[list[int], list[int]]:
         """The bytes that are live at each step, and how many of them find room in outputs. What a call writes over an
         operand takes no memory of its own."""
+        twice = {self.lives[root] for root in dropped}
         first: dict[_Life, int] = {}
         last: dict[_Life, int] = {}
         total = [0] * (len(steps) + 1)
         for at, (i, repeated) in enumerate(steps):
             total[at] += self.scratch[i]
             total[at + 1] -= self.scratch[i]
-            touched = self.used((i, repeated), dropped, self.reads[i])
-            touched += [(r, repeated or own) for r, own in self.used((i, repeated), dropped, self.writes[i])]
-            for root, own in touched:
-                parts = self.touched[i].get(root) if root not in dropped else None
-                for key in ((root, own, -1),) if parts is None else ((root, own, k) for k in parts):
-                    first.setdefault(key, at)
-                    last[key] = at
-        for key, begin in first.items():
-            size = self.sizes[key[0]] if key[2] < 0 else self.split[key[0]][key[2]]
-            total[begin] += size
-            total[last[key] + 1] -= size
+            later = repeated or i > self.middle
+            used = [(life + later,) if life in twice else lives[0] for life, lives in self.read[i]]
+            used += [(life + later,) if life in twice else lives[repeated] for life, lives in self.written[i]]
+            for life in chain.from_iterable(used):
+                first.setdefault(life, at)
+                last[life] = at
+        for life, begin in first.items():
+            total[begin] += self.nbytes[life]
+            total[last[life] + 1] -= self.nbytes[life]
         live = list(accumulate(total[:-1]))
         for at, (i, repeated) in enumerate(steps):
-            sizes = [
-                self.sizes[root]
-                for out, operand in self.over[i]
-                for root, own in self.used((i, repeated), dropped, [operand])
-                if last.get((root, own, -1)) == at and self.sizes.get(out) == self.sizes[root]
-            ]
-            live[at] -= max(sizes, default=0)
+            later = repeated or i > self.middle
+            over = (life for life in self.taken[i] if last.get(life + (later and life in twice)) == at)
+            live[at] -= max((self.nbytes[life] for life in over), default=0)
         return live, self.lodged(steps, first, last)
 
     def lodged(self, steps: Sequence[Step], first: Mapping[_Life, int], last: Mapping[_Life, int]) -> list[int]:
@@ -417,17 +446,21 @@ class _Program:
         begins = sorted(
             (min((at[i] for i in used), default=len(steps)), root.name, root) for root, used in self.rooms.items()
         )
+        ended = sorted((last[life], begin, self.widths[life], self.nbytes[life]) for life, begin in first.items())
+        change: dict[int, list[int]] = {}
+        done = 0
         for begin, _, output in begins:
-            change = [0] * (len(steps) + 1)
-            for key, start in first.items():
-                root, end = key[0], last[key]
-                if end < begin and root not in self.split and root.dtype.itemsize == output.dtype.itemsize:
-                    change[start] += self.sizes[root]
-                    change[end + 1] -= self.sizes[root]
-            room = _number(output.type.size) * output.dtype.itemsize
-            for k, nbytes in enumerate(accumulate(change[:-1])):
-                if k < begin:
-                    found[k] += min(room, max(0, nbytes - found[k]))
+            while done < len(ended) and ended[done][0] < begin:
+                end, start, width, nbytes = ended[done]
+                guests = change.setdefault(width, [0] * (len(steps) + 1))
+                guests[start] += nbytes
+                guests[end + 1] -= nbytes
+                done += 1
+            width = output.dtype.itemsize
+            room = _number(output.type.size) * width
+            guests = change.setdefault(width, [0] * (len(steps) + 1))
+            for k, nbytes in enumerate(accumulate(guests[:begin])):
+                found[k] += min(room, max(0, nbytes - found[k]))
         return found
 
     # -- the calls -----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from tilewright.runtime.specs import RegionSpec, StepSpec, TempSpec, Work
 from tilewright.support.errors import UnsupportedError
 from tilewright.transform.call import Call, KernelCall, Marker, Workspace
 from tilewright.transform.graph.fuse import Group, same_shape
-from tilewright.transform.work import operations, polynomial, traffic
+from tilewright.transform.work import polynomial
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +203,11 @@ class _Assigner:
             slots = [self.home[self.root(v)] for v in call.args]
             slots += [self.scratch(i, w, call) for w in code.workspaces]
             passed = tuple(self.symbols[s] for s in code.symbols)
-            work = operations(call.func), traffic(call.func)
             shifts = self.shifts(call.args, len(code.workspaces))
             steps.append(
-                StepSpec(code.symbol, tuple(slots), passed, call.label, *work, code.alone, shifts, strand=call.strand)
+                StepSpec(
+                    code.symbol, tuple(slots), passed, call.label, *code.work, code.alone, shifts, strand=call.strand
+                )
             )
         slots_of = {v: self.home[self.root(v)] for c in self.calls for v in c.args}
         return Storage(slots_of, tuple(self.temps), tuple(self.sizes), tuple(steps), tuple(self.owners), self.bounds)
