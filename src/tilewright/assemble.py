@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from tilewright.codegen.llvm.entry import emit_entry
 from tilewright.frontend.common.finish import Interface
@@ -16,6 +15,7 @@ from tilewright.plans.framework.decisions import forcing, recorded, settled
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program
 from tilewright.runtime.specs import InputSpec, OutputSpec, PackedSpec, ParamSpec, SymbolSpec, TargetSpec, Work
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target

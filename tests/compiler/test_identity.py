@@ -141,6 +141,7 @@ HARMLESS = {
     "runtime.runner": "calls",
     "runtime.threads": "checks the number of threads, which is the target's",
     "support.background": "when something is compiled, not what",
+    "support.classes": "how classes are made, which are those of the standard library",
     "support.collection": "when memory is freed, not what is compiled",
     "support.depth": "how deep functions may call each other, not what they give",
     "support.cache": "what keeps, and checks every entry",

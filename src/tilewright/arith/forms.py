@@ -9,11 +9,11 @@ products are one expression). Index arithmetic is taken as exact: overflow of i6
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 
 from tilewright.ir.expr import Const, Expr, Load, Op, Var, const
+from tilewright.support.classes import dataclass
 
 Form = tuple[dict[Expr, int], int]
 

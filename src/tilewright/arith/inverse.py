@@ -12,11 +12,12 @@ are short.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tilewright.arith import linear, prove, simplify, symbolic_bounds
 from tilewright.ir.expr import Expr, Op, Var, as_int, const, equal
 from tilewright.ir.rewrite import loads, variables
+from tilewright.support.classes import dataclass
 
 LARGE = 1 << 20
 """What a range of unknown size counts as."""

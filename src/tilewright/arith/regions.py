@@ -10,13 +10,13 @@ statement's over the loops around it. One region a buffer: the union box. A dime
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tilewright.arith.analyzer import Analyzer, Extents
 from tilewright.arith.symbolic import eliminate
 from tilewright.ir.expr import Buffer, Expr, Var, const, maximum, minimum
 from tilewright.ir.loops import Block, For, If, Intrinsic, Let, Region, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, substitute, walk
+from tilewright.support.classes import dataclass
 
 Ends = tuple[Expr, Expr]
 """Least and greatest index, inclusive."""

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilewright.ir.dtype import DType, boolean
 from tilewright.ir.expr import Const, Expr, Op, call, const
 from tilewright.ir.rewrite import loads
+from tilewright.support.classes import dataclass
 
 Guard = Callable[..., bool]
 Binding = dict[str, Any]

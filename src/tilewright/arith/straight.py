@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations
 from math import lcm
+
+from tilewright.support.classes import dataclass
 
 Terms = tuple[tuple[Fraction, int], ...]
 """A sum of `factor * value`; values are numbered, the inputs first, then the variables in order."""

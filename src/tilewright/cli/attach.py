@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_library
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from tilewright.cli.inputs import Array, read_inputs
 from tilewright.cli.publish import DirectoryOption, StoreName
 from tilewright.runtime.examples import random_inputs
 from tilewright.support import flags
+from tilewright.support.classes import dataclass
 
 if TYPE_CHECKING:
     from tilewright.live.store import Actor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,6 +34,7 @@ from tilewright.cli.common import (
 from tilewright.measure import calibration
 from tilewright.measure.roofline import Level, Roofline
 from tilewright.runtime.examples import random_inputs
+from tilewright.support.classes import dataclass
 from tilewright.support.machine import describe
 from tilewright.support.progress import progress
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewright.ir.loops import Allocate, Intrinsic, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, walk
+from tilewright.support.classes import dataclass
 
 
 @dataclass(slots=True)

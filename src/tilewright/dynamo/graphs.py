@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +24,7 @@ from tilewright.frontend.torch.aten import PartImporter, Survey, expression, siz
 from tilewright.runtime.program import Program
 from tilewright.runtime.threads import check_threads
 from tilewright.support import flags
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, UnsupportedError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from tilewright.dynamo.report import GraphReport
 from tilewright.ir.selection import Precision
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
 
 

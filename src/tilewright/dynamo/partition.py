@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch.fx import GraphModule, Node
 
 from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.aten import Port, dense_order, expression, is_size, sizes_read
+from tilewright.support.classes import dataclass
 
 _VIEWS = set(
     """alias as_strided detach diagonal expand narrow permute reshape select slice squeeze t transpose unfold unsqueeze

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from torch.fx import GraphModule, Node
 
 from tilewright.dynamo.partition import Cut, Schedule, is_operator
 from tilewright.frontend.torch.walk import operator_name, source_line
+from tilewright.support.classes import dataclass
 from tilewright.support.coverage import NATIVE, Coverage, PartCoverage, Uncompiled, counted, totals
 from tilewright.support.errors import Error
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from tilewright.runtime.runner import Runner
 from tilewright.runtime.specs import ALIGNMENT, ParamSpec
 from tilewright.runtime.watch import WATCH, WATCHED
 from tilewright.runtime.weights.local import LocalWeights
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tilewright import te
 from tilewright.arith import simplify
@@ -16,6 +15,7 @@ from tilewright.formulas.syntax import Declaration, Name, Node, Read, walk
 from tilewright.ir.dtype import DType, f32
 from tilewright.ir.expr import Expr, Var, as_int, const
 from tilewright.ir.graph import TensorType
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ComprehensionError, Problems
 
 MOST_ELEMENTS = 1 << 40

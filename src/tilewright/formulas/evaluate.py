@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from tilewright.formulas.nests import Nest
 from tilewright.formulas.syntax import Apply, Name, Node, Number, Read, Reduction, Size, walk
 from tilewright.ir.dtype import i64
 from tilewright.ir.scalar_ops import OPS
+from tilewright.support.classes import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -11,7 +11,7 @@ sum. The steps round, and overflow, where a sum in that order does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import permutations
 from math import prod
 
@@ -21,6 +21,7 @@ from tilewright.formulas.nests import Nest
 from tilewright.formulas.syntax import Apply, Name, Node, Read, conjunction, walk
 from tilewright.ir.expr import Expr, as_int, is_const
 from tilewright.ir.graph import TensorType
+from tilewright.support.classes import dataclass
 
 WORTH = 0.75
 """The share of a single sum's work that steps may have."""

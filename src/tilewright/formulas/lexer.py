@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
 from tilewright.formulas.source import At, Source
+from tilewright.support.classes import dataclass
 
 MAX_LENGTH = 1 << 16
 """Characters of a text."""

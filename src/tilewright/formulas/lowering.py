@@ -8,7 +8,7 @@ data is moved to the nearest element; one into an empty dimension reads zero.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NoReturn
 
 from tilewright import te
@@ -38,6 +38,7 @@ from tilewright.ir.guarded import guarded_loads
 from tilewright.ir.op_types import readable
 from tilewright.ir.rewrite import loads
 from tilewright.ir.scalar_ops import OPS
+from tilewright.support.classes import dataclass
 
 Value = Expr | bool | int | float
 """An element, or a literal that has no type yet."""

@@ -10,7 +10,7 @@ An index that is not on the left is reduced over by the innermost reduction arou
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.formulas.source import At, Source
 from tilewright.formulas.syntax import (
@@ -30,6 +30,7 @@ from tilewright.formulas.syntax import (
     walk,
 )
 from tilewright.ir.rewrite import fresh_name
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ComprehensionError, Problems
 
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tilewright.formulas.source import At, Source
 from tilewright.formulas.syntax import SIGNS
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ComprehensionError
 
 MOST_AXES = 32

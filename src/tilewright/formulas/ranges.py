@@ -13,13 +13,13 @@ inside is proved afterwards (`lowering.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from tilewright.arith import Linear, linear, prove, simplify, symbolic_bounds
 from tilewright.formulas.nests import Nest
 from tilewright.formulas.source import Source
 from tilewright.formulas.syntax import Apply, Name, Node, Number, Range, Read, Size, walk
 from tilewright.ir.expr import Expr, Op, Var, as_int, const, maximum, minimum
+from tilewright.support.classes import dataclass
 
 Shape = tuple[Expr, ...]
 

@@ -7,13 +7,14 @@ Y = cumsum(X, axis=1)                  N I
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.arith import prove_equal
 from tilewright.formulas.binding import Bound
 from tilewright.formulas.factoring import whole
 from tilewright.formulas.syntax import Apply, Name, Read, walk
 from tilewright.ir.expr import Expr
+from tilewright.support.classes import dataclass
 
 _AS_LESS = {"<=": ("<=", False), "<": ("<", False), ">=": ("<=", True), ">": ("<", True)}
 """Comparisons as `<=` or `<`, and whether their sides change places for that."""

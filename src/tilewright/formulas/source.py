@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ComprehensionError
 
 At = tuple[int, int]

@@ -10,7 +10,7 @@ where its index is not made of sums and quotients. As a stage reads only inside,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tilewright.arith import prove, simplify
 from tilewright.formulas.functions import BINARY, UNARY
@@ -22,6 +22,7 @@ from tilewright.ir.expr import Const, Expr, Load, Op, Var, const, is_const
 from tilewright.ir.guarded import guarded_loads
 from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import loads, map_expr, substitute, variables
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 from tilewright.te.adjoint import reduction_of
 from tilewright.te.tensors import ComputeOp, Tensor, compute, labelled

@@ -13,10 +13,11 @@ no part of what it is: two expressions are equal if they say the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
 
 from tilewright.formulas.source import NOWHERE, At
+from tilewright.support.classes import dataclass
 
 Reducer = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin"]
 REDUCERS: tuple[Reducer, ...] = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")

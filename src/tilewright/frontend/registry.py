@@ -4,13 +4,13 @@ that neither the ONNX nor the PyTorch frontend knows."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tilewright.frontend.common.finish import Imported
 from tilewright.ir.dim import DimSizes
 from tilewright.support import plugins
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

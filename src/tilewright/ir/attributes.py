@@ -15,13 +15,13 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import VerifyError
 
 AttrValue = Any

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import lcm
 
 from tilewright.ir.expr import Expr, Var, as_expr
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 
 MOST_LIKELY = 8

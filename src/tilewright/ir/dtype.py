@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Literal
 
 import numpy as np
 
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError
 
 Kind = Literal["float", "int", "uint", "bool", "minifloat"]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -26,6 +25,7 @@ from tilewright.ir.interning import keep, known
 from tilewright.ir.op_types import readable, result_type
 from tilewright.ir.scalar_ops import OPS
 from tilewright.ir.scopes import Scope
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError
 
 Number = int | float | bool

@@ -13,7 +13,7 @@ it but its own inputs and params, for which the node has operands, and the symbo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeVar
 
 from tilewright.ir.attributes import NO_ATTRS, Attrs, AttrValue
@@ -21,6 +21,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Var, as_int, product
 from tilewright.ir.rewrite import variables
 from tilewright.ir.selection import Algorithm, Precision, Selection
+from tilewright.support.classes import dataclass
 
 A = TypeVar("A", bound=Attrs)
 

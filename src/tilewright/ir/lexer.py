@@ -6,13 +6,14 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, NoReturn, TypeVar
 
 from tilewright.ir.attributes import Attrs
 from tilewright.ir.expr import Buffer, Expr, Var
 from tilewright.ir.graph import Value
 from tilewright.ir.text import DTYPE, IDENTIFIER, KEYWORDS
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, ParseError, VerifyError
 
 MAX_DEPTH = 200

@@ -12,11 +12,12 @@ Names are unique inside a function: loops are addressed by their variable's name
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from tilewright.ir.expr import Buffer, Const, Expr, Var, const
 from tilewright.ir.notes import BlockNote, FuncNote, LoopNote, Thread, Workspaces, find
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError
 
 LoopKind = Literal["serial", "parallel", "vectorized", "unrolled", "thread"]

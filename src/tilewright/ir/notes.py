@@ -8,7 +8,6 @@ graphics needs stands here as well: the scopes of buffers and the hardware indic
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from tilewright.ir.attributes import NO_ATTRS, Attrs
@@ -28,6 +27,7 @@ from tilewright.ir.notetable import (
     without,
 )
 from tilewright.ir.scopes import SCOPES, THREADS, Scope, Thread, known_scopes
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import VerifyError
 
 # Loops

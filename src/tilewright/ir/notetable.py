@@ -12,11 +12,11 @@ import dataclasses
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from tilewright.ir.attributes import Attrs
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import VerifyError
 
 BufferName = NewType("BufferName", str)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.interning import keep, known
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

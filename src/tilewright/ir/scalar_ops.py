@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import VerifyError
 
 Scope = Literal["global", "padded", "local", "shared"]

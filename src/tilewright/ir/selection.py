@@ -9,10 +9,10 @@ of an algorithm are what the layout of its weights binds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 from tilewright.ir.attributes import Attrs
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import VerifyError
 
 Precision = Literal["fp32", "bf16", "int8"]

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from tilewright.measure.peak import Ceilings
 from tilewright.support import flags
+from tilewright.support.classes import dataclass
 from tilewright.support.digest import blake2b
 from tilewright.support.files import write_whole
 from tilewright.support.machine import Machine

@@ -17,9 +17,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
 
 

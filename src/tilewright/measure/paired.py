@@ -25,10 +25,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, Literal
 
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 
 from tilewright.measure.probes import CHAIN_STEPS, Probes
+from tilewright.support.classes import dataclass
 from tilewright.support.machine import Machine
 
 _ROUNDS = 7

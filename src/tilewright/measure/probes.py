@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from tilewright.support.classes import dataclass
 from tilewright.support.machine import Machine
 
 CHAIN_STEPS = 64

@@ -3,7 +3,7 @@ decides."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from tilewright.native.text import Writer
+from tilewright.support.classes import dataclass
 
 VOID, I1, I8, I32, I64, PTR = "void", "i1", "i8", "i32", "i64", "ptr"
 

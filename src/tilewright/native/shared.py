@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewright.native import elf
 from tilewright.native.elf import Image, Symbol, Unknown, align_up
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CompileError
 
 _PAGE = 4096

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from tilewright.ir.graph import TensorType
 from tilewright.ops.conv import KERNEL, SPATIAL
 from tilewright.ops.dims import accumulator, check_kind, dim, labelled, need, present, scalar, wide
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor
 

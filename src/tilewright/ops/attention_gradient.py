@@ -13,7 +13,6 @@ kept). Scheduled by `plans/attention/gradient.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import isinf
 from typing import Any
 
@@ -37,6 +36,7 @@ from tilewright.ops.lowered.attention import (
     summed,
 )
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor
 

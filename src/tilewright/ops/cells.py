@@ -8,7 +8,6 @@ order of ONNX: input, output, forget, cell).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import check_kind, dim, need, number, present, same_dim, same_dtype, scalar
 from tilewright.ops.pointwise import Functions
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor
 

@@ -9,7 +9,7 @@ A statement is text over inputs x0, x1, ..., indices and sizes n0, n1, ...; its 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -32,6 +32,7 @@ from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.dims import dims, need, number, present
 from tilewright.ops.registry import OpDef, OpKind, Types, emit1, register
 from tilewright.ops.scan import CumulativeAttrs
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ComprehensionError, ShapeError, UnsupportedError
 from tilewright.te import Tensor
 

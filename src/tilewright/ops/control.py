@@ -11,7 +11,6 @@ of the graph around it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from tilewright.ir.graph import Graph, TensorType
 from tilewright.ops.dims import dim, present
 from tilewright.ops.interpret import run_graph
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError, ShapeError
 
 Out = tuple[TensorType, ...]

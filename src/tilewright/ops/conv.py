@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import accumulator, dim, labelled, narrow, need, present, same_dim, scalar, show, wide
 from tilewright.ops.matmul import product_type
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor
 

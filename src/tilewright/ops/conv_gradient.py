@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from tilewright.ops.conv import KERNEL, SPATIAL, Out, Tensors, pad_stage, window
 from tilewright.ops.dims import accumulator, dim, labelled, narrow, need, present, same_dim, scalar, show, wide
 from tilewright.ops.matmul import product_type
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 
 

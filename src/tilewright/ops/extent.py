@@ -12,7 +12,6 @@ A number that nothing bounds (the end of a range) is that of the rows of a room 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from tilewright.ops.control import NUMBER
 from tilewright.ops.dims import present
 from tilewright.ops.loopnest import Nest, buffers
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 
 Out = tuple[TensorType, ...]

@@ -7,7 +7,6 @@ dimension reads zero: whatever the data, no memory outside is touched.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, minimum
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import axis_of, dim, need, number, present, same_dim, scalar, show
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import DTypeError, ShapeError
 from tilewright.te import Tensor, compute
 

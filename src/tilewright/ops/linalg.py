@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import check_kind, dim, present, rank_at_least, same_dim, same_dtype, scalar
 from tilewright.ops.loopnest import Nest, buffers
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 
 Out = tuple[TensorType, ...]

@@ -9,13 +9,13 @@ Learning, 2022; the "fnuz" types: Noune et al., 8-bit Numerical Formats for Deep
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from tilewright.ir.dtype import DType, f4e2m1, f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0, f32, u4, u8, u32
 from tilewright.ir.expr import Expr, Op, call, cast, const, select
+from tilewright.support.classes import dataclass
 
 Rounding = Literal["nearest", "up", "down"]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ from tilewright.ir.scalar_ops import OPS
 from tilewright.ops.dims import broadcast_index, broadcast_shapes, check_kind, need, present, same_dtype, scalar, wide
 from tilewright.ops.minifloat import Rounding, decoded, encoded, encoded_numpy
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import DTypeError
 from tilewright.te import Tensor, compute
 

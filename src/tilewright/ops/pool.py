@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from tilewright.ir.graph import TensorType
 from tilewright.ops.conv import KERNEL, SPATIAL, pad_stage
 from tilewright.ops.dims import accumulator, check_kind, dim, labelled, narrow, need, present, scalar, wide
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from tilewright.ir.expr import Expr, cast, equal
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import dims, need, number, present
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor
 

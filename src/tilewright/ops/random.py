@@ -8,7 +8,6 @@ of `jax.random`: additions, rotations and exclusive ors of 32 bits, which every 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +18,7 @@ from tilewright.ir.expr import Expr, as_expr, as_int, cast, const
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import dims, need, present
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor, compute
 

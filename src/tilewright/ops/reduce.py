@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from tilewright.ir.expr import Expr, call, cast, const, product, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import accumulator, axes_of, axis_of, check_kind, narrow, need, or_identity, present, wide
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.te import IterVar, Tensor
 
 Tensors = Sequence[Tensor | None]

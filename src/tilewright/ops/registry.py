@@ -11,7 +11,7 @@ graph has source operators alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, Literal, TypeVar
 
 from tilewright.ir import parser
@@ -20,6 +20,7 @@ from tilewright.ir.expr import Expr
 from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
 from tilewright.ir.loops import PrimFunc
 from tilewright.support import plugins
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import PluginError, UnsupportedError, VerifyError
 from tilewright.te import Tensor
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, minimum
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import accumulator, axis_of, dim, need, number, present, scalar, static, wide
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError, UnsupportedError
 from tilewright.te import Tensor
 

@@ -7,7 +7,6 @@ the state with the recurrent weights and the cell's arithmetic. Batch entries ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +24,7 @@ from tilewright.ops.registry import OpDef, Types, register
 from tilewright.ops.rnn_loops import GATES, Operands, RecurrentLoops, Tile, Weight
 from tilewright.ops.steps import Steps, check_steps
 from tilewright.ops.steps import arrays as step_arrays
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 
 Out = tuple[TensorType, ...]

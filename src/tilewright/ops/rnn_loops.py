@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewright.ir.expr import Buffer, Expr, as_int, ceildiv, const, maximum, minimum, select
 from tilewright.ir.loops import PrimFunc
@@ -25,6 +25,7 @@ from tilewright.ops.dims import scalar
 from tilewright.ops.loopnest import Nest
 from tilewright.ops.pointwise import BODIES, Functions
 from tilewright.ops.steps import Steps, expressions
+from tilewright.support.classes import dataclass
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 

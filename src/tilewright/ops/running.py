@@ -4,7 +4,6 @@ places in sorted rows."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import accumulator, axis_of, check_kind, present, same_dim, same_dtype, scalar, static, wide
 from tilewright.ops.loopnest import Nest, buffers
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 
 Out = tuple[TensorType, ...]

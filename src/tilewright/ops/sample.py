@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, minimum
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import check_kind, dims, need, present, same_dim, scalar, wide
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError, UnsupportedError
 from tilewright.te import Tensor
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import accumulator, axis_of, check_kind, present, scalar, wide
 from tilewright.ops.loopnest import Nest, buffers
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 
 Out = tuple[TensorType, ...]
 

@@ -7,7 +7,6 @@ in `ops.index`; updates of an empty tensor do nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from tilewright.ops.dims import accumulator, axis_of, present, same_dtype, same_
 from tilewright.ops.index import check_choice, check_within, integer, nearest, wrapped, wrapped_numpy
 from tilewright.ops.loopnest import Nest, buffers
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError, UnsupportedError
 
 Out = tuple[TensorType, ...]

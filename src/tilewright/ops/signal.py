@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from tilewright.ir.expr import Expr, as_int, call, cast, const, equal, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import axis_of, check_kind, dim, dims, need, present, same_dtype, scalar, static
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor
 

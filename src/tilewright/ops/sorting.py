@@ -7,13 +7,13 @@ sorted, `values` and `indices` are the outputs, which may be shorter along `axis
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from tilewright.ir.dtype import DType, f32, f64, i32, i64, u32, u64
 from tilewright.ir.expr import Buffer, Expr, Op, as_int, call, cast, const, maximum, select
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import accumulator
 from tilewright.ops.loopnest import Nest
+from tilewright.support.classes import dataclass
 
 LANES = 16
 """Elements whose ranks are counted side by side."""

@@ -8,7 +8,6 @@ those that cannot be among them behind.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tilewright.arith import prove_equal
 from tilewright.ir.dtype import i32, i64
@@ -16,6 +15,7 @@ from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, const
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.loopnest import Cell, Nest
 from tilewright.ops.sorting import at_axis, key_of, key_type
+from tilewright.support.classes import dataclass
 
 DIGIT = 8
 """Bits of a digit: its counters stay in the first level of cache, its places in as many pages as a core remembers."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from tilewright.ops.loopnest import buffers
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.ops.sorting import at_axis, before, insertion, ranking
 from tilewright.ops.sorting_digits import digits
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor
 

@@ -17,7 +17,6 @@ masks  For trees of at most 64 leaves and several rows, which stand in the lanes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -30,6 +29,7 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import check_kind, present, scalar
 from tilewright.ops.loopnest import Nest, buffers
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import DTypeError, ShapeError
 
 Out = tuple[TensorType, ...]

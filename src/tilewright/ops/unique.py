@@ -10,7 +10,6 @@ behind `count` groups `first` and `counts` hold zeros.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from tilewright.ops.control import NUMBER
 from tilewright.ops.dims import present
 from tilewright.ops.loopnest import Nest, buffers
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 
 Out = tuple[TensorType, ...]

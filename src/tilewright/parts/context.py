@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from tilewright.parts.plan import is_control
 from tilewright.parts.values import is_on_values
 from tilewright.runtime.engine import MAX_ITERATIONS
 from tilewright.runtime.model import Model
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError, WeightError
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from tilewright.parts.plan import Step, cut
 from tilewright.parts.values import ValuePart
 from tilewright.parts.variants import MAX_VALUE, History, Pattern, Values, observed
 from tilewright.runtime.model import Model
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CompileError, Error, UnsupportedError
 
 Watch = Callable[[str, str, float], None]

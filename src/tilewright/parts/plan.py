@@ -12,7 +12,6 @@ that a level is one part; and as each level has a node that waits for one of the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import onnx
@@ -20,6 +19,7 @@ import onnx
 from tilewright.frontend.onnx.section import Section, Types, reads
 from tilewright.frontend.onnx.survey import Survey
 from tilewright.parts.values import is_on_values
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
 
 Kind = Literal["compiled", "elsewhere", "values", "control"]

@@ -7,12 +7,12 @@ share one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright.frontend.onnx.section import Dim, TensorInfo, Types, info_of
+from tilewright.support.classes import dataclass
 
 Values = Mapping[str, Any]
 

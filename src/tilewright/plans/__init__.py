@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from tilewright.ir.key import key
@@ -33,6 +33,7 @@ from tilewright.plans.winograd import by_weight as winograd_by_weight
 from tilewright.plans.winograd import plan as winograd
 from tilewright.schedule.schedule import Schedule
 from tilewright.support import flags
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ScheduleError
 from tilewright.targets.target import Target
 

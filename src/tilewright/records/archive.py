@@ -10,13 +10,14 @@ import gzip
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO
 
 from tilewright.records.lookup import index_of
 from tilewright.records.record import MOST_BYTES, Record, from_bytes
 from tilewright.records.store import Store
+from tilewright.support.classes import dataclass
 from tilewright.support.collection import uncollected
 from tilewright.support.errors import RecordError
 from tilewright.support.files import UNFINISHED

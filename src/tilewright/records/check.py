@@ -3,7 +3,7 @@ setting exist, do the estimates stand by it, does its schedule do the work that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.identity import code_version
 from tilewright.ir.loops import PrimFunc
@@ -14,6 +14,7 @@ from tilewright.plans.framework.decision_key import target_class
 from tilewright.plans.framework.decisions import forcing
 from tilewright.plans.framework.work import MOST, work_of
 from tilewright.records.record import Record
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
 from tilewright.targets.target import Target
 

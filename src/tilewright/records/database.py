@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 from math import exp, log
 from pathlib import Path
@@ -14,6 +14,7 @@ from tilewright.identity import code_version
 from tilewright.records.archive import TakenIn, take_in
 from tilewright.records.record import Record
 from tilewright.records.store import Store, read
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import RecordError
 
 ABANDONED = 3600.0

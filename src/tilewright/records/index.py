@@ -17,13 +17,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import log2, sqrt
 from pathlib import Path
 
 from tilewright.records.record import Record
 from tilewright.records.store import Store
 from tilewright.support import flags
+from tilewright.support.classes import dataclass
 from tilewright.support.digest import blake2b
 from tilewright.support.files import UNFINISHED
 

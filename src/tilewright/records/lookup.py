@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import log2
 from pathlib import Path
@@ -17,6 +16,7 @@ from tilewright.plans.framework.space import Setting, Space
 from tilewright.records.record import Record
 from tilewright.records.store import Store
 from tilewright.support import flags
+from tilewright.support.classes import dataclass
 from tilewright.support.digest import blake2b
 from tilewright.support.errors import Problems, RecordError
 from tilewright.targets.target import Target

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
@@ -30,6 +29,7 @@ from tilewright.plans.framework.decision_key import Key, key_of_program, target_
 from tilewright.plans.framework.space import Setting, Space, space_digest
 from tilewright.runtime.schema import SchemaError, decode, encode
 from tilewright.support import plugins
+from tilewright.support.classes import dataclass
 from tilewright.support.digest import blake2b
 from tilewright.support.errors import Error, ParseError, Problems, RecordError
 from tilewright.support.machine import describe

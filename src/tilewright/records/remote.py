@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO
@@ -25,6 +25,7 @@ from tilewright.records.archive import GZIP, take_in
 from tilewright.records.store import Store
 from tilewright.runtime.schema import SchemaError, decode
 from tilewright.support import flags
+from tilewright.support.classes import dataclass
 from tilewright.support.digest import blake2b
 from tilewright.support.errors import RecordError, RecordWarning
 from tilewright.support.files import write_whole

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
 from tilewright.runtime.specs import TempSpec
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
 
 ALIGNMENT = 64

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.interop import Array, as_numpy, describe
 from tilewright.runtime.specs import InputSpec, OutputSpec, SymbolSpec
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError, Error, Problems
 
 

@@ -18,7 +18,6 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from tilewright.runtime.image import Buffer, indexed, json_object, pack, unpack
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program, Text
 from tilewright.runtime.specs import ALIGNMENT
+from tilewright.support.classes import dataclass
 from tilewright.support.digest import blake2b
 from tilewright.support.errors import ArtifactError
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.interop import Array
 from tilewright.runtime.specs import ALIGNMENT, ParamSpec
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ArtifactError
 
 Buffer = bytes | memoryview | Array

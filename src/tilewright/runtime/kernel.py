@@ -6,7 +6,6 @@ It is a program of one call, with the entry that any program has (`codegen/llvm/
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilewright.runtime.manifest import Manifest
@@ -14,6 +13,7 @@ from tilewright.runtime.model import Model
 from tilewright.runtime.program import Program, Text
 from tilewright.runtime.runner import Called
 from tilewright.runtime.specs import Dim, InputSpec, StepSpec, SymbolSpec, TargetSpec, TempSpec, Work
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ Slots, in order (see `codegen/llvm/entry.py` for the native entry that uses them
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilewright.runtime.consistent import inconsistencies
@@ -34,6 +34,7 @@ from tilewright.runtime.specs import (
     TargetSpec,
     TempSpec,
 )
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ArtifactError
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from tilewright.runtime.specs import StepSpec, evaluate
 from tilewright.runtime.stepwise import profile_text
 from tilewright.runtime.threads import pool
 from tilewright.runtime.weights.packed import WeightSet, packed_nbytes
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from tilewright.native.link import Library
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.threads import pool
+from tilewright.support.classes import dataclass
 
 Text = str | Callable[[], str]
 

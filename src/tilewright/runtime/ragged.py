@@ -8,7 +8,6 @@ states = model(batch)                               a Ragged again: states[1] ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from tilewright.runtime.interop import Array, as_numpy
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.specs import InputSpec, RaggedSpec
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from tilewright.support.classes import dataclass
 
 STATES = ("used", "unverified", "unusable")
 """A record's setting was taken, as it was measured; it was taken although another compiler measured it, or among other

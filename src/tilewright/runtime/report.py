@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewright.runtime.weights.packed import packed_nbytes
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
 
 if TYPE_CHECKING:

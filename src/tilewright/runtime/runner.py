@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from tilewright.runtime.ragged import call_ragged, call_versioned
 from tilewright.runtime.rooms import Rooms
 from tilewright.runtime.specs import InputSpec, OutputSpec, ParamSpec, evaluate
 from tilewright.runtime.threads import check_threads
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError, Problems
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from tilewright.runtime.arena import Interval, roots
 from tilewright.runtime.specs import StepSpec, Work, divided, evaluate
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
 
 CALLS_TRACK = 1000

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
 from tilewright.ir.dtype import BY_NAME
+from tilewright.support.classes import dataclass
 
 ABI_VERSION = 4
 """Version of the native entries' calling convention (`tw_run`, `tw_prepare`, `tw_shapes`) and of this manifest."""

@@ -6,7 +6,6 @@ Index expressions are relaxed over the loops inside; the ends of a box are over 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from tilewright.arith import bounds, linear, prove, simplify, symbolic_bounds, symbolic_limits
 from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, as_int, ceildiv, const
@@ -14,6 +13,7 @@ from tilewright.ir.loops import Block, For, Stmt
 from tilewright.ir.rewrite import substitute, variables, walk, walk_expr
 from tilewright.schedule.affine import Range, solve_ranges, union
 from tilewright.schedule.state import conjuncts, extents_of, find, intrinsics_in, loads_in, loops_on, stores_in
+from tilewright.support.classes import dataclass
 
 Box = tuple[Range | None, ...]
 """Where each index of a buffer may lie; None: anywhere in the dimension."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tilewright.ir.expr import Expr, Load, Op, Var
 from tilewright.ir.loops import TRUE, Block, If, Let, Stmt, Store
@@ -11,6 +10,7 @@ from tilewright.ir.reduce import Reducer
 from tilewright.ir.rewrite import map_expr, walk_expr
 from tilewright.schedule.dependence import reduction_update
 from tilewright.schedule.state import stores_in
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

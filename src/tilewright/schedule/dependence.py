@@ -8,7 +8,6 @@ intermediate only what the same iteration, or an earlier statement, has written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from tilewright.arith import bounds, linear, prove, simplify, symbolic_bounds
@@ -33,6 +32,7 @@ from tilewright.schedule.state import (
     stores_in,
     written_buffers,
 )
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ScheduleError
 
 

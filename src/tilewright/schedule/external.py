@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from tilewright.ir.expr import Expr, const
 from tilewright.ir.loops import Intrinsic, Stmt
 from tilewright.ir.rewrite import walk
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CompileError
 
 Size = int | tuple[int, int]

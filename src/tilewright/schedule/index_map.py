@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.arith import simplify
 from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.ir.rewrite import substitute, variables
 from tilewright.schedule.affine import solve
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError
 
 

@@ -10,7 +10,6 @@ targets without the instructions expand it. Descriptions have constant shapes an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 
 from tilewright.ir.dtype import DType, f32, i32
@@ -18,6 +17,7 @@ from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, cast, const, is_
 from tilewright.ir.loops import Block, BlockIter, For, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.rewrite import map_expr, substitute
 from tilewright.schedule.state import blocks_in, stores_in, written_buffers
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CompileError, ScheduleError
 from tilewright.targets import registry
 from tilewright.targets.isa import Dot

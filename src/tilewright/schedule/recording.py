@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Self
 
 from tilewright.ir.loops import PrimFunc
@@ -19,6 +18,7 @@ from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.requests import LoopId
 from tilewright.schedule.state import block_path, loop_path, refuse
 from tilewright.schedule.trace import Instruction, Ref, RefKind, Trace, Value, value_text
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError, ScheduleError
 
 

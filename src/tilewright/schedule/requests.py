@@ -19,7 +19,7 @@ is refused by the primitive that would have refused it there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.arith import linear
 from tilewright.ir.expr import Expr, Var, as_int, is_const
@@ -38,6 +38,7 @@ from tilewright.schedule.state import (
     replace_at,
     taken_names,
 )
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ScheduleError
 
 Factors = tuple[int | None, ...]

@@ -7,10 +7,10 @@ computes, and `implement` puts it in the place of all their blocks. Its sizes ar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from tilewright.ir.loops import PrimFunc
 from tilewright.schedule.state import refuse
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ and can be passed on. `s.schedule` is the schedule underneath, with its trace.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -25,6 +24,7 @@ from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.requests import own_loops
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.state import block_path, depends_on, last_block, loops_on, refuse
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import permutations
 
 from tilewright.arith import linear, prove_equal, simplify
@@ -12,6 +12,7 @@ from tilewright.ir.loops import Block, For, Intrinsic, PrimFunc, Region, Stmt, S
 from tilewright.ir.rewrite import map_expr, substitute, variables
 from tilewright.schedule.intrinsics import TensorIntrin, matched_dimensions
 from tilewright.schedule.state import block_path, depends_on, last_loop, loop_path, loops_on, refuse, replace_at
+from tilewright.support.classes import dataclass
 
 COMMUTATIVE = ("add", "mul", "min", "max")
 

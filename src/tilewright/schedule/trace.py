@@ -22,13 +22,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 from tilewright.ir.expr import Var
 from tilewright.ir.parser import parse_expr
 from tilewright.ir.rewrite import variables
 from tilewright.schedule.index_map import IndexMap
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ParseError, ScheduleError
 
 if TYPE_CHECKING:

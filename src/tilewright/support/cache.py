@@ -15,10 +15,10 @@ import os
 import re
 import stat
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.support import flags
+from tilewright.support.classes import dataclass
 from tilewright.support.digest import blake2b
 from tilewright.support.errors import CacheError
 from tilewright.support.files import UNFINISHED, write_whole

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
+
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import FlagError
 
 T = TypeVar("T")

@@ -16,10 +16,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TextIO, TypeVar
 
 from tilewright.support import flags
+from tilewright.support.classes import dataclass
 
 P = ParamSpec("P")
 A = TypeVar("A")

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import platform
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+
+from tilewright.support.classes import dataclass
 
 _SYS = Path("/sys/devices/system/cpu")
 

@@ -7,10 +7,11 @@ its own file, with `Costs.fitted`. `docs/targets.md` lists all of them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from math import inf
 from typing import Any
 
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import TargetError
 
 UNKNOWN = "not recorded"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.ir.dtype import DType
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from tilewright.ir.dtype import DType
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ Target.parse("my-cpu")
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from tilewright.support import plugins
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import TargetError
 from tilewright.targets.isa import Dot
 from tilewright.targets.target import Target

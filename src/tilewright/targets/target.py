@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import lru_cache
 from typing import Any
 
 from tilewright.support import flags
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import TargetError
 from tilewright.targets.costs import Costs
 from tilewright.targets.isa import Isa

@@ -11,7 +11,6 @@ is a tensor of updates, each with its place, for a scatter that adds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from tilewright.arith.adjoint import adjoints
 from tilewright.arith.inverse import invert
@@ -34,6 +33,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.reduce import Reduce, Reducer
 from tilewright.ir.rewrite import loads, map_expr, substitute, variables
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 from tilewright.te.elements import prod
 from tilewright.te.elements import sum as total

@@ -6,7 +6,7 @@ Names of tensors and axes need not be unique; here they become so, deterministic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tilewright.arith import simplify
@@ -18,6 +18,7 @@ from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, variables
 from tilewright.schedule.stages import AxisPlace, StageSchedule
 from tilewright.schedule.state import taken_names
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError
 from tilewright.te.bounds import check_reads
 from tilewright.te.externs import ExternOp

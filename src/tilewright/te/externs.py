@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.arith import prove_equal
@@ -20,6 +19,7 @@ from tilewright.ir.dtype import dtype as _dtype
 from tilewright.ir.expr import Expr, as_expr, as_int
 from tilewright.ir.op_types import readable
 from tilewright.schedule.external import C_NAME, External, Size, register_external
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError, user_line
 from tilewright.te.tensors import IterVar, Tensor, extents_of_shape, plain
 

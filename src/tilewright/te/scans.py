@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.arith import prove, prove_equal, simplify
@@ -19,6 +18,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Load, as_int
 from tilewright.ir.op_types import readable
 from tilewright.ir.rewrite import walk_expr
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError, user_line
 from tilewright.te.tensors import ComputeOp, IterVar, Tensor
 

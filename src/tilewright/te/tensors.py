@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -18,6 +17,7 @@ from tilewright.ir.loops import IterKind
 from tilewright.ir.op_types import readable
 from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import loads, variables, walk_expr
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError, file_line, user_line
 
 if TYPE_CHECKING:

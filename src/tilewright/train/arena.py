@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 
 Array = np.ndarray[Any, Any]

@@ -10,7 +10,6 @@ parameters are inputs of both programs, so that an optimiser may move them in pl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.gradients.control import needed
 from tilewright.ops.gradients.reverse import backward
 from tilewright.runtime.model import Model
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError, ModelError
 from tilewright.targets.target import Target
 from tilewright.train.attention import with_attention

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -22,6 +21,7 @@ from tilewright.ops.registry import parse_graph
 from tilewright.runtime.artifact import pack_blobs, unpack_blobs
 from tilewright.support import plugins
 from tilewright.support.cache import ObjectCache
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
 
 

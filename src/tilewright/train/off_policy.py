@@ -15,12 +15,12 @@ actor, by the critics as they are now, and the temperature; at last the target n
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
+from tilewright.support.classes import dataclass
 from tilewright.train import losses
 from tilewright.train.optimizers import Adam, Optimizer
 from tilewright.train.stages import Average, Stage

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from tilewright.ir.graph import GraphBuilder, Value
 from tilewright.ops.registry import emit1
+from tilewright.support.classes import dataclass
 
 
 @dataclass(slots=True)

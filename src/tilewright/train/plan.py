@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, TensorType, Value
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 from tilewright.train.arena import Arena
 from tilewright.train.optimizers import Optimizer

@@ -11,7 +11,6 @@ on while the next bucket is computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from tilewright.ir.graph import Graph
 from tilewright.runtime.model import Model
 from tilewright.runtime.specs import OutputSpec
+from tilewright.support.classes import dataclass
 from tilewright.train.arena import ALIGN, Arena, zeros
 
 Array = np.ndarray[Any, Any]

@@ -6,12 +6,12 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 
 Array = np.ndarray[Any, Any]

@@ -10,9 +10,10 @@ that must not see each other's move are one stage with their sum as its loss.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from tilewright.support.classes import dataclass
 from tilewright.train.optimizers import Adam, Optimizer
 
 

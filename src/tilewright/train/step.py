@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewright.runtime.model import Model
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
 from tilewright.train.arena import Arena, checked, zeros
 from tilewright.train.plan import Active, Layout, StepPlan, together

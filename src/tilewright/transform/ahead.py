@@ -11,7 +11,6 @@ decision about the kernel and those before it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from tilewright.ir.graph import Value
 from tilewright.plans.framework.analysis import analyse
@@ -20,6 +19,7 @@ from tilewright.plans.framework.decision_key import Key, key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.variants import versions_of
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.call import KernelCall
 from tilewright.transform.loops.ahead import WeightPrefetch

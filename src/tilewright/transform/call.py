@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.graph import Value
 from tilewright.ir.loops import PrimFunc
 from tilewright.runtime.specs import RegionKind, Work
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import Group
 from tilewright.transform.loops.ahead import WeightPrefetch

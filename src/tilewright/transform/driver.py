@@ -7,12 +7,12 @@ prints the program around it when asked to, and checks what it made.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tilewright.ir.graph import Graph
 from tilewright.ir.loops import PrimFunc
 from tilewright.support import flags
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import FlagError, VerifyError
 from tilewright.support.log import PassLog
 

@@ -11,12 +11,13 @@ stays as it is, for its plans look at windows, rows and channels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const, product
 from tilewright.ir.loops import Block, For, PrimFunc, Stmt, Store, seq
 from tilewright.ir.rewrite import exprs_of, map_expr, map_stmt, variables, walk, walk_expr
+from tilewright.support.classes import dataclass
 
 
 @dataclass(slots=True)

@@ -19,11 +19,12 @@ is placed, and where that takes more than the budget, the next one must fit in a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import accumulate, chain, pairwise
 
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Value
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 from tilewright.transform.call import Call, KernelCall
 from tilewright.transform.graph.guests import LEAST

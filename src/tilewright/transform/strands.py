@@ -16,7 +16,7 @@ Each fork is a decision.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from math import inf
 
@@ -30,6 +30,7 @@ from tilewright.plans import estimate, shared_cycles, waiting
 from tilewright.plans.framework.decision_key import Key, key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.call import KernelCall
 from tilewright.transform.graph.fuse import Group

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tilewright.identity import identity
 from tilewright.support import flags, plugins
+from tilewright.support.classes import dataclass
 from tilewright.support.digest import blake2b
 from tilewright.targets.target import Target
 from tilewright.tuning.judge import ratios

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import numpy as np
+
+from tilewright.support.classes import dataclass
 
 NEAR = 1.02
 """Contenders within this factor of each other are tied."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.identity import code_version
@@ -15,6 +14,7 @@ from tilewright.records import record as records
 from tilewright.records.lookup import lookup, seeds
 from tilewright.records.record import Record
 from tilewright.records.store import Store
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.tuning.judge import Gain
 from tilewright.tuning.sites import Site

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from tilewright.ir.graph import Graph, GraphBuilder, Value
 from tilewright.plans.framework.decision_key import Key, key_of_nodes
 from tilewright.plans.framework.space import Setting
 from tilewright.runtime.examples import random_inputs
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.tuning.judge import Gain, gain, ratios, there_and_back
 from tilewright.tuning.programs import Built, Maker, changed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain, pairwise, product
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from tilewright.measure.contender import save_arrays
 from tilewright.plans.framework.decisions import Decision, Scheduled, deciding, forcing
 from tilewright.runtime import artifact
 from tilewright.runtime.program import Program
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.remember import Lowered, remembering
 

@@ -8,10 +8,11 @@ best few, and whether one of them takes the incumbent's place at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from tilewright.plans.framework.space import Setting, Space
+from tilewright.support.classes import dataclass
 from tilewright.tuning.judge import LEAST_GAIN
 from tilewright.tuning.search import FINALISTS, Search
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, prod
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +35,7 @@ from tilewright.records.check import checked
 from tilewright.records.record import Record
 from tilewright.records.store import Store
 from tilewright.schedule.state import written_buffers
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
 from tilewright.targets.target import Target
 from tilewright.tuning.judge import Gain, gain, ratios, there_and_back

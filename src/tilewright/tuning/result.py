@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any
 
+from tilewright.support.classes import dataclass
 from tilewright.tuning.judge import NONE, Gain
 from tilewright.tuning.keep import Finding
 

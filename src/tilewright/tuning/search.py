@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from tilewright.plans.framework.space import Setting, Space
+from tilewright.support.classes import dataclass
 from tilewright.tuning.judge import NEAR
 
 PROMISING = 0.995

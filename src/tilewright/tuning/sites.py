@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from itertools import chain, combinations, islice
 from math import comb
 
 from tilewright.plans.framework.decisions import Decision, Scheduled
+from tilewright.support.classes import dataclass
 from tilewright.transform.ahead import STEPS
 from tilewright.tuning.programs import Built, Listed, changed, changes, fed
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tilewright.ir.key import digest
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
 from tilewright.tuning.journal import Journal, Turns
 from tilewright.tuning.judge import LEAST_GAIN, MODEL_GAIN, NONE, Gain, gain, slowness, there_and_back

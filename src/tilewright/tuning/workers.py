@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -23,6 +23,7 @@ import numpy as np
 
 from tilewright.measure.contender import load_arrays
 from tilewright.measure.paired import Contender, Limits, Result, Team, race
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
 from tilewright.tuning import subject
 from tilewright.tuning.judge import ratios, there_and_back

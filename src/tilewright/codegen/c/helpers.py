@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.ir.dtype import BY_NAME, MINIFLOATS, DType
+from tilewright.support.classes import dataclass
 
 VALUE_TYPES: dict[str, str] = {
     "f16": "float",

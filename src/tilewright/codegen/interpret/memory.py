@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from tilewright.codegen.interpret.scalars import poison
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError, Error
 
 Array = np.ndarray[Any, Any]

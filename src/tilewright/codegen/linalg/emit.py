@@ -7,7 +7,7 @@ Inputs come first, then the weights, all as arguments of `main`; symbolic dimens
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilewright.codegen.linalg.scalars import Body, Lines, element, tensor_type, token
@@ -18,6 +18,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.reduce import Reduce
 from tilewright.ops.registry import get
 from tilewright.ops.shape import ConstantAttrs
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, Problems, UnsupportedError
 from tilewright.te import placeholder
 from tilewright.te.blocks import stages_of

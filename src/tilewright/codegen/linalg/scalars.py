@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from tilewright.ir.dtype import DType, boolean, i64
 from tilewright.ir.expr import Const, Expr, Load, Op, Var, as_expr, as_int
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 from tilewright.te import Tensor
 

@@ -8,7 +8,6 @@ scope, those of outer loops first, so that what is common stays outside the inne
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tilewright.codegen.llvm.polynomial import Poly, add, as_constant, constant, divisor, key, multiply, split_lane
 from tilewright.codegen.llvm.state import State
@@ -16,6 +15,7 @@ from tilewright.codegen.llvm.values import memory_type, splat_literal, vector_li
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Buffer, Const, Expr
 from tilewright.ir.rewrite import substitute, variables
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

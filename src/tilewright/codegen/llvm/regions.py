@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewright.arith import simplify
 from tilewright.codegen.llvm.expr import evaluate
@@ -15,6 +15,7 @@ from tilewright.ir.rewrite import variables
 from tilewright.native.text import Writer, identifier
 from tilewright.runtime.patience import CONTROL
 from tilewright.runtime.specs import RegionSpec, StepSpec, Work, divided
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 

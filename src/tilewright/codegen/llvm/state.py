@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewright.codegen.llvm.ops import Ops
 from tilewright.codegen.llvm.polynomial import Atoms, Converter, Key, Poly
@@ -14,6 +14,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var
 from tilewright.ir.loops import For
 from tilewright.native.text import Writer
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CompileError
 from tilewright.targets.target import Target
 

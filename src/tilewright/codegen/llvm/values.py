@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
 
 import numpy as np
 
 from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64
 from tilewright.ir.expr import Var
+from tilewright.support.classes import dataclass
 
 _FLOATS = {"f16": "half", "bf16": "i16", "f32": "float", "f64": "double"}
 

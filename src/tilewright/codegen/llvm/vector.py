@@ -5,14 +5,13 @@ Everything here reads the program only. What is not recognised as safe is compil
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.codegen.llvm.ops import is_library
 from tilewright.codegen.llvm.polynomial import Atoms, Converter, Poly, add, split_lane
 from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, i32, i64
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, as_int
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, Seq, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, variables, walk
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 REDUCTIONS = ("add", "mul", "min", "max", "larger", "and", "or", "bitand", "bitor", "bitxor")

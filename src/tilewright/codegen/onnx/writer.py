@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from tilewright.ir.dtype import DType, i64
 from tilewright.ir.expr import Const, Expr, Op, Var, as_expr, as_int
 from tilewright.ir.graph import TensorType, Value
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 
 OPSET = 21

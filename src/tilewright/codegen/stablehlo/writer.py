@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from tilewright.ir.dtype import DType, boolean, i32
 from tilewright.ir.expr import Const, Expr, Op, Var, as_expr, as_int
 from tilewright.ir.graph import Value
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 
 Shape = tuple[Expr, ...]

@@ -8,7 +8,6 @@ x[3, 4], axis 1:    places  0 0 0 0        results  [3] in memory for all that m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.arith import prove
@@ -17,6 +16,7 @@ from tilewright.ir.dtype import DType, i64
 from tilewright.ir.expr import Expr, as_int, product
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dim
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.dims import dims
 from tilewright.ops.registry import emit, emit1
 from tilewright.ops.rooms import add_room
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, ShapeError
 
 MAX_BYTES = 1 << 33

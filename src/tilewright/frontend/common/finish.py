@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.registry import emit1, get
 from tilewright.ops.rooms import is_room
 from tilewright.runtime.specs import RaggedSpec, RoomSpec, StateSpec
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, VerifyError
 
 

@@ -7,11 +7,11 @@ circle.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 
 Array = np.ndarray[Any, Any]

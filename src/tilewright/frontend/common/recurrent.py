@@ -6,12 +6,11 @@ unrolled into matrix products and pointwise operators; longer ones are one opera
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.frontend.common.emitter import Emitter
 from tilewright.ir.dtype import f32, f64, i64
 from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.graph import Value
+from tilewright.support.classes import dataclass
 
 MAX_UNROLLED = 16
 """Steps of a recurrent layer up to which each is nodes of its own; longer sequences are a scan."""

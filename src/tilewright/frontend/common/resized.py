@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.frontend.common.emitter import Emitter
 from tilewright.ir.dtype import f32, f64, i64
 from tilewright.ir.expr import Expr
 from tilewright.ir.graph import Value
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
 import onnx
@@ -17,6 +16,7 @@ from tilewright.arith import prove_equal
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.scope import Item, Scope
 from tilewright.ir.graph import Graph, Node, TensorType, Value
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Problems, UnsupportedError
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import onnx
@@ -15,6 +15,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import TensorType, Value
 from tilewright.ops.registry import emit1
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, UnsupportedError, ValueNeededError
 
 MAX_CONSTANT = 64

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
+
+from tilewright.support.classes import dataclass
 
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 _ORIGIN = "pkg.torch.onnx.fx_node"

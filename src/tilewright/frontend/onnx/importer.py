@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ir.rewrite import substitute
 from tilewright.ops.dims import assuming
 from tilewright.runtime.layout import aligned_copy
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, ModelError, Problems, ShapeError, TooSmallError, UnsupportedError
 
 MAX_DEPTH = 32

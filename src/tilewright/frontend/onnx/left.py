@@ -9,7 +9,6 @@ that nothing changes if another is put in its place meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from io import SEEK_END, BytesIO
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import onnx
 
 from tilewright.runtime.layout import aligned_bytes
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 
 LARGE = 1 << 20

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from tilewright.frontend.onnx.left import WALKED, Left
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, UnsupportedError
 
 MIN_OPSET = 1

@@ -8,7 +8,7 @@ it at run time. The known arrays of shape arithmetic are NumPy object arrays of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilewright.frontend.common.known import canonical, object_array
@@ -16,6 +16,7 @@ from tilewright.ir.dim import Dim, DimSizes, size
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.ir.graph import TensorType, Value
+from tilewright.support.classes import dataclass
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from onnx.inliner import inline_local_functions
 from tilewright.frontend.onnx.exported import exported
 from tilewright.frontend.onnx.load import Loaded
 from tilewright.frontend.onnx.tensors import to_array
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 
 MAX_DEPTH = 32

@@ -8,7 +8,7 @@ with the reason.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import onnx
@@ -36,6 +36,7 @@ from tilewright.frontend.onnx.tensors import DTYPES, element_type, to_array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import as_expr, as_int
 from tilewright.ir.graph import TensorType
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, ModelError, ShapeError, UnsupportedError, ValueNeededError
 
 How = Literal["native", "known", "assumed", "lacking"]

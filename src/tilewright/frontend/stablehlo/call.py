@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from tilewright.ops.dims import dim, dims
 from tilewright.ops.interpret import evaluate_attr
 from tilewright.ops.registry import get
 from tilewright.ops.shape import ConstantAttrs, TransposeAttrs
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, UnsupportedError
 
 Walk = Callable[[Block, Sequence[Item], bool], list[Item]]

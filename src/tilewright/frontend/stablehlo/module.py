@@ -7,10 +7,12 @@ products, gathers and scatters) are dicts of their fields. An array that repeats
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
+
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

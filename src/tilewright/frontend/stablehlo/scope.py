@@ -8,7 +8,6 @@ where an operator needs all elements.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from tilewright.ir.dtype import BY_NAME, DType, boolean
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import TensorType, Value
 from tilewright.ops.dims import dims
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 
 

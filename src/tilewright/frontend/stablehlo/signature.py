@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from tilewright.frontend.stablehlo.module import Module
 from tilewright.ir.expr import Expr
+from tilewright.support.classes import dataclass
 
 Size = Callable[[Callable[[str], Expr]], Any]
 """A dimension, given what symbols stand for."""

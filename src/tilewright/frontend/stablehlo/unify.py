@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilewright.arith import prove
@@ -14,6 +14,7 @@ from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.ir.expr import call as apply
 from tilewright.ir.rewrite import fresh_name, substitute, variables
 from tilewright.ops.dims import dim, show
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, ShapeError
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from tilewright.frontend.torch.walk import Walk, operator_name, place
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.registry import emit1
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, Problems, UnsupportedError
 
 LEAST = 2

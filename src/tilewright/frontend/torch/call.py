@@ -4,7 +4,6 @@ graph."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import axis_of, dims
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 
 Operand = Value | Expr | int | float | bool

@@ -7,7 +7,7 @@ that move or add elements run on each part by their own rule; products and funct
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +15,7 @@ import torch
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.dtypes import element_type
 from tilewright.ir.graph import Value
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 
 PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}

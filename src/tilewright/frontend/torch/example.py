@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch.utils import _pytree as pytree
 from tilewright.frontend.torch.trees import leaves_with_paths
 from tilewright.ir.dim import Dim
 from tilewright.runtime.interop import framework
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError, ModelError, Problems
 
 Dims = dict[int, str]

@@ -8,7 +8,7 @@ Problems are noted node by node and raised together at the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,7 @@ from tilewright.ir.dim import DimSizes
 from tilewright.ir.expr import Var, as_int
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.registry import emit1
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tilewright.ir.expr import Expr
 from tilewright.ir.graph import GraphBuilder, Value
 from tilewright.ops.random import KEY
 from tilewright.ops.registry import emit1
+from tilewright.support.classes import dataclass
 
 
 @dataclass(slots=True)

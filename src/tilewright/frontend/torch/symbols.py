@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import sympy
@@ -12,6 +12,7 @@ import torch
 from tilewright.ir.dim import Dim, DimSizes
 from tilewright.ir.expr import Expr, as_expr, as_int, maximum, minimum
 from tilewright.ops.dims import dim
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, UnsupportedError
 
 

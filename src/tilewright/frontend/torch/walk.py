@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from tilewright.frontend.torch.tensors import to_array
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.dims import same_shape
 from tilewright.ops.registry import emit1
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, Problems, UnsupportedError
 
 _IRRELEVANT = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}

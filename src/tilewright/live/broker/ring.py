@@ -18,7 +18,6 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from tilewright.live.store.files import BROKER, FLOCK, NEW, is_locked, lock_read
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.schema import SchemaError, decode, encode
 from tilewright.runtime.specs import Dim, InputSpec, OutputSpec, SymbolSpec, TargetSpec
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import BrokerError, Problems
 
 ABI_VERSION = 1

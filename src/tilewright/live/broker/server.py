@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,6 +21,7 @@ from tilewright.live.store.actor import Actor, attach
 from tilewright.live.store.files import is_locked, lock_reader, make_folder, store_folder
 from tilewright.runtime.native import native
 from tilewright.runtime.runner import Runner
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import BrokerError, Error
 
 _KEEPER_SECONDS = 0.05

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from tilewright.live.store.epoch import Epoch
 from tilewright.live.store.publisher import remove_store, retire
 from tilewright.live.store.sums import is_whole
 from tilewright.runtime.weights.control import MAX_READERS, SEALED, SLOTS, WRITING, ReaderState, SlotState
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import StoreError
 
 _STATES = {SEALED: "sealed", WRITING: "being written"}

@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from tilewright.runtime.weights.check import check_finite, check_version, check_
 from tilewright.runtime.weights.control import SUPERSEDED
 from tilewright.runtime.weights.packed import aligned_views, free_numbers, is_readable, raw_nbytes
 from tilewright.runtime.weights.prepare import Prepare
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import StoreError
 
 _PATIENCE_SECONDS = 30.0

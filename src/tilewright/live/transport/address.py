@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from tilewright.live.transport.session import check_name
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import TransportError
 
 EXPECTED = "tcp://HOST:PORT/NAME, such as tcp://learner:7070/policy"

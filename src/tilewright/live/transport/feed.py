@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.live.store.publisher import Publisher
@@ -20,6 +19,7 @@ from tilewright.runtime.interop import Array
 from tilewright.runtime.model import Model
 from tilewright.runtime.program import Program
 from tilewright.runtime.weights.check import check_finite, check_version, check_weights
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import TransportError
 
 MOST_IMAGES = 4

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 
 from tilewright.live.transport.wire import HostileError
+from tilewright.support.classes import dataclass
 
 NO_STRUCTURE = bytes(32)
 MAX_WAIT = 60.0

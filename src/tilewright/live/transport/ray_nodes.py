@@ -13,7 +13,6 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from tilewright.live.transport.relay import Relay
 from tilewright.live.transport.source import Update
 from tilewright.live.transport.structure import Structure, decode
 from tilewright.live.transport.wire import HostileError, LostError
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import TransportError
 
 _SECONDS = 10.0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from tilewright.live.transport.messages import Mark
 from tilewright.live.transport.structure import Structure
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.live.transport.wire import HostileError, digest
@@ -12,6 +11,7 @@ from tilewright.runtime.interop import Array
 from tilewright.runtime.program import Program
 from tilewright.runtime.specs import ParamSpec
 from tilewright.runtime.target import check_target
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

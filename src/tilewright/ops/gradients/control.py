@@ -12,7 +12,7 @@ A branch goes back through the branch that was taken, in one `cond` with the gra
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from tilewright.ops.dims import dim, dims
 from tilewright.ops.gradients.registry import Backward, gradient
 from tilewright.ops.gradients.reverse import backward
 from tilewright.ops.registry import emit1
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 
 Result = Sequence[Value | None]

@@ -11,13 +11,13 @@ decomposition, 2016.) Matrices of a Cholesky factorisation are symmetric, and so
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dims
 from tilewright.ops.gradients.registry import Backward, gradient
 from tilewright.ops.linalg import TriangularAttrs
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 
 Result = Sequence[Value | None]

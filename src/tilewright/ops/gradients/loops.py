@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from tilewright.ops.control import NUMBER
 from tilewright.ops.dims import dims
 from tilewright.ops.gradients.registry import Backward
 from tilewright.ops.registry import emit1
+from tilewright.support.classes import dataclass
 
 Body = Callable[["Steps", list[Value], list[Value]], tuple[list[Value], list[Value]]]
 """From what is carried and the elements of sequences to what is carried on and what is collected."""

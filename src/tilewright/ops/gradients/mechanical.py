@@ -7,7 +7,7 @@ Stages between the operator's inputs and its results are computed once more wher
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewright import te
 from tilewright.formulas.stages import divided
@@ -15,6 +15,7 @@ from tilewright.ir.graph import Value
 from tilewright.ops.comprehension import emit_stage
 from tilewright.ops.gradients.registry import Backward
 from tilewright.ops.registry import get
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 from tilewright.te import Tensor
 from tilewright.te.adjoint import Flow, adjoint

@@ -7,7 +7,7 @@ product that cannot wait; the gradient of the weights is a single product over a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.ir.expr import Expr
 from tilewright.ir.graph import Value
@@ -16,6 +16,7 @@ from tilewright.ops.dims import dims
 from tilewright.ops.gradients.loops import Body, Steps, loop
 from tilewright.ops.gradients.registry import Backward, gradient
 from tilewright.ops.rnn import RecurrenceAttrs, results
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 
 Result = Sequence[Value | None]

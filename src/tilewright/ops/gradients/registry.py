@@ -10,7 +10,6 @@ like everything else.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +19,7 @@ from tilewright.ir.expr import Expr, is_const
 from tilewright.ir.graph import GraphBuilder, Node, Value
 from tilewright.ops.dims import dims, same_shape
 from tilewright.ops.registry import emit, emit1
+from tilewright.support.classes import dataclass
 
 A = TypeVar("A", bound=Attrs)
 

@@ -4,11 +4,11 @@ to it as the terms, the factors or the extremes do; what is overwritten gets not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tilewright.ir.graph import Value
 from tilewright.ops.gradients.registry import Backward, gradient
 from tilewright.ops.scatter import ScatterAttrs, ScatterElementsAttrs
+from tilewright.support.classes import dataclass
 
 Result = Sequence[Value | None]
 

@@ -9,7 +9,6 @@ behind them, in its memory: nothing is copied, and the next call finds them ther
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import dim, number, present, same_dtype, same_shape, show
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 
 

@@ -9,7 +9,6 @@ some rows of scores.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,7 @@ from tilewright.ops.dims import (
 from tilewright.ops.ragged import check_starts, sequence_of, sequences_numpy
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.schedule.dot_intrinsics import named_dot
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import DTypeError, ShapeError
 from tilewright.te import Tensor
 

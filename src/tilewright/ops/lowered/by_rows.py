@@ -10,7 +10,6 @@ weights of 7/4 of the size, and not so many that the sums of the rows leave the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.ir.expr import all_of
@@ -18,6 +17,7 @@ from tilewright.ir.graph import Node, TensorType
 from tilewright.ops.lowered.packed import MATMUL_PACKED, ColumnsAttrs
 from tilewright.ops.lowered.strassen import MATMUL_STRASSEN
 from tilewright.ops.registry import OpDef, Types, Version, register
+from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
 
 

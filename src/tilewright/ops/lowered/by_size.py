@@ -10,7 +10,6 @@ Which transform is best depends on how many tiles a map has, and on how many of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.ir.expr import Expr, ceildiv
@@ -18,6 +17,7 @@ from tilewright.ir.graph import Node, TensorType
 from tilewright.ops.lowered.packed import ConvBlockedAttrs
 from tilewright.ops.lowered.winograd import CONV_WINOGRAD, ConvWinogradAttrs
 from tilewright.ops.registry import OpDef, Types, Version, register
+from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
 
 

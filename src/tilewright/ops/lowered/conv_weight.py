@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +22,7 @@ from tilewright.ir.expr import Expr, const
 from tilewright.ir.graph import TensorType
 from tilewright.ops.lowered.packed import only, present
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
 
 RANK = 2

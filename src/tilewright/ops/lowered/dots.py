@@ -9,7 +9,6 @@ dot instruction (`group` 2: bf16 and i16, 4: 8-bit integers). The depth must be 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import dim, static
 from tilewright.ops.lowered.packed import ColumnsAttrs, cropped, only, present
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor
 

@@ -11,7 +11,6 @@ the order in which the register tile walks it:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from tilewright.ir.expr import Expr, all_of, as_expr, as_int, cast, ceildiv, con
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import dim
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
 
 Arrays = Sequence[Any]

@@ -10,7 +10,6 @@ Lanes past K have zero weights.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,6 +29,7 @@ from tilewright.ops.lowered.packed import (
     unblock_reference,
 )
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
 
 Arrays = Sequence[Any]

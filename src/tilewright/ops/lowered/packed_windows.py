@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from tilewright.ops.lowered.packed import (
 )
 from tilewright.ops.lowered.packed_groups import window_sizes, within
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
 
 Arrays = Sequence[Any]

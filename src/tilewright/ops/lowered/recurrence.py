@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from tilewright.ops.dims import present, scalar
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.ops.rnn import RecurrenceAttrs, recurrent_loops, reference, results
 from tilewright.ops.rnn_loops import Tile, Weight
+from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
 
 Out = tuple[TensorType, ...]

@@ -14,7 +14,6 @@ are made one of the seven after the other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from tilewright.ops.lowered.packed import (
 )
 from tilewright.ops.lowered.strassen import LEFT, MERGE, PRODUCTS
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -23,6 +22,7 @@ from tilewright.ops.dims import dim, dims
 from tilewright.ops.lowered.packed import only, present
 from tilewright.ops.lowered.packed_groups import window_sizes, within
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
 
 Arrays = Sequence[Any]

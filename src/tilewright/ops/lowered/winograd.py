@@ -19,7 +19,6 @@ through the products together, element by element of the tiles, and lie in memor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,6 +42,7 @@ from tilewright.ops.lowered.packed import (
     unblock_reference,
 )
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
 
 Arrays = Sequence[Any]

@@ -17,7 +17,6 @@ state the sum in chunks of `rows` of them (`sums_in_chunks`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from tilewright.ir.graph import TensorType
 from tilewright.ops.lowered.packed import only, present
 from tilewright.ops.lowered.toomcook import winograd_matrices
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
 
 

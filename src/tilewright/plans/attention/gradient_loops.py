@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from math import isinf
 
 from tilewright.arith import prove_equal
@@ -29,6 +28,7 @@ from tilewright.ops.loopnest import Nest
 from tilewright.ops.lowered.attention import ORDERS
 from tilewright.plans.attention.operands import Operands
 from tilewright.plans.attention.rows import AttentionRows, Tile
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

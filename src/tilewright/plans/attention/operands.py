@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.ir.expr import Buffer, Const, Expr, Load
 from tilewright.ir.loops import Store
 from tilewright.ir.rewrite import walk
 from tilewright.ops.loopnest import zero_index
 from tilewright.ops.lowered.attention import ATTENTION, AttentionAttrs
 from tilewright.plans.framework.analysis import Stage, Structure
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

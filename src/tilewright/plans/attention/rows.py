@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 from tilewright.arith import prove
 from tilewright.ir.dtype import boolean
@@ -25,6 +24,7 @@ from tilewright.ops.dims import accumulator
 from tilewright.ops.loopnest import Nest
 from tilewright.ops.lowered.attention import ORDERS
 from tilewright.plans.attention.operands import Operands
+from tilewright.support.classes import dataclass
 
 Keep = Callable[[Buffer, tuple[Expr, ...], Expr], None]
 """Puts a probability (the third) where its score was."""

@@ -8,7 +8,6 @@ quarter of the second-level cache, and with it the panel of keys that all its ti
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import ceil
 
 from tilewright.arith import Analyzer
@@ -18,6 +17,7 @@ from tilewright.plans.attention.rows import Tile
 from tilewright.plans.framework.cost import SYMBOL, Cost, fetch_cycles, fma_cycles, load_cycles, store_cycles
 from tilewright.plans.framework.symbolic import values_of
 from tilewright.plans.matmul.tiles import MatmulTile, Product, estimate, unrolled_steps
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 MOST_KEYS = 1024

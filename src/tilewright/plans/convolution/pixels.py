@@ -15,7 +15,6 @@ where its channels would take too many pages; sampled pixels (strides) always ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd, prod
 
 from tilewright.ir.expr import as_int
@@ -29,6 +28,7 @@ from tilewright.plans.framework.cost import Cost, bandwidth, fetch_cycles, write
 from tilewright.plans.framework.tiles import row_limit
 from tilewright.schedule.recording import LoopRef
 from tilewright.schedule.schedule import Schedule
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 MAX_VECTORS = 12

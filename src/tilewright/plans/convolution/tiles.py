@@ -12,13 +12,14 @@ Stages overlap as `plans/framework/cost.py` says.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil, prod
 
 from tilewright.ir.expr import Expr, as_int
 from tilewright.plans.framework.cost import SYMBOL, Cost, bandwidth, sharing
 from tilewright.plans.framework.symbolic import sides_of
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 MOST_ROWS = 14

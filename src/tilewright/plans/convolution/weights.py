@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from math import prod
 
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 MOST_VECTORS = 4

@@ -9,11 +9,11 @@ search, not an answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from tilewright.plans.framework.space import space_digest
 from tilewright.runtime.recorded import RecordUse
+from tilewright.support.classes import dataclass
 
 CREDIBLE = 1.15
 """An unverified setting may be estimated to take so many times as long as the best: more than estimates err by for

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from tilewright.ir.attributes import Attrs
@@ -12,6 +11,7 @@ from tilewright.ir.loops import Block, BlockIter, If, PrimFunc, Store
 from tilewright.ir.notes import Origin, find
 from tilewright.ir.rewrite import exprs_of, loads, variables, walk
 from tilewright.ops.registry import OpDef
+from tilewright.support.classes import dataclass
 
 A = TypeVar("A", bound=Attrs)
 

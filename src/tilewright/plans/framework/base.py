@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.loops import PrimFunc
@@ -16,6 +16,7 @@ from tilewright.plans.framework.variants import Values, dispatch, with_symbols
 from tilewright.plans.framework.work import Added, Effort
 from tilewright.schedule.routines import Routine
 from tilewright.schedule.schedule import Schedule
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 BARRIERS = 1.0

@@ -19,7 +19,6 @@ between two uses of the same byte, so it says which level holds the byte.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import ceil, inf, prod
 
 from tilewright.ir.expr import Buffer, Expr, Load, Op, as_int, is_const
@@ -27,6 +26,7 @@ from tilewright.ir.loops import Block, For, Stmt, Store
 from tilewright.ir.notes import ColdWeights, Far, Note, find
 from tilewright.ir.rewrite import loads, walk, walk_expr
 from tilewright.plans.framework.analysis import Stage, Structure
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 EXPOSED = 0.3

@@ -8,7 +8,7 @@ same, and what one model learned serves the next.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.expr import Expr, Var, as_int
@@ -18,6 +18,7 @@ from tilewright.ir.loops import Block, PrimFunc
 from tilewright.ir.notes import ColdWeights, MayAlias, Origin, PastCaches, find
 from tilewright.ir.rewrite import substitute, variables, walk
 from tilewright.plans.framework.space import Setting
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 SURROUNDINGS = (ColdWeights, MayAlias, PastCaches)

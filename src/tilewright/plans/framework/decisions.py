@@ -21,13 +21,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from tilewright.plans.framework.advice import Advice, Advisor, answer, follow
 from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.framework.space import Setting, Space
 from tilewright.runtime.recorded import RecordUse
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ScheduleError
 
 T = TypeVar("T")

@@ -12,13 +12,14 @@ A parameter that is read again and again comes each time from the level that hol
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import ceil, prod
 
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, as_int
 from tilewright.ir.loops import For, If, Let, PrimFunc, Stmt, Store
 from tilewright.ir.rewrite import loads, variables, walk_expr
 from tilewright.plans.framework.cost import FUNCTIONS, SYMBOL, Cost, fetch_cycles, nbytes_of
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 DECIDED = 0.2

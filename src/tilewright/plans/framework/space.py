@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from tilewright.ir.key import digest
 from tilewright.ir.selection import Algorithm
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ParseError
 
 _LABEL = re.compile(r"(?P<kind>[a-z][a-z0-9_ ]*?)(?: (?P<knobs>[a-z]+=-?\d+(?:,[a-z]+=-?\d+)*))?")

@@ -9,7 +9,6 @@ core starts; only ratios matter.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 
@@ -18,6 +17,7 @@ from tilewright.plans.framework.cost import SYMBOL
 from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 

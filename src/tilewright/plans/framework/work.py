@@ -11,7 +11,6 @@ Points are counted exactly where few loops share a condition, else all of them c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any, Literal
@@ -24,6 +23,7 @@ from tilewright.ir.loops import Block, For, If, Intrinsic, PrimFunc, Stmt, Store
 from tilewright.ir.rewrite import substitute, variables, walk, walk_expr
 from tilewright.ir.scalar_ops import OPS
 from tilewright.schedule.state import conjuncts
+from tilewright.support.classes import dataclass
 
 MOST = 1.1
 """Times the ordered operations that a schedule may perform. Tiles of a few rows overhang by so much at most where the

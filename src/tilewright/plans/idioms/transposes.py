@@ -12,7 +12,7 @@ Otherwise the source is walked along its contiguous dimensions, inside a box of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, log2
 
 from tilewright.arith import linear, simplify
@@ -26,6 +26,7 @@ from tilewright.plans.idioms.reducing import steps
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 SHUFFLED = 4

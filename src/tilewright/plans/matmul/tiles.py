@@ -11,7 +11,6 @@ then several panels at once keep enough multiply-adds in flight, and are as many
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 from tilewright.ir.dtype import DType
@@ -22,6 +21,7 @@ from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS, values_of
 from tilewright.plans.framework.tiles import row_limit
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 MOST_ROWS = 14

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.arith import prove_equal
 from tilewright.ir.expr import Load, as_int, is_const, product
 from tilewright.ir.loops import Store
@@ -12,6 +10,7 @@ from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.cost import instructions
 from tilewright.plans.idioms.reducing import is_window, lane_stride
 from tilewright.plans.rows.turned import is_turned
+from tilewright.support.classes import dataclass
 
 CHEAP_OPS = 4
 

@@ -5,7 +5,7 @@ buffer a part of the iterations touches.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fractions import Fraction
 from math import lcm, prod
 
@@ -15,6 +15,7 @@ from tilewright.ir.loops import Store
 from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.plans.framework.analysis import Stage
 from tilewright.plans.framework.cost import number
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

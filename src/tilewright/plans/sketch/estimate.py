@@ -9,7 +9,7 @@ its data still there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import ceil, log2, prod
 
 from tilewright.ir.expr import Var
@@ -27,6 +27,7 @@ from tilewright.plans.framework.cost import (
 from tilewright.plans.idioms.transposes import shuffle_cycles
 from tilewright.plans.sketch.access import Access
 from tilewright.plans.sketch.tiling import Tiling, transposed
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 FOLD = 1.0

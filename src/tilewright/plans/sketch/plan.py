@@ -13,7 +13,6 @@ primitive of `schedule/`, so that what comes out is a trace that prints and repl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from tilewright.ir.expr import Expr, Op, Var, as_int
@@ -34,6 +33,7 @@ from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.state import read_buffers
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 MOST = 48

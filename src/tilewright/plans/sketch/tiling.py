@@ -7,7 +7,6 @@ Sizes are what registers hold, whatever the extents are: loops are split with ta
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
@@ -17,6 +16,7 @@ from tilewright.ir.rewrite import variables, walk
 from tilewright.plans.framework.analysis import Stage
 from tilewright.plans.framework.cost import number
 from tilewright.plans.sketch.access import Access
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 MOST_VECTORS = 4

@@ -15,7 +15,7 @@ level of cache, were no faster than all rows at once: each strip reads all panel
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -44,6 +44,7 @@ from tilewright.plans.matmul.tiles import MOST_VECTORS, Product, best, estimate,
 from tilewright.plans.winograd.plan import constant_product
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 LEAST_GAIN = 0.96

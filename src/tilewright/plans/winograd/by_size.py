@@ -12,7 +12,6 @@ for a small one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
 
@@ -27,6 +26,7 @@ from tilewright.plans.winograd.tiles import (
     tiles_of,
     unshared_penalty,
 )
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 LEAST_GAIN = 1.03

@@ -24,7 +24,6 @@ one after another, the tiles' parts of one element, stays in L2.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import ceil
 
 from tilewright.codegen.llvm.prefetch import MOST_LINES
@@ -64,6 +63,7 @@ from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.routines import Routine, register
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.state import refuse
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.te import Tensor
 

@@ -12,7 +12,7 @@ lose nothing by weights that stream by: the sums of a group stay where they are.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from math import ceil
 
@@ -28,6 +28,7 @@ from tilewright.plans.framework.cost import (
     store_cycles,
     write_cycles,
 )
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 MOST_TILES = 128

@@ -23,7 +23,6 @@ nor small maps, where the filters do.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 from statistics import fmean, geometric_mean
@@ -37,6 +36,7 @@ from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import tile_steps
 from tilewright.plans.framework.cost import Cost, from_memory, sharing, store_cycles, weights_level
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 ENOUGH = 4

@@ -20,12 +20,12 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright.runtime.layout import Memory, Struct
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import StoreError
 
 Array = np.ndarray[Any, Any]

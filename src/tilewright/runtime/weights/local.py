@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +13,7 @@ from tilewright.runtime.weights.check import check_finite
 from tilewright.runtime.weights.control import SLOTS, Control
 from tilewright.runtime.weights.packed import WeightSet, aligned_views, free_numbers, packed_nbytes, raw_nbytes
 from tilewright.runtime.weights.prepare import Bring
+from tilewright.support.classes import dataclass
 
 if TYPE_CHECKING:
     from tilewright.runtime.engine import Engine

@@ -6,7 +6,6 @@ import ctypes
 import threading
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from tilewright.native.link import Library
 from tilewright.runtime.arena import plan, temp_intervals
@@ -14,6 +13,7 @@ from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import aligned_bytes, function
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.threads import pool
+from tilewright.support.classes import dataclass
 
 Bring = Callable[[Sequence[int]], None]
 GROUP = 2 << 20

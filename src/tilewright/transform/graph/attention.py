@@ -12,7 +12,7 @@ of one projection; rows without keys turned to zeros ("safe softmax"). What else
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isinf
 from typing import Any
 
@@ -28,6 +28,7 @@ from tilewright.ops.lowered.attention import ORDERS
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.norm import SoftmaxAttrs
 from tilewright.ops.shape import ConcatAttrs, ConstantAttrs, SliceAttrs, TransposeAttrs
+from tilewright.support.classes import dataclass
 from tilewright.transform.graph.multihead import sequence_first, stacked
 
 SWAP = (0, 2, 1, 3)

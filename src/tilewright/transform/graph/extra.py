@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 from tilewright.ir.graph import Graph
 from tilewright.support import plugins
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import PluginError
 from tilewright.targets.target import Target
 

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from tilewright import ops
 from tilewright.arith import prove_equal
 from tilewright.ir.expr import Var
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.rewrite import variables
+from tilewright.support.classes import dataclass
 from tilewright.transform.graph.conversions import Absorbs, never
 from tilewright.transform.graph.rowgroups import RowGrower, row_shape
 

@@ -18,7 +18,7 @@ behind it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
@@ -27,6 +27,7 @@ from tilewright.ir.expr import Expr, Var, as_int, const
 from tilewright.ir.graph import Value
 from tilewright.ir.rewrite import substitute, variables
 from tilewright.runtime.arena import ALIGNMENT, roots
+from tilewright.support.classes import dataclass
 from tilewright.transform.call import Call, KernelCall
 from tilewright.transform.graph.memory import Place, Storage
 from tilewright.transform.work import polynomial

@@ -8,7 +8,7 @@ sizes may depend on symbols.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tilewright import ops
 from tilewright.arith import prove_equal, simplify, symbolic_bounds
@@ -18,6 +18,7 @@ from tilewright.ir.rewrite import variables
 from tilewright.ops.lowered.append import AppendAttrs
 from tilewright.ops.shape import SliceAttrs
 from tilewright.runtime.specs import RegionSpec, StepSpec, TempSpec, Work
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 from tilewright.transform.call import Call, KernelCall, Marker, Workspace
 from tilewright.transform.graph.fuse import Group, same_shape

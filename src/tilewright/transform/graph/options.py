@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 from tilewright.ir.selection import PRECISIONS, Precision
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 
 Products = Literal["weights", "all"]

@@ -10,7 +10,7 @@ Zeros fill what no piece covers. The concatenation adds nothing, and is a view w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.dims import dims
 from tilewright.ops.shape import ConcatAttrs, ConstantAttrs, PadAttrs
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

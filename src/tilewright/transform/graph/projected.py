@@ -12,7 +12,7 @@ not see; the probabilities of a query add up to one, so that the values' bias is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright import ops
 from tilewright.arith import prove_equal
@@ -22,6 +22,7 @@ from tilewright.ops.dims import dim
 from tilewright.ops.lowered.attention import ORDERS, AttentionAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.framework.cost import number
+from tilewright.support.classes import dataclass
 from tilewright.transform.graph.fixed import fixed_values
 from tilewright.transform.regions.captures import names_of
 

@@ -13,7 +13,7 @@ This is the idea of ByteTransformer's padding-free execution (Zhai et al. 2023),
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,7 @@ from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
 from tilewright.ir.rewrite import fresh_name, substitute, variables
 from tilewright.ops.dims import same_dim
 from tilewright.runtime.specs import RaggedSpec
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, Problems
 
 STARTS = "starts"

@@ -12,7 +12,7 @@ part in no product. The state and what follows from it alone never leave the loo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import groupby
 from math import prod
 from typing import Any
@@ -28,6 +28,7 @@ from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.pointwise import BODIES
 from tilewright.ops.shape import ConcatAttrs, ConstantAttrs, SliceAttrs
 from tilewright.ops.steps import Step
+from tilewright.support.classes import dataclass
 from tilewright.transform.regions.captures import names_of
 
 

@@ -10,7 +10,6 @@ no path leaves it and comes back, other groups counted as one node each.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from tilewright import ops
 from tilewright.arith import prove_equal
@@ -19,6 +18,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ops.norm import NormAttrs, SoftmaxAttrs
 from tilewright.ops.reduce import ReduceAttrs
 from tilewright.ops.shape import TransposeAttrs
+from tilewright.support.classes import dataclass
 
 MAX_NODES = 48
 """Nodes of a row group."""

@@ -10,7 +10,7 @@ dimension, no more is made. Slices move where a product or an attention, of whic
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright import ops
 from tilewright.arith import prove_equal
@@ -22,6 +22,7 @@ from tilewright.ops.lowered.attention import ORDERS, AttentionAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.norm import NormAttrs, SoftmaxAttrs
 from tilewright.ops.shape import ConcatAttrs, ShapeAttrs, SliceAttrs, TransposeAttrs
+from tilewright.support.classes import dataclass
 from tilewright.transform.regions.captures import names_of
 
 

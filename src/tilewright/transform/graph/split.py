@@ -9,10 +9,9 @@ New weights are packed by running `prepare` again; nothing of it is ever done in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.support.classes import dataclass
 from tilewright.transform.graph.fixed import depends_on_weights
 
 

@@ -13,7 +13,7 @@ shape of an input that has no elements.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from tilewright import ops
@@ -26,6 +26,7 @@ from tilewright.ops.dims import same_dim
 from tilewright.ops.shape import ConcatAttrs
 from tilewright.ops.sized import with_symbols
 from tilewright.runtime.specs import CacheSpec, StateSpec
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, Problems
 from tilewright.transform.work import polynomial
 

@@ -11,7 +11,6 @@ on the blocked form directly, so between convolutions none remain. Packing depen
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 
 from tilewright import ops
@@ -19,6 +18,7 @@ from tilewright.ir.graph import Graph, Node
 from tilewright.ops import registry
 from tilewright.ops.conv import ConvAttrs
 from tilewright.support import plugins
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import PluginError
 from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner

@@ -5,7 +5,7 @@ The rules that rewrite nodes are beside this file, one file a kind of operator; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import Any
 
@@ -13,6 +13,7 @@ from tilewright import ops
 from tilewright.ir.attributes import Attrs
 from tilewright.ir.expr import as_int, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fixed import depends_on_weights
 

@@ -13,7 +13,7 @@ scales: the same kernels compute them exactly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import DType, bf16, f32, i8, i16, i32, u8
@@ -25,6 +25,7 @@ from tilewright.plans.framework.decision_key import Key, key_of_nodes
 from tilewright.plans.matmul.dots import panel_multiple
 from tilewright.plans.matmul.tiles import matmul_tile
 from tilewright.schedule.dot_intrinsics import Dot, find_dot
+from tilewright.support.classes import dataclass
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
 

@@ -12,7 +12,7 @@ the arithmetic: prefetched all at once it would take the lines that the kernel's
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewright.ir.dtype import u8
@@ -20,6 +20,7 @@ from tilewright.ir.expr import Buffer, as_int, const
 from tilewright.ir.loops import For, PrimFunc, Stmt
 from tilewright.ir.notes import BufferName, PrefetchShare, with_note
 from tilewright.ir.rewrite import fresh_name, map_stmt, names_of, walk
+from tilewright.support.classes import dataclass
 
 Nest = tuple[For, ...]
 

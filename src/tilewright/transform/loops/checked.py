@@ -10,7 +10,7 @@ number, its index and the extent; what it was for is not computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.arith import prove
 from tilewright.ir.dtype import i64
@@ -19,6 +19,7 @@ from tilewright.ir.guarded import Conditions, guarded_loads
 from tilewright.ir.loops import TRUE, Block, For, If, Intrinsic, PrimFunc, Stmt, Store, seq
 from tilewright.ir.rewrite import exprs_of, fresh_name, loads, map_stmt, walk, with_children
 from tilewright.schedule.state import taken_names
+from tilewright.support.classes import dataclass
 
 ZERO = const(0)
 FOUND = 3

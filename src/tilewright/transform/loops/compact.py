@@ -15,7 +15,7 @@ loop becomes part of its shape, so that lanes stay apart. Sizes are literals whe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.arith import Analyzer
 from tilewright.arith.regions import Access, Collector
@@ -24,6 +24,7 @@ from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, as_int, const, mi
 from tilewright.ir.loops import Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.notes import StorageAlign, find, without
 from tilewright.ir.rewrite import exprs_of, loads, map_expr, map_exprs_of, variables, walk, with_children
+from tilewright.support.classes import dataclass
 from tilewright.targets.memory import USUAL, Caches
 from tilewright.transform.loops.coverage import is_self_contained
 from tilewright.transform.loops.spread import spread

@@ -18,7 +18,7 @@ epilogue of functions, each of which is much code, has no versions: the products
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.arith import Analyzer
 from tilewright.ir.expr import (
@@ -53,6 +53,7 @@ from tilewright.ir.rewrite import (
     walk_expr,
     with_children,
 )
+from tilewright.support.classes import dataclass
 from tilewright.transform.loops.conditions import bound_loops_of
 from tilewright.transform.loops.copies import copy_fresh, stored_tile
 from tilewright.transform.loops.remainder import MOST, all_behind, by_remainder

@@ -13,7 +13,6 @@ are written qualify, and keep the lanes of a vector beside each other: they were
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
 from tilewright.arith import Analyzer
@@ -33,6 +32,7 @@ from tilewright.ir.rewrite import (
     walk,
     with_children,
 )
+from tilewright.support.classes import dataclass
 from tilewright.transform.loops.copies import conjuncts, copy_fresh
 
 Loops = dict[Var, Expr]

@@ -18,7 +18,7 @@ tiles but the first and last lie in the map.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 from tilewright.arith import Analyzer, linear, simplify
@@ -41,6 +41,7 @@ from tilewright.ir.rewrite import (
     walk_expr,
     with_children,
 )
+from tilewright.support.classes import dataclass
 from tilewright.transform.loops.copies import conjuncts, copy_fresh
 from tilewright.transform.loops.remainder import all_behind
 from tilewright.transform.loops.simplify import simplify_stmt

@@ -20,7 +20,7 @@ copies of an inner vectorized or unrolled loop. `limit` bounds how many versions
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.arith import Analyzer
 from tilewright.arith.compare import nonnegative_forms
@@ -42,6 +42,7 @@ from tilewright.ir.rewrite import (
     walk_expr,
     with_children,
 )
+from tilewright.support.classes import dataclass
 from tilewright.transform.loops.conditions import bound_loops_of
 from tilewright.transform.loops.copies import conjuncts, copy_fresh
 from tilewright.transform.loops.remainder import all_behind, by_remainder, put

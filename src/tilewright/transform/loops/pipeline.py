@@ -37,7 +37,7 @@ row.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, reduce
 
 from tilewright.ir.expr import Buffer, Expr, Load, Var, all_of, as_int, const, product
@@ -52,6 +52,7 @@ from tilewright.ir.rewrite import (
     substitute_stmt,
     walk,
 )
+from tilewright.support.classes import dataclass
 from tilewright.targets.memory import USUAL, Caches
 from tilewright.transform.loops.merge import depend, parts, touched, written
 from tilewright.transform.loops.promote import promote_partials

@@ -11,12 +11,13 @@ A row of the intermediate that is larger than the first-level cache would take r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.ir.expr import Buffer, Expr, Var, as_int
 from tilewright.ir.loops import Block, For, PrimFunc, Stmt, Store
 from tilewright.ir.notes import MayAlias, Streaming, find, without
 from tilewright.ir.rewrite import exprs_of, loads, replace_buffers, variables, walk, with_children
+from tilewright.support.classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ Versions of a function by its symbols' values exclude each other: what only one 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tilewright.arith import Analyzer
 from tilewright.arith.forms import Form, add, scale, to_expr
@@ -35,6 +35,7 @@ from tilewright.ir.rewrite import (
     with_children,
 )
 from tilewright.ir.scopes import find_memory
+from tilewright.support.classes import dataclass
 
 STACK_LIMIT = 256 << 10
 """Bytes up to which an allocation stays on the stack."""

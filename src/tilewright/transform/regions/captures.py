@@ -8,12 +8,13 @@ p = pack(w); y = loop(..., p) {body = graph @body(%i, %s) params(%p) { ... }}
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.rewrite import fresh_name, variables
 from tilewright.ops.control import CondAttrs, LoopAttrs
+from tilewright.support.classes import dataclass
 
 Capture = tuple[Value, Value]
 """A value in a body, and the value around that it is."""

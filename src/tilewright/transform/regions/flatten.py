@@ -10,12 +10,13 @@ iteration, unless its kernel can write over what is carried in.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.arith import prove_equal
 from tilewright.ir.expr import Expr, Var, product
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.control import NUMBER, LoopAttrs
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 from tilewright.transform.call import Call, KernelCall, Marker
 from tilewright.transform.graph.memory import Place

@@ -8,13 +8,14 @@ same value in all iterations: it is a param too, and what depends on it alone is
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright import ops
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, as_expr, as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.control import LoopAttrs
+from tilewright.support.classes import dataclass
 from tilewright.transform.graph.simplify import materialize_outputs
 from tilewright.transform.graph.views import place_views
 from tilewright.transform.regions.captures import (

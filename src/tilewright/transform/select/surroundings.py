@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewright import ops
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.selection import Pixels, Taps
 from tilewright.ops.conv import ConvAttrs
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.graph.options import Options

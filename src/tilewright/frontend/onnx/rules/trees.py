@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from tilewright.frontend.onnx.rules.scores import class_of, post_transform
 from tilewright.ir.dtype import DType, f32, f64
 from tilewright.ir.expr import as_int, product
 from tilewright.ir.graph import Value
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, UnsupportedError
 
 Array = np.ndarray[Any, Any]

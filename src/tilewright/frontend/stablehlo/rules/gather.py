@@ -7,7 +7,6 @@ inside, as StableHLO says; where the program counts negative starts from the end
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.registry import rule
@@ -18,6 +17,7 @@ from tilewright.ir.expr import Expr, as_expr, as_int, is_const, minimum, product
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dim, same_dim
 from tilewright.ops.shape import RangeAttrs
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 
 

@@ -10,7 +10,7 @@ the loop is one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from tilewright.ir.rewrite import variables
 from tilewright.ops.dims import dim, dims
 from tilewright.ops.registry import emit
 from tilewright.ops.shape import ConcatAttrs, SliceAttrs
+from tilewright.support.classes import dataclass
 from tilewright.transform.graph.recurrences import recurrent_cell
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.registry import rule
@@ -13,6 +12,7 @@ from tilewright.frontend.stablehlo.scope import Item, known_item
 from tilewright.ir.dtype import boolean, i32
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Value
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, UnsupportedError
 
 MAX_TAPS = 128
