@@ -46,11 +46,18 @@ def ways(target: Target) -> dict[str, Target]:
     def fitted(**values: float) -> Target:
         return replace(target, costs=target.costs.fitted(Origin("benchmark"), **values))
 
-    alone = {"shared_panel_rows": NEVER, "panel_rows_l3": 1, "panel_rows_memory": 1}
+    alone = {
+        "shared_panel_rows_l3": NEVER,
+        "shared_panel_rows_memory": NEVER,
+        "panel_rows_l3": 1,
+        "panel_rows_memory": 1,
+    }
     return {
         "as it is": target,
-        "nothing": fitted(shared_panel_rows=NEVER, panel_rows_l3=NEVER, panel_rows_memory=NEVER),
-        "shared": fitted(shared_panel_rows=2),
+        "nothing": fitted(
+            shared_panel_rows_l3=NEVER, shared_panel_rows_memory=NEVER, panel_rows_l3=NEVER, panel_rows_memory=NEVER
+        ),
+        "shared": fitted(shared_panel_rows_l3=2, shared_panel_rows_memory=2),
         **{f"{n} ahead": fitted(**alone, panel_bytes_l3=n, panel_bytes_memory=n) for n in AHEAD},
     }
 

@@ -30,7 +30,9 @@ LINE = TARGET.caches.line
 DEPTH, WIDTH = 24, 16
 
 
-def product(count: Expr | int, rows: int, strip: int = 0, tiles: int = 0) -> PrimFunc:
+def product(
+    count: Expr | int, rows: int, strip: int = 0, tiles: int = 0, few: int | None = None, ahead: int | None = None
+) -> PrimFunc:
     """`count` rows that read the same panel, `rows` at a time, so that the last run may have fewer; all of them, the
     rows of each strip, or whole `tiles` prefetch what follows."""
     x, w = te.placeholder((count, DEPTH), name="x"), te.placeholder((DEPTH, WIDTH), name="w")
@@ -44,7 +46,7 @@ def product(count: Expr | int, rows: int, strip: int = 0, tiles: int = 0) -> Pri
     t, j, channel = s.loops(block)[-3:]
     s.reorder(channel, t, j)
     weights, nbytes = (BufferName("w"),), 4 * DEPTH * WIDTH
-    shared = Prefetch(weights, nbytes, rows=strip or as_int(count), strip=strip or None)
+    shared = Prefetch(weights, nbytes, rows=strip or as_int(count), strip=strip or None, few=few, ahead=ahead)
     s.annotate(channel, Prefetch(weights, nbytes, tiles=tiles) if tiles else shared)
     init = s.decompose_reduction(block, channel)
     for stage in (block, init, out):
@@ -82,6 +84,16 @@ def test_fewer_rows_than_share_prefetch_all_that_follows(count: int) -> None:
     found = hints(product(n, 13, strip=16), TARGET, "w", {n: const(count)})
     mine = [hint for hint in found if unrolled_rows(hint.loop) == count]
     assert [hint.prefetched for hint in mine] == [WIDTH * k for k in range(DEPTH)]
+
+
+@pytest.mark.parametrize("ahead", [None, 4 * WIDTH * 2])
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 9])
+def test_few_rows_prefetch_what_they_read_themselves(count: int, ahead: int | None) -> None:
+    n, few = te.var("n"), 5
+    found = hints(product(n, 13, strip=16, few=few, ahead=ahead), TARGET, "w", {n: const(count)})
+    mine = [hint for hint in found if unrolled_rows(hint.loop) == count]
+    on = DEPTH * WIDTH if count >= few else (ahead or 0) // 4
+    assert [hint.prefetched + DEPTH * WIDTH for hint in mine] == [WIDTH * k + on for k in range(DEPTH)]
 
 
 def unrolled_rows(loop: For) -> int | None:

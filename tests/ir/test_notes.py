@@ -188,6 +188,8 @@ def test_defaults_are_not_printed() -> None:
         ("@prefetch(buffers=[w, 3], nbytes=4)", "'buffers' of the note 'prefetch' is no [buffer, ...]"),
         ("@prefetch(buffers=[w], nbytes=4, level=3)", "'level' of the note 'prefetch' is no 1 or 2"),
         ("@prefetch(buffers=[w], nbytes=4, strip=3)", "in the note 'prefetch' 'strip' needs 'rows'"),
+        ("@prefetch(buffers=[w], nbytes=4, rows=3, few=2)", "in the note 'prefetch' 'few' needs 'strip'"),
+        ("@prefetch(buffers=[w], nbytes=4, rows=3, strip=3, ahead=8)", "in the note 'prefetch' 'ahead' needs 'few'"),
         ("@prefetch(buffers=[w], nbytes=4, turn=A)", "'turn' and 'turns' go together"),
         ("@prefetch(buffers=[w], nbytes=4, rows=2, tiles=2)", "rows and tiles say different things about who shares"),
         ("@single_thread", "the note 'single_thread' belongs to a function, not to a loop"),

@@ -23,8 +23,15 @@ from tilewright.transform.loops import lower_loops
 from tilewright.transform.lower import lower_group
 
 RNG = np.random.default_rng(0)
-KINDS = [(bf16, bf16, 16, 2), (i16, i8, 8, 2), (i16, i16, 8, 2), (u8, i8, 16, 4)]
-INSTRUCTIONS = ("vdpbf16ps", "vpdpwssd", "vpdpwssd", "vpdpbusd")
+KINDS = [(bf16, bf16, 16, 2), (i16, i8, 8, 2), (i16, i16, 8, 2), (u8, i8, 16, 4), (u8, i8, 8, 4)]
+INSTRUCTIONS = [
+    ("znver4", "vdpbf16ps", 16),
+    ("znver4", "vpdpwssd", 16),
+    ("znver4", "vpdpwssd", 16),
+    ("znver4", "vpdpbusd", 16),
+    ("alderlake", "vpdpbusd", 8),
+]
+"""On which target which instruction, and how many are in a tile at least."""
 
 
 def values(t: DType, shape: tuple[int, ...]) -> np.ndarray:
@@ -43,7 +50,7 @@ def product(m: int, k: int, n: int, a: DType, b: DType, lanes: int, group: int) 
     return builder.finish((ops.emit1(builder, "lowered.matmul_dot", x, packed, columns=n),))
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda k: f"{k[0]}-{k[1]}")
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: f"{k[0]}-{k[1]}-{k[2]}")
 def test_packing_and_product_are_what_their_references_say(kind: tuple[DType, DType, int, int]) -> None:
     a, b, lanes, group = kind
     for transpose in (False, True):
@@ -56,7 +63,7 @@ def test_packing_and_product_are_what_their_references_say(kind: tuple[DType, DT
         assert np.abs(y - x.astype(np.float64) @ w.astype(np.float64)).max() < 1e-4
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda k: f"{k[0]}-{k[1]}")
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: f"{k[0]}-{k[1]}-{k[2]}")
 @pytest.mark.parametrize("m,k,n", [(1, 8, 5), (1, 64, 200), (7, 12, 17), (13, 40, 100), (30, 24, 48)])
 def test_native_code(kind: tuple[DType, DType, int, int], m: int, k: int, n: int) -> None:
     a, b, lanes, group = kind
@@ -69,7 +76,7 @@ def test_native_code(kind: tuple[DType, DType, int, int], m: int, k: int, n: int
         np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda k: f"{k[0]}-{k[1]}")
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: f"{k[0]}-{k[1]}-{k[2]}")
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("k,n", [(8, 16), (128, 96), (132, 40)])
 def test_weights_are_packed_by_vectors(kind: tuple[DType, DType, int, int], transpose: bool, k: int, n: int) -> None:
@@ -93,16 +100,19 @@ def test_weights_are_packed_by_vectors(kind: tuple[DType, DType, int, int], tran
         assert loads and all(" x " in t for t in loads) and "gather" not in text
 
 
-@pytest.mark.parametrize("kind,instruction", list(zip(KINDS, INSTRUCTIONS, strict=True)))
-def test_the_hot_loop_is_instructions_on_registers(kind: tuple[DType, DType, int, int], instruction: str) -> None:
+@pytest.mark.parametrize("kind,expected", list(zip(KINDS, INSTRUCTIONS, strict=True)))
+def test_the_hot_loop_is_instructions_on_registers(
+    kind: tuple[DType, DType, int, int], expected: tuple[str, str, int]
+) -> None:
     a, b, _, group = kind
-    target = Target.parse("znver4")
-    graph = product(28, 32, 96, a, b, 16, group)
+    name, instruction, count = expected
+    target = Target.parse(name)
+    graph = product(28, 32, 96, a, b, target.lanes(4), group)
     func = lower_group(next(g for g in fuse(graph) if g.nodes[-1].op == "lowered.matmul_dot"), "kernel").func
     text = assembly(emit_llvm(lower_loops(plan(func, target).func, target), target), target)
     assert instruction in text
     loop = [line for line in text.splitlines() if "vpdp" in line or "vdpbf" in line]
-    assert len(loop) >= 16 and not any("(%rsp)" in line or "(%rbp)" in line for line in loop)
+    assert len(loop) >= count and not any("(%rsp)" in line or "(%rbp)" in line for line in loop)
     assert "callq\ttw.intrin" not in text
 
 
@@ -111,6 +121,7 @@ def test_every_target_finds_what_it_has() -> None:
     found = find_dot(i16, i8, Target.parse("x86-64-v3"))
     assert found is not None and found.lanes == 8
     assert find_dot(u8, i8, Target.parse("znver4")) is x86.DOTS[1]
+    assert find_dot(u8, i8, Target.parse("alderlake")) is x86.DOTS[2]
     assert all(find_dot(d.a, d.b, Target.parse("generic-aarch64")) is None for d in x86.DOTS)
 
 

@@ -52,6 +52,8 @@ class Prefetch(LoopNote):
         rows: so many rows, a few of them in each run of the loop, read the same: each prefetches its part.
         strip: rows are counted anew after so many, of which `rows` share, or all where there are fewer; None: all
             together are `rows`.
+        few: fewer rows than these do not share: each prefetches `ahead` bytes behind what it reads.
+        ahead: bytes; None: nothing.
         tiles: the same for so many runs of the loop, those of the loops around which do not move what is read. Where
             they are fewer, at the end of a map, the run prefetches nothing.
         turn: runs that differ in the first index of this buffer read the same: each prefetches `lines` lines, the next
@@ -67,6 +69,8 @@ class Prefetch(LoopNote):
     lines: Count | None = None
     rows: Count | None = None
     strip: Count | None = None
+    few: Count | None = None
+    ahead: Count | None = None
     tiles: Count | None = None
     turn: BufferName | None = None
     turns: Count | None = None
@@ -75,8 +79,9 @@ class Prefetch(LoopNote):
         shared = [name for name in ("rows", "tiles", "turn") if getattr(self, name) is not None]
         if len(shared) > 1:
             yield f"{' and '.join(shared)} say different things about who shares"
-        if self.strip is not None and self.rows is None:
-            yield "'strip' needs 'rows'"
+        for name, other in (("strip", "rows"), ("few", "strip"), ("ahead", "few")):
+            if getattr(self, name) is not None and getattr(self, other) is None:
+                yield f"{name!r} needs {other!r}"
         if (self.turn is None) != (self.turns is None):
             yield "'turn' and 'turns' go together"
 

@@ -316,11 +316,14 @@ class Prefetching:
         "of a product from which on it prefetches its panel from memory",
         Origin("2026-11-22", commit="db744e4"),
     )
-    shared_panel_rows: int = constant(
+    shared_panel_rows_l3: int = constant(
         6,
         "rows",
-        "from which on a panel's products take about as long as it takes to arrive",
+        "from which on a panel's products take about as long as it takes to arrive from the last level of cache",
         Origin("2026-11-21", commit="e9b115b"),
+    )
+    shared_panel_rows_memory: int = constant(
+        6, "rows", "the same of panels from memory", Origin("2026-11-21", commit="e9b115b")
     )
     hinted_line: float = constant(
         0.0,

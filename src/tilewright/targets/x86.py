@@ -1,7 +1,8 @@
-"""x86-64: SSE, AVX2, AVX-512; AMD's Zen and Intel's servers.
+"""x86-64: SSE, AVX2, AVX-512; AMD's Zen, Intel's servers and client processors.
 
 Three machines were measured: a Zen 3 (2 cores, AVX2), on which all constants were fitted first, a Zen 4 (2 cores,
-AVX-512) and an Emerald Rapids (2 cores, AVX-512). What was fitted on them is taken for their kin.
+AVX-512) and an Emerald Rapids (2 cores, AVX-512, and without it for clients). What was fitted on them is taken for
+their kin.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ TRIPLE = "x86_64-unknown-linux-gnu"
 BASE = ("cmov", "cx8", "fxsr", "mmx", "sse", "sse2")
 V2 = (*BASE, "cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
 V3 = (*V2, "avx", "avx2", "bmi", "bmi2", "crc32", "f16c", "fma", "lzcnt", "movbe", "xsave")
+V3_DOTS = (*V3, "avxvnni")
 V4 = (*V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
 V4_DOTS = (*V4, "avx512bf16", "avx512vnni")
 
@@ -48,17 +50,20 @@ define internal void @tw.intrin.dot_16x2_bf16(ptr %a, ptr %b, i64 %bs, ptr %c) a
 }}"""
 
 
-def _vnni_text() -> str:
-    return f"""\
-declare <16 x i32> @llvm.x86.avx512.vpdpbusd.512(<16 x i32>, <64 x i8>, <64 x i8>)
-define internal void @tw.intrin.vnni_16x4_u8i8i32(ptr %a, ptr %b, i64 %bs, ptr %c) alwaysinline {{
-{_splat(16, "four")}  %left = bitcast <16 x i32> %all to <64 x i8>
-  %right = load <64 x i8>, ptr %b, align 1
-  %old = load <16 x i32>, ptr %c, align 4
-  %new = call <16 x i32> @llvm.x86.avx512.vpdpbusd.512(<16 x i32> %old, <64 x i8> %left, <64 x i8> %right)
-  store <16 x i32> %new, ptr %c, align 4
+def _vnni(lanes: int, *features: str) -> Dot:
+    name, sums, bytes_ = f"vnni_{lanes}x4_u8i8i32", f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
+    function = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}"
+    text = f"""\
+declare {sums} @{function}({sums}, {bytes_}, {bytes_})
+define internal void @tw.intrin.{name}(ptr %a, ptr %b, i64 %bs, ptr %c) alwaysinline {{
+{_splat(lanes, "four")}  %left = bitcast {sums} %all to {bytes_}
+  %right = load {bytes_}, ptr %b, align 1
+  %old = load {sums}, ptr %c, align 4
+  %new = call {sums} @{function}({sums} %old, {bytes_} %left, {bytes_} %right)
+  store {sums} %new, ptr %c, align 4
   ret void
 }}"""
+    return Dot(name, u8, i8, lanes, 4, features, 1.0, text)
 
 
 def _madd_text(name: str, lanes: int, b: DType) -> str:
@@ -91,14 +96,15 @@ def _madd(lanes: int, b: DType) -> Dot:
 
 DOTS = (
     Dot("dot_16x2_bf16", bf16, bf16, 16, 2, ("avx512f", "avx512bf16"), 1.0, _bf16_text()),
-    Dot("vnni_16x4_u8i8i32", u8, i8, 16, 4, ("avx512f", "avx512vnni"), 1.0, _vnni_text()),
+    _vnni(16, "avx512f", "avx512vnni"),
+    _vnni(8, "avx2", "avxvnni"),
     _madd(16, i8),
     _madd(16, i16),
     _madd(8, i8),
     _madd(8, i16),
 )
 """The bf16 instruction takes and gives no denormals and adds each pair before it adds to C (Intel SDM, VDPBF16PS);
-AVX-512 VNNI makes sixteen sums of four products of u8 and i8 (Intel SDM, VPDPBUSD)."""
+VNNI makes sums of four products of u8 and i8, sixteen with AVX-512, eight with AVX-VNNI (Intel SDM, VPDPBUSD)."""
 
 
 # -- what the instructions offer ---------------------------------------------------------------------------------------
@@ -123,13 +129,17 @@ def isa(features: tuple[str, ...]) -> Isa:
     )
 
 
+GOLDEN_COVE = "Emerald Rapids with AVX2"
+"""The core of Intel's servers of that time is that of its client processors, which have no AVX-512."""
+
 ZEN3_COSTS = Costs().fitted(
     Origin("2026-11-24", "Zen 4 with AVX2", "TILEWRIGHT_TARGET=x86-64-v3 python -m benchmarks.bench_few_rows"),
     panel_bytes_l3=4096,
     panel_bytes_memory=4096,
     panel_rows_l3=3,
     panel_rows_memory=4,
-    shared_panel_rows=5,
+    shared_panel_rows_l3=5,
+    shared_panel_rows_memory=5,
 )
 AVX2_COSTS = ZEN3_COSTS.fitted(
     # One filter to eight over maps of 1 to 13 MB: 0 to 3 cycles in most. Zen 3's 60 led to blocks of channels, which
@@ -137,6 +147,27 @@ AVX2_COSTS = ZEN3_COSTS.fitted(
     Origin("2026-11-26", "Zen 4 with AVX2", commit="2a963d0"),
     scattered_line=1.5,
     scattered_line_of_many=1.5,
+)
+
+INTEL_AVX2_COSTS = (
+    AVX2_COSTS
+    # Sixteen registers, and two of three vector units multiply.
+    .fitted(
+        Origin("2026-11-27", GOLDEN_COVE, "python -m benchmarks.bench_functions --target alderlake"),
+        function=1.9,
+        divide=8.0,
+        square_root=10.0,
+        reciprocal_root=18.0,
+    )
+    # Two rows take 0.80 of the time with panels prefetched; four rows share panels from memory in 0.76 of it, and those
+    # from the last level in 1.12, up to six rows.
+    .fitted(
+        Origin("2026-11-27", GOLDEN_COVE, "TILEWRIGHT_TARGET=alderlake python -m benchmarks.bench_few_rows"),
+        panel_rows_l3=2,
+        panel_rows_memory=2,
+        shared_panel_rows_l3=7,
+        shared_panel_rows_memory=4,
+    )
 )
 
 AVX512_COSTS = (
@@ -153,7 +184,8 @@ ZEN4_COSTS = (
         Origin("2026-11-24", "Zen 4", "python -m benchmarks.bench_few_rows"),
         panel_rows_l3=7,
         panel_rows_memory=7,
-        shared_panel_rows=7,
+        shared_panel_rows_l3=7,
+        shared_panel_rows_memory=7,
     )
     # Its direct convolutions lose little at the ends of tiles, nothing by elements as operands (narrow-panels.md).
     .fitted(
@@ -184,14 +216,16 @@ INTEL_COSTS = (
         crowded_line=3.0,
         split_store=7.5,
     )
-    # From four rows on shares are 0.90 of any other way.
+    # From four rows on shares are 0.90 of any other way if panels come from memory. From the last level they take 1.1
+    # to 1.2 times as long as a panel of one's own, up to eight rows.
     .fitted(
-        Origin("2026-11-26", "Emerald Rapids", "python -m benchmarks.bench_few_rows"),
+        Origin("2026-11-27", "Emerald Rapids", "python -m benchmarks.bench_few_rows"),
         panel_bytes_l3=4096,
         panel_bytes_memory=4096,
         panel_rows_l3=3,
         panel_rows_memory=3,
-        shared_panel_rows=4,
+        shared_panel_rows_l3=9,
+        shared_panel_rows_memory=4,
     )
     # Two multiply-adds of 512 bits a cycle where a Zen 4 has one: lines that are not near are waited for sooner.
     .fitted(
@@ -225,6 +259,10 @@ INTEL_SERVERS = (
 )
 
 
+INTEL_CLIENTS = ("alderlake", "raptorlake", "meteorlake")
+"""Processors with large cores like those of `INTEL_SERVERS`, without AVX-512."""
+
+
 def ceilings(cpu: str, bits: int) -> Ceilings:
     """What is known of a kind of CPU that was not measured (21 November 2026, commit 08c0715, no machine recorded)."""
     vector = bits / 8
@@ -244,7 +282,7 @@ def ceilings(cpu: str, bits: int) -> Ceilings:
 def costs(cpu: str, bits: int) -> Costs:
     """The fitted constants of a kind of CPU, with vectors of so many bits."""
     if bits < 512:
-        return ZEN3_COSTS if cpu == "znver3" else AVX2_COSTS
+        return ZEN3_COSTS if cpu == "znver3" else INTEL_AVX2_COSTS if cpu in INTEL_CLIENTS else AVX2_COSTS
     if cpu in INTEL_SERVERS:
         return INTEL_COSTS
     return ZEN4_COSTS if cpu == "znver4" else AVX512_COSTS
@@ -253,6 +291,9 @@ def costs(cpu: str, bits: int) -> Costs:
 CACHES = {
     "znver3": Caches(l1=32 << 10, l2=512 << 10, l3=32 << 20),
     "znver5": Caches(l1=48 << 10, l2=1 << 20, l3=32 << 20, l1_ways=12, l2_ways=16),
+    # A Core i9-12900K and a Core i9-13900K, of their large cores.
+    "alderlake": Caches(l1=48 << 10, l2=1280 << 10, l3=30 << 20, l1_ways=12, l2_ways=10),
+    "raptorlake": Caches(l1=48 << 10, l2=2 << 20, l3=36 << 20, l1_ways=12, l2_ways=16),
     # A Xeon Gold 6430, a Xeon Platinum 8580 and a Xeon 6737P: others of their kind differ in the last level.
     "sapphirerapids": Caches(l1=48 << 10, l2=2 << 20, l3=60 << 20, l1_ways=12, l2_ways=16),
     "emeraldrapids": Caches(l1=48 << 10, l2=2 << 20, l3=300 << 20, l1_ways=12, l2_ways=16),
@@ -281,6 +322,8 @@ _FEATURES = {
     "x86-64-v3": V3,
     "x86-64-v4": V4,
     "haswell": V3,
+    "alderlake": V3_DOTS,
+    "raptorlake": V3_DOTS,
     "skylake-avx512": V4,
     "sapphirerapids": V4_DOTS,
     "emeraldrapids": V4_DOTS,

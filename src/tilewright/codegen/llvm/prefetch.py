@@ -136,14 +136,14 @@ def shift(s: State, stmt: For, note: Prefetch, load: Load) -> Poly | None:
         part = -(-count * stride // sharing)
         start, each = first * (steps * stride) // sharing, _whole(const(part), line) if part > line else const(part)
     else:
-        # Fewer rows than share have larger parts. Very few are bound by memory, and what prefetches takes the place of
-        # what reads: their hints are for what they just read.
+        # Fewer rows than share have larger parts. Very few have none: where nothing is to be prefetched, as memory is
+        # busy and what prefetches takes the place of what reads, their hints are for what they just read.
         share = const(steps * stride) // minimum(maximum(extent, 1), sharing)
         start, each = first * share, _whole(-(-(share * count) // steps), line)
-        least = s.target.costs.prefetching.shared_panel_rows
-        if count < least:
-            start = select(extent < least, -(note.nbytes // load.buffer.dtype.itemsize), start)
-            each = select(extent < least, stride, each)
+        if note.few is not None and count < note.few:
+            moved = ((note.ahead or 0) - note.nbytes) // load.buffer.dtype.itemsize
+            start = select(extent < note.few, moved, start)
+            each = select(extent < note.few, stride, each)
     return add(s.converter.poly(simplify(start + stmt.var * simplify(each))), {step: -stride})
 
 

@@ -12,14 +12,14 @@ activations in the weights' part as they are, rows of columns: packing them woul
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil, prod
 
 from tilewright.arith import Analyzer
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import Block, Store
-from tilewright.ir.notes import Defer, Prefetch, PrefetchTile, Unroll
+from tilewright.ir.notes import Defer, Note, Prefetch, PrefetchTile, Unroll
 from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
@@ -41,6 +41,7 @@ from tilewright.plans.matmul.tiles import (
     MatmulTile,
     Product,
     estimate,
+    panel_distance,
     prefetch_distance,
     sharing_rows,
     strip_rows,
@@ -79,19 +80,14 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     rows = 1 if row is None else as_int(row.extent)
     counts = (1,) if row is None else many(values_of(row.extent, MANY_ROWS), rows)
     longest = 1 if row is None else Analyzer().bounds(row.extent)[1]
-    depth = as_int(anchor.reduce[0].extent) or 64
-    columns = as_int(column.extent) or 64
-    itemsize = anchor.writes[0].dtype.itemsize
     around = [it for it in anchor.spatial if it is not column and it is not row]
     others = prod(number(it.extent) for it in around)
-    own = prod(number(it.extent) for it in around if it in weight_iters(anchor))
     work = epilogue_work(structure, anchor, target)
-    passing = working_set(0.0, structure.func.notes, target)
+    most = product_of(anchor, max(counts), structure.func.notes, target)
     scale = 1.0 if rows is not None else SYMBOL * len(counts) / sum(counts)
     found = []
     for width in widths(anchor, rows, target):
-        for tile in tiles(rows, width, columns, depth, itemsize, target):
-            most = Product(max(counts), columns, depth, itemsize, own, passing)
+        for tile in tiles(rows, width, most.columns, most.depth, most.itemsize, target):
             # A symbol without an upper end has no strips: few rows would only pay for the loop around them.
             strip = 0 if longest is None else strip_rows(tile, replace(most, rows=longest), target)
             ahead = 0 if rows is None else prefetch_distance(tile, most, target)
@@ -100,7 +96,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
             for defer in (0, 1) if late else (0,):
                 cost = Cost()
                 for count in counts:
-                    product = Product(count, columns, depth, itemsize, own, passing)
+                    product = replace(most, rows=count)
                     behind = epilogue(tile, product, work, target, defer=bool(defer))
                     each = estimate(tile, product, target, symbolic=rows is None) + behind
                     cost |= each * (1 / len(counts))
@@ -108,6 +104,13 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
                 for choice in switches(strip, ahead, sharing):
                     found.append(Candidate((*size, *choice, ("defer", defer)), cost * (others * scale)))
     return sorted(found, key=lambda c: c.cycles)
+
+
+def product_of(anchor: Stage, rows: int, notes: Sequence[Note], target: Target) -> Product:
+    """The product of a stage, of so many rows, in a function with these notes."""
+    own = prod(number(it.extent) for it in anchor.spatial[:-1] if it in weight_iters(anchor))
+    columns, depth = (as_int(it.extent) or 64 for it in (anchor.spatial[-1], anchor.reduce[0]))
+    return Product(rows, columns, depth, anchor.writes[0].dtype.itemsize, own, working_set(0.0, notes, target))
 
 
 def many(counts: tuple[int, ...], rows: int | None) -> tuple[int, ...]:
@@ -275,6 +278,12 @@ def prefetch_panel(
     part = min(rows, sharing) / sharing if as_int(row.extent) is not None else 1.0
     lines = ceil(line * (1 if steps is inner else copies) * part / target.caches.line)
     note = Prefetch(buffer_names([weights.buffer]), depth * line, lines=lines, rows=sharing, strip=strip)
+    if strip is not None:
+        # A tile of an unknown number of rows reads no panel as evenly as one of a few that are known: those from the
+        # last level of cache are shared as soon as those from memory.
+        few = target.costs.prefetching.shared_panel_rows_memory
+        own = panel_distance(product_of(anchor, few - 1, s.func.notes, target), target)
+        note = replace(note, few=few, ahead=own or None)
     s.annotate(steps, note)
     return steps, inner
 

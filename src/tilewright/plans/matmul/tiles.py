@@ -267,7 +267,7 @@ def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target,
     in the second level. It need not if the tiles before it prefetch its lines, a few of them in each step: memory is
     then busy all the time. Hardware sees a new stream in every panel and stops following it at the end of each page.
     """
-    few = product.rows < target.costs.prefetching.shared_panel_rows or tile.rows == 1
+    few = product.rows < shared_panel_rows(product, target) or tile.rows == 1
     if few or product.level(target) not in FAR or tile.panels > 1:
         return 0
     if symbolic:
@@ -276,7 +276,12 @@ def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target,
 
 
 def prefetch_distance(tile: MatmulTile, product: Product, target: Target) -> int:
-    """How many bytes ahead a single tile of few rows prefetches its own panel, 0 if it does not.
+    """How many bytes ahead a single tile of few rows prefetches its own panel, 0 if it does not."""
+    return panel_distance(product, target) if tile.panels == 1 else 0
+
+
+def panel_distance(product: Product, target: Target) -> int:
+    """How many bytes ahead few rows prefetch their panel, 0 if they do not.
 
     A panel takes longer to arrive than its products take, and to prefetch the next one would only delay it. One or two
     rows are bound by memory alone, and what prefetches its lines takes the place of what reads them; from the last
@@ -290,7 +295,13 @@ def prefetch_distance(tile: MatmulTile, product: Product, target: Target) -> int
             least, nbytes = ahead.panel_rows_memory, ahead.panel_bytes_memory
         case _:
             return 0
-    return nbytes if tile.panels == 1 and least <= product.rows < ahead.shared_panel_rows else 0
+    return nbytes if least <= product.rows < shared_panel_rows(product, target) else 0
+
+
+def shared_panel_rows(product: Product, target: Target) -> int:
+    """From how many rows on they prefetch the next panel together, by where panels come from."""
+    costs = target.costs.prefetching
+    return costs.shared_panel_rows_memory if product.level(target) == "memory" else costs.shared_panel_rows_l3
 
 
 def unrolled_steps(products: int, depth: int | None) -> int:

@@ -293,7 +293,9 @@ def products(
         strip = sharing if sharing < count else None
         part = ceil(4 * width * steps * min(rows, sharing) / (sharing * target.caches.line))
         ahead, lines = 4 * blocks * lanes * width, part if strip is not None else None
-        s.annotate(prefetching, Prefetch(buffer_names([weights.buffer]), ahead, lines=lines, rows=sharing, strip=strip))
+        few = target.costs.prefetching.shared_panel_rows_memory if strip is not None else None
+        note = Prefetch(buffer_names([weights.buffer]), ahead, lines=lines, rows=sharing, strip=strip, few=few)
+        s.annotate(prefetching, note)
     init = s.decompose_reduction(tile, co)
     for block in (tile, init, product):
         row, lane = s.loops(block)[-2:]
