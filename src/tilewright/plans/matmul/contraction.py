@@ -86,12 +86,12 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     others = prod(number(it.extent) for it in around)
     own = prod(number(it.extent) for it in around if it in weight_iters(anchor))
     work = epilogue_work(structure, anchor, target)
-    passing = working_set(0.0, structure.func.notes, target)
+    passing, plain = working_set(0.0, structure.func.notes, target), has_plain_rows(anchor)
     scale = 1.0 if rows is not None else SYMBOL * len(counts) / sum(counts)
     found = []
     for width in widths(anchor, rows, target):
         for tile in tiles(rows, width, columns, depth, itemsize, target):
-            most = Product(max(counts), columns, depth, itemsize, own, passing)
+            most = Product(max(counts), columns, depth, itemsize, own, passing, plain)
             # A symbol without an upper end has no strips: few rows would only pay for the loop around them.
             strip = 0 if longest is None else strip_rows(tile, replace(most, rows=longest), target)
             ahead = 0 if rows is None else prefetch_distance(tile, most, target)
@@ -100,7 +100,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
             for defer in (0, 1) if late else (0,):
                 cost = Cost()
                 for count in counts:
-                    product = Product(count, columns, depth, itemsize, own, passing)
+                    product = Product(count, columns, depth, itemsize, own, passing, plain)
                     behind = epilogue(tile, product, work, target, defer=bool(defer))
                     each = estimate(tile, product, target, symbolic=rows is None) + behind
                     cost |= each * (1 / len(counts))
@@ -126,13 +126,19 @@ def switches(strip: int, ahead: int, sharing: int) -> Iterator[tuple[tuple[str, 
         yield ("strip", strip), ("ahead", ahead), ("sharing", 0)
 
 
+def has_plain_rows(anchor: Stage) -> bool:
+    """Whether the weights are rows as they lie, not packed into panels."""
+    weights = packed_operand(anchor)
+    return weights is not None and weights.indices[-1] is anchor.spatial[-1].var
+
+
 def widths(anchor: Stage, rows: int | None, target: Target) -> list[int]:
     """The width of the weights' panels; some to choose from if the weights are plain rows."""
     weights = packed_operand(anchor)
     assert weights is not None
     width, lanes = as_int(weights.buffer.shape[-1]), lanes_of(anchor, target)
     assert width is not None
-    if weights.indices[-1] is not anchor.spatial[-1].var or width <= MOST_VECTORS * lanes:
+    if not has_plain_rows(anchor) or width <= MOST_VECTORS * lanes:
         return [width]
     return [vectors * lanes for vectors in range(1, (2 if rows == 1 else 1) * MOST_VECTORS + 1)]
 
