@@ -4,10 +4,10 @@
                                      [--seconds 120] [--peer] [--inductor --every 24] [--kinds grouped max_pool]
 
 Each layer is compiled as users compile it ("auto") and with exact algorithms only; then it is timed, in turns with
-exact algorithms and, with `--peer`, with eager PyTorch on the same tensors; `--inductor` adds that, which compiles for
-seconds a layer. A kernel's ratio is its time by what its plan estimates: estimates decide among algorithms, so a plan
-outside 0.5 to 2 is a defect to be mended, or an exception that has a name (`audit/report.py`). Kernels shorter than
-`SHORTEST` are left out: a call alone takes so long.
+exact algorithms and, with `--peer`, with eager PyTorch on the same tensors and with the target's vectors; `--inductor`
+adds that, which compiles for seconds a layer. A kernel's ratio is its time by what its plan estimates: estimates decide
+among algorithms, so a plan outside 0.5 to 2 is a defect to be mended, or an exception that has a name
+(`audit/report.py`). Kernels shorter than `SHORTEST` are left out: a call alone takes so long.
 
 All phases are done if none is named. What was compiled and timed is kept, until the compiler changes, in a folder under
 that for temporary files, and gone on with: each phase stops after `--seconds`. The report goes to
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         done_at = records.timed()
         todo = [(k, x) for k, x in wanted if k in compiled and not compiled[k].error and k not in done_at]
         keep_freed_memory()
-        with _peer_alike() if options.peer or options.inductor else nullcontext():
+        with _peer_alike(target) if options.peer or options.inductor else nullcontext():
             asked = {"peer": options.peer, "inductor": options.inductor}
             _each("time", todo, lambda k, x: time_layer(compiled[k], x, records, **asked), options.seconds)
     if "report" in phases:
@@ -100,9 +101,15 @@ def _of(numbers: set[int], rows: dict[int, Row]) -> dict[int, Row]:
     return {k: row for k, row in rows.items() if k in numbers}
 
 
+NARROW = {"ATEN_CPU_CAPABILITY": "avx2", "DNNL_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+"""What tells PyTorch's own kernels, oneDNN and MKL that there is no AVX-512; each reads it when it is loaded."""
+
+
 @contextmanager
-def _peer_alike() -> Iterator[None]:
-    """PyTorch with one thread, as calls have, and without a record for gradients."""
+def _peer_alike(target: Target) -> Iterator[None]:
+    """PyTorch with one thread and the target's vectors, as calls have, and without a record for gradients."""
+    if target.vector_bits == 256 < Target.host().vector_bits:
+        os.environ.update(NARROW)
     import torch
 
     threads = torch.get_num_threads()

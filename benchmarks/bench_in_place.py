@@ -1,6 +1,7 @@
 """Products `a' b` of operands that change with each call: read where they lie, against copied first.
 
     python -m benchmarks.bench_in_place [--only 256x256x1024 64x64x2048] [--rounds 25]
+    python -m benchmarks.bench_in_place --plain 9 [--target x86-64-v3]     nine products `a b` a call, of few rows
 
 Sizes are rows, columns and depth. Both are timed in turns; the last column says what `multiplies_in_place` of
 plans/matmul/tiles.py takes on this machine.
@@ -13,6 +14,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -32,6 +34,11 @@ SIZES = (
     "128x128x256 128x128x1024 128x128x2048 128x128x4096 192x192x1024 192x192x2048 256x128x1024 128x256x1024 "
     "512x128x1024 256x256x128 256x256x512 256x256x1024 384x384x1024 512x512x128 512x512x1024 1024x1024x1024"
 )
+PLAIN_SIZES = (
+    "7x128x169 8x128x169 14x128x169 16x128x169 24x128x169 32x128x169 8x128x64 16x128x64 32x128x64 8x400x64 16x400x64 "
+    "8x80x400 16x80x400 12x100x100 8x256x128 8x512x256 16x512x256 32x512x256 32x512x512 64x256x256 "
+    "128x256x256 128x128x64"
+)
 WORK = 2e7
 """Multiply-adds of a turn, at least."""
 
@@ -47,21 +54,40 @@ def taken(place: bool) -> Iterator[None]:
         matmul.multiplies_in_place = before
 
 
-def product(rows: int, columns: int, depth: int, *, place: bool) -> Model:
-    b = GraphBuilder("product")
-    a = b.input("a", TensorType(f32, (const(depth), const(rows))))
-    c = b.input("b", TensorType(f32, (const(depth), const(columns))))
-    y = ops.emit1(b, "matmul", a, c, transpose_a=True, transpose_b=False)
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A product of `a'`, or of `plain` times `a`, which is rows x depth then."""
+
+    rows: int
+    columns: int
+    depth: int
+    plain: int = 0
+
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        if self.plain:
+            return (self.plain, self.rows, self.depth), (self.plain, self.depth, self.columns)
+        return (self.depth, self.rows), (self.depth, self.columns)
+
+    @property
+    def work(self) -> float:
+        """Multiply-adds."""
+        return float(max(1, self.plain) * self.rows * self.columns * self.depth)
+
+
+def product(case: Case, target: Target, *, place: bool) -> Model:
+    builder = GraphBuilder("product")
+    a, b = (builder.input(n, TensorType(f32, tuple(map(const, s)))) for n, s in zip("ab", case.shapes(), strict=True))
+    y = ops.emit1(builder, "matmul", a, b, transpose_a=not case.plain, transpose_b=False)
     with taken(place):
-        return Model(compile_program(b.finish((y,))))
+        return Model(compile_program(builder.finish((y,)), target=target))
 
 
-def measure(rows: int, columns: int, depth: int, rounds: int) -> tuple[list[float], list[float]]:
+def measure(case: Case, target: Target, rounds: int) -> tuple[list[float], list[float]]:
     """Seconds of each turn in place and of each with copies."""
     rng = np.random.default_rng(0)
-    a, b = (rng.normal(size=(depth, n)).astype(np.float32) for n in (rows, columns))
-    models = [product(rows, columns, depth, place=place) for place in (True, False)]
-    calls = max(1, int(WORK / (rows * columns * depth)))
+    a, b = (rng.normal(size=shape).astype(np.float32) for shape in case.shapes())
+    models = [product(case, target, place=place) for place in (True, False)]
+    calls = max(1, int(WORK / case.work))
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         for model, own in zip(models, times, strict=True):
@@ -76,17 +102,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.bench_in_place", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("--only", nargs="*", default=SIZES.split(), help="these sizes")
+    parser.add_argument("--only", nargs="*", help="these sizes")
+    parser.add_argument("--plain", type=int, default=0, help="so many products of rows x depth as they are")
+    parser.add_argument("--target", default="host")
     parser.add_argument("--rounds", type=int, default=25)
     options = parser.parse_args(arguments)
     os.environ["TILEWRIGHT_CACHE"] = "0"  # what is kept does not know that it was taken
     print(f"{'product':>18}  {'GFLOP/s in place':>16}  {'copied':>8}  {'copied / in place':>18}  taken")
-    for size in options.only:
-        rows, columns, depth = map(int, size.split("x"))
-        place, copied = measure(rows, columns, depth, options.rounds)
+    target = Target.on_host(options.target)
+    for size in options.only or (PLAIN_SIZES if options.plain else SIZES).split():
+        case = Case(*map(int, size.split("x")), plain=options.plain)
+        place, copied = measure(case, target, options.rounds)
         ratio = median(b / a for a, b in zip(place, copied, strict=True))
-        speeds = [2e-9 * rows * columns * depth / min(t) for t in (place, copied)]
-        here = multiplies_in_place(rows, columns, depth, 4, Target.host(), turned=True)
+        speeds = [2e-9 * case.work / min(t) for t in (place, copied)]
+        here = multiplies_in_place(case.rows, case.columns, case.depth, 4, target, turned=not options.plain)
         word = "in place" if here else "copied"
         print(f"{size:>18}  {speeds[0]:16.1f}  {speeds[1]:8.1f}  {ratio:18.3f}  {word}", flush=True)
 

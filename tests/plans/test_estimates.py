@@ -330,6 +330,21 @@ def test_sampled_maps_bring_whole_lines() -> None:
     assert small.overhead - large.overhead == pytest.approx(FIXED.costs.traffic.sampled_line_of_many * lines)
 
 
+def test_functions_behind_products_of_pixels_count() -> None:
+    """A plain epilogue is part of the products' estimate."""
+
+    def compute(function: str) -> float:
+        b = GraphBuilder("model")
+        x, w = b.input("x", tensor(1, 32, 40, 40)), b.input("w", tensor(1, 4, 32, 8))
+        y = ops.emit1(b, "lowered.conv_pointwise_groups", x, w, channels=32, strides=(1, 1))
+        (group,) = fuse(b.finish((ops.emit1(b, function, y),)))
+        return plan(lower_group(group, "kernel").func, Target.parse("znver4")).chosen.cost.compute
+
+    relu, sigmoid = compute("relu"), compute("sigmoid")
+    assert relu == pytest.approx(32 * 32 * 1600 / 16, rel=0.1)
+    assert sigmoid - relu > 10 * 32 * 1600 / 16
+
+
 def test_channels_that_fill_no_blocks_are_not_padded_directly() -> None:
     """24 channels take three quarters of what 32 take, not as long."""
     few, full = (winograd_tiles.WinogradProblem(1, 28, 28, c, 64, 3) for c in (24, 32))

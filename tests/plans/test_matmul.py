@@ -125,6 +125,8 @@ def test_transposed(first: bool, second: bool, param: bool, m: int, n: int) -> N
         ((9, 12), (5, 12, 50)),
         ((2, 1, 9, 12), (1, 3, 12, 33)),
         ((4, 2, 12), (4, 12, 1)),
+        ((3, 16, 12), (3, 12, 150)),  # few rows by several panels as they lie
+        ((2, 33, 12), (2, 12, 150)),  # more rows
     ],
     ids=str,
 )
@@ -166,6 +168,9 @@ def test_turned_rows(a: tuple[int, ...], b: tuple[int, ...], kind: str) -> None:
         ((256, 17, 64), False, True),
         ((256, 8, 64), False, False),
         ((256, 128, 64), False, False),
+        ((32, 512, 512), False, True),  # few rows: packing would read more than they do
+        ((33, 128, 64), False, False),
+        ((8, 15, 64), False, False),
     ],
     ids=str,
 )
@@ -479,6 +484,17 @@ def test_weights_that_nobody_prefetches_are_waited_for_in_the_first_pass() -> No
     assert estimate(once, far, target).cycles < estimate(twice, far, target).cycles
     assert sharing_rows(MatmulTile(8, 32), Product(64, 256, 512), 0, target) == 0
     assert sharing_rows(MatmulTile(8, 32), Product(64, 256, 512, working_set=4 << 20), 0, target) == 64
+
+
+@pytest.mark.parametrize("rows", [3, 4, 6])
+def test_an_operand_from_the_second_level_is_read_once_by_few_rows(rows: int) -> None:
+    """A panel of plain rows that stays in the first level arrives there in the first pass, which waits for it."""
+    target = Target.parse("emeraldrapids")
+    product = Product(rows, 128, 96, count=9, plain=True)
+    assert product.level(target) == "l2"
+    best = min(tiles(rows, 16, 128, 96, 4, target), key=lambda t: estimate(t, product, target).cycles)
+    assert best.rows == rows
+    assert estimate(MatmulTile(2, 64), product, target).memory > 0
 
 
 def test_who_asks_for_the_next_panel() -> None:

@@ -119,7 +119,34 @@ def _load_scalar(s: State, buffer: Buffer, p: Poly) -> str:
 
 def _load_contiguous(s: State, buffer: Buffer, p: Poly, width: int) -> str:
     where, align = address(s, buffer, p)
-    return from_memory(s, s.load(buffer, where, memory_type(buffer.dtype, width), align), buffer.dtype, width)
+    t = buffer.dtype
+    whole = 1 << (width - 1).bit_length()
+    own = s.pointer(buffer).elements > 0 and as_constant(p) is None
+    if own and width < whole and align >= whole * t.itemsize and _calculates(s, t):
+        read = s.read_once(buffer, where, memory_type(t, width), lambda: _load_first(s, t, where, align, width, whole))
+        return from_memory(s, read, t, width)
+    return from_memory(s, s.load(buffer, where, memory_type(t, width), align), t, width)
+
+
+def _calculates(s: State, t: DType) -> bool:
+    """Whether vectors of this type are read under masks and calculated with as they are: halves become f32 first, for
+    which a denormal is a number like others."""
+    return t.is_float and t.itemsize >= 4 and s.target.isa.masked_reads
+
+
+def _load_first(s: State, t: DType, where: str, align: int, width: int, whole: int) -> str:
+    """The first lanes of an aligned vector, the others zero.
+
+    LLVM makes a vector that is no power of two from the whole one where its alignment says that this may be read, and
+    calculates with what lies behind the lanes. In an allocation of our own nobody ever wrote that: it is denormals by
+    chance, for each of which a processor may take a hundred cycles (docs/decisions/idle-lanes.md). Allocations that
+    only constants index are spared: they become registers, in which lanes that nobody wrote are zero, and LLVM does so
+    with plain loads alone.
+    """
+    mask = vector_literal(tuple(int(lane < width) for lane in range(whole)), "i1")
+    found, lanes = _masked_load(s, t, where, align, whole, mask), vector_literal(tuple(range(width)), "i32")
+    ty = memory_type(t, whole)
+    return s.out.inst(f"shufflevector {ty} {found}, {ty} poison, <{width} x i32> {lanes}")
 
 
 def _load_vector(s: State, buffer: Buffer, access: Access, k: int, start: int, width: int) -> str:
@@ -238,13 +265,16 @@ MOST_VECTORS = 4
 
 def _load_lanes_on(s: State, buffer: Buffer, p: Poly, width: int, mask: str) -> str:
     """Neighbours, of which those that are off are not touched."""
-    t = buffer.dtype
     where, align = address(s, buffer, p)
+    return from_memory(s, _masked_load(s, buffer.dtype, where, align, width, mask), buffer.dtype, width)
+
+
+def _masked_load(s: State, t: DType, where: str, align: int, width: int, mask: str) -> str:
+    """A vector as it is in memory, zero in the lanes that are off."""
     ty = memory_type(t, width)
     name = f"llvm.masked.load.{_memory_suffix(t, width)}.p0"
     symbol = s.out.declare(name, ty, ["ptr", f"<{width} x i1>", ty])
-    raw = s.out.inst(f"call {ty} {symbol}(ptr align {align} {where}, <{width} x i1> {mask}, {ty} zeroinitializer)")
-    return from_memory(s, raw, t, width)
+    return s.out.inst(f"call {ty} {symbol}(ptr align {align} {where}, <{width} x i1> {mask}, {ty} zeroinitializer)")
 
 
 def _elements_between(s: State, steps: tuple[int, ...]) -> Span | None:

@@ -214,12 +214,15 @@ class State:
 
     def load(self, buffer: Buffer, where: str, type_: str, align: int) -> str:
         """What is at an address, read once while it cannot change."""
+        return self.read_once(buffer, where, type_, lambda: self.out.inst(f"load {type_}, ptr {where}, align {align}"))
+
+    def read_once(self, buffer: Buffer, where: str, type_: str, read: Callable[[], str]) -> str:
+        """What is at an address: what `read` makes, or made while it could not change."""
         for places in reversed(self.places):
             found = places.loads.get(buffer.name, {}).get((where, type_))
             if found is not None:
                 return found
-        raw = self.out.inst(f"load {type_}, ptr {where}, align {align}")
-        self.places[-1].loads.setdefault(buffer.name, {})[where, type_] = raw
+        raw = self.places[-1].loads.setdefault(buffer.name, {})[where, type_] = read()
         return raw
 
     def _key(self, e: Expr) -> ValueKey:

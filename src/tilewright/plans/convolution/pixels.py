@@ -24,8 +24,9 @@ from tilewright.plans.convolution.tiles import share_of, side
 from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, extent, inline_all, lanes_of, parallelize
-from tilewright.plans.framework.cost import Cost, bandwidth, fetch_cycles, write_cycles
+from tilewright.plans.framework.cost import Cost, bandwidth, fetch_cycles, fma_cycles, write_cycles
 from tilewright.plans.framework.tiles import row_limit
+from tilewright.plans.matmul.epilogues import epilogue_work
 from tilewright.schedule.recording import LoopRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.support.classes import dataclass
@@ -61,8 +62,10 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     width, shape = panel_of(structure), shape_of(structure)
     images, groups = (as_int(it.extent) or 1 for it in anchor.spatial[:2])
     calls = images * groups * share_of(it.extent for it in structure.after(anchor)[-1].spatial[2:])
+    work = epilogue_work(structure, anchor, target) * shape.filters * shape.pixels
+    behind = Cost(compute=fma_cycles(work, target.lanes(4), target))
     found = [
-        Candidate((("filters", width), ("vectors", vectors), ("copied", int(copied))), cost * calls)
+        Candidate((("filters", width), ("vectors", vectors), ("copied", int(copied))), (cost + behind) * calls)
         for vectors, copied, cost in estimates(shape, width, target)
     ]
     return sorted(found, key=lambda c: c.cycles)

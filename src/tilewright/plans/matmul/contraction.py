@@ -110,7 +110,8 @@ def product_of(anchor: Stage, rows: int, notes: Sequence[Note], target: Target) 
     """The product of a stage, of so many rows, in a function with these notes."""
     own = prod(number(it.extent) for it in anchor.spatial[:-1] if it in weight_iters(anchor))
     columns, depth = (as_int(it.extent) or 64 for it in (anchor.spatial[-1], anchor.reduce[0]))
-    return Product(rows, columns, depth, anchor.writes[0].dtype.itemsize, own, working_set(0.0, notes, target))
+    itemsize, passing = anchor.writes[0].dtype.itemsize, working_set(0.0, notes, target)
+    return Product(rows, columns, depth, itemsize, own, passing, has_plain_rows(anchor))
 
 
 def many(counts: tuple[int, ...], rows: int | None) -> tuple[int, ...]:
@@ -129,13 +130,19 @@ def switches(strip: int, ahead: int, sharing: int) -> Iterator[tuple[tuple[str, 
         yield ("strip", strip), ("ahead", ahead), ("sharing", 0)
 
 
+def has_plain_rows(anchor: Stage) -> bool:
+    """Whether the weights are rows as they lie, not packed into panels."""
+    weights = packed_operand(anchor)
+    return weights is not None and weights.indices[-1] is anchor.spatial[-1].var
+
+
 def widths(anchor: Stage, rows: int | None, target: Target) -> list[int]:
     """The width of the weights' panels; some to choose from if the weights are plain rows."""
     weights = packed_operand(anchor)
     assert weights is not None
     width, lanes = as_int(weights.buffer.shape[-1]), lanes_of(anchor, target)
     assert width is not None
-    if weights.indices[-1] is not anchor.spatial[-1].var or width <= MOST_VECTORS * lanes:
+    if not has_plain_rows(anchor) or width <= MOST_VECTORS * lanes:
         return [width]
     return [vectors * lanes for vectors in range(1, (2 if rows == 1 else 1) * MOST_VECTORS + 1)]
 

@@ -61,7 +61,8 @@ class MatmulTile:
 class Product:
     """A product of `rows` x `depth` with `depth` x `columns`, elements of `itemsize` bytes; `count` of them, one after
     the other, have weights of their own. `working_set`: bytes of weights that a call reads, these among them, where
-    they are more (`plans/framework/cost.py`)."""
+    they are more (`plans/framework/cost.py`). `plain`: they are rows as they lie, not packed: nothing follows a panel's
+    lines, and it arrives in the first pass of rows."""
 
     rows: int
     columns: int
@@ -69,6 +70,7 @@ class Product:
     itemsize: int = 4
     count: int = 1
     working_set: float = 0.0
+    plain: bool = False
 
     @property
     def weights(self) -> int:
@@ -105,17 +107,18 @@ def multiplies_in_place(
     """Whether a product of operands that change with each call is best read where they lie: the right one (depth x
     columns) without being packed and, if `turned`, the left one (depth x rows) without being transposed.
 
-    Rows of the right operand that are one panel are as good as packed. Further panels and turned rows are walked with a
-    stride, a line of each step; that pays while these lines do not share the sets of the first level and a panel stays
-    in the second one (on some machines all of an operand), and where a tile has products enough for a line
-    (docs/decisions/products-in-place.md).
+    Rows of the right operand that are one panel are as good as packed. A few tiles of rows, no more rows than
+    registers, read an operand less often than packing does, however many panels it has. Turned rows, and further panels
+    behind them, are walked with a stride, a line of each step; that pays while these lines do not share the sets of the
+    first level and a panel stays in the second one (on some machines all of an operand), and where a tile has products
+    enough for a line (docs/decisions/products-in-place.md).
     """
     lanes = target.lanes(itemsize)
     if columns is None or (turned and rows is None):
         return False
     single = columns <= MOST_VECTORS * lanes
     if not turned:
-        return single and columns >= lanes
+        return columns >= lanes and (single or (rows is not None and rows <= target.registers))
     assert rows is not None
     if rows <= FEW_ROWS or target.registers < MANY_REGISTERS:
         return rows <= FEW_ROWS
@@ -327,7 +330,7 @@ def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -
     # From behind the core's own caches it arrives unseen only where the tiles of the panel before prefetch it.
     waits = product.level(target) in FAR and not sharing_rows(tile, product, 0, target)
     if stays:
-        return passes * far if waits else 0.0
+        return passes * far if waits or product.plain else 0.0
     again = target.l2_bandwidth if group <= target.l2 // 2 else target.l3_bandwidth
     if far and (panels > 1 or waits):
         return passes / (1 / far + (passes - 1) / again)
