@@ -58,6 +58,7 @@ from tilewright.transform.cold import with_cold_weights
 from tilewright.transform.driver import GRAPHS_SHOWN, LOOPS_SHOWN, check_names, run_passes
 from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.attention import recognise_attention
+from tilewright.transform.graph.batch_first import batch_first
 from tilewright.transform.graph.conversions import absorbs
 from tilewright.transform.graph.extra import extended
 from tilewright.transform.graph.fuse import Group, fuse
@@ -232,6 +233,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("eliminate dead", eliminate_dead),  # what is dead would be a reader of what is looked for next
         ("recognise attention", recognise_attention),
         ("eliminate dead", eliminate_dead),
+        ("attend batch first", batch_first),
         ("compute read rows", compute_read_rows),
         ("eliminate dead", eliminate_dead),
         ("attend to sources", attend_to_sources),
