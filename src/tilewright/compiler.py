@@ -35,7 +35,7 @@ from tilewright.kernels import KernelCompiler, KernelTexts
 from tilewright.ops.registry import emit1, get
 from tilewright.ops.rooms import rooms
 from tilewright.ops.shape import ConstantAttrs
-from tilewright.plans.framework.cost import weights_level
+from tilewright.plans.framework.cost import level, weights_level
 from tilewright.plans.framework.decisions import advised, forced_settings, forcing, taken_of
 from tilewright.programs import ProgramCache
 from tilewright.records.lookup import check_recorded, lookup
@@ -58,10 +58,11 @@ from tilewright.transform.cold import with_cold_weights
 from tilewright.transform.driver import GRAPHS_SHOWN, LOOPS_SHOWN, check_names, run_passes
 from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.attention import recognise_attention
+from tilewright.transform.graph.batch_first import batch_first
 from tilewright.transform.graph.conversions import absorbs
 from tilewright.transform.graph.extra import extended
 from tilewright.transform.graph.fuse import Group, fuse
-from tilewright.transform.graph.memory import Place, is_alias, overwritable, places
+from tilewright.transform.graph.memory import Place, is_alias, overwritable, places, touched, written_last
 from tilewright.transform.graph.norms import keep_reduced, recognise_norms
 from tilewright.transform.graph.options import DEFAULTS, Options, Products
 from tilewright.transform.graph.pads import join_pads
@@ -232,6 +233,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("eliminate dead", eliminate_dead),  # what is dead would be a reader of what is looked for next
         ("recognise attention", recognise_attention),
         ("eliminate dead", eliminate_dead),
+        ("attend batch first", batch_first),
         ("compute read rows", compute_read_rows),
         ("eliminate dead", eliminate_dead),
         ("attend to sources", attend_to_sources),
@@ -374,7 +376,8 @@ def _build(
         with log.timed("kernels"):
             # What computes values again has the calls in one order.
             forks = options.memory in (None, "auto")
-            run_part = _compile_part(split.run, "run", compiler, log, away=away, forks=forks)
+            late = _read_late(split.run, target)
+            run_part = _compile_part(split.run, "run", compiler, log, late, away=away, forks=forks)
             if target.threads > 1 and run_part.is_small(target):
                 log.remark("too little for several threads: compiled for one")
                 return _build(source, structure, names, fixed, replace(target, threads=1), log, options)
@@ -438,15 +441,21 @@ def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:
     return replace(graph, params=tuple(params), nodes=tuple(nodes)), arrays
 
 
-def _past_caches(split: SplitGraph, target: Target) -> bool:
-    """Whether packed weights are written past the caches: a store keeps several versions of them, so that memory to be
-    written is in no cache, and what fills a good part of one would drive out what is."""
+def _past_caches(split: SplitGraph, target: Target) -> int | None:
+    """From how many bytes on packed weights are written past the caches: a store keeps several versions of them, so
+    that memory to be written is in no cache, and what fills a good part of one would drive out what is."""
     packed = sum(v.known_bytes for v in split.prepare.outputs)
-    return packed >= target.l3 // PAST_CACHES
+    return 0 if packed >= target.l3 // PAST_CACHES else None
 
 
 PAST_CACHES = 2
 """Packed weights that would fill one such part of the last cache are written past it."""
+
+
+def _read_late(run: Graph, target: Target) -> int | None:
+    """From how many bytes on results are written past the caches: the next call, which reads them where they are what
+    it goes on from, finds them there only if all that a call touches leaves them room."""
+    return target.l2 if level(touched(run), target) == "memory" else None
 
 
 def _compile_part(
@@ -454,7 +463,7 @@ def _compile_part(
     name: str,
     compiler: KernelCompiler,
     log: PassLog,
-    past_caches: bool = False,
+    past_caches: int | None = None,
     *,
     away: Far | None = None,
     forks: bool = False,
@@ -462,13 +471,14 @@ def _compile_part(
     """The kernels of a graph and the order of their calls.
 
     Args:
-        past_caches: outputs are so many that they are written past the caches.
+        past_caches: from how many bytes on outputs are written past the caches; None: none are.
         away: the level from which each call reads the weights; None: their size tells.
         forks: threads may make different calls at the same time.
     """
     inside = partial(absorbs, target=compiler.target, away=away)
     groups = log.run(f"fuse {name}", fuse, graph, inside)
-    outputs = set(graph.outputs)
+    where = dict(places(graph.nodes))
+    late = frozenset[Value]() if past_caches is None else written_last(groups, graph.outputs, where, past_caches)
     lowered = [
         group
         if group.nodes[-1].bodies or group.nodes[-1].defines is not None
@@ -476,7 +486,6 @@ def _compile_part(
         for i, group in enumerate(groups)
         if not is_alias(group) or group.nodes[-1].defines is not None
     ]
-    where = dict(places(graph.nodes))
     weights = frozenset(graph.params)
     if forks and compiler.target.threads > 1:
         seen = partial(with_cold_weights, weights=weights, away=away, target=compiler.target)
@@ -500,7 +509,7 @@ def _compile_part(
         call = replace(step, over=overwritable(step.group))
         if call.over:
             call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, MayAlias())))
-        if past_caches and any(v in outputs for v in call.group.outputs):
+        if not late.isdisjoint(call.group.outputs):
             call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, PastCaches())))
         call = with_cold_weights(call, weights, away, compiler.target)
         if id(step) in hosts:

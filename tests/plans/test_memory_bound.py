@@ -4,6 +4,7 @@ that a plan treats differently."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -351,6 +352,51 @@ def test_large_outputs_are_streamed_small_ones_are_not() -> None:
     b = GraphBuilder("small")
     (group,) = fuse(b.finish((ops.emit1(b, "relu", b.input("x", tensor((10, 1024)))),)))
     assert "!nontemporal" not in KernelTexts(lower_group(group, "k").func, target).llvm()
+
+
+def mover(n: int) -> Graph:
+    """An optimiser with one mean, of clipped gradients: new parameters and means, one behind the other."""
+    b = GraphBuilder("mover")
+    p, m, g = (b.input(name, tensor((n,))) for name in "pmg")
+    norm = ops.emit1(b, "reduce_sum", ops.emit1(b, "mul", g, g), axes=(0,), keepdims=True)
+    mean = ops.emit1(b, "add", m, ops.emit1(b, "div", g, norm))
+    moved = ops.emit1(b, "sub", p, ops.emit1(b, "mul", mean, mean))
+    return b.finish((ops.emit1(b, "concat", moved, mean, axis=0),))
+
+
+def small_caches() -> Target:
+    """This machine with caches of 16 and 128 KiB behind the first one."""
+    return Target.host().adjusted(l2=16 << 10, l3=128 << 10)
+
+
+def test_results_that_the_next_call_does_not_find_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a call touches, here more than the last cache, leaves no room for them. What is read in the kernel itself
+    comes from registers, not from memory that it has just gone to."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
+    target = small_caches()
+    llvm = {n: tw.compile((mover(n), {}), target=target).show("llvm") for n in (2048, 16384)}
+    assert "!nontemporal" not in llvm[2048]
+    assert "!nontemporal" in llvm[16384] and "llvm.x86.sse.sfence" in llvm[16384]
+    vector = f"load <{target.lanes(4)} x float>"
+    assert llvm[16384].count(vector) < llvm[2048].count(vector)
+    n = 16384 + 24
+    arrays = [np.random.default_rng(k).standard_normal(n).astype(np.float32) for k in range(3)]
+    p, m, g = arrays
+    for threads in (1, 2):
+        model = tw.compile((mover(n), {}), target=target, threads=threads)
+        got = np.asarray(model(*arrays))
+        mean = m + g / (g * g).sum()
+        np.testing.assert_allclose(got, np.concatenate([p - mean * mean, mean]), rtol=1e-5, atol=1e-5)
+
+
+def test_results_that_another_kernel_reads_are_not_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
+    b = GraphBuilder("g")
+    y = ops.emit1(b, "relu", b.input("x", tensor((128, 256))))
+    total = ops.emit1(b, "reduce_sum", y, axes=(0,), keepdims=False)
+    graphs = b.finish((y, total)), replace(b.finish((y,)), nodes=tuple(b.nodes[:1]))
+    read, alone = (tw.compile((g, {}), target=small_caches()).show("llvm") for g in graphs)
+    assert "!nontemporal" not in read and "!nontemporal" in alone
 
 
 def test_streamed_results_are_right_wherever_the_output_starts() -> None:

@@ -7,15 +7,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from tilewright import te
+from tilewright import ops, te
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.dtype import f32
-from tilewright.ir.expr import Var, cast, const, select
+from tilewright.ir.expr import Var, as_expr, cast, const, select
+from tilewright.ir.graph import GraphBuilder, TensorType
 from tilewright.ir.loops import Block, PrimFunc
 from tilewright.ir.rewrite import walk
 from tilewright.ir.verify import verify_func
 from tilewright.te import Tensor
+from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.join import join_dimensions
+from tilewright.transform.lower import lower_group
 
 Shape = Sequence[int]
 
@@ -28,6 +31,10 @@ def function(build: Callable[..., Tensor], *shapes: Shape) -> PrimFunc:
 def ranks(func: PrimFunc) -> list[int]:
     """Iterators of each block."""
     return [len(s.iters) for s in walk(func.body) if isinstance(s, Block)]
+
+
+def tensor(*shape: int) -> TensorType:
+    return TensorType(f32, tuple(map(as_expr, shape)))
 
 
 def same(a: Tensor) -> Tensor:
@@ -70,6 +77,27 @@ def test_elements_stay_where_they_are(build: Callable[..., Tensor], shapes: list
         interpret(version, [*(a.reshape(s) for a, s in zip(arrays, sizes, strict=False)), out])
         results.append(out.reshape(-1))
     np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_rows_of_products_are_joined(mask: bool) -> None:
+    """Rows that share their weights are one dimension, with the bias behind them; not where something of the epilogue
+    differs between a batch's elements."""
+    b = GraphBuilder("g")
+    x, w = b.input("x", tensor(3, 4, 8)), b.input("w", tensor(1, 8, 16))
+    other = b.input("m", tensor(3, 1, 16) if mask else tensor(16))
+    product = ops.emit1(b, "lowered.matmul_packed", x, w, columns=16)
+    (group,) = fuse(b.finish((ops.emit1(b, "add", product, other),)))
+    func = lower_group(group, "k").func
+    verify_func(func)
+    assert ranks(func) == ([4, 3] if mask else [3, 2])
+    sizes = [[int(str(d)) for d in v.shape] for v in group.inputs]
+    arrays = [np.random.default_rng(k).standard_normal(s).astype(np.float32) for k, s in enumerate(sizes)]
+    out = np.full((3, 4, 16), np.nan, np.float32)
+    flat = [a.reshape([int(str(d)) for d in p.shape]) for a, p in zip([*arrays, out], func.params, strict=True)]
+    interpret(func, flat)
+    x_, w_, m_ = (dict(zip(group.inputs, arrays, strict=True))[v] for v in (x, w, other))
+    np.testing.assert_allclose(out, x_ @ w_[0] + m_, rtol=1e-5, atol=1e-5)
 
 
 def test_symbols_and_reductions_stay_apart() -> None:

@@ -239,7 +239,7 @@ class MayAlias(FuncNote):
 @register
 @dataclass(frozen=True, slots=True)
 class PastCaches(FuncNote):
-    """The program as a whole writes so much that outputs of any size are written past the caches.
+    """The program as a whole touches or writes so much that these outputs are written past the caches, of any size.
 
     Written by `compiler.py`, read by `plans/framework/common.py` (streams).
     """

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from tilewright.ir.graph import Graph, Value
 from tilewright.ops.gradients.reverse import leading_from
 from tilewright.transform.graph.attention import recognise_attention
+from tilewright.transform.graph.batch_first import batch_first
 from tilewright.transform.graph.simplify import eliminate_common, eliminate_dead
 from tilewright.transform.graph.softmax import recognise_softmax
 
@@ -20,4 +21,4 @@ def with_attention(graph: Graph, sources: Iterable[Value]) -> Graph:
     joined = recognise_softmax(eliminate_dead(eliminate_common(graph)))
     found = recognise_attention(joined, leading_from(joined.nodes, set(sources)))
     # Operands that are heads of one projection become one value.
-    return graph if found is joined else eliminate_common(eliminate_dead(found))
+    return graph if found is joined else batch_first(eliminate_common(eliminate_dead(found)))

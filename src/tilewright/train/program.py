@@ -34,6 +34,7 @@ from tilewright.ops.registry import emit1
 from tilewright.support.errors import ModelError
 from tilewright.train.arena import Arena
 from tilewright.train.cut import sections
+from tilewright.train.norms import with_shared_rows
 from tilewright.train.optimizers import Vectors
 from tilewright.train.plan import Active, Group, Layout, Objective, StagePlan, StepPlan, followed, new_buffers
 
@@ -65,7 +66,7 @@ def step_graph(plan: StepPlan, layout: Layout, active: Active, gathers: bool = F
         results.append(growing.new_arena())
     if layout.buffers.names:
         results.append(growing.new_buffers(active[len(plan.stages) :]))
-    return growing.builder.finish(tuple(results))
+    return with_shared_rows(growing.builder.finish(tuple(results)))
 
 
 def back_graphs(plan: StepPlan, layout: Layout, buckets: Sequence[tuple[int, int]]) -> list[Graph]:
@@ -77,7 +78,7 @@ def back_graphs(plan: StepPlan, layout: Layout, buckets: Sequence[tuple[int, int
     results, gradients = growing.back(stage)
     pieces = [growing.bucket(gradients, begin, end) for begin, end in buckets]
     fresh = [growing.new_buffers(())] if layout.buffers.names else []
-    graph = growing.builder.finish((*results, *pieces, *fresh))
+    graph = with_shared_rows(growing.builder.finish((*results, *pieces, *fresh)))
     if len(pieces) == 1:
         return [graph]
     return sections(graph, [[*results, pieces[0], *fresh], *([piece] for piece in pieces[1:])])

@@ -2,10 +2,12 @@
 
     y[n, c, h, w] = relu(x[n, c, h, w])                   ->   y[i] = relu(x[i])
     y[n, c, h, w] = x[n, c // 16, h, w, c % 16]           ->   y[n, c, p] = x[n, c // 16, p, c % 16]
+    y[b, r, c] = sum(x[b, r, k] * w[k, c]) + bias[c]      ->   y[i, c] = sum(x[i, k] * w[k, c]) + bias[c]
 
-Maps of 7 x 7 or 19 x 19 pixels fill no vectors line by line; as one run of pixels they do. Parameters keep their
-places in memory and get another shape. Dimensions are joined where their sizes are numbers; a function with reductions
-stays as it is, for its plans look at windows, rows and channels.
+Maps of 7 x 7 or 19 x 19 pixels fill no vectors line by line; as one run of pixels they do. So do eight rows of a
+product no tile of twelve, but 128 times eight. Parameters keep their places in memory and get another shape. Dimensions
+are joined where their sizes are numbers; a function with other reductions stays as it is, for its plans look at
+windows, rows and channels.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from itertools import pairwise
 
 from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const, product
 from tilewright.ir.loops import Block, For, PrimFunc, Stmt, Store, seq
+from tilewright.ir.notes import Origin, find
 from tilewright.ir.rewrite import exprs_of, map_expr, map_stmt, variables, walk, walk_expr
 from tilewright.support.classes import dataclass
 
@@ -29,9 +32,9 @@ class _Joints:
 
 
 def join_dimensions(func: PrimFunc) -> PrimFunc:
-    """An unscheduled function of pointwise blocks with as few dimensions as can be."""
+    """An unscheduled function of pointwise blocks and products with as few dimensions as can be."""
     blocks = [s for s in walk(func.body) if isinstance(s, Block)]
-    if any(block.is_reduction for block in blocks):
+    if any(block.is_reduction and not _is_product(block) for block in blocks):
         return func
     joints = _Joints(set(), set())
     for block in blocks:
@@ -43,9 +46,21 @@ def join_dimensions(func: PrimFunc) -> PrimFunc:
     return _rewritten(func, blocks, joints) if joints.axes else func
 
 
+PRODUCTS = ("lowered.matmul_packed",)
+"""Operators whose rows are as good joined as apart."""
+
+
+def _is_product(block: Block) -> bool:
+    origin = find(block.notes, Origin)
+    return origin is not None and origin.op in PRODUCTS
+
+
 def _may_join(block: Block, k: int) -> bool:
-    """Whether two neighbouring iterators have sizes that are numbers, and only indices depend on them."""
+    """Whether two neighbouring iterators, none of a reduction, have sizes that are numbers, and only indices depend on
+    them."""
     pair = block.iters[k : k + 2]
+    if any(it.kind == "reduce" for it in pair):
+        return False
     values = [s.value for s in walk(block.body) if isinstance(s, Store)]
     used = {v for value in values for v in _outside_of_indices(value)}
     return all(as_int(it.extent) is not None and it.var not in used for it in pair)

@@ -162,6 +162,20 @@ CASES = {
           %y = mul(%d, %half) : f32[8]
           return %y
         }""",
+    "attend batch first": """
+        graph @g(%x: f32[2, 5, 8], %w: f32[24, 8], %b: f32[24], %o: f32[8, 8]) {
+          %t = transpose(%x) {perm = [1, 0, 2]} : f32[5, 2, 8]
+          %p = matmul(%t, %w) {transpose_b = true} : f32[5, 2, 24]
+          %a = add(%p, %b) : f32[5, 2, 24]
+          %h = reshape(%a) {shape = [$5, $2, $6, $4]} : f32[5, 2, 6, 4]
+          %y = lowered.attention(%h, %h, %h) {causal = false, fill = 0.0, first = [0, 2, 4], groups = 2,
+            guard = false, heads = 2, order = "tttt", scale = 0.5} : f32[5, 2, 2, 4]
+          %f = reshape(%y) {shape = [$10, $8]} : f32[10, 8]
+          %l = matmul(%f, %o) : f32[10, 8]
+          %s = reshape(%l) {shape = [$5, $2, $8]} : f32[5, 2, 8]
+          %z = transpose(%s) {perm = [1, 0, 2]} : f32[2, 5, 8]
+          return %z
+        }""",
     "recognise attention": """
         graph @g(%q: f32[1, 8, 2, 16], %k: f32[1, 8, 2, 16], %v: f32[1, 8, 2, 16]) {
           %scale = constant() {value = array f32[] (0.25)} : f32[]

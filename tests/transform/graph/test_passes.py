@@ -307,3 +307,40 @@ def test_what_a_body_captures_is_fixed_where_it_is_made_of_weights() -> None:
     graph = b.finish((scaled, mixed, number))
     assert captures.fixed_values(graph, graph.params) == {w, scaled}
     assert captures.fixed_values(graph, [w, x]) == {w, x, scaled, bent, mixed}
+
+
+def test_pointwise_work_that_one_kernel_reads_is_in_it() -> None:
+    """The other operand of a sum is computed beside the first; not what another kernel reads, too."""
+
+    def labels(seen: str) -> list[str]:
+        graph = ops.parse_graph(f"""
+            graph @g(%x: f32[4, 8]) {{
+              %a = exp(%x) : f32[4, 8]
+              %b = tanh(%x) : f32[4, 8]
+              %c = mul(%b, %x) : f32[4, 8]
+              %y = add(%a, %c) : f32[4, 8]
+              return {seen}
+            }}""")
+        return [group.label for group in fuse(graph)]
+
+    assert labels("%y") == ["exp + tanh + mul + add"]
+    assert labels("%y, %c") == ["tanh + mul", "exp + add"]
+
+
+def test_functions_stay_outside_of_large_products() -> None:
+    """The slope of an activation is a part of the product behind which it is a factor if it is cheap, or small."""
+
+    def labels(rows: int, slope: str) -> list[str]:
+        graph = ops.parse_graph(f"""
+            graph @g(%x: f32[{rows}, 8], %w: f32[16, 8, 64], %h: f32[{rows}, 1024]) {{
+              %p = lowered.matmul_packed(%x, %w) {{columns = 1024}} : f32[{rows}, 1024]
+              %e = {slope}(%h) : f32[{rows}, 1024]
+              %s = mul(%e, %e) : f32[{rows}, 1024]
+              %y = mul(%p, %s) : f32[{rows}, 1024]
+              return %y
+            }}""")
+        return [group.label for group in fuse(graph)]
+
+    assert labels(128, "erf") == ["erf + mul", "matmul_packed + mul"]
+    assert labels(16, "erf") == ["matmul_packed + erf + mul + mul"]
+    assert labels(128, "abs") == ["matmul_packed + abs + mul + mul"]

@@ -354,23 +354,24 @@ def store_scalar(s: State, buffer: Buffer, p: Poly, value: str) -> None:
     s.out.effect(f"store {memory_type(buffer.dtype)} {raw}, ptr {where}, align {align}")
 
 
-def store(s: State, buffer: Buffer, indices: Sequence[Expr], value: Value) -> None:
-    """`buffer[indices] = value` for all lanes. One location gets one value once, or the last lane's."""
+def store(s: State, buffer: Buffer, indices: Sequence[Expr], value: Value) -> list[tuple[str, str, str]]:
+    """`buffer[indices] = value` for all lanes. One location gets one value once, or the last lane's. Returns what was
+    written past the caches: addresses, types and values."""
     access = classify(s, buffer_offset(s, buffer, indices))
     if s.lanes is None or (access.steps is not None and not any(access.steps) and not value.vector):
         store_scalar(s, buffer, access.base, value.scalar)
-        return
+        return []
     places = _vector_places(s, access)
     if places and may_stream(s, buffer, places):
         parts = [to_memory(s, part, buffer.dtype, w) for part, w in zip(s.parts(value), s.lanes.widths, strict=True)]
-        stream(s, buffer, places, parts)
-        return
+        return stream(s, buffer, places, parts)
     start = 0
     for k, width in enumerate(s.lanes.widths):
         part = s.parts(value)[k]
         mask = None if s.mask is None else s.parts(s.mask)[k]
         _store_part(s, buffer, access, k, start, width, part, mask)
         start += width
+    return []
 
 
 def _vector_places(s: State, access: Access) -> list[Poly]:

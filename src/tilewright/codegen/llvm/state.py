@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 
@@ -211,6 +211,11 @@ class State:
         """Note what reading an element just written gives."""
         if not any(buffer.name in self._mutable(i) for i in indices):
             self.remember(Load(buffer, indices), value)
+
+    def remember_streamed(self, buffer: Buffer, stored: Sequence[tuple[str, str, str]]) -> None:
+        """Note what has been written past the caches: addresses, types and values. It would come from memory again."""
+        for where, type_, value in stored:
+            self.places[-1].loads.setdefault(buffer.name, {})[where, type_] = value
 
     def load(self, buffer: Buffer, where: str, type_: str, align: int) -> str:
         """What is at an address, read once while it cannot change."""

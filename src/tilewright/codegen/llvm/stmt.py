@@ -94,8 +94,9 @@ def _store(s: State, stmt: Store) -> None:
             fold(s, stmt, reduction)
             return
     value = evaluate(s, stmt.value)
-    store(s, stmt.buffer, stmt.indices, value)
+    streamed = store(s, stmt.buffer, stmt.indices, value)
     s.forget_loads(stmt.buffer)
+    s.remember_streamed(stmt.buffer, streamed)
     if not varies and not value.vector and s.mask is None:
         s.remember_store(stmt.buffer, stmt.indices, value)
 

@@ -36,9 +36,9 @@ def may_stream(s: State, buffer: Buffer, places: Sequence[Poly]) -> bool:
     return whole and all(divisor({m: c * size for m, c in p.items()}, PIECE) % PIECE == 0 for p in places)
 
 
-def stream(s: State, buffer: Buffer, places: Sequence[Poly], parts: Sequence[str]) -> None:
+def stream(s: State, buffer: Buffer, places: Sequence[Poly], parts: Sequence[str]) -> list[tuple[str, str, str]]:
     """Store vectors at offsets of a buffer, past the caches if it is aligned: whole vectors if it is aligned to those,
-    else in pieces."""
+    else in pieces. Returns the address, type and value of each, for who would read them back from memory."""
     assert s.lanes is not None
     out, t = s.out, buffer.dtype
     addresses = [address(s, buffer, p) for p in places]
@@ -59,6 +59,8 @@ def stream(s: State, buffer: Buffer, places: Sequence[Poly], parts: Sequence[str
     out.jump(join)
     out.start(join)
     s.streamed = True
+    types = [memory_type(t, width) for width in s.lanes.widths]
+    return [(where, ty, part) for (where, _), ty, part in zip(addresses, types, parts, strict=True)]
 
 
 def _pieces(s: State, t: DType, where: str, part: str, width: int, most: int) -> None:

@@ -29,7 +29,7 @@ def matmul(b: Backward) -> Result:
     if x.type.rank > 2 and y.type.rank == 2 and not ta:
         # One product over all rows of the batch rather than a sum of products.
         rows = [_flat(b, v) for v in (x, b.g)]
-        by_x = b.reshape(product(rows[1], y, False, not tb), x.shape)
+        by_x = product(b.g, y, False, not tb)
         by_y = product(rows[1], rows[0], True, False) if tb else product(rows[0], rows[1], True, False)
         return [by_x, by_y]
     by_x = product(y, b.g, tb, True) if ta else product(b.g, y, False, not tb)

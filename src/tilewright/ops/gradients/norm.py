@@ -45,17 +45,12 @@ def norm(b: Backward) -> Result:
     """With n the normalised rows and h the gradient of n: (h - mean(h) - n mean(h n)) / deviation; without the first
     mean for rms_norm, which subtracts none. The rows are computed once more rather than kept."""
     x, attrs = b.x(), b.of(NormAttrs)
-    axes = tuple(range(attrs.axis % x.type.rank, x.type.rank))
-    size = count(b, [x.shape[k] for k in axes], x)
     centred = b.node.op == "layer_norm"
+    rows, inverse = normalised(b, x, attrs, centred)
 
     def mean(value: Value) -> Value:
-        return b.div(b.sum(value, axes), size)
+        return _mean(b, value, attrs)
 
-    middle = b.sub(x, mean(x)) if centred else x
-    variance = b.add(mean(b.mul(middle, middle)), b.like(attrs.epsilon, x))
-    inverse = b.div(b.like(1, x), b.emit("sqrt", variance))
-    rows = b.mul(middle, inverse)
     h = b.mul(b.g, b.x(1)) if b.has(1) else b.g
     inner = b.sub(h, mean(h)) if centred else h
     found: list[Value | None] = [b.mul(inverse, b.sub(inner, b.mul(rows, mean(b.mul(h, rows)))))]
@@ -65,3 +60,16 @@ def norm(b: Backward) -> Result:
         found += [None] * (2 - len(found))
         found.append(b.reduced_to(b.g, b.x(2).shape))
     return found
+
+
+def normalised(b: Backward, x: Value, attrs: NormAttrs, centred: bool) -> tuple[Value, Value]:
+    """Rows without scale and shift, and the reciprocal of their deviation; `centred`: their mean is subtracted."""
+    middle = b.sub(x, _mean(b, x, attrs)) if centred else x
+    variance = b.add(_mean(b, b.mul(middle, middle), attrs), b.like(attrs.epsilon, x))
+    inverse = b.div(b.like(1, x), b.emit("sqrt", variance))
+    return b.mul(middle, inverse), inverse
+
+
+def _mean(b: Backward, value: Value, attrs: NormAttrs) -> Value:
+    axes = tuple(range(attrs.axis % value.type.rank, value.type.rank))
+    return b.div(b.sum(value, axes), count(b, [value.shape[k] for k in axes], value))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from tilewright.arith import bounds
 from tilewright.ir.expr import Buffer, Expr, as_int
@@ -85,17 +85,20 @@ def prefetch_inputs(s: Schedule, ref: BlockRef, width: int, target: Target) -> N
         s.annotate(s.loops(ref)[-2], Prefetch(buffer_names(far), ahead, level=1, lines=lines))
 
 
-def stream_outputs(s: Schedule, block: BlockRef, loop: LoopRef, target: Target) -> None:
-    """Let a vectorised loop write past the caches what `streams` says shall go there."""
-    if streams(s, block, target):
+def stream_outputs(s: Schedule, block: BlockRef, loop: LoopRef, target: Target, beside: Collection[str] = ()) -> None:
+    """Let a vectorised loop write past the caches what `streams` says shall go there. `beside`: the names of blocks
+    that follow in the same iteration and read there what was written, which they have in registers
+    (`codegen/llvm/stream.py`)."""
+    if streams(s, block, target, beside):
         s.annotate(loop, Streaming())
 
 
-def streams(s: Schedule, block: BlockRef, target: Target) -> bool:
+def streams(s: Schedule, block: BlockRef, target: Target, beside: Collection[str] = ()) -> bool:
     """Whether what a block writes is an output to be written past the caches: one that would fill half of the last one
-    (with an input as large, little of it would still be there for a reader), or any where the function says that the
-    program as a whole writes so much (`past_caches`)."""
-    read = {load.buffer for stmt in walk(s.func.body) for e in exprs_of(stmt) for load in loads(e)}
+    (with an input as large, little of it would still be there for a reader), or any where the function says so
+    (`PastCaches`)."""
+    others = [b for b in walk(s.func.body) if isinstance(b, Block) and b.name not in beside]
+    read = {load.buffer for b in others for stmt in walk(b) for e in exprs_of(stmt) for load in loads(e)}
     for stmt in walk(s.get(block)):
         if isinstance(stmt, Store) and stmt.buffer in s.func.params and stmt.buffer not in read:
             size = as_int(stmt.buffer.size)

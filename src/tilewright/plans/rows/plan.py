@@ -246,6 +246,7 @@ def side_by_side(s: Schedule, run: list[Stage], target: Target) -> None:
     """Pointwise stages of one shape in the vectors of the last one, as far as it reads them, so that memory is walked
     through once: an optimiser's means and the parameters that they move."""
     *others, last = run
+    names = {stage.name for stage in run}
     vectorize_spatial(s, s.block(last.name), target, lanes_of(last, target))
     loops = s.loops(s.block(last.name))
     for stage in reversed(others):
@@ -253,7 +254,9 @@ def side_by_side(s: Schedule, run: list[Stage], target: Target) -> None:
         with s.trying(f"{stage.name} is not made beside {last.name}"):
             if len(loops) > 1:
                 s.compute_at(s.block(stage.name), loops[-2])
-                s.vectorize(s.loops(s.block(stage.name))[-1])
+                lane = s.loops(s.block(stage.name))[-1]
+                s.vectorize(lane)
+                stream_outputs(s, s.block(stage.name), lane, target, names)
                 moved = True
         if not moved:
             vectorize_spatial(s, s.block(stage.name), target, lanes_of(stage, target))

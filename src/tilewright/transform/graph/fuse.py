@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tilewright import ops
 from tilewright.arith import prove_equal
-from tilewright.ir.expr import Var
+from tilewright.ir.expr import Var, as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.rewrite import variables
 from tilewright.support.classes import dataclass
@@ -43,6 +43,13 @@ tile that a convolution pads."""
 
 SIDES_OF = ("matmul", "lowered.matmul_packed")
 """Products, which take pointwise work on what they do not read, too; convolutions won nothing by it."""
+
+
+SMALL_SIDE = 1 << 16
+"""Elements of such work up to which it may have functions of many operations in it: more are computed faster by a
+kernel of their own than in register tiles, which leave them few registers (docs/decisions/transformer-steps.md)."""
+
+FUNCTIONS = ("erf", "exp", "log", "tanh", "sigmoid", "sin", "cos", "pow", "gelu", "gelu_tanh", "softplus", "mish")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,7 @@ class _Fuser:
                 self.grow_prologues()
             if kinds == ("reduction",):
                 self.grow_copies()
+        self.grow_pointwise()
         members: dict[int, list[int]] = {}
         for i in range(len(self.nodes)):
             members.setdefault(self.find(i), []).append(i)
@@ -136,9 +144,41 @@ class _Fuser:
             for v in node.inputs:
                 maker = None if v is None else makers.get(v)
                 if maker is not None and self.is_private(maker) and same_shape(self.nodes[maker].output, output):
+                    if (as_int(output.type.size) or 0) > SMALL_SIDE and self.has_functions(maker, makers):
+                        continue
                     inside = [*self.members(root), maker]
                     if len(inside) <= MAX_NODES and len(self.read_by(inside)) <= MAX_INPUTS:
                         self.leader[maker] = root
+
+    def grow_pointwise(self) -> None:
+        """Pointwise groups whose result one pointwise group reads alone become a part of that one: the other operand of
+        an addition, as the rest of what it adds."""
+        makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
+        for i in reversed(range(len(self.nodes))):
+            node, own = self.nodes[i], self.find(i)
+            if not self.is_pointwise(own):
+                continue
+            for v in node.inputs:
+                maker = None if v is None or v in self.outputs else makers.get(v)
+                if v is None or maker is None or (other := self.find(maker)) == own or not self.is_pointwise(other):
+                    continue
+                inside = [*self.members(own), *self.members(other)]
+                readers = {self.find(self.position[id(user)]) for user in self.users.get(v, [])}
+                fits = len(inside) <= MAX_NODES and len(self.read_by(inside)) <= MAX_INPUTS
+                if readers == {own} and fits and same_shape(v, node.output):
+                    self.leader[other] = own
+
+    def is_pointwise(self, root: int) -> bool:
+        """Whether a group has pointwise nodes alone, each with one result."""
+        nodes = [self.nodes[k] for k in self.members(root)]
+        return all(ops.get(n.op).kind == "pointwise" and len(n.outputs) == 1 for n in nodes)
+
+    def has_functions(self, i: int, makers: Mapping[Value, int]) -> bool:
+        """Whether a node, or what only it reads, is a function of many operations."""
+        inputs = (makers.get(v) for v in self.nodes[i].inputs if v is not None)
+        return self.nodes[i].op in FUNCTIONS or any(
+            k is not None and self.is_private(k) and self.has_functions(k, makers) for k in inputs
+        )
 
     def is_conversion_for(self, i: int, reader: Node) -> bool:
         """Whether a node blocks channels for one reader only, which does so better by itself."""

@@ -13,7 +13,7 @@ from dataclasses import field, replace
 from tilewright import ops
 from tilewright.arith import prove_equal, simplify, symbolic_bounds
 from tilewright.ir.expr import Expr, Var, const, is_const, product
-from tilewright.ir.graph import Node, Value
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.rewrite import variables
 from tilewright.ops.lowered.append import AppendAttrs
 from tilewright.ops.shape import SliceAttrs
@@ -105,6 +105,34 @@ def _linear(begin: Sequence[int | Expr], source: Value) -> Expr:
 def is_alias(group: Group) -> bool:
     """True when the group is a single alias or view, which needs no kernel."""
     return len(group.nodes) == 1 and ops.is_alias(group.nodes[0])
+
+
+def touched(graph: Graph) -> int:
+    """Bytes that a call touches, as far as they are known: inputs, results, parameters, and the most that the values
+    between them take at a time."""
+    where = places(graph.nodes)
+    own = {*graph.inputs, *graph.params, *graph.outputs}
+    last = {_root(v, where): k for k, n in enumerate(graph.nodes) for v in (*n.inputs, *n.outputs) if v is not None}
+    ends: dict[int, int] = {}
+    alive = most = 0
+    for k, node in enumerate(graph.nodes):
+        for v in node.outputs:
+            if v not in where and v not in own:
+                alive += v.known_bytes
+                ends[last[v]] = ends.get(last[v], 0) + v.known_bytes
+        most = max(most, alive)
+        alive -= ends.get(k, 0)
+    return most + sum(v.known_bytes for v in own)
+
+
+def written_last(
+    groups: Iterable[Group], outputs: Iterable[Value], where: Mapping[Value, Place], least: int
+) -> frozenset[Value]:
+    """What kernels write into outputs of at least so many bytes that no other kernel reads."""
+    kernels = [group for group in groups if not is_alias(group)]
+    read = {_root(v, where) for group in kernels for v in group.inputs}
+    large = {v for v in outputs if v.known_bytes >= least} - read
+    return frozenset(v for group in kernels for v in group.outputs if _root(v, where) in large)
 
 
 UPDATES = ("scatter_nd", "scatter_elements")

@@ -5,7 +5,8 @@
     y = norm(x) * scale + bias                                   ->   y = norm(x, scale, bias)
 
 The variance may be mean(x * x) - mean(x) ** 2 as well, which is less exact than what it becomes, the root's reciprocal
-a quotient, and the scale may stand beside the root. Reductions are over the last dimensions, which are known.
+a quotient, and the scale may stand beside the root. Reductions are over the last dimensions, which are known. Rows
+whose deviation others read, as gradients do, stay as they are.
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ class _Finder:
         for x, factor in permutations(node.inputs) if node.op == "mul" else [node.inputs]:
             assert x is not None and factor is not None
             for root, scale in self.scales(factor) if node.op == "mul" else [(factor, None)]:
+                if len(self.users[root]) > 1 or root in self.outputs:
+                    continue  # the deviation would be computed for the others once more
                 square = self.square_root(root, inverse=node.op == "mul")
                 norm = None if square is None else self.of_square(x, *square)
                 if norm is None:

@@ -1,0 +1,54 @@
+"""Normalised rows that both ways of a learning step read.
+
+    y = layer_norm(x, scale, bias)                    n = (x - mean) * inverse; y = n * scale + bias
+    n = (x - mean) * inverse; dx = f(dy, n, inverse)   ->   dx = f(dy, n, inverse)
+
+The gradient's rule (`ops/gradients/norm.py`) computes the rows from `x`, as the operator does by itself: the mean and
+the deviation of each row were computed twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ops.gradients.norm import normalised
+from tilewright.ops.gradients.registry import Backward
+from tilewright.ops.norm import NormAttrs
+from tilewright.transform.graph.norms import NORMS
+from tilewright.transform.graph.simplify import eliminate_common
+
+
+def with_shared_rows(graph: Graph) -> Graph:
+    """A step's graph in which norms that its way back goes through have their rows in common with it. Half precision
+    stays, since an operator computes its rows in single precision."""
+    users = graph.consumers()
+    apart = {n.output: n for n in graph.nodes if n.op in NORMS and _goes_back(n, users)}
+    if not apart:
+        return graph
+    names = {v.name for v in (*graph.inputs, *graph.params)} | {v.name for n in graph.nodes for v in n.outputs}
+    builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), [], names)
+    for node in graph.nodes:
+        if node.outputs[0] in apart:
+            _in_parts(builder, node)
+        else:
+            builder.nodes.append(node)
+    return eliminate_common(replace(graph, nodes=tuple(builder.nodes)))
+
+
+def _goes_back(node: Node, users: dict[Value, list[Node]]) -> bool:
+    """Whether others compute a norm's mean square, too."""
+    x = node.inputs[0]
+    assert x is not None
+    found = "reduce_sum" if node.op == "layer_norm" else "mul"
+    return x.dtype.bits >= 32 and any(u.op == found for u in users[x])
+
+
+def _in_parts(builder: GraphBuilder, node: Node) -> None:
+    """Emit a norm's rows and what is made of them, the last of which gives its result."""
+    b = Backward(builder, node, (None,))
+    y, _ = normalised(b, b.x(), b.of(NormAttrs), node.op == "layer_norm")
+    for k, op in ((1, "mul"), (2, "add")):
+        if b.has(k):
+            y = b.emit(op, y, b.x(k))
+    builder.nodes[-1] = replace(builder.nodes[-1], outputs=node.outputs)

@@ -1,0 +1,179 @@
+"""Attention over sequences as they lie, batch first, where a model turns them to have their positions first.
+
+    attention(project(transpose(x)), ...)              ->   attention(project(x), ...)          x [B, S, E]
+    transpose(project(attention(...)))                 ->   project(attention(...))
+
+PyTorch's `nn.MultiheadAttention` turns what it is given batch first, and turns back what it returns. What is between,
+projections with their biases, treats every row alike, and attention reads and writes either order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewright import ops
+from tilewright.arith import prove_equal
+from tilewright.ir.expr import Expr
+from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ops.dims import dims
+from tilewright.ops.lowered.attention import AttentionAttrs
+from tilewright.ops.matmul import MatmulAttrs
+from tilewright.ops.shape import TransposeAttrs
+from tilewright.support.classes import dataclass
+from tilewright.transform.graph.simplify import eliminate_dead
+
+ATTENTION = "lowered.attention"
+TURNED, STRAIGHT = "t", "s"
+"""Letters of attention's orders: positions first, batch first."""
+SWAP = (1, 0, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """A node of a chain and which of its inputs the chain comes through."""
+
+    node: Node
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """Nodes that treat rows alike, each reading the one before, the first of them `source`. They stand behind a
+    transposition that becomes needless, or before one, whose result is `last`."""
+
+    source: Value
+    links: tuple[_Link, ...]
+    last: Value
+
+
+def batch_first(graph: Graph) -> Graph:
+    """The graph with attention batch first, where that takes transpositions away."""
+    walker = _Walker(graph)
+    attentions = [n for n in graph.nodes if n.op == ATTENTION and TURNED in n.of(AttentionAttrs).order]
+    before = {n.output: walker.operands(n) for n in attentions}
+    behind = {n.output: chain for n in attentions if (chain := walker.result(n)) is not None}
+    if not behind and not any(before.values()):
+        return graph
+    builder = GraphBuilder(graph.name, taken={v.name for n in graph.nodes for v in n.outputs})
+    ends = {chain.last: y for y, chain in behind.items()}
+    straight: dict[Value, Value] = {}
+    for node in graph.nodes:
+        y = node.outputs[0]
+        if before.get(y) or y in behind:
+            made = {v: _straight(builder, chain, chain.source) for v, chain in before[y].items()}
+            operands = [v if v is None else made.get(v, v) for v in node.inputs]
+            attrs = node.of(AttentionAttrs)
+            letters = [STRAIGHT if v in made else c for v, c in zip(node.inputs, attrs.order[:3], strict=False)]
+            letters.append(STRAIGHT if y in behind else attrs.order[3])
+            straight[y] = ops.emit1(builder, ATTENTION, *operands, attrs=replace(attrs, order="".join(letters)))
+            if y not in behind:
+                builder.nodes[-1] = replace(builder.nodes[-1], outputs=node.outputs)
+        elif y in ends:
+            _straight(builder, behind[ends[y]], straight[ends[y]])
+            builder.nodes[-1] = replace(builder.nodes[-1], outputs=node.outputs)
+        else:
+            builder.nodes.append(node)
+    return eliminate_dead(replace(graph, nodes=tuple(builder.nodes)))
+
+
+def _straight(builder: GraphBuilder, chain: _Chain, source: Value) -> Value:
+    """The nodes of a chain over rows in the other order."""
+    value = source
+    for link in chain.links:
+        node = link.node
+        if node.op == "reshape":
+            shape = node.output.shape
+            turned = shape if len(shape) == 2 else (shape[1], shape[0], *shape[2:])
+            value = ops.emit1(builder, "reshape", value, shape=dims(turned))
+        else:
+            inputs = [value if k == link.place else v for k, v in enumerate(node.inputs)]
+            value = ops.emit1(builder, node.op, *inputs, attrs=node.attrs)
+    return value
+
+
+class _Walker:
+    """Looks for chains that begin or end at attention."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.made = {v: n for n in graph.nodes for v in n.outputs}
+        self.users = graph.consumers()
+        self.outputs = set(graph.outputs)
+
+    def operands(self, node: Node) -> dict[Value, _Chain]:
+        """Chains from transpositions to operands of attention."""
+        order = node.of(AttentionAttrs).order
+        letters = {v: {c for w, c in zip(node.inputs, order[:3], strict=False) if w == v} for v in node.inputs[:3]}
+        found = {}
+        for value, used in letters.items():
+            chain = self.back(value, node) if value is not None and used == {TURNED} else None
+            if value is not None and chain is not None and value not in node.inputs[3:]:
+                found[value] = chain
+        return found
+
+    def back(self, value: Value, reader: Node) -> _Chain | None:
+        """The chain that ends with a value, [S, B, ...], which one node reads alone."""
+        rows, last, links = value.shape[:2], value, list[_Link]()
+        while self.is_private(value, reader):
+            node = self.made.get(value)
+            if node is None:
+                return None
+            if node.op == "transpose" and node.of(TransposeAttrs).perm == SWAP and node.inputs[0] is not None:
+                return _Chain(node.inputs[0], tuple(reversed(links)), last)
+            place = _place(node, rows)
+            if place is None:
+                return None
+            links.append(_Link(node, place))
+            source = node.inputs[place]
+            assert source is not None
+            value, reader = source, node
+        return None
+
+    def result(self, node: Node) -> _Chain | None:
+        """The chain from attention's result to a transposition."""
+        if node.of(AttentionAttrs).order[3] != TURNED:
+            return None
+        value, rows, links = node.output, node.output.shape[:2], list[_Link]()
+        while (users := self.users.get(value, [])) and len(users) == 1 and value not in self.outputs:
+            (user,) = users
+            if user.op == "transpose" and user.of(TransposeAttrs).perm == SWAP and _leads(value.shape, rows):
+                return _Chain(node.output, tuple(links), user.output)
+            place = _place(user, rows)
+            if place is None or user.inputs[place] != value or user.inputs.count(value) > 1:
+                return None
+            links.append(_Link(user, place))
+            value = user.outputs[0]
+        return None
+
+    def is_private(self, value: Value, reader: Node) -> bool:
+        return value not in self.outputs and all(user is reader for user in self.users.get(value, []))
+
+
+def _place(node: Node, rows: Sequence[Expr]) -> int | None:
+    """Through which of its inputs rows go through a node that treats them alike; None if it does not. Rows are the two
+    first dimensions, or one that is both."""
+    if len(node.outputs) != 1 or not node.inputs or any(v is None for v in node.inputs):
+        return None
+    shapes = [v.shape for v in node.inputs if v is not None]
+    if node.op == "reshape":
+        return 0 if _is_rows(shapes[0], rows) and _is_rows(node.output.shape, rows) else None
+    if node.op == "matmul":
+        alike = len(shapes[1]) == 2 and not node.of(MatmulAttrs).transpose_a
+        return 0 if alike and _is_rows(shapes[0], rows) and _is_rows(node.output.shape, rows) else None
+    if ops.get(node.op).kind != "pointwise" or not _is_rows(node.output.shape, rows):
+        return None
+    whole = [k for k, shape in enumerate(shapes) if len(shape) == node.output.type.rank]
+    return whole[0] if len(whole) == 1 and _is_rows(shapes[whole[0]], rows) and _others_are_vectors(shapes) else None
+
+
+def _others_are_vectors(shapes: Sequence[Sequence[Expr]]) -> bool:
+    return sum(len(shape) > 1 for shape in shapes) == 1
+
+
+def _is_rows(shape: Sequence[Expr], rows: Sequence[Expr]) -> bool:
+    """Whether a shape has so many rows, in two dimensions or, as a matrix, in one."""
+    return _leads(shape, rows) or (len(shape) == 2 and prove_equal(shape[0], rows[0] * rows[1]))
+
+
+def _leads(shape: Sequence[Expr], rows: Sequence[Expr]) -> bool:
+    return len(shape) > 2 and all(a is b or prove_equal(a, b) for a, b in zip(shape[:2], rows, strict=True))
