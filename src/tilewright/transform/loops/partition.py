@@ -13,14 +13,14 @@ around each other give main/main, main/tail, tail/main, tail/tail. A parallel lo
 does a loop whose variable occurs through a quotient (`f // 4` after fusing), and one where only a part of the body, say
 the final write of a tile, has conditions.
 
-Conditions of `If` are considered, unless all that they do is to bound loops around other loops; those of `select`
-(padding) only if they differ between the lanes or the copies of an inner vectorized or unrolled loop. `limit` bounds
-how many versions of a statement there may be.
+Conditions of `If` are considered, unless all that they do is to bound loops around other loops by symbols; those of
+`select` (padding) only if they differ between the lanes or the copies of an inner vectorized or unrolled loop. `limit`
+bounds how many versions of a statement there may be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.arith import Analyzer
@@ -215,7 +215,7 @@ class _Partition:
 
 def _find_split(loop: For, outer: dict[Var, Expr]) -> _Split | None:
     """By conditions that hold in a main part; else by alternatives between two sources, where the first is not used."""
-    return _split_by(_conditions(loop), loop, outer) or _split_by(list(_alternatives(loop)), loop, outer)
+    return _split_by(_conditions(loop, outer), loop, outer) or _split_by(list(_alternatives(loop)), loop, outer)
 
 
 def _split_by(conditions: list[Expr], loop: For, outer: dict[Var, Expr]) -> _Split | None:
@@ -279,11 +279,11 @@ def _holds(s: Stmt, conditions: set[Expr]) -> bool:
     return any(n in conditions for t in walk(s) for e in exprs_of(t) for n in walk_expr(e))
 
 
-def _conditions(loop: For) -> list[Expr]:
+def _conditions(loop: For, outer: Mapping[Var, Expr]) -> list[Expr]:
     """The conditions inside `loop` that mention its variable, each once, if any of them is worth a split.
 
-    What only bounds a loop around other loops is not: it becomes that loop's extent (`conditions.py`), which a body of
-    loops does not notice.
+    What only bounds a loop around other loops by a symbol is not: it becomes that loop's extent (`conditions.py`),
+    which a body of loops does not notice, and all versions of the tiles inside would be there twice.
     """
     found: dict[Expr, bool] = {}
 
@@ -291,7 +291,8 @@ def _conditions(loop: For) -> list[Expr]:
         if isinstance(s, If) and inner:
             for part in conjuncts(s.condition):
                 if _mentions(part, loop.var, inner):
-                    worth = around is None or _mentions(part, loop.var, inner - {around})
+                    sizes = set(variables(part)) - {loop.var, *inner, *outer}
+                    worth = around is None or not sizes or _mentions(part, loop.var, inner - {around})
                     found[part] = found.get(part, False) or worth
         if lanes:
             for e in exprs_of(s):
