@@ -459,7 +459,6 @@ COVERED = {
     "append": "tests/compiler/test_state.py",
     "attention": "tests/ops/test_attention.py",
     "attention_gradient": "tests/ops/test_attention_gradient.py",
-    "by_rows": "tests/plans/test_by_rows.py",
     "by_size": "tests/plans/test_by_size.py",
     "comprehension": "tests/fuzz/test_comprehensions.py",
     "control": "tests/ops/test_control.py",

@@ -10,9 +10,11 @@ import pytest
 import tilewright as tw
 from tests.transform.graph.graphs import tensor
 from tilewright import ops
-from tilewright.ir.expr import Var
-from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import Var, const
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.notes import ColdWeights
+from tilewright.ops.lowered.by_size import ConvBySizeAttrs
 from tilewright.plans.framework.cost import level, weights_level, working_set
 from tilewright.targets.target import Target
 from tilewright.transform.cold import with_cold_weights
@@ -51,16 +53,18 @@ def test_layers_are_told_where_calls_find_their_weights(layers: int, away: str) 
 
 
 def test_of_two_layouts_one_is_read() -> None:
-    """The layer that keeps its weights twice is told as well: both together would be away by their own size."""
+    """The layer that keeps its filters twice is told as well: both together would be away by their own size."""
     b = GraphBuilder("layer")
-    x, w = b.input("x", tensor(Var("n", lo=1, hi=64), WIDTH)), b.param("w", tensor(2, WIDTH, WIDTH // 2))
-    sums = b.param("s", tensor(1, 7, 2 * WIDTH, WIDTH // 2))
-    y = ops.emit1(b, "lowered.matmul_by_rows", x, w, sums, columns=WIDTH, least=20, most=40)
-    graph = b.finish((y,))
+    side = Var("n", lo=8, hi=64)
+    x = b.input("x", TensorType(f32, (const(1), const(1), side, side, const(16)), "NCHW16c"))
+    far, near = (b.param(f"w{m}", TensorType(f32, tuple(map(const, (1, m + 2, m + 2, 1, 1, 16, 32))))) for m in (6, 4))
+    attrs = ConvBySizeAttrs(6, 3, 1, 1, (1, 1, 1, 1), 16, 16, 16, 4, (300, 100, 200, 0))
+    graph = b.finish((ops.emit1(b, "lowered.conv_by_size", x, far, near, attrs=attrs),))
     (group,) = fuse(graph)
-    call = lower_group(group, "layer")
-    assert level(w.known_bytes + sums.known_bytes, MACHINE) == "l3" and level(w.known_bytes, MACHINE) == "l2"
-    assert ColdWeights("l3") in with_cold_weights(call, graph.params, "l3", MACHINE).func.notes
+    machine = MACHINE.adjusted(l2=far.known_bytes + near.known_bytes // 2)
+    assert level(far.known_bytes + near.known_bytes, machine) == "l3" and level(near.known_bytes, machine) == "l2"
+    told = with_cold_weights(lower_group(group, "layer"), graph.params, "l3", machine)
+    assert ColdWeights("l3") in told.func.notes
 
 
 def test_what_fits_into_the_first_level_goes_without() -> None:

@@ -188,6 +188,7 @@ def normed(
         (product("512, 256", "256, 512", "512, 512"), "auto", False),  # not normed
         (product("512, 256", "256, 512", "512, 512"), "strassen", True),
         (product("2, 512, 256", "256, 512", "2, 512, 512"), "strassen", False),
+        (product("n, 256", "256, 512", "n, 512"), "strassen", False),
         (product("512, 256", "256, 512", "512, 512", "f64"), "strassen", False),
         (product("256, 512", "256, 512", "512, 512", how="transpose_a = true"), "strassen", False),
         (product("512, 256", "512, 256", "512, 512", how="transpose_b = true"), "strassen", True),
@@ -196,19 +197,11 @@ def normed(
 def test_which_products_may_be_of_quarters(text: str, fast: str, expected: bool) -> None:
     a = around(text, fast=fast)
     found = quartered(a, a.graph.nodes[-1])
-    assert [(p.rows, p.columns, p.depth) for p in found] == [(512, 512, 256)] * expected
+    assert (found is not None) == expected
+    if found is not None:
+        assert (found.rows, found.columns, found.depth) == (512, 512, 256)
     if not expected:
         assert product_algorithm(a, a.graph.nodes[-1]).name == "packed"
-
-
-def test_symbolic_rows_are_judged_by_their_likely_numbers() -> None:
-    text = product("n, 256", "256, 512", "n, 512").replace("n in 1..", "n in 1..900 likely 60 200 400")
-    a = around(text, fast="strassen")
-    assert [(p.rows, p.columns, p.depth) for p in quartered(a, a.graph.nodes[-1])] == [
-        (rows, 512, 256) for rows in (60, 200, 400)
-    ]
-    exact = around(text, fast="exact")
-    assert quartered(exact, exact.graph.nodes[-1]) == ()
 
 
 def test_rows_of_one_sample() -> None:

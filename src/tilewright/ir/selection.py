@@ -101,14 +101,6 @@ class Strassen(Algorithm):
     """A matrix product by Strassen's method: seven products of quarters."""
 
 
-@dataclass(frozen=True, slots=True)
-class StrassenByRows(Algorithm):
-    """A matrix product of a symbolic number of rows that keeps its weights twice: by Strassen's method at calls with
-    as many rows as lie in `rows`, both ends included, as it is defined at others. Nothing is decided about these."""
-
-    rows: tuple[int, int]
-
-
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "direct": Direct,
     "pixels": Pixels,
@@ -119,7 +111,6 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "taps": Taps,
     "packed": Packed,
     "strassen": Strassen,
-    "strassen_by_rows": StrassenByRows,
 }
 _NAMES = {kind: name for name, kind in ALGORITHMS.items()}
 

@@ -40,7 +40,6 @@ from tilewright.ops import (
 from tilewright.ops.lowered import (
     append,
     attention,
-    by_rows,
     by_size,
     conv_weight,
     dots,
@@ -63,7 +62,6 @@ __all__ = [
     "attention",
     "attention_gradient",
     "bessel",
-    "by_rows",
     "by_size",
     "cells",
     "chebyshev",

@@ -28,7 +28,7 @@ from tilewright.tuning.programs import Built, Maker, changed
 from tilewright.tuning.sites import Part
 from tilewright.tuning.workers import LOADINGS, ROUNDS, Processes, Races
 
-KINDS = ("algorithm", "panels", "quarters")
+KINDS = ("algorithm", "panels")
 """Of decisions that a model of their operators alone meets again. Others are about what lowering makes of a model."""
 MOST_COPIES, MOST_BYTES = 16, 256 << 20
 """Of the operators, where their arrays come from memory."""

@@ -184,6 +184,19 @@ def test_partition_is_bounded() -> None:
     assert two < four
 
 
+def test_what_only_bounds_a_loop_around_loops_makes_no_versions() -> None:
+    """It becomes the loop's extent, where more than a statement is in the loop."""
+    long, short = (
+        parse_func(
+            "func @lines(A: f32[n, 8], B: f32[n, 8]) where n in 1.. { for p in 0..(n + 63) // 64 { for l in 0..64 { "
+            f"if p * 64 + l < n {{ for k in 0..8{kind} {{ B[p * 64 + l, k] = A[p * 64 + l, k] }} }} }} }} }}"
+        )
+        for kind in ("", " vectorized")
+    )
+    assert partition_loops(long) == long and partition_loops(short) != short
+    assert "for l in 0..min(" in str(bound_loops(long))
+
+
 def test_tall_tiles_have_a_version_for_each_number_of_rows_that_remain() -> None:
     s = Schedule(matmul(te.var("n"), 32, 8))
     copy = s.cache_write("C", "local")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -58,3 +60,15 @@ def test_every_number(low: int, high: int) -> None:
 def test_what_stays(text: str) -> None:
     func = parse_func(text)
     assert rows_by_number(func) == func
+
+
+def test_versions_of_many_rows_have_fewer_copies() -> None:
+    """A step stores 128 bytes a row here; two steps of four rows are as many as an iteration should have."""
+    wide = few(1, 5).replace("for k in 0..6 {", "for k in 0..6 @unroll(times=4) {")
+    for size in ("b: f32[6, 8]", "c: f32[n, 8]", "t: f32[6, 8]", "0..8 vectorized"):
+        wide = wide.replace(size, size.replace("8", "32"))
+    text = str(rows_by_number(parse_func(wide)))
+    copies = [
+        int(m[1]) if (m := re.search(r"times=(\d)", line)) else 1 for line in text.splitlines() if "in 0..6" in line
+    ]
+    assert copies == [4, 4, 4, 2, 2]

@@ -238,9 +238,7 @@ def _matmul_reference(arrays: Arrays, attrs: ColumnsAttrs) -> tuple[Any, ...]:
     return (np.matmul(x, full.astype(x.dtype))[..., : as_int(attrs.columns)],)
 
 
-MATMUL_PACKED = register(
-    OpDef("lowered.matmul_packed", "contraction", ColumnsAttrs, _matmul_infer, _matmul_reference, _matmul_compute)
-)
+register(OpDef("lowered.matmul_packed", "contraction", ColumnsAttrs, _matmul_infer, _matmul_reference, _matmul_compute))
 
 
 # -- convolution over blocked channels ---------------------------------------------------------------------------------

@@ -8,9 +8,7 @@ Numerische Mathematik 13, 1969).
     c[q] = sum over t of MERGE[q, t] p[t]
 
 Sums of a weight are made once, in `prepare`, and packed into panels; all seven of a panel stand behind each other.
-Where a dimension is odd, the second half ends in zeros. Rows of `a` and `c` go to the upper and the lower half by
-turns: which half a row is in does not depend on how many there are, which may be symbolic. All other dimensions are cut
-in the middle.
+Where a dimension is odd, the second half ends in zeros.
 
     strassen_sums     w[K, N]                                         ->  t[7, ceil(K/2), ceil(N/2)]
     matmul_strassen   x[..., M, K] (leading dimensions are 1)
@@ -61,19 +59,19 @@ def _right(attrs: SumsAttrs) -> tuple[tuple[int, ...], ...]:
 def _sums_compute(
     inputs: Sequence[Tensor | None], attrs: SumsAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    return (_sums(present(inputs, 0), _right(attrs), turns=False),)
+    return (_sums(present(inputs, 0), _right(attrs)),)
 
 
-def _sums(x: Tensor, factors: tuple[tuple[int, ...], ...], *, turns: bool) -> Tensor:
-    """Sums of a matrix's quarters; `turns`: its rows go to the upper and the lower ones by turns."""
+def _sums(x: Tensor, factors: tuple[tuple[int, ...], ...]) -> Tensor:
     *lead, rows, columns = x.shape
     half, across = ceildiv(rows, 2), ceildiv(columns, 2)
     table, q = te.const_matrix(factors, x.dtype), te.reduce_axis(4, "q")
 
     def quarter(q: Expr, i: Expr, j: Expr) -> Expr:
-        row, column = i * 2 + q // 2 if turns else q // 2 * half + i, q % 2 * across + j
-        sides = ((row, rows, half), (column, columns, across))
-        inside = [at < size for at, size, part in sides if part * 2 is not size]
+        row, column = q // 2 * half + i, q % 2 * across + j
+        inside = [
+            at < size for at, size, part in ((row, rows, half), (column, columns, across)) if part * 2 is not size
+        ]
         return select(all_of(inside), x[(*(const(0) for _ in lead), row, column)], const(0, x.dtype))
 
     quarters: Tensor = te.compute((4, half, across), quarter, name="quarters")
@@ -84,15 +82,13 @@ def _sums(x: Tensor, factors: tuple[tuple[int, ...], ...], *, turns: bool) -> Te
 
 
 def _sums_reference(arrays: Sequence[Any], attrs: SumsAttrs) -> tuple[Any, ...]:
-    return (_sums_of(arrays[0], _right(attrs), turns=False),)
+    return (_sums_of(arrays[0], _right(attrs)),)
 
 
-def _sums_of(x: Any, factors: tuple[tuple[int, ...], ...], *, turns: bool) -> Any:
+def _sums_of(x: Any, factors: tuple[tuple[int, ...], ...]) -> Any:
     x = x.reshape(x.shape[-2:])
     x = np.pad(x, [(0, size % 2) for size in x.shape])
-    half = x.shape[0] // 2
-    halves = x.reshape(half, 2, -1).swapaxes(0, 1) if turns else x.reshape(2, half, -1)
-    quarters = halves.reshape(2, half, 2, -1).swapaxes(1, 2).reshape(4, half, -1)
+    quarters = x.reshape(2, x.shape[0] // 2, 2, x.shape[1] // 2).swapaxes(1, 2).reshape(4, x.shape[0] // 2, -1)
     return np.tensordot(np.asarray(factors, x.dtype), quarters, 1)
 
 
@@ -109,7 +105,7 @@ def _matmul_infer(types: Types, attrs: ColumnsAttrs) -> tuple[TensorType, ...]:
 def _matmul_compute(
     inputs: Sequence[Tensor | None], attrs: ColumnsAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    sums, w = _sums(present(inputs, 0), LEFT, turns=True), present(inputs, 1)
+    sums, w = _sums(present(inputs, 0), LEFT), present(inputs, 1)
     panels, _, depth, width = w.shape
     half, across = sums.shape[1], ceildiv(types[0].shape[-1], 2)
     k, t = te.reduce_axis(depth, "k"), te.reduce_axis(PRODUCTS, "t")
@@ -127,7 +123,7 @@ def _matmul_compute(
 
     def element(*at: Expr) -> Expr:
         *_, i, j = at
-        return merged[i % 2 * 2 + j // across, i // 2, j % across]
+        return merged[i // half * 2 + j // across, i % half, j % across]
 
     whole: Tensor = te.compute(types[0].shape, element, name="matmul")
     return (whole,)
@@ -137,9 +133,9 @@ def _matmul_reference(arrays: Sequence[Any], attrs: ColumnsAttrs) -> tuple[Any, 
     x, w = arrays
     right = w.transpose(1, 2, 0, 3).reshape(PRODUCTS, w.shape[2], -1)
     rows, columns = x.shape[-2], number(attrs.columns)
-    products = np.matmul(_sums_of(x, LEFT, turns=True), right)[..., : -(-columns // 2)]
+    products = np.matmul(_sums_of(x, LEFT), right)[..., : -(-columns // 2)]
     quarters = np.tensordot(np.asarray(MERGE, x.dtype), products, 1).reshape(2, 2, *products.shape[1:])
-    whole = quarters.transpose(2, 0, 1, 3).reshape(2 * products.shape[1], 2 * products.shape[2])
+    whole = quarters.swapaxes(1, 2).reshape(2 * products.shape[1], 2 * products.shape[2])
     return (np.ascontiguousarray(whole[:rows, :columns]).reshape(*x.shape[:-1], columns),)
 
 

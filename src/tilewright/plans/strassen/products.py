@@ -28,7 +28,6 @@ from tilewright.plans.framework.common import inline_all, lanes_of, vectorize_sp
 from tilewright.plans.framework.cost import (
     EXPOSED,
     FAR,
-    SYMBOL,
     Cost,
     fetch_cycles,
     level,
@@ -38,7 +37,6 @@ from tilewright.plans.framework.cost import (
     working_set,
     write_cycles,
 )
-from tilewright.plans.framework.symbolic import MANY_ROWS, values_of
 from tilewright.plans.matmul.contraction import tile_block
 from tilewright.plans.matmul.tiles import MOST_VECTORS, Product, best, estimate, sharing_rows, tiles
 from tilewright.plans.winograd.plan import constant_product
@@ -121,26 +119,18 @@ def fits(structure: Structure, target: Target) -> bool:
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
     found = stages(structure, MATMUL_STRASSEN)
     assert found is not None
-    panels, _, half, width = (it.extent for it in found.product.spatial)
-    rows, depth = as_int(half), as_int(found.product.reduce[0].extent)
-    across, columns = as_int(width), as_int(panels * width)
-    assert across is not None and columns is not None and depth is not None
-    counts, symbolic = values_of(half, MANY_ROWS), rows is None
+    panels, _, rows, width = (as_int(it.extent) for it in found.product.spatial)
+    depth = as_int(found.product.reduce[0].extent)
+    assert panels is not None and rows is not None and width is not None and depth is not None
     itemsize, passing = found.product.writes[0].dtype.itemsize, working_set(0.0, structure.func.notes, target)
-    quarter = Product(max(counts), columns, depth, itemsize, PRODUCTS, passing)
-    # Of a symbol as many rows as other estimates take it for, a half of them in each quarter.
-    scale = SYMBOL / 2 * len(counts) / sum(counts) if symbolic else 1.0
+    quarter = Product(rows, panels * width, depth, itemsize, PRODUCTS, passing)
     options = []
-    for tile in tiles(rows, across, columns, depth, quarter.itemsize, target):
+    for tile in tiles(rows, width, quarter.columns, depth, quarter.itemsize, target):
         if tile.panels == 1:
-            sharing = sharing_rows(tile, quarter, 0, target, symbolic=symbolic)
-            knobs = (("rows", tile.rows), ("width", across), ("sharing", sharing), ("ahead", 0), ("panels", 1))
-            cost = Cost()
-            for count in counts:
-                each = replace(quarter, rows=count)
-                taken = estimate(tile, each, target, symbolic=symbolic) * PRODUCTS + sums(each, across, target)
-                cost |= taken * (1 / len(counts))
-            options.append(Candidate(knobs, cost * scale))
+            sharing = sharing_rows(tile, quarter, 0, target)
+            knobs = (("rows", tile.rows), ("width", width), ("sharing", sharing), ("ahead", 0), ("panels", 1))
+            cost = estimate(tile, quarter, target) * PRODUCTS + sums(quarter, width, target)
+            options.append(Candidate(knobs, cost))
     return sorted(options, key=lambda c: c.cycles)
 
 
@@ -168,9 +158,10 @@ def merge_products(s: Schedule, found: StrassenStages, merged: BlockRef, width: 
     """The output, a panel of products at a time. Returns the loop over panels."""
     out = s.block(found.rest[-1].name)
     lanes = lanes_of(found.merged, target)
+    half, across = (-(-as_int(d.extent) // 2) for d in found.rest[-1].spatial[-2:])  # type: ignore[operator]
     *lead, row, column = s.loops(out)
-    row, upper = s.split(row, factor=2)
-    left, column = s.split(column, nparts=2)
+    upper, row = s.split(row, factors=(None, half))
+    left, column = s.split(column, factors=(None, across))
     panel, lane = s.split(column, factor=width)
     parts = []
     if width > VECTORS * lanes:
@@ -217,5 +208,5 @@ def apply_weights(s: Schedule, structure: Structure, candidate: Candidate, targe
     sum_quarters(s, s.block(last.name), lanes_of(last, target), target)
 
 
-PLAN = Plan("strassen", fits, candidates, apply, refines=("rows",))
+PLAN = Plan("strassen", fits, candidates, apply)
 WEIGHTS = Plan("strassen weights", fits_weights, weights_candidates, apply_weights)

@@ -7,7 +7,7 @@ from functools import partial
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Expr, as_int, is_const
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.selection import Strassen, StrassenByRows
+from tilewright.ir.selection import Strassen
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.matmul.tiles import FEW_ROWS, matmul_tile, multiplies_in_place
@@ -15,7 +15,7 @@ from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.integer import integer_matmul
 from tilewright.transform.layout.precision import reduced
-from tilewright.transform.layout.strassen import quarters, strassen
+from tilewright.transform.layout.strassen import strassen
 
 TURNED = MatmulAttrs(transpose_a=True)
 """Of a product whose operands both have their depth first."""
@@ -65,16 +65,9 @@ def matmul(a: Assigner, node: Node) -> bool:
     if w in a.fixed:
         a.fixed.add(packed)
     columns = as_int(n)
-    attributes = {"columns": n if columns is None else columns}
-    if isinstance(node.algorithm, StrassenByRows):
-        least, most = node.algorithm.rows
-        inputs, attributes = (
-            (left, packed, quarters(a, node, "quarters")),
-            {**attributes, "least": least, "most": most},
-        )
-        (out,) = a.emit("lowered.matmul_by_rows", inputs, attributes, node.output.name)
-    else:
-        (out,) = a.emit("lowered.matmul_packed", (left, packed), attributes, node.output.name)
+    (out,) = a.emit(
+        "lowered.matmul_packed", (left, packed), {"columns": n if columns is None else columns}, node.output.name
+    )
     if out.dtype is not node.output.dtype:
         (out,) = a.emit("cast", (out,), {"dtype": node.output.dtype}, node.output.name)
     a.plain[node.output] = out

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from tilewright.ir.dtype import f32
-from tilewright.ir.expr import as_int, ceildiv, const
-from tilewright.ir.graph import Node, Value
+from tilewright.ir.expr import as_int, const
+from tilewright.ir.graph import Node
 from tilewright.ir.selection import StrassenStrips
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.strassen import PRODUCTS
@@ -21,27 +21,20 @@ def strassen(a: Assigner, node: Node) -> bool:
 
     y = matmul(x, w)   ->   p = transpose(pack_matmul(strassen_sums(w)));  y = matmul_strassen(x, p)
     """
-    x = node.inputs[0]
-    assert x is not None
-    inputs, attrs = (a.as_plain(x), quarters(a, node, "panels")), {"columns": as_int(node.output.shape[-1])}
-    (a.plain[node.output],) = a.emit("lowered.matmul_strassen", inputs, attrs, node.output.name)
-    return True
-
-
-def quarters(a: Assigner, node: Node, kind: str) -> Value:
-    """The sums of a weight's quarters, in panels; `kind` of the decision how wide they are."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    transpose, rows = node.of(MatmulAttrs).transpose_b, node.output.shape[-2]
-    columns, depth = (as_int(d) or 1 for d in (node.output.shape[-1], x.shape[-1]))
-    key = partial(key_of_nodes, kind, [node], a.target)
-    tile = matmul_tile(key, ceildiv(rows, 2), columns // 2, -(-depth // 2), f32, a.target, whole=True)
+    transpose = node.of(MatmulAttrs).transpose_b
+    rows, columns, depth = (as_int(d) or 1 for d in (*node.output.shape[-2:], x.shape[-1]))
+    key = partial(key_of_nodes, "panels", [node], a.target)
+    tile = matmul_tile(key, const(-(-rows // 2)), columns // 2, -(-depth // 2), f32, a.target, whole=True)
     attrs = {"width": tile.width, "transpose": transpose}
     (sums,) = a.emit("lowered.strassen_sums", (a.as_plain(w),), {"transpose": transpose}, f"{w.name}_sums")
     (panels,) = a.emit("lowered.pack_matmul", (sums,), attrs, f"{w.name}_panels")
-    (packed,) = a.emit("transpose", (panels,), {"perm": (1, 0, 2, 3)}, f"{w.name}_quarters")
+    (packed,) = a.emit("transpose", (panels,), {"perm": (1, 0, 2, 3)}, f"{w.name}_packed")
     a.fixed.update((sums, panels, packed))
-    return packed
+    attrs = {"columns": columns}
+    (a.plain[node.output],) = a.emit("lowered.matmul_strassen", (a.as_plain(x), packed), attrs, node.output.name)
+    return True
 
 
 def strassen_conv(a: Assigner, node: Node, choice: StrassenStrips) -> bool:

@@ -12,8 +12,9 @@ short of one, or less than a tile, nothing else is done than before. Fewer rows 
 rows in tiles of 8 the last two have 5 each, and where a version of the function for `n == 1` stands around
 (`plans/framework/variants.py`), one row never comes alone.
 
-Loops qualify whose variable occurs in the number of a row alone: then any division of the rows does the same. An
-epilogue of functions, each of which is much code, has no versions: the products go through memory to it.
+Loops qualify whose variable occurs in the number of a row alone: then any division of the rows does the same. What is
+computed of a tile's products has no versions, which would be much code: the products of these tiles go through memory
+to it.
 """
 
 from __future__ import annotations
@@ -58,9 +59,6 @@ from tilewright.transform.loops.conditions import bound_loops_of
 from tilewright.transform.loops.copies import copy_fresh, stored_tile
 from tilewright.transform.loops.remainder import MOST, all_behind, by_remainder
 from tilewright.transform.loops.simplify import simplify_stmt
-from tilewright.transform.math.expand import DOUBLE, SINGLE
-
-FUNCTIONS = frozenset(SINGLE) | frozenset(DOUBLE)
 
 
 def even_tails(func: PrimFunc) -> PrimFunc:
@@ -171,7 +169,7 @@ def _split(tiles: _Tiles, outer: dict[Var, Expr], never: frozenset[Expr], taken:
         an = Analyzer({**known, **{c.var: c.extent for c in walk(copy) if isinstance(c, For)}})
         return bound_loops_of(simplify_stmt(copy, an), an)
 
-    late = _functions_behind(moved, tiles, rows, taken)
+    late = _epilogue_behind(moved, tiles, rows, taken)
     products = moved if late is None else late.products
     cases = by_remainder(products, Analyzer(known), MOST, tidy, least=_fewest(tiles, never))
     if cases is None:
@@ -203,8 +201,8 @@ class _Late:
     epilogue: Stmt
 
 
-def _functions_behind(moved: Stmt, tiles: _Tiles, rows: Var, taken: set[str]) -> _Late | None:
-    """A tile's epilogue apart from its products, if it has functions."""
+def _epilogue_behind(moved: Stmt, tiles: _Tiles, rows: Var, taken: set[str]) -> _Late | None:
+    """A tile's epilogue apart from its products, if it computes anything."""
     if not isinstance(moved, Allocate) or not isinstance(moved.body, Seq):
         return None
     tile, (*before, last) = moved.buffer, moved.body.stmts
@@ -213,7 +211,7 @@ def _functions_behind(moved: Stmt, tiles: _Tiles, rows: Var, taken: set[str]) ->
     nodes = [n for s in walk(last) for e in exprs_of(s) for n in walk_expr(e)]
     places = {n.indices for n in nodes if type(n) is Load and n.buffer == tile}
     rows_at = {k for indices in places for k, index in enumerate(indices) if last.var in variables(index)}
-    if not any(type(n) is Op and n.name in FUNCTIONS for n in nodes) or len(rows_at) != 1:
+    if all(isinstance(s.value, Load) for s in walk(last) if isinstance(s, Store)) or len(rows_at) != 1:
         return None
     (place,) = rows_at
     if any(indices[place] is not last.var for indices in places):

@@ -13,13 +13,14 @@ around each other give main/main, main/tail, tail/main, tail/tail. A parallel lo
 does a loop whose variable occurs through a quotient (`f // 4` after fusing), and one where only a part of the body, say
 the final write of a tile, has conditions.
 
-Conditions of `If` are always considered, those of `select` (padding) only if they differ between the lanes or the
-copies of an inner vectorized or unrolled loop. `limit` bounds how many versions of a statement there may be.
+Conditions of `If` are considered, unless all that they do is to bound loops around other loops by symbols; those of
+`select` (padding) only if they differ between the lanes or the copies of an inner vectorized or unrolled loop. `limit`
+bounds how many versions of a statement there may be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from tilewright.arith import Analyzer
@@ -215,7 +216,7 @@ class _Partition:
 
 def _find_split(loop: For, outer: dict[Var, Expr]) -> _Split | None:
     """By conditions that hold in a main part; else by alternatives between two sources, where the first is not used."""
-    return _split_by(list(_conditions(loop)), loop, outer) or _split_by(list(_alternatives(loop)), loop, outer)
+    return _split_by(_conditions(loop, outer), loop, outer) or _split_by(list(_alternatives(loop)), loop, outer)
 
 
 def _split_by(conditions: list[Expr], loop: For, outer: dict[Var, Expr]) -> _Split | None:
@@ -279,32 +280,39 @@ def _holds(s: Stmt, conditions: set[Expr]) -> bool:
     return any(n in conditions for t in walk(s) for e in exprs_of(t) for n in walk_expr(e))
 
 
-def _conditions(loop: For) -> Iterator[Expr]:
-    """The conditions inside `loop` that mention its variable and are worth a split, each once."""
-    seen: set[Expr] = set()
+def _conditions(loop: For, outer: Mapping[Var, Expr]) -> list[Expr]:
+    """The conditions inside `loop` that mention its variable, each once, if any of them is worth a split.
 
-    def visit(s: Stmt, inner: frozenset[Var], lanes: frozenset[Var]) -> Iterator[Expr]:
+    What only bounds a loop around other loops by a symbol is not: it becomes that loop's extent (`conditions.py`),
+    which a body of loops does not notice, and all versions of the tiles inside would be there twice.
+    """
+    found: dict[Expr, bool] = {}
+
+    def visit(s: Stmt, inner: frozenset[Var], lanes: frozenset[Var], around: Var | None = None) -> None:
         if isinstance(s, If) and inner:
             for part in conjuncts(s.condition):
-                if part not in seen and _mentions(part, loop.var, inner):
-                    seen.add(part)
-                    yield part
+                if _mentions(part, loop.var, inner):
+                    sizes = set(variables(part)) - {loop.var, *inner, *outer}
+                    worth = around is None or not sizes or _mentions(part, loop.var, inner - {around})
+                    found[part] = found.get(part, False) or worth
         if lanes:
             for e in exprs_of(s):
                 for node in walk_expr(e):
                     if type(node) is Op and node.name == "select":
-                        for part in conjuncts(node.args[0]):
-                            if part not in seen and _mentions(part, loop.var, lanes):
-                                seen.add(part)
-                                yield part
+                        parts = conjuncts(node.args[0])
+                        found.update((part, True) for part in parts if _mentions(part, loop.var, lanes))
+        bounded = None
         if isinstance(s, For):
             inner = inner | {s.var}
             if s.kind in ("vectorized", "unrolled"):
                 lanes = lanes | {s.var}
+            elif any(isinstance(c, For) and c.kind == "serial" for c in walk(s.body)):
+                bounded = s.var
         for child in s.children:
-            yield from visit(child, inner, lanes)
+            visit(child, inner, lanes, bounded)
 
-    return visit(loop.body, frozenset(), frozenset())
+    visit(loop.body, frozenset(), frozenset())
+    return list(found) if any(found.values()) else []
 
 
 def _alternatives(loop: For) -> Iterator[Expr]:

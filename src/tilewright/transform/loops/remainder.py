@@ -8,6 +8,9 @@
 In each version the loop has a literal extent and no condition, so accumulators stay in registers. A batch of one that
 meets a tile of four rows thus runs a kernel of one row.
 
+All versions together are several times the code of a whole tile. So a loop that LLVM unrolls, for a body long enough to
+hide that it is a loop, is unrolled less often where a version's rows alone make it long.
+
 Remainders come from splitting loops over tiles (`partition.py`, `even.py`). Where the symbol's range has one tile at
 the most there is no such loop, and what each thread does gets its versions from the start.
 """
@@ -18,8 +21,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tilewright.arith import Analyzer
-from tilewright.ir.expr import Const, Expr, Op, Var, const, equal
+from tilewright.ir.expr import Const, Expr, Op, Var, as_int, const, equal
 from tilewright.ir.loops import For, If, Intrinsic, Let, PrimFunc, Stmt, Store
+from tilewright.ir.notes import Unroll, find, with_note, without
 from tilewright.ir.rewrite import map_expr, map_stmt, names_of, variables, walk, with_children
 from tilewright.transform.loops.conditions import bound_loops_of
 from tilewright.transform.loops.copies import conjuncts, copy_fresh
@@ -27,6 +31,10 @@ from tilewright.transform.loops.simplify import simplify_stmt
 
 MOST = 13
 """The largest remainder that gets a version of its own."""
+BODY = 1024
+"""Bytes that one iteration of a loop in a version stores at least (16 vectors of 16 floats), if it is unrolled less
+often than in a whole tile, but twice. Once is too little: with 18 or 22 products in a step, nine rows take 6 %
+longer so (python -m benchmarks.bench_dynamic --only ranker, Emerald Rapids, 2026-11-27)."""
 
 
 def rows_by_number(func: PrimFunc) -> PrimFunc:
@@ -85,9 +93,30 @@ def by_remainder(
     first = max(lo, least) if all_behind(stmt, tests) else lo
     result: Stmt | None = None
     for value in range(hi, first - 1, -1):
-        version = tidy(put(stmt, remainder, const(value)))
+        version = _with_fewer_copies(tidy(put(stmt, remainder, const(value))))
         result = If(equal(remainder, value), version, result)
     return result
+
+
+def _with_fewer_copies(s: Stmt) -> Stmt:
+    """The statement with loops that LLVM unrolls no more often than `BODY` asks for, but twice: versions are much code,
+    and one of many rows has enough to do in two steps."""
+
+    def fewer(s: Stmt) -> Stmt | None:
+        if not isinstance(s, For) or (note := find(s.notes, Unroll)) is None:
+            return None
+        stored = _stored(s.body)
+        enough = (d for d in range(2, note.times) if note.times % d == 0 and d * stored >= BODY)
+        return replace(s, notes=with_note(without(s.notes, Unroll), Unroll(next(enough, note.times))))
+
+    return map_stmt(s, fewer)
+
+
+def _stored(s: Stmt) -> int:
+    """Bytes that a statement stores, its unrolled and vectorized loops written out."""
+    own = s.buffer.dtype.itemsize if isinstance(s, Store) else 0
+    times = (as_int(s.extent) or 1) if isinstance(s, For) and s.kind in ("unrolled", "vectorized") else 1
+    return times * (own + sum(map(_stored, s.children)))
 
 
 def remainders(stmt: Stmt) -> dict[Expr, set[Expr]]:
