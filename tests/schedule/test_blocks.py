@@ -12,14 +12,29 @@ from tests.schedule.programs import softmax
 from tilewright import te
 from tilewright.ir import scopes
 from tilewright.ir.dtype import f32
-from tilewright.ir.expr import cast
-from tilewright.ir.loops import PrimFunc
+from tilewright.ir.expr import cast, const, select
+from tilewright.ir.loops import Block, PrimFunc
 from tilewright.ir.parser import parse_func
+from tilewright.ir.rewrite import walk
 from tilewright.schedule import Schedule
 
 
 def test_compute_inline(golden):
     golden(scheduled(chain(halo=3), lambda s: s.compute_inline("B")))
+
+
+def test_inlining_drops_what_a_settled_condition_leaves_unread():
+    a = te.placeholder((6,), name="A")
+    zero = te.compute((6,), lambda i: const(0), name="zero")
+    less = te.compute((6,), lambda i: zero[i] < 0, name="less")
+    more = te.compute((6,), lambda i: a[i] * 2.0, name="more")
+    c = te.compute((6,), lambda i: select(less[i], more[i], a[i] + cast(zero[i], f32)), name="C")
+    func = te.create_prim_func([a, c], "settled")
+    s = Schedule(func)
+    for name in ("zero", "less", "more"):
+        s.compute_inline(name)
+    assert [b.name for b in walk(s.func.body) if isinstance(b, Block)] == ["C"] and not s.func.buffers
+    check_schedule(func, s)
 
 
 def test_compute_inline_of_padding(golden):

@@ -248,21 +248,6 @@ for j in 0..8 {
 }
 """
 )
-UNREAD = text(
-    """
-for i in 0..8 {
-  block B (vi = spatial(8): i) {
-    B[vi] = A[vi]
-  }
-}
-for j in 0..8 {
-  block C (vj = spatial(8): j) {
-    C[vj] = A[vj]
-  }
-}
-""",
-    buffers=B,
-)
 HALVED = text(
     """
 for i in 0..8 {
@@ -471,7 +456,6 @@ CASES: dict[str, tuple[Callable[[], Schedule], Apply, str]] = {
         lambda s: s.implement(ROUTINE.name, rows=0),
         "the sizes of 'a_routine_for_tests': expected rows, each at least 1",
     ),
-    "inline of what nobody reads": (UNREAD, lambda s: s.compute_inline("B"), "no other block reads what it writes"),
     "inline of what it reads itself": (COUNTED, lambda s: s.compute_inline("B"), "it reads 'B', which it writes"),
     "inline of several elements at a place": (
         HALVED,

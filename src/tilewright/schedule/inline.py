@@ -45,6 +45,8 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         for i2 in 0..n:
             block C(vi2 = i2): C[vi2] = (A[vi2] + 1) * 2
 
+    A block that nobody reads any more, as what was inlined before settled a condition, is dropped.
+
     Refuses reductions, blocks that write an output, blocks with other statements than stores, and index maps that
     cannot be inverted.
     """
@@ -56,8 +58,6 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         if len(writers_of(func, buffer)) > 1:
             raise refuse(func, f"cannot inline block {block!r}: other blocks write {buffer.name!r} too")
     readers = {b.name for buffer in stores for b in readers_of(func, buffer)} - {block}
-    if not readers:
-        raise refuse(func, f"cannot inline block {block!r}: no other block reads what it writes")
     _require_stable_inputs(func, source, "inline")
     extents = {it.var: it.extent for it in source.iters}
     for store in stores.values():
