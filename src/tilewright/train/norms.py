@@ -17,6 +17,7 @@ from tilewright.ops.gradients.registry import Backward
 from tilewright.ops.norm import NormAttrs
 from tilewright.transform.graph.norms import NORMS
 from tilewright.transform.graph.simplify import eliminate_common
+from tilewright.transform.regions.captures import names_of
 
 
 def with_shared_rows(graph: Graph) -> Graph:
@@ -26,8 +27,7 @@ def with_shared_rows(graph: Graph) -> Graph:
     apart = {n.output: n for n in graph.nodes if n.op in NORMS and _goes_back(n, users)}
     if not apart:
         return graph
-    names = {v.name for v in (*graph.inputs, *graph.params)} | {v.name for n in graph.nodes for v in n.outputs}
-    builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), [], names)
+    builder = GraphBuilder(graph.name, taken=names_of(graph))
     for node in graph.nodes:
         if node.outputs[0] in apart:
             _in_parts(builder, node)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -68,3 +70,14 @@ def test_rows_that_differ_stay_where_they_are() -> None:
     assert batch_first(graph).nodes[0].op == "transpose"
     (attention,) = (n for n in batch_first(graph).nodes if n.op == "lowered.attention")
     assert attention.attrs.order == "ttts"  # type: ignore[union-attr]
+
+
+def test_names_of_inputs_stay_theirs() -> None:
+    """Inputs may be called as operators are; what the pass makes has other names."""
+    text = str(layer())
+    for old, new in (("x", "attention"), ("w", "matmul"), ("b", "add"), ("o", "reshape")):
+        text = re.sub(rf"%{old}\b", f"%{new}", text)
+    found = batch_first(ops.parse_graph(text))
+    assert transpositions(found) == 0
+    names = [v.name for v in (*found.inputs, *(v for n in found.nodes for v in n.outputs))]
+    assert len(names) == len(set(names))

@@ -136,8 +136,8 @@ def shift(s: State, stmt: For, note: Prefetch, load: Load) -> Poly | None:
         part = -(-count * stride // sharing)
         start, each = first * (steps * stride) // sharing, _whole(const(part), line) if part > line else const(part)
     else:
-        # Fewer rows than share have larger parts. Very few have none: where nothing is to be prefetched, as memory is
-        # busy and what prefetches takes the place of what reads, their hints are for what they just read.
+        # Fewer rows than share have larger parts. Very few have none: each prefetches its own panel. Where that is of
+        # no use, as memory is busy and a hint takes the place of a load, their hints are for what they just read.
         share = const(steps * stride) // minimum(maximum(extent, 1), sharing)
         start, each = first * share, _whole(-(-(share * count) // steps), line)
         if note.few is not None and count < note.few:

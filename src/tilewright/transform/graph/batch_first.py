@@ -22,6 +22,7 @@ from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.shape import TransposeAttrs
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.simplify import eliminate_dead
+from tilewright.transform.regions.captures import names_of
 
 ATTENTION = "lowered.attention"
 TURNED, STRAIGHT = "t", "s"
@@ -55,7 +56,7 @@ def batch_first(graph: Graph) -> Graph:
     behind = {n.output: chain for n in attentions if (chain := walker.result(n)) is not None}
     if not behind and not any(before.values()):
         return graph
-    builder = GraphBuilder(graph.name, taken={v.name for n in graph.nodes for v in n.outputs})
+    builder = GraphBuilder(graph.name, taken=names_of(graph))
     ends = {chain.last: y for y, chain in behind.items()}
     straight: dict[Value, Value] = {}
     for node in graph.nodes:

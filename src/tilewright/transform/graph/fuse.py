@@ -25,6 +25,7 @@ from tilewright.arith import prove_equal
 from tilewright.ir.expr import Var, as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.rewrite import variables
+from tilewright.plans.framework.cost import FUNCTIONS as COSTS
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.conversions import Absorbs, never
 from tilewright.transform.graph.rowgroups import RowGrower, row_shape
@@ -49,7 +50,8 @@ SMALL_SIDE = 1 << 16
 """Elements of such work up to which it may have functions of many operations in it: more are computed faster by a
 kernel of their own than in register tiles, which leave them few registers (docs/decisions/transformer-steps.md)."""
 
-FUNCTIONS = ("erf", "exp", "log", "tanh", "sigmoid", "sin", "cos", "pow", "gelu", "gelu_tanh", "softplus", "mish")
+FUNCTIONS = {*COSTS, "softplus", "mish"}
+"""Operators that are such functions, or made of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from tilewright.ops.dims import same_dim
 from tilewright.runtime.specs import RaggedSpec
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, Problems
+from tilewright.transform.regions.captures import names_of
 
 STARTS = "starts"
 """The input that says at which row each sequence begins."""
@@ -71,7 +72,7 @@ class _Packer:
         most = None if batch.hi is None or length.hi is None else batch.hi * length.hi
         self.rows = Var(fresh_name(ROWS, {s.name for s in graph.used_symbols}), lo=1, hi=most)
         self.table: dict[Var, Expr] = {batch: const(1), length: self.rows}
-        self.builder = GraphBuilder(graph.name, taken={v.name for n in graph.nodes for v in n.outputs})
+        self.builder = GraphBuilder(graph.name, taken=names_of(graph))
         self.builder.taken |= {v.name for v in (*graph.inputs, *graph.params)}
         self.starts = Value(self.builder.fresh(STARTS), TensorType(i64, (batch,)))
         self.made: dict[Value, Value] = {}

@@ -28,6 +28,7 @@ from tilewright.ops.sized import with_symbols
 from tilewright.runtime.specs import CacheSpec, StateSpec
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, Problems
+from tilewright.transform.regions.captures import names_of
 from tilewright.transform.work import polynomial
 
 Pairs = Mapping[str, str]
@@ -124,7 +125,7 @@ class _Rewriter:
         return next(iter(found))
 
     def run(self) -> Stateful:
-        builder = GraphBuilder(self.graph.name, taken={v.name for n in self.graph.nodes for v in n.outputs})
+        builder = GraphBuilder(self.graph.name, taken=names_of(self.graph))
         builder.taken |= {v.name for v in (*self.graph.inputs, *self.graph.params)}
         problems, kept, rows = Problems(), list[CacheSpec](), dict[Expr, str]()
         caches: dict[Value, Value] = {}
