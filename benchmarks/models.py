@@ -7,6 +7,7 @@
 * light-<name>: the light models of the onnx wheel with random weights in place of constants, e.g. light-resnet50;
 * from PyTorch (needs the torch extra): resnet18 resnet50 vgg16 unet mobilenetv2 yolo bert bert384 gpt2 gpt2-decode,
   and each with the suffix -torchscript (without it, the exporter is the one based on torch.export);
+* <model>-qdq, -qop, -qdyn: a model in 8 bits (`quantised_models`; needs ONNX Runtime);
 * layer-<name>: a single layer of the tables in `suites/` (see layers.py).
 
 `python -m benchmarks.models NAME...` builds models, runs each with ONNX Runtime and prints the outputs' scale.
@@ -23,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from benchmarks import layers, light_models, policy_suite
+from benchmarks import layers, light_models, policy_suite, quantised_models
 from benchmarks.branch_models import BRANCHES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,13 +58,17 @@ def load(name: str) -> Path:
         return Path(name)
     if name.startswith(layers.PREFIX):
         return _layer(name.removeprefix(layers.PREFIX))
-    if name not in NAMES:
+    quantised = quantised_models.split(name)
+    if name not in NAMES and quantised is None:
         raise SystemExit(f"unknown model {name!r}; known: {', '.join(NAMES)}")
     path = FOLDER / f"{name}.v{_VERSION}.onnx"
     if path.exists():
         return path
     FOLDER.mkdir(parents=True, exist_ok=True)
-    if name in POLICY:
+    if quantised is not None:
+        model, kind = quantised
+        _save(quantised_models.quantise(load(model), kind, example_inputs), path)
+    elif name in POLICY:
         _save(POLICY[name](), path)
     elif name in BRANCHES:
         _save(BRANCHES[name](), path)

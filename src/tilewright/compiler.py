@@ -68,6 +68,7 @@ from tilewright.transform.graph.options import DEFAULTS, Options, Products
 from tilewright.transform.graph.pads import join_pads
 from tilewright.transform.graph.pooling import separate_pooling
 from tilewright.transform.graph.projected import attend_to_sources
+from tilewright.transform.graph.quantised import multiply_quantised
 from tilewright.transform.graph.ragged import with_ragged
 from tilewright.transform.graph.recurrences import recognise_recurrences
 from tilewright.transform.graph.rows import compute_read_rows
@@ -224,6 +225,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("join slices", join_slices),
         ("join pads", join_pads),
         ("eliminate dead", eliminate_dead),
+        ("multiply quantised", lambda g: multiply_quantised(g, target)),
         ("keep reduced dimensions", keep_reduced),
         ("recognise recurrences", recognise_recurrences),
         ("recognise activations", recognise_activations),

@@ -462,6 +462,7 @@ COVERED = {
     "by_size": "tests/plans/test_by_size.py",
     "comprehension": "tests/fuzz/test_comprehensions.py",
     "control": "tests/ops/test_control.py",
+    "dot_conv": "tests/plans/test_dot_convolution.py",
     "dots": "tests/plans/test_dots.py",
     "extent": "tests/ops/test_extent.py",
     "packed": "tests/plans/test_plans.py",

@@ -13,6 +13,7 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.plans.attention import gradient as attention_gradient
 from tilewright.plans.attention import plan as attention
 from tilewright.plans.convolution import by_weight, depthwise, direct, pixels, transposed, windows
+from tilewright.plans.convolution import dots as dot_convolution
 from tilewright.plans.framework.alone import alone_if_small
 from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.base import BARRIERS, Candidate, Plan, Planned, Rejected
@@ -50,6 +51,7 @@ PLANS: tuple[Plan, ...] = (
     pixels.PLAN,
     contraction.PLAN,
     dots.PLAN,
+    dot_convolution.PLAN,
     windows.PLAN,
     direct.PLAN,
     transposed.PLAN,

@@ -41,6 +41,16 @@ CASES = {
           %y = add(%a, %b) : f32[4]
           return %y, %c
         }""",
+    "multiply quantised": """
+        graph @g(%x: u8[1, 6, n, n]) params(%w: i8[6, 2, 3, 3], %s: f32[]) where n in 3.. {
+          %z = constant() {value = array u8[] (7)} : u8[]
+          %a = cast(%x) {dtype = i32} : i32[1, 6, n, n]
+          %b = cast(%z) {dtype = i32} : i32[]
+          %c = sub(%a, %b) : i32[1, 6, n, n]
+          %d = cast(%w) {dtype = i32} : i32[6, 2, 3, 3]
+          %y = conv(%c, %d) {dilations = [1, 1], groups = 3, pads = [1, 1, 1, 1], strides = [1, 1]} : i32[1, 6, n, n]
+          return %y
+        }""",
     "simplify units": """
         graph @g(%q: f32[2, n, 8], %k: f32[2, 1, 8], %v: f32[2, 1, 4], %f: f16[3, 1], %g: f16[1, 2]) where n in 1.. {
           %c = constant() {value = array f32[] (0.125)} : f32[]

@@ -31,7 +31,7 @@ def model(nodes: list[Any], x: np.ndarray, weights: dict[str, np.ndarray], out: 
 def compiled(proto: onnx.ModelProto, op: str) -> tw.Model:
     done = tw.compile(proto)
     if Target.host().has("avx2"):
-        assert "lowered.matmul_dot" in done.show("graph"), op
+        assert f"lowered.{'conv' if 'Conv' in op else 'matmul'}_dot" in done.show("graph"), op
     return done
 
 

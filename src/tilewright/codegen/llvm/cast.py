@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tilewright.codegen.llvm.values import literal, register_type, splat_literal
 from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64
 from tilewright.native.text import Writer
@@ -84,10 +86,11 @@ def cast(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
         return out.inst(f"select {s} {a}, {r} {ones}, {r} {zeros}")
     if source.is_float and to.bits < 32:
         return _float_to_narrow(out, a, source, to, width)
+    if source.is_float and width:
+        return _float_to_wide(out, a, source, to, width)
     if source.is_float:
         name = f"llvm.fpto{'s' if to.kind == 'int' else 'u'}i.sat"
-        vector = f"v{width}" if width else ""
-        return out.intrinsic(f"{name}.{vector}i{to.bits}.{vector}f{source.bits}", r, [(s, a)])
+        return out.intrinsic(f"{name}.i{to.bits}.f{source.bits}", r, [(s, a)])
     signed = source.kind == "int"
     if to.is_float:
         return _int_to_float(out, a, source, to, width)
@@ -99,18 +102,41 @@ def cast(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
 
 
 def _float_to_narrow(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
-    """By way of i32, brought into the range before: LLVM saturates to less than 32 bits lane by lane."""
-    s, i1 = register_type(source, width), _vector("i1", width)
+    """By way of i32, brought into the range before: LLVM saturates lane by lane."""
     wide = _vector("i32", width)
-    bounded = a
-    for compare, bound in (("ogt", to.min), ("olt", to.max)):
-        limit = _number(float(bound), source, width)
-        inside = out.inst(f"fcmp {compare} {s} {bounded}, {limit}")
-        bounded = out.inst(f"select {i1} {inside}, {s} {bounded}, {s} {limit}")
-    whole = out.inst(f"fptosi {s} {bounded} to {wide}")
-    nan = out.inst(f"fcmp uno {s} {a}, {a}")
-    number = out.inst(f"select {i1} {nan}, {wide} {_bits(0, 32, width)}, {wide} {whole}")
+    bounded = _bounded(out, a, source, (float(to.min), float(to.max)), width)
+    whole = out.inst(f"fptosi {register_type(source, width)} {bounded} to {wide}")
+    number = _where(out, f"uno {{s}} {a}, {a}", source, _bits(0, 32, width), whole, wide, width)
     return out.inst(f"trunc {wide} {number} to {register_type(to, width)}")
+
+
+def _float_to_wide(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
+    """A vector of integers of 32 or 64 bits. What is beyond their greatest one, which floats may not be able to hold,
+    becomes that."""
+    r, beyond = register_type(to, width), float(int(to.max) + 1)
+    below = float(np.nextafter(source.numpy.type(beyond), source.numpy.type(0)))
+    bounded = _bounded(out, a, source, (float(to.min), min(below, float(int(to.max)))), width)
+    opcode = "fptosi" if to.kind == "int" else "fptoui"
+    whole = out.inst(f"{opcode} {register_type(source, width)} {bounded} to {r}")
+    most = _number(int(to.max), to, width)
+    whole = _where(out, f"oge {{s}} {a}, {_number(beyond, source, width)}", source, most, whole, r, width)
+    return _where(out, f"uno {{s}} {a}, {a}", source, _number(0, to, width), whole, r, width)
+
+
+def _bounded(out: Writer, a: str, source: DType, bounds: tuple[float, float], width: int) -> str:
+    """`a` brought into a range; NaN becomes its lower end."""
+    s, i1 = register_type(source, width), _vector("i1", width)
+    for compare, bound in zip(("ogt", "olt"), bounds, strict=True):
+        limit = _number(bound, source, width)
+        inside = out.inst(f"fcmp {compare} {s} {a}, {limit}")
+        a = out.inst(f"select {i1} {inside}, {s} {a}, {s} {limit}")
+    return a
+
+
+def _where(out: Writer, condition: str, source: DType, yes: str, no: str, kind: str, width: int) -> str:
+    """What a comparison of floats picks."""
+    found = out.inst(f"fcmp {condition.format(s=register_type(source, width))}")
+    return out.inst(f"select {_vector('i1', width)} {found}, {kind} {yes}, {kind} {no}")
 
 
 def _int_to_float(out: Writer, a: str, source: DType, to: DType, width: int) -> str:

@@ -329,28 +329,34 @@ class ConvBlockedAttrs(Attrs):
 def _conv_infer(types: Types, attrs: ConvBlockedAttrs) -> tuple[TensorType, ...]:
     """`x` blocked (rank 5) or plain (rank 4) and packed weights to a blocked output of `channels` channels."""
     x, w = only(types), only(types, 1)
-    spatial = x.shape[2:4]
-    window = w.shape[2:4]
-    pads, strides, dilations = attrs.pads, attrs.strides, attrs.dilations
-    out = [
-        dim((size + pads[i] + pads[i + 2] - (extent - 1) * dilations[i] - 1) // strides[i] + 1)
-        for i, (size, extent) in enumerate(zip(spatial, window, strict=True))
-    ]
+    out = convolved(x.shape[2:4], w.shape[2:4], attrs.strides, attrs.dilations, attrs.pads)
     b = attrs.out_block
     return (TensorType(x.dtype, (x.shape[0], const(-(-attrs.channels // b)), *out, const(b)), layout_name(b)),)
 
 
+def convolved(
+    space: Sequence[Expr], window: Sequence[Expr], strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
+) -> list[Expr]:
+    """Height and width of a convolution's result."""
+    return [
+        dim((size + pads[i] + pads[i + 2] - (extent - 1) * dilations[i] - 1) // strides[i] + 1)
+        for i, (size, extent) in enumerate(zip(space, window, strict=True))
+    ]
+
+
 def pad_spatial(x: Tensor, pads: Sequence[int], fill: Any) -> Tensor:
-    """`x` with its dimensions 2 and 3 grown by `pads` = (top, left, bottom, right); `x` itself if there are none."""
+    """`x` with its dimensions 2 and 3 grown by `pads` = (top, left, bottom, right) of a number or an element `fill`;
+    `x` itself if there are none."""
     if not any(pads):
         return x
+    around = fill if isinstance(fill, Expr) else const(fill, x.dtype)
     h, w = x.shape[2], x.shape[3]
     shape = (*x.shape[:2], h + pads[0] + pads[2], w + pads[1] + pads[3], *x.shape[4:])
 
     def element(*at: Expr) -> Expr:
         n, c, i, j, *rest = at
         inside = (i >= pads[0]) & (i < h + pads[0]) & (j >= pads[1]) & (j < w + pads[1])
-        return select(inside, x[(n, c, i - pads[0], j - pads[1], *rest)], const(fill, x.dtype))
+        return select(inside, x[(n, c, i - pads[0], j - pads[1], *rest)], around)
 
     padded: Tensor = te.compute(shape, element, name="pad")
     return padded

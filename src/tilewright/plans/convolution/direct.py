@@ -85,7 +85,8 @@ def _knobs(blocking: Blocking) -> tuple[tuple[str, int], ...]:
 
 def is_flat(anchor: Stage) -> bool:
     """Whether the pixels of the whole map are one dimension."""
-    return _attributes(anchor).flat
+    conv = anchor.attributes(CONV_BLOCKED)
+    return conv is not None and conv.flat
 
 
 def _attributes(anchor: Stage) -> ConvBlockedAttrs:

@@ -33,9 +33,9 @@ MOST_WASTE = 0.03
 def operands(anchor: Stage) -> tuple[Load, Load] | None:
     """(rows, packed weights) of a product whose weights end in (lane, group member); None if it is another."""
     loads = factors(anchor.block)
-    if loads is None or not anchor.spatial or len(anchor.reduce) != 2:
+    if loads is None or not anchor.spatial or len(anchor.reduce) < 2:
         return None
-    member, column = anchor.reduce[1].var, anchor.spatial[-1]
+    member, column = anchor.reduce[-1].var, anchor.spatial[-1]
     for weights, rows in (loads, loads[::-1]):
         if len(weights.indices) < 3 or weights.indices[-1] is not member:
             continue
@@ -69,7 +69,8 @@ def fits(structure: Structure, target: Target) -> bool:
     (anchor,) = structure.anchors
     epilogue = structure.after(anchor)
     return (
-        not structure.before(anchor)
+        len(anchor.reduce) == 2
+        and not structure.before(anchor)
         and instruction(anchor, target) is not None
         and not any(st.block.is_reduction for st in structure.stages if st is not anchor)
         and (not epilogue or len(epilogue[-1].spatial) == len(anchor.spatial))
@@ -112,12 +113,9 @@ def panel_multiple(columns: int, lanes: int) -> int:
 
 def _cycles(tall: int, wide: int, rows: int, panels: int, steps: int, dot: Dot, target: Target) -> float:
     """Estimated cycles of rows x panels tiles of tall x wide accumulators."""
-    costs = target.costs.arithmetic
 
     def tile(m: int, p: int) -> float:
-        loads = (m + 2 * p) / costs.loads_per_cycle
-        step = max(m * p * dot.cost, loads, costs.dot_latency) + costs.load_beside_products * loads
-        return steps * step + 2.0 * m * p + costs.tile_overhead
+        return tile_cycles(m, p, steps, dot, target)
 
     whole, rest = divmod(rows, tall)
     groups, last = divmod(panels, wide)
@@ -126,6 +124,15 @@ def _cycles(tall: int, wide: int, rows: int, panels: int, steps: int, dot: Dot, 
         for count, p in ((groups, wide), (1, last))
         if p and count
     )
+
+
+def tile_cycles(rows: int, panels: int, steps: int, dot: Dot, target: Target) -> float:
+    """Estimated cycles of a tile of rows x panels accumulators over so many groups of the depth."""
+    costs = target.costs.arithmetic
+    loads = (rows + 2 * panels) / costs.loads_per_cycle
+    dots = rows * panels * dot.cost / target.fma_per_cycle
+    step = max(dots, loads, costs.dot_latency) + costs.load_beside_products * loads
+    return steps * step + 2.0 * rows * panels + costs.tile_overhead
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:

@@ -87,6 +87,7 @@ class _Fuser:
         self.users = self.readers()
         self.outputs = set(graph.outputs)
         self.leader = list(range(len(self.nodes)))
+        self.led = [[i] for i in self.leader]
         self.dominator = self.post_dominators()
         self.row_groups: set[int] = set()
 
@@ -126,12 +127,12 @@ class _Fuser:
         for root, node in enumerate(self.nodes):
             value = node.inputs[0] if node.inputs else None
             if value in makers and self.is_conversion_for(makers[value], node):
-                self.leader[makers[value]] = self.find(root)
+                self.join(makers[value], self.find(root))
             if node.op not in PROLOGUE_OF:
                 continue
             while value is not None and (i := makers.get(value)) is not None and self.is_private(i):
                 made = self.nodes[i]
-                self.leader[i] = self.find(root)
+                self.join(i, self.find(root))
                 value = next((v for v in made.inputs if v in makers and v is not None and same_shape(v, value)), None)
 
     def grow_sides(self) -> None:
@@ -150,7 +151,7 @@ class _Fuser:
                         continue
                     inside = [*self.members(root), maker]
                     if len(inside) <= MAX_NODES and len(self.read_by(inside)) <= MAX_INPUTS:
-                        self.leader[maker] = root
+                        self.join(maker, root)
 
     def grow_pointwise(self) -> None:
         """Pointwise groups whose result one pointwise group reads alone become a part of that one: the other operand of
@@ -168,7 +169,7 @@ class _Fuser:
                 readers = {self.find(self.position[id(user)]) for user in self.users.get(v, [])}
                 fits = len(inside) <= MAX_NODES and len(self.read_by(inside)) <= MAX_INPUTS
                 if readers == {own} and fits and same_shape(v, node.output):
-                    self.leader[other] = own
+                    self.join(other, own)
 
     def is_pointwise(self, root: int) -> bool:
         """Whether a group has pointwise nodes alone, each with one result."""
@@ -216,7 +217,7 @@ class _Fuser:
             if row_shape(node) is not None and not taken(i):
                 group = grower.grow(i)
                 for k in group:
-                    self.leader[k] = i
+                    self.join(k, i)
                 sizes[i] = len(group)
                 if len(group) > 1:
                     self.row_groups.add(i)
@@ -257,7 +258,7 @@ class _Fuser:
                     if inside and len(taken) < MAX_COPIES and self.is_copy(i):
                         taken.add(i)
                 for i in taken:
-                    self.leader[i] = root
+                    self.join(i, root)
 
     def is_copy(self, i: int) -> bool:
         """Whether a node in no group makes a kernel that only puts elements together or takes some out."""
@@ -311,12 +312,21 @@ class _Fuser:
         return [*(v for v in node.inputs if v is not None), *(defined[s] for s in symbols if s in defined)]
 
     def find(self, i: int) -> int:
-        while self.leader[i] != i:
-            i = self.leader[i]
-        return i
+        return self.leader[i]
 
     def members(self, root: int) -> list[int]:
-        return [i for i in range(len(self.nodes)) if self.find(i) == root]
+        return self.led[root]
+
+    def join(self, i: int, root: int) -> None:
+        """A node, with its group if it leads one, becomes a member of another group."""
+        if self.leader[i] == root:
+            return
+        own = self.led[self.leader[i]]
+        moved = list(own) if self.leader[i] == i else [i]
+        for k in moved:
+            self.leader[k] = root
+            own.remove(k)
+            insort(self.led[root], k)
 
     def post_dominators(self) -> list[int | None]:
         """For each node the nearest node that every path from it to an output passes; None: leaves the graph."""
@@ -359,7 +369,7 @@ class _Fuser:
             if between is None or not self.may_join(root, tip, between, end):
                 return
             for i in (*between, end):
-                self.leader[self.find(i)] = root
+                self.join(self.find(i), root)
             if ops.get(self.nodes[end].op).kind != "pointwise":
                 return
             tip = end

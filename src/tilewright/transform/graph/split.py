@@ -26,8 +26,8 @@ class SplitGraph:
 def split_prepare(graph: Graph) -> SplitGraph:
     """Move every node whose inputs are all parameters, or depend on parameters alone, to `prepare`.
 
-    Nodes without any input (constants) go where they are used. What depends on a symbolic size stays in `run`, as do
-    loops and branches: what of them depends on weights alone has left them (`transform/regions/`).
+    Constants and what is made of them alone go where they are used. What depends on a symbolic size stays in `run`, as
+    do loops and branches: what of them depends on weights alone has left them (`transform/regions/`).
     """
     fixed: set[Value] = set(graph.params)
     known = set(fixed)
@@ -36,21 +36,16 @@ def split_prepare(graph: Graph) -> SplitGraph:
     run: list[Node] = []
     for node in graph.nodes:
         inputs = [v for v in node.inputs if v is not None]
-        if not inputs and not node.symbols:
-            free.append(node)
-            known.update(node.outputs)
-        elif (
-            depends_on_weights(inputs, known)
-            and any(v in fixed for v in inputs)
-            and not node.symbols
-            and not node.bodies
-            and all(as_int(v.type.size) is not None for v in node.outputs)
-        ):
+        moves = not node.symbols and not node.bodies and all(as_int(v.type.size) is not None for v in node.outputs)
+        if not moves or not depends_on_weights(inputs, known):
+            run.append(node)
+            continue
+        known.update(node.outputs)
+        if any(v in fixed for v in inputs):
             prepare.append(node)
             fixed.update(node.outputs)
-            known.update(node.outputs)
         else:
-            run.append(node)
+            free.append(node)
     outputs_of_run = dict.fromkeys(v for node in run for v in node.inputs if v is not None and v in fixed)
     outputs_of_run.update((v, None) for v in graph.outputs if v in fixed)
     crossing = tuple(outputs_of_run)
@@ -62,5 +57,11 @@ def split_prepare(graph: Graph) -> SplitGraph:
 
 
 def _used(free: list[Node], readers: list[Node], outputs: tuple[Value, ...]) -> tuple[Node, ...]:
+    """Those that are read, and what they are made of."""
     wanted = {v for node in readers for v in node.inputs if v is not None} | set(outputs)
-    return tuple(node for node in free if any(v in wanted for v in node.outputs))
+    found: list[Node] = []
+    for node in reversed(free):
+        if any(v in wanted for v in node.outputs):
+            wanted.update(v for v in node.inputs if v is not None)
+            found.append(node)
+    return tuple(reversed(found))

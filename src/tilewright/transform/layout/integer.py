@@ -1,105 +1,193 @@
 """Exact products of narrow integers (MatMulInteger, QLinearMatMul, ConvInteger, QLinearConv) by dot instructions.
 
-The importer states them in i32: `matmul(cast(x) - zero, cast(w) - zero)`. Where both factors provably fit 16 bits they
-are multiplied as such, in pairs; convolutions by way of their windows as rows.
+The importer states them in i32: `matmul(cast(x) - zero, cast(w) - zero)`. What the factors provably hold decides:
+
+    8 bits, one zero point for all of x     sum x*w - zero * sum w          by instructions of u8 and i8, x as it is
+    16 bits                                 sum (x - zero) * (w - zero)     by instructions of pairs of i16
+
+`sum w` depends on weights alone. Numbers of i8 become u8 by adding 128 to them and to their zero point. Convolutions of
+maps read their channels in blocks; others go by way of their windows as rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
-from tilewright.ir.dtype import i16, i32
-from tilewright.ir.expr import as_int, const
+from tilewright.ir.attributes import ConstantArray
+from tilewright.ir.dtype import DType, i8, i16, i32, u8
+from tilewright.ir.expr import as_int, const, is_const
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.matmul import MatmulAttrs
-from tilewright.ops.shape import ConstantAttrs
 from tilewright.plans.matmul.dots import panel_multiple
-from tilewright.schedule.dot_intrinsics import find_dot
+from tilewright.schedule.dot_intrinsics import Dot, find_dot
+from tilewright.support.classes import dataclass
+from tilewright.transform.graph.bounds import bounds
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
 
-MOST = (1 << 15) - 1
-"""The largest magnitude of a factor: dot instructions take 16 bits with a sign."""
+OFFSET = 128
+"""What turns signed numbers into unsigned ones."""
 
-
-def magnitude(a: Assigner, value: Value, depth: int = 8) -> int | None:
-    """The greatest magnitude that an i32 value can have, as far as its producers tell; None if they do not."""
-    node = a.producer(value)
-    if node is None or not depth:
-        return None
-    given = [v for v in node.inputs if v is not None]
-    match node.op:
-        case "cast" if given[0].dtype.is_int and given[0].dtype.bits <= 16:
-            return max(int(given[0].dtype.max), -int(given[0].dtype.min))
-        case "sub" | "add":
-            parts = [magnitude(a, v, depth - 1) for v in given]
-            return None if None in parts else sum(p or 0 for p in parts)
-        case "reshape" | "transpose" | "broadcast" | "identity" | "slice":
-            return magnitude(a, given[0], depth - 1)
-        case "constant":
-            array = node.of(ConstantAttrs).value.array
-            return int(abs(array.astype("int64")).max(initial=0))
-    return None
-
-
-def fits(a: Assigner, node: Node) -> bool:
-    """True for a product of i32 whose factors fit 16 bits, the second one known beforehand, with an instruction."""
-    x, w = node.inputs[:2]
-    if x is None or w is None or node.output.dtype is not i32 or w not in a.fixed:
-        return False
-    if find_dot(i16, i16, a.target) is None or any(as_int(d) in (None, 0) for d in w.shape):
-        return False
-    sizes = magnitude(a, x), magnitude(a, w)
-    return all(size is not None and size <= MOST for size in sizes)
+GROUP = 4
+"""Neighbours that any instruction multiplies at once, at most."""
 
 
 def integer_matmul(a: Assigner, node: Node) -> bool:
-    """A matrix product in pairs of i16."""
+    """A matrix product with weights, in groups of narrow numbers."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    depth = as_int(x.shape[-1])
-    if w.type.rank != 2 or node.of(MatmulAttrs).transpose_a or depth is None or depth % 2 or not fits(a, node):
+    attrs, depth = node.of(MatmulAttrs), as_int(x.shape[-1])
+    if w.type.rank != 2 or attrs.transpose_a or not depth:
         return False
-    rows = _emit(a, "cast", a.as_plain(x), dtype=i16)
-    transpose = node.of(MatmulAttrs).transpose_b
-    a.plain[node.output] = _product(a, rows, a.as_plain(w), transpose, as_int(node.output.shape[-1]) or 1)
+    found = _factors(a, node, a.as_plain)
+    if found is None:
+        return False
+    rows, weights, axis = found.x, found.weights, 1 if attrs.transpose_b else 0
+    if more := -depth % found.dot.group:
+        rows, weights = _longer(a, rows, rows.type.rank - 1, more), _longer(a, weights, axis, more)
+    columns = as_int(node.output.shape[-1]) or 1
+    total = _product(a, found.dot, rows, weights, attrs.transpose_b, columns)
+    if found.zero is not None:
+        total = _emit(a, "sub", total, _correction(a, found.weights, found.zero, (axis,), (columns,)))
+    a.plain[node.output] = total
     return True
 
 
 def integer_conv(a: Assigner, node: Node) -> bool:
-    """A convolution as a product of its windows."""
+    """A convolution of one group: of maps over channels in blocks, any other as a product of its windows."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    attrs = node.of(ConvAttrs)
-    if attrs.groups != 1 or not fits(a, node):
+    if node.of(ConvAttrs).groups != 1:
         return False
-    filters, *window = (as_int(d) or 0 for d in w.shape)
-    elements = prod(window)
-    depth = elements + elements % 2
-    narrow = _emit(a, "cast", a.as_plain(x), dtype=i16)
-    spatial = {"strides": attrs.strides, "dilations": attrs.dilations, "pads": attrs.pads}
-    rows = _emit(a, "lowered.patches", narrow, kernel=tuple(window[1:]), depth=depth, **spatial)
-    flat = _emit(a, "reshape", a.as_plain(w), shape=(const(filters), const(elements)))
-    if depth > elements:
-        flat = _emit(a, "pad", flat, before=(0, 0), after=(0, 1), mode="constant", value=0)
-    total = _product(a, rows, flat, True, filters)
-    moved = _emit(a, "transpose", total, perm=(0, 2, 1))
-    a.plain[node.output] = _emit(a, "reshape", moved, shape=node.output.shape)
+    if x.type.rank != 4:
+        found = _factors(a, node, a.as_plain, pairs=True)
+        if found is not None:
+            a.plain[node.output] = _by_windows(a, node, found)
+        return found is not None
+    block = _block(a, x)
+    found = _factors(a, node, lambda v: _in_blocks(a, v, block))
+    if found is None:
+        return False
+    conv, dot, (filters, *_) = node.of(ConvAttrs), found.dot, (as_int(d) or 0 for d in w.shape)
+    attrs = {"block": block, "width": dot.lanes, "group": dot.group, "panels": panel_multiple(filters, dot.lanes)}
+    packed = _emit(a, "lowered.pack_conv_dot", found.weights, **attrs)
+    where = {"strides": conv.strides, "dilations": conv.dilations, "pads": conv.pads}
+    zero = None if found.zero is None else _emit(a, "cast", found.zero, dtype=u8)
+    total = _emit(a, "lowered.conv_dot", found.x, packed, *([] if zero is None else [zero]), channels=filters, **where)
+    if found.zero is not None:
+        correction = _correction(a, found.weights, found.zero, (1, 2, 3), (1, filters, 1, 1))
+        total = _emit(a, "sub", total, _emit(a, "lowered.block_channels", correction, block=dot.lanes))
+    if dot.lanes == a.block:
+        a.blocked[node.output] = total
+    else:
+        a.plain[node.output] = _emit(a, "lowered.unblock_channels", total, channels=filters)
     return True
 
 
-def _product(a: Assigner, rows: Value, w: Value, transpose: bool, columns: int) -> Value:
+def _block(a: Assigner, x: Value) -> int:
+    """Channels of a block of a convolution's input: few ones fill no block of vectors."""
+    channels = as_int(x.shape[1]) or 1
+    return a.block if channels >= a.block else min(a.block, -(-channels // GROUP) * GROUP)
+
+
+def _in_blocks(a: Assigner, value: Value, block: int) -> Value:
+    if block == a.block or a.is_blocked(value):
+        return a.as_blocked(value)
+    return _emit(a, "lowered.block_channels", a.as_plain(value), block=block)
+
+
+@dataclass(frozen=True, slots=True)
+class _Factors:
+    """A product's factors as an instruction takes them: numbers, what stands for zero in `x` (one element of i32; None
+    for 0), the weights before they are packed."""
+
+    dot: Dot
+    x: Value
+    zero: Value | None
+    weights: Value
+
+
+def _factors(a: Assigner, node: Node, form: Callable[[Value], Value], *, pairs: bool = False) -> _Factors | None:
+    """The factors of a product of i32, `x` in the form that is asked for, the second one known beforehand, if they are
+    narrow enough for an instruction; with `pairs` numbers of 16 bits, from which zero points are taken."""
+    x, w = node.inputs[:2]
+    if x is None or w is None or node.output.dtype is not i32 or w not in a.fixed:
+        return None
+    if any(as_int(d) in (None, 0) for d in w.shape):
+        return None
+    dot = find_dot(u8, i8, a.target)
+    if not pairs and dot is not None and _within(a, w, i8) and (numbers := _numbers(a, x, form)) is not None:
+        return _Factors(dot, *numbers, _emit(a, "cast", a.as_plain(w), dtype=i8))
     dot = find_dot(i16, i16, a.target)
-    assert dot is not None
-    narrow = _emit(a, "cast", w, dtype=i16)
+    if dot is None or not _within(a, x, i16) or not _within(a, w, i16):
+        return None
+    narrow = _emit(a, "cast", a.as_plain(w), dtype=i16)
+    return _Factors(dot, _emit(a, "cast", form(x), dtype=i16), None, narrow)
+
+
+def _within(a: Assigner, value: Value, dtype: DType) -> bool:
+    between = bounds(a.producer, value)
+    return between is not None and int(dtype.min) <= between[0] and between[1] <= int(dtype.max)
+
+
+def _numbers(a: Assigner, x: Value, form: Callable[[Value], Value]) -> tuple[Value, Value | None] | None:
+    """(numbers of u8, their zero point) of `cast(numbers) - zero` or `cast(numbers)`; None for other values."""
+    node, zero = a.producer(x), None
+    if node is not None and node.op == "sub":
+        source, point = node.inputs
+        if source is None or point is None or not all(is_const(d, 1) for d in point.shape):
+            return None
+        node, zero = a.producer(source), _emit(a, "reshape", a.as_plain(point), shape=())
+    if node is None or node.op != "cast" or node.inputs[0] is None:
+        return None
+    numbers = node.inputs[0]
+    if numbers.dtype is u8:
+        return form(numbers), zero
+    if numbers.dtype is not i8:
+        return None
+    offset = _emit(a, "constant", value=ConstantArray(i32.numpy.type(OFFSET)))
+    shifted = _emit(a, "add", _emit(a, "cast", form(numbers), dtype=i32), offset)
+    return _emit(a, "cast", shifted, dtype=u8), offset if zero is None else _emit(a, "add", zero, offset)
+
+
+def _correction(a: Assigner, weights: Value, zero: Value, axes: tuple[int, ...], shape: tuple[int, ...]) -> Value:
+    """The zero point times the sums of weights."""
+    sums = _emit(a, "reduce_sum", _emit(a, "cast", weights, dtype=i32), axes=axes, keepdims=False)
+    return _emit(a, "reshape", _emit(a, "mul", sums, zero), shape=tuple(map(const, shape)))
+
+
+def _longer(a: Assigner, x: Value, axis: int, more: int) -> Value:
+    """Zeros behind an axis."""
+    rank = x.type.rank
+    after = tuple(more if k == axis else 0 for k in range(rank))
+    return _emit(a, "pad", x, before=(0,) * rank, after=after, mode="constant", value=0)
+
+
+def _by_windows(a: Assigner, node: Node, found: _Factors) -> Value:
+    """A convolution of any rank as a product of its windows."""
+    attrs, (filters, *window) = node.of(ConvAttrs), (as_int(d) or 0 for d in found.weights.shape)
+    elements = prod(window)
+    depth = elements + -elements % found.dot.group
+    spatial = {"strides": attrs.strides, "dilations": attrs.dilations, "pads": attrs.pads}
+    rows = _emit(a, "lowered.patches", found.x, kernel=tuple(window[1:]), depth=depth, **spatial)
+    flat = _emit(a, "reshape", found.weights, shape=(const(filters), const(elements)))
+    if depth > elements:
+        flat = _longer(a, flat, 1, depth - elements)
+    total = _product(a, found.dot, rows, flat, True, filters)
+    moved = _emit(a, "transpose", total, perm=(0, 2, 1))
+    return _emit(a, "reshape", moved, shape=node.output.shape)
+
+
+def _product(a: Assigner, dot: Dot, rows: Value, w: Value, transpose: bool, columns: int) -> Value:
     count = panel_multiple(columns, dot.lanes)
     attrs = {"width": dot.lanes, "group": dot.group, "panels": count, "transpose": transpose}
-    return _emit(a, "lowered.matmul_dot", rows, _emit(a, "lowered.pack_dot", narrow, **attrs), columns=columns)
+    return _emit(a, "lowered.matmul_dot", rows, _emit(a, "lowered.pack_dot", w, **attrs), columns=columns)
 
 
 def _emit(a: Assigner, op: str, *inputs: Value, **attrs: object) -> Value:
     (value,) = a.emit(op, inputs, attrs, op)
-    if inputs and depends_on_weights(inputs, a.fixed):
+    if depends_on_weights(inputs, a.fixed):
         a.fixed.add(value)
     return value

@@ -7,6 +7,7 @@ from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.frontend.onnx.rules.contraction import convolve
 from tilewright.frontend.onnx.tensors import element_type
+from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import DType, f32, i32, u8
 from tilewright.ir.expr import const
 from tilewright.ir.graph import Value
@@ -43,8 +44,7 @@ def quantized(n: Call, x: Value, zero_point: Value | None, to: DType) -> Value:
     y = n.emit("round", x)
     if zero_point is not None:
         y = n.emit("add", y, n.cast(zero_point, y.dtype))
-    y = n.emit("clip", y, min=int(to.min), max=int(to.max))
-    return n.cast(n.cast(y, i32), to)
+    return n.cast(y, to)  # which saturates
 
 
 @rule("QuantizeLinear")
@@ -72,18 +72,27 @@ def dequantize_linear(n: Call) -> Value:
     code = n.integer("output_dtype", 0)
     result = element_type(code) if code else scale.dtype
     y = n.cast(x, f32 if x.dtype.is_minifloat else i32)
-    if n.has(2) and y.dtype is i32:
-        y = n.emit("sub", y, n.cast(along(n, n.value(2), x, axis, block), i32))
+    zero = zero_point(n, 2) if y.dtype is i32 else None
+    if zero is not None:
+        y = n.emit("sub", y, n.cast(along(n, zero, x, axis, block if zero.type.rank else 0), i32))
     y = n.emit("mul", n.cast(y, f32), n.cast(along(n, scale, x, axis, block), f32))
     return n.cast(y, result)
+
+
+def zero_point(n: Call, i: int) -> Value | None:
+    """Input `i`: one number where all of a file's are equal, None where they are 0 or absent."""
+    known = n.known(i)
+    if known is None or known.dtype.kind not in "iu" or not known.size or (known != known.flat[0]).any():
+        return n.optional(i)
+    return n.emit("constant", value=ConstantArray(known.reshape(-1)[0])) if known.flat[0] else None
 
 
 def centred(n: Call, x: Value, i: int, axis: int) -> Value:
     """Input `x` as i32 minus the zero point that is input `i`, if there is one."""
     x = n.cast(x, i32)
-    if not n.has(i):
+    zero = zero_point(n, i)
+    if zero is None:
         return x
-    zero = n.value(i)
     if zero.type.rank > 1:
         return n.emit("sub", x, n.cast(zero, i32))
     return n.emit("sub", x, n.cast(along(n, zero, x, axis), i32))

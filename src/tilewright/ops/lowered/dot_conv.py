@@ -1,0 +1,154 @@
+"""Convolutions by dot instructions (see `dots.py`), over channels in blocks of neighbours that they multiply at once.
+
+    conv     w[K, C, kh, kw]   ->  [ceil(K/width), ceil(C/b), kh, kw, b/group, width, group]
+
+The input is blocked, `x[N, ceil(C/b), H, W, b]`; weights past C and K are zero, so that whatever blocks hold there
+counts for nothing (integers have no NaN). Numbers stand for `x - zero` with a zero point: what surrounds the map has
+its value, an operand of one element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import te
+from tilewright.ir.attributes import Attrs, Ints
+from tilewright.ir.expr import Expr, as_int, cast, ceildiv, const
+from tilewright.ir.graph import TensorType
+from tilewright.ops.lowered.dots import accumulator
+from tilewright.ops.lowered.packed import convolved, cropped, layout_name, only, pad_spatial, panel_rows, present
+from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
+from tilewright.support.errors import ShapeError
+from tilewright.te import Tensor
+
+Tensors = Sequence[Tensor | None]
+Out = tuple[TensorType, ...]
+
+
+# packing
+
+
+@dataclass(frozen=True, slots=True)
+class PackConvDotAttrs(Attrs):
+    """Channels of a block, filters of a panel, neighbours that an instruction multiplies at once; panels whose multiple
+    the number is rounded up to."""
+
+    block: int
+    width: int
+    group: int
+    panels: int
+
+
+def _pack_infer(types: Types, attrs: PackConvDotAttrs) -> Out:
+    """`w[K, C, kh, kw]` to panels. Raises ShapeError if groups do not divide a block."""
+    w, block, width, group = only(types), attrs.block, attrs.width, attrs.group
+    if block % group:
+        raise ShapeError("a block of channels is no multiple of the group", expected=group, got=block)
+    filters, channels, *window = w.shape
+    count = ceildiv(filters, width * attrs.panels) * attrs.panels
+    inner = (const(block // group), const(width), const(group))
+    return (TensorType(w.dtype, (count, ceildiv(channels, block), *window, *inner)),)
+
+
+def _pack_compute(inputs: Tensors, attrs: PackConvDotAttrs, out: Out) -> tuple[Tensor, ...]:
+    w, (type,) = present(inputs, 0), out
+    _, blocks, *window, _, _, group = type.shape
+    rows = panel_rows(w, attrs.width, blocks * attrs.block, attrs.panels)
+
+    def element(*at: Expr) -> Expr:
+        panel, outer, *where, step, lane, member = at
+        place = outer * attrs.block + step * group + member
+        for i, size in zip(where, window, strict=True):
+            place = place * size + i
+        return rows[panel, place, lane]
+
+    return (te.compute(type.shape, element, name="pack"),)
+
+
+def _pack_reference(arrays: Sequence[Any], attrs: PackConvDotAttrs) -> tuple[Any, ...]:
+    w, block, width = np.asarray(arrays[0]), attrs.block, attrs.width
+    filters, channels, *window = w.shape
+    chunk = width * attrs.panels
+    padded = np.zeros((-(-filters // chunk) * chunk, -(-channels // block) * block, *window), w.dtype)
+    padded[:filters, :channels] = w
+    panels = padded.reshape(-1, width, padded.shape[1] // block, block // attrs.group, attrs.group, *window)
+    return (np.ascontiguousarray(panels.transpose(0, 2, *range(5, 5 + len(window)), 3, 1, 4)),)
+
+
+register(OpDef("lowered.pack_conv_dot", "injective", PackConvDotAttrs, _pack_infer, _pack_reference, _pack_compute))
+
+
+# the convolution
+
+
+@dataclass(frozen=True, slots=True)
+class ConvDotAttrs(Attrs):
+    """Those of `conv`; channels of the result."""
+
+    strides: Ints
+    dilations: Ints
+    pads: Ints
+    channels: int
+
+
+def _conv_infer(types: Types, attrs: ConvDotAttrs) -> Out:
+    """Blocked `x` and packed `w`, and a zero point `[]` of x's type or none, to blocks as wide as the panels, of i32 or
+    f32."""
+    x, w = only(types), only(types, 1)
+    if (
+        x.rank != 5
+        or w.rank != 7
+        or as_int(x.shape[1]) != as_int(w.shape[1])
+        or x.shape[4] is not w.shape[4] * w.shape[6]
+    ):
+        raise ShapeError("the packed weights do not fit the blocks of channels", expected=w, got=x)
+    space = convolved(x.shape[2:4], w.shape[2:4], attrs.strides, attrs.dilations, attrs.pads)
+    width = as_int(w.shape[5]) or 1
+    shape = (x.shape[0], const(-(-attrs.channels // width)), *space, const(width))
+    return (TensorType(accumulator(x.dtype), shape, layout_name(width)),)
+
+
+def _conv_compute(inputs: Tensors, attrs: ConvDotAttrs, out: Out) -> tuple[Tensor, ...]:
+    w, (type,) = present(inputs, 1), out
+    panels, blocks, height, width, steps, _, group = w.shape
+    zero = inputs[2][()] if len(inputs) > 2 and inputs[2] is not None else 0
+    x = pad_spatial(present(inputs, 0), attrs.pads, zero)
+    (sh, sw), (dh, dw) = attrs.strides, attrs.dilations
+    kinds = ((blocks, "co"), (height, "kh"), (width, "kw"), (steps, "ci"), (group, "p"))
+    axes = [te.reduce_axis(size, name) for size, name in kinds]
+    co, kh, kw, ci, member = (axis.var for axis in axes)
+
+    def element(n: Expr, k: Expr, h: Expr, v: Expr, lane: Expr) -> Expr:
+        value = x[n, co, h * sh + kh * dh, v * sw + kw * dw, ci * group + member]
+        weight = w[k, co, kh, kw, ci, lane, member]
+        return te.sum(cast(value, type.dtype) * cast(weight, type.dtype), axis=axes)  # type: ignore[no-any-return]
+
+    whole = (type.shape[0], panels, *type.shape[2:])
+    product: Tensor = te.compute(whole, element, name="conv")
+    return (cropped(product, type.shape),)
+
+
+def _conv_reference(arrays: Sequence[Any], attrs: ConvDotAttrs) -> tuple[Any, ...]:
+    x, w, *zero = (None if a is None else np.asarray(a) for a in arrays)
+    assert x is not None and w is not None
+    acc = np.int32 if x.dtype.kind in "iu" else np.float32
+    panels, _, kh, kw, steps, width, group = w.shape
+    top, left, bottom, right = attrs.pads
+    around = zero[0] if zero and zero[0] is not None else 0
+    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0)), constant_values=around).astype(acc)
+    (sh, sw), (dh, dw) = attrs.strides, attrs.dilations
+    oh, ow = ((x.shape[2 + k] - (w.shape[2 + k] - 1) * (dh, dw)[k] - 1) // (sh, sw)[k] + 1 for k in (0, 1))
+    total = np.zeros((x.shape[0], panels, oh, ow, width), acc)
+    for i in range(kh):
+        for j in range(kw):
+            part = x[:, :, i * dh : i * dh + (oh - 1) * sh + 1 : sh, j * dw : j * dw + (ow - 1) * sw + 1 : sw]
+            part = part.reshape(*part.shape[:4], steps, group)
+            total += np.einsum("nchwsg,pcslg->nphwl", part, w[:, :, i, j].astype(acc))
+    return (np.ascontiguousarray(total[:, : -(-attrs.channels // width)]),)
+
+
+CONV_DOT = register(OpDef("lowered.conv_dot", "contraction", ConvDotAttrs, _conv_infer, _conv_reference, _conv_compute))

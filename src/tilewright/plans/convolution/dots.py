@@ -1,0 +1,148 @@
+"""Convolutions by dot instructions over blocked channels: the register tile of `direct.py` with an instruction for its
+innermost loops.
+
+    for image, strip of lines:                      parallel
+        x' = the strip's part of the padded input
+        for panels:                                 parallel where nothing is copied strip by strip
+            for line, tile of its pixels:
+                tile[pixels, panels, lanes] = 0     registers
+                for channel block, kh, kw, group of channels:
+                    tile[p, k, :] += dot(x'[p, group], w[k, group, :])
+                out[...] = epilogue(tile)           scales, bias, rounding to narrow numbers
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewright.ir.expr import as_int
+from tilewright.ops.lowered.dot_conv import CONV_DOT
+from tilewright.plans.convolution.direct import BODY, place_prologue, tile_output, tile_plain, unroll_steps
+from tilewright.plans.convolution.tiles import ENOUGH_STRIPS, PARTS, WHOLE, side
+from tilewright.plans.framework.analysis import Stage, Structure
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import (
+    extent,
+    inline_all,
+    lanes_of,
+    own_loops,
+    parallelize,
+    vectorize_spatial,
+)
+from tilewright.plans.framework.cost import Cost, around, number, roofline, sharing
+from tilewright.plans.idioms.conversions import plain_output
+from tilewright.plans.idioms.panels import unroll_tile
+from tilewright.plans.matmul.dots import instruction, tile_cycles
+from tilewright.plans.matmul.tiles import MOST_ROWS
+from tilewright.schedule.dot_intrinsics import Dot
+from tilewright.schedule.recording import BlockRef, LoopRef
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import Target
+
+MOST_PANELS = 4
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    """A convolution by an instruction of the target, with nothing behind it that is reduced."""
+    if structure.operator(CONV_DOT) is None or len(structure.anchors) != 1:
+        return False
+    (anchor,) = structure.anchors
+    epilogue, _ = plain_output(structure, anchor)
+    return (
+        instruction(anchor, target) is not None
+        and not any(st.block.is_reduction for st in structure.stages if st is not anchor)
+        and (not epilogue or len(epilogue[-1].spatial) >= len(anchor.spatial))
+    )
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    (anchor,) = structure.anchors
+    dot = instruction(anchor, target)
+    assert dot is not None
+    panels = as_int(anchor.spatial[1].extent) or 1
+    height, width = (side(it.extent) for it in anchor.spatial[2:4])
+    copied, images = bool(structure.before(anchor)), number(anchor.spatial[0].extent)
+    rest, memory = around(structure, anchor, target), roofline(structure, target).memory
+    found = []
+    for rows in range(1, min(MOST_ROWS, width) + 1):
+        for wide in range(1, min(MOST_PANELS, panels) + 1):
+            if panels % wide or rows * wide + wide + 2 > target.registers:
+                continue  # an instruction cannot do a part of a panel
+            line = _line(anchor, rows, wide, width, dot, target)
+            for strip in _strips(height, images, target, copied=copied):
+                parts = -(-height // min(strip, height))
+                shares = images * parts * (1 if copied and parts > 1 else panels // wide)
+                compute = images * height * (panels // wide) * line * sharing(shares, target)
+                knobs = (("rows", rows), ("width", wide * dot.lanes), ("strip", strip))
+                found.append(Candidate(knobs, Cost(compute=compute, memory=memory) + rest))
+    return sorted(found, key=lambda c: c.cycles)
+
+
+def _line(anchor: Stage, rows: int, wide: int, width: int, dot: Dot, target: Target) -> float:
+    """Estimated cycles of the tiles of a line, of a group of panels."""
+    steps = prod(as_int(it.extent) or 1 for it in anchor.reduce[:-1])
+    whole, rest = divmod(width, rows)
+    cycles = whole * tile_cycles(rows, wide, steps, dot, target)
+    return cycles + (tile_cycles(rest, wide, steps, dot, target) if rest else 0.0)
+
+
+def _strips(height: int, images: float, target: Target, *, copied: bool) -> list[int]:
+    """All lines, or parts for threads to share."""
+    if target.threads == 1:
+        return [WHOLE]
+    parts = [n for n in PARTS if n <= height and (not copied or images * n >= ENOUGH_STRIPS)]
+    return [WHOLE, *dict.fromkeys(-(-height // n) for n in parts[:8])]
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    (anchor,) = structure.anchors
+    dot = instruction(anchor, target)
+    assert dot is not None
+    prologue = structure.before(anchor)
+    epilogue, plain = plain_output(structure, anchor)
+    inline_all(s, structure, prologue[:-1])
+    others = tuple(st for st in structure.stages if st not in prologue and st not in epilogue and st is not anchor)
+    inline_all(s, structure, (*others, *(epilogue if plain is None else epilogue[:-1])))
+    block = s.block(anchor.name)
+    out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
+    if plain is None:
+        image, strip, panel, tiles = tile_output(s, anchor, out, candidate)
+    else:
+        image, strip, panel, tiles = tile_plain(s, s.block(plain.name), out, candidate, target)
+    s.compute_at(block, tiles[-1])
+    _register_tile(s, anchor, block, candidate, dot)
+    unroll_tile(s, out, 3)
+    shared: list[LoopRef] = [image, strip, panel]
+    if prologue and (extent(s, strip) != 1 or (extent(s, image) or 1) >= ENOUGH_STRIPS):
+        shared.remove(panel)
+        place_prologue(s, prologue[-1], strip, target)
+    elif prologue:
+        vectorize_spatial(s, s.block(prologue[-1].name), target, lanes_of(prologue[-1], target))
+    parallelize(s, shared)
+
+
+def _register_tile(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, dot: Dot) -> None:
+    """Sums in registers: a group of a pixel's channels is used at once for all its panels."""
+    s.set_scope(block, "local")
+    own = own_loops(s, block)
+    _, panel, *pixels, lane = [loop for it, loop in own if it.kind == "spatial"][-len(anchor.spatial) :]
+    *steps, member = [loop for it, loop in own if it.kind == "reduce"]
+    rows, panels = candidate.knob("rows"), candidate.knob("width") // dot.lanes
+    together = steps[-1:]
+    if (extent(s, steps[-1]) or 1) * rows * panels < BODY:
+        # Steps that are unrolled together must not share what they read, for LLVM would keep all of it in registers;
+        # those of neighbouring columns do, those of lines and blocks do not.
+        channel, line, column, group = steps
+        together = [channel, line, group]
+        steps = [column, *together]
+    inner = (panel, pixels[-1]) if panels > rows else (pixels[-1], panel)
+    s.reorder(*steps, *inner, lane, member)
+    zero = s.decompose_reduction(block, steps[0])
+    unroll_steps(s, together, rows * panels)
+    for loop in inner:
+        s.unroll(loop)
+    s.tensorize(lane, dot.name)
+    unroll_tile(s, zero, 3)
+
+
+PLAN = Plan("dot convolution", fits, candidates, apply)

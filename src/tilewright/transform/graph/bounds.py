@@ -1,0 +1,48 @@
+"""Between which numbers the elements of integer values lie, as far as their producers tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilewright.ir.graph import Node, Value
+from tilewright.ops.shape import ConstantAttrs
+
+Bounds = tuple[int, int]
+"""The least and the greatest element."""
+Producer = Callable[[Value], Node | None]
+
+DEPTH = 8
+"""Nodes that are followed backwards."""
+
+MOVES = frozenset(("reshape", "transpose", "broadcast", "identity", "slice"))
+"""Operators that only move elements."""
+
+
+def bounds(producer: Producer, value: Value, depth: int = DEPTH) -> Bounds | None:
+    """Of an integer value; None if its producers do not tell more than its type does."""
+    node = producer(value)
+    if node is None or not depth:
+        return None
+    given = [v for v in node.inputs if v is not None]
+    match node.op:
+        case "cast" if given[0].dtype.is_int:
+            known = bounds(producer, given[0], depth - 1)
+            narrow = given[0].dtype.bits <= 16
+            return known or ((int(given[0].dtype.min), int(given[0].dtype.max)) if narrow else None)
+        case "sub" | "add":
+            left, right = (bounds(producer, v, depth - 1) for v in given)
+            if left is None or right is None:
+                return None
+            (least, most), (low, high) = left, right
+            return (least - high, most - low) if node.op == "sub" else (least + low, most + high)
+        case "constant":
+            array = node.of(ConstantAttrs).value.array
+            return (int(array.min()), int(array.max())) if array.size and array.dtype.kind in "iu" else None
+        case op if op in MOVES:
+            return bounds(producer, given[0], depth - 1)
+    return None
+
+
+def largest(between: Bounds) -> int:
+    """The greatest magnitude."""
+    return max(abs(between[0]), abs(between[1]))

@@ -1,0 +1,202 @@
+"""Products of quantised values as products of their integers, which are exact and, by dot instructions, faster.
+
+    a = cast(p) * s;  b = cast(q) * t             y = cast(matmul(p, q)) * (s * t)       p, q of i32, as they are narrow
+    y = matmul(a, b)                       ->
+
+`s` is one number, or one a row of a product; `t` one number, or one a column or filter, and `q` depends on weights
+alone. This is what files with QuantizeLinear and DequantizeLinear around products mean ("QDQ"). Convolutions in groups
+have no such instructions; sums of so few products are exact in f32, of integers too:
+
+    y = conv(p, q)                         ->      y = cast(conv(cast(p), cast(q)))      |p| |q| depth < 2^24
+"""
+
+from __future__ import annotations
+
+from dataclasses import field, replace
+from math import prod
+
+from tilewright import ops
+from tilewright.ir.attributes import Attrs, AttrValue
+from tilewright.ir.dtype import DType, f32, i8, i16, i32, u8
+from tilewright.ir.expr import as_int, is_const
+from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ops.conv import ConvAttrs
+from tilewright.ops.matmul import MatmulAttrs
+from tilewright.ops.shape import TransposeAttrs
+from tilewright.schedule.dot_intrinsics import find_dot
+from tilewright.support.classes import dataclass
+from tilewright.targets.target import Target
+from tilewright.transform.graph.bounds import bounds, largest
+from tilewright.transform.graph.fixed import depends_on_weights, fixed_values
+from tilewright.transform.regions.captures import names_of
+
+EXACT: dict[DType, int] = {i32: 1 << 31, f32: 1 << 24}
+"""Sums of integers that stay below are exact in a type."""
+
+
+def multiply_quantised(graph: Graph, target: Target) -> Graph:
+    """The graph with products of integers in place of those of dequantised values, where the target has instructions
+    for them."""
+    if not any(node.op == "cast" and node.output.dtype in EXACT for node in graph.nodes):
+        return graph
+    return _Rewriter(graph, target).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantised:
+    """Integers of i32, the node of the graph or not, and what they are multiplied by; None for 1."""
+
+    integers: Value
+    scale: Value | None
+
+
+@dataclass(slots=True)
+class _Rewriter:
+    graph: Graph
+    target: Target
+    builder: GraphBuilder = field(init=False)
+    made: dict[Value, Node] = field(init=False)
+    fixed: set[Value] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.builder = GraphBuilder(self.graph.name, taken=names_of(self.graph))
+        self.made = {v: n for n in self.graph.nodes for v in n.outputs}
+        self.fixed = fixed_values(self.graph)
+
+    def run(self) -> Graph:
+        changed = False
+        for node in self.graph.nodes:
+            written = self.written(node)
+            changed |= written
+            if written:  # the last node made takes the old one's place
+                self.builder.nodes.append(replace(self.builder.nodes.pop(), outputs=node.outputs))
+            else:
+                self.builder.nodes.append(node)
+        return replace(self.graph, nodes=tuple(self.builder.nodes)) if changed else self.graph
+
+    def written(self, node: Node) -> bool:
+        """Emits what stands for a node, if anything does."""
+        if node.op not in ("conv", "matmul") or len(node.inputs) != 2:
+            return False
+        if node.output.dtype is i32:
+            return node.op == "conv" and self.in_floats(node)
+        return node.output.dtype is f32 and self.in_integers(node)
+
+    def in_floats(self, node: Node) -> bool:
+        """A convolution of integers in groups, in single precision."""
+        x, w = node.inputs
+        if x is None or w is None or node.of(ConvAttrs).groups == 1 or not self.exact(x, w, _depth(node), f32):
+            return False
+        total = self.emit("conv", self.cast(x, f32), self.cast(w, f32), attrs=node.attrs)
+        self.cast(total, i32)
+        return True
+
+    def in_integers(self, node: Node) -> bool:
+        """A product of dequantised values."""
+        x, w = (None if v is None else self.quantised(v) for v in node.inputs)
+        if x is None or w is None or w.integers not in self.fixed or x.integers in self.fixed:
+            return False
+        single = node.op == "conv" and node.of(ConvAttrs).groups != 1
+        kind = f32 if single else i32
+        if not single and find_dot(u8, i8, self.target) is None:
+            return False
+        scales = self.scales(node, x, w)
+        if scales is None or not self.exact(x.integers, w.integers, _depth(node), kind):
+            return False
+        operands = (self.cast(v.integers, kind) for v in (x, w))
+        y = self.cast(self.emit(node.op, *operands, attrs=node.attrs), f32)
+        if not scales:
+            return True
+        scale = scales[0] if len(scales) == 1 else self.emit("mul", *scales)
+        self.emit("mul", y, scale)
+        return True
+
+    def scales(self, node: Node, x: _Quantised, w: _Quantised) -> list[Value] | None:
+        """What the product of integers is to be multiplied by, shaped to broadcast with it; None if it cannot be."""
+        found = []
+        rank = node.output.type.rank
+        if x.scale is not None:
+            rows = node.op == "matmul" and x.scale.type.rank == x.integers.type.rank and is_const(x.scale.shape[-1], 1)
+            if not _is_single(x.scale) and not (rows and not node.of(MatmulAttrs).transpose_a):
+                return None
+            found.append(self.reshape(x.scale, ()) if _is_single(x.scale) else x.scale)
+        if w.scale is not None:
+            if _is_single(w.scale):
+                found.append(self.reshape(w.scale, ()))
+                return found
+            size = w.integers.shape
+            axis = 0 if node.op == "conv" or node.of(MatmulAttrs).transpose_b else len(size) - 1
+            if node.op == "matmul" and len(size) != 2:
+                return None
+            shape = (1,) * (len(size) - w.scale.type.rank) + tuple(as_int(d) or 0 for d in w.scale.shape)
+            if any(d != (as_int(size[k]) if k == axis else 1) for k, d in enumerate(shape)):
+                return None
+            columns = (1, shape[axis], *([1] * (rank - 2))) if node.op == "conv" else (shape[axis],)
+            found.append(self.reshape(w.scale, columns))
+        return found
+
+    def quantised(self, value: Value) -> _Quantised | None:
+        """A value as narrow integers times a scale; None if it is not."""
+        node = self.made.get(value)
+        if node is None:
+            return None
+        match node.op:
+            case "mul":
+                for a, b in (node.inputs, node.inputs[::-1]):
+                    integers = None if a is None else self.integers(a)
+                    if integers is not None and b is not None:
+                        return _Quantised(integers, b)
+            case "cast":
+                integers = self.integers(value)
+                return None if integers is None else _Quantised(integers, None)
+            case "transpose" if node.inputs[0] is not None:
+                found = self.quantised(node.inputs[0])
+                if found is not None and (found.scale is None or _is_single(found.scale)):
+                    moved = self.emit("transpose", found.integers, attrs=node.of(TransposeAttrs))
+                    return _Quantised(moved, found.scale)
+        return None
+
+    def integers(self, value: Value) -> Value | None:
+        """What is cast to give a value: integers whose bounds are known."""
+        node = self.made.get(value)
+        source = node.inputs[0] if node is not None and node.op == "cast" and value.dtype is f32 else None
+        if source is None or not source.dtype.is_int:
+            return None
+        if source.dtype in (u8, i8, i16):
+            return self.cast(source, i32)
+        return source if source.dtype is i32 and bounds(self.made.get, source) is not None else None
+
+    def exact(self, x: Value, w: Value, depth: int | None, kind: DType) -> bool:
+        """Whether all sums of `depth` products stay exact in a type."""
+        of_x, of_w = bounds(self.made.get, x), bounds(self.made.get, w)
+        if depth is None or of_x is None or of_w is None:
+            return False
+        return depth * largest(of_x) * largest(of_w) < EXACT[kind]
+
+    def cast(self, value: Value, dtype: DType) -> Value:
+        return value if value.dtype is dtype else self.emit("cast", value, dtype=dtype)
+
+    def reshape(self, value: Value, shape: tuple[int, ...]) -> Value:
+        return self.emit("reshape", value, shape=shape)
+
+    def emit(self, op: str, *inputs: Value, attrs: Attrs | None = None, **values: AttrValue) -> Value:
+        value = ops.emit1(self.builder, op, *inputs, attrs=attrs, **values)
+        if depends_on_weights(inputs, self.fixed):
+            self.fixed.add(value)
+        self.made[value] = self.builder.nodes[-1]
+        return value
+
+
+def _is_single(value: Value) -> bool:
+    return all(is_const(d, 1) for d in value.shape)
+
+
+def _depth(node: Node) -> int | None:
+    """Products of a sum; None if that is not known."""
+    x, w = node.inputs
+    if x is None or w is None:
+        return None
+    if node.op == "matmul":
+        return as_int(x.shape[-2 if node.of(MatmulAttrs).transpose_a else -1])
+    sizes = [as_int(d) for d in w.shape[1:]]
+    return None if None in sizes else prod(d or 0 for d in sizes)
