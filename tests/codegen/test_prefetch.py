@@ -46,7 +46,9 @@ def product(
     t, j, channel = s.loops(block)[-3:]
     s.reorder(channel, t, j)
     weights, nbytes = (BufferName("w"),), 4 * DEPTH * WIDTH
-    shared = Prefetch(weights, nbytes, rows=strip or as_int(count), strip=strip or None, few=few, ahead=ahead)
+    near = 1 if ahead else None
+    rest = strip or None
+    shared = Prefetch(weights, nbytes, rows=strip or as_int(count), strip=rest, few=few, ahead=ahead, ahead_level=near)
     s.annotate(channel, Prefetch(weights, nbytes, tiles=tiles) if tiles else shared)
     init = s.decompose_reduction(block, channel)
     for stage in (block, init, out):
@@ -93,7 +95,21 @@ def test_few_rows_prefetch_what_they_read_themselves(count: int, ahead: int | No
     found = hints(product(n, 13, strip=16, few=few, ahead=ahead), TARGET, "w", {n: const(count)})
     mine = [hint for hint in found if unrolled_rows(hint.loop) == count]
     on = DEPTH * WIDTH if count >= few else (ahead or 0) // 4
-    assert [hint.prefetched + DEPTH * WIDTH for hint in mine] == [WIDTH * k + on for k in range(DEPTH)]
+    assert [hint.prefetched + hint.note.nbytes // 4 for hint in mine] == [WIDTH * k + on for k in range(DEPTH)]
+    assert {hint.note.level for hint in mine} == {1 if ahead and count < few else 2}
+
+
+def test_few_rows_share_where_they_may_be_the_last_of_more() -> None:
+    """Of 6 rows at a time, 3 and 4 are all rows or half of those that a tile more would have."""
+    n = te.var("n")
+    text = str(product(n, 6, strip=16, few=5, ahead=128))
+    for count in range(2, 6):
+        _, _, version = text.partition(f"_rows == {count} {{")
+        versions = version.split("_rows == ")[0].split("} else {") if count in (3, 4) else [version]
+        alone, *others = versions[:2]
+        assert (f"if n == {count} {{" in alone) == (count in (3, 4))
+        assert ("nbytes=128, level=1" in alone.split("@prefetch")[1].split(")")[0]) == (count < 5)
+        assert all("rows=16" in other.split("@prefetch")[1].split(")")[0] for other in others)
 
 
 def unrolled_rows(loop: For) -> int | None:

@@ -190,6 +190,10 @@ def test_defaults_are_not_printed() -> None:
         ("@prefetch(buffers=[w], nbytes=4, strip=3)", "in the note 'prefetch' 'strip' needs 'rows'"),
         ("@prefetch(buffers=[w], nbytes=4, rows=3, few=2)", "in the note 'prefetch' 'few' needs 'strip'"),
         ("@prefetch(buffers=[w], nbytes=4, rows=3, strip=3, ahead=8)", "in the note 'prefetch' 'ahead' needs 'few'"),
+        (
+            "@prefetch(buffers=[w], nbytes=4, rows=3, strip=3, ahead_level=1)",
+            "in the note 'prefetch' 'ahead_level' needs 'ahead'",
+        ),
         ("@prefetch(buffers=[w], nbytes=4, turn=A)", "'turn' and 'turns' go together"),
         ("@prefetch(buffers=[w], nbytes=4, rows=2, tiles=2)", "rows and tiles say different things about who shares"),
         ("@single_thread", "the note 'single_thread' belongs to a function, not to a loop"),

@@ -17,7 +17,7 @@ from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Var, as_int, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.loops import For
-from tilewright.ir.notes import BufferName, PrefetchTile
+from tilewright.ir.notes import BufferName, Prefetch, PrefetchTile, find
 from tilewright.ir.rewrite import walk
 from tilewright.ops import parse_func
 from tilewright.plans import plan
@@ -495,6 +495,16 @@ def test_an_operand_from_the_second_level_is_read_once_by_few_rows(rows: int) ->
     best = min(tiles(rows, 16, 128, 96, 4, target), key=lambda t: estimate(t, product, target).cycles)
     assert best.rows == rows
     assert estimate(MatmulTile(2, 64), product, target).memory > 0
+
+
+@pytest.mark.parametrize(("size", "few", "level"), [(1024, 9, 1), (4096, 4, None)])
+def test_few_of_a_symbolic_number_of_rows_prefetch_as_a_known_few_do(size: int, few: int, level: int | None) -> None:
+    """From the last level of cache and from memory."""
+    target = Target.parse("emeraldrapids").adjusted(l2=1 << 20, l3=32 << 20)
+    planned = plan(product(ROWS, size, size, target), target)
+    notes = [find(loop.notes, Prefetch) for loop in walk(planned.func.body) if isinstance(loop, For)]
+    shared = [note for note in notes if note is not None and note.rows is not None]
+    assert shared and {(note.few, note.ahead, note.ahead_level) for note in shared} == {(few, 4096, level)}
 
 
 def test_who_asks_for_the_next_panel() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil, prod
+from typing import Literal
 
 from tilewright.arith import Analyzer
 from tilewright.ir.expr import Buffer, as_int
@@ -43,6 +44,7 @@ from tilewright.plans.matmul.tiles import (
     estimate,
     panel_distance,
     prefetch_distance,
+    shared_panel_rows,
     sharing_rows,
     strip_rows,
     tiles,
@@ -286,11 +288,12 @@ def prefetch_panel(
     lines = ceil(line * (1 if steps is inner else copies) * part / target.caches.line)
     note = Prefetch(buffer_names([weights.buffer]), depth * line, lines=lines, rows=sharing, strip=strip)
     if strip is not None:
-        # A tile of an unknown number of rows reads no panel as evenly as one of a few that are known: those from the
-        # last level of cache are shared as soon as those from memory.
-        few = target.costs.prefetching.shared_panel_rows_memory
-        own = panel_distance(product_of(anchor, few - 1, s.func.notes, target), target)
-        note = replace(note, few=few, ahead=own or None)
+        product = product_of(anchor, 1, s.func.notes, target)
+        few = shared_panel_rows(product, target)
+        own = panel_distance(replace(product, rows=few - 1), target)
+        # Into the first level they pay only from the last one.
+        near: Literal[1] | None = 1 if own and product.level(target) == "l3" else None
+        note = replace(note, few=few, ahead=own or None, ahead_level=near)
     s.annotate(steps, note)
     return steps, inner
 

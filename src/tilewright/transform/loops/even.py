@@ -57,7 +57,7 @@ from tilewright.ir.rewrite import (
 from tilewright.support.classes import dataclass
 from tilewright.transform.loops.conditions import bound_loops_of
 from tilewright.transform.loops.copies import copy_fresh, stored_tile
-from tilewright.transform.loops.remainder import MOST, all_behind, by_remainder
+from tilewright.transform.loops.remainder import MOST, all_behind, all_rows, by_remainder
 from tilewright.transform.loops.simplify import simplify_stmt
 
 
@@ -169,9 +169,16 @@ def _split(tiles: _Tiles, outer: dict[Var, Expr], never: frozenset[Expr], taken:
         an = Analyzer({**known, **{c.var: c.extent for c in walk(copy) if isinstance(c, For)}})
         return bound_loops_of(simplify_stmt(copy, an), an)
 
+    def of_rows(s: Stmt, count: int) -> Stmt:
+        # Less than half a tile is never the rest of more rows, but all there are; strips may have any rest.
+        alone = all_rows(s, count) if type(tiles.rows) is Var else s
+        if alone is s or count < (size + 1) // 2:
+            return tidy(alone)
+        return If(equal(tiles.rows, count), tidy(alone), tidy(s))
+
     late = _epilogue_behind(moved, tiles, rows, taken)
     products = moved if late is None else late.products
-    cases = by_remainder(products, Analyzer(known), MOST, tidy, least=_fewest(tiles, never))
+    cases = by_remainder(products, Analyzer(known), MOST, of_rows, least=_fewest(tiles, never))
     if cases is None:
         return None
     if late is not None:

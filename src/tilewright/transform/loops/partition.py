@@ -205,7 +205,7 @@ class _Partition:
     def version(self, s: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
         """A version beside the main one, simplified; by cases of a remainder if copies depend on one."""
         version = self.tidy(s, outer)
-        cases = by_remainder(version, Analyzer(outer), budget, lambda v: self.tidy(v, outer))
+        cases = by_remainder(version, Analyzer(outer), budget, lambda v, _: self.tidy(v, outer))
         return version if cases is None else cases
 
     def tidy(self, s: Stmt, outer: dict[Var, Expr]) -> Stmt:

@@ -23,7 +23,7 @@ from dataclasses import replace
 from tilewright.arith import Analyzer
 from tilewright.ir.expr import Const, Expr, Op, Var, as_int, const, equal
 from tilewright.ir.loops import For, If, Intrinsic, Let, PrimFunc, Stmt, Store
-from tilewright.ir.notes import Unroll, find, with_note, without
+from tilewright.ir.notes import Prefetch, Unroll, find, with_note, without
 from tilewright.ir.rewrite import map_expr, map_stmt, names_of, variables, walk, with_children
 from tilewright.transform.loops.conditions import bound_loops_of
 from tilewright.transform.loops.copies import conjuncts, copy_fresh
@@ -57,8 +57,8 @@ def _numbered(s: Stmt, outer: dict[Var, Expr], taken: set[str]) -> Stmt | None:
     if not any(isinstance(x, For) and x.kind == "serial" and _tested(x) for x in walk(s)):
         return None
 
-    def tidy(version: Stmt) -> Stmt:
-        copy = copy_fresh(version, taken)
+    def tidy(version: Stmt, rows: int) -> Stmt:
+        copy = copy_fresh(all_rows(version, rows), taken)
         an = Analyzer({**outer, **{c.var: c.extent for c in walk(copy) if isinstance(c, For)}})
         return bound_loops_of(simplify_stmt(copy, an), an)
 
@@ -74,13 +74,13 @@ def _tested(loop: For) -> bool:
 
 
 def by_remainder(
-    stmt: Stmt, analyzer: Analyzer, limit: int, tidy: Callable[[Stmt], Stmt], *, least: int = 1
+    stmt: Stmt, analyzer: Analyzer, limit: int, tidy: Callable[[Stmt, int], Stmt], *, least: int = 1
 ) -> Stmt | None:
     """`stmt` by cases of the one remainder in it; None if there is none, or more than `limit` values.
 
     Where all is behind tests for it, the remainder is 0, and then nothing is done, or at least `least`.
 
-    `tidy` gives each copy fresh names and simplifies it.
+    `tidy` gives the copy for a value fresh names and simplifies it.
     """
     found = remainders(stmt)
     if len(found) != 1:
@@ -93,9 +93,25 @@ def by_remainder(
     first = max(lo, least) if all_behind(stmt, tests) else lo
     result: Stmt | None = None
     for value in range(hi, first - 1, -1):
-        version = _with_fewer_copies(tidy(put(stmt, remainder, const(value))))
+        version = _with_fewer_copies(tidy(put(stmt, remainder, const(value)), value))
         result = If(equal(remainder, value), version, result)
     return result
+
+
+def all_rows(s: Stmt, rows: int) -> Stmt:
+    """The statement where so many rows are all there are: if they are too few to share a panel they prefetch their own
+    into another level."""
+
+    def settled(s: Stmt) -> Stmt | None:
+        note = find(s.notes, Prefetch) if isinstance(s, For) else None
+        if not isinstance(s, For) or note is None or note.few is None or rows >= note.few:
+            return None
+        if note.ahead is None or note.ahead_level is None:
+            return None
+        own = Prefetch(note.buffers, note.ahead, level=note.ahead_level, lines=note.lines)
+        return replace(s, notes=with_note(without(s.notes, Prefetch), own))
+
+    return map_stmt(s, settled)
 
 
 def _with_fewer_copies(s: Stmt) -> Stmt:
