@@ -88,9 +88,8 @@ def tiled(arrays: list[Any], attrs: dict[str, Any], **sizes: int) -> np.ndarray:
 def scheduled(arrays: list[Any], attrs: dict[str, Any], **sizes: int) -> Schedule:
     """The plan's loops with these sizes."""
     s = Schedule(func_of(arrays, attrs))
-    s.implement(
-        "attention", **{"rows": 4, "width": 2 * Target.host().lanes(4), "keys": 64, "tiles": 2, **sizes}, steps=1
-    )
+    width = 2 * Target.host().lanes(4)
+    s.implement("attention", **{"rows": 4, "width": width, "keys": 64, "tiles": 2, "steps": 1, "side": 1, **sizes})
     return s
 
 
@@ -108,6 +107,14 @@ def test_blocks_of_keys_give_the_same(keys: int) -> None:
     assert_near(tiled(arrays, attributes(), keys=64), exact(arrays, attributes()))
 
 
+@pytest.mark.parametrize("rows,keys,depth,side", [(9, 64, 16, 16), (9, 70, 24, 8), (5, 33, 20, 4), (20, 96, 48, 4)])
+def test_squares_of_keys_are_turned(rows: int, keys: int, depth: int, side: int) -> None:
+    """In a routine: keys past the last one are never read, a depth that fills no panel of values is filled up."""
+    arrays = operands(2, rows, keys, 2, depth)
+    side = min(side, Target.host().lanes(4))
+    assert_near(tiled(arrays, attributes(), side=side, keys=96), exact(arrays, attributes()))
+
+
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("order", ["ssss", "hhhh", "shhs", "hsss", "stts", "tthh", "htst"])
 @pytest.mark.parametrize("keys,depth", [(11, 1), (11, 5), (11, 20), (16, 32)])
@@ -120,12 +127,15 @@ def test_orders_and_depths(order: str, keys: int, depth: int) -> None:
 
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("order", ["ssss", "hsss"])
-@pytest.mark.parametrize("rows,together", [(1, 1), (3, 3), (7, 7), (8, 4), (12, 6), (16, 8), (6, 1)])
+@pytest.mark.parametrize("rows,together,at_once", [(1, 1, 16), (3, 3, 8), (7, 4, 4), (8, 4, 4), (13, 6, 4), (6, 1, 1)])
 @pytest.mark.parametrize("keys,depth", [(1, 16), (7, 1), (33, 48), (50, 130), (129, 200), (64, 256)])
-def test_rows_that_read_keys_where_they_are(rows: int, together: int, keys: int, depth: int, order: str) -> None:
-    """Depths in parts of a panel, with a rest, and of less than one; keys that no group of values divides."""
+def test_rows_that_read_keys_where_they_are(
+    rows: int, together: int, at_once: int, keys: int, depth: int, order: str
+) -> None:
+    """Depths in parts of a panel, with a rest, and of less than one; tiles that leave rows, blocks that leave keys."""
     arrays = [*operands(2, rows, keys, 2, depth, order), RNG.standard_normal((rows, keys)).astype(np.float32)]
-    sizes = {"rows": together, "keys": 256, "tiles": 0}
+    lanes = Target.host().lanes(4)
+    sizes = {"rows": together, "width": lanes, "keys": 256, "tiles": 0, "steps": min(at_once, lanes)}
     assert_near(tiled(arrays, attributes(order=order), **sizes), exact(arrays, attributes(order=order)))
     arrays[3] = RNG.random((rows, keys)) < 0.5
     attrs = attributes(order=order, guard=True, causal=True, fill=float("-inf"))
@@ -205,8 +215,9 @@ def test_tiles_fit_the_registers(name: str) -> None:
         for tile in tiles(Sizes(const(rows), const(128), 64, 64, 12, 4), target):
             vectors = tile.width // target.lanes(4)
             if not tile.tiles:
-                assert rows % tile.rows == 0
+                assert tile.rows * tile.steps + min(tile.rows, tile.steps) <= target.registers
                 continue
+            assert tile.side in (4, 8, 16) and target.lanes(4) % tile.side == 0
             assert 1 <= tile.rows * vectors + vectors + 1 <= target.registers
 
 
@@ -245,14 +256,14 @@ def test_what_the_loops_refuse() -> None:
     for wrong, message in (
         ({"rows": 0}, "at least 1"),
         ({"keys": 33}, "whole panels"),
-        ({"rows": 3, "tiles": 0}, "a multiple of 3"),
-        ({"colour": 1}, "rows, width, keys, tiles, steps"),
+        ({"side": 16}, "divides the width and the depth"),
+        ({"colour": 1}, "rows, width, keys, tiles, steps, side"),
     ):
         with pytest.raises(ScheduleError, match=message):
             scheduled(arrays, attributes(), **wrong)
     s = scheduled(arrays, attributes())
     with pytest.raises(ScheduleError, match="and nothing beside"):
-        s.implement("attention", rows=4, width=32, keys=64, tiles=2, steps=1)
+        s.implement("attention", rows=4, width=32, keys=64, tiles=2, steps=1, side=1)
     with pytest.raises(ScheduleError, match="no routine is called 'atention'"):
         s.implement("atention")
 
@@ -270,7 +281,7 @@ def test_the_decision_and_other_settings_of_it() -> None:
     with deciding() as record:
         native(arrays, attributes())
     (decision,) = (d for d in record.made if "lowered.attention(" in d.key.text)
-    assert {k.name for k in decision.space.knobs("attention")} == {"rows", "width", "keys", "tiles", "steps"}
+    assert {k.name for k in decision.space.knobs("attention")} == {"rows", "width", "keys", "tiles", "steps", "side"}
     own = [e for s, e in zip(decision.space, decision.estimates, strict=True) if s.kind == "attention"]
     assert decision.why == "estimate" and own == sorted(own) and min(own) > 0
     for label in RNG.choice(list(decision.space.labels), 6, replace=False):
@@ -324,6 +335,7 @@ def test_packed_sequences_see_themselves(rows: int, starts: list[int], more: dic
     tolerance = 2e-2 if "dot" in more else 2e-6
     assert_near(native(arrays, attrs), want, tolerance)
     assert_near(tiled(arrays, attrs, keys=32), want, tolerance)
+    assert_near(tiled(arrays, attrs, rows=3, tiles=0, steps=4), want, tolerance)
     if rows < 97:  # the interpreter takes all pairs of rows one by one
         (got,) = by_expression("lowered.attention", arrays, attrs)
         assert_near(got, want, tolerance)

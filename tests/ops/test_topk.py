@@ -60,9 +60,9 @@ def check(x: Array, axis: int, k: int, largest: bool, *, symbolic: bool = False)
 
 @pytest.mark.parametrize("kind", ["f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64", "u64", "bool"])
 @pytest.mark.parametrize("largest", [False, True])
-def test_all_types_by_ranks_and_by_digits(kind: str, largest: bool) -> None:
-    for n in (37, 300):
-        check(numbers(kind, (3, n), n), 1, n, largest)
+def test_all_types_by_ranks_by_digits_and_by_a_bound(kind: str, largest: bool) -> None:
+    for n, k in ((37, 37), (300, 300), (300, 40)):
+        check(numbers(kind, (3, n), n), 1, k, largest)
 
 
 @pytest.mark.parametrize("largest", [False, True])
@@ -73,15 +73,17 @@ def test_all_types_by_ranks_and_by_digits(kind: str, largest: bool) -> None:
         ((2, 1, 3), 1, 1),
         ((4, 0), 1, 0),
         ((0, 4), 1, 2),
-        ((2, 128), 1, 100),
-        ((2, 129), 1, 129),
+        ((2, 160), 1, 160),
+        ((2, 161), 1, 161),
         ((129, 3), 0, 128),
         ((2, 700), 1, 0),
-        ((2, 700), 1, 31),
-        ((2, 700), 1, 32),
+        ((2, 700), 1, 7),
+        ((2, 700), 1, 8),
         ((2, 700), 1, 64),
         ((700, 3), 0, 40),
-        ((2, 700), 1, 65),
+        ((2, 700), 1, 256),
+        ((2, 700), 1, 257),
+        ((1, 12288), 1, 32),
         ((700, 3), 0, 699),
         ((1, 5000), 1, 300),
     ],
@@ -91,7 +93,11 @@ def test_shapes_at_the_borders_between_the_ways(shape: tuple[int, ...], axis: in
 
 
 def test_rows_of_equal_ones_and_of_sorted_ones() -> None:
-    for row in (np.zeros(400), np.full(400, np.nan), np.arange(400.0), -np.arange(400.0), np.arange(400.0) % 2):
+    """Beside them rows of which no middle of two values parts the elements: a greatest one, infinity, tiny ones."""
+    far, tiny = np.r_[np.arange(399.0), 1e38], np.arange(400.0) * 1e-44
+    ends = np.r_[np.full(200, np.inf), np.full(100, -np.inf), np.full(100, 2.0)]
+    rows = (np.zeros(400), np.full(400, np.nan), np.arange(400.0), -np.arange(400.0), np.arange(400.0) % 2)
+    for row in (*rows, far, -far, tiny, ends, -ends):
         for k in (400, 200, 40):
             check(row.astype(np.float32)[None], 1, k, largest=k != 400)
 

@@ -52,9 +52,10 @@ def test_weights_come_again_at_each_step() -> None:
     assert plan(func, ZEN4).chosen.cost == nest(func, ZEN4)
 
 
-def test_counting_ranks_compares_all_pairs() -> None:
+def test_ranks_compare_all_pairs() -> None:
+    """Sixteen times as many, beside what is done once an element, of four times as many elements."""
     small, large = (nest(sorted_rows(8, n, n), ZEN4) for n in (32, 128))
-    assert 10 < large.compute / small.compute < 17
+    assert 5 < large.compute / small.compute < 16
     assert large.cycles > 4 * roofline(analyse(sorted_rows(8, 128, 128)), ZEN4).cycles
 
 

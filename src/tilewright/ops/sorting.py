@@ -1,7 +1,8 @@
-"""Loops that put the elements along an axis in order: by their ranks, or by insertion into a sorted list.
+"""Loops that put the first elements along an axis in order by insertion into a sorted list.
 
 All ways give the same: the first ones in order, NaN as the largest, 0 and -0 alike, equal ones by index. `x` is what is
-sorted, `values` and `indices` are the outputs, which may be shorter along `axis`. (By digits: `sorting_digits.py`.)
+sorted, `values` and `indices` are the outputs, which may be shorter along `axis`. (By a bound and ranks:
+`sorting_bounds.py`; by digits: `sorting_digits.py`.)
 """
 
 from __future__ import annotations
@@ -14,9 +15,6 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import accumulator
 from tilewright.ops.loopnest import Nest
 from tilewright.support.classes import dataclass
-
-LANES = 16
-"""Elements whose ranks are counted side by side."""
 
 CHUNK = 16
 """Elements that are compared with the worst of the best so far at once; most chunks have nothing to offer."""
@@ -52,39 +50,6 @@ def key_of(x: Expr, largest: bool) -> Expr:
     else:
         value = cast(x, key)
     return call("bitxor", value, ones) if largest else value
-
-
-def ranking(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool) -> PrimFunc:
-    """Each element's rank is how many come before it: all pairs are compared, `LANES` at once, without a branch.
-
-    for i: for j: rank[i] += keys[j] < keys[i] or (j < i and keys[j] == keys[i])
-    for i: if rank[i] < count: values[rank[i]] = x[i]
-    """
-    rest = [d for k, d in enumerate(x.shape) if k != axis]
-    extent, count = as_int(x.shape[axis]) or 0, values.shape[axis]
-    key, padded = key_type(x.dtype), -(-extent // LANES) * LANES
-    nest = Nest("topk", [x, values, indices])
-    with (
-        nest.loops("i", rest, parallel=True) as point,
-        nest.allocate("keys", key, (max(padded, 1),)) as keys,
-        nest.allocate("ranks", i32, (max(padded, 1),)) as ranks,
-    ):
-        with nest.loop("k", extent) as k:
-            nest.store(keys, (k,), key_of(x[at_axis(point, axis, k)], largest))
-        with nest.loop("strip", padded // LANES) as strip, nest.allocate("rank", i32, (LANES,)) as rank:
-            with nest.loop("lane", LANES, kind="vectorized") as lane:
-                nest.store(rank, (lane,), 0)
-            with nest.loop("other", extent) as other, nest.loop("lane", LANES, kind="vectorized") as lane:
-                mine, index = keys[strip * LANES + lane], cast(strip * LANES + lane, i32)
-                tie = call("eq", keys[other], mine) & (cast(other, i32) < index)
-                before = call("lt", keys[other], mine) | tie
-                nest.store(rank, (lane,), rank[lane] + select(before, const(1, i32), const(0, i32)))
-            with nest.loop("lane", LANES, kind="vectorized") as lane:
-                nest.store(ranks, (strip * LANES + lane,), rank[lane])
-        with nest.loop("k", extent) as k, nest.let("to", cast(ranks[k], i64)) as to, nest.when(to < count):
-            nest.store(values, at_axis(point, axis, to), x[at_axis(point, axis, k)])
-            nest.store(indices, at_axis(point, axis, to), k)
-    return nest.finish()
 
 
 def _better(a: Expr, b: Expr, largest: bool) -> Expr:

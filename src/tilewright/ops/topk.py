@@ -16,7 +16,8 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import accumulator, at_least, axis_of, dim, need, number, present, wide
 from tilewright.ops.loopnest import buffers
 from tilewright.ops.registry import OpDef, Types, register
-from tilewright.ops.sorting import at_axis, before, insertion, ranking
+from tilewright.ops.sorting import at_axis, before, insertion
+from tilewright.ops.sorting_bounds import bounds
 from tilewright.ops.sorting_digits import digits
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
@@ -24,11 +25,16 @@ from tilewright.te import Tensor
 
 Out = tuple[TensorType, ...]
 
-RANKED = 128
-"""Elements up to which each one's rank is counted. Counting compares all pairs, 16 at once: 128 take as long as the
-passes over digits."""
 INSERTED = 64
-"""Elements asked for up to which they are kept in a sorted list: most of the others only fail one comparison."""
+"""Elements asked for up to which they are kept in a sorted list where nobody knows of how many: most of the others only
+fail one comparison."""
+FEW = 12
+"""Times the square of how many are asked for: elements from which on that is best where their number is known, too."""
+BOUNDED = 256
+"""Elements asked for up to which a bound is searched."""
+SORTED = 160
+"""Elements up to which all of them are ranked without a search. (The last three: 2026-11-27, Emerald Rapids with and
+without AVX-512, `python -m benchmarks.bench_topk`.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +61,21 @@ def _topk_infer(types: Types, attrs: TopkAttrs) -> Out:
 
 
 def _topk_loops(types: Types, attrs: TopkAttrs, out: Out) -> PrimFunc:
-    """By ranks where the axis is short, by insertion where few are asked for, by digits otherwise."""
+    """By insertion, by a bound and ranks, or by digits."""
     (x,), (values, indices) = buffers(types, out)
     assert x is not None
     axis = attrs.axis % len(x.shape)
     extent, count = as_int(x.shape[axis]), as_int(out[0].shape[axis])
-    if extent is not None and extent <= RANKED:
-        way = ranking
-    else:
-        way = insertion if count is not None and count <= INSERTED else digits
-    return way(x, values, indices, axis, attrs.largest)
+    return way_of(extent, count)(x, values, indices, axis, attrs.largest)
+
+
+def way_of(extent: int | None, count: int | None) -> Callable[..., PrimFunc]:
+    """How the first `count` of so many elements are found."""
+    if extent is None or count is None:
+        return insertion if count is not None and count <= INSERTED else digits
+    if extent >= FEW * count**2:
+        return insertion
+    return bounds if count <= (SORTED if count == extent else BOUNDED) else digits
 
 
 def _topk_compute(inputs: Sequence[Tensor | None], attrs: TopkAttrs, out: Out) -> tuple[Tensor, ...]:

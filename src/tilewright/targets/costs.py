@@ -46,7 +46,7 @@ _BLOCKS = Origin("2026-11-21", "Zen 3", commit="7b44531")
 _PACKING = Origin("2026-11-21", "Zen 3", commit="06c7273")
 _STREAMS = Origin("2026-11-22", "Zen 4", commit="adf2059")
 _DEFER = Origin("2026-11-22", commit="b15ade9")
-_FEW_QUERIES = Origin("2026-11-25", "Zen 4", "python -m benchmarks.bench_few_queries")
+_FEW_QUERIES = Origin("2026-11-27", "Emerald Rapids", "python -m benchmarks.bench_few_queries --grid --settings 5")
 _AUDIT = Origin("2026-11-23", "Xeon with AVX-512", 'make audit ARGS="--kinds max_pool softmax"')
 _POOLS = Origin("2026-11-25", "Zen 4", commit="7b0b9fe")
 _SEPARATE = Origin("2026-11-26", "Zen 4 with AVX2", commit="2a963d0")
@@ -156,8 +156,14 @@ class Arithmetic:
         Origin("2026-11-26", "Emerald Rapids", "python -m benchmarks.bench_cliffs --only sort topk"),
     )
     folded_row: float = constant(24.0, "cycles", "the lanes of a short row's vector folded to one element", _AUDIT)
-    folded_score: float = constant(
-        4.0, "cycles", "the same of attention's scores, of which several are under way", _FEW_QUERIES
+    load_beside_scores: float = constant(
+        0.37, "cycles", "a load of attention where keys and values are read where they are", _FEW_QUERIES
+    )
+    fold: float = constant(
+        1.65,
+        "cycles",
+        "a step that folds the lanes of two of attention's sums to one vector: two shuffles, an addition",
+        _FEW_QUERIES,
     )
     turned_vector: float = constant(
         6.0, "cycles", "a vector of attention's keys turned on its way into a panel", _FEW_QUERIES

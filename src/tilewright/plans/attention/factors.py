@@ -84,21 +84,32 @@ class PlainFactors:
         pass
 
     def pack(self, kt: Buffer, vp: Buffer, b: Expr, g: Expr) -> None:
-        rows, nest, width = self.rows, self.nest, self.tile.width
-        with (
-            nest.loop("p", rows.panels) as p,
-            nest.loop("d", rows.depth) as d,
-            nest.loop("x", width, kind="vectorized") as x,
-        ):
-            nest.store(kt, (p, d, x), rows.key_or_value(1, b, p * width + x, g, d))
+        rows, nest, width, side = self.rows, self.nest, self.tile.width, self.tile.side
+        with nest.loop("p", rows.panels) as p:
+            if side > 1:
+                with (
+                    nest.loop("xo", width // side) as xo,
+                    nest.loop("do", rows.depth // side) as do,
+                    nest.allocate("square", rows.type, (side, side)) as square,
+                ):
+                    x0, d0 = xo * side, do * side
+                    with nest.loop("x", side, kind="unrolled") as x, nest.loop("d", side, kind="vectorized") as d:
+                        nest.store(square, (x, d), rows.key_or_value(1, b, p * width + x0 + x, g, d0 + d))
+                    with nest.loop("d", side, kind="unrolled") as d, nest.loop("x", side, kind="vectorized") as x:
+                        nest.store(kt, (p, d0 + d, x0 + x), square[x, d])
+            else:
+                with nest.loop("d", rows.depth) as d, nest.loop("x", width, kind="vectorized") as x:
+                    nest.store(kt, (p, d, x), rows.key_or_value(1, b, p * width + x, g, d))
         for past, start, length in rows.segments():
-            with (
-                nest.loop("j", length) as j,
-                nest.loop("c", vp.shape[0]) as c,
-                nest.loop("x", width, kind="vectorized") as x,
-            ):
-                at = rows.column(c * width + x)
-                nest.store(vp, (c, start + j, x), rows.read(2, b, j, g, at, past))
+            with nest.loop("j", length) as j:
+                whole = rows.out_depth // width
+                with nest.loop("c", whole) as c, nest.loop("x", width, kind="vectorized") as x:
+                    nest.store(vp, (c, start + j, x), rows.read(2, b, j, g, c * width + x, past))
+                if not rows.whole:
+                    with nest.loop("x", width, kind="vectorized") as x:
+                        value = rows.read(2, b, j, g, whole * width + x, past)
+                        inside = whole * width + x < rows.out_depth
+                        nest.store(vp, (whole, start + j, x), select(inside, value, rows.number(0.0)))
 
     def keep(self, scores: Buffer, where: tuple[Expr, ...], value: Expr) -> None:
         self.nest.store(scores, where, value)

@@ -9,8 +9,8 @@
                 o = o * exp(m_old - m) + scores vp           calculation for softmax"
             y = o / l
 
-Few rows (decoding) would not pay for packing: there the scores are dot products along the depth, and y grows by whole
-rows of v. Rows of a last tile that is not full overlap the tile before it: both write the same values.
+Few rows (decoding) would not pay for packing (`direct.py`). Rows of a last tile that is not full overlap the tile
+before it: both write the same values.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, ceildiv, const,
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.loopnest import Nest
 from tilewright.ops.lowered.attention import ORDERS
+from tilewright.plans.attention.direct import DirectLoops
 from tilewright.plans.attention.factors import Factors, PairedFactors, PlainFactors
 from tilewright.plans.attention.operands import Operands
 from tilewright.plans.attention.rows import AttentionRows, Span, Tile
 from tilewright.schedule.dot_intrinsics import named_dot
 
-DEEP = 4
-"""Panels of depth from which on a few rows sum their scores in parts."""
+DIRECT_KEYS = 4
+"""Keys of a block for a single row, where tiles are made for any number of rows."""
 
 
 def attention_loops(name: str, operands: Operands, params: Sequence[Buffer], tile: Tile) -> PrimFunc:
@@ -83,116 +84,16 @@ class AttentionLoops:
 
     def head(self, b: Expr, h: Expr, g: Expr) -> None:
         """All rows of one head."""
-        nest, rows = self.nest, as_int(self.task.rows)
-        if rows is None:
-            with nest.when(self.task.rows >= self.task.tile_rows):
-                self.tiled(b, h, g)
-            with nest.when(self.task.rows < self.task.tile_rows):
-                self.direct(b, h, g)
-        elif not self.tile.tiles:
-            self.direct(b, h, g, self.tile.rows)
-        else:
+        nest, task, known = self.nest, self.task, as_int(self.task.rows) is not None
+        if not self.tile.tiles:
+            DirectLoops(task, task.tile_rows if known else 1, self.tile.steps, task.all_rows).head(b, h, g)
+        elif known:
             self.tiled(b, h, g)
-
-    # few rows
-
-    def direct(self, b: Expr, h: Expr, g: Expr, together: int = 1) -> None:
-        """So many rows at once, of which there are a multiple."""
-        nest, width = self.nest, self.tile.width
-        with (
-            nest.allocate("scores", self.task.type, (together, self.task.most_panels * width)) as scores,
-            nest.allocate("state", self.task.type, (together, 4)) as state,
-            nest.loop("i", self.task.rows // together) as block,
-        ):
-            i = block * together
-            self.direct_scores(scores, b, h, g, i)
-            with nest.loop("r", together) as r:
-                self.task.softmax(scores, (r,), self.task.panels, state, (r, const(0)), nest.store, first=True)
-            self.direct_values(scores, state, b, h, g, i)
-
-    def direct_scores(self, scores: Buffer, b: Expr, h: Expr, g: Expr, i: Expr) -> None:
-        """The scores of the rows from i on, key by key."""
-        nest, width, together = self.nest, self.tile.width, scores.shape[0]
-        with nest.loop("r", together) as r, nest.loop("x", width, kind="vectorized") as x:
-            nest.store(scores, (r, (self.task.panels - 1) * width + x), self.task.low)
-        for past, start, length in self.task.segments():
-            with nest.loop("j", length) as j, nest.allocate("dots", self.task.type, (together,)) as dots:
-                self.dots(dots, b, h, g, i, j, past)
-                with nest.loop("r", together, kind="unrolled") as r:
-                    nest.store(scores, (r, start + j), self.task.score(dots[r], b, h, i + r, start + j))
-
-    def dots(self, dots: Buffer, b: Expr, h: Expr, g: Expr, i: Expr, j: Expr, past: bool) -> None:
-        """One key's products with the rows from i on. Of deep ones, parts side by side: a sum waits for itself."""
-        nest, width, together = self.nest, self.tile.width, dots.shape[0]
-        depth = as_int(self.task.depth) or 0
-
-        def products(r: Expr, d: Expr) -> Expr:
-            return self.task.load(self.task.q, 0, b, i + r, h, d) * self.task.read(1, b, j, g, d, past)
-
-        parts = depth // width if depth >= DEEP * width else 0
-        with nest.loop("r", together, kind="unrolled") as r:
-            nest.store(dots, (r,), 0.0)
-        if parts:
-            with nest.allocate("part", self.task.type, (together, width)) as part:
-                self.clear(part)
-                with (
-                    nest.loop("c", parts) as c,
-                    nest.loop("r", together, kind="unrolled") as r,
-                    nest.loop("x", width, kind="vectorized") as x,
-                ):
-                    nest.store(part, (r, x), part[r, x] + products(r, c * width + x))
-                with nest.loop("r", together, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
-                    nest.store(dots, (r,), dots[r] + part[r, x])
-        if parts * width != depth:
-            with (
-                nest.loop("r", together, kind="unrolled") as r,
-                nest.loop("d", self.task.depth - parts * width, kind="vectorized") as d,
-            ):
-                nest.store(dots, (r,), dots[r] + products(r, parts * width + d))
-
-    def direct_values(self, scores: Buffer, state: Buffer, b: Expr, h: Expr, g: Expr, i: Expr) -> None:
-        """Their results, which are in memory while values pass by, a few rows of them at once."""
-        nest, width, together = self.nest, self.tile.width, as_int(scores.shape[0]) or 1
-        chunks = ceildiv(self.task.out_depth, width)
-        step = max(1, 16 // together) if together > 1 else 4  # the sum of a single row waits for each of them
-        with nest.allocate("sums", self.task.type, (together, chunks * width)) as sums:
-            with (
-                nest.loop("c", chunks) as c,
-                nest.loop("r", together, kind="unrolled") as r,
-                nest.loop("x", width, kind="vectorized") as x,
-            ):
-                nest.store(sums, (r, c * width + x), 0.0)
-            for past, start, length in self.task.segments():
-                with nest.loop("jb", length // step) as jb:
-                    self.direct_products(sums, scores, b, g, start, jb * step, step, past)
-                with nest.loop("j", length % step) as j:
-                    self.direct_products(sums, scores, b, g, start, length // step * step + j, 1, past)
-            with (
-                nest.loop("c", chunks) as c,
-                nest.loop("r", together, kind="unrolled") as r,
-                nest.loop("x", width, kind="vectorized") as x,
-            ):
-                at = c * width + x
-                self.task.finish(sums[r, at], state[r, 1], b, i + r, h, at, self.task.whole)
-
-    def direct_products(
-        self, sums: Buffer, scores: Buffer, b: Expr, g: Expr, start: Expr, first: Expr, count: int, past: bool
-    ) -> None:
-        """Add `count` keys' values, from `first` on of a segment, to the sums."""
-        nest, width = self.nest, self.tile.width
-        with (
-            nest.loop("c", ceildiv(self.task.out_depth, width)) as c,
-            nest.loop("r", sums.shape[0], kind="unrolled") as r,
-            nest.loop("x", width, kind="vectorized") as x,
-        ):
-            at = c * width + x
-            total: Expr = sums[r, at]
-            for k in range(count):
-                value = self.task.read(2, b, first + k, g, self.task.column(at), past)
-                total = total + scores[r, start + first + k] * value
-            nest.store(sums, (r, at), total)
-
-    # many rows
+        else:
+            with nest.when(task.rows >= task.tile_rows):
+                self.tiled(b, h, g)
+            with nest.when(task.rows < task.tile_rows):
+                DirectLoops(task, 1, DIRECT_KEYS, const(task.tile_rows)).head(b, h, g)
 
     def tiled(self, b: Expr, h: Expr, g: Expr) -> None:
         nest, width, rows, tiles = self.nest, self.tile.width, self.task.tile_rows, self.task.tiles

@@ -88,11 +88,12 @@ def build(func: PrimFunc, knobs: Mapping[str, int]) -> PrimFunc:
     if found is None:
         raise refuse(func, "the routine 'attention' computes attention as its operator states it, and nothing beside")
     tile = Tile(**knobs)
-    rows = as_int(found.q.shape[ORDERS[found.attrs.order[0]][1]])
-    if not tile.tiles and (rows is None or rows % tile.rows):
-        raise refuse(func, "rows of 'attention' that read keys where they are", expected=f"a multiple of {tile.rows}")
+    if not tile.tiles and as_int(found.q.shape[ORDERS[found.attrs.order[0]][1]]) is None:
+        raise refuse(func, "rows of 'attention' that read keys where they are", expected="a number of them")
     if tile.keys % tile.width:
         raise refuse(func, "the keys of 'attention' are whole panels", expected=f"a multiple of {tile.width}")
+    if tile.width % tile.side or (as_int(found.q.shape[ORDERS[found.attrs.order[0]][3]]) or 1) % tile.side:
+        raise refuse(func, "squares of keys of 'attention'", expected=f"{tile.side} divides the width and the depth")
     if found.attrs.dot is not None and tile.width % (lanes := named_dot(found.attrs.dot).lanes):
         raise refuse(func, "the width of 'attention'", expected=f"a multiple of {lanes} lanes", got=tile.width)
     return replace(func, body=attention_loops(func.name, found, func.params, tile).body, buffers=())

@@ -41,14 +41,16 @@ class Span:
 @dataclass(frozen=True, slots=True)
 class Tile:
     """`rows` x `width` accumulators; `keys` whose scores are held at once (a multiple of width); `tiles` of rows that
-    share a pass over them, or 0 where `rows` read keys and values where they are; `steps` of a product in one iteration
-    of its loop."""
+    share a pass over them, or 0 where `rows` read keys and values where they are, `steps` keys at once; `steps` of a
+    product in one iteration of its loop; `side` of the squares of keys that registers turn on their way into a panel,
+    which divides `width` and the depth (1: element by element)."""
 
     rows: int
     width: int
     keys: int
     tiles: int
     steps: int
+    side: int = 1
 
 
 class AttentionRows:
@@ -68,6 +70,8 @@ class AttentionRows:
         self.keys = self.earlier + self.dims(k, 1)[1]
         self.room = self.keys
         """Keys for which there is memory."""
+        self.all_rows = self.rows
+        """Rows of all sequences."""
         if span is not None:
             self.rows = self.keys = span.length
         _, _, self.out_depth = self.dims(self.v, 2)

@@ -99,7 +99,7 @@ def schedule(s: Schedule, structure: Structure, found: Operands, tile: Tile, tar
     register_tile(s, s.block("scores"), tile)
     for stage in (scaled, weights):
         s.set_scope(stage, "padded")
-    pack(s, structure, head, tile.width)
+    pack(s, structure, head, tile)
     s.parallel(head)
 
 
@@ -147,16 +147,31 @@ def softmax(s: Schedule, structure: Structure, target: Target) -> None:
         reduce_lanes(s, structure.stage(name), [s.loops(s.block(name))[-1]], lanes, STEP_VECTORS)
 
 
-def pack(s: Schedule, structure: Structure, head: LoopRef, width: int) -> None:
-    """The panels of a head: keys beside each other for one element of their depth, values as rows of a chunk."""
-    keys, values = map(s.block, panels(structure))
+def pack(s: Schedule, structure: Structure, head: LoopRef, tile: Tile) -> None:
+    """The panels of a head: keys beside each other for one element of their depth, which registers turn square by
+    square, and values as rows of a chunk."""
+    names = panels(structure)
+    rows, values = map(s.block, names)
+    width, side = tile.width, tile.side
+    keys = rows if side == 1 else s.cache_read(s.block("scores"), structure.stage(names[0]).writes[0].name, "global")
     for block in (keys, values):
         s.compute_at(block, head)
     s.transform_layout(keys, lambda b, g, j, d: (b, g, j // width, d, j % width))
     s.transform_layout(values, lambda b, g, j, d: (b, g, d // width, j, d % width))
     j, d = s.loops(keys)[-2:]
     panel, lane = s.split(j, factor=width)
-    s.reorder(panel, d, lane)
+    if side == 1:
+        s.reorder(panel, d, lane)
+    else:
+        squares, lane = s.split(lane, factor=side)
+        far, d = s.split(d, factor=side)
+        s.reorder(panel, squares, far, d, lane)
+        s.unroll(d)
+        s.set_scope(rows, "local")
+        s.compute_at(rows, far)
+        row, along = s.loops(rows)[-2:]
+        s.unroll(row)
+        s.vectorize(along)
     s.vectorize(lane)
     _, lane = s.split(s.loops(values)[-1], factor=width)
     s.vectorize(lane)

@@ -8,14 +8,15 @@ quarter of the second-level cache, and with it the panel of keys that all its ti
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
+from math import ceil, log2
 
 from tilewright.arith import Analyzer
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ops.lowered.attention import FEW_ROWS
 from tilewright.plans.attention.rows import Tile
-from tilewright.plans.framework.cost import SYMBOL, Cost, fetch_cycles, fma_cycles, load_cycles, store_cycles
+from tilewright.plans.framework.cost import FUNCTIONS, SYMBOL, Cost, fetch_cycles, fma_cycles, load_cycles, store_cycles
 from tilewright.plans.framework.symbolic import values_of
+from tilewright.plans.idioms.transposes import SIDES
 from tilewright.plans.matmul.tiles import MatmulTile, Product, estimate, unrolled_steps
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
@@ -31,12 +32,12 @@ VECTORS = (2, 3, 4, 1)
 """Widths of a register tile, the preferred one first where several are estimated to be equally fast."""
 LENGTHS = (16, 48, 128, 384)
 """Rows, and keys, that a symbolic number of them is judged by."""
-MOST_DIRECT = 16
+MOST_DIRECT = 32
 """Rows up to which keys and values may be read where they are."""
 GROUP = 8
 """Rows up to which they are read there together."""
-SOFTMAX = 16.0
-"""Operations of a score: the mask and the scale, the comparison, the exponential, two additions."""
+SOFTMAX = 6.0
+"""Operations of a score beside the exponential: the mask and the scale, the comparison, two additions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +66,28 @@ def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
             continue
         whole = max(width, -(-most // width) * width) if most is not None else 0
         blocks = BLOCKS if most is None or most > MOST_KEYS else (whole,)
-        if direct and vectors <= 2:
-            yield Tile(together(known or 1), width, -(-blocks[0] // width) * width, 0, 1)
+        if direct and vectors == 1:
+            for tall in range(max(1, min(known or 1, GROUP)), 0, -1):
+                yield Tile(tall, width, -(-blocks[0] // width) * width, 0, keys_at_once(tall, lanes, target))
         for tall in heights(known, vectors, target) if not few else ():
             for keys in blocks:
                 fitting = target.l2 // 4 // (tall * keys * sizes.itemsize)
                 steps = unrolled_steps(tall * vectors, None)
                 for count in dict.fromkeys(max(1, min(n, MOST_TILES)) for n in (fitting, fitting // 2, fitting // 4)):
-                    yield Tile(tall, width, -(-keys // width) * width, count, steps)
+                    yield Tile(tall, width, -(-keys // width) * width, count, steps, square(sizes, target))
 
 
-def together(rows: int) -> int:
-    """Rows that read a key or a value together, where those are not packed: an equal part of all."""
-    return max(n for n in range(1, GROUP + 1) if rows % n == 0)
+def keys_at_once(rows: int, lanes: int, target: Target) -> int:
+    """Keys that so many rows multiply with at once where those are not packed: a power of two that a vector has lanes
+    for, as sums of different keys are folded to one vector, whose sums take three quarters of the registers."""
+    fitting = [n for n in (1, 2, 4, 8, 16) if n <= lanes and 4 * n * rows <= 3 * target.registers]
+    return max(fitting, default=1)
+
+
+def square(sizes: Sizes, target: Target) -> int:
+    """The side of squares of keys that registers turn; 1: their depth is cut into none."""
+    sides = [n for n in SIDES if n <= target.lanes(sizes.itemsize) and sizes.depth % n == 0]
+    return sides[0] if sides and sizes.itemsize == 4 and sizes.lanes == 1 else 1
 
 
 def heights(rows: int | None, vectors: int, target: Target) -> list[int]:
@@ -106,16 +116,17 @@ def ranked(sizes: Sizes, target: Target) -> list[tuple[Cost, Tile]]:
 
 def cost(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost:
     """What one head takes."""
-    lanes, itemsize = target.lanes(sizes.itemsize), sizes.itemsize
+    lanes, itemsize, costs = target.lanes(sizes.itemsize), sizes.itemsize, target.costs.arithmetic
     scores = rows * keys
     softmax = Cost(
-        compute=fma_cycles(SOFTMAX * scores, lanes, target),
+        compute=fma_cycles((SOFTMAX + costs.function * FUNCTIONS["exp_nonpositive"]) * scores, lanes, target),
         load=load_cycles(3.0 * scores * itemsize, target),
         store=store_cycles(2.0 * scores * itemsize, target),
     )
     panels = keys * (sizes.depth + sizes.out_depth) * itemsize
+    far = Cost(memory=fetch_cycles(panels, panels * sizes.heads, target))
     if not tile.tiles:
-        return _direct(tile, rows, keys, sizes, target) + softmax
+        return far + _direct(tile, rows, keys, sizes, target) + softmax
     tall = min(tile.rows, rows)
     count = ceil(rows / tall)
     register = MatmulTile(tall, tile.width)
@@ -125,25 +136,24 @@ def cost(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost
     held = min(tile.tiles, count) * tall * min(tile.keys, keys) * itemsize
     passes = ceil(count / tile.tiles)
     again = Cost(memory=fetch_cycles(passes * panels, panels + held, target))
-    # Where vectors are not whole a routine packs the keys (`schedule.py`), element by element.
-    costs, whole = target.costs.arithmetic, keys % lanes == sizes.out_depth % lanes == 0
-    packing = Cost(
-        compute=keys * (ceil(sizes.depth / lanes) * costs.turned_vector if whole else sizes.depth * costs.gathered),
-        load=load_cycles(panels, target),
-        store=store_cycles(panels, target),
-    )
-    return packing + (products | again) + softmax
+    # Vectors of values that are copied, and squares of keys that are turned, or keys element by element.
+    turned = costs.turned_vector * ceil(sizes.depth / lanes) if tile.side > 1 else costs.gathered * sizes.depth
+    packing = Cost(compute=keys * turned, load=load_cycles(panels, target), store=store_cycles(panels, target))
+    return far + packing + (products | again) + softmax
 
 
 def _direct(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost:
-    """Both products of one head, where keys and values are read where they are, each by `tile.rows` rows together. Each
-    step of a score loads both of its factors."""
-    lanes, itemsize, costs = target.lanes(sizes.itemsize), sizes.itemsize, target.costs.arithmetic
-    scores, passes = rows * keys, ceil(rows / tile.rows)
-    depth, out_depth = (lanes * ceil(d / lanes) for d in (sizes.depth, sizes.out_depth))
-    panels = keys * (sizes.depth + sizes.out_depth) * itemsize
+    """Both products of one head, where keys and values are read where they are, `tile.rows` rows with `tile.steps` keys
+    at once."""
+    lanes, costs = target.lanes(sizes.itemsize), target.costs.arithmetic
+    scores, together, at_once = rows * keys, min(tile.rows, rows), tile.steps
+    depth, out_depth = (ceil(d / lanes) for d in (sizes.depth, sizes.out_depth))
+    wide = ceil(out_depth / ceil(out_depth / at_once))
+    # Each step makes one vector of two: one of all keys' vectors, then one that is half as wide until a lane is left.
+    folds = (at_once - 1 + log2(max(1.0, lanes / at_once))) / at_once
+    loads = keys * (ceil(rows / together) * (depth + out_depth) + rows * (depth / at_once + out_depth / wide))
     return Cost(
-        compute=fma_cycles(scores * (depth + out_depth), lanes, target) + costs.folded_score * scores,
-        load=load_cycles((2.0 * depth * scores + out_depth * (scores / tile.rows + scores / 4)) * itemsize, target),
-        memory=fetch_cycles(passes * panels, panels * sizes.heads, target),
+        compute=fma_cycles(scores * lanes * (depth + out_depth), lanes, target)
+        + costs.fold * folds * scores
+        + costs.load_beside_scores * loads,
     )

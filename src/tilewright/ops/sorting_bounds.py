@@ -1,0 +1,239 @@
+"""The first ones alone: a bound is searched that few more than those asked for do not exceed, and these are ranked.
+
+    while low < high and many are no more than high:         many: half as many again as are asked for
+        middle = between low and high
+        high = middle if as many as are asked for are no more than middle else low = middle + 1
+    best = those that are no more than high                  in the order in which they stand
+    rank[i] = how many of the best come before the i-th      all pairs, `LANES` at once
+
+A step of the search is a pass over the keys in vectors, without a branch. The middle is first that of the values, which
+halves what is left where they lie about evenly, from step `BY_VALUE` on that of the keys: whatever the values are, that
+takes as many steps as a key has bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+
+from tilewright.ir.dtype import DType, f32, f64, i32, i64, u64
+from tilewright.ir.expr import Buffer, Expr, Op, as_int, call, cast, ceildiv, const, maximum, minimum, select
+from tilewright.ir.loops import PrimFunc
+from tilewright.ops.loopnest import Cell, Nest
+from tilewright.ops.sorting import at_axis, key_of, key_type
+from tilewright.support.classes import dataclass
+
+LANES = 16
+"""Elements that are counted, or whose ranks are, side by side."""
+BY_VALUE = 8
+"""Steps of the search that halve a range of values."""
+SPARSE = 2
+"""Vectors of keys for each that is picked from which on those are passed over at once that have none to pick."""
+
+
+def bounds(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool) -> PrimFunc:
+    """The first ones along `axis`; their number, and that of all, are constants."""
+    rest = [d for k, d in enumerate(x.shape) if k != axis]
+    extent, count = as_int(x.shape[axis]), as_int(values.shape[axis])
+    assert extent is not None and count is not None and 0 < count <= extent
+    key, most = key_type(x.dtype), _whole(min(extent, count + count // 2))
+    nest = Nest("topk", [x, values, indices])
+    with nest.loops("i", rest, parallel=True) as point, nest.allocate("keys", key, (_whole(extent),)) as keys:
+        with nest.loop("lane", LANES, kind="vectorized") as lane:
+            nest.store(keys, (keys.shape[0] - LANES + lane,), _last(key))
+        with nest.loop("k", extent, kind="vectorized" if axis == len(rest) else "serial") as k:
+            nest.store(keys, (k,), key_of(x[at_axis(point, axis, k)], largest))
+
+        def put(rank: Expr, place: Expr) -> None:
+            with nest.when(rank < count), nest.let("to", cast(rank, i64)) as to, nest.let("from", place) as origin:
+                nest.store(values, at_axis(point, axis, to), x[at_axis(point, axis, origin)])
+                nest.store(indices, at_axis(point, axis, to), origin)
+
+        if most >= extent:
+            for rank, found in _ranks(nest, keys, const(extent)):
+                put(rank, found)
+        else:
+            with (
+                nest.allocate("best", key, (most + LANES,)) as best,
+                nest.allocate("places", i32, (most + LANES,)) as places,
+                nest.local("low", key) as low,
+                nest.local("high", key) as high,
+                nest.local("below", i32) as below,
+                nest.local("held", i32) as held,
+                nest.local("picked", i32) as picked,
+            ):
+                bound = _Bound(nest, keys, extent, count, most, low, high, below, held)
+                bound.begin()
+                with nest.loop("step", BY_VALUE + key.bits) as step, nest.when(bound.open()):
+                    bound.narrow(_middle(x, low.value, high.value, step, largest))
+                bound.pick(best, places, picked)
+                for rank, found in _ranks(nest, best, cast(picked.value, i64)):
+                    put(rank, cast(places[found], i64))
+    return nest.finish()
+
+
+def _whole(n: int) -> int:
+    """Elements of whole vectors."""
+    return -(-n // LANES) * LANES
+
+
+def _last(key: DType) -> Expr:
+    """The key that comes behind all others."""
+    return const((1 << key.bits) - 1, key)
+
+
+def _middle(x: Buffer, low: Expr, high: Expr, step: Expr, largest: bool) -> Expr:
+    """A key from low on, less than high."""
+    key = low.dtype
+    between = low + call("shr", high - low, const(1, key))
+    if not x.dtype.is_float:
+        return between
+    mean = _value_of(low, largest) * 0.5 + _value_of(high, largest) * 0.5
+    by_value = maximum(minimum(key_of(mean, largest), high - const(1, key)), low)
+    return select(step < BY_VALUE, by_value, between)
+
+
+def _value_of(key: Expr, largest: bool) -> Expr:
+    """The float that a key stands for."""
+    ones, top = _last(key.dtype), const(1 << (key.dtype.bits - 1), key.dtype)
+    turned = call("bitxor", key, ones) if largest else key
+    bits = select(call("ge", turned, top), call("bitxor", turned, top), call("bitxor", turned, ones))
+    return Op("bitcast", (bits,), f64 if key.dtype is u64 else f32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """The search for a key that `count` of the `extent` ones do not exceed, and no more than `most`, if there is one:
+    it is from `low` to `high`. `below` of the keys are less than low, `held` no more than high."""
+
+    nest: Nest
+    keys: Buffer
+    extent: int
+    count: int
+    most: int
+    low: Cell
+    high: Cell
+    below: Cell
+    held: Cell
+
+    def begin(self) -> None:
+        """From the least key to the greatest one."""
+        nest, keys = self.nest, self.keys
+        key, chunks = keys.dtype, as_int(keys.shape[0]) or 0
+        with nest.allocate("least", key, (LANES,)) as least, nest.allocate("most", key, (LANES,)) as most:
+            with nest.loop("lane", LANES, kind="vectorized") as lane:
+                nest.store(least, (lane,), _last(key))
+                nest.store(most, (lane,), const(0, key))
+            with nest.loop("chunk", chunks // LANES) as chunk, nest.loop("lane", LANES, kind="vectorized") as lane:
+                k = chunk * LANES + lane
+                nest.store(least, (lane,), minimum(least[lane], keys[k]))
+                nest.store(most, (lane,), maximum(most[lane], select(k < self.extent, keys[k], const(0, key))))
+            self.low.set(_last(key))
+            self.high.set(const(0, key))
+            with nest.loop("lane", LANES, kind="vectorized") as lane:
+                self.low.set(minimum(self.low.value, least[lane]))
+            with nest.loop("lane", LANES, kind="vectorized") as lane:
+                self.high.set(maximum(self.high.value, most[lane]))
+        self.below.set(0)
+        self.held.set(self.extent)
+
+    def open(self) -> Expr:
+        """Whether the search goes on."""
+        return (self.held.value > self.most) & (self.low.value < self.high.value)
+
+    def narrow(self, middle: Expr) -> None:
+        """One step: as many as are no more than the middle are counted."""
+        nest, keys = self.nest, self.keys
+        with (
+            nest.let("middle", middle) as bound,
+            nest.allocate("counts", i32, (LANES,)) as counts,
+            nest.local("here", i32) as here,
+        ):
+            with nest.loop("lane", LANES, kind="vectorized") as lane:
+                nest.store(counts, (lane,), 0)
+            with nest.loop("chunk", keys.shape[0] // LANES) as chunk:
+                with nest.loop("lane", LANES, kind="vectorized") as lane:
+                    within = call("le", keys[chunk * LANES + lane], bound)
+                    nest.store(counts, (lane,), counts[lane] + select(within, const(1, i32), const(0, i32)))
+            here.set(0)
+            with nest.loop("lane", LANES, kind="vectorized") as lane:
+                here.set(here.value + counts[lane])
+            with nest.let("enough", here.value >= self.count) as enough:
+                self.high.set(select(enough, bound, self.high.value))
+                self.held.set(select(enough, here.value, self.held.value))
+                self.low.set(select(enough, self.low.value, bound + const(1, keys.dtype)))
+                self.below.set(select(enough, self.below.value, here.value))
+
+    def pick(self, best: Buffer, places: Buffer, picked: Cell) -> None:
+        """Keys that are no more than the bound, with their places. Where the search ended with a single key they may be
+        too many: of those that equal it no more than are missing."""
+        nest = self.nest
+        with nest.loop("k", best.shape[0] // LANES) as k, nest.loop("lane", LANES, kind="vectorized") as lane:
+            nest.store(best, (k * LANES + lane,), _last(self.keys.dtype))
+        picked.set(0)
+        with nest.let("bound", self.high.value) as bound:
+            with nest.when(self.held.value <= self.most):
+                self.pass_over(best, places, picked, bound, lambda key: call("le", key, bound))
+            with nest.when(self.held.value > self.most), nest.local("missing", i32) as missing:
+                missing.set(self.count - self.below.value)
+
+                def taken(key: Expr) -> Expr:
+                    return call("lt", key, bound) | (call("eq", key, bound) & (missing.value > 0))
+
+                self.pass_over(best, places, picked, bound, taken, missing)
+        nest.store(best, (cast(picked.value, i64),), _last(self.keys.dtype))
+
+    def pass_over(
+        self,
+        best: Buffer,
+        places: Buffer,
+        picked: Cell,
+        bound: Expr,
+        taken: Callable[[Expr], Expr],
+        missing: Cell | None = None,
+    ) -> None:
+        """Put what is taken behind what was picked before, without a branch: what is not is written over. Vectors that
+        have nothing are passed over where most have nothing."""
+        nest, keys, sparse = self.nest, self.keys, self.extent >= SPARSE * LANES * self.most
+        one, none = const(1, i32), const(0, i32)
+        with nest.loop("chunk", keys.shape[0] // LANES) as chunk, nest.local("some", i32) as some:
+            if sparse:
+                some.set(0)
+                with nest.loop("lane", LANES, kind="vectorized") as lane:
+                    within = call("le", keys[chunk * LANES + lane], bound)
+                    some.set(maximum(some.value, select(within, one, none)))
+            with nest.when(some.value > 0) if sparse else nullcontext():
+                with (
+                    nest.loop("lane", LANES) as lane,
+                    nest.let("place", chunk * LANES + lane) as place,
+                    nest.let("key", keys[place]) as key,
+                    nest.let("to", cast(picked.value, i64)) as to,
+                ):
+                    nest.store(best, (to,), key)
+                    nest.store(places, (to,), cast(place, i32))
+                    picked.set(picked.value + select(taken(key), one, none))
+                    if missing is not None:
+                        missing.set(missing.value - select(call("eq", key, bound), one, none))
+
+
+def _ranks(nest: Nest, keys: Buffer, count: Expr) -> Iterator[tuple[Expr, Expr]]:
+    """The rank of each of the first `count` keys among them, and where it is: those that fill up the last vector come
+    behind. Of equal ones those of an earlier vector come before, those of a later one do not."""
+    with (
+        nest.loop("strip", ceildiv(count, LANES)) as strip,
+        nest.allocate("ranks", i32, (LANES,)) as ranks,
+        nest.let("first", strip * LANES) as first,
+    ):
+        with nest.loop("lane", LANES, kind="vectorized") as lane:
+            nest.store(ranks, (lane,), 0)
+
+        def compare(begin: Expr, many: Expr | int, before: Callable[[Expr, Expr, Expr, Expr], Expr]) -> None:
+            with nest.loop("other", many, copies=4) as other, nest.loop("lane", LANES, kind="vectorized") as lane:
+                ahead = before(keys[begin + other], keys[first + lane], other, lane)
+                nest.store(ranks, (lane,), ranks[lane] + select(ahead, const(1, i32), const(0, i32)))
+
+        compare(const(0), first, lambda a, b, *_: call("le", a, b))
+        compare(first, LANES, lambda a, b, i, j: call("lt", a, b) | (call("eq", a, b) & (i < j)))
+        compare(first + LANES, maximum(count - first - LANES, 0), lambda a, b, *_: call("lt", a, b))
+        with nest.loop("lane", LANES) as lane:
+            yield ranks[lane], first + lane
