@@ -81,6 +81,7 @@ from tilewright.transform.graph.simplify import (
 from tilewright.transform.graph.softmax import recognise_softmax
 from tilewright.transform.graph.split import SplitGraph, split_prepare
 from tilewright.transform.graph.state import with_state
+from tilewright.transform.graph.summed import sum_rows_first
 from tilewright.transform.graph.unit import simplify_units
 from tilewright.transform.graph.verify import graph_stage
 from tilewright.transform.graph.views import join_slices, place_views
@@ -234,6 +235,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("recognise attention", recognise_attention),
         ("eliminate dead", eliminate_dead),
         ("attend batch first", batch_first),
+        ("sum rows first", sum_rows_first),
         ("compute read rows", compute_read_rows),
         ("eliminate dead", eliminate_dead),
         ("attend to sources", attend_to_sources),
