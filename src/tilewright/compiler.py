@@ -57,6 +57,7 @@ from tilewright.transform.call import Call, KernelCall
 from tilewright.transform.cold import with_cold_weights
 from tilewright.transform.driver import GRAPHS_SHOWN, LOOPS_SHOWN, check_names, run_passes
 from tilewright.transform.graph.activations import recognise_activations
+from tilewright.transform.graph.again import compute_again
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.batch_first import batch_first
 from tilewright.transform.graph.conversions import absorbs
@@ -479,6 +480,7 @@ def _compile_part(
     """
     inside = partial(absorbs, target=compiler.target, away=away)
     groups = log.run(f"fuse {name}", fuse, graph, inside)
+    groups = log.run(f"compute again {name}", compute_again, groups, frozenset(graph.outputs))
     where = dict(places(graph.nodes))
     late = frozenset[Value]() if past_caches is None else written_last(groups, graph.outputs, where, past_caches)
     lowered = [
