@@ -57,6 +57,7 @@ from tilewright.transform.call import Call, KernelCall
 from tilewright.transform.cold import with_cold_weights
 from tilewright.transform.driver import GRAPHS_SHOWN, LOOPS_SHOWN, check_names, run_passes
 from tilewright.transform.graph.activations import recognise_activations
+from tilewright.transform.graph.again import compute_again
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.batch_first import batch_first
 from tilewright.transform.graph.conversions import absorbs
@@ -82,6 +83,7 @@ from tilewright.transform.graph.simplify import (
 from tilewright.transform.graph.softmax import recognise_softmax
 from tilewright.transform.graph.split import SplitGraph, split_prepare
 from tilewright.transform.graph.state import with_state
+from tilewright.transform.graph.summed import sum_rows_first
 from tilewright.transform.graph.unit import simplify_units
 from tilewright.transform.graph.verify import graph_stage
 from tilewright.transform.graph.views import join_slices, place_views
@@ -236,6 +238,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("recognise attention", recognise_attention),
         ("eliminate dead", eliminate_dead),
         ("attend batch first", batch_first),
+        ("sum rows first", sum_rows_first),
         ("compute read rows", compute_read_rows),
         ("eliminate dead", eliminate_dead),
         ("attend to sources", attend_to_sources),
@@ -479,6 +482,7 @@ def _compile_part(
     """
     inside = partial(absorbs, target=compiler.target, away=away)
     groups = log.run(f"fuse {name}", fuse, graph, inside)
+    groups = log.run(f"compute again {name}", compute_again, groups, frozenset(graph.outputs))
     where = dict(places(graph.nodes))
     late = frozenset[Value]() if past_caches is None else written_last(groups, graph.outputs, where, past_caches)
     lowered = [

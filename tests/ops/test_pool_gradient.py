@@ -1,4 +1,5 @@
-"""The gradient of max pooling as programs compute it, against NumPy: windows that overlap, skip, overhang and tie."""
+"""Places of maxima and the gradient of max pooling as programs compute them, against NumPy: windows that overlap, skip,
+overhang and tie."""
 
 from __future__ import annotations
 
@@ -10,13 +11,16 @@ import pytest
 import tilewright as tw
 from tests.ops.oracle import reference, type_of
 from tilewright import ops
-from tilewright.ir.dtype import f32
+from tilewright.ir.dtype import f32, i8
 from tilewright.ir.expr import Var, as_expr
-from tilewright.ir.graph import GraphBuilder, TensorType
+from tilewright.ir.graph import GraphBuilder, TensorType, Value
+from tilewright.ops.gradients.reverse import backward
 from tilewright.ops.pool import PoolAttrs, infer_shape
+from tilewright.ops.pool_gradient import NONE
+from tilewright.support.errors import ShapeError
 
 RNG = np.random.default_rng(0)
-OP = "max_pool_grad"
+PLACES, SPREAD = "max_pool_places", "max_pool_spread"
 
 
 def window(*kernel: int, strides: Any = 1, dilations: Any = 1, pads: Any = 0, ceil: bool = False) -> dict[str, Any]:
@@ -43,10 +47,27 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 }
 
 
-def native(x: np.ndarray, g: np.ndarray, attrs: dict[str, Any]) -> np.ndarray:
+def gradient(builder: GraphBuilder, x: Value, g: Value, attrs: dict[str, Any]) -> tuple[Value, ...]:
+    """The maxima of `x`, where they are, and what flows back from `g`."""
+    found = ops.emit(builder, PLACES, x, **attrs)
+    return *found, ops.emit1(builder, SPREAD, found[1], g, **attrs, extents=x.shape[2:])
+
+
+def native(x: np.ndarray, g: np.ndarray, attrs: dict[str, Any]) -> list[np.ndarray]:
     builder = GraphBuilder("one")
     values = [builder.input(name, type_of(a)) for name, a in (("x", x), ("g", g))]
-    return np.asarray(tw.compile((builder.finish(ops.emit(builder, OP, *values, **attrs)), {}))(x, g))
+    return list(map(np.asarray, tw.compile((builder.finish(gradient(builder, *values, attrs)), {}))(x, g)))
+
+
+def expected(x: np.ndarray, g: np.ndarray, attrs: dict[str, Any]) -> list[np.ndarray]:
+    maxima, places = reference(PLACES, [x], attrs)
+    np.testing.assert_array_equal(maxima, reference("max_pool", [x], attrs)[0])
+    return [maxima, places, *reference(SPREAD, [places, g], {**attrs, "extents": x.shape[2:]})]
+
+
+def check(x: np.ndarray, g: np.ndarray, attrs: dict[str, Any]) -> None:
+    for found, wanted in zip(native(x, g, attrs), expected(x, g, attrs), strict=True):
+        np.testing.assert_array_equal(found, wanted)
 
 
 def operands(shape: tuple[int, ...], attrs: dict[str, Any], dtype: Any = np.float32) -> tuple[np.ndarray, np.ndarray]:
@@ -62,7 +83,7 @@ def operands(shape: tuple[int, ...], attrs: dict[str, Any], dtype: Any = np.floa
 def test_native(case: tuple[tuple[int, ...], dict[str, Any]], dtype: Any) -> None:
     shape, attrs = case
     x, g = operands(shape, attrs, dtype)
-    np.testing.assert_array_equal(native(x, g, attrs), reference(OP, [x, g], attrs)[0])
+    check(x, g, attrs)
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf, np.inf])
@@ -72,7 +93,7 @@ def test_extremes(value: float) -> None:
     x, g = operands((1, 2, 9, 36), attrs)
     x[RNG.random(x.shape) < 0.5] = value
     x[0, 1] = value
-    np.testing.assert_array_equal(native(x, g, attrs), reference(OP, [x, g], attrs)[0])
+    check(x, g, attrs)
 
 
 def test_open_sizes() -> None:
@@ -81,10 +102,10 @@ def test_open_sizes() -> None:
     builder = GraphBuilder("one")
     types = [TensorType(f32, (n, as_expr(3), as_expr(7), w))] * 2
     values = [builder.input(name, t) for name, t in zip("xg", types, strict=True)]
-    model = tw.compile((builder.finish(ops.emit(builder, OP, *values, **attrs)), {}))
+    model = tw.compile((builder.finish(gradient(builder, *values, attrs)[2:]), {}))
     for shape in ((1, 3, 7, 3), (3, 3, 7, 45)):
         x, g = operands(shape, attrs)
-        np.testing.assert_array_equal(model(x, g), reference(OP, [x, g], attrs)[0])
+        np.testing.assert_array_equal(model(x, g), expected(x, g, attrs)[2])
 
 
 def test_it_keeps_blocks_of_channels() -> None:
@@ -96,8 +117,48 @@ def test_it_keeps_blocks_of_channels() -> None:
     pool = window(3, 3, strides=2, pads=1)
     y = ops.emit1(builder, "conv", x, w[0], **conv)
     flow = ops.emit1(builder, "conv", ops.emit1(builder, "max_pool", y, **pool), w[1], **conv)
-    graph = builder.finish((ops.emit1(builder, OP, y, flow, **pool),))
+    graph = builder.finish(gradient(builder, y, flow, pool)[2:])
     weights = {v.name: RNG.standard_normal((32, 32, 3, 3)).astype(np.float32) for v in w}
     text = tw.compile((graph, weights), fast="exact").show("graph")
-    (line,) = [line for line in text.splitlines() if f"= {OP}(" in line]
-    assert "kernel = [3, 3, 1]" in line, line
+    for op in (PLACES, SPREAD):
+        (line,) = [line for line in text.splitlines() if f"= {op}(" in line]
+        assert "kernel = [3, 3, 1]" in line, line
+
+
+def test_places_are_numbers_of_taps() -> None:
+    """Those of the first maxima, in a byte; -1 where a window has padding alone."""
+    x = np.array([[[1, 3, 3, np.nan, 0]]], np.float32)
+    places = reference(PLACES, [x], window(2, pads=2))[1]
+    assert places.dtype == np.int8
+    np.testing.assert_array_equal(places[0, 0], [NONE, 1, 1, 0, 1, 0, 0, NONE])
+
+
+def test_many_taps_have_wide_numbers() -> None:
+    """More taps than a byte tells apart."""
+    x, g = operands((1, 1, 19, 40), attrs := window(12, 13, pads=1))
+    x[0, 0, 11:, 12:] = 9
+    assert expected(x, g, attrs)[1].dtype == np.int32
+    check(x, g, attrs)
+
+
+def test_places_of_another_pooling() -> None:
+    builder = GraphBuilder("one")
+    places = builder.input("p", TensorType(i8, tuple(map(as_expr, (1, 1, 4)))))
+    g = builder.input("g", TensorType(f32, tuple(map(as_expr, (1, 1, 5)))))
+    with pytest.raises(ShapeError, match="places are of another pooling"):
+        ops.emit1(builder, SPREAD, places, g, **window(2), extents=(6,))
+
+
+def test_the_way_back_does_not_read_the_map() -> None:
+    """The way forward says where maxima are; who follows it back twice has them once."""
+    builder = GraphBuilder("net")
+    x = builder.input("x", TensorType(f32, tuple(map(as_expr, (1, 2, 6, 6)))))
+    y = ops.emit1(builder, "max_pool", ops.emit1(builder, "exp", x), **window(2, 2, strides=2))
+    seeds = [ops.emit1(builder, op, y) for op in ("sin", "cos")]
+    nodes = list(builder.nodes)
+    for seed in seeds:
+        backward(builder, nodes, {y: seed}, [x])
+    read = {v.name: [n.op for n in builder.nodes if v in n.inputs] for n in builder.nodes for v in n.outputs}
+    assert read[y.name + ".places"] == ["max_pool_spread"] * 2
+    assert read["exp"] == [PLACES]
+    assert [n.op for n in builder.nodes[:2]] == ["exp", PLACES]

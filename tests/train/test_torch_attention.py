@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is an extra: `make torch` r
 from torch import nn  # noqa: E402
 
 from tilewright.train import torch_loss  # noqa: E402
-from tilewright.train.attention import with_attention  # noqa: E402
+from tilewright.train.rewritten import rewritten  # noqa: E402
 
 HEADS, DEPTH, ROWS = 4, 8, 19
 TOLERANCE = 1e-5
@@ -92,7 +92,7 @@ def operators(build: Callable[[], nn.Module]) -> list[str]:
     module, x = made(build)
     graph = torch_loss.traced(module, loss, (x,), False).graph
     names = {name for name, _ in module.named_parameters()}
-    return [n.op for n in with_attention(graph, [v for v in graph.params if v.name in names]).nodes]
+    return [n.op for n in rewritten(graph, [v for v in graph.params if v.name in names]).nodes]
 
 
 def test_a_learned_mask_has_its_gradient() -> None:

@@ -149,7 +149,7 @@ def window_views(x: Any, attrs: PoolAttrs, fill: Any, out: Sequence[int]) -> lis
     return views
 
 
-def _out_extents(x: Any, attrs: PoolAttrs) -> list[int]:
+def out_extents(x: Any, attrs: PoolAttrs) -> list[int]:
     from tilewright.ir.dtype import dtype
 
     t = TensorType(dtype(x.dtype), tuple(const(d) for d in x.shape))
@@ -159,7 +159,7 @@ def _out_extents(x: Any, attrs: PoolAttrs) -> list[int]:
 def _max_numpy(arrays: Sequence[Any], attrs: PoolAttrs) -> tuple[Any, ...]:
     x = np.asarray(arrays[0])
     fill = -np.inf if not np.issubdtype(x.dtype, np.integer) else np.iinfo(x.dtype).min
-    views = window_views(x, attrs, fill, _out_extents(x, attrs))
+    views = window_views(x, attrs, fill, out_extents(x, attrs))
     result = views[0]
     for view in views[1:]:
         result = np.maximum(result, view)
@@ -199,7 +199,7 @@ def flat_index(x_shape: Sequence[Expr], point: Sequence[Expr], storage_order: in
     return index + within
 
 
-def _first_max() -> Any:
+def first_max() -> Any:
     """The greatest value and its first place; a NaN is greater than every number."""
 
     def combine(a: Any, b: Any) -> Any:
@@ -217,7 +217,7 @@ def indices_compute(inputs: Tensors, attrs: MaxPoolIndicesAttrs, out: Out) -> tu
     x = need(inputs[0])
     rank = x.ndim - 2
     taps = [te.reduce_axis(attrs.kernel[k], KERNEL[rank][k]) for k in range(rank)]
-    reducer = _first_max()
+    reducer = first_max()
 
     def element(n: Expr, c: Expr, *space: Expr) -> Any:
         inside: Expr = const(True)
@@ -236,7 +236,7 @@ def indices_compute(inputs: Tensors, attrs: MaxPoolIndicesAttrs, out: Out) -> tu
 
 def indices_numpy(arrays: Sequence[Any], attrs: MaxPoolIndicesAttrs) -> tuple[Any, ...]:
     x = np.asarray(arrays[0])
-    out = _out_extents(x, attrs)
+    out = out_extents(x, attrs)
     fill = -np.inf if not np.issubdtype(x.dtype, np.integer) else np.iinfo(x.dtype).min
     spatial = np.arange(int(np.prod(x.shape[2:])), dtype=np.int64).reshape(
         x.shape[2:], order="F" if attrs.storage_order else "C"
@@ -323,7 +323,7 @@ def _average_compute(inputs: Tensors, attrs: AveragePoolAttrs, out: Out) -> tupl
 
 def _average_numpy(arrays: Sequence[Any], attrs: AveragePoolAttrs) -> tuple[Any, ...]:
     x = wide(arrays[0])
-    rank, out, pads = x.ndim - 2, _out_extents(wide(arrays[0]), attrs), attrs.pads
+    rank, out, pads = x.ndim - 2, out_extents(wide(arrays[0]), attrs), attrs.pads
     ones = np.ones((1, 1, *x.shape[2:]), x.dtype)
     if attrs.count_include_pad:
         ones = np.pad(ones, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)], constant_values=1)
@@ -364,7 +364,7 @@ def _lp_compute(inputs: Tensors, attrs: LpPoolAttrs, out: Out) -> tuple[Tensor, 
 
 def _lp_numpy(arrays: Sequence[Any], attrs: LpPoolAttrs) -> tuple[Any, ...]:
     x = wide(arrays[0])
-    views = window_views(np.abs(x) ** attrs.p, attrs, 0, _out_extents(x, attrs))
+    views = window_views(np.abs(x) ** attrs.p, attrs, 0, out_extents(x, attrs))
     return ((sum(views) ** (1 / attrs.p)).astype(np.asarray(arrays[0]).dtype),)
 
 

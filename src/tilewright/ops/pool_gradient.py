@@ -3,22 +3,24 @@
     d[h] = sum over taps t with h = o * stride + t * dilation - pad of what window o sends to h
 
 As expressions these are gathers: no element is written by two windows. A program takes maxima the other way round,
-plane by plane: a window looks for its first maximum, and adds to that place. Planes have nothing in common, so that
-threads share them, and of windows that stand side by side in a vector no two add to one place at the same tap.
+plane by plane: a window adds to the place of its first maximum. Planes have nothing in common, so that threads share
+them, and of windows that stand side by side in a vector no two add to one place at the same tap. Where a window's
+maximum is, `max_pool_places` says by the number of its tap, in a byte: the way back does not read the map.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from tilewright import te
 from tilewright.ir.attributes import Dims
-from tilewright.ir.dtype import i32, i64
+from tilewright.ir.dtype import DType, f32, i8, i32
 from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, const, is_const, maximum, minimum, select
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import LoopKind, PrimFunc
@@ -38,16 +40,7 @@ from tilewright.ops.dims import (
     wide,
 )
 from tilewright.ops.loopnest import Nest, buffers
-from tilewright.ops.pool import (
-    AveragePoolAttrs,
-    MaxPoolIndicesAttrs,
-    PoolAttrs,
-    covered,
-    flat_index,
-    indices_compute,
-    indices_numpy,
-    infer_shape,
-)
+from tilewright.ops.pool import AveragePoolAttrs, PoolAttrs, covered, first_max, infer_shape, out_extents, window_views
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
@@ -55,16 +48,16 @@ from tilewright.te import Tensor
 
 Tensors = Sequence[Tensor | None]
 Out = tuple[TensorType, ...]
-Sent = Callable[[tuple[Expr, ...], tuple[Expr, ...]], Expr]
-"""What a window sends to an element: from the places of both."""
+Sent = Callable[[tuple[Expr, ...], Expr], Expr]
+"""What a window sends to its element at a tap: from the window's place and the tap's number."""
 
 
-def _check(x: TensorType, g: TensorType, attrs: PoolAttrs) -> Out:
-    check_kind(x.dtype, ("float",))
-    wanted = infer_shape([x], attrs)
-    if g.dtype is not x.dtype or not same_shape(wanted.shape, g.shape):
+def _check(made: TensorType, g: TensorType, attrs: PoolAttrs) -> Out:
+    check_kind(g.dtype, ("float",))
+    wanted = infer_shape([made], attrs)
+    if not same_shape(wanted.shape, g.shape):
         raise ShapeError("the gradient has another type than the result", expected=wanted, got=g)
-    return (x,)
+    return (made,)
 
 
 def _gathered(type: TensorType, windows: Sequence[Expr], attrs: PoolAttrs, sent: Sent, name: str) -> Tensor:
@@ -80,76 +73,116 @@ def _gathered(type: TensorType, windows: Sequence[Expr], attrs: PoolAttrs, sent:
             at.append(offset // attrs.strides[k])
             on = call("eq", offset % attrs.strides[k], const(0)) if attrs.strides[k] > 1 else const(True)
             inside = inside & on & (at[k] >= 0) & (at[k] < windows[k])
-        return te.sum(select(inside, sent((n, c, *at), (n, c, *space)), scalar(0, acc)), axis=taps)
+        value = sent((n, c, *at), _number([tap.var for tap in taps], attrs))
+        return te.sum(select(inside, value, scalar(0, acc)), axis=taps)
 
     stage = te.compute(type.shape, labelled(element, ("n", "c", *SPATIAL[rank])), name=name)
     return narrow(stage, type.dtype, "rounded")
 
 
-# --- maximum --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Padded:
+    """An input of so many elements with its padding, in NumPy: its extents, the slices that each tap sees, and those of
+    what is not padding (`within`), and of what pads state (`stated`: windows may reach further)."""
+
+    reach: list[int]
+    views: list[tuple[slice, ...]]
+    within: tuple[slice, ...]
+    stated: tuple[slice, ...]
+
+    @staticmethod
+    def of(attrs: PoolAttrs, extents: Sequence[int], windows: Sequence[int]) -> _Padded:
+        rank, pads = len(windows), attrs.pads
+        padded = [before + d + after for before, d, after in zip(pads[:rank], extents, pads[rank:], strict=True)]
+        steps = list(zip(windows, attrs.strides, attrs.dilations, attrs.kernel, strict=True))
+        reach = [max((o - 1) * s + d * (t - 1) + 1, p) for (o, s, d, t), p in zip(steps, padded, strict=True)]
+        views = [
+            tuple(slice(t * d, t * d + (o - 1) * s + 1, s) for t, (o, s, d, _) in zip(taps, steps, strict=True))
+            for taps in itertools.product(*map(range, attrs.kernel))
+        ]
+        within = tuple(slice(before, before + d) for before, d in zip(pads[:rank], extents, strict=True))
+        return _Padded(reach, views, within, tuple(slice(p) for p in padded))
+
+    def sums(self, sent: Sequence[Any]) -> Any:
+        """The sums of what is sent to each element by each tap: (images, channels, windows...) each."""
+        total: Any = np.zeros((*sent[0].shape[:2], *self.reach), sent[0].dtype)
+        for view, share in zip(self.views, sent, strict=True):
+            total[(..., *view)] += share
+        return np.ascontiguousarray(total[(..., *self.within)])
 
 
-def _max_infer(types: Types, attrs: PoolAttrs) -> Out:
-    """x and the gradient of its `max_pool`: each window sends its own to its first maximum, NaN being the greatest."""
-    return _check(present(types[0]), present(types[1], "the gradient"), attrs)
-
-
-def _indices(attrs: PoolAttrs) -> MaxPoolIndicesAttrs:
-    return MaxPoolIndicesAttrs(
-        kernel=attrs.kernel,
-        strides=attrs.strides,
-        dilations=attrs.dilations,
-        pads=attrs.pads,
-        ceil_mode=attrs.ceil_mode,
-    )
-
-
-def _max_compute(inputs: Tensors, attrs: PoolAttrs, out: Out) -> tuple[Tensor, ...]:
-    x, g, (type,) = need(inputs[0]), need(inputs[1]), out
-    acc = accumulator(x.dtype)
-    (found,) = indices_compute([x], _indices(attrs), (TensorType(i64, g.shape),))
-
-    def sent(window: tuple[Expr, ...], place: tuple[Expr, ...]) -> Expr:
-        mine = call("eq", found[window], flat_index(x.shape, place, 0))
-        return select(mine, cast(g[window], acc), scalar(0, acc))
-
-    return (_gathered(type, g.shape[2:], attrs, sent, "max_pool_grad"),)
-
-
-def _max_numpy(arrays: Sequence[Any], attrs: PoolAttrs) -> tuple[Any, ...]:
-    x, g = np.asarray(arrays[0]), wide(arrays[1])
-    (at,) = indices_numpy([x], _indices(attrs))
-    flat = np.zeros(x.size, g.dtype)
-    real = at < x.size  # a window of padding alone has no maximum
-    np.add.at(flat, at[real], g[real])
-    return (flat.reshape(x.shape).astype(x.dtype),)
-
-
-def _max_loops(types: Types, attrs: PoolAttrs, out: Out) -> PrimFunc:
-    given, (y,) = buffers(types, out)
-    x, g = (b for b in given if b is not None)
-    acc = accumulator(x.dtype)
-    nest = Nest("max_pool_grad", (x, g, y))
-    planes, space, windows = x.shape[:2], x.shape[2:], g.shape[2:]
-    with ExitStack() as stack:
-        plane = stack.enter_context(nest.loop("plane", planes[0] * planes[1], parallel=True))
-        n, c = (stack.enter_context(nest.let(v, e)) for v, e in (("n", plane // planes[1]), ("c", plane % planes[1])))
-        sums, lead = (y, (n, c)) if acc is x.dtype else (stack.enter_context(nest.allocate("sums", acc, space)), ())
-        kind: LoopKind = "serial" if as_int(space[-1]) is None else "vectorized"
-        with nest.loops("h", space[:-1]) as at, nest.loop("w", space[-1], kind=kind) as w:
-            nest.store(sums, (*lead, *at, w), 0.0)
-        with nest.loops("o", windows[:-1]) as at:
-            for first, count, lanes in _pieces(windows[-1]):
-                with nest.loop("v", count) as v:
-                    _windows_side_by_side(nest, attrs, (x, g, sums), (n, c), lead, at, first + v * lanes, lanes)
-        if sums is not y:
-            with nest.loops("h", space[:-1]) as at, nest.loop("w", space[-1], kind=kind) as w:
-                nest.store(y, (n, c, *at, w), cast(sums[(*at, w)], y.dtype))
-    return nest.finish()
-
+# --- windows that stand side by side --------------------------------------------------------------------------------
 
 LANES = (16, 8, 1)
 """Windows that stand side by side: the channels of a block, or as many as a line has."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tap:
+    """A tap of some windows: its number, where it looks at the first of them, and whether that is inside in all but the
+    last dimension; `step` from one window to the next; `extent` of the last dimension, None if all taps are inside."""
+
+    number: int
+    places: tuple[Expr, ...]
+    inside: Expr
+    step: int
+    extent: Expr | None
+
+    def column(self, v: Expr) -> tuple[Expr, Expr]:
+        """Where the tap looks at a window, in the last dimension, and whether that is inside."""
+        w = self.places[-1] + v * self.step
+        return w, const(True) if self.extent is None else (w >= 0) & (w < self.extent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Some windows of a line, which begin with the `first`; `space`: the spatial dimensions of the map."""
+
+    attrs: PoolAttrs
+    plane: tuple[Expr, ...]
+    space: tuple[Expr, ...]
+    at: tuple[Expr, ...]
+    first: Expr
+    lanes: int
+
+    def taps(self) -> Iterator[_Tap]:
+        attrs, last = self.attrs, len(self.attrs.kernel) - 1
+        for count, tap in enumerate(itertools.product(*map(range, attrs.kernel))):
+            places = tuple(
+                p * attrs.strides[k] + tap[k] * attrs.dilations[k] - attrs.pads[k]
+                for k, p in enumerate((*self.at, self.first))
+            )
+            inside: Expr = const(True)
+            for k in range(last):
+                if self.overhangs(k):
+                    inside = inside & (places[k] >= 0) & (places[k] < self.space[k])
+            yield _Tap(count, places, inside, attrs.strides[last], self.space[last] if self.overhangs(last) else None)
+
+    def overhangs(self, k: int) -> bool:
+        """Whether windows may reach beyond the map."""
+        attrs = self.attrs
+        return attrs.ceil_mode or any((attrs.pads[k], attrs.pads[len(attrs.kernel) + k]))
+
+
+@contextmanager
+def _planes(nest: Nest, shape: Sequence[Expr]) -> Iterator[tuple[Expr, ...]]:
+    """A loop over the planes of a map: which image, which channel."""
+    with (
+        nest.loop("plane", shape[0] * shape[1], parallel=True) as plane,
+        nest.let("n", plane // shape[1]) as n,
+        nest.let("c", plane % shape[1]) as c,
+    ):
+        yield n, c
+
+
+def _lines(
+    nest: Nest, attrs: PoolAttrs, plane: tuple[Expr, ...], shape: Sequence[Expr], windows: Sequence[Expr]
+) -> Iterator[_Window]:
+    """Loops over the windows of a plane, those of a line some at a time."""
+    with nest.loops("o", windows[:-1]) as at:
+        for first, count, lanes in _pieces(windows[-1]):
+            with nest.loop("v", count) as v:
+                yield _Window(attrs, plane, tuple(shape[2:]), at, first + v * lanes, lanes)
 
 
 def _pieces(extent: Expr) -> list[tuple[Expr, Expr, int]]:
@@ -164,64 +197,232 @@ def _pieces(extent: Expr) -> list[tuple[Expr, Expr, int]]:
     return found
 
 
-def _windows_side_by_side(
-    nest: Nest,
-    attrs: PoolAttrs,
-    arrays: tuple[Buffer, Buffer, Buffer],
-    plane: tuple[Expr, ...],
-    lead: tuple[Expr, ...],
-    at: tuple[Expr, ...],
-    first: Expr,
-    lanes: int,
-) -> None:
-    """Some windows of a line: the tap of the first maximum of each, and what they add there."""
-    (x, g, sums), rank = arrays, len(attrs.kernel)
-    space, acc = x.shape[2:], sums.dtype
+# --- where maxima are -----------------------------------------------------------------------------------------------
 
-    def taps() -> Iterator[tuple[int, list[Expr], Expr]]:
-        """Each tap by its number, where it looks for all but the last dimension, and whether that is inside."""
-        for number, tap in enumerate(itertools.product(*map(range, attrs.kernel))):
-            places = [
-                p * attrs.strides[k] + tap[k] * attrs.dilations[k] - attrs.pads[k] for k, p in enumerate((*at, first))
-            ]
-            inside: Expr = const(True)
-            for k in range(rank - 1):
-                inside = inside & _inside(places[k], k)
-            yield number, places, inside
+NONE = -1
+"""The place of a maximum of a window of padding alone."""
 
-    def _inside(place: Expr, k: int) -> Expr:
-        always = not any((attrs.pads[k], attrs.pads[rank + k])) and not attrs.ceil_mode
-        return const(True) if always else (place >= 0) & (place < space[k])
 
+def _number(taps: Sequence[Expr], attrs: PoolAttrs) -> Expr:
+    """The number of a tap, counted along the last dimension first."""
+    found: Expr = const(0)
+    for tap, size in zip(taps, attrs.kernel, strict=True):
+        found = found * size + tap
+    return found
+
+
+def _numbers(attrs: PoolAttrs) -> DType:
+    """The type that holds numbers of taps."""
+    return i8 if prod(attrs.kernel) <= i8.max + 1 else i32
+
+
+def _places_infer(types: Types, attrs: PoolAttrs) -> Out:
+    """The result of `max_pool`, and the number of the tap of each window's first maximum, NaN being the greatest, -1
+    where all is padding: a byte of windows of up to 128 taps, else i32."""
+    t = infer_shape(types, attrs)
+    check_kind(t.dtype, ("float",))
+    return t, TensorType(_numbers(attrs), t.shape, t.layout)
+
+
+def _places_compute(inputs: Tensors, attrs: PoolAttrs, out: Out) -> tuple[Tensor, ...]:
+    x, type = need(inputs[0]), out[1]
+    rank = x.ndim - 2
+    taps = [te.reduce_axis(attrs.kernel[k], KERNEL[rank][k]) for k in range(rank)]
+    reducer = first_max()
+
+    def element(n: Expr, c: Expr, *space: Expr) -> Any:
+        inside: Expr = const(True)
+        at = [space[k] * attrs.strides[k] + taps[k].var * attrs.dilations[k] - attrs.pads[k] for k in range(rank)]
+        for k, p in enumerate(at):
+            inside = inside & (p >= 0) & (p < x.shape[2 + k])
+        value = select(inside, x[(n, c, *at)], const(x.dtype.min, x.dtype))
+        mine = cast(_number([tap.var for tap in taps], attrs), i32)
+        return reducer((value, select(inside, mine, const(i32.max, i32))), axis=taps)
+
+    best, tap = te.compute(type.shape, labelled(element, ("n", "c", *SPATIAL[rank])), name="tap")
+
+    def place(*point: Expr) -> Expr:
+        found = tap[point]
+        return cast(select(call("eq", found, const(i32.max, i32)), const(NONE, i32), found), type.dtype)
+
+    return (
+        te.compute(type.shape, lambda *point: best[point], name="max_pool"),
+        te.compute(type.shape, place, name="max_pool_places"),
+    )
+
+
+def _places_numpy(arrays: Sequence[Any], attrs: PoolAttrs) -> tuple[Any, ...]:
+    x = np.asarray(arrays[0])
+    out = out_extents(x, attrs)
+    values = np.stack(window_views(x, attrs, -np.inf, out))
+    real = np.stack(window_views(np.ones(x.shape, bool), attrs, False, out))
+    best = values.max(axis=0)
+    same = real & ((values == best) | ((values != values) & (best != best)))  # a NaN is greater than every number
+    return best, np.where(same.any(axis=0), same.argmax(axis=0), NONE).astype(_numbers(attrs).numpy)
+
+
+def _places_loops(types: Types, attrs: PoolAttrs, out: Out) -> PrimFunc:
+    (x,), (y, places) = ([b for b in found if b is not None] for found in buffers(types, out))
+    nest = Nest("max_pool_places", (x, y, places))
+    with _planes(nest, x.shape) as plane:
+        for window in _lines(nest, attrs, plane, x.shape, y.shape[2:]):
+            _first_maxima(nest, window, x, (y, places))
+    return nest.finish()
+
+
+def _first_maxima(nest: Nest, window: _Window, x: Buffer, results: tuple[Buffer, Buffer]) -> None:
+    """The first maximum of each of some windows of a line, and its tap."""
+    lanes, last = window.lanes, x.shape[-1]
     with nest.allocate("best", x.dtype, (lanes,)) as best, nest.allocate("which", i32, (lanes,)) as which:
         with nest.loop("l", lanes, kind="vectorized") as v:
             nest.store(best, (v,), const(x.dtype.min, x.dtype))
-            nest.store(which, (v,), const(-1, i32))
-        for number, places, inside in taps():
-            with nest.when(inside), nest.loop("l", lanes, kind="vectorized") as v:
-                w = places[-1] + v * attrs.strides[-1]
-                there = _inside(w, rank - 1)
+            nest.store(which, (v,), const(NONE, i32))
+        for tap in window.taps():
+            with nest.when(tap.inside), nest.loop("l", lanes, kind="vectorized") as v:
+                w, there = tap.column(v)
                 # An index that is kept inside is read faster than one under a condition.
-                kept = w if is_const(there, True) else minimum(maximum(w, 0), space[-1] - 1)
-                value = x[(*plane, *places[:-1], kept)]
+                kept = w if is_const(there, True) else minimum(maximum(w, 0), last - 1)
+                value = x[(*window.plane, *tap.places[:-1], kept)]
                 better = (value > best[v]) | (call("isnan", value) & call("not", call("isnan", best[v])))
-                takes = there & (better | call("eq", which[v], const(-1, i32)))
+                takes = there & (better | call("eq", which[v], const(NONE, i32)))
                 with nest.let("takes", takes) as takes_it, nest.let("value", value) as seen:
                     nest.store(best, (v,), select(takes_it, seen, best[v]))
-                    nest.store(which, (v,), select(takes_it, const(number, i32), which[v]))
-        for number, places, inside in taps():
-            with nest.when(inside), nest.loop("l", lanes, kind="vectorized") as v:
-                w = places[-1] + v * attrs.strides[-1]
-                mine, sent = call("eq", which[v], const(number, i32)), cast(g[(*plane, *at, first + v)], acc)
-                where = (*lead, *places[:-1], w)
-                if is_const(_inside(w, rank - 1), True):  # to add zero is faster than to store under a condition
-                    nest.store(sums, where, sums[where] + select(mine, sent, scalar(0, acc)))
-                else:
-                    with nest.when(mine):
-                        nest.store(sums, where, sums[where] + sent)
+                    nest.store(which, (v,), select(takes_it, const(tap.number, i32), which[v]))
+        with nest.loop("l", lanes, kind="vectorized") as v:
+            here = (*window.plane, *window.at, window.first + v)
+            nest.store(results[0], here, best[v])
+            nest.store(results[1], here, cast(which[v], results[1].dtype))
 
 
-register(OpDef("max_pool_grad", "opaque", PoolAttrs, _max_infer, _max_numpy, compute=_max_compute, loops=_max_loops))
+register(
+    OpDef(
+        "max_pool_places",
+        "opaque",
+        PoolAttrs,
+        _places_infer,
+        _places_numpy,
+        compute=_places_compute,
+        loops=_places_loops,
+    )
+)
+
+
+# --- what flows back to maxima --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxPoolSpreadAttrs(PoolAttrs):
+    """`extents` are the input's spatial ones, which the result does not tell."""
+
+    extents: Dims
+
+
+def _spread_infer(types: Types, attrs: MaxPoolSpreadAttrs) -> Out:
+    """The places of maxima, as `max_pool_places` says them, and the gradient of the `max_pool`: each window sends its
+    own to its place."""
+    places, g = present(types[0], "the places"), present(types[1], "the gradient")
+    if places.dtype is not _numbers(attrs) or not same_shape(places.shape, g.shape):
+        wanted = TensorType(_numbers(attrs), g.shape)
+        raise ShapeError("places are of another pooling than the gradient", expected=wanted, got=places)
+    return _check(TensorType(g.dtype, (*g.shape[:2], *dims(attrs.extents)), g.layout), g, attrs)
+
+
+def _spread_compute(inputs: Tensors, attrs: MaxPoolSpreadAttrs, out: Out) -> tuple[Tensor, ...]:
+    places, g, (type,) = need(inputs[0]), need(inputs[1]), out
+    acc = accumulator(g.dtype)
+
+    def sent(window: tuple[Expr, ...], number: Expr) -> Expr:
+        mine = call("eq", cast(places[window], i32), cast(number, i32))
+        return select(mine, cast(g[window], acc), scalar(0, acc))
+
+    return (_gathered(type, g.shape[2:], attrs, sent, "max_pool_spread"),)
+
+
+def _spread_numpy(arrays: Sequence[Any], attrs: MaxPoolSpreadAttrs) -> tuple[Any, ...]:
+    places, g = np.asarray(arrays[0]), wide(arrays[1])
+    padded = _Padded.of(attrs, [number(d) for d in attrs.extents], g.shape[2:])
+    sent = [np.where(places == tap, g, 0) for tap in range(len(padded.views))]
+    return (padded.sums(sent).astype(np.asarray(arrays[1]).dtype),)
+
+
+def _spread_loops(types: Types, attrs: MaxPoolSpreadAttrs, out: Out) -> PrimFunc:
+    given, (y,) = buffers(types, out)
+    places, g = (b for b in given if b is not None)
+    acc, space = accumulator(g.dtype), y.shape[2:]
+    nest = Nest("max_pool_spread", (places, g, y))
+    kind: LoopKind = "serial" if as_int(space[-1]) is None else "vectorized"
+    with ExitStack() as stack:
+        plane = stack.enter_context(_planes(nest, y.shape))
+        sums, lead = (y, plane) if acc is y.dtype else (stack.enter_context(nest.allocate("sums", acc, space)), ())
+        with nest.loops("h", space[:-1]) as at, nest.loop("w", space[-1], kind=kind) as w:
+            nest.store(sums, (*lead, *at, w), 0.0)
+        for window in _lines(nest, attrs, plane, y.shape, g.shape[2:]):
+            _send(nest, window, (places, g, sums), lead)
+        if sums is not y:
+            with nest.loops("h", space[:-1]) as at, nest.loop("w", space[-1], kind=kind) as w:
+                nest.store(y, (*plane, *at, w), cast(sums[(*at, w)], y.dtype))
+    return nest.finish()
+
+
+def _send(nest: Nest, window: _Window, arrays: tuple[Buffer, Buffer, Buffer], lead: tuple[Expr, ...]) -> None:
+    """What some windows of a line add at their places."""
+    places, g, sums = arrays
+    here = (*window.plane, *window.at)
+    for tap in window.taps():
+        with nest.when(tap.inside), nest.loop("l", window.lanes, kind="vectorized") as v:
+            w, there = tap.column(v)
+            mine = call("eq", cast(places[(*here, window.first + v)], i32), const(tap.number, i32))
+            sent, where = cast(g[(*here, window.first + v)], sums.dtype), (*lead, *tap.places[:-1], w)
+            if is_const(there, True):  # to add zero is faster than to store under a condition
+                nest.store(sums, where, sums[where] + select(mine, sent, scalar(0, sums.dtype)))
+            else:
+                with nest.when(mine & there):  # who gives other places than there are writes nowhere else
+                    nest.store(sums, where, sums[where] + sent)
+
+
+register(
+    OpDef(
+        "max_pool_spread",
+        "opaque",
+        MaxPoolSpreadAttrs,
+        _spread_infer,
+        _spread_numpy,
+        compute=_spread_compute,
+        loops=_spread_loops,
+    )
+)
+
+
+# --- both -----------------------------------------------------------------------------------------------------------
+
+
+def _max_infer(types: Types, attrs: PoolAttrs) -> Out:
+    """x and the gradient of its `max_pool`: each window sends its own to its first maximum, NaN being the greatest."""
+    x, g = present(types[0]), present(types[1], "the gradient")
+    if g.dtype is not x.dtype:
+        raise ShapeError("the gradient has another type than the result", expected=infer_shape([x], attrs), got=g)
+    return _check(x, g, attrs)
+
+
+def _parts(x: TensorType, attrs: PoolAttrs) -> tuple[PoolAttrs, MaxPoolSpreadAttrs]:
+    sizes = {name: getattr(attrs, name) for name in ("kernel", "strides", "dilations", "pads", "ceil_mode")}
+    return PoolAttrs(**sizes), MaxPoolSpreadAttrs(**sizes, extents=x.shape[2:])
+
+
+def _max_compute(inputs: Tensors, attrs: PoolAttrs, out: Out) -> tuple[Tensor, ...]:
+    x, g = need(inputs[0]), need(inputs[1])
+    find, spread = _parts(out[0], attrs)
+    _, places = _places_compute([x], find, (TensorType(x.dtype, g.shape), TensorType(_numbers(find), g.shape)))
+    return _spread_compute([places, g], spread, out)
+
+
+def _max_numpy(arrays: Sequence[Any], attrs: PoolAttrs) -> tuple[Any, ...]:
+    x = np.asarray(arrays[0])
+    find, spread = _parts(TensorType(f32, tuple(map(const, x.shape))), attrs)
+    return _spread_numpy([_places_numpy([x], find)[1], arrays[1]], spread)
+
+
+register(OpDef("max_pool_grad", "reduction", PoolAttrs, _max_infer, _max_numpy, compute=_max_compute))
 
 
 # --- average --------------------------------------------------------------------------------------------------------
@@ -258,23 +459,11 @@ def _average_compute(inputs: Tensors, attrs: AveragePoolGradAttrs, out: Out) -> 
 def _average_numpy(arrays: Sequence[Any], attrs: AveragePoolGradAttrs) -> tuple[Any, ...]:
     """Each tap's view of the padded input gets its windows' shares."""
     g = wide(arrays[0])
-    rank, pads = g.ndim - 2, attrs.pads
-    extents = [number(d) for d in attrs.extents]
-    padded = [before + d + after for before, d, after in zip(pads[:rank], extents, pads[rank:], strict=True)]
-    steps = list(zip(g.shape[2:], attrs.strides, attrs.dilations, attrs.kernel, strict=True))
-    reach = [max((o - 1) * s + d * (t - 1) + 1, p) for (o, s, d, t), p in zip(steps, padded, strict=True)]
-    within = tuple(slice(before, before + d) for before, d in zip(pads[:rank], extents, strict=True))
-    counts: Any = np.zeros(reach, g.dtype)
-    counts[tuple(slice(p) for p in padded) if attrs.count_include_pad else within] = 1
-    views = [
-        tuple(slice(t * d, t * d + (o - 1) * s + 1, s) for t, (o, s, d, _) in zip(taps, steps, strict=True))
-        for taps in itertools.product(*map(range, attrs.kernel))
-    ]
-    share = g / np.maximum(sum(counts[view] for view in views), 1)
-    total: Any = np.zeros((*g.shape[:2], *reach), g.dtype)
-    for view in views:
-        total[(..., *view)] += share
-    return (np.ascontiguousarray(total[(..., *within)]).astype(np.asarray(arrays[0]).dtype),)
+    padded = _Padded.of(attrs, [number(d) for d in attrs.extents], g.shape[2:])
+    counts: Any = np.zeros(padded.reach, g.dtype)
+    counts[padded.stated if attrs.count_include_pad else padded.within] = 1
+    share = g / np.maximum(sum(counts[view] for view in padded.views), 1)
+    return (padded.sums([share] * len(padded.views)).astype(np.asarray(arrays[0]).dtype),)
 
 
 register(

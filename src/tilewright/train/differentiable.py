@@ -25,7 +25,7 @@ from tilewright.runtime.model import Model
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError, ModelError
 from tilewright.targets.target import Target
-from tilewright.train.attention import with_attention
+from tilewright.train.rewritten import rewritten
 from tilewright.train.torch_loss import check_backward, ran
 
 REPEATED = frozenset({"constant", "range", "broadcast", "reshape", "eye"})
@@ -189,7 +189,7 @@ def differentiable(
     known = {v.name for v in read.graph.params}
     names = [n for n, _ in module.named_parameters() if n in known]
     sources = [v for v in (*read.graph.inputs, *read.graph.params) if v in read.graph.inputs or v.name in set(names)]
-    ways = divided(with_attention(read.graph, sources), names)
+    ways = divided(rewritten(read.graph, sources), names)
 
     def compiled(graph: Graph) -> Model:
         kept = {v.name: read.weights[v.name] for v in graph.params}

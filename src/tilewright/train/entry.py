@@ -21,11 +21,11 @@ from tilewright.runtime.model import Model
 from tilewright.support.collection import uncollected
 from tilewright.support.errors import ModelError
 from tilewright.targets.target import Target
-from tilewright.train.attention import with_attention
 from tilewright.train.optimizers import Adam, Optimizer
 from tilewright.train.plan import Group, Objective, StagePlan, StepPlan, layout_of
 from tilewright.train.program import back_graphs, reached, step_graph, update_graph
 from tilewright.train.reduced import BUCKET, Reduce, Update, buckets
+from tilewright.train.rewritten import rewritten
 from tilewright.train.schedules import Schedule
 from tilewright.train.stages import Average, Stage
 from tilewright.train.step import OnNonfinite, Step
@@ -158,7 +158,7 @@ def _plan(
         known = ", ".join(v.name for v in objective.graph.params)
         raise ModelError("no parameter has this name", expected=known, got=", ".join(unknown))
     sources = [v for v in objective.graph.params if v.name in set(chosen)]
-    objective = replace(objective, graph=with_attention(objective.graph, sources))
+    objective = replace(objective, graph=rewritten(objective.graph, sources))
     moved = reached(objective, chosen)
     if not moved:
         raise ModelError("the loss depends on nothing that is trained", got=", ".join(chosen) or "no parameters")

@@ -199,6 +199,16 @@ CASES = {
           %y = transpose(%c) {perm = [0, 2, 1, 3]} : f32[1, 8, 2, 16]
           return %y
         }""",
+    "sum rows first": """
+        graph @g(%x: f32[2, n, 8], %w: f32[8, 32], %v: f32[32, 8], %b: f32[8]) where n in 1.. {
+          %a = matmul(%x, %w) : f32[2, n, 32]
+          %h = relu(%a) : f32[2, n, 32]
+          %c = matmul(%h, %v) : f32[2, n, 8]
+          %d = add(%c, %b) : f32[2, n, 8]
+          %e = add(%x, %d) : f32[2, n, 8]
+          %y = reduce_mean(%e) {axes = [1], keepdims = false} : f32[2, 8]
+          return %y
+        }""",
     "compute read rows": """
         graph @g(%x: f32[1, n, 8]) params(%w: f32[8, 32], %v: f32[32, 8], %scale: f32[8]) where n in 1.. {
           %h = layer_norm(%x, %scale) {axis = -1, epsilon = 1e-05} : f32[1, n, 8]

@@ -1,4 +1,4 @@
-"""The gradient of attention, which a learning step has in one piece (`train/attention.py`)."""
+"""The gradient of attention, which a learning step has in one piece (`train/rewritten.py`)."""
 
 from __future__ import annotations
 

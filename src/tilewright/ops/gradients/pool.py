@@ -7,21 +7,28 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.ir.expr import as_int, product
-from tilewright.ir.graph import Value
+from tilewright.ir.graph import Node, Value
 from tilewright.ops.dims import dims
 from tilewright.ops.gradients.mechanical import mechanical
 from tilewright.ops.gradients.registry import Backward, gradient
 from tilewright.ops.pool import AveragePoolAttrs, PoolAttrs
+from tilewright.ops.registry import infer
 
 Result = Sequence[Value | None]
 
 
-@gradient("max_pool")
+@gradient("max_pool", "max_pool_places")
 def max_pool(b: Backward) -> Result:
-    """Each window's first maximum gets the window's gradient."""
+    """Each window's first maximum gets the window's gradient. What stands on the way forward says where it is, too, so
+    that nobody needs the map any more."""
     attrs = b.of(PoolAttrs)
+    node = b.builder.nodes[b.place]
+    if node.op == "max_pool":
+        types = infer("max_pool_places", [b.x().type], attrs)
+        places = Value(b.builder.fresh(f"{b.y.name}.places"), types[1])
+        b.builder.nodes[b.place] = node = Node("max_pool_places", node.inputs, (b.y, places), attrs)
     sizes = {name: getattr(attrs, name) for name in ("kernel", "strides", "dilations", "pads", "ceil_mode")}
-    return [b.emit("max_pool_grad", b.x(), b.g, **sizes)]
+    return [b.emit("max_pool_spread", node.outputs[1], b.g, **sizes, extents=b.x().shape[2:])]
 
 
 @gradient("avg_pool")

@@ -10,6 +10,7 @@ from tilewright.ir.expr import as_int, const, is_const
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.index import AxisAttrs
 from tilewright.ops.pool import PoolAttrs
+from tilewright.ops.pool_gradient import MaxPoolSpreadAttrs
 from tilewright.ops.reduce import ReduceAttrs
 from tilewright.ops.resize import ResampleAttrs, ResizeAttrs
 from tilewright.ops.shape import ConcatAttrs, SliceAttrs
@@ -99,11 +100,11 @@ def slices(a: Assigner, node: Node) -> bool:
 
 
 def pool(a: Assigner, node: Node) -> bool:
-    """Windows over the spatial dimensions keep the blocks: the lanes are a third dimension with windows of one. The
-    gradient of a maximum has its own, too, which follows the data."""
+    """Windows over the spatial dimensions keep the blocks: the lanes are a third dimension with windows of one. So do
+    the places of maxima and what flows back to them."""
     x = node.inputs[0]
     assert x is not None
-    if len(node.outputs) != 1 or x.type.rank != 4 or not a.is_blocked(x):
+    if x.type.rank != 4 or not a.is_blocked(x):
         return False
     attrs = node.of(PoolAttrs)
     (top, left, bottom, right) = attrs.pads
@@ -114,8 +115,11 @@ def pool(a: Assigner, node: Node) -> bool:
         dilations=(*attrs.dilations, 1),
         pads=(top, left, 0, bottom, right, 0),
     )
+    if isinstance(attrs, MaxPoolSpreadAttrs):
+        attrs = replace(attrs, extents=(*attrs.extents, a.block))
     inputs = tuple(a.as_blocked(v) for v in node.inputs if v is not None)
-    (a.blocked[node.output],) = a.emit(node.op, inputs, attrs, node.output.name)
+    names = [v.name for v in node.outputs]
+    a.blocked.update(zip(node.outputs, ops.emit(a.builder, node.op, *inputs, names=names, attrs=attrs), strict=True))
     return True
 
 

@@ -1,0 +1,27 @@
+"""What is rewritten before a graph is differentiated, since its way back becomes another one.
+
+What comes back through the parts of attention reads the softmax, which would then be kept, and with it the scores of
+all rows; what comes back through the whole (`ops/gradients/attention.py`) reads queries, keys and values alone. Rows
+that are summed before a linear layer (`transform/graph/summed.py`) spare its way back two products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilewright.ir.graph import Graph, Value
+from tilewright.ops.gradients.reverse import leading_from
+from tilewright.transform.graph.attention import recognise_attention
+from tilewright.transform.graph.batch_first import batch_first
+from tilewright.transform.graph.simplify import eliminate_common, eliminate_dead
+from tilewright.transform.graph.softmax import recognise_softmax
+from tilewright.transform.graph.summed import sum_rows_first
+
+
+def rewritten(graph: Graph, sources: Iterable[Value]) -> Graph:
+    """The graph with attention as one operator, where a gradient by the `sources` has a rule for it, and with rows
+    summed before linear layers."""
+    joined = recognise_softmax(sum_rows_first(eliminate_dead(eliminate_common(graph))))
+    found = recognise_attention(joined, leading_from(joined.nodes, set(sources)))
+    # Operands that are heads of one projection become one value.
+    return joined if found is joined else batch_first(eliminate_common(eliminate_dead(found)))

@@ -1,0 +1,86 @@
+"""Cheap large values are computed again where they are read, with the same bits; others are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import ops
+from tilewright.ir.graph import Graph
+from tilewright.ops.interpret import run_graph
+from tilewright.transform.graph import again
+from tilewright.transform.graph.again import compute_again
+from tilewright.transform.graph.fuse import Group, fuse
+
+BIG = "f32[64, 32, 64]"
+
+
+def centred(*, value: str = "mul(%n, %d)", reader: str = "mul(%t, %c)", seen: str = "%y", kind: str = BIG) -> Graph:
+    """Something large that a kernel sums, and that another one reads behind a product of the sums."""
+    return ops.parse_graph(f"""
+        graph @g(%n: {BIG}, %g: {BIG}, %k: f32[1, 1, 64], %m: f32[64, 64]) {{
+          %one = constant() {{value = array f32[] (1.0)}} : f32[]
+          %d = add(%k, %one) : f32[1, 1, 64]
+          %c = {value} : {kind}
+          %p = mul(%c, %g) : {BIG}
+          %s = reduce_sum(%p) {{axes = [0, 1], keepdims = true}} : f32[1, 1, 64]
+          %t = matmul(%s, %m) : f32[1, 1, 64]
+          %q = {reader} : {BIG}
+          %y = add(%g, %q) : {BIG}
+          return {seen}
+        }}""")
+
+
+def groups_of(graph: Graph) -> tuple[list[Group], list[Group]]:
+    before = fuse(graph)
+    return before, compute_again(before, frozenset(graph.outputs))
+
+
+def written(groups: list[Group]) -> set[str]:
+    return {v.name for group in groups for v in group.outputs}
+
+
+@pytest.mark.parametrize("value", ["mul(%n, %d)", "sub(%n, %k)", "neg(%n)", "add(%one, %n)"])
+def test_a_cheap_value_is_not_written(value: str) -> None:
+    graph = centred(value=value)
+    before, after = groups_of(graph)
+    assert "c" in written(before) and "c" not in written(after)
+    assert "c" not in {v.name for v in after[-1].inputs} and "n" in {v.name for v in after[-1].inputs}
+    # What is small and made by the first kernel is handed on.
+    assert ("d" in written(after)) == ("%d" in value) or "d" in written(before)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        centred(value="div(%n, %d)"),
+        centred(value="exp(%n)"),
+        centred(value="mul(%n, %g)"),
+        centred(seen="%y, %c"),
+    ],
+    ids=["a division", "a function", "of two large values", "an output"],
+)
+def test_others_are_written_once(graph: Graph) -> None:
+    before, after = groups_of(graph)
+    assert "c" in written(after) and after == before
+
+
+def test_small_values_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(again, "LARGE", 64 * 32 * 64 + 1)
+    before, after = groups_of(centred())
+    assert after == before
+
+
+def test_a_product_reads_what_is_written() -> None:
+    before, after = groups_of(centred(reader="matmul(%c, %m)"))
+    assert "c" in written(after) and after == before
+
+
+def test_results_are_the_same() -> None:
+    graph = centred()
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=[int(str(d)) for d in v.shape]).astype(np.float32) for v in graph.inputs]
+    (want,) = run_graph(graph, dict(zip((v.name for v in graph.inputs), arrays, strict=True))).values()
+    got = np.asarray(tw.compile((graph, {}))(*arrays))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
