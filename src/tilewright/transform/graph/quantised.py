@@ -100,8 +100,10 @@ class _Rewriter:
         kind = f32 if single else i32
         if not single and find_dot(u8, i8, self.target) is None:
             return False
+        if not self.exact(x.integers, w.integers, _depth(node), kind):
+            return False
         scales = self.scales(node, x, w)
-        if scales is None or not self.exact(x.integers, w.integers, _depth(node), kind):
+        if scales is None:
             return False
         operands = (self.cast(v.integers, kind) for v in (x, w))
         y = self.cast(self.emit(node.op, *operands, attrs=node.attrs), f32)

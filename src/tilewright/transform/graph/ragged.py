@@ -73,7 +73,6 @@ class _Packer:
         self.rows = Var(fresh_name(ROWS, {s.name for s in graph.used_symbols}), lo=1, hi=most)
         self.table: dict[Var, Expr] = {batch: const(1), length: self.rows}
         self.builder = GraphBuilder(graph.name, taken=names_of(graph))
-        self.builder.taken |= {v.name for v in (*graph.inputs, *graph.params)}
         self.starts = Value(self.builder.fresh(STARTS), TensorType(i64, (batch,)))
         self.made: dict[Value, Value] = {}
         self.apart: set[Value] = set()

@@ -126,7 +126,6 @@ class _Rewriter:
 
     def run(self) -> Stateful:
         builder = GraphBuilder(self.graph.name, taken=names_of(self.graph))
-        builder.taken |= {v.name for v in (*self.graph.inputs, *self.graph.params)}
         problems, kept, rows = Problems(), list[CacheSpec](), dict[Expr, str]()
         caches: dict[Value, Value] = {}
         grown: dict[Value, tuple[int, Value]] = {}

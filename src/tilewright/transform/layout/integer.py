@@ -66,11 +66,14 @@ def integer_conv(a: Assigner, node: Node) -> bool:
         if found is not None:
             a.plain[node.output] = _by_windows(a, node, found)
         return found is not None
-    block = _block(a, x)
-    found = _factors(a, node, lambda v: _in_blocks(a, v, block))
+    found = _factors(a, node, lambda v: _in_blocks(a, v))
+    conv = node.of(ConvAttrs)
+    if found is not None and found.zero is not None and any(conv.pads) and not _zero_fits(a, x):
+        found = _factors(a, node, lambda v: _in_blocks(a, v), pairs=True)
     if found is None:
         return False
-    conv, dot, (filters, *_) = node.of(ConvAttrs), found.dot, (as_int(d) or 0 for d in w.shape)
+    dot, filters = found.dot, as_int(w.shape[0]) or 0
+    block = as_int(found.x.shape[-1]) or GROUP
     attrs = {"block": block, "width": dot.lanes, "group": dot.group, "panels": panel_multiple(filters, dot.lanes)}
     packed = _emit(a, "lowered.pack_conv_dot", found.weights, **attrs)
     where = {"strides": conv.strides, "dilations": conv.dilations, "pads": conv.pads}
@@ -86,16 +89,26 @@ def integer_conv(a: Assigner, node: Node) -> bool:
     return True
 
 
-def _block(a: Assigner, x: Value) -> int:
-    """Channels of a block of a convolution's input: few ones fill no block of vectors."""
-    channels = as_int(x.shape[1]) or 1
-    return a.block if channels >= a.block else min(a.block, -(-channels // GROUP) * GROUP)
-
-
-def _in_blocks(a: Assigner, value: Value, block: int) -> Value:
-    if block == a.block or a.is_blocked(value):
+def _in_blocks(a: Assigner, value: Value) -> Value:
+    """Channels in blocks of vectors, or, of too few to fill one, in as many groups as they need."""
+    channels = as_int(value.shape[1]) or 1
+    if channels >= a.block or (a.is_blocked(value) and channels > 1):
         return a.as_blocked(value)
-    return _emit(a, "lowered.block_channels", a.as_plain(value), block=block)
+    plain = a.as_plain(value)
+    if channels == 1:  # which would be a block of its own
+        plain = _longer(a, plain, 1, GROUP - 1)
+    return _emit(a, "lowered.block_channels", plain, block=min(a.block, -(-channels // GROUP) * GROUP))
+
+
+def _zero_fits(a: Assigner, x: Value) -> bool:
+    """Whether the zero point that is taken from numbers is one of them, as what pads a map must be."""
+    node = a.producer(x)
+    if node is None or node.op != "sub":
+        return True
+    source, zero = node.inputs
+    made = None if source is None else a.producer(source)
+    numbers = None if made is None else made.inputs[0]
+    return numbers is not None and zero is not None and _within(a, zero, numbers.dtype)
 
 
 @dataclass(frozen=True, slots=True)
