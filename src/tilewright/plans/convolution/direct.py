@@ -52,6 +52,7 @@ from tilewright.plans.idioms.conversions import plain_output, transpose_out
 from tilewright.plans.idioms.panels import fits_panels, packed_operand, panel_width, unroll_tile
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 BODY = 64
@@ -148,6 +149,34 @@ def column_stride(anchor: Stage, width: int, window: tuple[int, int]) -> int:
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
     anchor = structure.anchors[0]
     prologue = _copied(structure, anchor)
+    blocked = in_blocks(s, structure, prologue, candidate, target)
+    block = blocked.block
+    if candidate.knob("channels") < (as_int(anchor.reduce[0].extent) or 0):
+        block = sum_by_parts(s, anchor, block, blocked.panel, candidate)
+    else:
+        s.compute_at(block, blocked.tiles[-1])
+    register_tile(s, anchor, block, candidate, whole_tiles(structure, candidate), target)
+    finish(s, blocked, prologue, target)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A convolution whose output is in blocks: its product, what the register tile is written to, and the loops over
+    images, strips, panels, and tiles of a strip."""
+
+    block: BlockRef
+    out: BlockRef
+    image: LoopRef
+    strip: LoopRef
+    panel: LoopRef
+    tiles: list[LoopRef]
+
+
+def in_blocks(
+    s: Schedule, structure: Structure, prologue: tuple[Stage, ...], candidate: Candidate, target: Target
+) -> Blocked:
+    """Block the output, with all that is behind the product in one stage and all that is before it in another."""
+    anchor = structure.anchors[0]
     epilogue, plain = plain_output(structure, anchor)
     inline_all(s, structure, prologue[:-1])
     others = tuple(st for st in structure.stages if st not in prologue and st not in epilogue and st is not anchor)
@@ -155,19 +184,17 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     block = s.block(anchor.name)
     out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
     if plain is None:
-        image, strip, panel, tiles = tile_output(s, anchor, out, candidate)
-    else:
-        image, strip, panel, tiles = tile_plain(s, s.block(plain.name), out, candidate, target)
-    if candidate.knob("channels") < (as_int(anchor.reduce[0].extent) or 0):
-        block = sum_by_parts(s, anchor, block, panel, candidate)
-    else:
-        s.compute_at(block, tiles[-1])
-    register_tile(s, anchor, block, candidate, whole_tiles(structure, candidate), target)
-    unroll_tile(s, out, 3)
-    shared = [image, strip, panel]
-    if prologue and (extent(s, strip) != 1 or (extent(s, image) or 1) >= ENOUGH_STRIPS):
-        shared.remove(panel)
-        place_prologue(s, prologue[-1], strip, target)
+        return Blocked(block, out, *tile_output(s, anchor, out, candidate))
+    return Blocked(block, out, *tile_plain(s, s.block(plain.name), out, candidate, target))
+
+
+def finish(s: Schedule, blocked: Blocked, prologue: tuple[Stage, ...], target: Target) -> None:
+    """Write tiles in vectors, do what is before the product strip by strip or all at once, and share among threads."""
+    unroll_tile(s, blocked.out, 3)
+    shared = [blocked.image, blocked.strip, blocked.panel]
+    if prologue and (extent(s, blocked.strip) != 1 or (extent(s, blocked.image) or 1) >= ENOUGH_STRIPS):
+        shared.remove(blocked.panel)
+        place_prologue(s, prologue[-1], blocked.strip, target)
     elif prologue:
         vectorize_spatial(s, s.block(prologue[-1].name), target, lanes_of(prologue[-1], target))
     parallelize(s, shared)

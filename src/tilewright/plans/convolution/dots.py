@@ -17,29 +17,23 @@ from math import prod
 
 from tilewright.ir.expr import as_int
 from tilewright.ops.lowered.dot_conv import CONV_DOT
-from tilewright.plans.convolution.direct import BODY, place_prologue, tile_output, tile_plain, unroll_steps
+from tilewright.plans.convolution.direct import BODY, finish, in_blocks, unroll_steps
 from tilewright.plans.convolution.tiles import ENOUGH_STRIPS, PARTS, WHOLE, side
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
-from tilewright.plans.framework.common import (
-    extent,
-    inline_all,
-    lanes_of,
-    own_loops,
-    parallelize,
-    vectorize_spatial,
-)
+from tilewright.plans.framework.common import extent, own_loops
 from tilewright.plans.framework.cost import Cost, around, number, roofline, sharing
 from tilewright.plans.idioms.conversions import plain_output
 from tilewright.plans.idioms.panels import unroll_tile
 from tilewright.plans.matmul.dots import instruction, tile_cycles
 from tilewright.plans.matmul.tiles import MOST_ROWS
 from tilewright.schedule.dot_intrinsics import Dot
-from tilewright.schedule.recording import BlockRef, LoopRef
+from tilewright.schedule.recording import BlockRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 MOST_PANELS = 4
+"""Panels of a register tile."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -99,26 +93,10 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     dot = instruction(anchor, target)
     assert dot is not None
     prologue = structure.before(anchor)
-    epilogue, plain = plain_output(structure, anchor)
-    inline_all(s, structure, prologue[:-1])
-    others = tuple(st for st in structure.stages if st not in prologue and st not in epilogue and st is not anchor)
-    inline_all(s, structure, (*others, *(epilogue if plain is None else epilogue[:-1])))
-    block = s.block(anchor.name)
-    out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
-    if plain is None:
-        image, strip, panel, tiles = tile_output(s, anchor, out, candidate)
-    else:
-        image, strip, panel, tiles = tile_plain(s, s.block(plain.name), out, candidate, target)
-    s.compute_at(block, tiles[-1])
-    _register_tile(s, anchor, block, candidate, dot)
-    unroll_tile(s, out, 3)
-    shared: list[LoopRef] = [image, strip, panel]
-    if prologue and (extent(s, strip) != 1 or (extent(s, image) or 1) >= ENOUGH_STRIPS):
-        shared.remove(panel)
-        place_prologue(s, prologue[-1], strip, target)
-    elif prologue:
-        vectorize_spatial(s, s.block(prologue[-1].name), target, lanes_of(prologue[-1], target))
-    parallelize(s, shared)
+    blocked = in_blocks(s, structure, prologue, candidate, target)
+    s.compute_at(blocked.block, blocked.tiles[-1])
+    _register_tile(s, anchor, blocked.block, candidate, dot)
+    finish(s, blocked, prologue, target)
 
 
 def _register_tile(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, dot: Dot) -> None:
