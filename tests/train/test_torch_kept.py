@@ -181,6 +181,13 @@ def test_what_has_no_tape(what: str) -> None:
     assert all((value == before[name]).all() for name, value in model.state_dict().items())
 
 
+def test_control_flow_can_be_exported_after_a_tape() -> None:
+    """TorchDynamo skips for good what it meets inside of a dispatch mode, if it is not told otherwise."""
+    assert tape(Small(), WITHOUT["control flow"], batch()) is None
+    program = torch.export.export(Condition(), (torch.ones(2),))
+    assert torch.ops.higher_order.cond in [node.target for node in program.graph.nodes]
+
+
 def test_tapes_leave_everything_as_it_was() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.LSTM(4, 2))
     model.kept, model.seen = None, []

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -164,8 +166,18 @@ def tape_of(
                 found = function(*batch)
             tape.write("found", tape.seen(found))
         return tape.digest.hexdigest(), found
-    except Exception:  # the module's own code, which the exporter will run again and say what is wrong
+    except Exception as error:  # the module's own code, which the exporter will run again and say what is wrong
+        _unskip(error)
         return None
+
+
+def _unskip(error: Exception) -> None:
+    """Let TorchDynamo compile PyTorch's control flow again: what it meets inside of a dispatch mode it skips for as
+    long as the process lives, and exporting a `torch.cond` fails."""
+    if "torch._dynamo" in sys.modules:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if "_higher_order_ops" in frame.f_code.co_filename:
+                torch._dynamo.eval_frame.reset_code(frame.f_code)
 
 
 def _name_state(tape: Tape, module: torch.nn.Module) -> None:
