@@ -61,6 +61,7 @@ from tilewright.transform.graph.again import compute_again
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.batch_first import batch_first
 from tilewright.transform.graph.conversions import absorbs
+from tilewright.transform.graph.divisions import divide_by_products
 from tilewright.transform.graph.extra import extended
 from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.memory import Place, is_alias, overwritable, places, touched, written_last
@@ -76,6 +77,7 @@ from tilewright.transform.graph.rows import compute_read_rows
 from tilewright.transform.graph.simplify import (
     eliminate_common,
     eliminate_dead,
+    fold_constants,
     fold_scales,
     materialize_outputs,
     remove_identities,
@@ -223,6 +225,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
     """The passes over the whole graph, in order, with those from outside at their places."""
     passes: list[tuple[str, Callable[[Graph], Graph]]] = [
         ("remove identities", remove_identities),
+        ("fold constants", fold_constants),
         ("eliminate common", eliminate_common),
         ("join slices", join_slices),
         ("join pads", join_pads),
@@ -244,6 +247,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("attend to sources", attend_to_sources),
         ("eliminate dead", eliminate_dead),
         ("fold scales", fold_scales),
+        ("divide by products", lambda g: divide_by_products(g, target)),
         ("choose algorithms", lambda g: choose_algorithms(g, target, options)),
         ("assign layouts", lambda g: assign_layouts(g, target)),
         ("separate pooling", lambda g: separate_pooling(g, target)),

@@ -11,6 +11,7 @@ import pytest
 
 from tests.ops.oracle import check
 from tilewright import ops
+from tilewright.ir.attributes import NO_ATTRS
 from tilewright.ir.dtype import bf16, boolean, f16, f32, f64, i4, i8, i32, i64, u8
 from tilewright.ops.special import FORMULAS
 
@@ -48,6 +49,9 @@ for name in "neg abs exp exp2 expm1 sqrt sin cos tan sinh cosh tanh arctan arcsi
     case(name, np.clip(ODD[:5], -2, 2))
 for name in "sigmoid relu sign softplus softsign mish hard_swish isnan isinf detect_inf reciprocal".split():
     case(name, ODD)
+case("lowered.reciprocal", ODD)
+case("lowered.reciprocal_rest", ODD, ops.get("lowered.reciprocal").reference([ODD], NO_ATTRS)[0])
+case("lowered.quotient", x(3, 5), F(1 / 3) + x(5) * 0, x(5) * F(1e-9))
 for positive, negative in np.ndindex(2, 2):
     case("detect_inf", ODD, positive=bool(positive), negative=bool(negative))
 for name in "log log2 log1p rsqrt".split():

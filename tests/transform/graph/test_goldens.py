@@ -41,6 +41,22 @@ CASES = {
           %y = add(%a, %b) : f32[4]
           return %y, %c
         }""",
+    "fold constants": """
+        graph @g(%x: f32[4]) {
+          %c = constant() {value = array i8[1] (3)} : i8[1]
+          %f = cast(%c) {dtype = f32} : f32[1]
+          %r = reshape(%f) {shape = []} : f32[]
+          %n = neg(%r) : f32[]
+          %y = add(%x, %n) : f32[4]
+          return %y
+        }""",
+    "divide by products": """
+        graph @g(%x: f32[2, n], %z: f32[]) params(%d: f32[2, 1]) where n in 1.. {
+          %y = div(%x, %d) : f32[2, n]
+          %v = div(%y, %z) : f32[2, n]
+          %e = div(%d, %d) : f32[2, 1]
+          return %v, %e
+        }""",
     "multiply quantised": """
         graph @g(%x: u8[1, 6, n, n]) params(%w: i8[6, 2, 3, 3], %s: f32[]) where n in 3.. {
           %z = constant() {value = array u8[] (7)} : u8[]

@@ -103,9 +103,26 @@ def cast(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
 
 def _float_to_narrow(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
     """By way of i32, brought into the range before: LLVM saturates lane by lane."""
-    wide = _vector("i32", width)
     bounded = _bounded(out, a, source, (float(to.min), float(to.max)), width)
-    whole = out.inst(f"fptosi {register_type(source, width)} {bounded} to {wide}")
+    whole = out.inst(f"fptosi {register_type(source, width)} {bounded} to {_vector('i32', width)}")
+    return _narrow(out, a, whole, source, to, width)
+
+
+def cast_rounded(out: Writer, a: str, offset: int, source: DType, to: DType, width: int) -> str:
+    """cast(round(a) + offset) of an f32 or f64 to an integer of at most 16 bits, by the instruction that rounds to
+    nearest even as it converts. What is brought into the range before is so afterwards."""
+    s, wide = register_type(source, width), _vector("i32", width)
+    bounded = _bounded(out, a, source, (float(to.min - offset), float(to.max - offset)), width)
+    name = f"v{width}i32.v{width}f{source.bits}" if width else f"i32.f{source.bits}"
+    whole = out.intrinsic(f"llvm.lrint.{name}", wide, [(s, bounded)])
+    if offset:
+        whole = out.inst(f"add {wide} {whole}, {_bits(offset, 32, width)}")
+    return _narrow(out, a, whole, source, to, width)
+
+
+def _narrow(out: Writer, a: str, whole: str, source: DType, to: DType, width: int) -> str:
+    """An i32 as a narrower integer; 0 where the float `a` that it comes from is none."""
+    wide = _vector("i32", width)
     number = _where(out, f"uno {{s}} {a}, {a}", source, _bits(0, 32, width), whole, wide, width)
     return out.inst(f"trunc {wide} {number} to {register_type(to, width)}")
 

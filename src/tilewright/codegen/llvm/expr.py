@@ -11,7 +11,7 @@ from tilewright.codegen.llvm.memory import load, lookup, lookup_lanes, lookup_re
 from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.values import Value, literal, register_type, vector_literal
 from tilewright.codegen.llvm.vector import is_seldom, sixteenth
-from tilewright.ir.dtype import boolean, i64
+from tilewright.ir.dtype import DType, boolean, f32, f64, i64
 from tilewright.ir.expr import Const, Expr, Load, Op, Var, all_of
 from tilewright.ir.rewrite import substitute, variables
 from tilewright.support.errors import CompileError
@@ -55,6 +55,9 @@ def evaluate(s: State, e: Expr) -> Value:
             quick = divide_lanes(s, name, a, int(divisor))
             if quick is not None:
                 return s.remember(e, quick)
+        case Op("cast", (inner,)) if (rounded := _rounded(inner, e.dtype)) is not None:
+            value, offset = rounded
+            return s.remember(e, s.cast_rounded(evaluate(s, value), offset, e.dtype))
     if not isinstance(e, Op):
         raise CompileError(f"{type(e).__name__} has no place in a lowered function")
     natural = e.name in _DIVISIONS and is_natural(s, e.args[0]) and is_positive(s, e.args[1])
@@ -65,6 +68,21 @@ def evaluate(s: State, e: Expr) -> Value:
         operand = s.ops.divide(e.name, e.dtype, args[0].scalar, args[1].scalar, 0, natural=True)
         return s.remember(e, Value(e.dtype, (operand,)))
     return s.remember(e, s.elementwise(e.name, args, e.dtype))
+
+
+def _rounded(e: Expr, to: DType) -> tuple[Expr, int] | None:
+    """(x, n) if an expression is round(x) + n, to be converted to a narrow integer."""
+    if not (to.kind in ("int", "uint") and to.bits <= 16):
+        return None
+    match e:
+        case Op("round", (x,)):
+            offset = 0.0
+        case Op("add", (Op("round", (x,)), Const(offset))):
+            pass
+        case _:
+            return None
+    is_whole = e.dtype in (f32, f64) and abs(offset) <= 1 << 16 and offset == int(offset)
+    return (x, int(offset)) if is_whole else None
 
 
 def variable(s: State, v: Var) -> Value:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 
+from tilewright.codegen.llvm.cast import cast_rounded
 from tilewright.codegen.llvm.ops import Ops
 from tilewright.codegen.llvm.polynomial import Atoms, Converter, Key, Poly
 from tilewright.codegen.llvm.values import Lanes, Value, is_literal, register_type, splat_literal
@@ -338,3 +339,9 @@ class State:
             self.ops.apply(name, t, [c[k] for c in columns], width, result) for k, width in enumerate(self.lanes.widths)
         )
         return Value(result, parts, True)
+
+    def cast_rounded(self, a: Value, offset: int, to: DType) -> Value:
+        """cast(round(a) + offset), lane by lane."""
+        widths = self.lanes.widths if a.vector and self.lanes is not None else (0,)
+        parts = zip(a.parts, widths, strict=True)
+        return Value(to, tuple(cast_rounded(self.out, x, offset, a.dtype, to, width) for x, width in parts), a.vector)

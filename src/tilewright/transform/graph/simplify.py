@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tilewright import ops
-from tilewright.ir.attributes import Attrs, AttrValue
+from tilewright.ir.attributes import Attrs, AttrValue, ConstantArray
 from tilewright.ir.expr import const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
-from tilewright.ops.shape import TransposeAttrs
+from tilewright.ops.shape import ConstantAttrs, TransposeAttrs
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.graph.memory import places
 
@@ -41,6 +41,25 @@ def eliminate_common(graph: Graph) -> Graph:
         else:
             renamed.update(zip(node.outputs, first.outputs, strict=True))
     return graph if len(nodes) == len(graph.nodes) else _with_nodes(graph, tuple(nodes), graph.outputs)
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """Constants of other types and shapes become constants themselves: a number stands in the code that uses it."""
+    constants: dict[Value, Node] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        source = constants.get(node.inputs[0]) if node.op in FOLDED and node.inputs[0] is not None else None
+        if source is not None and all(is_const(d) for d in node.output.shape):
+            (array,) = ops.get(node.op).reference([source.of(ConstantAttrs).value.array], node.attrs)
+            node = Node("constant", (), node.outputs, ConstantAttrs(ConstantArray(array)))
+        if node.op == "constant":
+            constants[node.output] = node
+        nodes.append(node)
+    return graph if nodes == list(graph.nodes) else _with_nodes(graph, tuple(nodes), graph.outputs)
+
+
+FOLDED = ("cast", "reshape")
+"""What is done to constants beforehand."""
 
 
 def remove_identities(graph: Graph) -> Graph:
