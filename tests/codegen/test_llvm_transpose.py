@@ -10,13 +10,14 @@ from tests.codegen.llvm_run import run
 from tilewright import te
 from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.codegen.llvm.transpose import SIZES, column
+from tilewright.ir.dtype import DType, f16, f32, u8
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_every_column_by_few_shuffles(n: int) -> None:
+@pytest.mark.parametrize(("itemsize", "n"), [(itemsize, n) for itemsize, sizes in SIZES.items() for n in sizes])
+def test_every_column_by_few_shuffles(itemsize: int, n: int) -> None:
     values = {f"r{i}": np.arange(n) + n * i for i in range(n)}
     made: dict[tuple[object, ...], str] = {}
 
@@ -27,7 +28,7 @@ def test_every_column_by_few_shuffles(n: int) -> None:
 
     rows = [f"r{i}" for i in range(n)]
     for j in range(n):
-        assert values[column(rows, j, shuffle)].tolist() == [j + n * i for i in range(n)]
+        assert values[column(rows, j, shuffle, itemsize)].tolist() == [j + n * i for i in range(n)]
     assert len(made) == n * (n.bit_length() - 1)
 
 
@@ -82,12 +83,13 @@ def test_columns_longer_than_a_vector_are_parts_of_a_larger_tile(rows: int) -> N
     np.testing.assert_array_equal(y, 2 * x.T)
 
 
+@pytest.mark.parametrize("element", [f32, u8, f16])
 @pytest.mark.parametrize("cpu", ["znver4", "x86-64-v3"])
-def test_columns_share_shuffles_in_the_text(cpu: str) -> None:
+def test_columns_share_shuffles_in_the_text(cpu: str, element: DType) -> None:
     """n log2(n) of them, and none that LLVM must find to be another again."""
     target = Target.parse(cpu)
-    n = target.lanes(4)
-    a = te.placeholder((n, n), name="a")
+    n = target.lanes(4) if element is f32 else 16 // element.itemsize
+    a = te.placeholder((n, n), element, name="a")
     s = Schedule(te.create_prim_func([a, te.compute((n, n), lambda c, p: a[p, c], name="y")]))
     c, p = s.loops("y")
     tile = s.cache_read("y", "a", "local")

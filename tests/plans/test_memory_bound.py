@@ -216,8 +216,8 @@ def test_transpositions(shape: tuple[int, ...]) -> None:
     [(2, 8, 5, 16), (1, 17, 9, 20), (3, 16, 7, 9), (2, 33, 6, 12), (8, 32, 8, 9), (5, 40, 3, 13), (4, 7, 11, 6)],
 )
 def test_permutes(shape: tuple[int, ...], perm: tuple[int, ...]) -> None:
-    for t in ("f32", "u8"):
-        x = (data(*shape) * 9).astype(dtype(t).numpy)
+    for t in ("f32", "u8", "i16", "bf16", "bool"):
+        x = np.abs(data(*shape) * 9).astype(dtype(t).numpy)
         np.testing.assert_array_equal(one("transpose", x, perm=perm), x.transpose(perm))
 
 
@@ -227,7 +227,11 @@ def test_permutes(shape: tuple[int, ...], perm: tuple[int, ...]) -> None:
     [(16, (5, 17)), (20, (7, 7)), (40, (19, 19)), (32, (1, 1)), (64, (24, 32)), (10, (9, 21)), (5, (8, 8))],
 )
 def test_blocked_channels_there_and_back(channels: int, size: tuple[int, int], block: int) -> None:
-    x = data(2, channels, *size)
+    for x in (data(2, channels, *size), np.abs(data(2, channels, *size) * 40).astype(np.uint8)):
+        check_blocked(x, channels, block)
+
+
+def check_blocked(x: np.ndarray, channels: int, block: int) -> None:
     blocked = one("lowered.block_channels", x, block=block)
     np.testing.assert_array_equal(blocked[1, 0, -1, -1, : min(block, channels)], x[1, :block, -1, -1])
     for threads in (1, 2):

@@ -190,10 +190,11 @@ def _tile_column(s: State, buffer: Buffer, access: Access, start: int, width: in
     pointer, base = s.pointer(buffer), as_constant(access.base)
     assert access.steps is not None
     steps = access.steps[start : start + width]
-    if pointer.copies > 1 or base is None or width < 2 or buffer.dtype.itemsize != 4:
+    itemsize = buffer.dtype.itemsize
+    if pointer.copies > 1 or base is None or width < 2:
         return None
     n = steps[1] - steps[0]
-    if n not in SIZES or steps != tuple(range(steps[0], steps[0] + n * width, n)):
+    if n not in SIZES.get(itemsize, ()) or steps != tuple(range(steps[0], steps[0] + n * width, n)):
         return None
     row, j = divmod(base + steps[0], n)
     top = row - row % n
@@ -212,7 +213,7 @@ def _tile_column(s: State, buffer: Buffer, access: Access, start: int, width: in
             known[a, b, picks] = _shuffle(s, a, b, buffer.dtype, n, picks)
         return known[a, b, picks]
 
-    found = column(rows, j, shuffle)
+    found = column(rows, j, shuffle, itemsize)
     if width == n:
         return found
     return _shuffle(s, found, None, buffer.dtype, n, tuple(range(row % n, row % n + width)))

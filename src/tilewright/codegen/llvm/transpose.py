@@ -4,6 +4,7 @@
 
 Rows are combined in pairs, fours and so on, each step with one shuffle of two vectors; the first steps of neighbouring
 columns are the same, so that all columns of an n x n tile take n * log2(n) shuffles if `shuffle` makes each once.
+Elements of one and two bytes make tiles whose rows are 128 bits, the length of x86's unpack.
 """
 
 from __future__ import annotations
@@ -13,12 +14,31 @@ from collections.abc import Callable
 Shuffle = Callable[[str, str, tuple[int, ...]], str]
 """(first vector, second vector, elements to take) to a vector."""
 
-SIZES = (4, 8, 16)
-"""Vectors of a square, and elements of each, that can be transposed in registers."""
+SIZES = {1: (16,), 2: (8,), 4: (4, 8, 16)}
+"""Vectors of a square, and elements of each, that can be transposed in registers, by the bytes of an element."""
 
 
-def column(rows: list[str], j: int, shuffle: Shuffle) -> str:
-    """Column `j` of a square tile of 4, 8 or 16 rows."""
+def column(rows: list[str], j: int, shuffle: Shuffle, itemsize: int = 4) -> str:
+    """Column `j` of a square tile of as many rows as `SIZES` has for elements of so many bytes."""
+    return _short_column(rows, j, shuffle) if itemsize < 4 else _long_column(rows, j, shuffle)
+
+
+def _short_column(rows: list[str], j: int, shuffle: Shuffle) -> str:
+    """Each step interleaves the lower or upper halves of two rows that are half of the tile apart: it moves one bit of
+    an element's row into its place within a row."""
+    n = len(rows)
+
+    def made(step: int, k: int) -> str:
+        if step == 0:
+            return rows[k]
+        first, upper = k // 2, k % 2 * (n // 2)
+        a, b = made(step - 1, first), made(step - 1, first + n // 2)
+        return shuffle(a, b, tuple(v + upper + i for i in range(n // 2) for v in (0, n)))
+
+    return made(n.bit_length() - 1, j)
+
+
+def _long_column(rows: list[str], j: int, shuffle: Shuffle) -> str:
     n = len(rows)
     part, quarter = j % 4, j // 4  # within a 128-bit part, and which of them
 

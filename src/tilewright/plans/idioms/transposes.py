@@ -16,6 +16,7 @@ from dataclasses import replace
 from math import gcd, log2
 
 from tilewright.arith import linear, simplify
+from tilewright.ir.dtype import DType, boolean
 from tilewright.ir.expr import Expr, Load, Op, Var, as_int, const
 from tilewright.ir.loops import Block, BlockIter, Store
 from tilewright.ir.notes import Prefetch
@@ -34,7 +35,9 @@ SHUFFLED = 4
 GATHERED = 8
 """The shortest step for which tiles of less than a vector are faster than gathering a whole one."""
 SIDES = (16, 8, 4)
-"""Rows and columns of a tile, the first that fits."""
+"""Rows and columns of a tile of 32-bit elements, the first that fits."""
+SHORT = 16
+"""Bytes of a row of tiles of smaller elements."""
 
 # -- tiles through registers -------------------------------------------------------------------------------------------
 
@@ -62,22 +65,28 @@ def loops_by_name(s: Schedule, block: BlockRef) -> dict[str, LoopRef]:
 
 
 def tile_axes(s: Schedule, block: BlockRef, target: Target) -> TileAxes | None:
-    """What a transposition in registers needs, the largest tiles that fit; None for anything else, dimensions of less
-    than four, and other element sizes.
+    """What a transposition in registers needs, the largest tiles that fit; None for anything else, shorter dimensions
+    than a tile has sides, and elements of more than 32 bits.
 
     The block may compute with what it reads, and read more that is contiguous along the destination or the same for all
     of it (the scale of a channel).
     """
     stage = s.get(block)
     assert isinstance(stage, Block)
-    if not isinstance(stage.body, Store) or not stage.iters or stage.body.buffer.dtype.itemsize != 4:
+    if not isinstance(stage.body, Store) or not stage.iters or not _is_shuffled(stage.body.buffer.dtype):
         return None
     sizes = {name: extent(s, loop) for name, loop in loops_by_name(s, block).items()}
-    vector = target.lanes(4)
-    sides = [side for side in SIDES if side <= vector]
+    itemsize = stage.body.buffer.dtype.itemsize
+    vector = target.lanes(4) if itemsize == 4 else SHORT // itemsize
+    sides = [side for side in SIDES if side <= vector] if itemsize == 4 else [vector]
     tries = [(side, rows) for part in (1, 2) for side, rows in ((side, side // part) for side in sides)]
     found = (_tiles_of(stage, sizes, side, rows, whole=side == vector) for side, rows in tries)
     return next((axes for axes in found if axes is not None), None)
+
+
+def _is_shuffled(t: DType) -> bool:
+    """Whether elements are moved in registers as they are in memory, and shuffles are faster than moves one by one."""
+    return t.itemsize <= 4 and t is not boolean
 
 
 def _tiles_of(stage: Block, sizes: Mapping[str, int | None], lanes: int, rows: int, *, whole: bool) -> TileAxes | None:
@@ -100,7 +109,9 @@ def _tiles_of(stage: Block, sizes: Mapping[str, int | None], lanes: int, rows: i
     if not found or len({(axes.down, axes.run) for axes in found.values()}) > 1:
         return None
     names = dict.fromkeys(source for axes in found.values() for source in axes.sources)
-    if any(load.dtype.itemsize != 4 for load in found) or len({name for name, _ in names}) < len(found):
+    if any(load.dtype.itemsize != store.buffer.dtype.itemsize for load in found) or len(
+        {name for name, _ in names}
+    ) < len(found):
         return None
     return replace(next(iter(found.values())), sources=tuple(names))
 
@@ -237,7 +248,9 @@ def transpose_tiles(
     next, which are as many streams as a tile has rows. Short rows of a destination beyond the second level of cache are
     written whole before the next ones: a pass over all of them for each tile of a row would come back to each page.
     """
-    lanes, line = axes.lanes, target.caches.line // 4
+    stage = s.get(block)
+    assert isinstance(stage, Block) and isinstance(stage.body, Store)
+    lanes, line = axes.lanes, target.caches.line // stage.body.buffer.dtype.itemsize
     lines_together = target.costs.copies.lines_together
     by_name = loops_by_name(s, block)
     sizes = {name: extent(s, loop) for name, loop in by_name.items()}
