@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from benchmarks import models, quantised_models
+from benchmarks import models, narrow_models
 from benchmarks.peers import APART, PEERS
 from benchmarks.peers.common import fixed_shapes
 from benchmarks.work import Work, count, level
@@ -285,8 +285,12 @@ def relative_error(
 def wrong(peer: str, model: str = "") -> float:
     """The error from which on a result is no result: a peer that computes something else wins no race. Single precision
     means a thousand roundings of the largest output, ours and others'; docs/accuracy.md allows a layer a fourth. In
-    models of 8 bits a level falls to either side by the last bit of a float, and networks spread it."""
-    return 0.2 if peer.endswith(("bf16", "int8")) or quantised_models.split(model) else 1e-4
+    models of 8 bits a level falls to either side by the last bit of a float, and networks spread it. Halves have eleven
+    bits."""
+    _, kind = narrow_models.split(model) or (model, "")
+    if kind == "f16":
+        return 2e-2
+    return 0.2 if peer.endswith(("bf16", "int8")) or kind else 1e-4
 
 
 def _errors(results: Sequence[paired.Result]) -> dict[str, float]:

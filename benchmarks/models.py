@@ -7,7 +7,7 @@
 * light-<name>: the light models of the onnx wheel with random weights in place of constants, e.g. light-resnet50;
 * from PyTorch (needs the torch extra): resnet18 resnet50 vgg16 unet mobilenetv2 yolo bert bert384 gpt2 gpt2-decode,
   and each with the suffix -torchscript (without it, the exporter is the one based on torch.export);
-* <model>-qdq, -qop, -qdyn: a model in 8 bits (`quantised_models`; needs ONNX Runtime);
+* <model>-qdq, -qop, -qdyn: a model in 8 bits, <model>-f16 in halves (`narrow_models`; needs ONNX Runtime);
 * layer-<name>: a single layer of the tables in `suites/` (see layers.py).
 
 `python -m benchmarks.models NAME...` builds models, runs each with ONNX Runtime and prints the outputs' scale.
@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from benchmarks import layers, light_models, policy_suite, quantised_models
+from benchmarks import layers, light_models, narrow_models, policy_suite
 from benchmarks.branch_models import BRANCHES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,16 +58,16 @@ def load(name: str) -> Path:
         return Path(name)
     if name.startswith(layers.PREFIX):
         return _layer(name.removeprefix(layers.PREFIX))
-    quantised = quantised_models.split(name)
-    if name not in NAMES and quantised is None:
+    narrow = narrow_models.split(name)
+    if name not in NAMES and narrow is None:
         raise SystemExit(f"unknown model {name!r}; known: {', '.join(NAMES)}")
     path = FOLDER / f"{name}.v{_VERSION}.onnx"
     if path.exists():
         return path
     FOLDER.mkdir(parents=True, exist_ok=True)
-    if quantised is not None:
-        model, kind = quantised
-        _save(quantised_models.quantise(load(model), kind, example_inputs), path)
+    if narrow is not None:
+        model, kind = narrow
+        _save(narrow_models.narrowed(load(model), kind, example_inputs), path)
     elif name in POLICY:
         _save(POLICY[name](), path)
     elif name in BRANCHES:

@@ -64,6 +64,7 @@ from tilewright.transform.graph.conversions import absorbs
 from tilewright.transform.graph.divisions import divide_by_products
 from tilewright.transform.graph.extra import extended
 from tilewright.transform.graph.fuse import Group, fuse
+from tilewright.transform.graph.halves import widen_halves
 from tilewright.transform.graph.memory import Place, is_alias, overwritable, places, touched, written_last
 from tilewright.transform.graph.norms import keep_reduced, recognise_norms
 from tilewright.transform.graph.options import DEFAULTS, Options, Products
@@ -247,6 +248,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("attend to sources", attend_to_sources),
         ("eliminate dead", eliminate_dead),
         ("fold scales", fold_scales),
+        ("widen halves", widen_halves),
         ("divide by products", lambda g: divide_by_products(g, target)),
         ("choose algorithms", lambda g: choose_algorithms(g, target, options)),
         ("assign layouts", lambda g: assign_layouts(g, target)),

@@ -50,6 +50,13 @@ CASES = {
           %y = add(%x, %n) : f32[4]
           return %y
         }""",
+    "widen halves": """
+        graph @g(%x: f16[1, 4, n, n], %z: bf16[64, 8]) params(%w: f16[6, 4, 3, 3], %v: bf16[8, 8]) where n in 3.. {
+          %a = conv(%x, %w) {dilations = [1, 1], groups = 1, pads = [1, 1, 1, 1], strides = [1, 1]} : f16[1, 6, n, n]
+          %y = relu(%a) : f16[1, 6, n, n]
+          %u = matmul(%z, %v) : bf16[64, 8]
+          return %y, %u
+        }""",
     "divide by products": """
         graph @g(%x: f32[2, n], %z: f32[]) params(%d: f32[2, 1]) where n in 1.. {
           %y = div(%x, %d) : f32[2, n]

@@ -1,8 +1,9 @@
-"""Models of the suite in 8 bits, as ONNX Runtime's quantiser writes them: `<model>-qdq`, `<model>-qop`, `<model>-qdyn`.
+"""Models of the suite in narrower types, as ONNX Runtime's tools write them: `<model>-qdq`, `-qop`, `-qdyn`, `-f16`.
 
     qdq     QuantizeLinear and DequantizeLinear around float operators, one scale a filter      static
     qop     QLinearConv, QLinearMatMul and their like                                           static
     qdyn    DynamicQuantizeLinear, MatMulInteger, ConvInteger                                   ranges by each input
+    f16     all floats of 16 bits
 
 Static ranges come from three random inputs. Activations have 8 bits without a sign, weights 8 with one.
 """
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-KINDS = ("qdq", "qop", "qdyn")
+KINDS = ("qdq", "qop", "qdyn", "f16")
 CALIBRATION = 3
 """Random inputs by which static ranges are found."""
 
@@ -26,13 +27,21 @@ Inputs = Callable[[onnx.ModelProto, int, int], dict[str, np.ndarray[Any, Any]]]
 
 
 def split(name: str) -> tuple[str, str] | None:
-    """(model, kind) of a quantised model's name; None for other names."""
+    """(model, kind) of a narrow model's name; None for other names."""
     model, _, kind = name.rpartition("-")
     return (model, kind) if kind in KINDS else None
 
 
-def quantise(source: Path, kind: str, example: Inputs) -> onnx.ModelProto:
-    """The model in a file, quantised."""
+def narrowed(source: Path, kind: str, example: Inputs) -> onnx.ModelProto:
+    """The model in a file, in the types of `kind`."""
+    if kind == "f16":
+        from onnxruntime.transformers.float16 import convert_float_to_float16
+
+        return convert_float_to_float16(onnx.load(source))
+    return _quantised(source, kind, example)
+
+
+def _quantised(source: Path, kind: str, example: Inputs) -> onnx.ModelProto:
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
