@@ -64,8 +64,10 @@ class Nest:
         self.stack[-1].append(For(var, as_expr(extent), body, "parallel" if parallel else kind, notes=notes))
 
     @contextmanager
-    def loops(self, names: str, extents: Sequence[Any], parallel: bool = False) -> Iterator[tuple[Var, ...]]:
-        """Nested loops, the outermost parallel if asked for; there may be none."""
+    def loops(
+        self, names: str, extents: Sequence[Any], parallel: bool = False, inner: LoopKind = "serial"
+    ) -> Iterator[tuple[Var, ...]]:
+        """Nested loops, the outermost parallel if asked for, the last of kind `inner`; there may be none."""
         variables_: list[Var] = []
         for k, _ in enumerate(extents):
             variables_.append(Var(fresh_name(f"{names}{k}", self.taken)))
@@ -73,7 +75,8 @@ class Nest:
         yield tuple(variables_)
         body = self._body()
         for k, (var, extent) in reversed(list(enumerate(zip(variables_, extents, strict=True)))):
-            body = For(var, as_expr(extent), body, "parallel" if parallel and k == 0 else "serial")
+            kind: LoopKind = inner if k == len(extents) - 1 else "serial"
+            body = For(var, as_expr(extent), body, "parallel" if parallel and k == 0 else kind)
         self.stack[-1].append(body)
 
     @contextmanager

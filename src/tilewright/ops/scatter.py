@@ -54,7 +54,7 @@ def _check(types: Types, attrs: ScatterAttrs) -> tuple[TensorType, TensorType, T
 
 
 def _copy(nest: Nest, x: Buffer, y: Buffer) -> None:
-    with nest.loops("c", x.shape) as point:
+    with nest.loops("c", x.shape, inner="vectorized") as point:
         nest.store(y, point, x[point])
 
 
@@ -149,7 +149,7 @@ def _nd_loops(types: Types, attrs: ScatterAttrs, out: Out) -> PrimFunc:
     depth = as_int(indices.shape[-1]) or 0
     nest = Nest("scatter_nd", [data, indices, updates, y])
     _copy(nest, data, y)
-    with nest.loops("i", updates.shape) as point:
+    with nest.loops("i", updates.shape, inner="vectorized" if depth < len(data.shape) else "serial") as point:
         at = [wrapped(indices[(*point[:lead], const(k))], data.shape[k]) for k in range(depth)]
         place = (*at, *point[lead:])
         with nest.when(_some(data.shape[:depth])):
