@@ -11,7 +11,7 @@ from tilewright import te
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.codegen.llvm.vector import sixteenth
-from tilewright.ir.dtype import f32, f64, i8, i32, i64
+from tilewright.ir.dtype import DType, f32, f64, i8, i16, i32, i64, u8, u16, u32
 from tilewright.ir.expr import Buffer, Op, Var, cast, const, lookup
 from tilewright.ir.loops import For, PrimFunc, Seq, Store
 from tilewright.schedule.schedule import Schedule
@@ -41,6 +41,30 @@ def test_by_literals(name: str, divisor: int, loop: str) -> None:
     shifted = divisor > 0 and divisor & (divisor - 1) == 0 and name in ("floordiv", "mod")
     text = emit_llvm(func, Target.host())
     assert (" sdiv " not in text and " srem " not in text) == shifted
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("element", [i8, u8, i16, u16, i32, u32, i64])
+def test_vectors_by_each_other(name: str, element: DType) -> None:
+    """Of 32 bits and less as quotients of floats: next to multiples, at the ends of the range, by 0 and -1."""
+    rng, info, count = np.random.default_rng(7), np.iinfo(element.numpy), 4096
+    divisors = rng.integers(info.min, info.max, count, element.numpy, endpoint=True) >> rng.integers(
+        0, element.bits, count
+    )
+    whole = rng.integers(info.min, info.max, count, element.numpy, endpoint=True)
+    with np.errstate(all="ignore"):
+        near = np.where(divisors == 0, whole, whole // divisors * divisors + rng.integers(-1, 2, count))
+        values = near.astype(element.numpy)
+    values[:8] = info.min, info.max, info.min, info.max, 0, info.min, info.max, 1
+    divisors[:8] = info.max, info.min, *np.array([-1, -1, 0, 0, 1, 2]).astype(element.numpy)
+    i = Var("i")
+    a, b, q = (Buffer(n, element, (const(count),)) for n in "abq")
+    func = PrimFunc("f", (a, b, q), For(i, const(count), Store(q, (i,), Op(name, (a[i], b[i]))), "vectorized"))
+    want, got = np.zeros(count, element.numpy), np.ones(count, element.numpy)
+    interpret(func, [values, divisors.astype(element.numpy), want])
+    run(func, values, divisors.astype(element.numpy), got)
+    np.testing.assert_array_equal(got, want)
+    assert (" fdiv " in emit_llvm(func, Target.host())) == (element is not i64)
 
 
 @pytest.mark.parametrize("loop", ["serial", "vectorized"])

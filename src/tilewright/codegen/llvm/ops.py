@@ -259,13 +259,14 @@ class Ops:
         ty, i1 = register_type(t, width), register_type(boolean, width)
         out = self.out
         quotient = name in ("floordiv", "truncdiv")
+        known = self._literal_divisor(b, width)
+        by_floats = width > 0 and t.bits <= 32 and known is None
         if natural or t.kind == "uint":
             if not natural:
                 zero = out.inst(f"icmp eq {ty} {b}, {number(0, t, width)}")
                 b = out.inst(f"select {i1} {zero}, {ty} {number(1, t, width)}, {ty} {b}")
-            plain = out.inst(f"{'udiv' if quotient else 'urem'} {ty} {a}, {b}")
+            plain = self._whole(quotient, False, t, a, b, width, by_floats)
             return plain if natural else out.inst(f"select {i1} {zero}, {ty} {number(0, t, width)}, {ty} {plain}")
-        known = self._literal_divisor(b, width)
         guarded = known is None or known in (0, -1)
         if guarded:
             zero = out.inst(f"icmp eq {ty} {b}, {number(0, t, width)}")
@@ -276,8 +277,8 @@ class Ops:
             if quotient:
                 return out.inst(f"ashr {ty} {a}, {number(known.bit_length() - 1, t, width)}")
             return out.inst(f"and {ty} {a}, {number(known - 1, t, width)}")
-        rest = out.inst(f"srem {ty} {a}, {b}")
-        result = out.inst(f"sdiv {ty} {a}, {b}") if quotient else rest
+        rest = self._whole(False, True, t, a, b, width, by_floats)
+        result = self._whole(True, True, t, a, b, width, by_floats) if quotient else rest
         if name in ("floordiv", "mod"):
             opposite = out.inst(f"icmp slt {ty} {out.inst(f'xor {ty} {rest}, {b}')}, {number(0, t, width)}")
             inexact = out.inst(f"icmp ne {ty} {rest}, {number(0, t, width)}")
@@ -294,6 +295,18 @@ class Ops:
                 result = out.inst(f"select {i1} {zero}, {ty} {number(0, t, width)}, {ty} {result}")
             # The remainder by the 1 that stands for 0 and -1 is 0, as it should be.
         return result
+
+    def _whole(self, quotient: bool, signed: bool, t: DType, a: str, b: str, width: int, by_floats: bool) -> str:
+        """a / b toward zero, or what remains. CPUs divide vectors of floats alone: quotients of integers of 16 bits are
+        exact enough in f32, those of 32 bits in f64, to be on the right side of the next whole number."""
+        ty, out = register_type(t, width), self.out
+        sign = "s" if signed else "u"
+        if not by_floats:
+            return out.inst(f"{sign}{'div' if quotient else 'rem'} {ty} {a}, {b}")
+        wide = register_type(f32 if t.bits <= 16 else f64, width)
+        x, y = (out.inst(f"{sign}itofp {ty} {v} to {wide}") for v in (a, b))
+        whole = out.inst(f"fpto{sign}i {wide} {out.inst(f'fdiv {wide} {x}, {y}')} to {ty}")
+        return whole if quotient else out.inst(f"sub {ty} {a}, {out.inst(f'mul {ty} {whole}, {b}')}")
 
     @staticmethod
     def _literal_divisor(b: str, width: int) -> int | None:
