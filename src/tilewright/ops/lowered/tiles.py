@@ -112,10 +112,9 @@ def _conv_infer(types: Types, attrs: ConvTilesAttrs) -> Out:
     return (TensorType(accumulator(x.dtype), shape, layout_name(width)),)
 
 
-def _together(lines: Expr) -> Expr:
+def together(lines: int) -> int:
     """Lines of the product: an even number, so that two of them share weights, where that adds a seventh at most."""
-    count = as_int(lines)
-    return lines if count is None or count < 7 else const(count + count % 2)
+    return lines if lines < 7 else lines + lines % 2
 
 
 def _conv_compute(inputs: Tensors, attrs: ConvTilesAttrs, out: Out) -> tuple[Tensor, ...]:
@@ -126,7 +125,7 @@ def _conv_compute(inputs: Tensors, attrs: ConvTilesAttrs, out: Out) -> tuple[Ten
     panels, _, height, width, steps, lanes, group = w.shape
     (sh, sw), (dh, dw), (top, left, *_) = attrs.strides, attrs.dilations, attrs.pads
     images, blocks, h, v, block = x.shape
-    lines, columns = _together(type.shape[2]), ceildiv(type.shape[3], attrs.rows) * attrs.rows
+    lines, columns = const(together(static(type.shape[2], "lines"))), ceildiv(type.shape[3], attrs.rows) * attrs.rows
     reach = (static(width, "a window") - 1) * dw // sw
 
     def spread(*at: Expr) -> Expr:

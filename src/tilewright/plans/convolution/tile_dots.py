@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import prod
 
 from tilewright.ir.expr import as_int
-from tilewright.ops.lowered.tiles import CONV_TILES
+from tilewright.ops.lowered.tiles import CONV_TILES, together
 from tilewright.plans.convolution.direct import in_blocks
 from tilewright.plans.convolution.tiles import ENOUGH_STRIPS, PARTS, WHOLE
 from tilewright.plans.framework.analysis import Structure
@@ -24,10 +24,14 @@ from tilewright.plans.framework.common import extent, parallelize
 from tilewright.plans.framework.cost import Cost, around, number, roofline, sharing
 from tilewright.plans.idioms.conversions import plain_output
 from tilewright.plans.idioms.panels import unroll_tile
-from tilewright.plans.matmul.tile_dots import SHAPES, instruction, multiply_tiles, tile_cycles
+from tilewright.plans.matmul.tile_dots import COPIED, SHAPES, instruction, multiply_tiles, product_cycles, tile_cycles
+from tilewright.schedule.dot_intrinsics import Dot
 from tilewright.schedule.recording import BlockRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
+
+BLOCK = 16
+"""Channels of a vector that is copied."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -76,6 +80,24 @@ def _strips(lines: int, high: int, images: float, target: Target) -> list[int]:
     return [WHOLE, *(n for n in dict.fromkeys(-(-lines // n) for n in parts[:8]) if n % high == 0)]
 
 
+def convolution_cycles(
+    pixels: tuple[int, int],
+    window: tuple[int, int],
+    strides: tuple[int, int],
+    channels: int,
+    filters: int,
+    tile: Dot,
+    target: Target,
+) -> float:
+    """Estimated cycles of a convolution to a map of so many pixels, with the copy of its input in vectors of 16
+    channels; lines are rounded up as `lowered.conv_tiles` does it."""
+    lines, columns = together(pixels[0]), pixels[1] + -pixels[1] % tile.rows
+    depth = channels + -channels % tile.depth
+    own = lines * product_cycles(columns, prod(window) * depth, filters, tile, target)
+    copied = ((lines - 1) * strides[0] + window[0]) * (columns * strides[1] + window[1] - 1) * depth // BLOCK
+    return own + COPIED * copied
+
+
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
     (anchor,) = structure.anchors
     dot = instruction(anchor, target)
@@ -102,14 +124,13 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def _copy_blocks(s: Schedule, copied: BlockRef, structure: Structure, *, parallel: bool) -> None:
-    """The input's copy goes block by block of channels, so that a vector is what neighbours in memory are."""
-    *others, column, channel = s.loops(copied)
+    """The input is copied a block of channels at a time: what stands side by side there, and is written in order."""
+    *others, _, channel = s.loops(copied)
     block = next(
         as_int(b.shape[-1]) or 1 for b in structure.before(structure.anchors[0])[-1].reads if len(b.shape) == 5
     )
     if (extent(s, channel) or 1) % block == 0:
-        blocks, channel = s.split(channel, factor=block)
-        s.reorder(blocks, column)
+        _, channel = s.split(channel, factor=block)
     s.vectorize(channel)
     if parallel:
         parallelize(s, others[:2])

@@ -30,6 +30,13 @@ SHAPES = ((2, 2), (1, 4), (4, 1), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
 
 REGISTERS = 8
 
+SUMS = 4.0
+"""Cycles more for each vector of sums that what follows reads from memory, where dot instructions leave it in a
+register (2-core Emerald Rapids, 27 November 2026: 23 quantised convolutions of MobileNetV2 and ResNet-18 by either
+instruction, as `tilewright profile` measures their kernels)."""
+COPIED = 3.0
+"""Cycles for each vector that is copied so that registers can load it (likewise)."""
+
 
 def instruction(anchor: Stage, target: Target) -> Dot | None:
     """The instruction that a product's weights are packed for."""
@@ -90,7 +97,8 @@ def product_cycles(rows: int, depth: int, columns: int, tile: Dot, target: Targe
     tiles, panels, steps = -(-rows // tile.rows), -(-columns // tile.lanes), -(-depth // tile.depth)
     shapes = [(tall, wide) for tall, wide in SHAPES if tiles % tall == 0 and panels % wide == 0]
     counts = [tiles * panels / (tall * wide) * tile_cycles(tall, wide, steps, tile, target) for tall, wide in shapes]
-    return min(counts)
+    copied = tiles * tile.rows * steps if rows % tile.rows or depth % tile.depth else 0
+    return min(counts) + SUMS * tiles * tile.rows * panels + COPIED * copied
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:

@@ -20,6 +20,7 @@ from tilewright.ir.expr import as_int, const, is_const
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.matmul import MatmulAttrs
+from tilewright.plans.convolution.tile_dots import convolution_cycles
 from tilewright.plans.matmul import dots, tile_dots
 from tilewright.plans.matmul.dots import panel_multiple
 from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
@@ -86,9 +87,9 @@ def integer_conv(a: Assigner, node: Node) -> bool:
     dot, filters = found.dot, as_int(w.shape[0]) or 0
     block = as_int(found.x.shape[-1]) or GROUP
     op, where = "lowered.conv_dot", {"strides": conv.strides, "dilations": conv.dilations, "pads": conv.pads}
-    tile, (channels, *window) = _tile(a, dot), (as_int(d) or 1 for d in w.shape[1:])
+    tile, channels = _tile(a, dot), as_int(w.shape[1]) or 1
     more: dict[str, int] = {}
-    if tile is not None and _in_tiles(a, as_int(node.output.shape[-1]), channels, filters, dot, tile, prod(window)):
+    if tile is not None and _map_in_tiles(a, node, dot, tile):
         op, block, more = "lowered.conv_tiles", channels + -channels % tile.depth, {"rows": tile.rows}
     attrs = {"block": block, "width": dot.lanes, "group": dot.group, "panels": panel_multiple(filters, dot.lanes)}
     packed = _emit(a, "lowered.pack_conv_dot", found.weights, **attrs)
@@ -224,12 +225,26 @@ def _tile(a: Assigner, dot: Dot) -> Dot | None:
     return tile if tile is not None and (tile.lanes, tile.group) == (dot.lanes, dot.group) else None
 
 
-def _in_tiles(a: Assigner, rows: int | None, depth: int, columns: int, dot: Dot, tile: Dot, windows: int = 1) -> bool:
-    """Whether a product of so many rows, summed over elements of windows, takes less time in registers of matrices."""
+def _in_tiles(a: Assigner, rows: int | None, depth: int, columns: int, dot: Dot, tile: Dot) -> bool:
+    """Whether a product of so many rows takes less time in registers of matrices."""
     if rows is None:
         return False
-    by_tiles = tile_dots.product_cycles(rows, windows * (depth + -depth % tile.depth), columns, tile, a.target)
-    return by_tiles < dots.product_cycles(rows, windows * (depth + -depth % dot.group), columns, dot, a.target)
+    by_tiles = tile_dots.product_cycles(rows, depth, columns, tile, a.target)
+    return by_tiles < dots.product_cycles(rows, depth + -depth % dot.group, columns, dot, a.target)
+
+
+def _map_in_tiles(a: Assigner, node: Node, dot: Dot, tile: Dot) -> bool:
+    """Whether a convolution, of a map of known size, takes less time in registers of matrices."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    attrs, sizes = node.of(ConvAttrs), [as_int(d) for d in node.output.shape[2:]]
+    filters, channels, *window = (as_int(d) or 1 for d in w.shape)
+    if any(as_int(d) is None for d in x.shape[2:]) or sizes[0] is None or sizes[1] is None:
+        return False
+    pixels, strides = (sizes[0], sizes[1]), (attrs.strides[0], attrs.strides[1])
+    by_tiles = convolution_cycles(pixels, (window[0], window[1]), strides, channels, filters, tile, a.target)
+    depth = prod(window) * (channels + -channels % min(dot.lanes, channels + -channels % dot.group))
+    return by_tiles < pixels[0] * dots.product_cycles(pixels[1], depth, filters, dot, a.target)
 
 
 def _emit(a: Assigner, op: str, *inputs: Value, **attrs: object) -> Value:
