@@ -16,7 +16,7 @@ from tilewright import ops
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.ir.dtype import i8, i32, u8
-from tilewright.ir.expr import const
+from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
@@ -28,6 +28,7 @@ from tilewright.schedule.tile_intrinsics import STORE, ZERO
 from tilewright.targets import x86
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.layout.assign import assign_layouts
 from tilewright.transform.loops import lower_loops
 from tilewright.transform.lower import lower_group
 
@@ -202,3 +203,41 @@ def test_refusals() -> None:
     with pytest.raises(tw.Error, match="do not fit the blocks"):
         x = TensorType(u8, tuple(map(const, (1, 5, 5, 5, 16))))
         infer("lowered.conv_tiles", x, packed, channels=16, rows=16, **around)
+
+
+def layer(rows: int | None, shape: tuple[int, ...], weights: tuple[int, ...]) -> Graph:
+    """A product of integers, or a convolution if the weights have a window; `rows` None: any number of images."""
+    builder = GraphBuilder("layer")
+    first = Var("n") if rows is None else const(rows)
+    x = builder.input("x", TensorType(u8, (first, *map(const, shape))))
+    w = builder.param("w", TensorType(i8, tuple(map(const, weights))))
+    wide = [ops.emit1(builder, "cast", v, dtype=i32) for v in (x, w)]
+    if len(weights) == 2:
+        return builder.finish((ops.emit1(builder, "matmul", *wide),))
+    around = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "groups": 1}
+    return builder.finish((ops.emit1(builder, "conv", *wide, **around),))
+
+
+@pytest.mark.parametrize(
+    "rows,shape,weights,chosen",
+    [
+        (128, (256,), (256, 256), "matmul_tiles"),
+        (1, (256,), (256, 256), "matmul_dot"),
+        (1, (64, 28, 28), (64, 64, 3, 3), "conv_tiles"),
+        (None, (64, 28, 28), (64, 64, 3, 3), "conv_tiles"),
+        (1, (4, 112, 112), (16, 4, 3, 3), "conv_dot"),
+    ],
+)
+def test_estimates_choose(rows: int | None, shape: tuple[int, ...], weights: tuple[int, ...], chosen: str) -> None:
+    text = str(assign_layouts(layer(rows, shape, weights), AMX))
+    assert f"lowered.{chosen}(" in text
+    assert "_tiles(" not in str(assign_layouts(layer(rows, shape, weights), Target.parse("sapphirerapids")))
+
+
+def test_any_number_of_images() -> None:
+    w = values(i8, (32, 32, 3, 3))
+    model = tw.compile((layer(None, (32, 9, 20), (32, 32, 3, 3)), {"w": w}))
+    for n in (1, 3):
+        x = values(u8, (n, 32, 9, 20))
+        same = {"x": x.shape, "filters": 32, "window": (3, 3), "pads": (1, 1, 1, 1)}
+        np.testing.assert_array_equal(np.asarray(model(x)), expected(same, x, w, 0))
