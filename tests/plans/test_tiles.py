@@ -191,6 +191,16 @@ def test_sums_that_fit_no_registers_are_refused() -> None:
         emit_llvm(larger, AMX)
 
 
+def test_buffers_are_in_the_registers_one_after_another() -> None:
+    """As those of a loop's versions; registers are configured once."""
+    head, *body, end = str(kernel(product(32, 64, 32), AMX)[1]).splitlines()
+    again = [line.replace("matmul_local_tiles", "second_tiles") for line in body]
+    text = emit_llvm(
+        parse_func("\n".join([head, "for a in 0..2 {", *body, "}", "for b in 0..2 {", *again, "}", end])), AMX
+    )
+    assert text.count("call void @llvm.x86.tdpbusd(") == 8 and text.count("call void @llvm.x86.ldtilecfg(") == 1
+
+
 def test_refusals() -> None:
     def infer(op: str, x: TensorType, w: TensorType, **attrs: Any) -> None:
         ops.infer(op, [x, w], ops.attributes(op, attrs))
