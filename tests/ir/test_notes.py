@@ -232,7 +232,7 @@ def test_scopes_in_text() -> None:
         ),
         (
             replace(FUNC, params=(replace(FUNC.params[0], scope="odd"), FUNC.params[1])),  # type: ignore[arg-type]
-            "buffer 'A': has an unknown scope: expected one of global, padded, local, shared, got 'odd'",
+            "buffer 'A': has an unknown scope: expected one of global, padded, local, shared, tiles, got 'odd'",
         ),
         (
             FUNC.with_body(replace(FUNC.body, kind="thread", thread="warp")),  # type: ignore[type-var]

@@ -7,13 +7,14 @@ from typing import Literal, cast, get_args
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import VerifyError
 
-Scope = Literal["global", "padded", "local", "shared"]
+Scope = Literal["global", "padded", "local", "shared", "tiles"]
 
 SCOPES: dict[Scope, str] = {
     "global": "Memory; it is not printed.",
     "padded": "Memory whose inner dimensions lowering may enlarge, so that planes do not meet in the same cache sets.",
     "local": "Private to a thread; in registers if it can be.",
     "shared": "Memory that the threads of a GPU's block share; `codegen/cuda/` takes it.",
+    "tiles": "Registers that hold matrices, which tensor intrinsics alone read and write; memory where there are none.",
 }
 """Where buffers live. Written by `set_scope` and `cache_write`, read by `transform/loops/`."""
 

@@ -22,6 +22,7 @@ from tilewright.native import elf, toolchain
 from tilewright.support.cache import ObjectCache
 from tilewright.support.digest import blake2b
 from tilewright.support.errors import CompileError, Error
+from tilewright.support.permission import NEEDED, forbidden
 
 
 @cache
@@ -42,11 +43,13 @@ def _is_plain_linux() -> bool:
 
 
 def missing_features(wanted: Iterable[str]) -> list[str]:
-    """Those of LLVM's names of CPU features that this CPU lacks."""
-    unproven = set(wanted) - _features_of_kernel()
-    if not unproven:
-        return []
-    return sorted(unproven - {name for name, present in toolchain.llvm().get_host_cpu_features().items() if present})
+    """Those of LLVM's names of CPU features that this CPU lacks, or that this process may not use."""
+    wanted = set(wanted)
+    denied = forbidden() & wanted if wanted & NEEDED else set()
+    unproven = wanted - _features_of_kernel() - denied
+    if unproven:
+        unproven -= {name for name, present in toolchain.llvm().get_host_cpu_features().items() if present}
+    return sorted(unproven | denied)
 
 
 _UNUSED = {"shstk"}

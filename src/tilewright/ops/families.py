@@ -54,6 +54,7 @@ from tilewright.ops.lowered import (
     strassen,
     strassen_conv,
     taps,
+    tiles,
     winograd,
     winograd_weight,
 )
@@ -105,6 +106,7 @@ __all__ = [
     "strassen",
     "strassen_conv",
     "taps",
+    "tiles",
     "trees",
     "unique",
     "topk",

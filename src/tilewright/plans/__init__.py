@@ -14,6 +14,7 @@ from tilewright.plans.attention import gradient as attention_gradient
 from tilewright.plans.attention import plan as attention
 from tilewright.plans.convolution import by_weight, depthwise, direct, pixels, transposed, windows
 from tilewright.plans.convolution import dots as dot_convolution
+from tilewright.plans.convolution import tile_dots as tile_convolution
 from tilewright.plans.framework.alone import alone_if_small
 from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.base import BARRIERS, Candidate, Plan, Planned, Rejected
@@ -24,7 +25,7 @@ from tilewright.plans.framework.registry import extended, register
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.variants import Values, condition_of, specialize, versions_of
 from tilewright.plans.framework.work import MOST, work_of
-from tilewright.plans.matmul import contraction, dots
+from tilewright.plans.matmul import contraction, dots, tile_dots
 from tilewright.plans.pointwise import elementwise, packing, unscheduled
 from tilewright.plans.rows import plan as rows
 from tilewright.plans.sketch import plan as sketch
@@ -51,7 +52,9 @@ PLANS: tuple[Plan, ...] = (
     pixels.PLAN,
     contraction.PLAN,
     dots.PLAN,
+    tile_dots.PLAN,
     dot_convolution.PLAN,
+    tile_convolution.PLAN,
     windows.PLAN,
     direct.PLAN,
     transposed.PLAN,

@@ -10,8 +10,13 @@ from tilewright.targets.target import Target
 
 
 def find_dot(a: DType, b: DType, target: Target) -> Dot | None:
-    """The target's instruction for activations of type `a` and weights of type `b`."""
-    return next((dot for dot in target.isa.dots if dot.a is a and dot.b is b), None)
+    """The target's instruction for activations of type `a`, one row of them, and weights of type `b`."""
+    return next((dot for dot in target.isa.dots if dot.a is a and dot.b is b and dot.rows == 1), None)
+
+
+def find_tile_dot(a: DType, b: DType, target: Target) -> Dot | None:
+    """The target's instruction that multiplies matrices of activations of type `a` and weights of type `b`."""
+    return next((dot for dot in target.isa.dots if dot.a is a and dot.b is b and dot.rows > 1), None)
 
 
 def named_dot(name: str) -> Dot:
@@ -22,4 +27,4 @@ def named_dot(name: str) -> Dot:
     return dots[name]
 
 
-__all__ = ["Dot", "find_dot", "named_dot"]
+__all__ = ["Dot", "find_dot", "find_tile_dot", "named_dot"]

@@ -141,6 +141,10 @@ def is_known(name: str) -> bool:
 @cache
 def dot_intrinsic(dot: Dot) -> TensorIntrin:
     """A dot instruction of a target as an intrinsic."""
+    if dot.rows > 1:
+        from tilewright.schedule.tile_intrinsics import product_of  # which registers intrinsics here
+
+        return TensorIntrin(dot.name, product_of(dot), features=dot.features)
     types = dot.a, dot.b, f32 if dot.a.is_float else i32
     meaning = describe(dot.name, {"i": dot.lanes, "k": dot.group}, "k", types, {"A": "k", "B": "ik", "C": "i"})
     return TensorIntrin(dot.name, meaning, dot.llvm, dot.features, dense=True)

@@ -13,6 +13,7 @@ from dataclasses import field
 from pathlib import Path
 
 from tilewright.support.classes import dataclass
+from tilewright.support.permission import NEEDED, forbidden
 
 _SYS = Path("/sys/devices/system/cpu")
 
@@ -69,12 +70,13 @@ def describe() -> Machine:
     import llvmlite.binding as llvm
 
     features = llvm.get_host_cpu_features()
+    denied = forbidden() if any(features.get(name) for name in NEEDED) else frozenset()
     usable = usable_cpus()
     return Machine(
         model=_model_name(),
         cpu=llvm.get_host_cpu_name(),
         triple=llvm.get_process_triple(),
-        features=tuple(sorted(name for name, on in features.items() if on)),
+        features=tuple(sorted(name for name, on in features.items() if on and name not in denied)),
         caches=caches(),
         cores=_physical_cores(),
         cpus=os.cpu_count() or 1,

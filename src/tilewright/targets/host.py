@@ -38,7 +38,7 @@ def host() -> Target:
     return replace(
         base,
         triple=machine.triple,
-        missing=tuple(sorted(name for name, on in flags.items() if not on)),
+        missing=tuple(sorted(name for name, on in flags.items() if not on or name not in machine.features)),
         caches=caches,
         ceilings=base.ceilings if measured is None else replace(base.ceilings, **asdict(measured)),
         cores=machine.cores,

@@ -16,13 +16,20 @@ class Dot:
 
         for i in 0..lanes { for k in 0..group { C[i] = C[i] + cast(A[k]) * cast(B[i, k]) } }
 
+    One of several rows multiplies matrices in registers of their own, `steps` groups of each row at once:
+
+        for i in 0..rows { for s in 0..steps { for j in 0..lanes { for k in 0..group {
+            C[i, j] = C[i, j] + cast(A[i, s * group + k]) * cast(B[s, j, k]) } } } }
+
     Args:
         name: by which loops and traces call it.
         a, b: types of the elements; sums are f32 for floats, i32 for integers.
         lanes, group: how many sums, of how many products.
         features: what the machine must have, LLVM's names.
         cost: in multiply-adds of a full vector.
-        llvm: definitions of LLVM text with a function `@tw.intrin.<name>(ptr a, ptr b, i64 stride of b, ptr c)`.
+        llvm: definitions of LLVM text with a function `@tw.intrin.<name>(ptr a, ptr b, i64 stride of b, ptr c)`; of one
+            of several rows the name of LLVM's function of three registers' numbers.
+        rows, steps: of the matrices.
     """
 
     name: str
@@ -33,6 +40,13 @@ class Dot:
     features: tuple[str, ...]
     cost: float
     llvm: str
+    rows: int = 1
+    steps: int = 1
+
+    @property
+    def depth(self) -> int:
+        """Products of each sum."""
+        return self.steps * self.group
 
 
 def offered(dots: Iterable[Dot], features: Iterable[str]) -> tuple[Dot, ...]:

@@ -94,6 +94,15 @@ def _madd(lanes: int, b: DType) -> Dot:
     return Dot(name, i16, b, lanes, 2, features, 1.25, _madd_text(name, lanes, b))
 
 
+AMX_FEATURES = ("amx-tile", "amx-int8")
+
+
+def _tiles(b: DType) -> Dot:
+    """16 rows of 64 bytes with 16 groups of 16 columns: 16 cycles, in which 32 multiply-adds of a full vector start."""
+    instruction = "llvm.x86.tdpbusd" if b is i8 else "llvm.x86.tdpbuud"
+    return Dot(f"amx_16x16x64_u8{b.name}i32", u8, b, 16, 4, AMX_FEATURES, 32.0, instruction, rows=16, steps=16)
+
+
 DOTS = (
     Dot("dot_16x2_bf16", bf16, bf16, 16, 2, ("avx512f", "avx512bf16"), 1.0, _bf16_text()),
     _vnni(16, "avx512f", "avx512vnni"),
@@ -102,9 +111,12 @@ DOTS = (
     _madd(16, i16),
     _madd(8, i8),
     _madd(8, i16),
+    _tiles(i8),
 )
 """The bf16 instruction takes and gives no denormals and adds each pair before it adds to C (Intel SDM, VDPBF16PS);
-VNNI makes sums of four products of u8 and i8, sixteen with AVX-512, eight with AVX-VNNI (Intel SDM, VPDPBUSD)."""
+VNNI makes sums of four products of u8 and i8, sixteen with AVX-512, eight with AVX-VNNI (Intel SDM, VPDPBUSD). AMX
+multiplies 16 rows at once (Intel SDM, TDPBUSD); a process must ask for it (`support/permission.py`), and machines that
+are named here go without: many a virtual one of them does."""
 
 
 # -- what the instructions offer ---------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from tilewright.codegen.llvm.optimize import EXPLICIT, assembly, compile_llvm
 from tilewright.codegen.llvm.prefetch import before_prefetch
 from tilewright.codegen.llvm.state import Pointer, State
 from tilewright.codegen.llvm.threads import emit_threads
+from tilewright.codegen.llvm.tiles import release
 from tilewright.codegen.llvm.values import Value
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Buffer, Var, as_int
@@ -98,6 +99,7 @@ def _module(s: State, name: str, arguments: list[str], target: Target, explicit:
         "entry:",
         *s.out.entry,
         *s.out.lines,
+        *release(s),
         "  ret void",
         "}",
         "",

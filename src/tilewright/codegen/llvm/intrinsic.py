@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.codegen.llvm.address import address, buffer_offset
 from tilewright.codegen.llvm.expr import evaluate
 from tilewright.codegen.llvm.state import State
+from tilewright.codegen.llvm.tiles import emit_tiles
 from tilewright.ir.loops import Intrinsic
 from tilewright.schedule.external import find_external, sizes_of
 from tilewright.schedule.intrinsics import find_intrinsic, is_known
@@ -38,6 +39,8 @@ def emit_call(s: State, stmt: Intrinsic) -> bool:
     if not is_known(stmt.name):
         return False
     intrin = find_intrinsic(stmt.name)
+    if s.tiles is not None and emit_tiles(s, intrin, stmt):
+        return True
     if intrin.llvm is None or s.lanes is not None or not all(map(s.target.has, intrin.features)):
         return False
     found = operands(intrin, stmt)

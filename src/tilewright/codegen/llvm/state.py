@@ -32,6 +32,17 @@ class Pointer:
     elements: int = 0
 
 
+@dataclass(slots=True)
+class Tiles:
+    """Registers that hold matrices: the buffer of sums, in the first `sums` of them, and what was loaded into others,
+    the one that was used last behind: its number, the address and the stride, in the basic block `block`."""
+
+    buffer: str
+    sums: int
+    loaded: list[tuple[int, tuple[str, str]]] = field(default_factory=list)
+    block: str = ""
+
+
 ValueKey = Expr | tuple[Expr, Lanes]
 """An expression, with the lanes it was computed for if it differs between them."""
 
@@ -85,6 +96,7 @@ class State:
         self.symbolic = False
         self.around: list[For] = []
         self.pointers: dict[str, Pointer] = {}
+        self.tiles: Tiles | None = None
         self.lanes: Lanes | None = None
         self.mask: Value | None = None
         self.on: tuple[bool, ...] | None = None
@@ -183,6 +195,8 @@ class State:
 
     def forget_loads(self, buffer: Buffer | None = None) -> None:
         """This buffer may have changed, or all memory."""
+        if self.tiles is not None:
+            self.tiles.loaded.clear()
         changed = self.written if buffer is None else {buffer.name}
         for scope in self.scopes:
             for names in [names for names in scope.loaded if names & changed]:

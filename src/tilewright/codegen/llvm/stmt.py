@@ -13,6 +13,7 @@ from tilewright.codegen.llvm.masks import any_lane, both
 from tilewright.codegen.llvm.memory import store
 from tilewright.codegen.llvm.prefetch import before_prefetch, emit_prefetch
 from tilewright.codegen.llvm.state import Pointer, State
+from tilewright.codegen.llvm.tiles import allocate_tiles, has_tiles, leave_tiles
 from tilewright.codegen.llvm.values import Lanes, Value, memory_type, widths
 from tilewright.codegen.llvm.vector import match_reduction
 from tilewright.ir.dtype import boolean, i64
@@ -56,6 +57,8 @@ def emit(s: State, stmt: Stmt) -> None:
         case Allocate():
             allocate(s, stmt)
             emit(s, stmt.body)
+            if stmt.buffer.scope == "tiles":
+                leave_tiles(s)
         case Block(name):
             raise CompileError("a block must be lowered before code is made", where=f"block {name!r}")
         case Intrinsic():
@@ -68,6 +71,9 @@ def emit(s: State, stmt: Stmt) -> None:
 def allocate(s: State, stmt: Allocate) -> None:
     """Give a buffer its place on the stack; inside a vectorized loop every lane gets its own."""
     buffer = stmt.buffer
+    if buffer.scope == "tiles" and has_tiles(s):
+        allocate_tiles(s, buffer)
+        return
     copies = s.lanes.extent if s.lanes is not None else 1
     size = as_int(s.converter.bind(buffer.size))
     if size is None or size * copies * buffer.dtype.itemsize > MAX_STACK:

@@ -71,13 +71,15 @@ def row_iter(anchor: Stage) -> BlockIter | None:
     return (wide or rows)[-1] if rows else None
 
 
-def schedule_prologue(s: Schedule, structure: Structure, prologue: tuple[Stage, ...], target: Target) -> None:
+def schedule_prologue(
+    s: Schedule, structure: Structure, prologue: tuple[Stage, ...], target: Target, *, parallel: bool = True
+) -> None:
     """Padding and pointwise work on the input is done once, before; only the last stage of it is materialised."""
     if not prologue:
         return
     inline_all(s, structure, prologue[:-1])
     last = prologue[-1]
-    vectorize_spatial(s, s.block(last.name), target, lanes_of(last, target))
+    vectorize_spatial(s, s.block(last.name), target, lanes_of(last, target), parallel=parallel)
 
 
 def unroll_tile(s: Schedule, block: BlockRef, count: int) -> None:

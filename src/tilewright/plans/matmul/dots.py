@@ -11,6 +11,7 @@ Weights come as `pack_dot` makes them: panels as wide as the instruction, groups
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 from tilewright.ir.expr import Expr, Load, Op, Var, as_int
@@ -95,14 +96,26 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     steps = as_int(anchor.reduce[0].extent) or 64
     times = prod(number(it.extent) for it in anchor.spatial[:-1])
     rest, found = around(structure, anchor, target), []
-    for tall in range(1, min(MOST_ROWS, max(counts)) + 1):
-        for wide in range(1, min(8 if tall == 1 else 4, panels) + 1):
-            if panels % wide or tall * wide + (1 if tall == 1 else wide) + 2 > target.registers:
-                continue  # an instruction cannot do a part of a panel
-            cost = sum(_cycles(tall, wide, m, panels, steps, dot, target) / m for m in counts) / len(counts)
-            own = Cost(compute=times * cost, memory=roofline(structure, target).memory)
-            found.append(Candidate((("rows", tall), ("panels", wide)), own + rest))
+    for tall, wide in _tiles(max(counts), panels, target):
+        cost = sum(_cycles(tall, wide, m, panels, steps, dot, target) / m for m in counts) / len(counts)
+        own = Cost(compute=times * cost, memory=roofline(structure, target).memory)
+        found.append(Candidate((("rows", tall), ("panels", wide)), own + rest))
     return sorted(found, key=lambda c: c.cycles)
+
+
+def product_cycles(rows: int, depth: int, columns: int, dot: Dot, target: Target) -> float:
+    """Estimated cycles of a product by the best tile of an instruction."""
+    panels, steps = -(-columns // dot.lanes), -(-depth // dot.group)
+    return min(_cycles(m, p, rows, panels, steps, dot, target) for m, p in _tiles(rows, panels, target))
+
+
+def _tiles(rows: int, panels: int, target: Target) -> Iterator[tuple[int, int]]:
+    """Rows and panels of the tiles that fit registers."""
+    for tall in range(1, min(MOST_ROWS, rows) + 1):
+        for wide in range(1, min(8 if tall == 1 else 4, panels) + 1):
+            # An instruction cannot do a part of a panel.
+            if panels % wide == 0 and tall * wide + (1 if tall == 1 else wide) + 2 <= target.registers:
+                yield tall, wide
 
 
 def panel_multiple(columns: int, lanes: int) -> int:

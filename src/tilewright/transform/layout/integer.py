@@ -20,8 +20,10 @@ from tilewright.ir.expr import as_int, const, is_const
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.matmul import MatmulAttrs
+from tilewright.plans.convolution.tile_dots import convolution_cycles
+from tilewright.plans.matmul import dots, tile_dots
 from tilewright.plans.matmul.dots import panel_multiple
-from tilewright.schedule.dot_intrinsics import Dot, find_dot
+from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.bounds import bounds
 from tilewright.transform.graph.fixed import depends_on_weights
@@ -45,10 +47,20 @@ def integer_matmul(a: Assigner, node: Node) -> bool:
     if found is None:
         return False
     rows, weights, axis = found.x, found.weights, 1 if attrs.transpose_b else 0
-    if more := -depth % found.dot.group:
-        rows, weights = _longer(a, rows, rows.type.rank - 1, more), _longer(a, weights, axis, more)
-    columns = as_int(node.output.shape[-1]) or 1
-    total = _product(a, found.dot, rows, weights, attrs.transpose_b, columns)
+    columns, tile = as_int(node.output.shape[-1]) or 1, _tile(a, found.dot)
+    if (
+        tile is not None
+        and rows.type.rank > 1
+        and _in_tiles(a, as_int(rows.shape[-2]), depth, columns, found.dot, tile)
+    ):
+        if more := -depth % tile.depth:
+            weights = _longer(a, weights, axis, more)
+        packed = _packed(a, tile, weights, attrs.transpose_b, columns)
+        total = _emit(a, "lowered.matmul_tiles", rows, packed, columns=columns, rows=tile.rows)
+    else:
+        if more := -depth % found.dot.group:
+            rows, weights = _longer(a, rows, rows.type.rank - 1, more), _longer(a, weights, axis, more)
+        total = _product(a, found.dot, rows, weights, attrs.transpose_b, columns)
     if found.zero is not None:
         total = _emit(a, "sub", total, _correction(a, found.weights, found.zero, (axis,), (columns,)))
     a.plain[node.output] = total
@@ -74,11 +86,16 @@ def integer_conv(a: Assigner, node: Node) -> bool:
         return False
     dot, filters = found.dot, as_int(w.shape[0]) or 0
     block = as_int(found.x.shape[-1]) or GROUP
+    op, where = "lowered.conv_dot", {"strides": conv.strides, "dilations": conv.dilations, "pads": conv.pads}
+    tile, channels = _tile(a, dot), as_int(w.shape[1]) or 1
+    more: dict[str, int] = {}
+    if tile is not None and _map_in_tiles(a, node, dot, tile):
+        op, block, more = "lowered.conv_tiles", channels + -channels % tile.depth, {"rows": tile.rows}
     attrs = {"block": block, "width": dot.lanes, "group": dot.group, "panels": panel_multiple(filters, dot.lanes)}
     packed = _emit(a, "lowered.pack_conv_dot", found.weights, **attrs)
-    where = {"strides": conv.strides, "dilations": conv.dilations, "pads": conv.pads}
     zero = None if found.zero is None else _emit(a, "cast", found.zero, dtype=u8)
-    total = _emit(a, "lowered.conv_dot", found.x, packed, *([] if zero is None else [zero]), channels=filters, **where)
+    operands = [found.x, packed, *([] if zero is None else [zero])]
+    total = _emit(a, op, *operands, channels=filters, **where, **more)
     if found.zero is not None:
         correction = _correction(a, found.weights, found.zero, (1, 2, 3), (1, filters, 1, 1))
         total = _emit(a, "sub", total, _emit(a, "lowered.block_channels", correction, block=dot.lanes))
@@ -194,9 +211,40 @@ def _by_windows(a: Assigner, node: Node, found: _Factors) -> Value:
 
 
 def _product(a: Assigner, dot: Dot, rows: Value, w: Value, transpose: bool, columns: int) -> Value:
+    return _emit(a, "lowered.matmul_dot", rows, _packed(a, dot, w, transpose, columns), columns=columns)
+
+
+def _packed(a: Assigner, dot: Dot, w: Value, transpose: bool, columns: int) -> Value:
     count = panel_multiple(columns, dot.lanes)
-    attrs = {"width": dot.lanes, "group": dot.group, "panels": count, "transpose": transpose}
-    return _emit(a, "lowered.matmul_dot", rows, _emit(a, "lowered.pack_dot", w, **attrs), columns=columns)
+    return _emit(a, "lowered.pack_dot", w, width=dot.lanes, group=dot.group, panels=count, transpose=transpose)
+
+
+def _tile(a: Assigner, dot: Dot) -> Dot | None:
+    """The target's instruction that multiplies matrices of what `dot` multiplies."""
+    tile = find_tile_dot(dot.a, dot.b, a.target)
+    return tile if tile is not None and (tile.lanes, tile.group) == (dot.lanes, dot.group) else None
+
+
+def _in_tiles(a: Assigner, rows: int | None, depth: int, columns: int, dot: Dot, tile: Dot) -> bool:
+    """Whether a product of so many rows takes less time in registers of matrices."""
+    if rows is None:
+        return False
+    by_tiles = tile_dots.product_cycles(rows, depth, columns, tile, a.target)
+    return by_tiles < dots.product_cycles(rows, depth + -depth % dot.group, columns, dot, a.target)
+
+
+def _map_in_tiles(a: Assigner, node: Node, dot: Dot, tile: Dot) -> bool:
+    """Whether a convolution, of a map of known size, takes less time in registers of matrices."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    attrs, sizes = node.of(ConvAttrs), [as_int(d) for d in node.output.shape[2:]]
+    filters, channels, *window = (as_int(d) or 1 for d in w.shape)
+    if any(as_int(d) is None for d in x.shape[2:]) or sizes[0] is None or sizes[1] is None:
+        return False
+    pixels, strides = (sizes[0], sizes[1]), (attrs.strides[0], attrs.strides[1])
+    by_tiles = convolution_cycles(pixels, (window[0], window[1]), strides, channels, filters, tile, a.target)
+    depth = prod(window) * (channels + -channels % min(dot.lanes, channels + -channels % dot.group))
+    return by_tiles < pixels[0] * dots.product_cycles(pixels[1], depth, filters, dot, a.target)
 
 
 def _emit(a: Assigner, op: str, *inputs: Value, **attrs: object) -> Value:

@@ -124,7 +124,7 @@ class _Plan:
 
 def _stays(buffer: Buffer) -> bool:
     """Whether a buffer at the root is no memory of the caller's: registers, and memories of an accelerator."""
-    return buffer.scope == "local" or find_memory(buffer.scope) is not None
+    return buffer.scope in ("local", "tiles") or find_memory(buffer.scope) is not None
 
 
 def _sizes(buffer: Buffer) -> tuple[Expr, ...]:

@@ -1,0 +1,165 @@
+"""Matrix products by instructions that multiply matrices in registers of their own.
+
+x' = rows with zeros behind them                                   where they are no whole registers
+for outer..., panel group, row tile:
+    tile[rows, panels] = 0                                         registers of matrices
+    for k in the depth of a register:
+        tile[r, p] += multiply(x'[r, k], w[p, k])                  rows and panels unrolled
+    sums = tile                                                    in the first level of cache
+    out[...] = epilogue(sums)
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import as_int
+from tilewright.ops.lowered.tiles import MATMUL_TILES
+from tilewright.plans.framework.analysis import Stage, Structure
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import extent, inline_all, own_loops, parallelize
+from tilewright.plans.framework.cost import Cost, around, number, roofline
+from tilewright.plans.idioms.panels import schedule_prologue
+from tilewright.plans.matmul.dots import operands, tile_loops
+from tilewright.schedule.dot_intrinsics import Dot, find_tile_dot
+from tilewright.schedule.recording import BlockRef, LoopRef
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.tile_intrinsics import STORE, ZERO
+from tilewright.targets.target import Target
+
+SHAPES = ((2, 2), (1, 4), (4, 1), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
+"""Registers of sums by rows and panels: four of eight, so that two operands of each side stay in the others."""
+
+REGISTERS = 8
+
+SUMS = 4.0
+"""Cycles more for each vector of sums that what follows reads from memory, where dot instructions leave it in a
+register (2-core Emerald Rapids, 27 November 2026: 23 quantised convolutions of MobileNetV2 and ResNet-18 by either
+instruction, as `tilewright profile` measures their kernels)."""
+COPIED = 3.0
+"""Cycles for each vector that is copied so that registers can load it (likewise)."""
+
+
+def instruction(anchor: Stage, target: Target) -> Dot | None:
+    """The instruction that a product's weights are packed for."""
+    found = operands(anchor)
+    if found is None:
+        return None
+    rows, weights = found
+    dot = find_tile_dot(rows.buffer.dtype, weights.buffer.dtype, target)
+    *_, steps, lanes, group = (as_int(d) or 0 for d in weights.buffer.shape)
+    return dot if dot is not None and (lanes, group, steps % dot.steps) == (dot.lanes, dot.group, 0) else None
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    """A product in whole registers, with pointwise work before it and behind."""
+    if structure.operator(MATMUL_TILES) is None or len(structure.anchors) != 1:
+        return False
+    (anchor,) = structure.anchors
+    epilogue = structure.after(anchor)
+    return (
+        instruction(anchor, target) is not None
+        and not any(st.block.is_reduction for st in structure.stages if st is not anchor)
+        and (not epilogue or len(epilogue[-1].spatial) == len(anchor.spatial))
+    )
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    (anchor,) = structure.anchors
+    dot = instruction(anchor, target)
+    assert dot is not None
+    rows = as_int(anchor.spatial[-2].extent)
+    panels = (as_int(anchor.spatial[-1].extent) or dot.lanes) // dot.lanes
+    steps = (as_int(anchor.reduce[0].extent) or 1) // dot.steps
+    times = 1.0
+    for it in anchor.spatial[:-2]:
+        times *= number(it.extent)
+    tiles = number(anchor.spatial[-2].extent) / dot.rows
+    rest, memory, found = around(structure, anchor, target), roofline(structure, target).memory, []
+    for tall, wide in SHAPES:
+        if panels % wide or (rows is None and tall > 1) or (rows or 0) // dot.rows % tall:
+            continue
+        compute = times * tiles * panels / (tall * wide) * tile_cycles(tall, wide, steps, dot, target)
+        knobs = (("rows", tall * dot.rows), ("panels", wide))
+        found.append(Candidate(knobs, Cost(compute=compute, memory=memory) + rest))
+    return sorted(found, key=lambda c: c.cycles)
+
+
+def tile_cycles(tall: int, wide: int, steps: int, dot: Dot, target: Target) -> float:
+    """Estimated cycles of tall x wide registers of sums over so many registers of the depth: products start one after
+    another, loads beside them, a row at a time; sums are stored a row at a time too."""
+    costs = target.costs.arithmetic
+    together = tall + wide if tall * wide + wide < REGISTERS else tall * (1 + wide)
+    step = max(tall * wide * dot.cost / target.fma_per_cycle, together * dot.rows / costs.loads_per_cycle)
+    return (steps + 1) * step + costs.tile_overhead
+
+
+def product_cycles(rows: int, depth: int, columns: int, tile: Dot, target: Target) -> float:
+    """Estimated cycles of a product in whole registers, with the copy of rows that are none."""
+    tiles, panels, steps = -(-rows // tile.rows), -(-columns // tile.lanes), -(-depth // tile.depth)
+    shapes = [(tall, wide) for tall, wide in SHAPES if tiles % tall == 0 and panels % wide == 0]
+    counts = [tiles * panels / (tall * wide) * tile_cycles(tall, wide, steps, tile, target) for tall, wide in shapes]
+    copied = tiles * tile.rows * steps if rows % tile.rows or depth % tile.depth else 0
+    return min(counts) + SUMS * tiles * tile.rows * panels + COPIED * copied
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    (anchor,) = structure.anchors
+    dot = instruction(anchor, target)
+    assert dot is not None
+    prologue, epilogue = structure.before(anchor), structure.after(anchor)
+    others = tuple(st for st in structure.stages if st not in (*prologue, *epilogue, anchor))
+    inline_all(s, structure, (*others, *epilogue))
+    block = s.block(anchor.name)
+    out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
+    order, inner, shared = tile_loops(s, anchor, out, candidate, dot)
+    multiply_tiles(s, anchor, block, order[-1], dot)
+    *_, panel, lane = s.loops(out)[-inner:]
+    s.unroll(panel)
+    s.vectorize(lane)
+    # Of a single tile nothing is shared: registers are no memory of all threads.
+    several = any(extent(s, loop) != 1 for loop in order)
+    schedule_prologue(s, structure, prologue, target, parallel=several)
+    parallelize(s, order[:shared])
+
+
+def multiply_tiles(s: Schedule, anchor: Stage, block: BlockRef, place: LoopRef, dot: Dot) -> None:
+    """Sums in registers, from which they go to memory that the stages behind them read."""
+    dtype = anchor.writes[0].dtype
+    stored = s.cache_write(block, "tiles")
+    s.set_scope(stored, "local")
+    s.compute_at(stored, place)
+    s.compute_at(block, place)
+    own = [loop for it, loop in own_loops(s, block) if it.kind == "spatial"]
+    *windows, step, member = [loop for it, loop in own_loops(s, block) if it.kind == "reduce"]
+    step, depth = s.split(step, factor=dot.steps)
+    matrices, points = _matrices(s, own, dot)
+    s.reorder(*windows, step, *matrices, points[0], depth, points[1], member)
+    zero = s.decompose_reduction(block, (*windows, step)[0])
+    _tensorize(s, matrices, points[0], dot.name)
+    *matrices, row, _ = _inside(s, zero, place)
+    _tensorize(s, matrices, row, ZERO[dtype].name)
+    matrices, points = _matrices(s, _inside(s, stored, place), dot)
+    s.reorder(*matrices, *points)
+    _tensorize(s, matrices, points[0], STORE[dtype].name)
+
+
+def _inside(s: Schedule, block: BlockRef, place: LoopRef) -> list[LoopRef]:
+    """The loops around a block that are inside of another one."""
+    loops = list(s.loops(block))
+    return loops[[loop.name for loop in loops].index(place.name) + 1 :]
+
+
+def _tensorize(s: Schedule, matrices: list[LoopRef], row: LoopRef, name: str) -> None:
+    for loop in matrices:
+        s.unroll(loop)
+    s.tensorize(row, name)
+
+
+def _matrices(s: Schedule, loops: list[LoopRef], dot: Dot) -> tuple[list[LoopRef], list[LoopRef]]:
+    """The loops over matrices, and those over a matrix's rows and columns, which are the last two dimensions."""
+    *others, rows, columns = loops
+    row, i = s.split(rows, factor=dot.rows)
+    column, j = s.split(columns, factor=dot.lanes)
+    return [*others, row, column], [i, j]
+
+
+PLAN = Plan("tile dots", fits, candidates, apply)
