@@ -11,11 +11,13 @@ import pytest
 import tilewright as tw
 from tests.transform.graph.graphs import BATCH, numbers, tensor
 from tilewright import ops, te
+from tilewright.arith import simplify
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.compiler import graph_passes
-from tilewright.ir.expr import const
+from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Graph, GraphBuilder, Value
 from tilewright.ir.loops import PrimFunc
+from tilewright.ir.rewrite import substitute
 from tilewright.ops import parse_func
 from tilewright.ops.interpret import run_graph
 from tilewright.plans import plan
@@ -117,7 +119,7 @@ def arguments(kernel: KernelCall, batch: int) -> list[Any]:
     rng = np.random.default_rng(0)
     result = []
     for buffer in kernel.func.params:
-        shape = [batch if d is BATCH else d.value for d in buffer.shape]  # type: ignore[attr-defined]
+        shape = [as_int(simplify(substitute(d, {BATCH: const(batch)}))) or 0 for d in buffer.shape]
         result.append(rng.standard_normal(shape).astype(buffer.dtype.numpy))
     return result
 

@@ -100,6 +100,19 @@ def test_rows_of_products_are_joined(mask: bool) -> None:
     np.testing.assert_allclose(out, x_ @ w_[0] + m_, rtol=1e-5, atol=1e-5)
 
 
+def test_rows_of_products_are_joined_with_symbols() -> None:
+    """Eight sequences of any one length are rows of one product, as those of a known length are."""
+    b, n = GraphBuilder("g"), Var("n", lo=1, hi=9)
+    x = b.input("x", TensorType(f32, (as_expr(8), n, as_expr(8))))
+    product = ops.emit1(b, "lowered.matmul_packed", x, b.input("w", tensor(1, 8, 16)), columns=16)
+    residual = b.input("r", TensorType(f32, (as_expr(8), n, as_expr(16))))
+    (group,) = fuse(b.finish((ops.emit1(b, "add", product, residual),)))
+    func = lower_group(group, "k").func
+    verify_func(func)
+    assert ranks(func) == [3, 2]
+    assert [p.shape[0] for p in func.params if len(p.shape) == 2] == [n * 8] * 3
+
+
 def test_symbols_and_reductions_stay_apart() -> None:
     n = Var("n", lo=1)
     x = te.placeholder((n, 3, 5), "f32", "x")

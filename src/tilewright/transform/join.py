@@ -5,9 +5,9 @@
     y[b, r, c] = sum(x[b, r, k] * w[k, c]) + bias[c]      ->   y[i, c] = sum(x[i, k] * w[k, c]) + bias[c]
 
 Maps of 7 x 7 or 19 x 19 pixels fill no vectors line by line; as one run of pixels they do. So do eight rows of a
-product no tile of twelve, but 128 times eight. Parameters keep their places in memory and get another shape. Dimensions
-are joined where their sizes are numbers; a function with other reductions stays as it is, for its plans look at
-windows, rows and channels.
+product no tile of twelve, but 128 times eight. Parameters keep their places in memory and get another shape. Rows of
+products are joined whether their sizes are numbers or symbols, other dimensions where they are numbers; a function with
+other reductions stays as it is, for its plans look at windows, rows and channels.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from tilewright.arith import simplify
 from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const, product
 from tilewright.ir.loops import Block, For, PrimFunc, Stmt, Store, seq
 from tilewright.ir.notes import Origin, find
@@ -36,9 +37,10 @@ def join_dimensions(func: PrimFunc) -> PrimFunc:
     blocks = [s for s in walk(func.body) if isinstance(s, Block)]
     if any(block.is_reduction and not _is_product(block) for block in blocks):
         return func
+    symbols = any(map(_is_product, blocks))
     joints = _Joints(set(), set())
     for block in blocks:
-        joints.axes |= {(block.name, k) for k in range(len(block.iters) - 1) if _may_join(block, k)}
+        joints.axes |= {(block.name, k) for k in range(len(block.iters) - 1) if _may_join(block, k, symbols)}
         joints.dims |= {(b, d) for b, indices in _accesses(block) for d in range(len(indices) - 1)}
     accesses = {block.name: [*_accesses(block)] for block in blocks}
     while any(_drop_conflicts(block, accesses[block.name], joints) for block in blocks):
@@ -55,15 +57,15 @@ def _is_product(block: Block) -> bool:
     return origin is not None and origin.op in PRODUCTS
 
 
-def _may_join(block: Block, k: int) -> bool:
-    """Whether two neighbouring iterators, none of a reduction, have sizes that are numbers, and only indices depend on
-    them."""
+def _may_join(block: Block, k: int, symbols: bool) -> bool:
+    """Whether two neighbouring iterators, none of a reduction, have sizes that are numbers, or any sizes if `symbols`,
+    and only indices depend on them."""
     pair = block.iters[k : k + 2]
     if any(it.kind == "reduce" for it in pair):
         return False
     values = [s.value for s in walk(block.body) if isinstance(s, Store)]
     used = {v for value in values for v in _outside_of_indices(value)}
-    return all(as_int(it.extent) is not None and it.var not in used for it in pair)
+    return all((symbols or as_int(it.extent) is not None) and it.var not in used for it in pair)
 
 
 def _outside_of_indices(value: Expr) -> set[Var]:
@@ -109,7 +111,7 @@ def _rewritten(func: PrimFunc, blocks: Sequence[Block], joints: _Joints) -> Prim
     buffers = {b: b for b in (*func.params, *func.buffers)}
     for old in buffers:
         runs = _runs(len(old.shape), lambda d: (old, d) in joints.dims)  # noqa: B023
-        buffers[old] = replace(old, shape=tuple(product(old.shape[a:z]) for a, z in runs))
+        buffers[old] = replace(old, shape=tuple(_size(old.shape[a:z]) for a, z in runs))
 
     def kept(buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return tuple(i for d, i in enumerate(indices) if (buffer, d - 1) not in joints.dims)
@@ -123,7 +125,7 @@ def _rewritten(func: PrimFunc, blocks: Sequence[Block], joints: _Joints) -> Prim
     nests = []
     for block in blocks:
         runs = _runs(len(block.iters), lambda k: (block.name, k) in joints.axes)  # noqa: B023
-        iters = [replace(block.iters[a], extent=product([it.extent for it in block.iters[a:z]])) for a, z in runs]
+        iters = [replace(block.iters[a], extent=_size([it.extent for it in block.iters[a:z]])) for a, z in runs]
         nest = map_stmt(replace(block, iters=tuple(iters)), on_stmt, lambda e: map_expr(e, on_expr))
         for it in reversed(iters):
             assert isinstance(it.binding, Var)
@@ -131,6 +133,11 @@ def _rewritten(func: PrimFunc, blocks: Sequence[Block], joints: _Joints) -> Prim
         nests.append(nest)
     params = tuple(buffers[b] for b in func.params)
     return replace(func, params=params, body=seq(nests), buffers=tuple(buffers[b] for b in func.buffers))
+
+
+def _size(extents: Sequence[Expr]) -> Expr:
+    """The size of dimensions that are one."""
+    return extents[0] if len(extents) == 1 else simplify(product(extents))
 
 
 def _runs(count: int, joined: Callable[[int], bool]) -> list[tuple[int, int]]:

@@ -86,12 +86,13 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     others = prod(number(it.extent) for it in around)
     work = epilogue_work(structure, anchor, target)
     most = product_of(anchor, max(counts), structure.func.notes, target)
+    every = None if longest is None else replace(most, rows=longest)
     scale = 1.0 if rows is not None else SYMBOL * len(counts) / sum(counts)
     found = []
     for width in widths(anchor, rows, target):
         for tile in tiles(rows, width, most.columns, most.depth, most.itemsize, target):
             # A symbol without an upper end has no strips: few rows would only pay for the loop around them.
-            strip = 0 if longest is None else strip_rows(tile, replace(most, rows=longest), target)
+            strip = 0 if every is None else strip_rows(tile, every, target, symbolic=rows is None)
             ahead = 0 if rows is None else prefetch_distance(tile, most, target)
             sharing = sharing_rows(tile, most, strip, target, symbolic=rows is None)
             late = not ahead and not sharing and can_defer(anchor, tile, work, target)

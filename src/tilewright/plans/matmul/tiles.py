@@ -238,7 +238,7 @@ def _tile(tile: MatmulTile, product: Product, rows: int, panels: int, rate: floa
     )
 
 
-def strip_rows(tile: MatmulTile, product: Product, target: Target) -> int:
+def strip_rows(tile: MatmulTile, product: Product, target: Target, *, symbolic: bool = False) -> int:
     """Rows that pass below all panels before the next ones do, 0 for all at once.
 
     Every panel walks over the rows of a strip again, and each tile of rows begins streams that nothing has prefetched
@@ -246,14 +246,18 @@ def strip_rows(tile: MatmulTile, product: Product, target: Target) -> int:
     strip, as long as all panels stay in the last level for the next one; what is left of few strips and would be a
     small one, for which all panels arrive once more, goes into the others. Otherwise strips are of about equal size
     and take a quarter of the pages whose translations the second level of their buffer holds.
+
+    Of a symbolic number, `product.rows` at most, nobody knows what is left. Where panels do not stay in the second
+    level, strips are then half of it: a rest of few rows, for which all panels arrive once more, is a smaller part.
     """
     row = product.depth * product.itemsize
-    near = target.l2 // 4 // row // tile.rows * tile.rows
     panels = product.columns * row
+    parts = 2 if symbolic and panels > target.l2 // 2 else 4
+    near = target.l2 // parts // row // tile.rows * tile.rows
     fits = level(product.rows * row, target) in ("l1", "l2")
     if near >= NEAR_TILES * tile.rows and not fits and panels <= target.l3 // 8:
         count, left = divmod(product.rows, near)
-        if left >= near // 4 or count >= MANY_STRIPS:
+        if symbolic or left >= near // 4 or count >= MANY_STRIPS:
             return near
     else:
         count = -(-product.rows * row // (target.caches.l2_pages * target.caches.page // 4))
@@ -320,27 +324,28 @@ def unrolled_steps(products: int, depth: int | None) -> int:
 def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -> float:
     """Bytes a cycle with which a group of panels arrives at the first level; 0.0: it stays there."""
     group = product.depth * tile.width * panels * product.itemsize
-    far = _first_bandwidth(product, panels, target)
+    away = product.level(target) in FAR
+    shared = away and sharing_rows(tile, product, 0, target) > 0
+    far = _first_bandwidth(product, panels, target, followed=shared)
     passes = -(-product.rows // tile.rows)
     if passes == 1:
         return far
     # Read once for every tile of rows: it stays where it fits beside those rows.
     beside = product.depth * tile.rows * product.itemsize
     stays = group + beside <= target.l1 * (target.caches.l1_ways - 1) // target.caches.l1_ways
-    # From behind the core's own caches it arrives unseen only where the tiles of the panel before prefetch it.
-    waits = product.level(target) in FAR and not sharing_rows(tile, product, 0, target)
+    # What is not in the core's own caches comes from beyond them once, whoever prefetches it.
     if stays:
-        return passes * far if waits or product.plain else 0.0
+        return passes * far if away or product.plain else 0.0
     again = target.l2_bandwidth if group <= target.l2 // 2 else target.l3_bandwidth
-    if far and (panels > 1 or waits):
+    if passes > 2 and group <= target.l2 // 2 and panels == 1 and (shared or not away):
+        again *= target.costs.traffic.followed_stream  # The tiles of the panel before have prefetched it.
+    if far and (panels > 1 or away):
         return passes / (1 / far + (passes - 1) / again)
-    if passes > 2 and group <= target.l2 // 2:
-        return target.costs.traffic.followed_stream * again  # The tiles of the panel before have prefetched it.
     return again
 
 
-def _first_bandwidth(product: Product, panels: int, target: Target) -> float:
-    """The same of panels that are read for the first time and that nobody has prefetched."""
+def _first_bandwidth(product: Product, panels: int, target: Target, *, followed: bool) -> float:
+    """The same of panels that are read for the first time; `followed`: tiles of the panel before prefetch them."""
     traffic = target.costs.traffic
     match product.level(target):
         case "l1":
@@ -351,4 +356,4 @@ def _first_bandwidth(product: Product, panels: int, target: Target) -> float:
             return target.l3_bandwidth * (traffic.many_streams if panels > target.streams else 1.0)
     if panels > target.streams:
         return target.memory_bandwidth * traffic.many_streams
-    return target.memory_bandwidth * (1.0 if panels == target.streams else traffic.few_streams)
+    return target.memory_bandwidth * (1.0 if followed or panels == target.streams else traffic.few_streams)
