@@ -46,6 +46,7 @@ from tilewright.runtime.program import Program
 from tilewright.runtime.recorded import RecordUse, summary
 from tilewright.runtime.specs import RoomSpec
 from tilewright.runtime.threads import check_threads
+from tilewright.support import flags
 from tilewright.support.background import Background
 from tilewright.support.collection import uncollected
 from tilewright.support.errors import ModelError
@@ -55,7 +56,7 @@ from tilewright.targets.target import Target
 from tilewright.transform.ahead import plan_prefetch
 from tilewright.transform.call import Call, KernelCall
 from tilewright.transform.cold import with_cold_weights
-from tilewright.transform.driver import GRAPHS_SHOWN, LOOPS_SHOWN, check_names, run_passes
+from tilewright.transform.driver import GRAPHS_SHOWN, LOOPS_SHOWN, VERIFY_STAGES, check_names, run_passes
 from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.again import compute_again
 from tilewright.transform.graph.attention import recognise_attention
@@ -88,7 +89,7 @@ from tilewright.transform.graph.split import SplitGraph, split_prepare
 from tilewright.transform.graph.state import with_state
 from tilewright.transform.graph.summed import sum_rows_first
 from tilewright.transform.graph.unit import simplify_units
-from tilewright.transform.graph.verify import graph_stage
+from tilewright.transform.graph.verify import graph_stage, verify_groups
 from tilewright.transform.graph.views import join_slices, place_views
 from tilewright.transform.layout.assign import assign_layouts
 from tilewright.transform.loops import passes as loop_passes
@@ -489,6 +490,8 @@ def _compile_part(
     inside = partial(absorbs, target=compiler.target, away=away)
     groups = log.run(f"fuse {name}", fuse, graph, inside)
     groups = log.run(f"compute again {name}", compute_again, groups, frozenset(graph.outputs))
+    if flags.VERIFY() >= VERIFY_STAGES:
+        verify_groups(graph, groups)
     where = dict(places(graph.nodes))
     late = frozenset[Value]() if past_caches is None else written_last(groups, graph.outputs, where, past_caches)
     lowered = [

@@ -1,6 +1,8 @@
-"""Cheap large values are computed again where they are read, with the same bits; others are not."""
+"""Cheap large values are computed again where they are read, with the same results; others are not."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +11,11 @@ import tilewright as tw
 from tilewright import ops
 from tilewright.ir.graph import Graph
 from tilewright.ops.interpret import run_graph
+from tilewright.support.errors import VerifyError
 from tilewright.transform.graph import again
 from tilewright.transform.graph.again import compute_again
 from tilewright.transform.graph.fuse import Group, fuse
+from tilewright.transform.graph.verify import verify_groups
 
 BIG = "f32[64, 32, 64]"
 
@@ -77,8 +81,46 @@ def test_a_product_reads_what_is_written() -> None:
     assert "c" in written(after) and after == before
 
 
-def test_results_are_the_same() -> None:
-    graph = centred()
+def chained() -> Graph:
+    """The last kernel reads two cheap values, of which the second is made of the first."""
+    return ops.parse_graph(f"""
+        graph @g(%n: {BIG}, %g: {BIG}, %k: f32[1, 1, 64], %m: f32[64, 64]) {{
+          %c = sub(%n, %k) : {BIG}
+          %p = mul(%c, %g) : {BIG}
+          %s = reduce_sum(%p) {{axes = [0, 1], keepdims = true}} : f32[1, 1, 64]
+          %t = matmul(%s, %m) : f32[1, 1, 64]
+          %q = mul(%t, %c) : {BIG}
+          %h = mul(%q, %g) : {BIG}
+          %u = reduce_sum(%h) {{axes = [0, 1], keepdims = true}} : f32[1, 1, 64]
+          %v = matmul(%u, %m) : f32[1, 1, 64]
+          %w = mul(%q, %v) : {BIG}
+          %y = add(%w, %c) : {BIG}
+          return %y
+        }}""")
+
+
+def test_what_is_made_again_of_what_is_there_again_reads_it() -> None:
+    before, after = groups_of(chained())
+    assert {"c", "q"} <= written(before) and {"c", "q"}.isdisjoint(written(after))
+    verify_groups(chained(), after)
+    assert [n.outputs[0].name for n in after[-1].nodes][:2] == ["c.again", "q.again"]
+
+
+def test_kernels_that_read_what_nobody_made_are_refused() -> None:
+    graph = chained()
+    first, *others = fuse(graph)
+    verify_groups(graph, [first, *others])
+    with pytest.raises(VerifyError, match="nobody has made an input yet") as found:
+        verify_groups(graph, others)
+    assert "%c" in str(found.value)
+    with pytest.raises(VerifyError, match="reads what is not there"):
+        verify_groups(graph, [replace(first, inputs=first.inputs[1:]), *others])
+    with pytest.raises(VerifyError, match="no node makes an output"):
+        verify_groups(graph, [replace(first, outputs=(*first.outputs, graph.outputs[0])), *others])
+
+
+@pytest.mark.parametrize("graph", [centred(), chained()], ids=["one value", "one of another"])
+def test_results_are_the_same(graph: Graph) -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=[int(str(d)) for d in v.shape]).astype(np.float32) for v in graph.inputs]
     (want,) = run_graph(graph, dict(zip((v.name for v in graph.inputs), arrays, strict=True))).values()

@@ -25,7 +25,7 @@ MOST_AGAIN = 4
 """Nodes that are computed again for a value, at most."""
 LARGE = 1 << 16
 """Elements of a value that is worth it: fewer stay in the caches."""
-SMALL = 8
+SMALL = 64
 """A value of so many times fewer elements is small beside another."""
 
 
@@ -99,12 +99,13 @@ def _with(group: Group, value: Value, again: _Again) -> Group | None:
     """A group that makes a value itself; None if it is not of pointwise nodes and sums alone, or would be too large."""
     if not all(_is_simple(n) for n in group.nodes):
         return None
+    # Constants are the same in each kernel that has them, and what the group makes again already is the same node.
     there = {v for n in group.nodes for v in n.outputs}
-    # Constants are the same in each kernel that has them.
     own = [n for n in again.nodes if n.op != "constant"]
-    names = {v: Value(f"{v.name}.again", v.type) for n in own for v in n.outputs}
-    fresh = [_renamed(n, names) for n in again.nodes if n.outputs[0] not in there]
-    old = [_renamed(n, {value: names[value]}) for n in group.nodes]
+    names = {v: Value(f"{v.name}.again", v.type) for n in own for v in n.outputs if v not in there}
+    fresh = [_renamed(n, names) for n in again.nodes]
+    first = {v for n in fresh for v in n.outputs}
+    old = [_renamed(n, {value: names[value]}) for n in group.nodes if n.outputs[0] not in first]
     constants = [n for n in (*fresh, *old) if n.op == "constant"]
     nodes = (*constants, *(n for n in (*fresh, *old) if n.op != "constant"))
     made = {v for n in nodes for v in n.outputs}

@@ -10,6 +10,7 @@ from tilewright.ir.graph import Graph, Node, TensorType
 from tilewright.ir.verify import verify_graph
 from tilewright.support.errors import Error, Problems, VerifyError
 from tilewright.transform.driver import ANNOUNCED, GRAPHS_SHOWN, VERIFY_STAGES, Stage
+from tilewright.transform.graph.fuse import Group
 from tilewright.transform.graph.views import verify_views
 
 
@@ -62,6 +63,28 @@ def _same_type(a: TensorType, b: TensorType) -> bool:
 
 def _listed(types: Sequence[TensorType]) -> str:
     return ", ".join(map(str, types))
+
+
+def verify_groups(graph: Graph, groups: Sequence[Group]) -> None:
+    """Check that kernels read what is there: inputs of the graph, results of kernels before, and inside of each its
+    inputs and the results of nodes before. Raises VerifyError."""
+    problems = Problems()
+    there = {*graph.inputs, *graph.params}
+    for i, group in enumerate(groups):
+        where, inside = f"kernel {i} ({group.label})", set(group.inputs)
+        for v in group.inputs:
+            if v not in there:
+                problems.add(VerifyError("nobody has made an input yet", where=where, got=f"%{v.name}"))
+        for node in group.nodes:
+            for read in node.inputs:
+                if read is not None and read not in inside:
+                    problems.add(VerifyError("a node reads what is not there", where=where, got=f"%{read.name}"))
+            inside.update(node.outputs)
+        for v in group.outputs:
+            if v not in inside:
+                problems.add(VerifyError("no node makes an output", where=where, got=f"%{v.name}"))
+        there.update(group.outputs)
+    problems.raise_if_any(where=f"the kernels of graph {graph.name!r}", kind=VerifyError)
 
 
 def verify_laid_out(graph: Graph) -> None:

@@ -23,6 +23,7 @@ from tilewright.support.errors import PluginError
 from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.blocked import along_space, concat, pointwise, pool, reduce, slices
+from tilewright.transform.layout.columns import columns, in_columns
 from tilewright.transform.layout.conv import conv
 from tilewright.transform.layout.conv_weight import conv_weight
 from tilewright.transform.layout.depthwise import grouped, windows
@@ -124,11 +125,12 @@ def assign_layouts(graph: Graph, target: Target) -> Graph:
     (`transform/select/`); dead conversions are left to dead code elimination."""
     known = rules()
     a = Assigner(graph, target)
+    a.inside = in_columns(graph, a.block)
     for node in graph.nodes:
         a.visit(node)
         rule = known.get(node.op)
         if rule is None and ops.get(node.op).kind == "pointwise":
             rule = POINTWISE
-        if rule is None or not rule.rewrite(a, node):
+        if not columns(a, node) and (rule is None or not rule.rewrite(a, node)):
             a.keep(node)
     return a.finish()

@@ -28,6 +28,8 @@ class Assigner:
     builder: GraphBuilder = field(init=False)
     plain: dict[Value, Value] = field(default_factory=dict)
     blocked: dict[Value, Value] = field(default_factory=dict)
+    columns: dict[Value, Value] = field(default_factory=dict)
+    inside: frozenset[Value] = frozenset()
     fixed: set[Value] = field(default_factory=set)
     made: dict[Value, Node] = field(default_factory=dict)
 
@@ -71,12 +73,22 @@ class Assigner:
     # -- the two forms of a value --------------------------------------------------------------------------------
 
     def as_plain(self, value: Value) -> Value:
+        if value not in self.plain and value in self.columns:
+            self.plain[value] = self.as_rows(value)
         if value not in self.plain:
             channels = as_int(value.shape[1])
             (self.plain[value],) = self.emit(
                 "lowered.unblock_channels", (self.blocked[value],), {"channels": channels}, value.name
             )
         return self.plain[value]
+
+    def as_rows(self, value: Value) -> Value:
+        """What lies in blocks of columns, `[n, C/b, R/n, 1, b]`, as rows."""
+        form = self.columns[value]
+        parts, count, rows, _, block = form.shape
+        (split,) = self.emit("reshape", (form,), {"shape": (parts, count, rows, block)}, f"{value.name}_blocks")
+        (turned,) = self.emit("transpose", (split,), {"perm": (0, 2, 1, 3)}, f"{value.name}_rows")
+        return self.emit("reshape", (turned,), {"shape": value.shape}, value.name)[0]
 
     def as_blocked(self, value: Value) -> Value:
         if value not in self.blocked and (spread := self.spread(value)) is not None:

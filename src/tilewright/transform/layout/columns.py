@@ -1,0 +1,277 @@
+"""Values between matrix products in blocks of columns, as maps lie between convolutions.
+
+    h = matmul(x, w)          hb = conv_blocked(blocks(x), p)
+    a = gelu(h + b)     ->    ab = gelu(hb + bb)
+    y = matmul(a, v)          y = rows(conv_blocked(ab, q))
+    d = matmul(a', g)         d = conv_weight(blocks(g), ab)
+
+A learning step multiplies what is between two linear layers three times: by the next weights, and on the way back
+transposed, as an operand of the gradients of both weights. Rows of it, kilobytes long, are written and read a line of
+each at a time, and must be transposed or packed for the gradients. In blocks of a vector's columns,
+`[n, C/b, R/n, 1, b]`, they are n maps of a pixel a row, which register tiles read and write as they lie, in all three
+(docs/decisions/columns-in-blocks.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from math import prod
+
+from tilewright import ops
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.selection import Strassen
+from tilewright.ops.matmul import MatmulAttrs
+from tilewright.ops.reduce import ReduceAttrs
+from tilewright.plans.convolution.tiles import DirectProblem, ranked
+from tilewright.plans.framework.decision_key import key_of_nodes
+from tilewright.plans.framework.decisions import decide
+from tilewright.plans.framework.space import Setting
+from tilewright.transform.graph.fixed import depends_on_weights
+from tilewright.transform.layout.assigner import Assigner
+
+MOST_ROWS = 128
+"""Rows of a part: one of 1,024 columns stays in the second level of cache while panels of weights pass it."""
+LARGE = 1 << 18
+"""Elements of a value from which it is worth it: of fewer all that is copied stays in the second level of cache."""
+
+
+def in_columns(graph: Graph, block: int) -> frozenset[Value]:
+    """The values that lie in blocks of columns: what linear layers make whose weights come with each call, and what
+    pointwise work makes of it, where all readers are such work, products, or sums of rows, and weights' gradients read
+    enough of it."""
+    makers, readers = graph.producers(), graph.consumers()
+    fixed = set(graph.params)
+    for node in graph.nodes:
+        if depends_on_weights(node.inputs, fixed):
+            fixed.update(node.outputs)
+    found = {v for v, n in makers.items() if fits(v, block) and may_make(n, fixed, block)} - set(graph.outputs)
+    left: set[Value] | None = None
+    while left is None or left:
+        left = {v for v in found if not stays(makers[v], found)}
+        left |= {v for v in found if not all(takes(n, v, found, block) for n in readers.get(v, []))}
+        found -= left
+    parts = tied(found, makers, readers)
+    while (worth := [part for part in parts if pays(graph, part, found, makers, block)]) != parts:
+        parts, found = worth, set().union(*worth)
+    return frozenset(found)
+
+
+def tied(
+    found: AbstractSet[Value], makers: Mapping[Value, Node], readers: Mapping[Value, Sequence[Node]]
+) -> list[set[Value]]:
+    """The values in parts that only products tie to each other."""
+    parts: list[set[Value]] = []
+    for start in found:
+        if any(start in part for part in parts):
+            continue
+        part, stack = set[Value](), [start]
+        while stack:
+            v = stack.pop()
+            if v not in part:
+                part.add(v)
+                nodes = [n for n in (makers[v], *readers.get(v, [])) if n.op != "matmul"]
+                stack += [u for n in nodes for u in (*n.inputs, *n.outputs) if u is not None and u in found]
+        parts.append(part)
+    return parts
+
+
+def pays(
+    graph: Graph, part: AbstractSet[Value], found: AbstractSet[Value], makers: Mapping[Value, Node], block: int
+) -> bool:
+    """Whether weights' gradients read more of some values, which they else transpose or pack, than is copied around
+    these: the gradients, which are blocks first; what the products that make the values read as rows, unless a gradient
+    reads it, too, and must copy it either way; results of the products that read them, where those are rows."""
+    turned = [n for n in graph.nodes if is_turned(n, block)]
+    copied = {base(v, makers) for n in turned if any(v in found for v in n.inputs) for v in n.inputs if v is not None}
+    gain = sum(elements(v) for n in turned for v in n.inputs if v in part)
+    rows = {n.output for n in turned if any(v in part for v in n.inputs)}
+    for node in graph.nodes:
+        x = node.inputs[0] if is_linear(node, block) else None
+        if x is not None and node.output in part and x not in found and base(x, makers) not in copied:
+            rows.add(base(x, makers))
+        elif x is not None and x in part and node.output not in found:
+            rows.add(node.output)
+    return gain > sum(map(elements, rows))
+
+
+def base(value: Value, makers: Mapping[Value, Node]) -> Value:
+    """The value of which one is the rows, counted otherwise."""
+    while (made := makers.get(value)) is not None and keeps_columns(made) and (x := made.inputs[0]) is not None:
+        value = x
+    return value
+
+
+def elements(value: Value | None) -> int:
+    return 0 if value is None else as_int(value.type.size) or 0
+
+
+def fits(value: Value, block: int) -> bool:
+    """Whether a value may lie so: a large matrix, or several, whose columns fill their blocks."""
+    sizes = [as_int(d) for d in value.shape]
+    return len(sizes) > 1 and None not in sizes and fills(sizes[-1], block) and prod(d or 0 for d in sizes) >= LARGE
+
+
+def fills(columns: int | None, block: int) -> bool:
+    return columns is not None and columns > 0 and columns % block == 0
+
+
+def is_linear(node: Node, block: int) -> bool:
+    """Whether a node multiplies rows with one matrix, and the columns of both sides fill their blocks."""
+    if node.op != "matmul" or node.of(MatmulAttrs).transpose_a or not is_plain(node):
+        return False
+    x, w = node.inputs
+    assert x is not None and w is not None
+    return x.type.rank > 1 and w.type.rank == 2 and all(fills(as_int(v.shape[-1]), block) for v in (x, node.output))
+
+
+def is_turned(node: Node, block: int) -> bool:
+    """Whether a node is the gradient of a weight: of two matrices the sum over rows of the products of all columns."""
+    if node.op != "matmul" or node.of(MatmulAttrs) != MatmulAttrs(transpose_a=True) or not is_plain(node):
+        return False
+    return node.output.type.rank == 2 and all(fills(as_int(d), block) for d in node.output.shape)
+
+
+def is_plain(node: Node) -> bool:
+    """Whether a product is one in single precision, as it is defined."""
+    known = all(v is not None and v.dtype is f32 for v in node.inputs)
+    return known and node.precision == "fp32" and not isinstance(node.algorithm, Strassen)
+
+
+def may_make(node: Node, fixed: set[Value], block: int) -> bool:
+    """Whether a node may make such a value."""
+    if is_linear(node, block):
+        return node.inputs[1] not in fixed
+    return keeps_columns(node) or (ops.get(node.op).kind == "pointwise" and len(node.outputs) == 1)
+
+
+def keeps_columns(node: Node) -> bool:
+    """Whether a node is a reshape that only counts rows otherwise."""
+    if node.op != "reshape":
+        return False
+    (x,) = node.inputs
+    return x is not None and x.type.rank > 1 and as_int(x.shape[-1]) == as_int(node.output.shape[-1])
+
+
+def stays(node: Node, found: AbstractSet[Value]) -> bool:
+    """Whether what a node reads lies as its result is to lie, or is one number, or one for each column."""
+    if node.op == "matmul":
+        return True
+    if node.op == "reshape":
+        return node.inputs[0] in found
+    own = [v for v in node.inputs if v in found]
+    others = [v for v in node.inputs if v is not None and v not in found]
+    alike = all(v is not None and v.shape == node.output.shape for v in own)
+    return bool(own) and alike and all(as_int(d) == 1 for v in others for d in v.shape[:-1])
+
+
+def takes(node: Node, value: Value, found: AbstractSet[Value], block: int) -> bool:
+    """Whether a node reads a value as it lies."""
+    if node.op == "matmul":
+        return is_turned(node, block) or (is_linear(node, block) and node.inputs[1] != value)
+    if node.op == "reduce_sum":
+        return node.of(ReduceAttrs).axes == tuple(range(value.type.rank - 1))
+    return node.outputs[0] in found
+
+
+def columns(a: Assigner, node: Node) -> bool:
+    """Rewrite a node that makes or reads values in blocks of columns."""
+    (x, *_) = node.inputs or (None,)
+    if x is None or not any(v in a.inside for v in (*node.inputs, *node.outputs)):
+        return False
+    name = node.output.name
+    if node.op == "matmul":
+        (linear if is_linear(node, a.block) else weight_gradient)(a, node)
+    elif node.op == "reduce_sum":
+        (sums,) = a.emit("reduce_sum", (blocks(a, x),), {"axes": (0, 2, 3), "keepdims": False}, f"{name}_blocks")
+        (a.plain[node.output],) = a.emit("reshape", (sums,), {"shape": node.output.shape}, name)
+    elif node.op == "reshape":
+        a.columns[node.output] = blocks(a, x)
+    else:
+        inputs = tuple(None if v is None else blocks(a, v) if v in a.inside else narrow(a, v) for v in node.inputs)
+        (a.columns[node.output],) = a.emit(node.op, inputs, node.attrs, f"{name}_columns")
+    return True
+
+
+def linear(a: Assigner, node: Node) -> None:
+    """A product with panels of a matrix is a convolution of one pixel."""
+    x, w = node.inputs
+    assert x is not None and w is not None
+    source, name = blocks(a, x), node.output.name
+    sizes = (x.shape[-1], node.output.shape[-1], source.shape[0], source.shape[2])
+    depth, filters, parts, rows = (as_int(d) or 1 for d in sizes)
+    problem = DirectProblem(
+        images=parts,
+        height=rows,
+        width=1,
+        window=(1, 1),
+        stride=1,
+        channels=depth,
+        block=a.block,
+        filters=filters,
+        source=4 * depth * rows,
+        copied=False,
+        known=True,
+    )
+    _, blocking = decide(
+        lambda: key_of_nodes("panels", [node], a.target),
+        ranked((problem,), (True,), a.target),
+        lambda way: Setting("panels", (("width", way[1].width),)),
+        lambda way: way[0],
+    )
+    width = blocking.width
+    attrs = {"width": width, "transpose": node.of(MatmulAttrs).transpose_b}
+    (panels,) = a.emit("lowered.pack_matmul", (a.as_plain(w),), attrs, f"{w.name}_packed")
+    shape = (panels.shape[0], depth // a.block, 1, 1, a.block, width)
+    (packed,) = a.emit("reshape", (panels,), {"shape": shape}, f"{w.name}_panels")
+    kinds = {
+        "pads": (0, 0, 0, 0),
+        "strides": (1, 1),
+        "dilations": (1, 1),
+        "channels": filters,
+        "out_block": a.block,
+        "flat": True,
+    }
+    (a.columns[node.output],) = a.emit("lowered.conv_blocked", (source, packed), kinds, f"{name}_columns")
+
+
+def weight_gradient(a: Assigner, node: Node) -> None:
+    """The sum over rows is one over pixels."""
+    left, right = node.inputs
+    assert left is not None and right is not None
+    kinds = {"strides": (1, 1), "dilations": (1, 1), "window": (1, 1), "data": "narrow"}
+    operands, name = (blocks(a, right), blocks(a, left)), node.output.name
+    (found,) = a.emit("lowered.conv_weight", operands, kinds, f"{name}_blocks")
+    (turned,) = a.emit("transpose", (found,), {"perm": (1, 4, 0, 5, 2, 3)}, f"{name}_turned")
+    (a.plain[node.output],) = a.emit("reshape", (turned,), {"shape": node.output.shape}, name)
+
+
+def blocks(a: Assigner, value: Value) -> Value:
+    """`[..., C]` as `[n, C/b, R/n, 1, b]`, once for all ways to count its rows."""
+    value = base(value, a.made)
+    if value not in a.columns:
+        *shape, size = (as_int(d) or 1 for d in value.shape)
+        count, rows = size // a.block, prod(shape)
+        parts = parts_of(rows)
+        split = {"shape": (parts, rows // parts, count, a.block)}
+        (lines,) = a.emit("reshape", (a.as_plain(value),), split, f"{value.name}_split")
+        (turned,) = a.emit("transpose", (lines,), {"perm": (0, 2, 1, 3)}, f"{value.name}_turned")
+        maps = {"shape": (parts, count, rows // parts, 1, a.block)}
+        (a.columns[value],) = a.emit("reshape", (turned,), maps, f"{value.name}_columns")
+    return a.columns[value]
+
+
+def parts_of(rows: int) -> int:
+    """How many equal parts rows lie in: of MOST_ROWS at most and half of that at least, or one if there are no such."""
+    least, most = -(-rows // MOST_ROWS), 2 * rows // MOST_ROWS
+    return next((n for n in range(max(least, 1), most + 1) if rows % n == 0), 1)
+
+
+def narrow(a: Assigner, value: Value) -> Value:
+    """One number, or one for each column, in blocks."""
+    if as_int(value.type.size) == 1:
+        return a.as_plain(value)
+    shape = (1, (as_int(value.shape[-1]) or 1) // a.block, 1, 1, a.block)
+    return a.emit("reshape", (a.as_plain(value),), {"shape": shape}, f"{value.name}_columns")[0]
