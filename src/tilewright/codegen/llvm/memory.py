@@ -35,7 +35,7 @@ from tilewright.codegen.llvm.values import (
     splat_literal,
     vector_literal,
 )
-from tilewright.ir.dtype import DType, boolean, f32, i64
+from tilewright.ir.dtype import DType, boolean, f32, i64, u8
 from tilewright.ir.expr import Buffer, Const, Expr
 
 # loads
@@ -201,7 +201,9 @@ def _tile_column(s: State, buffer: Buffer, access: Access, start: int, width: in
     there = min(n, pointer.elements // n - top)
     if row % n + width > n or there < (n if whole else 1):
         return None
-    rows = [_load_contiguous(s, buffer, constant((top + r) * n), n) for r in range(there)]
+    as_bytes = _is_part_of_a_byte(buffer.dtype)
+    t = u8 if as_bytes else buffer.dtype
+    rows = [_load_row(s, buffer, constant((top + r) * n), n) for r in range(there)]
     rows += ["poison"] * (n - there)
     known = s.places[-1].shuffles
 
@@ -210,13 +212,25 @@ def _tile_column(s: State, buffer: Buffer, access: Access, start: int, width: in
         if a == b == "poison":
             return a
         if (a, b, picks) not in known:
-            known[a, b, picks] = _shuffle(s, a, b, buffer.dtype, n, picks)
+            known[a, b, picks] = _shuffle(s, a, b, t, n, picks)
         return known[a, b, picks]
 
     found = column(rows, j, shuffle, itemsize)
-    if width == n:
-        return found
-    return _shuffle(s, found, None, buffer.dtype, n, tuple(range(row % n, row % n + width)))
+    if width < n:
+        found = _shuffle(s, found, None, t, n, tuple(range(row % n, row % n + width)))
+    return from_memory(s, found, buffer.dtype, width) if as_bytes else found
+
+
+def _load_row(s: State, buffer: Buffer, p: Poly, width: int) -> str:
+    """A row of a tile: parts of a byte as they are in memory."""
+    if not _is_part_of_a_byte(buffer.dtype):
+        return _load_contiguous(s, buffer, p, width)
+    where, align = address(s, buffer, p)
+    return s.load(buffer, where, memory_type(buffer.dtype, width), align)
+
+
+def _is_part_of_a_byte(t: DType) -> bool:
+    return t is boolean or t.bits < 8
 
 
 def _collect(s: State, buffer: Buffer, offsets: Sequence[Poly], width: int) -> str:

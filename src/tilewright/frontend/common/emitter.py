@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.dtype import DType, i64
-from tilewright.ir.expr import Expr, Var, as_expr, as_int
+from tilewright.ir.expr import Expr, Var, as_expr, as_int, is_const
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.dims import dims
 from tilewright.ops.registry import emit, emit1
@@ -54,6 +54,23 @@ class Emitter:
 
     def transpose(self, x: Value, perm: Sequence[int]) -> Value:
         return x if list(perm) == list(range(len(perm))) else self.emit("transpose", x, perm=tuple(perm))
+
+    def tile(self, x: Value, repeats: Sequence[Any]) -> Value:
+        """`x` repeated along each dimension. What is known beforehand is a broadcast, whose rows are copied whole."""
+        counts = dims(repeats)
+        repeated = [not is_const(r, 1) for r in counts]
+        if any(
+            as_int(d) is None or as_int(r) is None for d, r, is_ in zip(x.shape, counts, repeated, strict=True) if is_
+        ):
+            return self.emit("tile", x, repeats=tuple(repeats))
+        apart, wide, whole = list[Any](), list[Any](), list[Any]()
+        for d, r in zip(x.shape, counts, strict=True):
+            is_one = is_const(d, 1) or is_const(r, 1)
+            apart += [d] if is_one else [1, d]
+            wide += [d * r] if is_one else [r, d]
+            whole.append(d * r)
+        y = self.reshape(x, apart)
+        return self.reshape(self.emit("broadcast", y, shape=dims(wide)), whole)
 
     def cast(self, x: Value, to: DType) -> Value:
         return x if x.dtype is to else self.emit("cast", x, dtype=to)

@@ -16,7 +16,6 @@ from dataclasses import replace
 from math import gcd, log2
 
 from tilewright.arith import linear, simplify
-from tilewright.ir.dtype import DType, boolean
 from tilewright.ir.expr import Expr, Load, Op, Var, as_int, const
 from tilewright.ir.loops import Block, BlockIter, Store
 from tilewright.ir.notes import Prefetch
@@ -73,7 +72,7 @@ def tile_axes(s: Schedule, block: BlockRef, target: Target) -> TileAxes | None:
     """
     stage = s.get(block)
     assert isinstance(stage, Block)
-    if not isinstance(stage.body, Store) or not stage.iters or not _is_shuffled(stage.body.buffer.dtype):
+    if not isinstance(stage.body, Store) or not stage.iters or stage.body.buffer.dtype.itemsize > 4:
         return None
     sizes = {name: extent(s, loop) for name, loop in loops_by_name(s, block).items()}
     itemsize = stage.body.buffer.dtype.itemsize
@@ -82,11 +81,6 @@ def tile_axes(s: Schedule, block: BlockRef, target: Target) -> TileAxes | None:
     tries = [(side, rows) for part in (1, 2) for side, rows in ((side, side // part) for side in sides)]
     found = (_tiles_of(stage, sizes, side, rows, whole=side == vector) for side, rows in tries)
     return next((axes for axes in found if axes is not None), None)
-
-
-def _is_shuffled(t: DType) -> bool:
-    """Whether elements are moved in registers as they are in memory, and shuffles are faster than moves one by one."""
-    return t.itemsize <= 4 and t is not boolean
 
 
 def _tiles_of(stage: Block, sizes: Mapping[str, int | None], lanes: int, rows: int, *, whole: bool) -> TileAxes | None:

@@ -315,7 +315,7 @@ def tile(n: Call) -> Value:
     if n.opset < 6:  # how often, and along which axis
         axis = axis_of(n.number(2, "the axis of Tile") or 0, n.rank(0))
         repeats = [repeats[0] if k == axis else 1 for k in range(n.rank(0))]
-    return n.emit("tile", n.value(0), repeats=tuple(repeats))
+    return n.tile(n.value(0), repeats)
 
 
 @rule("DepthToSpace")

@@ -92,7 +92,7 @@ def tile(n: Call, x: Value, repeats: Sequence[Any]) -> Value:
         return x
     if all(is_const(d, 1) or is_const(as_expr(r), 1) for d, r in zip(x.shape, repeats, strict=True)):
         return n.broadcast(x, [d * r for d, r in zip(x.shape, repeats, strict=True)])
-    return n.emit("tile", x, repeats=tuple(repeats))
+    return n.tile(x, repeats)
 
 
 @rule("repeat_interleave.self_int")
