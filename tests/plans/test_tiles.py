@@ -15,7 +15,8 @@ from tests.plans.test_dots import values
 from tilewright import ops
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.codegen.llvm.emit import assembly, emit_llvm
-from tilewright.ir.dtype import i8, i32, u8
+from tilewright.compiler import graph_passes
+from tilewright.ir.dtype import DType, bf16, f32, i8, i32, u8
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.loops import PrimFunc
@@ -28,11 +29,12 @@ from tilewright.schedule.tile_intrinsics import STORE, ZERO
 from tilewright.targets import x86
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.graph.options import Options, Precision
 from tilewright.transform.layout.assign import assign_layouts
 from tilewright.transform.loops import lower_loops
 from tilewright.transform.lower import lower_group
 
-AMX = x86.processor("sapphirerapids", (*x86.V4_DOTS, *x86.AMX_FEATURES))
+AMX = x86.processor("sapphirerapids", (*x86.V4_DOTS, "amx-tile", "amx-int8", "amx-bf16"))
 CASES: dict[str, dict[str, Any]] = {
     "padded": {"x": (2, 20, 6, 7), "filters": 19, "window": (3, 3), "pads": (1, 1, 1, 1)},
     "strided": {"x": (1, 5, 9, 8), "filters": 40, "window": (3, 2), "strides": (2, 2), "pads": (0, 1, 2, 0)},
@@ -44,12 +46,13 @@ CASES: dict[str, dict[str, Any]] = {
 SIZES = [(1, 64, 16), (32, 64, 32), (5, 7, 5), (17, 100, 40), (48, 130, 97), (64, 64, 64)]
 
 
-def product(m: int, k: int, n: int) -> Graph:
+def product(m: int, k: int, n: int, kinds: tuple[DType, DType] = (u8, i8)) -> Graph:
     builder = GraphBuilder("product")
-    x = builder.input("x", TensorType(u8, (const(m), const(k))))
-    w = builder.param("w", TensorType(i8, (const(k), const(n))))
-    whole = ops.emit1(builder, "pad", w, before=(0, 0), after=(-k % 64, 0), mode="constant", value=0)
-    attrs = {"width": 16, "group": 4, "transpose": False, "panels": panel_multiple(n, 16)}
+    x = builder.input("x", TensorType(kinds[0], (const(m), const(k))))
+    w = builder.param("w", TensorType(kinds[1], (const(k), const(n))))
+    group = 4 // kinds[1].itemsize
+    whole = ops.emit1(builder, "pad", w, before=(0, 0), after=(-k % (16 * group), 0), mode="constant", value=0)
+    attrs = {"width": 16, "group": group, "transpose": False, "panels": panel_multiple(n, 16)}
     packed = ops.emit1(builder, "lowered.pack_dot", whole, **attrs)
     return builder.finish((ops.emit1(builder, "lowered.matmul_tiles", x, packed, columns=n, rows=16),))
 
@@ -102,6 +105,21 @@ def test_native_products(m: int, k: int, n: int) -> None:
     for threads in (1, 2):
         got = np.asarray(tw.compile((product(m, k, n), {"w": w}), threads=threads)(x))
         np.testing.assert_array_equal(got, x.astype(np.int64) @ w.astype(np.int64))
+
+
+def halves(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(bf16.numpy)
+
+
+@pytest.mark.parametrize("m,k,n", SIZES)
+def test_native_products_of_halves(m: int, k: int, n: int) -> None:
+    """Products of bf16 are exact in f32; so many of them are summed with a rounding each."""
+    x, w = halves(m, k), halves(k, n)
+    exact = x.astype(np.float64) @ w.astype(np.float64)
+    size = np.abs(x.astype(np.float64)) @ np.abs(w.astype(np.float64))
+    for threads in (1, 2):
+        got = np.asarray(tw.compile((product(m, k, n, (bf16, bf16)), {"w": w}), threads=threads)(x))
+        assert got.dtype == np.float32 and (np.abs(got - exact) <= k * 2.0**-24 * size).all()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -163,17 +181,18 @@ def test_targets_without_such_registers_compute_in_memory() -> None:
 
 
 def test_only_machines_that_have_them_are_offered_them() -> None:
-    assert find_tile_dot(u8, i8, AMX) is x86.DOTS[-1]
+    assert find_tile_dot(u8, i8, AMX) is x86.DOTS[-2] and find_tile_dot(bf16, bf16, AMX) is x86.DOTS[-1]
     assert find_dot(u8, i8, AMX) is x86.DOTS[1]
     for name in ("x86-64-v3", "x86-64-v4", "znver4", "sapphirerapids", "generic-aarch64"):
         assert find_tile_dot(u8, i8, Target.parse(name)) is None
+        assert find_tile_dot(bf16, bf16, Target.parse(name)) is None
     assert AMX.kind != Target.parse("sapphirerapids").kind
     assert AMX.fingerprint != Target.parse("sapphirerapids").fingerprint
 
 
 def test_intrinsics_say_what_they_compute() -> None:
     a, b, sums = values(u8, (16, 64)), values(i8, (16, 16, 4)), np.ones((16, 16), np.int32)
-    intrinsic = find_intrinsic(x86.DOTS[-1].name)
+    intrinsic = find_intrinsic(x86.DOTS[-2].name)
     interpret(intrinsic.description, [a, b, sums])
     flat = b.transpose(0, 2, 1).reshape(64, 16).astype(np.int64)
     np.testing.assert_array_equal(sums, a.astype(np.int64) @ flat + 1)
@@ -182,6 +201,67 @@ def test_intrinsics_say_what_they_compute() -> None:
     np.testing.assert_array_equal(copy, sums)
     interpret(ZERO[i32].description, [sums])
     assert not sums.any()
+
+
+def test_the_intrinsic_of_halves_says_what_it_computes() -> None:
+    a, b, sums = halves(16, 32), halves(16, 16, 2), np.ones((16, 16), np.float32)
+    interpret(find_intrinsic(x86.DOTS[-1].name).description, [a, b, sums])
+    flat = b.astype(np.float64).transpose(0, 2, 1).reshape(32, 16)
+    np.testing.assert_allclose(sums, a.astype(np.float64) @ flat + 1, rtol=1e-5, atol=1e-5)
+
+
+def test_code_for_halves() -> None:
+    name, func = kernel(product(64, 256, 64, (bf16, bf16)), AMX)
+    text = assembly(emit_llvm(func, AMX), AMX)
+    assert name == "tile dots" and text.count("\ttdpbf16ps\t") == 4
+
+
+def linear(rows: int | None, kind: DType) -> Graph:
+    builder = GraphBuilder("linear")
+    x = builder.input("x", TensorType(kind, (Var("n") if rows is None else const(rows), const(250))))
+    w = builder.param("w", TensorType(kind, (const(96), const(250))))
+    return builder.finish((ops.emit1(builder, "matmul", x, w, transpose_b=True),))
+
+
+@pytest.mark.parametrize(
+    "rows,kind,precision,chosen",
+    [
+        (64, bf16, "fp32", "matmul_tiles"),
+        (64, f32, "bf16", "matmul_tiles"),
+        (64, f32, "int8", "matmul_tiles"),
+        (64, f32, "fp32", "matmul_packed"),
+        (1, bf16, "fp32", "matmul_packed"),
+        (None, bf16, "fp32", "matmul_packed"),
+        (None, f32, "bf16", "matmul_packed"),
+    ],
+)
+def test_precisions_choose(rows: int | None, kind: DType, precision: Precision, chosen: str) -> None:
+    graph = linear(rows, kind)
+    for name, function in graph_passes(AMX, Options(precision)):
+        graph = function(graph)
+        if name == "assign layouts":
+            break
+    assert f"lowered.{chosen}(" in str(graph) and graph.outputs[0].dtype is kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "bound"), [(bf16, "fp32", 4e-3), (f32, "bf16", 4e-3), (f32, "int8", 2e-2)]
+)
+def test_native_precisions(kind: DType, precision: Precision, bound: float) -> None:
+    """A depth that is no whole register, weights that are replaced."""
+    rng = np.random.default_rng(3)
+    x, w, other = (rng.standard_normal(shape).astype(kind.numpy) for shape in ((64, 250), (96, 250), (96, 250)))
+    model = tw.compile((linear(64, kind), {"w": w}), precision=precision)
+    for given in (w, other):
+        model.update({"w": given})
+        want = x.astype(np.float64) @ given.astype(np.float64).T
+        got = np.asarray(model(x)).astype(np.float64)
+        assert 0 < np.sqrt(np.mean((got - want) ** 2) / np.mean(want**2)) < bound
+
+
+def test_instructions_that_are_slower_than_single_precision_are_not_taken() -> None:
+    assert find_dot(bf16, bf16, Target.parse("znver4")) is x86.DOTS[0]
+    assert find_dot(bf16, bf16, Target.parse("sapphirerapids")) is None
 
 
 def test_sums_that_fit_no_registers_are_refused() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.ir.dtype import DType
+from tilewright.ir.dtype import DType, bf16
 from tilewright.support.errors import ScheduleError
 from tilewright.targets import registry
 from tilewright.targets.isa import Dot
@@ -10,8 +10,11 @@ from tilewright.targets.target import Target
 
 
 def find_dot(a: DType, b: DType, target: Target) -> Dot | None:
-    """The target's instruction for activations of type `a`, one row of them, and weights of type `b`."""
-    return next((dot for dot in target.isa.dots if dot.a is a and dot.b is b and dot.rows == 1), None)
+    """The target's instruction for activations of type `a`, one row of them, and weights of type `b`; None if products
+    of f32 take no longer."""
+    dot = next((dot for dot in target.isa.dots if dot.a is a and dot.b is b and dot.rows == 1), None)
+    slow = dot is not None and a is bf16 and target.costs.arithmetic.bf16_pairs >= dot.group
+    return None if slow else dot
 
 
 def find_tile_dot(a: DType, b: DType, target: Target) -> Dot | None:

@@ -128,6 +128,12 @@ class Arithmetic:
         "time of a function that is written out by that of half as many multiply-adds as it has operations",
         Origin("2026-11-26", "Zen 4", commit="a2b15cc0"),
     )
+    bf16_pairs: float = constant(
+        1.0,
+        "multiply-adds",
+        "a vector's instruction for pairs of bf16",
+        Origin("2026-11-26", "Zen 4", commit="a2b15cc0"),
+    )
     divide: float = constant(4.0, "multiply-adds", "a division", _STAGES)
     square_root: float = constant(6.0, "multiply-adds", "a square root", _STAGES)
     reciprocal_root: float = constant(8.0, "multiply-adds", "a square root and a division", _STAGES)

@@ -54,12 +54,12 @@ def integer_matmul(a: Assigner, node: Node) -> bool:
         and _in_tiles(a, as_int(rows.shape[-2]), depth, columns, found.dot, tile)
     ):
         if more := -depth % tile.depth:
-            weights = _longer(a, weights, axis, more)
+            weights = longer(a, weights, axis, more)
         packed = _packed(a, tile, weights, attrs.transpose_b, columns)
         total = _emit(a, "lowered.matmul_tiles", rows, packed, columns=columns, rows=tile.rows)
     else:
         if more := -depth % found.dot.group:
-            rows, weights = _longer(a, rows, rows.type.rank - 1, more), _longer(a, weights, axis, more)
+            rows, weights = longer(a, rows, rows.type.rank - 1, more), longer(a, weights, axis, more)
         total = _product(a, found.dot, rows, weights, attrs.transpose_b, columns)
     if found.zero is not None:
         total = _emit(a, "sub", total, _correction(a, found.weights, found.zero, (axis,), (columns,)))
@@ -113,7 +113,7 @@ def _in_blocks(a: Assigner, value: Value) -> Value:
         return a.as_blocked(value)
     plain = a.as_plain(value)
     if channels == 1:  # which would be a block of its own
-        plain = _longer(a, plain, 1, GROUP - 1)
+        plain = longer(a, plain, 1, GROUP - 1)
     return _emit(a, "lowered.block_channels", plain, block=min(a.block, -(-channels // GROUP) * GROUP))
 
 
@@ -188,7 +188,7 @@ def _correction(a: Assigner, weights: Value, zero: Value, axes: tuple[int, ...],
     return _emit(a, "reshape", _emit(a, "mul", sums, zero), shape=tuple(map(const, shape)))
 
 
-def _longer(a: Assigner, x: Value, axis: int, more: int) -> Value:
+def longer(a: Assigner, x: Value, axis: int, more: int) -> Value:
     """Zeros behind an axis."""
     rank = x.type.rank
     after = tuple(more if k == axis else 0 for k in range(rank))
@@ -204,7 +204,7 @@ def _by_windows(a: Assigner, node: Node, found: _Factors) -> Value:
     rows = _emit(a, "lowered.patches", found.x, kernel=tuple(window[1:]), depth=depth, **spatial)
     flat = _emit(a, "reshape", found.weights, shape=(const(filters), const(elements)))
     if depth > elements:
-        flat = _longer(a, flat, 1, depth - elements)
+        flat = longer(a, flat, 1, depth - elements)
     total = _product(a, found.dot, rows, flat, True, filters)
     moved = _emit(a, "transpose", total, perm=(0, 2, 1))
     return _emit(a, "reshape", moved, shape=node.output.shape)

@@ -14,7 +14,7 @@ from tilewright.plans.matmul.tiles import FEW_ROWS, matmul_tile, multiplies_in_p
 from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.integer import integer_matmul
-from tilewright.transform.layout.precision import reduced
+from tilewright.transform.layout.precision import halves, reduced
 from tilewright.transform.layout.strassen import strassen
 
 TURNED = MatmulAttrs(transpose_a=True)
@@ -43,6 +43,8 @@ def matmul(a: Assigner, node: Node) -> bool:
         return single_column(a, node, x, w)
     if node.precision != "fp32":
         return reduced(a, node, plain_rows(a, node, x))
+    if halves(a, node, plain_rows(a, node, x, widen=False)):
+        return True
     rows = as_int(node.output.shape[-2])
     if w not in a.fixed and rows is not None and rows <= (1 if transpose else FEW_ROWS):
         return False
@@ -97,12 +99,12 @@ def _rows_and_columns(shape: tuple[Expr, ...], swapped: bool) -> tuple[Expr, ...
     return (*shape[:-2], shape[-1], shape[-2]) if swapped else shape
 
 
-def plain_rows(a: Assigner, node: Node, x: Value) -> Value:
-    """The left operand, rows by depth, in a type that the machine multiplies."""
+def plain_rows(a: Assigner, node: Node, x: Value, *, widen: bool = True) -> Value:
+    """The left operand, rows by depth, in a type that the machine multiplies (`widen`: as vectors of any kind)."""
     left = a.as_plain(x)
     if node.of(MatmulAttrs).transpose_a:
         left = swapped(a, left, f"{x.name}_rows")
-    if left.dtype.bits < 32:
+    if widen and left.dtype.bits < 32:
         (left,) = a.emit("cast", (left,), {"dtype": f32}, f"{x.name}_wide")
     return left
 

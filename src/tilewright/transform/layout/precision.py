@@ -2,6 +2,7 @@
 
     bf16, dot instruction    matmul_dot(cast(x, bf16), cast(pack_dot(w), bf16))       pairs into f32 accumulators
                              attention(..., dot)                          both of its products
+    of bf16                  cast(matmul_dot(x, pack_dot(w)), bf16)                   models whose floats are all bf16
     bf16, elsewhere          matmul_packed(x, cast(pack_matmul(w), bf16))             weights widened on the way
     int8                     cast(matmul_dot(quantised x, quantised w)) * scale of the row * scale of the column
 
@@ -23,11 +24,13 @@ from tilewright.ops.lowered.attention import AttentionAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.framework.decision_key import Key, key_of_nodes
 from tilewright.plans.matmul.dots import panel_multiple
+from tilewright.plans.matmul.tile_dots import product_cycles
 from tilewright.plans.matmul.tiles import matmul_tile
-from tilewright.schedule.dot_intrinsics import Dot, find_dot
+from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
+from tilewright.transform.layout.integer import longer
 
 LEVELS = 127
 """Greatest magnitude of a quantised number."""
@@ -46,14 +49,34 @@ def reduced(a: Assigner, node: Node, x: Value) -> bool:
     depth = as_int(x.shape[-1])
     assert depth is not None
     product = _Product(a, node, x, w, depth)
+    dot = find_dot(bf16, bf16, a.target)
     if node.precision == "int8":
         product.quantised()
-        return True
-    dot = find_dot(bf16, bf16, a.target)
-    if dot is not None and depth % dot.group == 0:
-        product.rounded(dot)
+    elif (tile := product.tile(bf16, bf16)) is not None:
+        product.finish(product.in_tiles(tile))
+    elif dot is not None and depth % dot.group == 0:
+        product.finish(product.in_dots(dot))
     else:
         product.widened()
+    return True
+
+
+def halves(a: Assigner, node: Node, x: Value) -> bool:
+    """A product of rows `x` and weights that are both of bf16, where the machine multiplies such numbers; a sum in f32
+    is rounded once."""
+    w, dot, depth = node.inputs[1], find_dot(bf16, bf16, a.target), as_int(x.shape[-1])
+    if w is None or not (x.dtype is w.dtype is bf16) or not depth or w not in a.fixed or w.type.rank != 2:
+        return False
+    product = _Product(a, node, x, w, depth)
+    if not product.columns:
+        return False
+    if (tile := product.tile(bf16, bf16)) is not None:
+        total = product.in_tiles(tile)
+    elif dot is not None and depth % dot.group == 0:
+        total = product.in_dots(dot)
+    else:
+        return False
+    product.finish(product.emit("cast", total, name=node.output.name, dtype=bf16))
     return True
 
 
@@ -106,15 +129,36 @@ class _Product:
         """bf16 weights that are widened when they are read: half the traffic, products in f32."""
         tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
         packed = self.plain_panels(self.a.as_plain(self.w), tile.width)
-        narrow = self.emit("cast", packed, name=f"{self.w.name}_bf16", dtype=bf16)
-        self.finish("lowered.matmul_packed", self.x, narrow)
+        self.finish(self.multiplied("lowered.matmul_packed", self.x, self.narrow(packed, self.w.name)))
 
-    def rounded(self, dot: Dot) -> None:
+    def in_dots(self, dot: Dot) -> Value:
         """Both factors in bf16; rounding x joins the kernel that makes it where it can."""
-        x = self.emit("cast", self.x, name=f"{self.x.name}_bf16", dtype=bf16)
+        x = self.narrow(self.x, self.x.name)
         packed = self.panels(self.a.as_plain(self.w), dot)
-        narrow = self.emit("cast", packed, name=f"{self.w.name}_bf16", dtype=bf16)
-        self.finish("lowered.matmul_dot", x, narrow)
+        return self.multiplied("lowered.matmul_dot", x, self.narrow(packed, self.w.name))
+
+    def tile(self, a: DType, b: DType) -> Dot | None:
+        """The instruction that multiplies matrices of these types, where that takes less time than products of f32."""
+        tile, rows, target = find_tile_dot(a, b, self.a.target), as_int(self.x.shape[-2]), self.a.target
+        if tile is None or rows is None:
+            return None
+        in_f32 = rows * self.depth * self.columns / (target.lanes(4) * target.fma_per_cycle)
+        return tile if product_cycles(rows, self.depth, self.columns, tile, target) < in_f32 else None
+
+    def in_tiles(self, tile: Dot) -> Value:
+        """Both factors in bf16, by registers of matrices."""
+        x = self.narrow(self.x, self.x.name)
+        packed = self.whole_panels(self.a.as_plain(self.w), tile)
+        return self.multiplied("lowered.matmul_tiles", x, self.narrow(packed, self.w.name), rows=tile.rows)
+
+    def whole_panels(self, w: Value, tile: Dot) -> Value:
+        """Panels of whole registers, with zeros behind the depth."""
+        more = -self.depth % tile.depth
+        return self.panels(longer(self.a, w, 1 if self.transpose else 0, more) if more else w, tile)
+
+    def narrow(self, value: Value, name: str) -> Value:
+        """A factor in bf16."""
+        return value if value.dtype is bf16 else self.emit("cast", value, name=f"{name}_bf16", dtype=bf16)
 
     def panels(self, w: Value, dot: Dot) -> Value:
         attrs = {"width": dot.lanes, "group": dot.group, "panels": panel_multiple(self.columns, dot.lanes)}
@@ -123,8 +167,11 @@ class _Product:
     def plain_panels(self, w: Value, width: int) -> Value:
         return self.emit("lowered.pack_matmul", w, name=f"{self.w.name}_packed", width=width, transpose=self.transpose)
 
-    def finish(self, op: str, x: Value, w: Value) -> None:
-        self.a.plain[self.node.output] = self.emit(op, x, w, name=self.node.output.name, columns=self.columns)
+    def multiplied(self, op: str, x: Value, w: Value, **attrs: object) -> Value:
+        return self.emit(op, x, w, name=self.node.output.name, columns=self.columns, **attrs)
+
+    def finish(self, found: Value) -> None:
+        self.a.plain[self.node.output] = found
 
     # int8
 
@@ -132,6 +179,8 @@ class _Product:
         """Both factors in 8 bits with scales."""
         dots = ((t, find_dot(t, i8, self.a.target)) for t in (u8, i16))
         found = next(((t, d) for t, d in dots if d is not None and self.depth % d.group == 0), None)
+        if (matrices := self.tile(u8, i8)) is not None:
+            found = u8, matrices
         row_scale, x = self.quantise(self.x, -1, self.x.name)
         w = self.a.as_plain(self.w)
         column_scale, narrow = self.quantise(w, -1 if self.transpose else -2, self.w.name)
@@ -148,7 +197,11 @@ class _Product:
             if kind is u8:
                 x = self.emit("add", x, self.number(OFFSET, f32), name="shifted")
             x = self.emit("cast", x, name=f"{self.x.name}_{kind.name}", dtype=kind)
-            total = self.emit("lowered.matmul_dot", x, self.panels(narrow, dot), name="total", **attrs)
+            if matrices is not None:
+                panels, attrs["rows"] = self.whole_panels(narrow, matrices), matrices.rows
+                total = self.emit("lowered.matmul_tiles", x, panels, name="total", **attrs)
+            else:
+                total = self.emit("lowered.matmul_dot", x, self.panels(narrow, dot), name="total", **attrs)
             if kind is u8:
                 total = self.emit("sub", total, self.correction(narrow), name="total")
         real = self.emit("cast", total, name="total", dtype=f32)
@@ -176,4 +229,4 @@ class _Product:
         return self.emit("mul", total, self.number(OFFSET, i32), name="correction")
 
 
-__all__ = ["attention", "reduced"]
+__all__ = ["attention", "halves", "reduced"]
