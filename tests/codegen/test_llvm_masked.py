@@ -13,9 +13,10 @@ from tests.codegen.llvm_run import run
 from tests.schedule.guard import guarded
 from tilewright import te
 from tilewright.codegen.llvm.emit import emit_llvm
-from tilewright.ir.dtype import DType, boolean, f32, f64, i8, i64
+from tilewright.ir.dtype import BY_NAME, DType, boolean, f32, f64, i8, i64
 from tilewright.ir.expr import Buffer, Expr, Var, const
 from tilewright.ir.loops import For, If, PrimFunc, Store
+from tilewright.ir.parser import parse_func
 from tilewright.targets.target import Target
 
 LANES = 16
@@ -88,3 +89,27 @@ def test_tails_of_several_vectors() -> None:
         memory, got = guarded(a), guarded(np.full(size, np.nan, np.float32))
         f(memory, got)
         np.testing.assert_array_equal(got, a[:, 0] + a[::-1, 1])
+
+
+@pytest.mark.parametrize("first", [16, 3])
+@pytest.mark.parametrize("element", ["i8", "u8", "i16", "bf16", "f16", "bool", "i32"])
+@pytest.mark.parametrize("cpu", ["x86-64-v4", "x86-64-v3"])
+def test_a_lane_that_is_alone_writes_nothing_beside_it(cpu: str, element: str, first: int) -> None:
+    """LLVM 22 stores 32 bits of a vector that it narrows under a mask with one lane."""
+    target = Target.parse(cpu)
+    if not set(target.features) <= set(Target.on_host("host").features):
+        pytest.skip(f"this machine cannot run {cpu}")
+    func = parse_func(f"""
+        func @f(x: f32[48], y: {element}[48]) {{
+          for k in 0..2 unrolled {{
+            for v in 0..16 vectorized {{
+              if k * 16 + v < {first + 1} and k * 16 + v >= {first} {{ y[k * 16 + v] = {element}(x[k * 16 + v]) }}
+            }}
+          }}
+        }}""")
+    t = BY_NAME[element].numpy
+    x, y = np.full(48, 3.0, np.float32), np.full(48, 1, t)
+    run(func, x, y, target=target)
+    want = np.full(48, 1, t)
+    want[first] = 3
+    np.testing.assert_array_equal(y, want)

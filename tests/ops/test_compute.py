@@ -482,6 +482,7 @@ COVERED = {
     "patches": "tests/transform/graph/test_integer.py",
     "strassen": "tests/ops/test_strassen.py",
     "strassen_conv": "tests/ops/test_strassen.py",
+    "tiles": "tests/plans/test_tiles.py",
     "trees": "tests/frontend/test_trees.py",
     "unique": "tests/ops/test_extent.py",
     "winograd": "tests/ops/test_winograd.py",

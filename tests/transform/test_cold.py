@@ -21,7 +21,7 @@ from tilewright.transform.cold import with_cold_weights
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.lower import lower_group
 
-ROWS, WIDTH = 24, 128
+ROWS, WIDTH = 4, 128
 OWN = WIDTH * WIDTH * 4
 MACHINE = Target.host().adjusted(l1=32 << 10, l2=4 * OWN, l3=40 * OWN)
 """A machine whose second level holds two such layers, and whose last one holds twenty."""

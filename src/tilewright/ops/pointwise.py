@@ -74,6 +74,7 @@ def pointwise(
         value = reference(*(wide(a) for a in arrays), **attrs.values())
         return (np.asarray(value).astype(result(types, attrs).numpy),)
 
+    numpy.__module__ = body.__module__  # the room that the operator is of
     BODIES[name] = body
     return register(OpDef(name, "pointwise", kind, infer, numpy, compute=tensor_expression))
 

@@ -15,7 +15,7 @@ from tilewright.arith import prove
 from tilewright.ir.attributes import Attrs
 from tilewright.ir.expr import Buffer, Expr, all_of, as_int, cast, const, maximum, minimum
 from tilewright.ir.graph import TensorType
-from tilewright.ir.loops import PrimFunc
+from tilewright.ir.loops import LoopKind, PrimFunc
 from tilewright.ops.dims import accumulator, axis_of, present, same_dtype, same_shape
 from tilewright.ops.index import check_choice, check_within, integer, nearest, wrapped, wrapped_numpy
 from tilewright.ops.loopnest import Nest, buffers
@@ -54,8 +54,13 @@ def _check(types: Types, attrs: ScatterAttrs) -> tuple[TensorType, TensorType, T
 
 
 def _copy(nest: Nest, x: Buffer, y: Buffer) -> None:
-    with nest.loops("c", x.shape, inner="vectorized") as point:
+    with nest.loops("c", x.shape, inner=_in_lanes(x.shape)) as point:
         nest.store(y, point, x[point])
+
+
+def _in_lanes(shape: Sequence[Expr]) -> LoopKind:
+    """How elements that lie side by side are moved: in vectors, if their number is known."""
+    return "vectorized" if shape and as_int(shape[-1]) is not None else "serial"
 
 
 def _combined(old: Expr, new: Expr, reduction: str) -> Expr:
@@ -149,7 +154,7 @@ def _nd_loops(types: Types, attrs: ScatterAttrs, out: Out) -> PrimFunc:
     depth = as_int(indices.shape[-1]) or 0
     nest = Nest("scatter_nd", [data, indices, updates, y])
     _copy(nest, data, y)
-    with nest.loops("i", updates.shape, inner="vectorized" if depth < len(data.shape) else "serial") as point:
+    with nest.loops("i", updates.shape, inner=_in_lanes(data.shape[depth:])) as point:
         at = [wrapped(indices[(*point[:lead], const(k))], data.shape[k]) for k in range(depth)]
         place = (*at, *point[lead:])
         with nest.when(_some(data.shape[:depth])):

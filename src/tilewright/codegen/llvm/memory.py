@@ -369,6 +369,19 @@ def store_scalar(s: State, buffer: Buffer, p: Poly, value: str) -> None:
     s.out.effect(f"store {memory_type(buffer.dtype)} {raw}, ptr {where}, align {align}")
 
 
+def _only_lane(s: State, start: int, width: int) -> int | None:
+    """The one lane of a vector that is on, if there is but one and it is known. LLVM 22 makes one store of 32 bits of
+    those under such a mask whose elements it narrows before, which writes over what lies behind them."""
+    span = None if s.mask is None else s.mask.span
+    if s.on is not None:
+        lanes = [k for k in range(width) if s.on[start + k]]
+    elif span is not None and not (span.low.startswith("%") or span.high.startswith("%")):
+        lanes = [k for k in range(width) if int(span.low) <= start + k < int(span.high)]
+    else:
+        return None
+    return lanes[0] if len(lanes) == 1 else None
+
+
 def store(s: State, buffer: Buffer, indices: Sequence[Expr], value: Value) -> list[tuple[str, str, str]]:
     """`buffer[indices] = value` for all lanes. One location gets one value once, or the last lane's. Returns what was
     written past the caches: addresses, types and values."""
@@ -410,6 +423,11 @@ def _store_part(
     if is_contiguous(access, start, width):
         assert access.steps is not None
         where, align = address(s, buffer, add(access.base, constant(access.steps[start])))
+        alone = None if mask is None or t.itemsize >= 4 else _only_lane(s, start, width)
+        if alone is not None:
+            single = s.out.inst(f"extractelement {register_type(t, width)} {part}, i64 {alone}")
+            store_scalar(s, buffer, add(access.base, constant(access.steps[start + alone])), single)
+            return
         raw = to_memory(s, part, t, width)
         if mask is None:
             s.out.effect(f"store {ty} {raw}, ptr {where}, align {align}")
