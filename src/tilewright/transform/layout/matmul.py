@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tilewright.ir.dtype import f32
+from tilewright.ir.dtype import bf16, f32
 from tilewright.ir.expr import Expr, as_int, is_const
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.selection import Strassen
@@ -43,7 +43,7 @@ def matmul(a: Assigner, node: Node) -> bool:
         return single_column(a, node, x, w)
     if node.precision != "fp32":
         return reduced(a, node, plain_rows(a, node, x))
-    if halves(a, node, plain_rows(a, node, x, widen=False)):
+    if x.dtype is bf16 and halves(a, node, plain_rows(a, node, x, widen=False)):
         return True
     rows = as_int(node.output.shape[-2])
     if w not in a.fixed and rows is not None and rows <= (1 if transpose else FEW_ROWS):

@@ -62,10 +62,10 @@ def reduced(a: Assigner, node: Node, x: Value) -> bool:
 
 
 def halves(a: Assigner, node: Node, x: Value) -> bool:
-    """A product of rows `x` and weights that are both of bf16, where the machine multiplies such numbers; a sum in f32
+    """A product of rows `x` of bf16 and weights of bf16, where the machine multiplies such numbers; a sum in f32
     is rounded once."""
     w, dot, depth = node.inputs[1], find_dot(bf16, bf16, a.target), as_int(x.shape[-1])
-    if w is None or not (x.dtype is w.dtype is bf16) or not depth or w not in a.fixed or w.type.rank != 2:
+    if w is None or w.dtype is not bf16 or not depth or w not in a.fixed or w.type.rank != 2:
         return False
     product = _Product(a, node, x, w, depth)
     if not product.columns:
