@@ -69,13 +69,24 @@ def test_odd_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "target"),
+    ("text", "target", "left"),
     [
-        ("params(%d: f32[4]) { %y = div(%d, %x)", "x86-64-v4"),  # by what changes
-        ("params(%d: f32[4]) { %y = mul(%x, %d)", "x86-64-v4"),
-        ("params(%d: f32[4]) { %y = div(%x, %d)", "x86-64-v2"),  # without multiply-adds
+        ("params(%d: f32[8, 1]) { %y = div(%x, %d)", "x86-64-v4", False),
+        ("params(%d: f32[]) { %y = div(%x, %d)", "x86-64-v4", False),
+        ("params(%d: f32[1, 8]) { %y = div(%x, %d)", "x86-64-v4", False),  # eight rows share each
+        ("params(%d: f32[8, 8]) { %y = div(%x, %d)", "x86-64-v4", True),  # each divides one number
+        ("params(%d: f32[]) { %y = div(%d, %x)", "x86-64-v4", True),  # by what changes
+        ("params(%d: f32[]) { %y = mul(%x, %d)", "x86-64-v4", True),
+        ("params(%d: f32[]) { %y = div(%x, %d)", "x86-64-v2", True),  # without multiply-adds
     ],
 )
-def test_what_is_left_alone(text: str, target: str) -> None:
-    graph = parse_graph(f"graph @g(%x: f32[4]) {text} : f32[4] return %y }}")
-    assert divide_by_products(graph, Target.parse(target)) is graph
+def test_what_is_left_alone(text: str, target: str, left: bool) -> None:
+    graph = parse_graph(f"graph @g(%x: f32[8, 8]) {text} : f32[8, 8] return %y }}")
+    assert (divide_by_products(graph, Target.parse(target)) is graph) == left
+
+
+def test_divisors_of_a_batch_that_a_symbol_says() -> None:
+    graph = parse_graph(
+        "graph @g(%x: f32[n, 8]) params(%d: f32[8]) where n in 1.. { %y = div(%x, %d) : f32[n, 8] return %y }"
+    )
+    assert divide_by_products(graph, Target.parse("x86-64-v4")) is not graph

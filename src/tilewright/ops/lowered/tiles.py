@@ -17,6 +17,7 @@ from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, as_expr, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import static
+from tilewright.ops.lowered.dot_conv import CONV_DOT, ConvDotAttrs
 from tilewright.ops.lowered.dots import accumulator
 from tilewright.ops.lowered.packed import convolved, cropped, layout_name, only, present
 from tilewright.ops.registry import OpDef, Types, register
@@ -151,24 +152,13 @@ def _conv_compute(inputs: Tensors, attrs: ConvTilesAttrs, out: Out) -> tuple[Ten
 
 
 def _conv_reference(arrays: Sequence[Any], attrs: ConvTilesAttrs) -> tuple[Any, ...]:
-    x, w, *zero = (None if a is None else np.asarray(a) for a in arrays)
-    assert x is not None and w is not None
-    acc = np.int32 if x.dtype.kind in "iu" else np.float32
-    panels, _, kh, kw, steps, width, group = w.shape
-    top, left, bottom, right = attrs.pads
-    around = zero[0] if zero and zero[0] is not None else 0
+    """That of `lowered.conv_dot`, with all channels in one block as deep as the weights."""
+    x, w, *zero = arrays
     images, blocks, h, v, block = x.shape
-    x = x.transpose(0, 2, 3, 1, 4).reshape(images, h, v, blocks * block)
-    x = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=around).astype(acc)
-    (sh, sw), (dh, dw) = attrs.strides, attrs.dilations
-    oh, ow = ((x.shape[1 + k] - (w.shape[2 + k] - 1) * (dh, dw)[k] - 1) // (sh, sw)[k] + 1 for k in (0, 1))
-    total = np.zeros((images, panels, oh, ow, width), acc)
-    for i in range(kh):
-        for j in range(kw):
-            part = x[:, i * dh : i * dh + (oh - 1) * sh + 1 : sh, j * dw : j * dw + (ow - 1) * sw + 1 : sw]
-            weights = w[:, 0, i, j].transpose(0, 2, 1, 3).reshape(panels, width, steps * group)[..., : x.shape[3]]
-            total += np.einsum("nhwc,plc->nphwl", part, weights.astype(acc))
-    return (np.ascontiguousarray(total[:, : -(-attrs.channels // width)]),)
+    together = np.moveaxis(x, 1, 3).reshape(images, 1, h, v, blocks * block)
+    whole = np.pad(together, (*[(0, 0)] * 4, (0, w.shape[4] * w.shape[6] - blocks * block)))
+    same = ConvDotAttrs(attrs.strides, attrs.dilations, attrs.pads, attrs.channels)
+    return CONV_DOT.reference([whole, w, *zero], same)
 
 
 CONV_TILES = register(

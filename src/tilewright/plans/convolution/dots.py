@@ -63,7 +63,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
             if panels % wide or rows * wide + wide + 2 > target.registers:
                 continue  # an instruction cannot do a part of a panel
             line = _line(anchor, rows, wide, width, dot, target)
-            for strip in _strips(height, images, target, copied=copied):
+            for strip in strips(height, images, target, copied=copied):
                 parts = -(-height // min(strip, height))
                 shares = images * parts * (1 if copied and parts > 1 else panels // wide)
                 compute = images * height * (panels // wide) * line * sharing(shares, target)
@@ -80,7 +80,7 @@ def _line(anchor: Stage, rows: int, wide: int, width: int, dot: Dot, target: Tar
     return cycles + (tile_cycles(rest, wide, steps, dot, target) if rest else 0.0)
 
 
-def _strips(height: int, images: float, target: Target, *, copied: bool) -> list[int]:
+def strips(height: int, images: float, target: Target, *, copied: bool) -> list[int]:
     """All lines, or parts for threads to share."""
     if target.threads == 1:
         return [WHOLE]

@@ -17,7 +17,8 @@ from math import prod
 from tilewright.ir.expr import as_int
 from tilewright.ops.lowered.tiles import CONV_TILES, together
 from tilewright.plans.convolution.direct import in_blocks
-from tilewright.plans.convolution.tiles import ENOUGH_STRIPS, PARTS, WHOLE
+from tilewright.plans.convolution.dots import strips
+from tilewright.plans.convolution.tiles import ENOUGH_STRIPS, WHOLE
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, parallelize
@@ -63,21 +64,15 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
         for high in range(1, tall + 1):
             if tall % high or panels % wide or across % (tall // high) or lines % high or (high > 1 and plain):
                 continue
-            for strip in _strips(lines, high, images, target):
+            for strip in strips(lines, images, target, copied=True):
+                if strip != WHOLE and strip % high:
+                    continue
                 parts = -(-lines // min(strip, lines))
                 shares = images * parts * (panels // wide if parts == 1 else 1)
                 compute = images * lines * across * panels / (tall * wide) * cycles * sharing(shares, target)
                 knobs = (("rows", tall // high * dot.rows), ("lines", high), ("width", wide * dot.lanes))
                 found.append(Candidate((*knobs, ("strip", strip)), Cost(compute=compute, memory=memory) + rest))
     return sorted(found, key=lambda c: c.cycles)
-
-
-def _strips(lines: int, high: int, images: float, target: Target) -> list[int]:
-    """All lines, or parts for threads to share."""
-    if target.threads == 1:
-        return [WHOLE]
-    parts = [n for n in PARTS if n <= lines and images * n >= ENOUGH_STRIPS]
-    return [WHOLE, *(n for n in dict.fromkeys(-(-lines // n) for n in parts[:8]) if n % high == 0)]
 
 
 def convolution_cycles(

@@ -50,8 +50,7 @@ def widen_halves(graph: Graph) -> Graph:
         results = ops.emit(builder, node.op, *inputs, attrs=node.attrs)
         builder.nodes[-1] = replace(builder.nodes[-1], selected=node.selected)
         for result, old in zip(results, node.outputs, strict=True):
-            if old.dtype not in HALVES:
-                raise AssertionError(f"{node.op} of halves gives {old.type}")
+            assert old.dtype in HALVES, f"{node.op} of halves gives {old.type}"
             ops.emit1(builder, "cast", result, dtype=old.dtype)
             builder.nodes[-1] = replace(builder.nodes[-1], outputs=(old,))
     return replace(graph, nodes=tuple(builder.nodes))
