@@ -22,6 +22,7 @@ from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.plans import plan
+from tilewright.plans.framework.decisions import deciding, forcing
 from tilewright.plans.matmul.dots import panel_multiple
 from tilewright.schedule.dot_intrinsics import find_dot, find_tile_dot
 from tilewright.schedule.intrinsics import find_intrinsic
@@ -322,6 +323,23 @@ def test_estimates_choose(rows: int | None, shape: tuple[int, ...], weights: tup
     text = str(assign_layouts(layer(rows, shape, weights), AMX))
     assert f"lowered.{chosen}(" in text
     assert "_tiles(" not in str(assign_layouts(layer(rows, shape, weights), Target.parse("sapphirerapids")))
+
+
+@pytest.mark.parametrize(
+    "graph,ways",
+    [
+        (layer(128, (256,), (256, 256)), ("matmul_tiles", "matmul_dot")),
+        (layer(1, (64, 28, 28), (64, 64, 3, 3)), ("conv_tiles", "conv_dot")),
+        (linear(64, bf16), ("matmul_tiles", "matmul_packed")),
+    ],
+)
+def test_the_choice_is_a_decision(graph: Graph, ways: tuple[str, str]) -> None:
+    with deciding() as record:
+        assert f"lowered.{ways[0]}(" in str(assign_layouts(graph, AMX))
+    (decision,) = [d for d in record.made if d.key.kind == "registers"]
+    assert decision.taken.label == "matrices" and decision.estimates[0] < decision.estimates[1]
+    with forcing({decision.key.name: "vectors"}):
+        assert f"lowered.{ways[1]}(" in str(assign_layouts(graph, AMX))
 
 
 def test_any_number_of_images() -> None:

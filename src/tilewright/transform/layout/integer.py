@@ -28,6 +28,7 @@ from tilewright.support.classes import dataclass
 from tilewright.transform.graph.bounds import bounds
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
+from tilewright.transform.layout.registers import in_matrices
 
 OFFSET = 128
 """What turns signed numbers into unsigned ones."""
@@ -51,7 +52,7 @@ def integer_matmul(a: Assigner, node: Node) -> bool:
     if (
         tile is not None
         and rows.type.rank > 1
-        and _in_tiles(a, as_int(rows.shape[-2]), depth, columns, found.dot, tile)
+        and _in_tiles(a, node, as_int(rows.shape[-2]), depth, columns, found.dot, tile)
     ):
         if more := -depth % tile.depth:
             weights = longer(a, weights, axis, more)
@@ -225,16 +226,16 @@ def _tile(a: Assigner, dot: Dot) -> Dot | None:
     return tile if tile is not None and (tile.lanes, tile.group) == (dot.lanes, dot.group) else None
 
 
-def _in_tiles(a: Assigner, rows: int | None, depth: int, columns: int, dot: Dot, tile: Dot) -> bool:
-    """Whether a product of so many rows takes less time in registers of matrices."""
+def _in_tiles(a: Assigner, node: Node, rows: int | None, depth: int, columns: int, dot: Dot, tile: Dot) -> bool:
+    """Whether a product of so many rows goes by registers of matrices."""
     if rows is None:
         return False
-    by_tiles = tile_dots.product_cycles(rows, depth, columns, tile, a.target)
-    return by_tiles < dots.product_cycles(rows, depth + -depth % dot.group, columns, dot, a.target)
+    by_dots = dots.product_cycles(rows, depth + -depth % dot.group, columns, dot, a.target)
+    return in_matrices(a, node, by_dots, tile_dots.product_cycles(rows, depth, columns, tile, a.target))
 
 
 def _map_in_tiles(a: Assigner, node: Node, dot: Dot, tile: Dot) -> bool:
-    """Whether a convolution, of a map of known size, takes less time in registers of matrices."""
+    """Whether a convolution, of a map of known size, goes by registers of matrices."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     attrs, sizes = node.of(ConvAttrs), [as_int(d) for d in node.output.shape[2:]]
@@ -244,7 +245,7 @@ def _map_in_tiles(a: Assigner, node: Node, dot: Dot, tile: Dot) -> bool:
     pixels, strides = (sizes[0], sizes[1]), (attrs.strides[0], attrs.strides[1])
     by_tiles = convolution_cycles(pixels, (window[0], window[1]), strides, channels, filters, tile, a.target)
     depth = prod(window) * (channels + -channels % min(dot.lanes, channels + -channels % dot.group))
-    return by_tiles < pixels[0] * dots.product_cycles(pixels[1], depth, filters, dot, a.target)
+    return in_matrices(a, node, pixels[0] * dots.product_cycles(pixels[1], depth, filters, dot, a.target), by_tiles)
 
 
 def _emit(a: Assigner, op: str, *inputs: Value, **attrs: object) -> Value:

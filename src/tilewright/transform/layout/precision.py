@@ -31,6 +31,7 @@ from tilewright.support.classes import dataclass
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.integer import longer
+from tilewright.transform.layout.registers import in_matrices
 
 LEVELS = 127
 """Greatest magnitude of a quantised number."""
@@ -138,12 +139,14 @@ class _Product:
         return self.multiplied("lowered.matmul_dot", x, self.narrow(packed, self.w.name))
 
     def tile(self, a: DType, b: DType) -> Dot | None:
-        """The instruction that multiplies matrices of these types, where that takes less time than products of f32."""
+        """The instruction that multiplies matrices of these types, where products are to be summed in its registers:
+        those of vectors would be of f32."""
         tile, rows, target = find_tile_dot(a, b, self.a.target), as_int(self.x.shape[-2]), self.a.target
         if tile is None or rows is None:
             return None
         in_f32 = rows * self.depth * self.columns / (target.lanes(4) * target.fma_per_cycle)
-        return tile if product_cycles(rows, self.depth, self.columns, tile, target) < in_f32 else None
+        by_tiles = product_cycles(rows, self.depth, self.columns, tile, target)
+        return tile if in_matrices(self.a, self.node, in_f32, by_tiles) else None
 
     def in_tiles(self, tile: Dot) -> Value:
         """Both factors in bf16, by registers of matrices."""
