@@ -88,6 +88,7 @@ from tilewright.transform.graph.softmax import recognise_softmax
 from tilewright.transform.graph.split import SplitGraph, split_prepare
 from tilewright.transform.graph.state import with_state
 from tilewright.transform.graph.summed import sum_rows_first
+from tilewright.transform.graph.tabulate import tabulate
 from tilewright.transform.graph.unit import simplify_units
 from tilewright.transform.graph.verify import graph_stage, verify_groups
 from tilewright.transform.graph.views import join_slices, place_views
@@ -254,6 +255,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("choose algorithms", lambda g: choose_algorithms(g, target, options)),
         ("assign layouts", lambda g: assign_layouts(g, target)),
         ("separate pooling", lambda g: separate_pooling(g, target)),
+        ("tabulate", lambda g: tabulate(g, target)),
         ("remove identities", remove_identities),
         ("eliminate common", eliminate_common),
         ("eliminate dead", eliminate_dead),

@@ -155,6 +155,12 @@ class Arithmetic:
         "an element loaded by itself into a vector: an older figure that a few transposes bear out, not a fit",
         Origin("2026-11-23", "Zen 4", 'make audit ARGS="--kinds transpose --seed 20"'),
     )
+    entry_vector: float = constant(
+        6.0,
+        "cycles",
+        "a vector picked from a table of 256 bytes in registers, behind a product",
+        Origin("2026-11-27", "Emerald Rapids", "python -m benchmarks.bench_functions --only entry"),
+    )
     forwarded: float = constant(
         5.0,
         "cycles",

@@ -66,6 +66,7 @@ class Isa:
         fma: whether one instruction multiplies and adds with one rounding.
         masked_reads: whether vectors are read under a mask, so that nothing is read where it does not hold.
         tables: f32 entries of a table in a register among which one instruction picks for each lane; 0 without one.
+        byte_tables: bytes of a table in registers among which a few instructions pick for each lane; 0 without them.
         scales: whether an instruction multiplies by powers of two whose exponents are a vector.
         extrema_keep_nan: whether the instructions for minimum and maximum give NaN where an operand is NaN.
         streams_stores: whether vectors can be stored past the caches.
@@ -80,6 +81,7 @@ class Isa:
     fma: bool = False
     masked_reads: bool = False
     tables: int = 0
+    byte_tables: int = 0
     scales: bool = False
     extrema_keep_nan: bool = False
     streams_stores: bool = False

@@ -21,7 +21,7 @@ V2 = (*BASE, "cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
 V3 = (*V2, "avx", "avx2", "bmi", "bmi2", "crc32", "f16c", "fma", "lzcnt", "movbe", "xsave")
 V3_DOTS = (*V3, "avxvnni")
 V4 = (*V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
-V4_DOTS = (*V4, "avx512bf16", "avx512vnni")
+V4_DOTS = (*V4, "avx512bf16", "avx512vbmi", "avx512vnni")
 
 
 # -- dot instructions --------------------------------------------------------------------------------------------------
@@ -132,6 +132,7 @@ def isa(features: tuple[str, ...]) -> Isa:
         fma="fma" in features,
         masked_reads=bits >= 256,
         tables=16 if wide else 0,
+        byte_tables=256 if wide and "avx512vbmi" in features else 0,
         scales=wide,
         streams_stores=True,
         # LLVM's vectoriser likes scatters, which are several times slower than scalar stores on most CPUs.

@@ -64,6 +64,16 @@ CASES = {
           %e = div(%d, %d) : f32[2, 1]
           return %v, %e
         }""",
+    "tabulate": """
+        graph @g(%q: u8[2, n]) params(%s: f32[1, 1]) where n in 1.. {
+          %f = cast(%q) {dtype = f32} : f32[2, n]
+          %x = mul(%f, %s) : f32[2, n]
+          %e = erf(%x) : f32[2, n]
+          %t = tanh(%e) : f32[2, n]
+          %m = mul(%x, %t) : f32[2, n]
+          %y = cast(%m) {dtype = i8} : i8[2, n]
+          return %y
+        }""",
     "multiply quantised": """
         graph @g(%x: u8[1, 6, n, n]) params(%w: i8[6, 2, 3, 3], %s: f32[]) where n in 3.. {
           %z = constant() {value = array u8[] (7)} : u8[]

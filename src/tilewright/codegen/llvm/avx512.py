@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tilewright.codegen.llvm.values import register_type, vector_literal
-from tilewright.ir.dtype import DType, f32, i32
+from tilewright.ir.dtype import DType, f32, i32, u8
 from tilewright.native.text import Writer
 
 TABLE = 16
@@ -41,6 +41,22 @@ def permuted(out: Writer, index: str, entries: Sequence[str], width: int) -> str
         return out.intrinsic("llvm.x86.avx512.permvar.sf.512", ty, [(ty, table), (word, parts[0])])
 
     return _in_registers(out, [(index, i32)], width, TABLE, TABLE, call, f32)
+
+
+def byte_entries(out: Writer, index: str, table: Sequence[str], width: int) -> str:
+    """Entries of a table of 256 bytes, in four vectors of 64, at numbers of u8, by VPERMI2B: seven bits of a number
+    pick among 128 entries, the eighth says which."""
+    size = 64
+    ty = register_type(u8, size)
+    name = f"llvm.x86.avx512.vpermi2var.qi.{size * 8}"
+
+    def call(parts: list[str], _: int) -> str:
+        (x,) = parts
+        low, high = (out.intrinsic(name, ty, [(ty, a), (ty, x), (ty, b)]) for a, b in (table[:2], table[2:]))
+        above = out.inst(f"icmp slt {ty} {x}, zeroinitializer")
+        return out.inst(f"select <{size} x i1> {above}, {ty} {high}, {ty} {low}")
+
+    return _in_registers(out, [(index, u8)], width, size, size, call)
 
 
 def _in_registers(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tilewright.arith import prove
 from tilewright.codegen.llvm.divide import divide_lanes
 from tilewright.codegen.llvm.masks import any_lane, both, compare_lanes, is_comparison
-from tilewright.codegen.llvm.memory import load, lookup, lookup_lanes, lookup_register
+from tilewright.codegen.llvm.memory import is_table, load, load_entries, lookup, lookup_lanes, lookup_register
 from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.values import Value, literal, register_type, vector_literal
 from tilewright.codegen.llvm.vector import is_seldom, sixteenth
@@ -29,6 +29,8 @@ def evaluate(s: State, e: Expr) -> Value:
     if found is not None:
         return found
     match e:
+        case Load(buffer, (Op("cast", (number,)),)) if is_table(s, buffer, number):
+            return s.remember(e, load_entries(s, buffer, evaluate(s, number)))
         case Load(buffer, indices):
             return s.remember(e, load(s, buffer, indices))
         case Op("select", (condition, then, orelse)):

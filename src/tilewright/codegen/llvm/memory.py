@@ -18,7 +18,7 @@ from tilewright.codegen.llvm.address import (
     is_own,
     lane_pointers,
 )
-from tilewright.codegen.llvm.avx512 import permuted
+from tilewright.codegen.llvm.avx512 import byte_entries, permuted
 from tilewright.codegen.llvm.masks import place_bits, places_within, step_of
 from tilewright.codegen.llvm.ops import suffix
 from tilewright.codegen.llvm.polynomial import Poly, add, as_constant, constant
@@ -36,7 +36,10 @@ from tilewright.codegen.llvm.values import (
     vector_literal,
 )
 from tilewright.ir.dtype import DType, boolean, f32, i64, u8
-from tilewright.ir.expr import Buffer, Const, Expr
+from tilewright.ir.expr import Buffer, Const, Expr, as_int
+
+ENTRIES = 256
+"""Numbers of 8 bits."""
 
 # loads
 
@@ -60,6 +63,42 @@ def load(s: State, buffer: Buffer, indices: Sequence[Expr]) -> Value:
             parts.append(_load_masked(s, buffer, access, k, start, width, mask))
         start += width
     return Value(t, tuple(parts), True)
+
+
+def is_table(s: State, buffer: Buffer, number: Expr) -> bool:
+    """Whether a buffer has a byte for each number of 8 bits, and lanes read it at different ones."""
+    size = as_int(buffer.shape[0]) if len(buffer.shape) == 1 else None
+    return (
+        number.dtype is u8 and size == ENTRIES and buffer.dtype.bits == 8 and s.lanes is not None and s.varies(number)
+    )
+
+
+def load_entries(s: State, table: Buffer, numbers: Value) -> Value:
+    """A byte of a table for each lane, which read nothing else whatever their numbers: by permutations of registers
+    where there are such, else one after another, for vectors of pointers would take longer."""
+    assert s.lanes is not None
+    t, picks = table.dtype, s.target.isa.byte_tables >= ENTRIES
+    vectors = []
+    if picks:
+        size = 64
+        starts = [address(s, table, constant(k)) for k in range(0, ENTRIES, size)]
+        vectors = [s.load(table, where, memory_type(t, size), align) for where, align in starts]
+    parts = []
+    for part, width in zip(numbers.parts, s.lanes.widths, strict=True):
+        parts.append(byte_entries(s.out, part, vectors, width) if picks else _each_entry(s, table, part, width))
+    return Value(t, tuple(parts), True)
+
+
+def _each_entry(s: State, table: Buffer, numbers: str, width: int) -> str:
+    where, _ = address(s, table, constant(0))
+    ty, found = memory_type(table.dtype, width), "poison"
+    for k in range(width):
+        number = s.out.inst(f"extractelement {register_type(u8, width)} {numbers}, i64 {k}")
+        place = s.out.inst(f"zext i8 {number} to i64")
+        pointer = s.out.inst(f"getelementptr inbounds i8, ptr {where}, i64 {place}")
+        entry = s.load(table, pointer, memory_type(table.dtype), 1)
+        found = s.out.inst(f"insertelement {ty} {found}, {memory_type(table.dtype)} {entry}, i64 {k}")
+    return found
 
 
 def _where_on(steps: tuple[int, ...], on: tuple[bool, ...]) -> tuple[int, ...]:

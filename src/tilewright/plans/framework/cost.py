@@ -238,6 +238,14 @@ def weight(value: Expr, target: Target) -> float:
     return sum(costs.function * FUNCTIONS[n] if n in FUNCTIONS else slow.get(n, 1.0) for n in counted)
 
 
+def operations(value: Expr, target: Target) -> float:
+    """The same of all operations, on integers too and conversions, a product that is added among them."""
+    costs = target.costs.arithmetic
+    slow = {"div": costs.divide, "sqrt": costs.square_root, "rsqrt": costs.reciprocal_root}
+    names = [e.name for e in _operations(value)]
+    return sum(costs.function * FUNCTIONS[n] if n in FUNCTIONS else slow.get(n, 1.0) for n in names)
+
+
 def instructions(block: Block) -> float:
     """Instructions of floating point for one element: functions count what they weigh, all else counts one. This is
     what computing an element again costs, and what takes registers beside it."""

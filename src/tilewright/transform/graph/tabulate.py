@@ -1,0 +1,146 @@
+"""What is computed of one number of 8 bits alone, and has 8 bits again, is read from a table of all 256 results.
+
+    y = cast(round(mul(gelu(mul(cast(q), s)), r)))    ->    t = cast(round(mul(gelu(mul(cast(0..255), s)), r)))
+                                                            y = lowered.entry(q, t)
+
+Files of 8 bits round behind each operator, so an activation, however many operators it has, stands between two
+roundings. Scales are weights, so tables are made once for each set of them. They have the same numbers as before: the
+same expressions make them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.ir.attributes import ConstantArray
+from tilewright.ir.dtype import DType, i8, u8
+from tilewright.ir.expr import Var, is_const
+from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ops.lowered.entry import ENTRIES
+from tilewright.ops.pointwise import BODIES
+from tilewright.plans.framework.cost import fma_cycles, number, operations
+from tilewright.plans.framework.decision_key import key_of_nodes
+from tilewright.plans.framework.decisions import cheapest
+from tilewright.targets.target import Target
+from tilewright.transform.graph.fixed import fixed_values
+from tilewright.transform.graph.fuse import same_shape
+from tilewright.transform.regions.captures import names_of
+
+NUMBERS = (u8, i8)
+
+COMPUTED, READ = "computed", "read"
+
+
+def tabulate(graph: Graph, target: Target) -> Graph:
+    """The graph with tables in place of chains of operators from 8 bits to 8 bits, where these take longer."""
+    if not any(v.dtype in NUMBERS for node in graph.nodes for v in node.inputs if v is not None):
+        return graph
+    chains = _Chains(graph)
+    found = {v for v in chains.source if v.dtype in NUMBERS and _is_read(chains, v, target)}
+    if not found:
+        return graph
+    builder = GraphBuilder(graph.name, taken=names_of(graph))
+    tables = _Tables(builder, chains)
+    for node in graph.nodes:
+        if node.outputs[0] not in found:
+            builder.nodes.append(node)
+            continue
+        y = node.output
+        entry = (chains.source[y], tables.of(y))
+        builder.nodes.append(Node("lowered.entry", entry, (y,), ops.attributes("lowered.entry", {})))
+    return replace(graph, nodes=tuple(builder.nodes))
+
+
+class _Chains:
+    """Values that are functions of one value of 8 bits, element by element: `source` says of which, the first there is;
+    `made` has the operators that make them."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.fixed = fixed_values(graph)
+        self.source: dict[Value, Value] = {}
+        self.made: dict[Value, Node] = {}
+        self.place = {v: k for k, node in enumerate(graph.nodes) for v in node.outputs}
+        for node in graph.nodes:
+            computes = node.op == "cast" or node.op in BODIES
+            if computes and len(node.outputs) == 1 and node.output not in self.fixed:
+                self.visit(node)
+
+    def visit(self, node: Node) -> None:
+        given = [v for v in node.inputs if v is not None and not self.is_single(v)]
+        sources = {self.source.get(v, v) for v in given}
+        if len(sources) != 1 or not all(same_shape(v, node.output) for v in given):
+            return
+        (source,) = sources
+        if source.dtype in NUMBERS:
+            self.source[node.output] = source
+            self.made[node.output] = node
+
+    def behind(self, y: Value) -> list[Node]:
+        """The operators between a value and its source, in order."""
+        found: set[Value] = set()
+        asked = [y]
+        while asked:
+            v = asked.pop()
+            if v in self.made and v not in found:
+                found.add(v)
+                asked += [u for u in self.made[v].inputs if u is not None]
+        return [self.made[v] for v in sorted(found, key=self.place.__getitem__)]
+
+    def is_single(self, v: Value) -> bool:
+        """Whether a value is one number, known before the call."""
+        return v in self.fixed and all(is_const(d, 1) for d in v.shape)
+
+
+def _is_read(chains: _Chains, y: Value, target: Target) -> bool:
+    """Whether `y` is read from a table: a decision by the estimated cycles of both ways."""
+    nodes, elements, arithmetic = chains.behind(y), number(y.type.size), target.costs.arithmetic
+    computed = fma_cycles(sum(_work(node, target) for node in nodes), target.lanes(4), target)
+    picks = target.isa.byte_tables >= ENTRIES
+    entry = arithmetic.entry_vector / target.lanes(4) if picks else arithmetic.gathered
+    key = partial(key_of_nodes, "table", nodes, target)
+    return cheapest(key, {COMPUTED: elements * computed, READ: elements * entry}) == READ
+
+
+def _work(node: Node, target: Target) -> float:
+    """Operations of a node for an element."""
+    body = BODIES.get(node.op)
+    args = [Var(f"x{k}", v.dtype) for k, v in enumerate(node.inputs) if v is not None]
+    return 1.0 if body is None else operations(body(args, node.attrs), target)
+
+
+class _Tables:
+    """The chains for all numbers of 8 bits."""
+
+    def __init__(self, builder: GraphBuilder, chains: _Chains) -> None:
+        self.builder, self.chains = builder, chains
+        self.numbers: dict[DType, Value] = {}
+        self.scalars: dict[Value, Value] = {}
+        self.known: dict[Value, Value] = {}
+
+    def of(self, v: Value) -> Value:
+        """The values that `v`, which is in a chain, has for all numbers, [256]."""
+        if v not in self.known:
+            node = self.chains.made[v]
+            inputs = [None if u is None else self.operand(u) for u in node.inputs]
+            self.known[v] = ops.emit1(self.builder, node.op, *inputs, attrs=node.attrs, name=f"{v.name}_table")
+        return self.known[v]
+
+    def operand(self, v: Value) -> Value:
+        if v in self.chains.made:
+            return self.of(v)
+        return self.scalar(v) if self.chains.is_single(v) else self.all_of(v.dtype)
+
+    def scalar(self, v: Value) -> Value:
+        if v.type.rank and v not in self.scalars:
+            self.scalars[v] = ops.emit1(self.builder, "reshape", v, shape=())
+        return self.scalars.get(v, v)
+
+    def all_of(self, dtype: DType) -> Value:
+        if dtype not in self.numbers:
+            array = ConstantArray(np.arange(ENTRIES).astype(np.uint8).view(dtype.numpy))
+            self.numbers[dtype] = ops.emit1(self.builder, "constant", value=array)
+        return self.numbers[dtype]
