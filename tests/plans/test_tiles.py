@@ -21,6 +21,7 @@ from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
+from tilewright.ops.lowered.by_rows import MatmulByRowsAttrs, versions
 from tilewright.plans import plan
 from tilewright.plans.framework.decisions import deciding, forcing
 from tilewright.plans.matmul.dots import panel_multiple
@@ -232,8 +233,9 @@ def linear(rows: int | None, kind: DType) -> Graph:
         (64, f32, "int8", "matmul_tiles"),
         (64, f32, "fp32", "matmul_packed"),
         (1, bf16, "fp32", "matmul_packed"),
-        (None, bf16, "fp32", "matmul_packed"),
-        (None, f32, "bf16", "matmul_packed"),
+        (None, bf16, "fp32", "matmul_tiles"),
+        (None, f32, "bf16", "matmul_tiles"),
+        (None, f32, "int8", "matmul_tiles"),
     ],
 )
 def test_precisions_choose(rows: int | None, kind: DType, precision: Precision, chosen: str) -> None:
@@ -314,6 +316,8 @@ def layer(rows: int | None, shape: tuple[int, ...], weights: tuple[int, ...]) ->
     [
         (128, (256,), (256, 256), "matmul_tiles"),
         (1, (256,), (256, 256), "matmul_dot"),
+        (None, (256,), (256, 256), "matmul_by_rows"),
+        (None, (32,), (32, 16), "matmul_dot"),
         (1, (64, 28, 28), (64, 64, 3, 3), "conv_tiles"),
         (None, (64, 28, 28), (64, 64, 3, 3), "conv_tiles"),
         (1, (4, 112, 112), (16, 4, 3, 3), "conv_dot"),
@@ -340,6 +344,37 @@ def test_the_choice_is_a_decision(graph: Graph, ways: tuple[str, str]) -> None:
     assert decision.taken.label == "matrices" and decision.estimates[0] < decision.estimates[1]
     with forcing({decision.key.name: "vectors"}):
         assert f"lowered.{ways[1]}(" in str(assign_layouts(graph, AMX))
+
+
+def test_few_rows_go_by_dot_instructions() -> None:
+    """One layout of the weights for both; a number of rows that is said to be likely counts."""
+    graph = assign_layouts(layer(None, (256,), (256, 256)), AMX)
+    (node,) = [n for n in graph.nodes if n.op == "lowered.matmul_by_rows"]
+    least = node.of(MatmulByRowsAttrs).least
+    assert 1 < least <= 16
+    few, many = versions(node)
+    assert few.node.op == "lowered.matmul_dot" and many.node.op == "lowered.matmul_tiles" and many.condition is None
+    assert few.condition is not None and str(few.condition) == f"n < {least}"
+
+
+@pytest.mark.parametrize("likely,chosen", [((64,), "matmul_tiles"), ((1,), "matmul_dot")])
+def test_likely_rows(likely: tuple[int, ...], chosen: str) -> None:
+    builder = GraphBuilder("layer")
+    n = Var("n", lo=1, hi=512, likely=likely)
+    x = builder.input("x", TensorType(u8, (n, const(256))))
+    w = builder.param("w", TensorType(i8, (const(256), const(256))))
+    wide = [ops.emit1(builder, "cast", v, dtype=i32) for v in (x, w)]
+    graph = builder.finish((ops.emit1(builder, "matmul", *wide),))
+    assert f"lowered.{chosen}(" in str(assign_layouts(graph, AMX))
+
+
+@pytest.mark.parametrize("k,n", [(256, 256), (64, 40), (320, 33), (100, 64)])
+def test_any_number_of_rows(k: int, n: int) -> None:
+    w = values(i8, (k, n))
+    model = tw.compile((layer(None, (k,), (k, n)), {"w": w}))
+    for rows in (0, 1, 2, 5, 15, 16, 17, 31, 33, 70):
+        x = values(u8, (rows, k))
+        np.testing.assert_array_equal(np.asarray(model(x)), x.astype(np.int32) @ w.astype(np.int32))
 
 
 def test_any_number_of_images() -> None:

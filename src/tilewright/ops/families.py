@@ -40,6 +40,7 @@ from tilewright.ops import (
 from tilewright.ops.lowered import (
     append,
     attention,
+    by_rows,
     by_size,
     conv_weight,
     dot_conv,
@@ -66,6 +67,7 @@ __all__ = [
     "attention",
     "attention_gradient",
     "bessel",
+    "by_rows",
     "by_size",
     "cells",
     "chebyshev",

@@ -12,6 +12,7 @@ Weights come as `pack_dot` makes them: panels as wide as the instruction, groups
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from math import prod
 
 from tilewright.ir.expr import Expr, Load, Op, Var, as_int
@@ -103,6 +104,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     return sorted(found, key=lambda c: c.cycles)
 
 
+@lru_cache(maxsize=4096)
 def product_cycles(rows: int, depth: int, columns: int, dot: Dot, target: Target) -> float:
     """Estimated cycles of a product by the best tile of an instruction."""
     panels, steps = -(-columns // dot.lanes), -(-depth // dot.group)

@@ -11,6 +11,8 @@ for outer..., panel group, row tile:
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tilewright.ir.expr import as_int
 from tilewright.ops.lowered.tiles import MATMUL_TILES
 from tilewright.plans.framework.analysis import Stage, Structure
@@ -92,6 +94,7 @@ def tile_cycles(tall: int, wide: int, steps: int, dot: Dot, target: Target) -> f
     return (steps + 1) * step + costs.tile_overhead
 
 
+@lru_cache(maxsize=4096)
 def product_cycles(rows: int, depth: int, columns: int, tile: Dot, target: Target) -> float:
     """Estimated cycles of a product in whole registers, with the copy of rows that are none."""
     tiles, panels, steps = -(-rows // tile.rows), -(-columns // tile.lanes), -(-depth // tile.depth)

@@ -16,7 +16,7 @@ from math import prod
 
 from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import DType, i8, i16, i32, u8
-from tilewright.ir.expr import as_int, const, is_const
+from tilewright.ir.expr import Expr, as_int, const, is_const
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.matmul import MatmulAttrs
@@ -28,7 +28,7 @@ from tilewright.support.classes import dataclass
 from tilewright.transform.graph.bounds import bounds
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
-from tilewright.transform.layout.registers import in_matrices
+from tilewright.transform.layout.registers import in_matrices, least_rows
 
 OFFSET = 128
 """What turns signed numbers into unsigned ones."""
@@ -49,15 +49,14 @@ def integer_matmul(a: Assigner, node: Node) -> bool:
         return False
     rows, weights, axis = found.x, found.weights, 1 if attrs.transpose_b else 0
     columns, tile = as_int(node.output.shape[-1]) or 1, _tile(a, found.dot)
-    if (
-        tile is not None
-        and rows.type.rank > 1
-        and _in_tiles(a, node, as_int(rows.shape[-2]), depth, columns, found.dot, tile)
-    ):
+    least = None
+    if tile is not None and rows.type.rank > 1:
+        least = least_rows_of(a, node, rows.shape[-2], depth, columns, found.dot, tile)
+    if tile is not None and least is not None:
         if more := -depth % tile.depth:
             weights = longer(a, weights, axis, more)
         packed = _packed(a, tile, weights, attrs.transpose_b, columns)
-        total = _emit(a, "lowered.matmul_tiles", rows, packed, columns=columns, rows=tile.rows)
+        total = in_tiles(a, rows, packed, columns, tile, least)
     else:
         if more := -depth % found.dot.group:
             rows, weights = longer(a, rows, rows.type.rank - 1, more), longer(a, weights, axis, more)
@@ -226,12 +225,24 @@ def _tile(a: Assigner, dot: Dot) -> Dot | None:
     return tile if tile is not None and (tile.lanes, tile.group) == (dot.lanes, dot.group) else None
 
 
-def _in_tiles(a: Assigner, node: Node, rows: int | None, depth: int, columns: int, dot: Dot, tile: Dot) -> bool:
-    """Whether a product of so many rows goes by registers of matrices."""
-    if rows is None:
-        return False
-    by_dots = dots.product_cycles(rows, depth + -depth % dot.group, columns, dot, a.target)
-    return in_matrices(a, node, by_dots, tile_dots.product_cycles(rows, depth, columns, tile, a.target))
+def least_rows_of(a: Assigner, node: Node, rows: Expr, depth: int, columns: int, dot: Dot, tile: Dot) -> int | None:
+    """From how many rows on a product goes by registers of matrices (`least_rows`)."""
+
+    def by_dots(count: int) -> float:
+        return dots.product_cycles(count, depth + -depth % dot.group, columns, dot, a.target)
+
+    def by_tiles(count: int) -> float:
+        return tile_dots.product_cycles(count, depth, columns, tile, a.target)
+
+    return least_rows(a, node, rows, by_dots, by_tiles, depth % tile.depth == 0)
+
+
+def in_tiles(a: Assigner, rows: Value, packed: Value, columns: int, tile: Dot, least: int) -> Value:
+    """A product in registers of matrices, of fewer rows than `least` by dot instructions."""
+    attrs = {"columns": columns, "rows": tile.rows}
+    if not least:
+        return _emit(a, "lowered.matmul_tiles", rows, packed, **attrs)
+    return _emit(a, "lowered.matmul_by_rows", rows, packed, **attrs, least=least)
 
 
 def _map_in_tiles(a: Assigner, node: Node, dot: Dot, tile: Dot) -> bool:

@@ -30,8 +30,8 @@ from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
-from tilewright.transform.layout.integer import longer
-from tilewright.transform.layout.registers import in_matrices
+from tilewright.transform.layout.integer import in_tiles, least_rows_of, longer
+from tilewright.transform.layout.registers import least_rows
 
 LEVELS = 127
 """Greatest magnitude of a quantised number."""
@@ -141,12 +141,18 @@ class _Product:
     def tile(self, a: DType, b: DType) -> Dot | None:
         """The instruction that multiplies matrices of these types, where products are to be summed in its registers:
         those of vectors would be of f32."""
-        tile, rows, target = find_tile_dot(a, b, self.a.target), as_int(self.x.shape[-2]), self.a.target
-        if tile is None or rows is None:
+        tile, target = find_tile_dot(a, b, self.a.target), self.a.target
+        if tile is None:
             return None
-        in_f32 = rows * self.depth * self.columns / (target.lanes(4) * target.fma_per_cycle)
-        by_tiles = product_cycles(rows, self.depth, self.columns, tile, target)
-        return tile if in_matrices(self.a, self.node, in_f32, by_tiles) else None
+
+        def in_f32(rows: int) -> float:
+            return rows * self.depth * self.columns / (target.lanes(4) * target.fma_per_cycle)
+
+        def by_tiles(rows: int) -> float:
+            return product_cycles(rows, self.depth, self.columns, tile, target)
+
+        least = least_rows(self.a, self.node, self.x.shape[-2], in_f32, by_tiles, both=False)
+        return None if least is None else tile
 
     def in_tiles(self, tile: Dot) -> Value:
         """Both factors in bf16, by registers of matrices."""
@@ -182,7 +188,8 @@ class _Product:
         """Both factors in 8 bits with scales."""
         dots = ((t, find_dot(t, i8, self.a.target)) for t in (u8, i16))
         found = next(((t, d) for t, d in dots if d is not None and self.depth % d.group == 0), None)
-        if (matrices := self.tile(u8, i8)) is not None:
+        least, matrices = self.in_matrices_from(found)
+        if matrices is not None:
             found = u8, matrices
         row_scale, x = self.quantise(self.x, -1, self.x.name)
         w = self.a.as_plain(self.w)
@@ -201,8 +208,7 @@ class _Product:
                 x = self.emit("add", x, self.number(OFFSET, f32), name="shifted")
             x = self.emit("cast", x, name=f"{self.x.name}_{kind.name}", dtype=kind)
             if matrices is not None:
-                panels, attrs["rows"] = self.whole_panels(narrow, matrices), matrices.rows
-                total = self.emit("lowered.matmul_tiles", x, panels, name="total", **attrs)
+                total = in_tiles(self.a, x, self.whole_panels(narrow, matrices), self.columns, matrices, least)
             else:
                 total = self.emit("lowered.matmul_dot", x, self.panels(narrow, dot), name="total", **attrs)
             if kind is u8:
@@ -210,6 +216,15 @@ class _Product:
         real = self.emit("cast", total, name="total", dtype=f32)
         real = self.emit("mul", real, row_scale, name="scaled")
         self.a.plain[self.node.output] = self.emit("mul", real, column_scale, name=self.node.output.name)
+
+    def in_matrices_from(self, found: tuple[DType, Dot] | None) -> tuple[int, Dot | None]:
+        """From how many rows on integers are summed in registers of matrices, and by which instruction, if by one."""
+        tile = find_tile_dot(u8, i8, self.a.target)
+        if found is None or found[0] is not u8 or tile is None:
+            return 0, self.tile(u8, i8)
+        rows = self.x.shape[-2]
+        least = least_rows_of(self.a, self.node, rows, self.depth, self.columns, found[1], tile)
+        return (0, None) if least is None else (least, tile)
 
     def quantise(self, x: Value, axis: int, name: str) -> tuple[Value, Value]:
         """(scale, round(x / scale)) with the greatest magnitude along an axis at `LEVELS`."""

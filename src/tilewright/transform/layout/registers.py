@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from math import exp, log
 
+from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Node
 from tilewright.plans.framework.decision_key import key_of_nodes
-from tilewright.plans.framework.decisions import cheapest
+from tilewright.plans.framework.decisions import cheapest, decide
+from tilewright.plans.framework.space import Setting
+from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS, values_of
 from tilewright.transform.layout.assigner import Assigner
 
 VECTORS, MATRICES = "vectors", "matrices"
+BY_ROWS = "by rows"
+
+Cycles = Callable[[int], float]
+"""Estimated cycles of a product of so many rows."""
 
 
 def in_matrices(a: Assigner, node: Node, vectors: float, matrices: float) -> bool:
     """Whether `node` is summed in registers of matrices: a decision by the estimated cycles of both ways."""
     key = partial(key_of_nodes, "registers", [node], a.target)
     return cheapest(key, {VECTORS: vectors, MATRICES: matrices}) == MATRICES
+
+
+def least_rows(a: Assigner, node: Node, rows: Expr, vectors: Cycles, matrices: Cycles, both: bool) -> int | None:
+    """From how many rows on `node` is summed in registers of matrices: a decision. 0 is always, None is never; another
+    number, for a symbolic number of rows, only where one layout of the weights serves `both` ways. Such a number is
+    judged by the geometric mean over several ones: being slow at any of them counts alike."""
+    known = as_int(rows)
+    if known is not None:
+        return 0 if in_matrices(a, node, vectors(known), matrices(known)) else None
+    counts = values_of(rows, SYMBOLIC_ROWS)
+    ways: dict[int | None, Cycles] = {None: vectors, 0: matrices}
+    if both and (least := _crossing(max(counts), vectors, matrices)) > 1:
+        ways[least] = lambda m: vectors(m) if m < least else matrices(m)
+    means = {way: exp(sum(log(cycles(m)) for m in counts) / len(counts)) for way, cycles in ways.items()}
+
+    def setting(way: int | None) -> Setting:
+        return Setting(BY_ROWS, (("least", way),)) if way else Setting(VECTORS if way is None else MATRICES)
+
+    key = partial(key_of_nodes, "registers", [node], a.target)
+    return decide(key, sorted(means, key=means.__getitem__), setting, means.__getitem__)
+
+
+def _crossing(most: int, vectors: Cycles, matrices: Cycles) -> int:
+    """The least number of rows from which on matrices take less, up to `most`; one more than that if they do not."""
+    return next((m + 1 for m in range(most, 0, -1) if matrices(m) >= vectors(m)), 1)
