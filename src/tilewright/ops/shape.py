@@ -378,9 +378,13 @@ def _pad_compute(inputs: Tensors, attrs: PadAttrs, out: Out) -> tuple[Tensor, ..
     def element(*point: Expr) -> Expr:
         index = [p - b if q else p for p, b, q in zip(point, before, padded, strict=True)]
         if attrs.mode != "constant":
-            return x[
-                tuple(_wrapped(i, d, attrs.mode) if q else i for i, d, q in zip(index, x.shape, padded, strict=True))
-            ]
+            places = zip(index, x.shape, padded, strict=True)
+            *lead, last = (_wrapped(i, d, attrs.mode) if q else i for i, d, q in places)
+            if not padded[-1]:
+                return x[(*lead, last)]
+            # Neighbours of a line are neighbours in `x`, but at its ends.
+            within = (index[-1] >= 0) & (index[-1] < x.shape[-1])
+            return select(within, x[(*lead, index[-1])], x[(*lead, last)])
         inside: Expr = const(True)
         for i, d, b, a, q in zip(index, x.shape, before, after, padded, strict=True):
             if q and not is_const(b, 0):
