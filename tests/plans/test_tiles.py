@@ -17,7 +17,7 @@ from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.compiler import graph_passes
 from tilewright.ir.dtype import DType, bf16, f32, i8, i32, u8
-from tilewright.ir.expr import Var, const
+from tilewright.ir.expr import Expr, Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
@@ -375,6 +375,47 @@ def test_any_number_of_rows(k: int, n: int) -> None:
     for rows in (0, 1, 2, 5, 15, 16, 17, 31, 33, 70):
         x = values(u8, (rows, k))
         np.testing.assert_array_equal(np.asarray(model(x)), x.astype(np.int32) @ w.astype(np.int32))
+
+
+def in_parts(lead: tuple[Expr, ...], *, others: bool = True) -> Graph:
+    """A product of integers whose rows come in parts, with a factor for each column and a value added behind."""
+    builder = GraphBuilder("parts")
+    x = builder.input("x", TensorType(u8, (*lead, const(64))))
+    w = builder.param("w", TensorType(i8, (const(64), const(48))))
+    total = ops.emit1(builder, "matmul", *(ops.emit1(builder, "cast", v, dtype=i32) for v in (x, w)))
+    y = ops.emit1(builder, "cast", total, dtype=f32)
+    if others:
+        y = ops.emit1(builder, "mul", y, builder.param("s", TensorType(f32, (const(1), const(1), const(48)))))
+        y = ops.emit1(builder, "add", y, builder.input("r", y.type))
+    return builder.finish((y,))
+
+
+def test_rows_in_parts_are_one_run() -> None:
+    """What follows in the same kernel goes along; parts that fill registers stay."""
+    few = assign_layouts(in_parts((const(96), const(1))), AMX)
+    (node,) = [n for n in few.nodes if n.op == "lowered.matmul_tiles"]
+    assert str(node.output.type) == "i32[96, 48]"
+    assert [g.label for g in fuse(few) if g.nodes[0].op == "lowered.matmul_tiles"] == [
+        "matmul_tiles + cast + mul + add"
+    ]
+    whole = assign_layouts(in_parts((const(6), const(16))), AMX)
+    assert "reshape" not in str(whole) and "i32[6, 16, 48]" in str(whole)
+
+
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("lead", [(9, 1), (96, 1), (4, 5), (2, 33), ("a", 1), ("a", "b"), (3, "b"), (1, "b")], ids=str)
+def test_native_rows_in_parts(lead: tuple[int | str, int | str], others: bool) -> None:
+    rng = np.random.default_rng(2)
+    w, s = values(i8, (64, 48)), rng.standard_normal((1, 1, 48)).astype(np.float32)
+    shape = tuple(Var(d) if isinstance(d, str) else const(d) for d in lead)
+    model = tw.compile((in_parts(shape, others=others), {"w": w, "s": s} if others else {"w": w}))
+    for given in ((3, 5), (1, 1), (0, 4), (20, 7)):
+        sizes = [g if isinstance(d, str) else d for d, g in zip(lead, given, strict=True)]
+        x = values(u8, (*sizes, 64))
+        want = (x.astype(np.int32) @ w.astype(np.int32)).astype(np.float32)
+        rest = rng.standard_normal(want.shape).astype(np.float32)
+        want, more = (want * s + rest, (rest,)) if others else (want, ())
+        np.testing.assert_allclose(np.asarray(model(x, *more)), want, rtol=1e-6, atol=1e-2)
 
 
 def test_any_number_of_images() -> None:

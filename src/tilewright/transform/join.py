@@ -48,7 +48,7 @@ def join_dimensions(func: PrimFunc) -> PrimFunc:
     return _rewritten(func, blocks, joints) if joints.axes else func
 
 
-PRODUCTS = ("lowered.matmul_packed",)
+PRODUCTS = ("lowered.matmul_packed", "lowered.matmul_dot")
 """Operators whose rows are as good joined as apart."""
 
 

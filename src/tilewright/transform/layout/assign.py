@@ -27,6 +27,7 @@ from tilewright.transform.layout.columns import columns, in_columns
 from tilewright.transform.layout.conv import conv
 from tilewright.transform.layout.conv_weight import conv_weight
 from tilewright.transform.layout.depthwise import grouped, windows
+from tilewright.transform.layout.flat import pointwise as runs
 from tilewright.transform.layout.integer import integer_conv
 from tilewright.transform.layout.matmul import matmul
 from tilewright.transform.layout.precision import attention
@@ -131,6 +132,8 @@ def assign_layouts(graph: Graph, target: Target) -> Graph:
         rule = known.get(node.op)
         if rule is None and ops.get(node.op).kind == "pointwise":
             rule = POINTWISE
-        if not columns(a, node) and (rule is None or not rule.rewrite(a, node)):
+        if columns(a, node) or runs(a, node):
+            continue
+        if rule is None or not rule.rewrite(a, node):
             a.keep(node)
     return a.finish()

@@ -28,6 +28,7 @@ from tilewright.support.classes import dataclass
 from tilewright.transform.graph.bounds import bounds
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
+from tilewright.transform.layout.flat import as_run, keep, rows_of
 from tilewright.transform.layout.registers import in_matrices, least_rows
 
 OFFSET = 128
@@ -51,19 +52,19 @@ def integer_matmul(a: Assigner, node: Node) -> bool:
     columns, tile = as_int(node.output.shape[-1]) or 1, _tile(a, found.dot)
     least = None
     if tile is not None and rows.type.rank > 1:
-        least = least_rows_of(a, node, rows.shape[-2], depth, columns, found.dot, tile)
+        least = least_rows_of(a, node, rows_of(rows, tile.rows), depth, columns, found.dot, tile)
     if tile is not None and least is not None:
         if more := -depth % tile.depth:
             weights = longer(a, weights, axis, more)
         packed = _packed(a, tile, weights, attrs.transpose_b, columns)
-        total = in_tiles(a, rows, packed, columns, tile, least)
+        total = in_tiles(a, as_run(a, rows, tile.rows), packed, columns, tile, least)
     else:
         if more := -depth % found.dot.group:
             rows, weights = longer(a, rows, rows.type.rank - 1, more), longer(a, weights, axis, more)
         total = _product(a, found.dot, rows, weights, attrs.transpose_b, columns)
     if found.zero is not None:
         total = _emit(a, "sub", total, _correction(a, found.weights, found.zero, (axis,), (columns,)))
-    a.plain[node.output] = total
+    keep(a, node.output, total)
     return True
 
 

@@ -30,6 +30,7 @@ from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
+from tilewright.transform.layout.flat import as_run, keep, rows_of
 from tilewright.transform.layout.integer import in_tiles, least_rows_of, longer
 from tilewright.transform.layout.registers import least_rows
 
@@ -151,12 +152,12 @@ class _Product:
         def by_tiles(rows: int) -> float:
             return product_cycles(rows, self.depth, self.columns, tile, target)
 
-        least = least_rows(self.a, self.node, self.x.shape[-2], in_f32, by_tiles, both=False)
+        least = least_rows(self.a, self.node, rows_of(self.x, tile.rows), in_f32, by_tiles, both=False)
         return None if least is None else tile
 
     def in_tiles(self, tile: Dot) -> Value:
         """Both factors in bf16, by registers of matrices."""
-        x = self.narrow(self.x, self.x.name)
+        x = as_run(self.a, self.narrow(self.x, self.x.name), tile.rows)
         packed = self.whole_panels(self.a.as_plain(self.w), tile)
         return self.multiplied("lowered.matmul_tiles", x, self.narrow(packed, self.w.name), rows=tile.rows)
 
@@ -180,7 +181,7 @@ class _Product:
         return self.emit(op, x, w, name=self.node.output.name, columns=self.columns, **attrs)
 
     def finish(self, found: Value) -> None:
-        self.a.plain[self.node.output] = found
+        keep(self.a, self.node.output, found)
 
     # int8
 
@@ -191,7 +192,8 @@ class _Product:
         least, matrices = self.in_matrices_from(found)
         if matrices is not None:
             found = u8, matrices
-        row_scale, x = self.quantise(self.x, -1, self.x.name)
+        rows = self.x if matrices is None else as_run(self.a, self.x, matrices.rows)
+        row_scale, x = self.quantise(rows, -1, self.x.name)
         w = self.a.as_plain(self.w)
         column_scale, narrow = self.quantise(w, -1 if self.transpose else -2, self.w.name)
         if self.transpose:
@@ -215,15 +217,14 @@ class _Product:
                 total = self.emit("sub", total, self.correction(narrow), name="total")
         real = self.emit("cast", total, name="total", dtype=f32)
         real = self.emit("mul", real, row_scale, name="scaled")
-        self.a.plain[self.node.output] = self.emit("mul", real, column_scale, name=self.node.output.name)
+        self.finish(self.emit("mul", real, column_scale, name=self.node.output.name))
 
     def in_matrices_from(self, found: tuple[DType, Dot] | None) -> tuple[int, Dot | None]:
         """From how many rows on integers are summed in registers of matrices, and by which instruction, if by one."""
         tile = find_tile_dot(u8, i8, self.a.target)
         if found is None or found[0] is not u8 or tile is None:
             return 0, self.tile(u8, i8)
-        rows = self.x.shape[-2]
-        least = least_rows_of(self.a, self.node, rows, self.depth, self.columns, found[1], tile)
+        least = least_rows_of(self.a, self.node, rows_of(self.x, tile.rows), self.depth, self.columns, found[1], tile)
         return (0, None) if least is None else (least, tile)
 
     def quantise(self, x: Value, axis: int, name: str) -> tuple[Value, Value]:

@@ -1,0 +1,76 @@
+"""Rows of products as one run, where registers of matrices would not be filled by the rows of each part alone.
+
+    y = matmul(x, w)        ->        f = reshape(x, [b*r, k]);  y' = matmul_tiles(f, p)
+    z = add(y, bias)                  z' = add(y', bias)
+
+PyTorch's attention multiplies `[tokens, 1, channels]`: as many products of one row. Pointwise operators behind go on
+with the run, so that they stay in the product's kernel; others read it in its own shape, which is the same memory.
+"""
+
+from __future__ import annotations
+
+from tilewright import ops
+from tilewright.ir.expr import Expr, as_int, is_const, product
+from tilewright.ir.graph import Node, Value
+from tilewright.transform.graph.fuse import same_shape
+from tilewright.transform.layout.assigner import Assigner
+
+
+def rows_of(x: Value, rows: int) -> Expr:
+    """How many rows a product has that reads `x` in registers of so many."""
+    return product(x.shape[:-1]) if joins(x, rows) else x.shape[-2]
+
+
+def joins(x: Value, rows: int) -> bool:
+    """Whether the rows of `x` are best one run: in parts that do not fill registers of so many rows."""
+    own = as_int(x.shape[-2])
+    return x.type.rank > 2 and (own is None or own % rows != 0)
+
+
+def as_run(a: Assigner, x: Value, rows: int) -> Value:
+    """Rows for registers of so many, which are in plain order already: as one run if that is best."""
+    return run(a, x) if joins(x, rows) else x
+
+
+def run(a: Assigner, x: Value) -> Value:
+    """A value of rows in plain order, as one run of them."""
+    return a.emit("reshape", (x,), {"shape": (product(x.shape[:-1]), x.shape[-1])}, f"{x.name}_run")[0]
+
+
+def keep(a: Assigner, y: Value, found: Value) -> None:
+    """`found` is `y`: as it is, or as a run."""
+    (a.plain if found.type.rank == y.type.rank else a.runs)[y] = found
+
+
+def pointwise(a: Assigner, node: Node) -> bool:
+    """Of runs, what else it reads being of the same shape or the same for all rows."""
+    if ops.get(node.op).kind != "pointwise" or len(node.outputs) != 1:
+        return False
+    y = node.output
+    given = [v for v in node.inputs if v is not None]
+    if not any(v in a.runs and same_shape(v, y) for v in given):
+        return False
+    if not all(same_shape(v, y) or _is_row(v) for v in given):
+        return False
+    inputs = tuple(None if v is None else _follow(a, v, y) for v in node.inputs)
+    types = ops.infer(node.op, [None if v is None else v.type for v in inputs], node.attrs)
+    (a.runs[y],) = a.builder.node(node.op, inputs, types, node.attrs, (y.name,))
+    return True
+
+
+def _is_row(v: Value) -> bool:
+    return all(is_const(d, 1) for d in v.shape[:-1])
+
+
+def _follow(a: Assigner, v: Value, y: Value) -> Value:
+    if v in a.runs:
+        return a.runs[v]
+    plain = a.as_plain(v)
+    if same_shape(v, y):
+        a.runs[v] = run(a, plain)
+        return a.runs[v]
+    if v.type.rank < 2:
+        return plain
+    (row,) = a.emit("reshape", (plain,), {"shape": v.shape[-1:]}, f"{v.name}_row")
+    a.follow(v, row)
+    return row
