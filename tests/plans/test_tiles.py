@@ -390,7 +390,7 @@ def in_parts(lead: tuple[Expr, ...], *, others: bool = True) -> Graph:
     return builder.finish((y,))
 
 
-def test_rows_in_parts_are_one_run() -> None:
+def test_rows_in_parts_are_joined() -> None:
     """What follows in the same kernel goes along; parts that fill registers stay."""
     few = assign_layouts(in_parts((const(96), const(1))), AMX)
     (node,) = [n for n in few.nodes if n.op == "lowered.matmul_tiles"]

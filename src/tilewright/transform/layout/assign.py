@@ -21,13 +21,13 @@ from tilewright.support import plugins
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import PluginError
 from tilewright.targets.target import Target
+from tilewright.transform.layout import joined
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.blocked import along_space, concat, pointwise, pool, reduce, slices
 from tilewright.transform.layout.columns import columns, in_columns
 from tilewright.transform.layout.conv import conv
 from tilewright.transform.layout.conv_weight import conv_weight
 from tilewright.transform.layout.depthwise import grouped, windows
-from tilewright.transform.layout.flat import pointwise as runs
 from tilewright.transform.layout.integer import integer_conv
 from tilewright.transform.layout.matmul import matmul
 from tilewright.transform.layout.precision import attention
@@ -132,7 +132,7 @@ def assign_layouts(graph: Graph, target: Target) -> Graph:
         rule = known.get(node.op)
         if rule is None and ops.get(node.op).kind == "pointwise":
             rule = POINTWISE
-        if columns(a, node) or runs(a, node):
+        if columns(a, node) or joined.pointwise(a, node):
             continue
         if rule is None or not rule.rewrite(a, node):
             a.keep(node)

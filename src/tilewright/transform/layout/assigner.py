@@ -29,7 +29,7 @@ class Assigner:
     plain: dict[Value, Value] = field(default_factory=dict)
     blocked: dict[Value, Value] = field(default_factory=dict)
     columns: dict[Value, Value] = field(default_factory=dict)
-    runs: dict[Value, Value] = field(default_factory=dict)
+    joined: dict[Value, Value] = field(default_factory=dict)
     inside: frozenset[Value] = frozenset()
     fixed: set[Value] = field(default_factory=set)
     made: dict[Value, Node] = field(default_factory=dict)
@@ -76,8 +76,8 @@ class Assigner:
     def as_plain(self, value: Value) -> Value:
         if value not in self.plain and value in self.columns:
             self.plain[value] = self.as_rows(value)
-        if value not in self.plain and value in self.runs:
-            (self.plain[value],) = self.emit("reshape", (self.runs[value],), {"shape": value.shape}, value.name)
+        if value not in self.plain and value in self.joined:
+            (self.plain[value],) = self.emit("reshape", (self.joined[value],), {"shape": value.shape}, value.name)
         if value not in self.plain:
             channels = as_int(value.shape[1])
             (self.plain[value],) = self.emit(

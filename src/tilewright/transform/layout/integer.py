@@ -28,7 +28,7 @@ from tilewright.support.classes import dataclass
 from tilewright.transform.graph.bounds import bounds
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
-from tilewright.transform.layout.flat import as_run, keep, rows_of
+from tilewright.transform.layout.joined import as_rows, keep, rows_of
 from tilewright.transform.layout.registers import in_matrices, least_rows
 
 OFFSET = 128
@@ -57,7 +57,7 @@ def integer_matmul(a: Assigner, node: Node) -> bool:
         if more := -depth % tile.depth:
             weights = longer(a, weights, axis, more)
         packed = _packed(a, tile, weights, attrs.transpose_b, columns)
-        total = in_tiles(a, as_run(a, rows, tile.rows), packed, columns, tile, least)
+        total = in_tiles(a, as_rows(a, rows, tile.rows), packed, columns, tile, least)
     else:
         if more := -depth % found.dot.group:
             rows, weights = longer(a, rows, rows.type.rank - 1, more), longer(a, weights, axis, more)

@@ -30,8 +30,8 @@ from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
-from tilewright.transform.layout.flat import as_run, keep, rows_of
 from tilewright.transform.layout.integer import in_tiles, least_rows_of, longer
+from tilewright.transform.layout.joined import as_rows, keep, rows_of
 from tilewright.transform.layout.registers import least_rows
 
 LEVELS = 127
@@ -157,7 +157,7 @@ class _Product:
 
     def in_tiles(self, tile: Dot) -> Value:
         """Both factors in bf16, by registers of matrices."""
-        x = as_run(self.a, self.narrow(self.x, self.x.name), tile.rows)
+        x = as_rows(self.a, self.narrow(self.x, self.x.name), tile.rows)
         packed = self.whole_panels(self.a.as_plain(self.w), tile)
         return self.multiplied("lowered.matmul_tiles", x, self.narrow(packed, self.w.name), rows=tile.rows)
 
@@ -192,7 +192,7 @@ class _Product:
         least, matrices = self.in_matrices_from(found)
         if matrices is not None:
             found = u8, matrices
-        rows = self.x if matrices is None else as_run(self.a, self.x, matrices.rows)
+        rows = self.x if matrices is None else as_rows(self.a, self.x, matrices.rows)
         row_scale, x = self.quantise(rows, -1, self.x.name)
         w = self.a.as_plain(self.w)
         column_scale, narrow = self.quantise(w, -1 if self.transpose else -2, self.w.name)

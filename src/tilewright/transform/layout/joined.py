@@ -1,10 +1,11 @@
-"""Rows of products as one run, where registers of matrices would not be filled by the rows of each part alone.
+"""Rows of products joined, where registers of matrices would not be filled by the rows of each part alone.
 
     y = matmul(x, w)        ->        f = reshape(x, [b*r, k]);  y' = matmul_tiles(f, p)
     z = add(y, bias)                  z' = add(y', bias)
 
 PyTorch's attention multiplies `[tokens, 1, channels]`: as many products of one row. Pointwise operators behind go on
-with the run, so that they stay in the product's kernel; others read it in its own shape, which is the same memory.
+with joined rows, so that they stay in the product's kernel; others read them in their own shape, which is the same
+memory.
 """
 
 from __future__ import annotations
@@ -22,53 +23,51 @@ def rows_of(x: Value, rows: int) -> Expr:
 
 
 def joins(x: Value, rows: int) -> bool:
-    """Whether the rows of `x` are best one run: in parts that do not fill registers of so many rows."""
+    """Whether the rows of `x` are best joined: in parts that do not fill registers of so many rows."""
     own = as_int(x.shape[-2])
     return x.type.rank > 2 and (own is None or own % rows != 0)
 
 
-def as_run(a: Assigner, x: Value, rows: int) -> Value:
-    """Rows for registers of so many, which are in plain order already: as one run if that is best."""
-    return run(a, x) if joins(x, rows) else x
+def as_rows(a: Assigner, x: Value, rows: int) -> Value:
+    """Rows for registers of so many, which are in plain order already: joined if that is best."""
+    return join(a, x) if joins(x, rows) else x
 
 
-def run(a: Assigner, x: Value) -> Value:
-    """A value of rows in plain order, as one run of them."""
-    return a.emit("reshape", (x,), {"shape": (product(x.shape[:-1]), x.shape[-1])}, f"{x.name}_run")[0]
+def join(a: Assigner, x: Value) -> Value:
+    """A value of rows in plain order, all of them joined."""
+    return a.emit("reshape", (x,), {"shape": (product(x.shape[:-1]), x.shape[-1])}, f"{x.name}_joined")[0]
 
 
 def keep(a: Assigner, y: Value, found: Value) -> None:
-    """`found` is `y`: as it is, or as a run."""
-    (a.plain if found.type.rank == y.type.rank else a.runs)[y] = found
+    """`found` is `y`: as it is, or with its rows joined."""
+    (a.plain if found.type.rank == y.type.rank else a.joined)[y] = found
 
 
 def pointwise(a: Assigner, node: Node) -> bool:
-    """Of runs, what else it reads being of the same shape or the same for all rows."""
+    """Of joined rows, what else it reads being of the same shape or the same for all rows."""
     if ops.get(node.op).kind != "pointwise" or len(node.outputs) != 1:
         return False
     y = node.output
     given = [v for v in node.inputs if v is not None]
-    if not any(v in a.runs and same_shape(v, y) for v in given):
+    if not any(v in a.joined and same_shape(v, y) for v in given):
         return False
-    if not all(same_shape(v, y) or _is_row(v) for v in given):
+    if not all(same_shape(v, y) or all(is_const(d, 1) for d in v.shape[:-1]) for v in given):
         return False
     inputs = tuple(None if v is None else _follow(a, v, y) for v in node.inputs)
     types = ops.infer(node.op, [None if v is None else v.type for v in inputs], node.attrs)
-    (a.runs[y],) = a.builder.node(node.op, inputs, types, node.attrs, (y.name,))
+    (a.joined[y],) = a.builder.node(node.op, inputs, types, node.attrs, (y.name,))
     return True
 
 
-def _is_row(v: Value) -> bool:
-    return all(is_const(d, 1) for d in v.shape[:-1])
-
-
 def _follow(a: Assigner, v: Value, y: Value) -> Value:
-    if v in a.runs:
-        return a.runs[v]
+    """What the operator reads for `v` beside joined rows."""
+    if v in a.joined:
+        return a.joined[v]
     plain = a.as_plain(v)
     if same_shape(v, y):
-        a.runs[v] = run(a, plain)
-        return a.runs[v]
+        a.joined[v] = join(a, plain)
+        a.follow(v, a.joined[v])
+        return a.joined[v]
     if v.type.rank < 2:
         return plain
     (row,) = a.emit("reshape", (plain,), {"shape": v.shape[-1:]}, f"{v.name}_row")
