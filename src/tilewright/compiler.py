@@ -75,6 +75,7 @@ from tilewright.transform.graph.projected import attend_to_sources
 from tilewright.transform.graph.quantised import multiply_quantised
 from tilewright.transform.graph.ragged import with_ragged
 from tilewright.transform.graph.recurrences import recognise_recurrences
+from tilewright.transform.graph.requantised import move_quantised
 from tilewright.transform.graph.rows import compute_read_rows
 from tilewright.transform.graph.simplify import (
     eliminate_common,
@@ -233,6 +234,9 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("join slices", join_slices),
         ("join pads", join_pads),
         ("eliminate dead", eliminate_dead),
+        ("move quantised", move_quantised),
+        ("remove identities", remove_identities),
+        ("eliminate common", eliminate_common),
         ("multiply quantised", lambda g: multiply_quantised(g, target)),
         ("keep reduced dimensions", keep_reduced),
         ("recognise recurrences", recognise_recurrences),

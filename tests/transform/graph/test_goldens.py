@@ -74,6 +74,18 @@ CASES = {
           %y = cast(%m) {dtype = i8} : i8[2, n]
           return %y
         }""",
+    "move quantised": """
+        graph @g(%q: i8[2, n]) params(%s: f32[1]) where n in 1.. {
+          %x = cast(%q) {dtype = f32} : f32[2, n]
+          %w = cast(%q) {dtype = i32} : i32[2, n]
+          %i = cast(%w) {dtype = f32} : f32[2, n]
+          %a = mul(%i, %s) : f32[2, n]
+          %m = transpose(%a) {perm = [1, 0]} : f32[n, 2]
+          %d = div(%m, %s) : f32[n, 2]
+          %r = round(%d) : f32[n, 2]
+          %y = cast(%r) {dtype = i8} : i8[n, 2]
+          return %y, %a
+        }""",
     "multiply quantised": """
         graph @g(%x: u8[1, 6, n, n]) params(%w: i8[6, 2, 3, 3], %s: f32[]) where n in 3.. {
           %z = constant() {value = array u8[] (7)} : u8[]
