@@ -334,6 +334,21 @@ def test_a_tile_alone_leaves_unblocked_weights_to_hardware() -> None:
         assert ("prefetch" in flat) == asks
 
 
+@pytest.mark.parametrize(("channels", "size", "window"), [(208, (1, 5), 1), (203, (1, 5), 1), (64, (3, 3), 3)])
+def test_a_tile_alone_prefetches_all_of_its_panel_on_cores_that_follow_too_slowly(
+    channels: int, size: tuple[int, int], window: int
+) -> None:
+    target = Target.parse("emeraldrapids").adjusted(l1=1 << 12, l2=1 << 13)
+    case = (1, channels, 64, size, (window, window), (1, 1), (window // 2,) * 4, (1, 1))
+    func = lower_loops(plan(kernel_of(case, target).func, target).func, target)
+    (weights,) = (b for b in func.params if len(b.shape) == 6)
+    asked = set()
+    for hint in hints(func, target, weights.name):
+        assert hint.note.nbytes == target.costs.prefetching.alone_panel_bytes
+        asked |= {hint.prefetched // 16 + line for line in range(hint.lines)}
+    assert asked == set(range((as_int(weights.size) or 0) // 16))
+
+
 @pytest.mark.parametrize(
     ("window", "strides", "dilation", "by_columns"),
     [

@@ -325,12 +325,12 @@ def prefetch_operands(
 ) -> None:
     """Prefetch the weights that come next, where they do not stay in the second level of cache, or the pixels."""
     weights, loads = packed_operand(anchor), factors(anchor.block)
-    long = [loop for loop in reduce[:-1] if extent(s, loop) != 1]
+    long = [loop for loop in reduce if extent(s, loop) != 1]
     if weights is None or loads is None or not long:
         return
     if level(working_set(nbytes_of(weights.buffer), s.func.notes, target), target) in FAR:
         prefetch_weights(s, weights, reduce, long, tiles, target)
-    elif is_flat(anchor) and all(is_const(d, 1) for d in weights.buffer.shape[2:4]):
+    elif is_flat(anchor) and all(is_const(d, 1) for d in weights.buffer.shape[2:4]) and long[0] != reduce[-1]:
         prefetch_pixels(s, weights, next(load for load in loads if load is not weights), long[0], candidate, target)
 
 
@@ -338,17 +338,21 @@ def prefetch_weights(
     s: Schedule, weights: Load, reduce: list[LoopRef], long: list[LoopRef], tiles: int, target: Target
 ) -> None:
     """The tiles that use a panel (of a block of channels) prefetch the next one, each its share; a tile alone
-    prefetches its own a little ahead, once for each channel of its blocks: as often as each step it would be in the way
-    of what it reads."""
-    asked = buffer_names([weights.buffer])
-    if tiles < SHARING_LEAST:
-        if len(reduce) == 4:
-            s.annotate(long[-1], Prefetch(asked, target.costs.prefetching.stream_bytes))
-        return
+    prefetches its own a little ahead: all of it, at each step, on cores that follow one stream too slowly by
+    themselves, else a few lines once for each channel of its blocks, for hints would be in the way of what it reads."""
+    asked, ahead = buffer_names([weights.buffer]), target.costs.prefetching
     step = (as_int(weights.buffer.shape[-1]) or 1) * weights.buffer.dtype.itemsize
+    outer = [loop for loop in long if loop != reduce[-1]]
+    if tiles < SHARING_LEAST:
+        if ahead.alone_panel_bytes:
+            s.annotate(long[-1], Prefetch(asked, ahead.alone_panel_bytes, lines=-(-step // target.caches.line)))
+        elif len(reduce) == 4 and outer:
+            s.annotate(outer[-1], Prefetch(asked, ahead.stream_bytes))
+    if tiles < SHARING_LEAST or not outer:
+        return
     panel = prod(_size(s, loop) for loop in reduce) * step
     # Blocks of channels are a few hundred steps at most. The windows of a channel of patches may be thousands.
-    loop = long[0] if len(reduce) == 4 else long[-1]
+    loop = outer[0] if len(reduce) == 4 else outer[-1]
     inside = prod(_size(s, inner) for inner in reduce[reduce.index(loop) + 1 :]) * step
     lines = -(-inside // (tiles * target.caches.line))
     s.annotate(loop, Prefetch(asked, panel, tiles=tiles, lines=lines))
