@@ -21,7 +21,7 @@ sizes are estimated in `plans/convolution/tiles.py`.
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 
 from tilewright.ir.expr import Expr, Load, as_int, is_const
 from tilewright.ir.notes import Prefetch, Unroll
@@ -61,6 +61,8 @@ MOST_BODY = 512
 """Products of a body at most: thousands leave the first cache for instructions, and take four to nine times as long."""
 SHARING_LEAST = 2
 """Tiles that prefetch the next panel together."""
+FEWEST_LINES = 4
+"""Lines that a tile prefetches at a time: its share is rounded up."""
 PREFETCHING = range(2, 9)
 """Numbers of panels that prefetch the next strip of pixels: prefetching takes one panel longer than it gains."""
 
@@ -351,10 +353,15 @@ def prefetch_weights(
     if tiles < SHARING_LEAST or not outer:
         return
     panel = prod(_size(s, loop) for loop in reduce) * step
-    # Blocks of channels are a few hundred steps at most. The windows of a channel of patches may be thousands.
-    loop = outer[0] if len(reduce) == 4 else outer[-1]
-    inside = prod(_size(s, inner) for inner in reduce[reduce.index(loop) + 1 :]) * step
-    lines = -(-inside // (tiles * target.caches.line))
+
+    def share(loop: LoopRef) -> float:
+        """The lines that one iteration prefetches."""
+        inside = prod(_size(s, inner) for inner in reduce[reduce.index(loop) + 1 :]) * step
+        return inside / (tiles * target.caches.line)
+
+    # As often as there are lines for it: those of a whole block of channels at once wait for line buffers.
+    loop = next((loop for loop in reversed(outer) if share(loop) >= FEWEST_LINES), outer[0])
+    lines = ceil(share(loop))
     s.annotate(loop, Prefetch(asked, panel, tiles=tiles, lines=lines))
 
 
