@@ -2,7 +2,8 @@
 
 Chains of products, whose weights come from the last level of cache or from memory, compiled with other constants of
 prefetching (`targets/costs.py`), in turns in one process: alone so many bytes ahead, all rows together the next panel,
-nothing, and as the target says.
+nothing, and as the target says. `--maps` does the same with chains of convolutions over maps so small that a register
+tile has a panel to itself.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ NEVER = 1 << 20
 """Rows that no product here has."""
 AHEAD = (1024, 4096)
 """Bytes ahead in a tile's own panel."""
+MAPS = "512x3x3x12,1024x1x3x24,256x3x3x40,512x1x2x100,520x3x3x12,512x3x3x2,256x3x3x8"
+"""Maps of 3 x 3 and 2 x 2: all but the last two chains come from memory."""
+ALONE_AHEAD = (2048, 4096, 6144, 8192, 12288, 18432)
+"""The same of convolutions."""
 
 
 def chain(rows: int, inner: int, outer: int, products: int) -> onnx.ModelProto:
@@ -40,11 +45,34 @@ def chain(rows: int, inner: int, outer: int, products: int) -> onnx.ModelProto:
     return build.build()
 
 
+def convolutions(channels: int, window: int, side: int, layers: int) -> onnx.ModelProto:
+    """`layers` convolutions one after the other, of as many channels as filters, that keep the size of the map."""
+    build = Builder("convolutions")
+    x = build.input("x", [1, channels, side, side])
+    for k in range(layers):
+        x = build.relu(build.conv(x, f"w{k}", channels, channels, window, pad=window // 2))
+    build.output(x, "y", [1, channels, side, side])
+    return build.build()
+
+
+def _fitted(target: Target, **values: float) -> Target:
+    return replace(target, costs=target.costs.fitted(Origin("benchmark"), **values))
+
+
+def ways_alone(target: Target) -> dict[str, Target]:
+    """Targets whose tiles prefetch a panel of a convolution that they have to themselves one way each."""
+    return {
+        "as it is": target,
+        "a few lines": _fitted(target, alone_panel_bytes=0),
+        **{f"{n} ahead": _fitted(target, alone_panel_bytes=n) for n in ALONE_AHEAD},
+    }
+
+
 def ways(target: Target) -> dict[str, Target]:
     """Targets that prefetch one way each."""
 
     def fitted(**values: float) -> Target:
-        return replace(target, costs=target.costs.fitted(Origin("benchmark"), **values))
+        return _fitted(target, **values)
 
     alone = {
         "shared_panel_rows_l3": NEVER,
@@ -79,20 +107,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", default="2,3,4,5,6,8", help="numbers of rows")
     parser.add_argument("--chains", default="768x3072x8,1024x1024x24,512x512x8", help="features, features, products")
+    parser.add_argument("--maps", nargs="?", const=MAPS, help="instead: channels, window, side of the map, layers")
     parser.add_argument("--rounds", type=int, default=9)
     given = parser.parse_args(arguments)
-    options = ways(Target.host())
-    body = []
-    for sizes in given.chains.split(","):
-        for rows in map(int, given.rows.split(",")):
-            model = chain(rows, *map(int, sizes.split("x")))
-            found = [tw.compile(model, target=target, threads=1) for target in options.values()]
-            x = np.random.default_rng(0).standard_normal((rows, int(sizes.split("x")[0])), np.float32)
-            took = times(found, x, given.rounds)
-            body.append([sizes, str(rows), f"{took[0]:.0f}", *(f"{t / took[0]:.2f}" for t in took[1:])])
-            print(*body[-1], flush=True)
-    header = ["features, products", "rows", "µs as it is", *(f"{name} / it" for name in list(options)[1:])]
-    write_markdown("few-rows", "Prefetching of products of few rows, 1 thread", markdown_table(header, body))
+    target = Target.host()
+    if given.maps:
+        options = ways_alone(target)
+        models = {sizes: convolutions(*map(int, sizes.split("x"))) for sizes in given.maps.split(",")}
+        named = "cold-maps", "Prefetching of convolutions over small maps, 1 thread", "channels, window, side, layers"
+    else:
+        options = ways(target)
+        models = {
+            f"{sizes}, {rows} rows": chain(rows, *map(int, sizes.split("x")))
+            for sizes in given.chains.split(",")
+            for rows in map(int, given.rows.split(","))
+        }
+        named = "few-rows", "Prefetching of products of few rows, 1 thread", "features, products, rows"
+    body = [line(name, model, list(options.values()), given.rounds) for name, model in models.items()]
+    name, title, first = named
+    header = [first, "µs as it is", *(f"{way} / it" for way in list(options)[1:])]
+    write_markdown(name, title, markdown_table(header, body))
+
+
+def line(name: str, model: onnx.ModelProto, targets: Sequence[Target], rounds: int) -> list[str]:
+    """A line of the table: a model's time by the first target, and those by the others beside it."""
+    found = [tw.compile(model, target=target, threads=1) for target in targets]
+    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    took = times(found, np.random.default_rng(0).standard_normal(shape, np.float32), rounds)
+    cells = [name, f"{took[0]:.0f}", *(f"{t / took[0]:.2f}" for t in took[1:])]
+    print(*cells, flush=True)
+    return cells
 
 
 if __name__ == "__main__":

@@ -325,6 +325,17 @@ def test_tiles_ask_for_the_weights_that_come_next(
         assert lines >= set(range(first // 16, (first + part) // 16))
 
 
+@pytest.mark.parametrize(("channels", "size", "most"), [(64, (6, 6), 11), (64, (4, 4), 22)])
+def test_tiles_prefetch_a_few_lines_at_a_time(channels: int, size: tuple[int, int], most: int) -> None:
+    """Not those of all windows of a block of channels at once, nine times as many."""
+    target = Target.parse("emeraldrapids").adjusted(l1=1 << 12, l2=1 << 13)
+    case = (1, channels, 64, size, (3, 3), (1, 1), (1,) * 4, (1, 1))
+    func = lower_loops(plan(kernel_of(case, target).func, target).func, target)
+    (weights,) = (b for b in func.params if len(b.shape) == 6)
+    lines = {hint.lines for hint in hints(func, target, weights.name)}
+    assert lines and max(lines) <= most
+
+
 def test_a_tile_alone_leaves_unblocked_weights_to_hardware() -> None:
     """With its own step's hint at each step few pixels took 1.1 to 1.4 times as long."""
     target = TARGETS["haswell"].adjusted(l1=1 << 12, l2=1 << 13)
@@ -332,6 +343,21 @@ def test_a_tile_alone_leaves_unblocked_weights_to_hardware() -> None:
         case = (1, channels, 56, size, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1))
         flat = str(lower_loops(plan(kernel_of(case, target).func, target).func, target))
         assert ("prefetch" in flat) == asks
+
+
+@pytest.mark.parametrize(("channels", "size", "window"), [(208, (1, 5), 1), (203, (1, 5), 1), (64, (3, 3), 3)])
+def test_a_tile_alone_prefetches_all_of_its_panel_on_cores_that_follow_too_slowly(
+    channels: int, size: tuple[int, int], window: int
+) -> None:
+    target = Target.parse("emeraldrapids").adjusted(l1=1 << 12, l2=1 << 13)
+    case = (1, channels, 64, size, (window, window), (1, 1), (window // 2,) * 4, (1, 1))
+    func = lower_loops(plan(kernel_of(case, target).func, target).func, target)
+    (weights,) = (b for b in func.params if len(b.shape) == 6)
+    asked = set()
+    for hint in hints(func, target, weights.name):
+        assert hint.note.nbytes == target.costs.prefetching.alone_panel_bytes
+        asked |= {hint.prefetched // 16 + line for line in range(hint.lines)}
+    assert asked == set(range((as_int(weights.size) or 0) // 16))
 
 
 @pytest.mark.parametrize(

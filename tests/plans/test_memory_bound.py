@@ -15,7 +15,7 @@ from tests.ops.oracle import reference
 from tilewright import ops, te
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.dtype import dtype
-from tilewright.ir.expr import Expr, Var, const
+from tilewright.ir.expr import Expr, Var, const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.loops import Block, For, PrimFunc
 from tilewright.ir.parser import parse_func
@@ -529,7 +529,10 @@ def test_windows_beside_one_another_go_alone() -> None:
     assert together("softmax", (32, 286, 7), axis=2) > 1
 
 
-@pytest.mark.parametrize("shape", [(64, 1), (64, 7), (64, 128), (34, 129), (37, 31), (3, 32, 100), (68, 511)])
+@pytest.mark.parametrize(
+    "shape",
+    [(64, 1), (64, 7), (64, 128), (34, 129), (37, 31), (3, 32, 100), (68, 511), (214, 16), (5, 83, 10), (39, 33)],
+)
 def test_short_rows_together(shape: tuple[int, ...]) -> None:
     x = data(*shape)
     x[1, ..., 0], x[2, ..., -1], x[3 % len(x)] = np.nan, np.inf, -np.inf
@@ -543,6 +546,28 @@ def test_short_rows_together(shape: tuple[int, ...]) -> None:
     centered = y - y.astype(np.float64).mean(-1, keepdims=True)
     normal = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(one("layer_norm", y, axis=len(shape) - 1, epsilon=1e-5), normal, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("op", "rows", "count"),
+    [
+        ("log_softmax", 214, 8),  # 26 groups and six rows
+        ("log_softmax", 172, 8),  # rather than four
+        ("log_softmax", 31, 1),
+        ("layer_norm", 131, 8),
+        ("rms_norm", 131, 1),  # one reduction
+        ("rms_norm", 172, 4),
+    ],
+)
+def test_a_last_group_of_rows_may_have_fewer(op: str, rows: int, count: int) -> None:
+    """What is a function of many operations for each row is one of a vector of rows."""
+    b = GraphBuilder("case")
+    attrs = {"axis": 1} if op == "log_softmax" else {"axis": 1, "epsilon": 1e-5}
+    (group,) = fuse(b.finish(tuple(ops.emit(b, op, b.input("x", tensor((rows, 16))), **attrs))))
+    planned = plan(lower_group(group, "k").func, Target.parse("znver4"))
+    assert planned.chosen.knob("together") == count
+    inner = {s.extent: str(s.body) for s in walk(planned.func.body) if isinstance(s, For) and s.kind == "vectorized"}
+    assert any(is_const(n, 8) and " log(" in body for n, body in inner.items()) == (op == "log_softmax" and count == 8)
 
 
 @pytest.mark.parametrize("shape", [(128, 128), (3, 64, 192), (128, 1024), (2, 8, 16, 256)])

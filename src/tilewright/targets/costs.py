@@ -343,6 +343,13 @@ class Prefetching:
     shared_panel_rows_memory: int = constant(
         6, "rows", "the same of panels from memory", Origin("2026-11-21", commit="e9b115b")
     )
+    alone_panel_bytes: int = constant(
+        0,
+        "bytes",
+        "ahead in a panel of a convolution's weights that one register tile reads alone, all lines of each step; 0: a"
+        " core's own prefetchers follow it as fast as memory gives",
+        Origin("2026-11-26"),
+    )
     hinted_line: float = constant(
         0.0,
         "cycles",

@@ -247,6 +247,12 @@ INTEL_COSTS = (
         strided_row=1024,
         strided_l2=0.4,
     )
+    # Maps of 3x3 and 2x2, weights from memory and from the last level alike: few hints or none take 1.26 to 1.37 times
+    # as long as all lines 8 KB ahead (up to 2.3 times beside others that use memory), 12 and 18 KB 0.92 to 1.01.
+    .fitted(
+        Origin("2026-11-27", "Emerald Rapids", "python -m benchmarks.bench_few_rows --maps"),
+        alone_panel_bytes=16384,
+    )
     # What instructions prefetch waits in 16 line buffers (docs/decisions/weights-of-the-program.md, with the loop).
     .fitted(Origin("2026-11-26", "Emerald Rapids", commit="33fe40ec"), hinted_line=10.0)
 )

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.ir.expr import as_int
 from tilewright.ops import parse_graph
+from tilewright.ops.interpret import run_graph
 from tilewright.transform.graph.simplify import eliminate_dead
 from tilewright.transform.graph.unit import simplify_units
 
@@ -78,3 +80,41 @@ def test_products_keep_leading_ones_that_reshapes_took_and_gave_back(whole: str,
     found = eliminate_dead(simplify_units(graph))
     assert [n.op for n in found.nodes] == (["matmul"] if joined else ["reshape", "reshape", "matmul", "reshape"])
     assert found.outputs[0].type == graph.outputs[0].type
+
+
+VOLUME = """
+graph @g(%x: f32[n, 6, D, 5, 3], %r: f32[1, 1, D, 1, 1], %s: f32[n, 8, 1, 5, 3], %l: f32[3])
+    params(%w: f32[8, 3, K], %b: f32[8, 1, 1, 1]) where n in 1.. {
+  %c = conv(%x, %w) {
+    dilations = [1, 1, 1], groups = 2, pads = [P, P], strides = [1, 1, 1]} : f32[n, 8, D, 5, 3]
+  %t = add(%c, %b) : f32[n, 8, D, 5, 3]
+  %u = relu(%t) : f32[n, 8, D, 5, 3]
+  %v = mul(%u, %l) : f32[n, 8, D, 5, 3]
+  %y = mul(%v, %r) : f32[n, 8, D, 5, 3]
+  %z = add(%y, %s) : f32[n, 8, D, 5, 3]
+  return %z, %v
+}"""
+
+
+@pytest.mark.parametrize(
+    ("window", "joined"),
+    [((1, 1, 1), True), ((3, 1, 1), True), ((1, 1, 3), True), ((3, 3, 1), False), ((3, 1, 3), False)],
+)
+@pytest.mark.parametrize("depth", [1, 4])
+def test_dimensions_without_windows_are_one(window: tuple[int, ...], joined: bool, depth: int) -> None:
+    """A map's convolution and what is pointwise behind it, also with operands along one of the two dimensions alone."""
+    sizes, pads = (", ".join(map(str, values)) for values in (window, (k // 2 for k in window)))
+    graph = parse_graph(VOLUME.replace("K]", f"{sizes}]").replace("P", pads).replace("D,", f"{depth},"))
+    found = eliminate_dead(simplify_units(graph))
+    ranks = [[n.output.type.rank for n in found.nodes if n.op == op] for op in ("conv", "relu")]
+    assert ranks == [[4], [4]] if joined else [[5], [5]]
+    assert [v.type for v in found.outputs] == [v.type for v in graph.outputs]
+    inputs, weights = (
+        {v.name: RNG.standard_normal([as_int(d) or 2 for d in v.shape], np.float32) for v in values}
+        for values in (graph.inputs, graph.params)
+    )
+    want = run_graph(graph, inputs, weights)
+    compiled = tw.compile((graph, weights))
+    for got in (run_graph(found, inputs, weights), dict(zip(want, compiled(*inputs.values()), strict=True))):
+        for name, value in want.items():
+            np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5)

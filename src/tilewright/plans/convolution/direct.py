@@ -21,7 +21,7 @@ sizes are estimated in `plans/convolution/tiles.py`.
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 
 from tilewright.ir.expr import Expr, Load, as_int, is_const
 from tilewright.ir.notes import Prefetch, Unroll
@@ -61,6 +61,8 @@ MOST_BODY = 512
 """Products of a body at most: thousands leave the first cache for instructions, and take four to nine times as long."""
 SHARING_LEAST = 2
 """Tiles that prefetch the next panel together."""
+FEWEST_LINES = 4
+"""Lines that a tile prefetches at a time: its share is rounded up."""
 PREFETCHING = range(2, 9)
 """Numbers of panels that prefetch the next strip of pixels: prefetching takes one panel longer than it gains."""
 
@@ -325,12 +327,12 @@ def prefetch_operands(
 ) -> None:
     """Prefetch the weights that come next, where they do not stay in the second level of cache, or the pixels."""
     weights, loads = packed_operand(anchor), factors(anchor.block)
-    long = [loop for loop in reduce[:-1] if extent(s, loop) != 1]
+    long = [loop for loop in reduce if extent(s, loop) != 1]
     if weights is None or loads is None or not long:
         return
     if level(working_set(nbytes_of(weights.buffer), s.func.notes, target), target) in FAR:
         prefetch_weights(s, weights, reduce, long, tiles, target)
-    elif is_flat(anchor) and all(is_const(d, 1) for d in weights.buffer.shape[2:4]):
+    elif is_flat(anchor) and all(is_const(d, 1) for d in weights.buffer.shape[2:4]) and long[0] != reduce[-1]:
         prefetch_pixels(s, weights, next(load for load in loads if load is not weights), long[0], candidate, target)
 
 
@@ -338,19 +340,28 @@ def prefetch_weights(
     s: Schedule, weights: Load, reduce: list[LoopRef], long: list[LoopRef], tiles: int, target: Target
 ) -> None:
     """The tiles that use a panel (of a block of channels) prefetch the next one, each its share; a tile alone
-    prefetches its own a little ahead, once for each channel of its blocks: as often as each step it would be in the way
-    of what it reads."""
-    asked = buffer_names([weights.buffer])
-    if tiles < SHARING_LEAST:
-        if len(reduce) == 4:
-            s.annotate(long[-1], Prefetch(asked, target.costs.prefetching.stream_bytes))
-        return
+    prefetches its own a little ahead: all of it, at each step, on cores that follow one stream too slowly by
+    themselves, else a few lines once for each channel of its blocks, for hints would be in the way of what it reads."""
+    asked, ahead = buffer_names([weights.buffer]), target.costs.prefetching
     step = (as_int(weights.buffer.shape[-1]) or 1) * weights.buffer.dtype.itemsize
+    outer = [loop for loop in long if loop != reduce[-1]]
+    if tiles < SHARING_LEAST:
+        if ahead.alone_panel_bytes:
+            s.annotate(long[-1], Prefetch(asked, ahead.alone_panel_bytes, lines=-(-step // target.caches.line)))
+        elif len(reduce) == 4 and outer:
+            s.annotate(outer[-1], Prefetch(asked, ahead.stream_bytes))
+    if tiles < SHARING_LEAST or not outer:
+        return
     panel = prod(_size(s, loop) for loop in reduce) * step
-    # Blocks of channels are a few hundred steps at most. The windows of a channel of patches may be thousands.
-    loop = long[0] if len(reduce) == 4 else long[-1]
-    inside = prod(_size(s, inner) for inner in reduce[reduce.index(loop) + 1 :]) * step
-    lines = -(-inside // (tiles * target.caches.line))
+
+    def share(loop: LoopRef) -> float:
+        """The lines that one iteration prefetches."""
+        inside = prod(_size(s, inner) for inner in reduce[reduce.index(loop) + 1 :]) * step
+        return inside / (tiles * target.caches.line)
+
+    # As often as there are lines for it: those of a whole block of channels at once wait for line buffers.
+    loop = next((loop for loop in reversed(outer) if share(loop) >= FEWEST_LINES), outer[0])
+    lines = ceil(share(loop))
     s.annotate(loop, Prefetch(asked, panel, tiles=tiles, lines=lines))
 
 

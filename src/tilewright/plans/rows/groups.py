@@ -37,6 +37,12 @@ STEP_VECTORS = 4
 LONG_ROW = 64
 """Vectors from which on a row is long: folding its lanes takes little of its time."""
 
+FEW = 4
+"""Rows that gain little by going together."""
+
+WHOLE_GROUPS = 4
+"""Whole groups of short rows from which on a last one may have fewer."""
+
 FEWEST_TURNS = 4
 """Groups of rows from which on it pays that stages go one behind the other."""
 
@@ -60,7 +66,10 @@ def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) 
         return 1
     parts = prod(n or ENOUGH for n in leading)
     most = min(parts // ENOUGH, target.l1 // 4 // (max(longest, 1) * 4))
-    return next((n for n in TOGETHER if n <= most and leading[-1] % n == 0), 1)
+    even = next((n for n in TOGETHER if n <= most and leading[-1] % n == 0), 1)
+    # A last group of fewer rows is code of its own: worth it where few divide them and several reductions gain.
+    uneven = even <= FEW and len(folded) > 1 and TOGETHER[0] <= most and leading[-1] >= WHOLE_GROUPS * TOGETHER[0]
+    return TOGETHER[0] if uneven else even
 
 
 def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target) -> int:

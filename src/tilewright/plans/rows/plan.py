@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from tilewright.ir.expr import Buffer, as_int, product
+from tilewright.ir.expr import Buffer, Op, as_int, product
+from tilewright.ir.loops import Store
 from tilewright.ir.notes import Pipeline, Prefetch
-from tilewright.ir.rewrite import exprs_of, loads, walk
+from tilewright.ir.rewrite import exprs_of, loads, walk, walk_expr
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import (
@@ -36,7 +37,7 @@ from tilewright.plans.framework.common import (
     vectorize_spatial,
     whole_extent,
 )
-from tilewright.plans.framework.cost import roofline
+from tilewright.plans.framework.cost import FUNCTIONS, roofline
 from tilewright.plans.idioms.reducing import (
     fold_lanes,
     is_window,
@@ -310,7 +311,7 @@ def schedule_inner(
     if stage.role == "spatial":
         # What later stages read is made in as many vectors as their reductions take: two loops become one.
         most = 8 if any(b in s.func.params for b in stage.writes) and not pipeline else STEP_VECTORS
-        vector_tail(s, block, own, lanes, target, stream=not strip, most=most)
+        vector_tail(s, block, function_of_rows(s, stage, own) or own, lanes, target, stream=not strip, most=most)
         return
     spatial, reduce = own[:outer], own[outer:]
     if spatial and vector_last(stage) and (extent(s, spatial[-1]) or lanes) > 1:
@@ -320,6 +321,17 @@ def schedule_inner(
             reduce_columns(s, block, reduce, spatial[-1], lanes, STEPS)
         return
     reduce_lanes(s, stage, reduce, lanes, STEP_VECTORS if pipeline else None)
+
+
+def function_of_rows(s: Schedule, stage: Stage, own: list[LoopRef]) -> list[LoopRef]:
+    """The loop over rows of one element each, if that is a function of many operations: a vector of rows takes as long
+    as one row. Single operations are over before the vector is there, whose rows are stored one by one."""
+    long = [loop for loop in own if extent(s, loop) != 1]
+    if len(long) != 1 or long[0] == own[-1]:
+        return []
+    values = [store.value for store in walk(stage.block.body) if isinstance(store, Store)]
+    found = any(isinstance(e, Op) and e.name in FUNCTIONS for value in values for e in walk_expr(value))
+    return long if found else []
 
 
 def schedule_folded(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> None:

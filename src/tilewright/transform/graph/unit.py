@@ -1,10 +1,11 @@
 """Softmax over one element, and products of depth one, as arithmetic: attention with one key needs no more. Batches of
-one stay dimensions of a product.
+one stay dimensions of a product. Dimensions of a volume in which windows are one element are one dimension.
 
     y = softmax(x), x: [.., 1]            ->   y = x - x + 1          NaN where x is NaN or infinite, else 1
     y = matmul(a, b), a: [.., m, 1]       ->   y = a * b
     s = matmul(q, k), k: [.., d, 1]       ->   s = reduce_sum(q * k^T)        if a softmax over one element reads it
     y = matmul(a', b') with 1s in front   ->   y = matmul(a, b)               a', b' are a, b without these 1s
+    y = conv(x, w), w: [k, c, 3, 1, 1]    ->   y = conv(x', w')               x': [n, c, d, h*w], w': [k, c, 3, 1]
 
 Panels of products would be filled with one key and 31 zeros.
 """
@@ -17,22 +18,40 @@ from dataclasses import replace
 import numpy as np
 
 from tilewright import ops
-from tilewright.ir.expr import is_const
+from tilewright.ir.attributes import Ints
+from tilewright.ir.expr import Expr, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.norm import SoftmaxAttrs
+from tilewright.support.classes import dataclass
 from tilewright.transform.regions.captures import names_of
 
+VOLUME = 3
+"""Spatial dimensions of a volume."""
 FULL_BITS = 32
 """Narrower floats are rounded behind a product's sum; a sum of rounded products would differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Flat:
+    """What a value is when `dim` and the next dimension are one."""
+
+    value: Value
+    dim: int
 
 
 def simplify_units(graph: Graph) -> Graph:
     """The graph without softmax over one element and products of depth one, where there are any."""
     builder = GraphBuilder(graph.name, taken=names_of(graph))
+    flat: dict[Value, _Flat] = {}
     scores, made = _unit_scores(graph), {v: n for n in graph.nodes for v in n.outputs}
     for node in graph.nodes:
-        written = _written(node, node in scores, builder) or _with_leading(node, made, builder)
+        written = (
+            _written(node, node in scores, builder)
+            or _with_leading(node, made, builder)
+            or _with_joined(node, flat, builder)
+        )
         if written is None:
             builder.nodes.append(node)
         else:  # the last node made takes the old one's place
@@ -80,6 +99,73 @@ def _with_leading(node: Node, made: Mapping[Value, Node], builder: GraphBuilder)
             return None
         operands.append(source)
     return ops.emit1(builder, "matmul", *operands, attrs=product.attrs)
+
+
+def _with_joined(node: Node, flat: dict[Value, _Flat], builder: GraphBuilder) -> Value | None:
+    """A convolution of a volume as one of a map, where windows are one element in two dimensions that follow each other
+    and go on by one: a plan for maps does it, in registers of many pixels, however short the lines are. What is
+    pointwise behind it is done to the map, so that it stays in the convolution's kernel."""
+    if node.op == "conv":
+        made = _conv_of_map(node, builder)
+    elif ops.get(node.op).kind == "pointwise" and len(node.outputs) == 1:
+        made = _pointwise_of_map(node, flat, builder)
+    else:
+        return None
+    if made is None:
+        return None
+    flat[node.output] = made
+    return ops.emit1(builder, "reshape", made.value, shape=node.output.shape)
+
+
+def _conv_of_map(node: Node, builder: GraphBuilder) -> _Flat | None:
+    x, weight, *bias = node.inputs
+    assert x is not None and weight is not None
+    attrs, rank = node.of(ConvAttrs), x.type.rank - 2
+
+    def is_unit(d: int) -> bool:
+        return is_const(weight.shape[2 + d], 1) and (attrs.strides[d], attrs.pads[d], attrs.pads[rank + d]) == (1, 0, 0)
+
+    if rank < VOLUME:
+        return None
+    first = next((d for d in range(rank - 1) if is_unit(d) and is_unit(d + 1)), None)
+    if first is None:
+        return None
+
+    def kept(values: Ints) -> Ints:
+        return tuple(v for d, v in enumerate(values) if d % rank != first)
+
+    of_map = replace(attrs, strides=kept(attrs.strides), dilations=kept(attrs.dilations), pads=kept(attrs.pads))
+    operands = [ops.emit1(builder, "reshape", v, shape=_joined(v, 2 + first)) for v in (x, weight)]
+    return _Flat(ops.emit1(builder, "conv", *operands, *bias, attrs=of_map), 2 + first)
+
+
+def _pointwise_of_map(node: Node, flat: Mapping[Value, _Flat], builder: GraphBuilder) -> _Flat | None:
+    dim = next((flat[v].dim for v in node.inputs if v is not None and v in flat), None)
+    if dim is None:
+        return None
+    operands = []
+    for v in node.inputs:
+        at = -2 if v is None else dim + v.type.rank - node.output.type.rank
+        if v is None or at <= -2:  # an operand along later dimensions alone
+            operands.append(v)
+        elif v in flat and flat[v].dim == at == dim:
+            operands.append(flat[v].value)
+        elif at >= 0 and _is_alike(v, at, node.output, dim):
+            operands.append(ops.emit1(builder, "reshape", v, shape=_joined(v, at)))
+        else:
+            return None
+    return _Flat(ops.emit1(builder, node.op, *operands, attrs=node.attrs), dim)
+
+
+def _is_alike(v: Value, at: int, output: Value, dim: int) -> bool:
+    """Whether an operand is read along both dimensions or along none of them."""
+    pair = v.shape[at : at + 2]
+    return pair == output.shape[dim : dim + 2] or all(is_const(d, 1) for d in pair)
+
+
+def _joined(value: Value, dim: int) -> tuple[Expr, ...]:
+    """A shape with a dimension and the next one as one."""
+    return (*value.shape[:dim], value.shape[dim] * value.shape[dim + 1], *value.shape[dim + 2 :])
 
 
 def _leads(whole: Value, part: Value, added: int) -> bool:
