@@ -71,6 +71,7 @@ def added(rows: int, keys: int) -> np.ndarray:
 FORMS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "one of each": operands(1, 1),
     "whole tiles": operands(64, 64),
+    "whole tiles of whole heads": operands(64, 96, 32, 64),
     "rows and keys that divide nothing": operands(29, 37),
     "depths that divide nothing": operands(12, 20, 5, 11),
     "more rows than a block": operands(150, 9),
@@ -136,15 +137,16 @@ def func_of(arrays: list[Any], attrs: dict[str, Any]) -> PrimFunc:
     return lower_group(Group(graph.nodes, tuple(values), graph.outputs), OP).func
 
 
-@pytest.mark.parametrize("rows,tiles,vectors", [(1, 1, 1), (5, 1, 1), (4, 2, 2), (3, 7, 1)])
+@pytest.mark.parametrize("rows,tiles,vectors,side", [(1, 1, 1, 1), (5, 1, 1, 4), (4, 2, 2, 8), (3, 13, 1, 4)])
 @pytest.mark.parametrize(
     "name", ["rows and keys that divide nothing", "a row that sees nothing", "depths that divide nothing"]
 )
-def test_sizes_of_tiles(name: str, rows: int, tiles: int, vectors: int) -> None:
-    """Sizes that the plan would not choose for so little: several blocks, tiles that overhang."""
+def test_sizes_of_tiles(name: str, rows: int, tiles: int, vectors: int, side: int) -> None:
+    """Sizes that the plan would not choose for so little: several blocks or one, tiles that overhang, squares that do
+    not divide the depths."""
     arrays, attrs = FORMS[name]
     s = Schedule(func_of(arrays, attrs))
-    s.implement(OP, rows=rows, width=vectors * Target.host().lanes(4), tiles=tiles, steps=2)
+    s.implement(OP, rows=rows, width=vectors * Target.host().lanes(4), tiles=tiles, steps=2, side=side)
     results = [np.ones([as_int(d) for d in p.shape], np.float32) for p in s.func.params[len(arrays) :]]
     tw.build(s)(*arrays, *results)
     assert_near(results, exact(arrays, attrs))
@@ -153,7 +155,7 @@ def test_sizes_of_tiles(name: str, rows: int, tiles: int, vectors: int) -> None:
 def test_loops_in_the_interpreter() -> None:
     arrays, attrs = operands(5, 7, 3, 4, batch=1)
     s = Schedule(func_of(arrays, attrs))
-    s.implement(OP, rows=2, width=4, tiles=2, steps=1)
+    s.implement(OP, rows=2, width=4, tiles=2, steps=1, side=2)
     results = [np.ones([as_int(d) for d in p.shape], np.float32) for p in s.func.params[len(arrays) :]]
     interpret(s.func, [*arrays, *results])
     assert_near(results, exact(arrays, attrs))
@@ -171,7 +173,7 @@ def test_routine_refuses_other_functions() -> None:
     graph = builder.finish((ops.emit1(builder, "exp", x),))
     s = Schedule(lower_group(Group(graph.nodes, (x,), graph.outputs), "exp").func)
     with pytest.raises(ScheduleError, match="computes attention's gradient"):
-        s.implement(OP, rows=2, width=4, tiles=2, steps=1)
+        s.implement(OP, rows=2, width=4, tiles=2, steps=1, side=2)
 
 
 def test_gradient_of_another_shape() -> None:
