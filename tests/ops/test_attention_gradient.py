@@ -85,6 +85,20 @@ FORMS: dict[str, tuple[list[Any], dict[str, Any]]] = {
 }
 
 
+def one_array(rows: int, depth: int, **given: Any) -> tuple[list[Any], dict[str, Any]]:
+    """q, k and v as the heads of one array, whose gradients stand side by side."""
+    (q, *_, g), attrs = operands(rows, rows, depth, depth, held=(6, 6, 6), first=(0, 2, 4), joined=True, **given)
+    return [q, q, q, g], attrs
+
+
+FORMS |= {
+    "side by side": one_array(13, 7),
+    "side by side, in blocks": one_array(12, 16, columns=(12, 16)),
+    "in blocks of parts of a sequence": one_array(12, 16, columns=(4, 8)),
+    "in blocks of several sequences": one_array(13, 8, columns=(26, 8)),
+}
+
+
 def with_mask(form: tuple[list[Any], dict[str, Any]], mask: np.ndarray) -> tuple[list[Any], dict[str, Any]]:
     return [*form[0], mask], form[1]
 
@@ -105,7 +119,8 @@ def exact(arrays: list[Any], attrs: dict[str, Any]) -> tuple[Any, ...]:
 def native(arrays: list[Any], attrs: dict[str, Any]) -> tuple[Any, ...]:
     builder = GraphBuilder("one")
     values = [builder.input(f"x{k}", type_of(a)) for k, a in enumerate(arrays)]
-    return tw.compile((builder.finish(ops.emit(builder, OP, *values, **attrs)), {}))(*arrays)
+    found = tw.compile((builder.finish(ops.emit(builder, OP, *values, **attrs)), {}))(*arrays)
+    return found if isinstance(found, tuple) else (found,)
 
 
 def assert_near(got: Any, want: Any, tolerance: float = TOLERANCE) -> None:
@@ -159,6 +174,15 @@ def test_loops_in_the_interpreter() -> None:
     results = [np.ones([as_int(d) for d in p.shape], np.float32) for p in s.func.params[len(arrays) :]]
     interpret(s.func, [*arrays, *results])
     assert_near(results, exact(arrays, attrs))
+
+
+def test_gradients_that_do_not_fit_each_other() -> None:
+    for form in (operands(5, 5, 8, 6, joined=True), operands(5, 6, joined=True)):
+        with pytest.raises(ShapeError, match="side by side"):
+            native(*form)
+    for columns in ((4, 8), (5, 3)):
+        with pytest.raises(ShapeError, match="fill blocks"):
+            native(*one_array(5, 8, columns=columns))
 
 
 def test_the_plan_is_taken() -> None:

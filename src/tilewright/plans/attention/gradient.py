@@ -12,7 +12,7 @@ from math import ceil
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.loops import PrimFunc
-from tilewright.ops.attention_gradient import ATTENTION_GRADIENT
+from tilewright.ops.attention_gradient import ATTENTION_GRADIENT, JOINED, RESULTS, AttentionGradientAttrs
 from tilewright.ops.dims import accumulator
 from tilewright.ops.lowered.attention import ORDERS
 from tilewright.plans.attention.gradient_loops import Results, gradient_loops
@@ -50,16 +50,17 @@ def operands(structure: Structure) -> tuple[Operands, Results] | None:
     stages = {stage.origin.stage: stage for stage in found.stages if stage.origin is not None}
     params = structure.func.params
     given = {n: next((b for b in stages[n].reads if b in params), None) for n in INPUTS if n in stages}
-    made = [stages[name].writes[0] for name in ("dq", "dk", "dv")]
+    attrs: AttentionGradientAttrs = found.attrs
+    made = [stages[JOINED if attrs.joined else name].writes[0] for name in RESULTS]
     q, k, v, g = (given[name] for name in INPUTS[:4])
     if q is None or k is None or v is None or g is None or any(b is None for b in given.values()):
         return None
-    order = found.attrs.order
+    order = attrs.order
     if any(as_int(b.shape[ORDERS[o][3]]) is None for b, o in ((q, order[0]), (v, order[2]))):
         return None
     if any(b not in params for b in made):
         return None
-    return Operands(found.attrs.forward, q, k, v, g, given.get("mask")), Results(*made)
+    return Operands(attrs.forward, q, k, v, g, given.get("mask")), Results(attrs, *made)
 
 
 SIZES = ("rows", "width", "tiles", "steps", "side")

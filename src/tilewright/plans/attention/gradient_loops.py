@@ -10,8 +10,9 @@
             dk += s' q;  dv += p' g                          tiles of keys x width, summed over the block's rows
         dk, dv go to their places
 
-Of one block of rows the sums of keys go to their places from the registers. Rows of a last tile that is not full are the last row once more, which is neither summed nor stored; keys of one are
-past the last key, and their sums are not stored.
+Where one block has all rows that meet a head of keys, the sums of keys go from the registers to their places. Rows of
+a last tile that is not full are the last row once more, which is neither summed nor stored; keys of one are past the
+last key, and their sums are not stored.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tilewright.arith import prove, prove_equal
 from tilewright.ir.dtype import boolean
 from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, ceildiv, const, equal, minimum, select
 from tilewright.ir.loops import PrimFunc
+from tilewright.ops.attention_gradient import AttentionGradientAttrs
 from tilewright.ops.loopnest import Nest
 from tilewright.ops.lowered.attention import ORDERS
 from tilewright.plans.attention.operands import Operands
@@ -33,11 +35,23 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Where the gradients go, ordered as their operands."""
+    """Where the gradients go, ordered as their operands, or side by side in one array (see the type rule)."""
 
+    attrs: AttentionGradientAttrs
     dq: Buffer
     dk: Buffer
     dv: Buffer
+
+    def place(self, operand: int, b: Expr, s: Expr, h: Expr, d: Expr, rows: Expr, depth: Expr) -> tuple[Expr, ...]:
+        """Where an element of the gradient of an operand stands that has so many rows of a depth."""
+        attrs, point = self.attrs, (b, s, h, d)
+        if not attrs.joined:
+            return tuple(point[k] for k in ORDERS[attrs.order[operand]])
+        column = (h + (0, attrs.heads, attrs.heads + attrs.groups)[operand]) * depth + d
+        if not attrs.columns:
+            return b, s, column
+        row, (part, block) = b * rows + s, attrs.columns
+        return row // part, column // block, row % part, const(0), column % block
 
 
 def gradient_loops(name: str, operands: Operands, results: Results, params: Sequence[Buffer], tile: Tile) -> PrimFunc:
@@ -130,8 +144,7 @@ class GradientLoops:
 
     def place(self, operand: int, b: Expr, s: Expr, h: Expr, d: Expr) -> tuple[Expr, ...]:
         """Where an element of the gradient of an operand stands."""
-        point = (b, s, h, d)
-        return tuple(point[k] for k in ORDERS[self.task.attrs.order[operand]])
+        return self.results.place(operand, b, s, h, d, self.task.rows, self.task.depth)
 
     def pack(self, b: Expr, g: Expr) -> None:
         """Keys as they are, and panels of keys and values."""
