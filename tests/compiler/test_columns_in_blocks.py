@@ -49,6 +49,33 @@ def step(
     )
 
 
+def attention(*, batch: int = 2, length: int = 64, joined: bool = True, seen: str = "") -> Graph:
+    """The way back through attention to a linear layer that makes queries, keys and values."""
+    rows = batch * length
+    attrs = "causal = false, fill = 0.0, first = [0, 2, 4], groups = 2, guard = false, heads = 2"
+    attrs = f'{attrs}, joined = {str(joined).lower()}, order = "ssss", scale = 0.25'
+    head, whole = f"f32[{batch}, {length}, 2, 16]", f"f32[{batch}, {length}, 96]"
+    back = f"%d = attention_gradient(%q, %q, %q, %g) {{{attrs}}} : {whole}"
+    if not joined:
+        back = f"""
+          %dq, %dk, %dv = attention_gradient(%q, %q, %q, %g) {{{attrs}}} : {head}, {head}, {head}
+          %dc = concat(%dq, %dk, %dv) {{axis = 2}} : f32[{batch}, {length}, 6, 16]
+          %d = reshape(%dc) {{shape = [{batch}, {length}, 96]}} : {whole}"""
+    return ops.parse_graph(
+        f"""
+        graph @g(%x: f32[{batch}, {length}, 32], %w: f32[96, 32], %q: f32[{batch}, {length}, 6, 16],
+                 %g: {head}) {{
+          {back}
+          %db = reduce_sum(%d) {{axes = [0, 1], keepdims = false}} : f32[96]
+          %dx = matmul(%d, %w) : f32[{batch}, {length}, 32]
+          %xr = reshape(%x) {{shape = [{rows}, 32]}} : f32[{rows}, 32]
+          %dr = reshape(%d) {{shape = [{rows}, 96]}} : f32[{rows}, 96]
+          %dw = matmul(%dr, %xr) {{transpose_a = true, transpose_b = false}} : f32[96, 32]
+          return %db, %dx, %dw{seen}
+        }}"""
+    )
+
+
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "LARGE", 1024)
@@ -60,6 +87,14 @@ def names(graph: Graph) -> set[str]:
 
 def test_what_is_between_products() -> None:
     assert names(step()) == {"h", "hb", "a", "ar", "da", "p", "dh", "dr"}
+
+
+def test_what_attention_sends_back() -> None:
+    assert names(attention()) == {"d", "dr"}
+    assert not names(attention(seen=", %d")) and not names(attention(joined=False))
+    found = [n.op for n in assign_layouts(attention(), TARGET).nodes]
+    assert found.count("lowered.conv_blocked") == found.count("lowered.conv_weight") == 1
+    assert found.count("transpose") == 3  # x becomes blocks, dx rows and the weights' gradient a matrix
 
 
 @pytest.mark.parametrize(
@@ -115,8 +150,19 @@ def test_parts(rows: int, parts: int) -> None:
         step(batch="3, 100", rows=300),
         step(batch="1, 131", rows=131, wide=64),
         step(between="mul(%hb, %b)"),
+        attention(),
+        attention(batch=3, length=100),
+        attention(batch=1, length=384),
     ],
-    ids=["one part", "three parts", "a prime number of rows", "a factor a column"],
+    ids=[
+        "one part",
+        "three parts",
+        "a prime number of rows",
+        "a factor a column",
+        "attention's gradient",
+        "attention's gradient, three parts",
+        "attention's gradient, parts of a sequence",
+    ],
 )
 @pytest.mark.parametrize("threads", [1, 2])
 def test_results(graph: Graph, threads: int) -> None:

@@ -174,7 +174,8 @@ def test_defaults_are_not_printed() -> None:
         (
             "@unrol(times=4)",
             "<text>:1:48: no note for a loop is called 'unrol': expected one of defer, double_buffer, in_order, "
-            "pipeline, prefetch, prefetch_share, prefetch_tile, streaming, unroll\nhint: did you mean 'unroll'?",
+            "last_tile, pipeline, prefetch, prefetch_share, prefetch_tile, streaming, unroll\n"
+            "hint: did you mean 'unroll'?",
         ),
         ("@unroll(times=0)", "'times' of the note 'unroll' is no int >= 1: expected unroll(times: int >= 1), got 0"),
         ("@unroll(times=true)", "'times' of the note 'unroll' is no int >= 1"),

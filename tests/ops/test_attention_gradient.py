@@ -71,6 +71,7 @@ def added(rows: int, keys: int) -> np.ndarray:
 FORMS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "one of each": operands(1, 1),
     "whole tiles": operands(64, 64),
+    "whole tiles of whole heads": operands(64, 96, 32, 64),
     "rows and keys that divide nothing": operands(29, 37),
     "depths that divide nothing": operands(12, 20, 5, 11),
     "more rows than a block": operands(150, 9),
@@ -81,6 +82,20 @@ FORMS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "causal, rows behind earlier keys": operands(9, 21, causal=True),
     "heads that share keys": operands(10, 12, held=(6, 2, 2), heads=6),
     "some of the heads": operands(10, 12, held=(5, 7, 4), first=(1, 5, 2)),
+}
+
+
+def one_array(rows: int, depth: int, **given: Any) -> tuple[list[Any], dict[str, Any]]:
+    """q, k and v as the heads of one array, whose gradients stand side by side."""
+    (q, *_, g), attrs = operands(rows, rows, depth, depth, held=(6, 6, 6), first=(0, 2, 4), joined=True, **given)
+    return [q, q, q, g], attrs
+
+
+FORMS |= {
+    "side by side": one_array(13, 7),
+    "side by side, in blocks": one_array(12, 16, columns=(12, 16)),
+    "in blocks of parts of a sequence": one_array(12, 16, columns=(4, 8)),
+    "in blocks of several sequences": one_array(13, 8, columns=(26, 8)),
 }
 
 
@@ -104,7 +119,8 @@ def exact(arrays: list[Any], attrs: dict[str, Any]) -> tuple[Any, ...]:
 def native(arrays: list[Any], attrs: dict[str, Any]) -> tuple[Any, ...]:
     builder = GraphBuilder("one")
     values = [builder.input(f"x{k}", type_of(a)) for k, a in enumerate(arrays)]
-    return tw.compile((builder.finish(ops.emit(builder, OP, *values, **attrs)), {}))(*arrays)
+    found = tw.compile((builder.finish(ops.emit(builder, OP, *values, **attrs)), {}))(*arrays)
+    return found if isinstance(found, tuple) else (found,)
 
 
 def assert_near(got: Any, want: Any, tolerance: float = TOLERANCE) -> None:
@@ -136,15 +152,16 @@ def func_of(arrays: list[Any], attrs: dict[str, Any]) -> PrimFunc:
     return lower_group(Group(graph.nodes, tuple(values), graph.outputs), OP).func
 
 
-@pytest.mark.parametrize("rows,tiles,vectors", [(1, 1, 1), (5, 1, 1), (4, 2, 2), (3, 7, 1)])
+@pytest.mark.parametrize("rows,tiles,vectors,side", [(1, 1, 1, 1), (5, 1, 1, 4), (4, 2, 2, 8), (3, 13, 1, 4)])
 @pytest.mark.parametrize(
     "name", ["rows and keys that divide nothing", "a row that sees nothing", "depths that divide nothing"]
 )
-def test_sizes_of_tiles(name: str, rows: int, tiles: int, vectors: int) -> None:
-    """Sizes that the plan would not choose for so little: several blocks, tiles that overhang."""
+def test_sizes_of_tiles(name: str, rows: int, tiles: int, vectors: int, side: int) -> None:
+    """Sizes that the plan would not choose for so little: several blocks or one, tiles that overhang, squares that do
+    not divide the depths."""
     arrays, attrs = FORMS[name]
     s = Schedule(func_of(arrays, attrs))
-    s.implement(OP, rows=rows, width=vectors * Target.host().lanes(4), tiles=tiles, steps=2)
+    s.implement(OP, rows=rows, width=vectors * Target.host().lanes(4), tiles=tiles, steps=2, side=side)
     results = [np.ones([as_int(d) for d in p.shape], np.float32) for p in s.func.params[len(arrays) :]]
     tw.build(s)(*arrays, *results)
     assert_near(results, exact(arrays, attrs))
@@ -153,10 +170,19 @@ def test_sizes_of_tiles(name: str, rows: int, tiles: int, vectors: int) -> None:
 def test_loops_in_the_interpreter() -> None:
     arrays, attrs = operands(5, 7, 3, 4, batch=1)
     s = Schedule(func_of(arrays, attrs))
-    s.implement(OP, rows=2, width=4, tiles=2, steps=1)
+    s.implement(OP, rows=2, width=4, tiles=2, steps=1, side=2)
     results = [np.ones([as_int(d) for d in p.shape], np.float32) for p in s.func.params[len(arrays) :]]
     interpret(s.func, [*arrays, *results])
     assert_near(results, exact(arrays, attrs))
+
+
+def test_gradients_that_do_not_fit_each_other() -> None:
+    for form in (operands(5, 5, 8, 6, joined=True), operands(5, 6, joined=True)):
+        with pytest.raises(ShapeError, match="side by side"):
+            native(*form)
+    for columns in ((4, 8), (5, 3)):
+        with pytest.raises(ShapeError, match="fill blocks"):
+            native(*one_array(5, 8, columns=columns))
 
 
 def test_the_plan_is_taken() -> None:
@@ -171,7 +197,7 @@ def test_routine_refuses_other_functions() -> None:
     graph = builder.finish((ops.emit1(builder, "exp", x),))
     s = Schedule(lower_group(Group(graph.nodes, (x,), graph.outputs), "exp").func)
     with pytest.raises(ScheduleError, match="computes attention's gradient"):
-        s.implement(OP, rows=2, width=4, tiles=2, steps=1)
+        s.implement(OP, rows=2, width=4, tiles=2, steps=1, side=2)
 
 
 def test_gradient_of_another_shape() -> None:

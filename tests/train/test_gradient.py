@@ -15,6 +15,7 @@ from tilewright.ir.dtype import DType, boolean, f32, f64, i32, i64
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ops import parse_graph
+from tilewright.ops.attention_gradient import AttentionGradientAttrs
 from tilewright.ops.gradients.registry import NONE, RULES, find
 from tilewright.ops.interpret import run_graph
 from tilewright.ops.registry import emit
@@ -255,20 +256,26 @@ def test_attention(mask: Any, attrs: dict[str, Any]) -> None:
         np.testing.assert_allclose(result, expected, rtol=0, atol=TOLERANCE * max(np.abs(expected).max(), 1))
 
 
+@pytest.mark.parametrize("order", ["tttt", "ssst"])
 @pytest.mark.parametrize(
     "first", [(0, 2, 4), (4, 2, 0), (0, 1, 4)], ids=["in order", "turned", "heads that are shared"]
 )
-def test_attention_within_one_array(first: tuple[int, int, int]) -> None:
-    """Queries, keys and values are heads of one projection, some of them twice."""
-    attrs = {**ATTENTION, "order": "tttt", "heads": 2, "groups": 2, "first": first}
+def test_attention_within_one_array(first: tuple[int, int, int], order: str) -> None:
+    """Queries, keys and values are heads of one projection, some of them twice; each once, in order, they have one
+    gradient."""
+    attrs = {**ATTENTION, "order": order, "heads": 2, "groups": 2, "first": first}
+    shape = (3, 2, 6, 2)
     builder = GraphBuilder("g")
-    x = builder.input("x", TensorType(f64, tuple(as_expr(d) for d in (3, 2, 6, 2))))
+    x = builder.input("x", TensorType(f64, tuple(as_expr(d) for d in shape)))
     (y,) = emit(builder, "lowered.attention", x, x, x, **attrs)
-    weights = emit(builder, "constant", value=normal(3, 2, 2, 2))[0]
+    weights = emit(builder, "constant", value=normal(*map(int, map(str, y.shape))))[0]
     total = emit(builder, "reduce_sum", emit(builder, "mul", y, weights)[0], axes=(0, 1, 2, 3), keepdims=False)[0]
-    graph, given = builder.finish((total,)), {"x": normal(3, 2, 6, 2)}
+    graph, given = builder.finish((total,)), {"x": normal(*shape)}
     expected = differences(graph, given, "x")
-    found = interpret(gradient(graph, total.name, ["x"]), given)[1]
+    backward = gradient(graph, total.name, ["x"])
+    (node,) = (n for n in backward.nodes if n.op == "attention_gradient")
+    assert node.of(AttentionGradientAttrs).joined is ((order, first) == ("ssst", (0, 2, 4)))
+    found = interpret(backward, given)[1]
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * max(np.abs(expected).max(), 1))
 
 
@@ -278,6 +285,7 @@ def test_attention_twice() -> None:
     check(
         "attention_gradient", [normal(1, 3, 1, 2), normal(1, 2, 1, 2), normal(1, 2, 1, 2), normal(1, 3, 1, 2)], **attrs
     )
+    check("attention_gradient", [normal(1, 2, 1, 2) for _ in range(4)], **attrs, joined=True)
 
 
 def test_pools() -> None:

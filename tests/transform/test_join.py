@@ -113,10 +113,30 @@ def test_rows_of_products_are_joined_with_symbols() -> None:
     assert [p.shape[0] for p in func.params if len(p.shape) == 2] == [n * 8] * 3
 
 
-def test_symbols_and_reductions_stay_apart() -> None:
-    n = Var("n", lo=1)
-    x = te.placeholder((n, 3, 5), "f32", "x")
-    assert ranks(join_dimensions(te.create_prim_func([x, same(x)]))) == [2]
+def test_one_run_of_symbols() -> None:
+    """What a pointwise function walks over is joined if it is all one run, else where sizes are numbers."""
+    n = Var("n", lo=1, hi=50)
+    x, c = te.placeholder((3, n, 5), "f32", "x"), te.placeholder((5,), "f32", "c")
+    func = te.create_prim_func([x, same(same(x))])
+    joined = join_dimensions(func)
+    verify_func(joined)
+    assert ranks(joined) == [1, 1] and joined.params[0].shape == (n * 15,)
+    results = []
+    for version in (func, joined):
+        arrays = [np.arange(60, dtype=np.float32) for _ in range(2)]
+        shape = (-1,) if version is joined else (3, 4, 5)
+        interpret(version, [a.reshape(shape) for a in arrays])
+        results.append(arrays[1])
+    np.testing.assert_array_equal(*results)
+    wide = te.create_prim_func([x, c, te.compute(x.shape, lambda i, j, k: x[i, j, k] * c[k])])
+    assert join_dimensions(wide) is wide
+    y = te.placeholder((n, 3, 5), "f32", "y")
+    turned = te.compute((3, 5, n), lambda i, j, k: y[k, i, j])
+    assert ranks(join_dimensions(te.create_prim_func([y, turned]))) == [2]
+
+
+def test_reductions_stay_apart() -> None:
+    x = te.placeholder((Var("n", lo=1), 3, 5), "f32", "x")
     k = te.reduce_axis(5, "k")
     total = te.compute((4, 3), lambda i, j: te.sum(x[i, j, k.var], axis=k))
     func = te.create_prim_func([x, total])

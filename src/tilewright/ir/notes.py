@@ -171,6 +171,20 @@ class Defer(LoopNote):
 
 @register
 @dataclass(frozen=True, slots=True)
+class LastTile(LoopNote):
+    """The last tile of a symbolic number of rows may have more of them than a tile: what is left is then part of it.
+
+    Args:
+        rows: the most rows that it has, one more than a tile.
+
+    Written by `plans/matmul/contraction.py`, read by `transform/loops/even.py`.
+    """
+
+    rows: Count
+
+
+@register
+@dataclass(frozen=True, slots=True)
 class Pipeline(LoopNote):
     """A loop over rows works on several rows at once, each in another stage.
 

@@ -21,9 +21,9 @@ import numpy as np
 from tilewright import te
 from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.dtype import boolean
-from tilewright.ir.expr import Expr, cast, select
+from tilewright.ir.expr import Expr, as_int, cast, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.dims import accumulator, dim, need, present, same_shape, wide
+from tilewright.ops.dims import accumulator, dim, need, present, same_dim, same_shape, wide
 from tilewright.ops.lowered.attention import (
     ATTENTION,
     ORDERS,
@@ -43,7 +43,7 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class AttentionGradientAttrs(Attrs):
-    """As those of attention, whose result's order is that of its gradient."""
+    """As those of attention, whose result's order is that of its gradient; see the type rule for the others."""
 
     order: str
     heads: int
@@ -53,6 +53,8 @@ class AttentionGradientAttrs(Attrs):
     causal: bool
     fill: float
     guard: bool
+    joined: bool = False
+    columns: Ints = ()
 
     @property
     def forward(self) -> AttentionAttrs:
@@ -74,7 +76,26 @@ def _infer(types: Types, attrs: AttentionGradientAttrs) -> tuple[TensorType, ...
     if y.dtype is not g.dtype or not same_shape(y.shape, g.shape):
         raise ShapeError("the gradient has another type than the result", expected=y, got=g)
     heads = (attrs.heads, attrs.groups, attrs.groups)
-    return tuple(_used(t, o, n) for t, o, n in zip((q, k, v), attrs.order, heads, strict=False))
+    used = tuple(_used(t, o, n) for t, o, n in zip((q, k, v), attrs.order, heads, strict=False))
+    return (_joined(used, attrs),) if attrs.joined else used
+
+
+def _joined(used: Sequence[TensorType], attrs: AttentionGradientAttrs) -> TensorType:
+    """The type of the three side by side."""
+    (batch, rows, _, depth), *others = (
+        tuple(t.shape[k] for k in ORDERS[o]) for t, o in zip(used, attrs.order, strict=False)
+    )
+    if not all(same_dim(depth, d) and same_dim(rows, length) for _, length, _, d in others):
+        raise ShapeError("the gradients cannot stand side by side", expected=f"{rows} rows of {depth}", got=used)
+    count = (attrs.heads + 2 * attrs.groups) * depth
+    if not attrs.columns:
+        return TensorType(used[0].dtype, (batch, rows, dim(count)))
+    part, block = attrs.columns
+    sizes = [as_int(n) for n in (batch * rows, depth)]
+    if any(n is None or n % size for n, size in zip(sizes, (part, block), strict=True)):
+        raise ShapeError("the gradients do not fill blocks", expected=f"{part} rows, {block} columns", got=used)
+    shape = (batch * rows // part, count // block, part, 1, block)
+    return TensorType(used[0].dtype, tuple(dim(n) for n in shape))
 
 
 def _used(t: TensorType, order: str, heads: int) -> TensorType:
@@ -140,9 +161,41 @@ def _compute(
         return element
 
     elements = (by_query, by_key(slopes, queries), by_key(shares, flows))
-    return tuple(
-        _ordered(t, o, f, name) for t, o, f, name in zip(out, attrs.order, elements, ("dq", "dk", "dv"), strict=False)
-    )
+    if attrs.joined:
+        batch, _, rows, depth = queries.shape
+        parts = tuple(
+            stage((batch, dim(n), rows, depth), element, f"by_{name}")
+            for n, element, name in zip(heads, elements, RESULTS, strict=True)
+        )
+        return (_side_by_side(parts, out[0], attrs),)
+    return tuple(_ordered(t, o, f, name) for t, o, f, name in zip(out, attrs.order, elements, RESULTS, strict=False))
+
+
+RESULTS = ("dq", "dk", "dv")
+"""The outputs, as their stages are called."""
+
+
+def _side_by_side(parts: Sequence[Tensor], t: TensorType, attrs: AttentionGradientAttrs) -> Tensor:
+    """The gradients, by batch, head, sequence and depth, as columns of one array."""
+    _, _, rows, depth = parts[0].shape
+
+    def at(*place: Expr) -> Expr:
+        if attrs.columns:
+            part, block = attrs.columns
+            row, column = place[0] * part + place[2], place[1] * block + place[4]
+            b, s = row // rows, row % rows
+        else:
+            b, s, column = place
+        h, d = column // depth, column % depth
+        behind = attrs.heads + attrs.groups
+        third = select(h < behind, parts[1][b, h - attrs.heads, s, d], parts[2][b, h - behind, s, d])
+        return cast(select(h < attrs.heads, parts[0][b, h, s, d], third), t.dtype)
+
+    return stage(t.shape, at, JOINED)
+
+
+JOINED = "joined"
+"""The one output, as its stage is called."""
 
 
 def _ordered(t: TensorType, order: str, element: Callable[..., Any], name: str) -> Tensor:
@@ -180,6 +233,12 @@ def _numpy(arrays: Sequence[Any], attrs: AttentionGradientAttrs) -> tuple[Any, .
         shared(np.einsum("bhij,bihd->bjhd", p, g)),
     )
     kind = np.asarray(arrays[0]).dtype
+    if attrs.joined:
+        rows = np.concatenate(found, 2).reshape(batch, keys, -1)
+        if attrs.columns:
+            part, block = attrs.columns
+            rows = rows.reshape(-1, part, rows.shape[-1] // block, block).transpose(0, 2, 1, 3)[:, :, :, None]
+        return (np.ascontiguousarray(rows).astype(kind),)
     return tuple(
         np.ascontiguousarray(x.transpose(ORDERS[o])).astype(kind) for x, o in zip(found, attrs.order, strict=False)
     )

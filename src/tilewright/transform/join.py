@@ -6,8 +6,9 @@
 
 Maps of 7 x 7 or 19 x 19 pixels fill no vectors line by line; as one run of pixels they do. So do eight rows of a
 product no tile of twelve, but 128 times eight. Parameters keep their places in memory and get another shape. Rows of
-products are joined whether their sizes are numbers or symbols, other dimensions where they are numbers; a function with
-other reductions stays as it is, for its plans look at windows, rows and channels.
+products are joined whether their sizes are numbers or symbols, as is all that a pointwise function walks over where it
+is one run; other dimensions are joined where they are numbers. A function with other reductions stays as it is, for its
+plans look at windows, rows and channels.
 """
 
 from __future__ import annotations
@@ -37,7 +38,17 @@ def join_dimensions(func: PrimFunc) -> PrimFunc:
     blocks = [s for s in walk(func.body) if isinstance(s, Block)]
     if any(block.is_reduction and not _is_product(block) for block in blocks):
         return func
-    symbols = any(map(_is_product, blocks))
+    products = any(map(_is_product, blocks))
+    joints = _joints(blocks, symbols=True)
+    if not products and any(
+        (block.name, k) not in joints.axes for block in blocks for k in range(len(block.iters) - 1)
+    ):
+        joints = _joints(blocks, symbols=False)
+    return _rewritten(func, blocks, joints) if joints.axes else func
+
+
+def _joints(blocks: Sequence[Block], symbols: bool) -> _Joints:
+    """What may be joined; of sizes that are symbols, too, or of numbers alone."""
     joints = _Joints(set(), set())
     for block in blocks:
         joints.axes |= {(block.name, k) for k in range(len(block.iters) - 1) if _may_join(block, k, symbols)}
@@ -45,7 +56,7 @@ def join_dimensions(func: PrimFunc) -> PrimFunc:
     accesses = {block.name: [*_accesses(block)] for block in blocks}
     while any(_drop_conflicts(block, accesses[block.name], joints) for block in blocks):
         pass
-    return _rewritten(func, blocks, joints) if joints.axes else func
+    return joints
 
 
 PRODUCTS = ("lowered.matmul_packed", "lowered.matmul_dot")

@@ -30,7 +30,10 @@ CASES = {
         graph @g(%x: f32[n, 4]) where n in 1.. {
           %a = reshape(%x) {shape = [$n, 4]} : f32[n, 4]
           %b = transpose(%a) {perm = [0, 1]} : f32[n, 4]
-          %y = relu(%b) : f32[n, 4]
+          %c = reshape(%b) {shape = [$n, 2, 2]} : f32[n, 2, 2]
+          %d = reshape(%c) {shape = [$n, 1, 4]} : f32[n, 1, 4]
+          %e = reshape(%d) {shape = [$n, 4]} : f32[n, 4]
+          %y = relu(%e) : f32[n, 4]
           return %y
         }""",
     "eliminate common": """

@@ -26,6 +26,10 @@ MOVED = "a[i * {size} + r, v] * f32(i * {double} + r * 2 + 7)"
 ADDED = "c[i * {size} + q, w] = c[i * {size} + q, w] + t[q, w]"
 
 
+def last_tile(size: int) -> str:
+    return f" @last_tile(rows={size + 1})"
+
+
 def rows(size: int, value: str = MOVED, stored: str = ADDED) -> str:
     sizes = {"size": size, "less": size - 1, "double": 2 * size}
     return FUNC.format(**sizes, value=value.format(**sizes), stored=stored.format(**sizes))
@@ -41,6 +45,33 @@ def test_every_row_once(size: int) -> None:
         got = np.zeros_like(a)
         interpret(even, [a, np.zeros(size, np.float32), got])
         np.testing.assert_array_equal(got, a * (2 * np.arange(n, dtype=np.float32)[:, None] + 7))
+
+
+@pytest.mark.parametrize("stored", [ADDED, "c[i * {size} + q, w] = exp(t[q, w] * 0.01)"], ids=["stored", "computed"])
+@pytest.mark.parametrize("size", [3, 4, 12])
+def test_a_row_more_in_the_last_tile(size: int, stored: str) -> None:
+    """Where one row is left it is part of the last tile; nothing else is different, and there is no version of a whole
+    tile."""
+    loops = rows(size, stored=stored)
+    func, more = (
+        parse_func(loops.replace(f"// {size} {{", f"// {size}{note} {{", 1)) for note in ("", last_tile(size))
+    )
+    even = even_tails(more)
+    versions = [f"i_rows == {n} " in str(even) for n in range(size + 3)]
+    assert versions == [0 < n <= size + 1 and n != size for n in range(size + 3)]
+    for n in range(3 * size + 3):
+        a = np.random.default_rng(n).standard_normal((n, 4)).astype(np.float32)
+        got, want = np.zeros_like(a), np.zeros_like(a)
+        interpret(even, [a, np.zeros(size, np.float32), got])
+        interpret(func, [a, np.zeros(size, np.float32), want])
+        np.testing.assert_array_equal(got, want)
+
+
+def test_more_rows_than_versions_may_have() -> None:
+    loops = rows(13)
+    assert str(even_tails(parse_func(loops.replace("// 13 {", "// 13 @last_tile(rows=14) {", 1)))).replace(
+        " @last_tile(rows=14)", ""
+    ) == str(even_tails(parse_func(loops)))
 
 
 def test_numbers_of_rows_that_do_not_come_have_no_version() -> None:

@@ -19,9 +19,14 @@ def attention(b: Backward) -> Result:
     """By queries, keys and values, in one operator that computes the scores once more. What else there is, a mask or a
     scale, has no gradient: who takes attention as one operator sees to that."""
     attrs = b.of(AttentionAttrs)
-    shared = {name: getattr(attrs, name) for name in AttentionGradientAttrs.__dataclass_fields__}
+    shared = {
+        name: getattr(attrs, name) for name in AttentionGradientAttrs.__dataclass_fields__ if hasattr(attrs, name)
+    }
     mask = b.x(3) if b.has(3) else None
     inputs = (*(b.x(k) for k in range(3)), b.g, *(() if mask is None else (mask,)))
+    if _side_by_side(b, attrs):
+        (columns,) = b.emit_all("attention_gradient", *inputs, **{**shared, "joined": True})
+        return [b.emit("reshape", columns, shape=b.x(0).shape), None, None]
     flows = b.emit_all("attention_gradient", *inputs, **shared)
     parts: dict[Value, list[tuple[int, Value]]] = {}  # q, k and v may be heads of one array
     for k, flow in enumerate(flows):
@@ -30,6 +35,13 @@ def attention(b: Backward) -> Result:
     for value, flowing in parts.items():
         found[flowing[0][0]] = _whole(b, value, flowing, attrs)
     return found
+
+
+def _side_by_side(b: Backward, attrs: AttentionAttrs) -> bool:
+    """Whether queries, keys and values are one array's heads, each once and in this order, sequence by sequence."""
+    q, k, v = (b.x(n) for n in range(3))
+    one = q == k == v and attrs.order[:3] == "sss" and as_int(q.shape[2]) == attrs.heads + 2 * attrs.groups
+    return one and attrs.first == (0, attrs.heads, attrs.heads + attrs.groups)
 
 
 def _whole(b: Backward, value: Value, flows: Sequence[tuple[int, Value]], attrs: AttentionAttrs) -> Value:

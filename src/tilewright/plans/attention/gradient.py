@@ -12,7 +12,7 @@ from math import ceil
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.loops import PrimFunc
-from tilewright.ops.attention_gradient import ATTENTION_GRADIENT
+from tilewright.ops.attention_gradient import ATTENTION_GRADIENT, JOINED, RESULTS, AttentionGradientAttrs
 from tilewright.ops.dims import accumulator
 from tilewright.ops.lowered.attention import ORDERS
 from tilewright.plans.attention.gradient_loops import Results, gradient_loops
@@ -25,6 +25,7 @@ from tilewright.plans.attention.tiles import (
     VECTORS,
     Sizes,
     heights,
+    square,
 )
 from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan
@@ -49,19 +50,20 @@ def operands(structure: Structure) -> tuple[Operands, Results] | None:
     stages = {stage.origin.stage: stage for stage in found.stages if stage.origin is not None}
     params = structure.func.params
     given = {n: next((b for b in stages[n].reads if b in params), None) for n in INPUTS if n in stages}
-    made = [stages[name].writes[0] for name in ("dq", "dk", "dv")]
+    attrs: AttentionGradientAttrs = found.attrs
+    made = [stages[JOINED if attrs.joined else name].writes[0] for name in RESULTS]
     q, k, v, g = (given[name] for name in INPUTS[:4])
     if q is None or k is None or v is None or g is None or any(b is None for b in given.values()):
         return None
-    order = found.attrs.order
+    order = attrs.order
     if any(as_int(b.shape[ORDERS[o][3]]) is None for b, o in ((q, order[0]), (v, order[2]))):
         return None
     if any(b not in params for b in made):
         return None
-    return Operands(found.attrs.forward, q, k, v, g, given.get("mask")), Results(*made)
+    return Operands(attrs.forward, q, k, v, g, given.get("mask")), Results(attrs, *made)
 
 
-SIZES = ("rows", "width", "tiles", "steps")
+SIZES = ("rows", "width", "tiles", "steps", "side")
 """The sizes of a tile that are chosen; rows of scores are whole, so that there is no block of keys."""
 INPUTS = ("queries", "keys", "values", "flows", "mask")
 """The operands, as their stages are called."""
@@ -108,7 +110,7 @@ def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
             fitting = target.l2 // 4 // (2 * tall * keys * sizes.itemsize)
             steps = unrolled_steps(tall * vectors, None)
             for count in dict.fromkeys(max(1, min(n, MOST_TILES)) for n in (fitting, fitting // 2)):
-                yield Tile(tall, width, width, count, steps)
+                yield Tile(tall, width, width, count, steps, square(sizes, target))
 
 
 def cost(tile: Tile, sizes: Sizes, groups: int, target: Target) -> Cost:
@@ -151,12 +153,14 @@ def _products(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) ->
 
 
 def _panels(tile: Tile, keys: int, sizes: Sizes, target: Target) -> Cost:
-    """Panels of keys and values, and what is copied of keys and to their gradients."""
+    """Panels of keys and values, turned in squares or element by element, the copy of keys, and their gradients."""
+    lanes, costs = target.lanes(sizes.itemsize), target.costs.arithmetic
     size = keys * (sizes.depth + sizes.out_depth)
+    vectors = keys * (ceil(sizes.depth / lanes) + ceil(sizes.out_depth / lanes))
     return Cost(
-        compute=size * target.costs.arithmetic.gathered,
-        load=load_cycles(4.0 * size * sizes.itemsize, target),
-        store=store_cycles(4.0 * size * sizes.itemsize, target),
+        compute=costs.turned_vector * vectors if tile.side > 1 else costs.gathered * size,
+        load=load_cycles(3.0 * size * sizes.itemsize, target),
+        store=store_cycles(3.0 * size * sizes.itemsize, target),
     )
 
 

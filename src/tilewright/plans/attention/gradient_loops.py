@@ -1,7 +1,7 @@
 """The loops of attention's gradient: for a block of rows, scores and what flows to them, held in the caches.
 
     for batch and head of keys:                              threads
-        kt[panel, d, lane], vt[panel, d, lane]               panels of keys and values, turned; kb[j, d] as they are
+        kb[j, d] = k;  kt[panel, d, lane], vt[panel, d, lane]        panels of keys and values, turned
         for query head of these keys, for block of rows:
             scores = q kt * scale + mask;  sent = g vt       tiles of rows x width in registers
             row by row: p = softmax(scores)                  in the scores' place
@@ -10,8 +10,9 @@
             dk += s' q;  dv += p' g                          tiles of keys x width, summed over the block's rows
         dk, dv go to their places
 
-Rows of a last tile that is not full are the last row once more, which is neither summed nor stored; keys of one are
-past the last key, and their sums are not stored.
+Where one block has all rows that meet a head of keys, the sums of keys go from the registers to their places. Rows of
+a last tile that is not full are the last row once more, which is neither summed nor stored; keys of one are past the
+last key, and their sums are not stored.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from math import isinf
 
-from tilewright.arith import prove_equal
+from tilewright.arith import prove, prove_equal
 from tilewright.ir.dtype import boolean
 from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, ceildiv, const, equal, minimum, select
 from tilewright.ir.loops import PrimFunc
+from tilewright.ops.attention_gradient import AttentionGradientAttrs
 from tilewright.ops.loopnest import Nest
 from tilewright.ops.lowered.attention import ORDERS
 from tilewright.plans.attention.operands import Operands
@@ -33,11 +35,23 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Where the gradients go, ordered as their operands."""
+    """Where the gradients go, ordered as their operands, or side by side in one array (see the type rule)."""
 
+    attrs: AttentionGradientAttrs
     dq: Buffer
     dk: Buffer
     dv: Buffer
+
+    def place(self, operand: int, b: Expr, s: Expr, h: Expr, d: Expr, rows: Expr, depth: Expr) -> tuple[Expr, ...]:
+        """Where an element of the gradient of an operand stands that has so many rows of a depth."""
+        attrs, point = self.attrs, (b, s, h, d)
+        if not attrs.joined:
+            return tuple(point[k] for k in ORDERS[attrs.order[operand]])
+        column = (h + (0, attrs.heads, attrs.heads + attrs.groups)[operand]) * depth + d
+        if not attrs.columns:
+            return b, s, column
+        row, (part, block) = b * rows + s, attrs.columns
+        return row // part, column // block, row % part, const(0), column % block
 
 
 def gradient_loops(name: str, operands: Operands, results: Results, params: Sequence[Buffer], tile: Tile) -> PrimFunc:
@@ -76,6 +90,8 @@ class GradientLoops:
         """Keys of whole tiles."""
         self.block = task.held * self.tall
         """Rows of a block."""
+        self.single = task.heads == task.groups and prove(task.rows <= self.block)
+        """Whether a head of keys meets one block of rows alone."""
 
     @contextmanager
     def memory(self) -> Iterator[None]:
@@ -97,6 +113,8 @@ class GradientLoops:
         }
         with ExitStack() as stack:
             for name, shape in shapes.items():
+                if self.single and name in ("dk", "dv"):
+                    continue
                 setattr(self, name, stack.enter_context(self.nest.allocate(name, kind, shape)))
             yield
 
@@ -105,6 +123,9 @@ class GradientLoops:
         each = task.heads // task.groups
         with self.memory():
             self.pack(b, g)
+            if self.single:
+                self.rows(b, g, const(0), task.rows, ceildiv(task.rows, self.tall))
+                return
             for sums in (self.dk, self.dv):
                 with nest.loop("j", sums.shape[0]) as j, nest.loop("d", sums.shape[1], kind="vectorized") as d:
                     nest.store(sums, (j, d), 0.0)
@@ -123,24 +144,40 @@ class GradientLoops:
 
     def place(self, operand: int, b: Expr, s: Expr, h: Expr, d: Expr) -> tuple[Expr, ...]:
         """Where an element of the gradient of an operand stands."""
-        point = (b, s, h, d)
-        return tuple(point[k] for k in ORDERS[self.task.attrs.order[operand]])
+        return self.results.place(operand, b, s, h, d, self.task.rows, self.task.depth)
 
     def pack(self, b: Expr, g: Expr) -> None:
         """Keys as they are, and panels of keys and values."""
-        nest, task, width = self.nest, self.task, self.width
+        task = self.task
         self.copied(self.kb, task.keys, task.depth, lambda j, d: task.load(task.k, 1, b, j, g, d))
-        # Values stand where their gradients will be summed until they are turned: rows as they come are far apart.
-        self.copied(self.dv, task.keys, task.out_depth, lambda j, d: task.load(task.v, 2, b, j, g, d))
-        whole = prove_equal(task.keys % width, const(0))
-        for panels, rows in ((self.kt, self.kb), (self.vt, self.dv)):
-            with (
-                nest.loop("p", task.panels) as p,
-                nest.loop("d", panels.shape[1]) as d,
-                nest.loop("x", width, kind="vectorized") as x,
-            ):
-                j = p * width + x
-                nest.store(panels, (p, d, x), rows[j if whole else minimum(j, task.keys - 1), d])
+        self.turned(self.kt, task.depth, lambda j, d: self.kb[j, d])
+        self.turned(self.vt, task.out_depth, lambda j, d: task.load(task.v, 2, b, j, g, d))
+
+    def turned(self, panels: Buffer, depth: Expr, element: Callable[[Expr, Expr], Expr]) -> None:
+        """Panels of an operand's rows, the last row where they are none: squares in registers as far as these divide
+        the depth, then element by element."""
+        nest, task, width, side = self.nest, self.task, self.width, self.tile.side
+        whole, last = prove_equal(task.keys % width, const(0)), task.keys - 1
+        squares = (as_int(depth) or 0) // side if side > 1 else 0
+
+        def row(j: Expr) -> Expr:
+            return j if whole else minimum(j, last)
+
+        with nest.loop("p", task.panels) as p:
+            if squares:
+                with (
+                    nest.loop("xs", width // side) as xs,
+                    nest.loop("ds", squares) as ds,
+                    nest.allocate("square", task.type, (side, side)) as square,
+                ):
+                    x0, d0 = xs * side, ds * side
+                    with nest.loop("x", side, kind="unrolled") as x, nest.loop("d", side, kind="vectorized") as d:
+                        nest.store(square, (x, d), element(row(p * width + x0 + x), d0 + d))
+                    with nest.loop("d", side, kind="unrolled") as d, nest.loop("x", side, kind="vectorized") as x:
+                        nest.store(panels, (p, d0 + d, x0 + x), square[x, d])
+            with nest.loop("d", depth - squares * side) as d, nest.loop("x", width, kind="vectorized") as x:
+                at = squares * side + d
+                nest.store(panels, (p, at, x), element(row(p * width + x), at))
 
     def copied(self, buffer: Buffer, count: Expr, depth: Expr, element: Callable[[Expr, Expr], Expr]) -> None:
         """Rows of an operand; what they have beyond its depth is its last column."""
@@ -160,8 +197,8 @@ class GradientLoops:
         with self.nest.loop("r", here) as r:
             self.slopes(r, b, h, first)
         self.by_query(b, h, first, tiles)
-        self.by_key(self.dk, self.sent, self.q, self.chunks, here)
-        self.by_key(self.dv, self.scores, self.g, self.out_chunks, here)
+        self.by_key(1, self.sent, self.q, self.chunks, here, (b, h))
+        self.by_key(2, self.scores, self.g, self.out_chunks, here, (b, h))
 
     def clear(self, acc: Buffer) -> None:
         nest, (rows, width) = self.nest, acc.shape
@@ -278,16 +315,21 @@ class GradientLoops:
                 ):
                     nest.store(dq, self.place(0, b, i, h, d), cast(product, dq.dtype))
 
-    def by_key(self, sums: Buffer, factors: Buffer, rows: Buffer, chunks: Expr, here: Expr) -> None:
-        """dk or dv: what the block's rows add."""
+    def by_key(
+        self, operand: int, factors: Buffer, rows: Buffer, chunks: Expr, here: Expr, head: tuple[Expr, Expr]
+    ) -> None:
+        """dk or dv, the gradients of operands 1 and 2: what the block's rows add."""
         nest, task, width, tall = self.nest, self.task, self.width, self.tall_keys
+        sums = None if self.single else self.dk if operand == 1 else self.dv
+        result, depth = (self.results.dk, task.depth) if operand == 1 else (self.results.dv, task.out_depth)
+        whole = prove_equal(task.keys, self.room) and prove_equal(chunks * width, depth)
         with (
             nest.loop("c", chunks) as c,
             nest.loop("t", self.room // tall) as t,
             nest.allocate("acc", task.type, (tall, width)) as acc,
         ):
             with nest.loop("r", tall, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
-                nest.store(acc, (r, x), sums[t * tall + r, c * width + x])
+                nest.store(acc, (r, x), 0.0 if sums is None else sums[t * tall + r, c * width + x])
             with (
                 nest.loop("i", here, copies=self.tile.steps) as i,
                 nest.loop("r", tall, kind="unrolled") as r,
@@ -295,7 +337,15 @@ class GradientLoops:
             ):
                 nest.store(acc, (r, x), acc[r, x] + factors[i, t * tall + r] * rows[i, c * width + x])
             with nest.loop("r", tall, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
-                nest.store(sums, (t * tall + r, c * width + x), acc[r, x])
+                j, d = t * tall + r, c * width + x
+                if sums is not None:
+                    nest.store(sums, (j, d), acc[r, x])
+                else:
+                    with (
+                        nest.let("product", acc[r, x]) as product,
+                        nullcontext() if whole else nest.when((j < task.keys) & (d < depth)),
+                    ):
+                        nest.store(result, self.place(operand, head[0], j, head[1], d), cast(product, result.dtype))
 
 
 __all__ = ["GradientLoops", "Results", "gradient_loops"]

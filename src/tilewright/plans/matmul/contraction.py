@@ -20,7 +20,7 @@ from typing import Literal
 from tilewright.arith import Analyzer
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import Block, Store
-from tilewright.ir.notes import Defer, Note, Prefetch, PrefetchTile, Unroll
+from tilewright.ir.notes import Defer, LastTile, Note, Prefetch, PrefetchTile, Unroll
 from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
@@ -42,6 +42,7 @@ from tilewright.plans.matmul.tiles import (
     MatmulTile,
     Product,
     estimate,
+    last_rows,
     panel_distance,
     prefetch_distance,
     shared_panel_rows,
@@ -216,6 +217,10 @@ def tile_output(
     tile_block(s, anchor, block, candidate, target)
     unroll_tile(s, out, len(inner))
     if tiles:
+        if row is not None and as_int(row.extent) is None:
+            tile = MatmulTile(*(candidate.knob(name) for name in ("rows", "width", "panels")))
+            if (last := last_rows(tile, anchor.writes[0].dtype.itemsize, target)) > tile.rows:
+                s.annotate(tiles[-1], LastTile(last))
         if candidate.knob("defer"):  # and then what a tile writes has the next one's products to arrive
             s.annotate(tiles[-1], Defer(lanes_of(anchor, target)))
         else:

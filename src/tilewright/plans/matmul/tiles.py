@@ -188,16 +188,30 @@ def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int,
     found = []
     for count in range(1, min(most, limit) + 1):
         for panels in range(1, MOST_PANELS + 1):
-            # One row multiplies straight from memory; more rows share the panel's vectors in registers, and a full
-            # register file leaves the next step's loads no place: the scheduler moves up more of them the more
-            # registers there are, and what it has no place for are accumulators, spilled in every step.
-            spare = (
-                1 if count == 1 else vectors * panels + target.registers // target.costs.arithmetic.registers_a_spare
-            )
-            fits = count * vectors * panels + spare <= target.registers
+            fits = in_registers(MatmulTile(count, width, panels), vectors, target)
             if fits and (panels == 1 or (panels - 1) * width < columns):
                 found.append(MatmulTile(count, width, panels))
     return found or [MatmulTile(1, width)]
+
+
+def in_registers(tile: MatmulTile, vectors: int, target: Target) -> bool:
+    """Whether a tile's accumulators, of so many vectors a panel, stay in registers.
+
+    One row multiplies straight from memory; more rows share the panel's vectors in registers, and a full register file
+    leaves the next step's loads no place: the scheduler moves up more of them the more registers there are, and what it
+    has no place for are accumulators, spilled in every step.
+    """
+    several = vectors * tile.panels + target.registers // target.costs.arithmetic.registers_a_spare
+    spare = 1 if tile.rows == 1 else several
+    return tile.rows * vectors * tile.panels + spare <= target.registers
+
+
+def last_rows(tile: MatmulTile, itemsize: int, target: Target) -> int:
+    """The most rows of the last tile of a symbolic number of rows: one more, if registers have room for it and there
+    would be no more versions of a tile than one of MOST_ROWS has."""
+    vectors = -(-tile.width // target.lanes(itemsize))
+    more = MatmulTile(tile.rows + 1, tile.width, tile.panels)
+    return more.rows if 2 < tile.rows < MOST_ROWS - 1 and in_registers(more, vectors, target) else tile.rows
 
 
 def estimate(tile: MatmulTile, product: Product, target: Target, *, symbolic: bool = False) -> Cost:
@@ -207,15 +221,18 @@ def estimate(tile: MatmulTile, product: Product, target: Target, *, symbolic: bo
     for count, panels in ((groups, tile.panels), (1, last)):
         if panels and count:
             rate = bandwidth(tile, product, panels, target)
-            for times, rows in _divided(product.rows, tile.rows, symbolic):
+            last = last_rows(tile, product.itemsize, target) if symbolic else tile.rows
+            for times, rows in _divided(product.rows, tile.rows, last, symbolic):
                 total += _tile(tile, product, rows, panels, rate, target) * (count * times)
     return total
 
 
-def _divided(rows: int, most: int, symbolic: bool) -> list[tuple[int, int]]:
-    """How many tiles of how many rows there are, of at most `most` (`transform/loops/even.py`)."""
+def _divided(rows: int, most: int, last: int, symbolic: bool) -> list[tuple[int, int]]:
+    """How many tiles of how many rows there are, of at most `most`, the last one of `last` (`loops/even.py`)."""
     whole, rest = divmod(rows, most)
-    if symbolic and whole and 0 < rest < most - 1:
+    if symbolic and whole and rest == last - most == 1:
+        parts = [(whole - 1, most), (1, last)]
+    elif symbolic and whole and 0 < rest < most - 1:
         parts = [(whole - 1, most), (1, (most + rest + 1) // 2), (1, (most + rest) // 2)]
     else:
         parts = [(whole, most), (1, rest)]

@@ -63,14 +63,19 @@ FOLDED = ("cast", "reshape")
 
 
 def remove_identities(graph: Graph) -> Graph:
-    """Drop reshapes to the same shape, transposes that permute nothing, and the like."""
+    """Drop reshapes to the same shape, and to the shape before another reshape, transposes that permute nothing, and
+    the like."""
     renamed: dict[Value, Value] = {}
+    reshaped: dict[Value, Value] = {}
     nodes: list[Node] = []
     protected = set(graph.outputs)
     for node in graph.nodes:
         node = _renamed(node, renamed)
-        if _is_identity(node) and node.output not in protected:
-            source = node.inputs[0]
+        source = node.inputs[0] if node.inputs else None
+        if node.op == "reshape" and source is not None:
+            before = reshaped[node.output] = reshaped.get(source, source)
+            source = before if before.type == node.output.type else source
+        if _is_identity(node, source) and node.output not in protected:
             assert source is not None
             renamed[node.output] = source
         else:
@@ -78,8 +83,9 @@ def remove_identities(graph: Graph) -> Graph:
     return graph if len(nodes) == len(graph.nodes) else _with_nodes(graph, tuple(nodes), graph.outputs)
 
 
-def _is_identity(node: Node) -> bool:
-    if len(node.outputs) != 1 or not node.inputs or node.inputs[0] is None or node.inputs[0].type != node.output.type:
+def _is_identity(node: Node, source: Value | None) -> bool:
+    """Whether a node gives what `source` is."""
+    if len(node.outputs) != 1 or source is None or source.type != node.output.type:
         return False
     if node.op in ("reshape", "identity", "stop_gradient", "broadcast", "cast"):
         return True

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from math import prod
 
 from tilewright import ops
@@ -23,6 +24,7 @@ from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.selection import Strassen
+from tilewright.ops.attention_gradient import AttentionGradientAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.reduce import ReduceAttrs
 from tilewright.plans.convolution.tiles import DirectProblem, ranked
@@ -144,7 +146,15 @@ def may_make(node: Node, fixed: set[Value], block: int) -> bool:
     """Whether a node may make such a value."""
     if is_linear(node, block):
         return node.inputs[1] not in fixed
+    if node.op == "attention_gradient":
+        return may_join(node, block)
     return keeps_columns(node) or (ops.get(node.op).kind == "pointwise" and len(node.outputs) == 1)
+
+
+def may_join(node: Node, block: int) -> bool:
+    """Whether attention's gradient is one array in single precision, whose heads are whole blocks."""
+    (q, *_), attrs = node.inputs, node.of(AttentionGradientAttrs)
+    return attrs.joined and q is not None and q.dtype is f32 and fills(as_int(q.shape[3]), block)
 
 
 def keeps_columns(node: Node) -> bool:
@@ -157,7 +167,7 @@ def keeps_columns(node: Node) -> bool:
 
 def stays(node: Node, found: AbstractSet[Value]) -> bool:
     """Whether what a node reads lies as its result is to lie, or is one number, or one for each column."""
-    if node.op == "matmul":
+    if node.op in ("matmul", "attention_gradient"):
         return True
     if node.op == "reshape":
         return node.inputs[0] in found
@@ -173,7 +183,7 @@ def takes(node: Node, value: Value, found: AbstractSet[Value], block: int) -> bo
         return is_turned(node, block) or (is_linear(node, block) and node.inputs[1] != value)
     if node.op == "reduce_sum":
         return node.of(ReduceAttrs).axes == tuple(range(value.type.rank - 1))
-    return node.outputs[0] in found
+    return node.op != "attention_gradient" and node.outputs[0] in found
 
 
 def columns(a: Assigner, node: Node) -> bool:
@@ -189,6 +199,11 @@ def columns(a: Assigner, node: Node) -> bool:
         (a.plain[node.output],) = a.emit("reshape", (sums,), {"shape": node.output.shape}, name)
     elif node.op == "reshape":
         a.columns[node.output] = blocks(a, x)
+    elif node.op == "attention_gradient":
+        rows = prod(as_int(d) or 1 for d in node.output.shape[:-1])
+        attrs = replace(node.of(AttentionGradientAttrs), columns=(rows // parts_of(rows), a.block))
+        inputs = tuple(None if v is None else a.as_plain(v) for v in node.inputs)
+        (a.columns[node.output],) = a.emit(node.op, inputs, attrs, f"{name}_columns")
     else:
         inputs = tuple(None if v is None else blocks(a, v) if v in a.inside else narrow(a, v) for v in node.inputs)
         (a.columns[node.output],) = a.emit(node.op, inputs, node.attrs, f"{name}_columns")

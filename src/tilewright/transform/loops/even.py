@@ -6,11 +6,12 @@
       } }                                              for ii in unrolled 0..rows { C[first + ii] = x } }
 
 A tile of one row waits for each of its multiply-adds and for the panel that it shares with nobody: 14 rows take less
-time as two tiles of 7 than as one of 13 and one of 1. `rows`, by n and `end`, gets a version for each of its
-values (`remainder.py`), as the remainder would, so there is no more code. Where n is a multiple of the tile, one row
-short of one, or less than a tile, nothing else is done than before. Fewer rows than occur so have no version: of 10
-rows in tiles of 8 the last two have 5 each, and where a version of the function for `n == 1` stands around
-(`plans/framework/variants.py`), one row never comes alone.
+time as two tiles of 7 than as one of 13 and one of 1. `rows`, by n and `end`, gets a version for each of its values
+(`remainder.py`), as the remainder would, so there is no more code. Where n is a multiple of the tile, one row short of
+one, or less than a tile, nothing else is done than before. If registers have room for a row more (`LastTile`), it is
+part of the last tile where it alone is left, for then panels are read once; that is one version more. Fewer rows than
+occur so have no version: of 10 rows in tiles of 8 the last two have 5 each, and where a version of the function for
+`n == 1` stands around (`plans/framework/variants.py`), one row never comes alone.
 
 Loops qualify whose variable occurs in the number of a row alone: then any division of the rows does the same. What is
 computed of a tile's products has no versions, which would be much code: the products of these tiles go through memory
@@ -39,6 +40,7 @@ from tilewright.ir.expr import (
     select,
 )
 from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Seq, Stmt, Store, seq
+from tilewright.ir.notes import LastTile, find, without
 from tilewright.ir.rewrite import (
     exprs_of,
     fresh_name,
@@ -69,11 +71,13 @@ def even_tails(func: PrimFunc) -> PrimFunc:
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """A loop over tiles of `size` of the `rows` rows; `inner` are the loops over the rows of a tile."""
+    """A loop over tiles of `size` of the `rows` rows, of which the last one may have `most`; `inner` are the loops over
+    the rows of a tile."""
 
     loop: For
     rows: Expr
     size: int
+    most: int
     inner: frozenset[Var]
     conditions: frozenset[Expr]
 
@@ -99,7 +103,7 @@ def _fewest(tiles: _Tiles, never: frozenset[Expr]) -> int:
     least = max(1, tiles.rows.lo or 0)
     while equal(tiles.rows, least) in never:
         least += 1
-    return min(least, (tiles.size + 1) // 2)
+    return min(least, (tiles.most + 1) // 2)
 
 
 def _tiles(loop: For, outer: dict[Var, Expr]) -> _Tiles | None:
@@ -119,7 +123,9 @@ def _tiles(loop: For, outer: dict[Var, Expr]) -> _Tiles | None:
     whole = an.simplify((count + (size - 1)) // size) is an.simplify(loop.extent)
     if not (whole or type(loop.extent) is Const) or not all_behind(loop.body, set(conditions)):
         return None
-    return _Tiles(loop, count, size, frozenset(s.var for s in rows), conditions)
+    note = find(loop.notes, LastTile)
+    most = size if note is None or note.rows > MOST else note.rows
+    return _Tiles(loop, count, size, most, frozenset(s.var for s in rows), conditions)
 
 
 def _bounded(rows: For, tiles: For) -> Expr | None:
@@ -156,13 +162,14 @@ def _otherwise(inside: list[Stmt], tile: Var, conditions: frozenset[Expr]) -> bo
 
 def _split(tiles: _Tiles, outer: dict[Var, Expr], never: frozenset[Expr], taken: set[str]) -> Stmt | None:
     """The loop over whole tiles and that over the last ones; None if the tile occurs outside of a row's number."""
-    loop, size = tiles.loop, tiles.size
+    loop, size, most = tiles.loop, tiles.size, tiles.most
     end, rows, first = (Var(fresh_name(f"{loop.var.name}_{what}", taken)) for what in ("end", "rows", "first"))
     try:
-        moved = _Mover(tiles, first, rows).statement(loop.body)
+        body = _with_rows(loop.body, tiles)
+        moved = _Mover(tiles, body, first, rows).statement(body)
     except _ElsewhereError:
         return None
-    known = {**outer, rows: const(size)}
+    known = {**outer, rows: const(size if most == size else most + 1)}
 
     def tidy(s: Stmt) -> Stmt:
         copy = copy_fresh(s, taken)
@@ -178,25 +185,46 @@ def _split(tiles: _Tiles, outer: dict[Var, Expr], never: frozenset[Expr], taken:
 
     late = _epilogue_behind(moved, tiles, rows, taken)
     products = moved if late is None else late.products
-    cases = by_remainder(products, Analyzer(known), MOST, of_rows, least=_fewest(tiles, never))
+    cases = by_remainder(products, Analyzer(known), MOST, of_rows, least=_fewest(tiles, never), never=size)
     if cases is None:
         return None
     if late is not None:
         cases = Allocate(late.raw, seq([cases, tidy(late.epilogue)]))
     an = Analyzer({**outer, end: const(2)})
     rest = tiles.rows % size
-    uneven = all_of((size <= tiles.rows, rest > 0, rest < size - 1))
-    whole = an.simplify(tiles.rows // size - select(uneven, const(1), const(0)))
+    uneven = all_of((size <= tiles.rows, rest > most - size, rest < size - 1))
+    joined = all_of((size <= tiles.rows, equal(rest, 1))) if most > size else const(False)
+    whole = an.simplify(tiles.rows // size - select(uneven | joined, const(1), const(0)))
     each = (rest + (size + 1) - end) // 2
     values = {
-        rows: select(uneven, each, rest),
+        rows: select(uneven, each, select(joined, const(most), rest)),
         first: whole * size + select(uneven, end * substitute(each, {end: const(0)}), const(0)),
     }
     for var, value in values.items():
         cases = Let(var, an.simplify(value), cases)
     held = map_stmt(loop.body, lambda s: s.then if isinstance(s, If) and s.condition in tiles.conditions else None)
     ends = an.simplify(select(uneven, const(2), minimum(rest, 1)))
-    return seq([replace(loop, extent=whole, body=held), For(end, ends, cases)])
+    return seq([replace(loop, extent=whole, body=held, notes=without(loop.notes, LastTile)), For(end, ends, cases)])
+
+
+def _with_rows(body: Stmt, tiles: _Tiles) -> Stmt:
+    """What a tile does, with loops over the most rows that one has, and places for them."""
+    if tiles.most == tiles.size:
+        return body
+    accesses = [
+        *((s.buffer, s.indices) for s in walk(body) if isinstance(s, Store)),
+        *((n.buffer, n.indices) for s in walk(body) for e in exprs_of(s) for n in walk_expr(e) if type(n) is Load),
+    ]
+    grown: dict[Buffer, Buffer] = {}
+    for buffer in (s.buffer for s in walk(body) if isinstance(s, Allocate)):
+        of_row = {k for b, at in accesses if b == buffer for k, index in enumerate(at) if index in tiles.inner}
+        shape = [const(tiles.most) if k in of_row else n for k, n in enumerate(buffer.shape)]
+        grown[buffer] = replace(buffer, shape=tuple(shape))
+
+    def longer(s: Stmt) -> Stmt | None:
+        return replace(s, extent=const(tiles.most)) if isinstance(s, For) and s.var in tiles.inner else None
+
+    return map_stmt(replace_buffers(body, grown), longer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,14 +269,14 @@ class _ElsewhereError(Exception):
 
 
 class _Mover:
-    """The body of a loop over tiles for the `rows` rows from `first` on: `first + row` for `tile * size + row`. Buffers
-    of its own have places for the rows of a tile."""
+    """The `body` of a loop over tiles for the `rows` rows from `first` on: `first + row` for `tile * size + row`. Its
+    own buffers have places for the rows of a tile."""
 
     __slots__ = ("first", "memo", "own", "rows", "tiles")
 
-    def __init__(self, tiles: _Tiles, first: Expr, rows: Expr) -> None:
+    def __init__(self, tiles: _Tiles, body: Stmt, first: Expr, rows: Expr) -> None:
         self.tiles, self.first, self.rows = tiles, first, rows
-        self.own = {s.buffer for s in walk(tiles.loop.body) if isinstance(s, Allocate)}
+        self.own = {s.buffer for s in walk(body) if isinstance(s, Allocate)}
         self.memo: dict[Expr, Expr] = {}
 
     def statement(self, s: Stmt) -> Stmt:

@@ -74,11 +74,18 @@ def _tested(loop: For) -> bool:
 
 
 def by_remainder(
-    stmt: Stmt, analyzer: Analyzer, limit: int, tidy: Callable[[Stmt, int], Stmt], *, least: int = 1
+    stmt: Stmt,
+    analyzer: Analyzer,
+    limit: int,
+    tidy: Callable[[Stmt, int], Stmt],
+    *,
+    least: int = 1,
+    never: int | None = None,
 ) -> Stmt | None:
     """`stmt` by cases of the one remainder in it; None if there is none, or more than `limit` values.
 
-    Where all is behind tests for it, the remainder is 0, and then nothing is done, or at least `least`.
+    Where all is behind tests for it, the remainder is 0, and then nothing is done, or at least `least`, but not
+    `never`.
 
     `tidy` gives the copy for a value fresh names and simplifies it.
     """
@@ -92,7 +99,7 @@ def by_remainder(
     # With remainder 0 nothing happens if every store is behind a test.
     first = max(lo, least) if all_behind(stmt, tests) else lo
     result: Stmt | None = None
-    for value in range(hi, first - 1, -1):
+    for value in (n for n in range(hi, first - 1, -1) if n != never):
         version = _with_fewer_copies(tidy(put(stmt, remainder, const(value)), value))
         result = If(equal(remainder, value), version, result)
     return result
