@@ -133,6 +133,21 @@ def test_as_compiled_for_each_size(seed: int) -> None:
         np.testing.assert_allclose(found, want, rtol=0, atol=CLOSE * float(np.abs(want).max()), err_msg=str(call))
 
 
+@pytest.mark.parametrize("most", [1, 9, 40])
+@pytest.mark.parametrize("shape", [["n"], [1, "n"], ["n", 5]])
+def test_ranges_that_begin_at_nothing(most: int, shape: list[int | str]) -> None:
+    """Few enough elements for one block of vectors, or none: the loop over blocks has one iteration at most."""
+    nodes = [node("Abs", ["x"], ["y"]), node("Softmax", ["y"], ["z"], axis=-1)]
+    compiled = tw.compile(model(nodes, [info("x", shape)], ["y", "z"], {}), dims={"n": tw.dim(0, most)})
+    for n in (0, 1, most):
+        x = np.linspace(-2, 3, n * (5 if 5 in shape else 1), dtype=np.float32)
+        x = x.reshape([n if s == "n" else s for s in shape])
+        y, z = compiled(x)
+        np.testing.assert_array_equal(y, abs(x))
+        whole = np.exp(abs(x) - np.max(abs(x), -1, keepdims=True, initial=0))
+        np.testing.assert_allclose(z, whole / whole.sum(-1, keepdims=True), rtol=1e-5)
+
+
 def test_products_of_sizes_do_not_overflow() -> None:
     """An array without elements may have any other size: what the model needs for it is refused, not wrapped round."""
     nodes = [node("MatMul", ["x", "y"], ["s"]), node("Softmax", ["s"], ["z"], axis=-1)]
