@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from tilewright.arith import bounds
 from tilewright.ir.expr import Buffer, Expr, as_int
@@ -11,7 +11,6 @@ from tilewright.ir.notes import BufferName, PastCaches, Prefetch, Streaming, fin
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.cost import instructions
-from tilewright.schedule.inline import unread
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
@@ -27,21 +26,6 @@ def inline_all(s: Schedule, structure: Structure, stages: tuple[Stage, ...]) -> 
     for stage in stages:
         if stage.role == "spatial" and not structure.is_output(stage):
             s.compute_inline(s.block(stage.name))
-
-
-def still_read(s: Schedule, stages: Sequence[Stage]) -> list[Stage]:
-    """The stages that are left when those are dropped that nobody reads any more: sums of which integers were taken
-    that are multiplied by 0, once that 0 is inlined."""
-    left: list[Stage] = []
-    for stage in reversed(stages):
-        ref = s.block(stage.name)
-        block = s.get(ref)
-        assert isinstance(block, Block)
-        if unread(s.func, block):
-            s.compute_inline(ref)
-        else:
-            left.insert(0, stage)
-    return left
 
 
 def extent(s: Schedule, loop: LoopRef) -> int | None:

@@ -23,7 +23,7 @@ from itertools import groupby
 from tilewright.ir.expr import Buffer, as_int, product
 from tilewright.ir.notes import Pipeline, Prefetch
 from tilewright.ir.rewrite import exprs_of, loads, walk
-from tilewright.plans.framework.analysis import Stage, Structure, analyse
+from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import (
     buffer_names,
@@ -32,7 +32,6 @@ from tilewright.plans.framework.common import (
     inline_all,
     lanes_of,
     parallelize,
-    still_read,
     stream_outputs,
     vectorize_spatial,
     whole_extent,
@@ -118,7 +117,7 @@ def strip_width(structure: Structure, rows: Rows, target: Target) -> int:
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
     inlined = tuple(st for st in structure.stages if not materialised(structure, st))
     inline_all(s, structure, inlined)
-    kept = still_read(s, [st for st in structure.stages if st not in inlined])
+    kept = [st for st in structure.stages if st not in inlined]
     rows, strip, together = (candidate.knob(name) for name in ("rows", "strip", "together"))
     pipeline, fold = bool(candidate.knob("pipeline")), candidate.knob("fold")
     outputs = [st for st in kept if structure.is_output(st)]
@@ -127,7 +126,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         return
     if (rows or strip) and len(outputs) == 1:
         around = gather(s, kept, outputs[0], rows, strip, together, fold if pipeline else 0, target)
-    elif rows and not strip and connected(analyse(s.func)):
+    elif rows and not strip and connected(structure, kept):
         around = spread(s, kept, rows)
     else:
         one_after_another(s, kept, target)
@@ -221,9 +220,10 @@ def spread(s: Schedule, kept: list[Stage], rows: int) -> list[LoopRef]:
     return around
 
 
-def connected(structure: Structure) -> bool:
+def connected(structure: Structure, kept: list[Stage]) -> bool:
     """True if every stage but the first reads what an earlier one makes."""
-    return all(structure.producers(st) for st in structure.stages[1:])
+    names = [st.name for st in kept]
+    return all(any(b.name in names[:k] for b in structure.before(st)) for k, st in enumerate(kept) if k)
 
 
 def one_after_another(s: Schedule, kept: list[Stage], target: Target) -> None:
