@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import tilewright as tw
 from tests.frontend.build import info, model, node
@@ -64,3 +64,26 @@ def same(m: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> None:
     got = tw.compile(m).run(feeds)
     for name, w in want.items():
         np.testing.assert_allclose(got[name], w, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", ["Mod", "Mul"])
+@pytest.mark.parametrize("outputs", [["f"], ["c", "e", "f"], ["d", "e"], ["e"]])
+@pytest.mark.parametrize("rows", [4, "n"])
+def test_integers_of_which_nothing_is_left(op: str, outputs: list[str], rows: int | str) -> None:
+    """`x % 1` and `x * 0` read nothing once the number is inlined: the sum in x has no reader then, or what follows it
+    in a kernel of rows is no longer connected with it."""
+    nodes = [
+        node("ReduceSum", ["x", "one"], ["c"], keepdims=1),
+        node("Sub", ["x", "c"], ["d"]),
+        node(op, ["d", "k"], ["e"]),
+        node("ReduceMax", ["e", "one"], ["m"], keepdims=1),
+        node("Sub", ["e", "m"], ["f"]),
+    ]
+    k = np.array(1 if op == "Mod" else 0)
+    m = model(nodes, [info("x", [rows, 9], TensorProto.INT64)], outputs, {"one": np.array([1]), "k": k})
+    x = np.random.default_rng(0).integers(-50, 50, (4, 9))
+    found = tw.compile(m, fallback="never")(x)
+    c = x.sum(1, keepdims=True)
+    want = {"c": c, "d": x - c, "e": 0 * x, "f": 0 * x}
+    for name, y in zip(outputs, found if isinstance(found, tuple) else (found,), strict=True):
+        np.testing.assert_array_equal(y, want[name])

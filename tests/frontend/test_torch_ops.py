@@ -187,6 +187,8 @@ def test_comparison_and_logic() -> None:
         lambda f, i, b: torch.isnan(f / (i - i)),
         lambda f, i, b: torch.isfinite(f / i),
         lambda f, i, b: torch.nan_to_num(f / i, posinf=5.0, neginf=-5.0),
+        lambda f, i, b: torch.sign(f / (i - i)),
+        lambda f, i, b: torch.sgn(torch.where(b, f, float("nan"))),
         lambda f, i, b: f.to(torch.int64),
         lambda f, i, b: f.to(torch.float64),
         lambda f, i, b: i.float(),

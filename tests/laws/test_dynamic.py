@@ -98,13 +98,15 @@ def maps(d: Drawn, x: str, channels: int) -> str:
     return x
 
 
-def described(d: Drawn, hi: int) -> tuple[Any, list[int]]:
-    """What is said of a symbol, and sizes to call with: the ends of its range and some between."""
+def described(d: Drawn, hi: int, *, empty: bool = False) -> tuple[Any, list[int]]:
+    """What is said of a symbol, and sizes to call with: the ends of its range, 0 if it may be `empty`, and some
+    between."""
     by = d.pick(1, 1, 1, 4)
     top = hi // by * by
     likely = [int(v) * by for v in d.rng.integers(1, top // by + 1, d.pick(0, 0, 3))]
     between = [int(v) * by for v in d.rng.integers(1, top // by + 1, SIZES - 2)]
-    return tw.dim(by, top, multiple=by, likely=likely), [by, top, *between]
+    least = 0 if empty else by
+    return tw.dim(least, top, multiple=by, likely=likely), [least, top, *between]
 
 
 @pytest.mark.costly(2)
@@ -115,7 +117,7 @@ def test_as_compiled_for_each_size(seed: int) -> None:
         batch, width = d.pick(1, 3), d.pick(8, 17, 48)
         shape: list[int | str] = [batch, "n", width]
         y = rows(d, "x", width)
-        known, sizes = described(d, 70)
+        known, sizes = described(d, 70, empty=seed % 3 == 0)
         said, calls = {"n": known}, [{"n": n} for n in sizes]
     else:
         channels = d.pick(3, 16)
@@ -130,7 +132,24 @@ def test_as_compiled_for_each_size(seed: int) -> None:
         want = tw.compile(m, dims=call, fallback="never")(x)
         found = compiled(x)
         assert found.shape == want.shape
-        np.testing.assert_allclose(found, want, rtol=0, atol=CLOSE * float(np.abs(want).max()), err_msg=str(call))
+        np.testing.assert_allclose(
+            found, want, rtol=0, atol=CLOSE * float(np.abs(want).max(initial=0)), err_msg=str(call)
+        )
+
+
+@pytest.mark.parametrize("most", [1, 9, 40])
+@pytest.mark.parametrize("shape", [["n"], [1, "n"], ["n", 5]])
+def test_ranges_that_begin_at_nothing(most: int, shape: list[int | str]) -> None:
+    """Few enough elements for one block of vectors, or none: the loop over blocks has one iteration at most."""
+    nodes = [node("Abs", ["x"], ["y"]), node("Softmax", ["y"], ["z"], axis=-1)]
+    compiled = tw.compile(model(nodes, [info("x", shape)], ["y", "z"], {}), dims={"n": tw.dim(0, most)})
+    for n in (0, 1, most):
+        x = np.linspace(-2, 3, n * (5 if 5 in shape else 1), dtype=np.float32)
+        x = x.reshape([n if s == "n" else s for s in shape])
+        y, z = compiled(x)
+        np.testing.assert_array_equal(y, abs(x))
+        whole = np.exp(abs(x) - np.max(abs(x), -1, keepdims=True, initial=0))
+        np.testing.assert_allclose(z, whole / whole.sum(-1, keepdims=True), rtol=1e-5)
 
 
 def test_products_of_sizes_do_not_overflow() -> None:

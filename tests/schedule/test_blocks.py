@@ -11,7 +11,7 @@ from tests.schedule.checks import chain, check_schedule, conv, copy, matmul, ref
 from tests.schedule.programs import softmax
 from tilewright import te
 from tilewright.ir import scopes
-from tilewright.ir.dtype import f32
+from tilewright.ir.dtype import f32, i64
 from tilewright.ir.expr import cast, const, select
 from tilewright.ir.loops import Block, PrimFunc
 from tilewright.ir.parser import parse_func
@@ -33,6 +33,20 @@ def test_inlining_drops_what_a_settled_condition_leaves_unread():
     s = Schedule(func)
     for name in ("zero", "less", "more"):
         s.compute_inline(name)
+    assert [b.name for b in walk(s.func.body) if isinstance(b, Block)] == ["C"] and not s.func.buffers
+    check_schedule(func, s)
+
+
+def test_inlining_drops_a_reduction_that_nobody_reads():
+    a = te.placeholder((6, 4), dtype=i64, name="A")
+    r = te.reduce_axis(4, "k")
+    total = te.compute((6,), lambda i: te.sum(a[i, r], r), name="total")
+    none = te.compute((6,), lambda i: const(0, i64), name="none")
+    c = te.compute((6,), lambda i: total[i] * none[i] + const(1, i64), name="C")
+    func = te.create_prim_func([a, c], "nothing")
+    s = Schedule(func)
+    s.compute_inline("none")
+    s.compute_inline("total")
     assert [b.name for b in walk(s.func.body) if isinstance(b, Block)] == ["C"] and not s.func.buffers
     check_schedule(func, s)
 

@@ -45,6 +45,16 @@ def test_split_symbolic_multiple_needs_no_condition():
     check_schedule(copy(te.var("n", lo=8, hi=40, multiple=8)), s)
 
 
+def test_a_loop_that_has_one_iteration_at_most_runs_in_parallel():
+    """Of n in 0..40 elements in blocks of 48: the loop's variable is 0 for the simplifier, so no index has it."""
+    func = copy(te.var("n", lo=0, hi=40))
+    s = Schedule(func)
+    outer, inner = s.split("i", factor=48)
+    s.vectorize(inner)
+    s.parallel(outer)
+    check_schedule(func, s)
+
+
 def test_tile(golden):
     golden(scheduled(matmul(), lambda s: s.tile("i", "j", 4, 3)))
 

@@ -41,6 +41,13 @@ def reduce_iters_using(block: Block, var: Var) -> list[str]:
     return [it.var.name for it in block.iters if it.kind == "reduce" and depends_on(it.binding, var)]
 
 
+def runs_once(extent: Expr) -> bool:
+    """Whether a loop has one iteration at most: `(n + 47) // 48` of an n in 0..40, whose variable the simplifier takes
+    for 0."""
+    most = bounds(extent).hi
+    return most is not None and most <= 1
+
+
 def spatial_bindings(block: Block) -> list[Expr]:
     return [it.binding for it in block.iters if it.kind == "spatial"]
 
@@ -56,7 +63,7 @@ def check_reduction_order(
     if not block.is_reduction:
         return
     reducing = [v for v in before if reduce_iters_using(block, v)]
-    single = {loop.var for loop in loops if is_const(loop.extent, 1)}
+    single = {loop.var for loop in loops if runs_once(loop.extent)}
     spatial = spatial_bindings(block)
     for v in before:
         overtaken = [r for r in reducing if before.index(r) > before.index(v) and after.index(r) < after.index(v)]
@@ -97,7 +104,7 @@ def check_independent(func: PrimFunc, loop: For, *, reductions: bool) -> None:
 
     `reductions`: a loop over a reduction with a known reducer (sum, product, min, max) is acceptable.
     """
-    if as_int(loop.extent) == 1:
+    if runs_once(loop.extent):
         return
     word = "vectorize" if reductions else "parallelize"
     for block in blocks_in(loop.body):
@@ -218,6 +225,8 @@ def injective(values: Iterable[Expr], var: Var, extents: Mapping[Var, Expr], con
 
     Works backwards from known expressions: `8*a + b` with 0 <= b < 8 determines a; `f // m` with `f % m` determine f.
     """
+    if var in extents and runs_once(extents[var]):
+        return True
     given = list(values)
     given += _rejoined(given, extents)
     limited, limits = _limited(given, extents, conditions)

@@ -45,13 +45,15 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         for i2 in 0..n:
             block C(vi2 = i2): C[vi2] = (A[vi2] + 1) * 2
 
-    A block that nobody reads any more, as what was inlined before settled a condition, is dropped.
+    A block that nobody reads any more, as what was inlined before settled a condition, is dropped, be it a reduction.
 
     Refuses reductions, blocks that write an output, blocks with other statements than stores, and index maps that
     cannot be inverted.
     """
     path = block_path(func, block)
     source = last_block(path)
+    if unread(func, source):
+        return without_buffers(replace_at(func, path, None), written_buffers(source))
     stores = _plain_stores(func, source, "inline")
     for buffer in stores:
         _require_intermediate(func, source, buffer, "inline")
@@ -190,6 +192,12 @@ def _require_inputs_before(func: PrimFunc, consumer: Block, producer: Block, buf
         if other != buffer and late:
             what = f"cannot reverse-inline block {consumer.name!r}"
             raise refuse(func, f"{what}: {late[0]!r} computes its input {other.name!r} too late")
+
+
+def unread(func: PrimFunc, block: Block) -> bool:
+    """Whether a block writes intermediates alone, and nobody but itself reads them."""
+    written = written_buffers(block)
+    return all(b in func.buffers and all(r.name == block.name for r in readers_of(func, b)) for b in written)
 
 
 def without_buffers(func: PrimFunc, gone: tuple[Buffer, ...]) -> PrimFunc:

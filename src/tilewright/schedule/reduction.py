@@ -85,7 +85,7 @@ def _require_one_start(func: PrimFunc, source: Block, loops: Sequence[For], posi
         reduces = bool(reduce_iters_using(source, x.var))
         if reduces and any(depends_on(binding, x.var) for binding in spatial):
             raise refuse(func, f"{what}: {x.var.name!r} drives spatial and reduction iterators")
-        if not (is_const(x.extent, 1) or reduces or injective(spatial, x.var, within)):
+        if not (reduces or injective(spatial, x.var, within)):
             raise refuse(
                 func,
                 f"{what}: iterations of {x.var.name!r} compute the same points, each starting the reduction again",

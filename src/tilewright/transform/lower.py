@@ -15,6 +15,7 @@ from tilewright.plans.framework.variants import by_size
 from tilewright.transform.call import KernelCall
 from tilewright.transform.graph.fuse import Group
 from tilewright.transform.join import join_dimensions
+from tilewright.transform.settle import settle
 
 
 def lower_group(group: Group, name: str) -> KernelCall:
@@ -55,7 +56,7 @@ def _function(nodes: Sequence[Node], inputs: Sequence[Value], args: Sequence[Val
             assert isinstance(stage, te.ComputeOp), f"{node.op} calls a function from outside"
             origins.setdefault(stage, Origin(node.op, stage.name, node.attrs))
         tensors.update(zip(node.outputs, computed, strict=True))
-    return join_dimensions(te.create_prim_func([tensors[v] for v in args], name, origins))
+    return join_dimensions(settle(te.create_prim_func([tensors[v] for v in args], name, origins)))
 
 
 def _compute(node: Node, tensors: dict[Value, te.Tensor]) -> tuple[te.Tensor, ...]:

@@ -331,7 +331,11 @@ def atan2(n: Call, y: Value, x: Value) -> Value:
 
 @rule("sign", "sgn")
 def sign(n: Call, x: Value) -> Value:
-    return x if x.dtype is boolean else n.emit("sign", x)
+    """PyTorch has no sign in NaN, NumPy and ONNX have NaN."""
+    if x.dtype is boolean:
+        return x
+    found = n.emit("sign", x)
+    return n.emit("select", n.emit("isnan", x), n.like(0, x), found) if x.dtype.is_float else found
 
 
 @rule("logical_not")
