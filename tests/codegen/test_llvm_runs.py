@@ -9,7 +9,7 @@ from tests.codegen.llvm_run import run
 from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.codegen.llvm.runs import joined, runs
 from tilewright.ir.dtype import f32, i8
-from tilewright.ir.expr import Buffer, Expr, Var, const
+from tilewright.ir.expr import Buffer, Expr, Var, const, maximum, minimum, select
 from tilewright.ir.loops import For, PrimFunc, Store
 from tilewright.targets.target import Target
 
@@ -73,3 +73,18 @@ def test_interleaved_rows(dtype, across: bool, group: int) -> None:  # type: ign
         np.testing.assert_array_equal(got[k], data[rows, columns])
     text = emit_llvm(func, ZEN4)
     assert "gather" not in text and f"load {'float' if dtype is f32 else 'i8'}," not in text
+
+
+def test_lanes_apart_read_nothing_behind_the_last() -> None:
+    """A row padded by its ends: those lanes read the first and the last element, which are nearer than there are lanes.
+    A load of as many lanes would end behind the last row."""
+    i, v = Var("i"), Var("v")
+    a, b = Buffer("a", f32, (const(3), const(6))), Buffer("b", f32, (const(3), const(9)))
+    within = (v >= const(1)) & (v < const(7))
+    value = select(within, a[i, v - 1], a[i, minimum(maximum(v - 1, 0), 5)])
+    func = PrimFunc("f", (a, b), For(i, const(3), For(v, const(9), Store(b, (i, v), value), "vectorized")))
+    data, got = np.arange(18, dtype=np.float32).reshape(3, 6), np.zeros((3, 9), np.float32)
+    run(func, data, got)
+    np.testing.assert_array_equal(got, np.pad(data, ((0, 0), (1, 2)), mode="edge"))
+    text = emit_llvm(func, ZEN4)
+    assert "load <6 x float>" in text and "load <9 x float>" not in text

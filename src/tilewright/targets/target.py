@@ -195,13 +195,19 @@ def _fingerprint(target: Target) -> str:
     return hashlib.blake2b(repr(same).encode(), digest_size=16).hexdigest()
 
 
+LATER = frozenset(("byte_tables",))
+"""Capabilities that came when there were records already: a machine without them stays in its class."""
+
+
 @lru_cache(maxsize=64)
 def _kind(target: Target) -> str:
     isa, caches = target.isa, target.caches
     # What the compiler uses of the instructions, not all that LLVM knows: hypervisors mask some that no kernel has, and
     # a dot's cost is a constant that is fitted again. Records would never match for either.
-    used = replace(isa, dots=()), tuple(dot.name for dot in isa.dots)
-    digest = hashlib.blake2b(repr(used).encode(), digest_size=4).hexdigest()
+    values = {f.name: getattr(replace(isa, dots=()), f.name) for f in fields(isa)}
+    own = ", ".join(f"{name}={value!r}" for name, value in values.items() if value or name not in LATER)
+    used = f"(Isa({own}), {tuple(dot.name for dot in isa.dots)!r})"
+    digest = hashlib.blake2b(used.encode(), digest_size=4).hexdigest()
     architecture, _, _ = target.triple.partition("-")
     return f"{architecture} {target.cpu} {isa.vector_bits}x{isa.registers} {caches.l1}+{caches.l2} {digest}"
 

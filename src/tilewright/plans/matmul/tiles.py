@@ -228,7 +228,8 @@ def estimate(tile: MatmulTile, product: Product, target: Target, *, symbolic: bo
 
 
 def _divided(rows: int, most: int, last: int, symbolic: bool) -> list[tuple[int, int]]:
-    """How many tiles of how many rows there are, of at most `most`, the last one of `last` (`loops/even.py`)."""
+    """How many tiles of how many rows there are, of at most `most`, the last one of `last`
+    (`transform/loops/even.py`)."""
     whole, rest = divmod(rows, most)
     if symbolic and whole and rest == last - most == 1:
         parts = [(whole - 1, most), (1, last)]
