@@ -160,6 +160,14 @@ def test_models_that_are_wrong_are_refused() -> None:
         tw.compile(m)
 
 
+def test_a_value_that_nothing_computes_behind_one_that_is_no_tensor() -> None:
+    """The importer stops at the strings, which would run elsewhere, and does not come to the missing value."""
+    broken = model([node("Add", "gone words", "a"), node("Relu", "a", "y")], {"x": (T.FLOAT, [3])}, ["y"])
+    broken.graph.initializer.append(helper.make_tensor("words", T.STRING, [3], [b"a", b"b", b"c"]))
+    with pytest.raises(tw.errors.ModelError, match=r"Add.*nothing (before it )?computes.*'gone'"):
+        tw.compile(broken)
+
+
 def test_weights_are_updated_in_all_parts() -> None:
     m = custom_in_the_middle()
     m.graph.node.insert(0, node("Unique", "w1", "places"))  # another runtime reads a weight

@@ -20,7 +20,7 @@ from tilewright.frontend.onnx.section import Section, Types, reads
 from tilewright.frontend.onnx.survey import Survey
 from tilewright.parts.values import is_on_values
 from tilewright.support.classes import dataclass
-from tilewright.support.errors import Error
+from tilewright.support.errors import Error, ModelError
 
 Kind = Literal["compiled", "elsewhere", "values", "control"]
 
@@ -42,7 +42,10 @@ class Step:
 
 
 def cut(section: Section, found: Survey) -> list[Step]:
-    """The steps that compute a section's outputs, in an order in which they can run."""
+    """The steps that compute a section's outputs, in an order in which they can run.
+
+    Raises ModelError if they read a value that nothing computes.
+    """
     members = _members(section, found)
     wanted = set(section.outputs)
     steps: list[Step] = []
@@ -55,6 +58,12 @@ def cut(section: Section, found: Survey) -> list[Step]:
         part = section.cut(chosen, outputs, f"{section.name}.{position}")
         wanted.update(part.inputs)
         steps.append(_step(section, found, nodes, chosen, part))
+    made = {*section.inputs, *(name for step in steps for name in step.section.outputs)}
+    for step in reversed(steps):
+        if missing := [name for name in step.section.inputs if name not in made]:
+            reader = next(k for k, node in enumerate(step.section.nodes) if missing[0] in reads(node))
+            where = f"node {step.section.label(reader)}"
+            raise ModelError("the node reads a value that nothing computes", where=where, got=repr(missing[0]))
     return steps[::-1]
 
 
