@@ -316,6 +316,8 @@ def layer(rows: int | None, shape: tuple[int, ...], weights: tuple[int, ...]) ->
     [
         (128, (256,), (256, 256), "matmul_tiles"),
         (1, (256,), (256, 256), "matmul_dot"),
+        (13, (64,), (64, 64), "matmul_dot"),  # which configuring and copying would take longer than
+        (13, (256,), (256, 256), "matmul_tiles"),
         (None, (256,), (256, 256), "matmul_by_rows"),
         (None, (32,), (32, 16), "matmul_dot"),
         (1, (64, 28, 28), (64, 64, 3, 3), "conv_tiles"),
@@ -380,8 +382,8 @@ def test_any_number_of_rows(k: int, n: int) -> None:
 def in_parts(lead: tuple[Expr, ...], *, others: bool = True) -> Graph:
     """A product of integers whose rows come in parts, with a factor for each column and a value added behind."""
     builder = GraphBuilder("parts")
-    x = builder.input("x", TensorType(u8, (*lead, const(64))))
-    w = builder.param("w", TensorType(i8, (const(64), const(48))))
+    x = builder.input("x", TensorType(u8, (*lead, const(256))))
+    w = builder.param("w", TensorType(i8, (const(256), const(48))))
     total = ops.emit1(builder, "matmul", *(ops.emit1(builder, "cast", v, dtype=i32) for v in (x, w)))
     y = ops.emit1(builder, "cast", total, dtype=f32)
     if others:
@@ -406,12 +408,12 @@ def test_rows_in_parts_are_joined() -> None:
 @pytest.mark.parametrize("lead", [(9, 1), (96, 1), (4, 5), (2, 33), ("a", 1), ("a", "b"), (3, "b"), (1, "b")], ids=str)
 def test_native_rows_in_parts(lead: tuple[int | str, int | str], others: bool) -> None:
     rng = np.random.default_rng(2)
-    w, s = values(i8, (64, 48)), rng.standard_normal((1, 1, 48)).astype(np.float32)
+    w, s = values(i8, (256, 48)), rng.standard_normal((1, 1, 48)).astype(np.float32)
     shape = tuple(Var(d) if isinstance(d, str) else const(d) for d in lead)
     model = tw.compile((in_parts(shape, others=others), {"w": w, "s": s} if others else {"w": w}))
     for given in ((3, 5), (1, 1), (0, 4), (20, 7)):
         sizes = [g if isinstance(d, str) else d for d, g in zip(lead, given, strict=True)]
-        x = values(u8, (*sizes, 64))
+        x = values(u8, (*sizes, 256))
         want = (x.astype(np.int32) @ w.astype(np.int32)).astype(np.float32)
         rest = rng.standard_normal(want.shape).astype(np.float32)
         want, more = (want * s + rest, (rest,)) if others else (want, ())

@@ -38,8 +38,10 @@ from tilewright.codegen.llvm.values import (
 from tilewright.ir.dtype import DType, boolean, f32, i64, u8
 from tilewright.ir.expr import Buffer, Const, Expr, as_int
 
-ENTRIES = 256
-"""Numbers of 8 bits."""
+ENTRIES = 1 << u8.bits
+"""Bytes of a table that has one for each number of 8 bits."""
+PART = 64
+"""Of these, what a vector holds."""
 
 # loads
 
@@ -80,9 +82,8 @@ def load_entries(s: State, table: Buffer, numbers: Value) -> Value:
     t, picks = table.dtype, s.target.isa.byte_tables >= ENTRIES
     vectors = []
     if picks:
-        size = 64
-        starts = [address(s, table, constant(k)) for k in range(0, ENTRIES, size)]
-        vectors = [s.load(table, where, memory_type(t, size), align) for where, align in starts]
+        starts = [address(s, table, constant(k)) for k in range(0, ENTRIES, PART)]
+        vectors = [s.load(table, where, memory_type(t, PART), align) for where, align in starts]
     parts = []
     for part, width in zip(numbers.parts, s.lanes.widths, strict=True):
         parts.append(byte_entries(s.out, part, vectors, width) if picks else _each_entry(s, table, part, width))
@@ -200,7 +201,7 @@ def _load_vector(s: State, buffer: Buffer, access: Access, k: int, start: int, w
         if low == high:
             return s.splat(_load_scalar(s, buffer, first), t, width)
         picks = tuple(x - low for x in steps)
-        if high - low < width:  # lanes that stand between others' elements read nothing else
+        if high - low < width:  # no more is read than from the first to the last element that a lane reads
             whole = _load_contiguous(s, buffer, first, high - low + 1)
             return whole if picks == tuple(range(width)) else _shuffle(s, whole, None, t, high - low + 1, picks)
         if high - low < 2 * width and width > 2:

@@ -25,7 +25,7 @@ from tilewright.plans.framework.common import extent, parallelize
 from tilewright.plans.framework.cost import Cost, around, number, roofline, sharing
 from tilewright.plans.idioms.conversions import plain_output
 from tilewright.plans.idioms.panels import unroll_tile
-from tilewright.plans.matmul.tile_dots import COPIED, SHAPES, instruction, multiply_tiles, product_cycles, tile_cycles
+from tilewright.plans.matmul.tile_dots import COPIED, SHAPES, instruction, multiply_tiles, registers_cycles, tile_cycles
 from tilewright.schedule.dot_intrinsics import Dot
 from tilewright.schedule.recording import BlockRef
 from tilewright.schedule.schedule import Schedule
@@ -88,7 +88,7 @@ def convolution_cycles(
     channels; lines are rounded up as `lowered.conv_tiles` does it."""
     lines, columns = together(pixels[0]), pixels[1] + -pixels[1] % tile.rows
     depth = channels + -channels % tile.depth
-    own = lines * product_cycles(columns, prod(window) * depth, filters, tile, target)
+    own = lines * registers_cycles(columns, prod(window) * depth, filters, tile, target)
     copied = ((lines - 1) * strides[0] + window[0]) * (columns * strides[1] + window[1] - 1) * depth // BLOCK
     return own + COPIED * copied
 

@@ -225,8 +225,6 @@ def nbytes_of(buffer: Buffer, symbol: int = SYMBOL) -> int:
 def weight(value: Expr, target: Target) -> float:
     """Operations of an expression in multiply-adds; those of indices are left out, a product that is added is free."""
     found = list(_operations(value))
-    costs = target.costs.arithmetic
-    slow = {"div": costs.divide, "sqrt": costs.square_root, "rsqrt": costs.reciprocal_root}
     free = {
         part
         for e in found
@@ -234,15 +232,18 @@ def weight(value: Expr, target: Target) -> float:
         for part in e.args
         if isinstance(part, Op) and part.name == "mul"
     }
-    counted = (e.name for e in found if e not in free and (e.dtype.is_float or e.name == "select"))
-    return sum(costs.function * FUNCTIONS[n] if n in FUNCTIONS else slow.get(n, 1.0) for n in counted)
+    return _multiply_adds([e.name for e in found if e not in free and (e.dtype.is_float or e.name == "select")], target)
 
 
 def operations(value: Expr, target: Target) -> float:
     """The same of all operations, on integers too and conversions, a product that is added among them."""
+    return _multiply_adds([e.name for e in _operations(value)], target)
+
+
+def _multiply_adds(names: Sequence[str], target: Target) -> float:
+    """Operations by name, each in the multiply-adds that it takes."""
     costs = target.costs.arithmetic
     slow = {"div": costs.divide, "sqrt": costs.square_root, "rsqrt": costs.reciprocal_root}
-    names = [e.name for e in _operations(value)]
     return sum(costs.function * FUNCTIONS[n] if n in FUNCTIONS else slow.get(n, 1.0) for n in names)
 
 
