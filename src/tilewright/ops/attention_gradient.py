@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import te
-from tilewright.ir.attributes import Attrs, Ints
+from tilewright.ir.attributes import Ints
 from tilewright.ir.dtype import boolean
 from tilewright.ir.expr import Expr, as_int, cast, select
 from tilewright.ir.graph import TensorType
@@ -28,6 +28,7 @@ from tilewright.ops.lowered.attention import (
     ATTENTION,
     ORDERS,
     AttentionAttrs,
+    ScoresAttrs,
     Stages,
     broadcast_index,
     named,
@@ -42,26 +43,16 @@ from tilewright.te import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionGradientAttrs(Attrs):
+class AttentionGradientAttrs(ScoresAttrs):
     """As those of attention, whose result's order is that of its gradient; see the type rule for the others."""
 
-    order: str
-    heads: int
-    groups: int
-    first: Ints
-    scale: float
-    causal: bool
-    fill: float
-    guard: bool
     joined: bool = False
     columns: Ints = ()
 
     @property
     def forward(self) -> AttentionAttrs:
         """The attributes of the attention."""
-        return AttentionAttrs(
-            self.order, self.heads, self.groups, self.first, self.scale, self.causal, self.fill, self.guard
-        )
+        return AttentionAttrs(**self.scores)
 
 
 def _infer(types: Types, attrs: AttentionGradientAttrs) -> tuple[TensorType, ...]:

@@ -118,3 +118,32 @@ def test_dimensions_without_windows_are_one(window: tuple[int, ...], joined: boo
     for got in (run_graph(found, inputs, weights), dict(zip(want, compiled(*inputs.values()), strict=True))):
         for name, value in want.items():
             np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_single_elements_are_sorted(largest: bool) -> None:
+    text = f"""
+    graph @g(%x: f32[n, 1, 5]) where n in 0.. {{
+      %y, %i = topk(%x) {{axis = 1, k = 1, largest = {str(largest).lower()}}} : f32[n, 1, 5], i64[n, 1, 5]
+      %z = add(%y, %y) : f32[n, 1, 5]
+      return %z, %i
+    }}"""
+    model = tw.compile((parse_graph(text), {}))
+    assert "topk" not in model.show("graph")
+    for n in (0, 1, 7):
+        x = RNG.standard_normal((n, 1, 5)).astype(np.float32)
+        if n:
+            x[0, 0, 2] = np.nan
+        doubled, indices = model(x)
+        np.testing.assert_array_equal(doubled, x + x)
+        np.testing.assert_array_equal(indices, np.zeros((n, 1, 5), np.int64))
+
+
+def test_no_element_of_one_is_taken() -> None:
+    text = """
+    graph @g(%x: f32[3, 1]) {
+      %y, %i = topk(%x) {axis = 1, k = 0, largest = true} : f32[3, 0], i64[3, 0]
+      return %y, %i
+    }"""
+    model = tw.compile((parse_graph(text), {}))
+    assert [y.shape for y in model(np.ones((3, 1), np.float32))] == [(3, 0), (3, 0)]

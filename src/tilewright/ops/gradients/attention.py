@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from tilewright.ir.expr import as_int, is_const
 from tilewright.ir.graph import Value
-from tilewright.ops.attention_gradient import AttentionGradientAttrs
 from tilewright.ops.dims import dim, dims
 from tilewright.ops.gradients.registry import Backward, gradient
 from tilewright.ops.lowered.attention import ORDERS, AttentionAttrs
@@ -19,15 +18,12 @@ def attention(b: Backward) -> Result:
     """By queries, keys and values, in one operator that computes the scores once more. What else there is, a mask or a
     scale, has no gradient: who takes attention as one operator sees to that."""
     attrs = b.of(AttentionAttrs)
-    shared = {
-        name: getattr(attrs, name) for name in AttentionGradientAttrs.__dataclass_fields__ if hasattr(attrs, name)
-    }
     mask = b.x(3) if b.has(3) else None
     inputs = (*(b.x(k) for k in range(3)), b.g, *(() if mask is None else (mask,)))
     if _side_by_side(b, attrs):
-        (columns,) = b.emit_all("attention_gradient", *inputs, **{**shared, "joined": True})
+        (columns,) = b.emit_all("attention_gradient", *inputs, **attrs.scores, joined=True)
         return [b.emit("reshape", columns, shape=b.x(0).shape), None, None]
-    flows = b.emit_all("attention_gradient", *inputs, **shared)
+    flows = b.emit_all("attention_gradient", *inputs, **attrs.scores)
     parts: dict[Value, list[tuple[int, Value]]] = {}  # q, k and v may be heads of one array
     for k, flow in enumerate(flows):
         parts.setdefault(b.x(k), []).append((k, flow))

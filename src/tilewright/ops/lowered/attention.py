@@ -9,6 +9,7 @@ some rows of scores.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,8 @@ FEW_ROWS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionAttrs(Attrs):
-    """See the type rule of `attention`; `dot` names an instruction."""
+class ScoresAttrs(Attrs):
+    """What attention and its gradient have in common: how scores are made. See the type rule of `attention`."""
 
     order: str
     heads: int
@@ -57,6 +58,17 @@ class AttentionAttrs(Attrs):
     causal: bool
     fill: float
     guard: bool
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """These attributes by their names."""
+        return {f.name: getattr(self, f.name) for f in fields(ScoresAttrs)}
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionAttrs(ScoresAttrs):
+    """See the type rule of `attention`; `dot` names an instruction."""
+
     past_first: Dim = 0
     dot: str | None = None
 

@@ -2,6 +2,7 @@
 one stay dimensions of a product. Dimensions of a volume in which windows are one element are one dimension.
 
     y = softmax(x), x: [.., 1]            ->   y = x - x + 1          NaN where x is NaN or infinite, else 1
+    y, i = topk(x), one element of one    ->   y = x, i = 0
     y = matmul(a, b), a: [.., m, 1]       ->   y = a * b
     s = matmul(q, k), k: [.., d, 1]       ->   s = reduce_sum(q * k^T)        if a softmax over one element reads it
     y = matmul(a', b') with 1s in front   ->   y = matmul(a, b)               a', b' are a, b without these 1s
@@ -24,6 +25,7 @@ from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.norm import SoftmaxAttrs
+from tilewright.ops.topk import TopkAttrs
 from tilewright.support.classes import dataclass
 from tilewright.transform.regions.captures import names_of
 
@@ -47,6 +49,13 @@ def simplify_units(graph: Graph) -> Graph:
     flat: dict[Value, _Flat] = {}
     scores, made = _unit_scores(graph), {v: n for n in graph.nodes for v in n.outputs}
     for node in graph.nodes:
+        if _is_unit_topk(node):
+            ops.emit1(builder, "identity", node.inputs[0])
+            builder.nodes.append(replace(builder.nodes.pop(), outputs=node.outputs[:1]))
+            zeros = np.zeros((), node.outputs[1].dtype.numpy)
+            ops.emit1(builder, "broadcast", ops.emit1(builder, "constant", value=zeros), shape=node.outputs[1].shape)
+            builder.nodes.append(replace(builder.nodes.pop(), outputs=node.outputs[1:]))
+            continue
         written = (
             _written(node, node in scores, builder)
             or _with_leading(node, made, builder)
@@ -182,6 +191,14 @@ def _is_unit_softmax(node: Node) -> bool:
     if node.op != "softmax" or node.inputs[0] is None:
         return False
     return is_const(node.output.shape[node.of(SoftmaxAttrs).axis], 1)
+
+
+def _is_unit_topk(node: Node) -> bool:
+    """Whether a node sorts single elements."""
+    if node.op != "topk" or node.inputs[0] is None:
+        return False
+    x = node.inputs[0]
+    return x.type == node.outputs[0].type and is_const(x.shape[node.of(TopkAttrs).axis], 1)
 
 
 def _unit_scores(graph: Graph) -> set[Node]:
