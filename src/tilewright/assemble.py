@@ -8,7 +8,7 @@ from tilewright.codegen.llvm.entry import emit_entry
 from tilewright.frontend.common.finish import Interface
 from tilewright.ir.dim import MOST
 from tilewright.ir.expr import Expr, Var, as_int
-from tilewright.ir.graph import Graph, Value
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.rewrite import variables
 from tilewright.kernels import KernelCompiler, KernelTexts
 from tilewright.plans.framework.decisions import forcing, recorded, settled
@@ -33,11 +33,13 @@ SCHEDULE_VERSION = 1
 @dataclass(frozen=True, slots=True)
 class Part:
     """`run` or `prepare`, compiled: the calls of its kernels in order, between marks where regions begin and end, and
-    where the values stand that have no memory of their own."""
+    where the values stand that have no memory of their own; the nodes that make those parameters of `run` that it got
+    by being compiled (`transform/graph/numbers.py`)."""
 
     graph: Graph
     calls: tuple[Call, ...]
     places: Mapping[Value, Place]
+    made: tuple[Node, ...] = ()
 
     @property
     def kernels(self) -> tuple[KernelCall, ...]:

@@ -10,7 +10,7 @@ Passes are driven by `transform/driver.py`, which times, verifies and shows them
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -68,6 +68,7 @@ from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.halves import widen_halves
 from tilewright.transform.graph.memory import Place, is_alias, overwritable, places, touched, written_last
 from tilewright.transform.graph.norms import keep_reduced, recognise_norms
+from tilewright.transform.graph.numbers import share_numbers
 from tilewright.transform.graph.options import DEFAULTS, Options, Products
 from tilewright.transform.graph.pads import join_pads
 from tilewright.transform.graph.pooling import separate_pooling
@@ -395,23 +396,27 @@ def _build(
             # What computes values again has the calls in one order.
             forks = options.memory in (None, "auto")
             late = _read_late(split.run, target)
-            run_part = _compile_part(split.run, "run", compiler, log, late, away=away, forks=forks)
+            taken = names_of(split.run) | names_of(split.prepare)
+            run_part = _compile_part(split.run, "run", compiler, log, late, away=away, forks=forks, taken=taken)
             if target.threads > 1 and run_part.is_small(target):
                 log.remark("too little for several threads: compiled for one")
                 return _build(source, structure, names, fixed, replace(target, threads=1), log, options)
             if options.memory is not None:
-                calls, where = log.run("recompute", _recomputed, split.run, run_part, names, target, options.memory)
+                calls, where = log.run("recompute", _recomputed, run_part, names, target, options.memory)
                 run_part = replace(run_part, calls=calls, places=where)
-            prepare_part = _compile_part(split.prepare, "prepare", compiler, log, _past_caches(split, target))
+            split = SplitGraph(_with_made(split.prepare, run_part.made), run_part.graph)
+            past = _past_caches(split, target)
+            prepare_part = _compile_part(split.prepare, "prepare", compiler, log, past, taken=taken)
         program = assemble(split, run_part, prepare_part, names, fixed, structure, compiler, log, options)
     log.dump(1, "times", log.summary)
     return program
 
 
 def _recomputed(
-    graph: Graph, part: Part, names: Interface, target: Target, budget: str | int
+    part: Part, names: Interface, target: Target, budget: str | int
 ) -> tuple[tuple[Call, ...], Mapping[Value, Place]]:
     """The calls of a program within a budget of memory, and where values stand."""
+    graph = part.graph
     leading = [*graph.inputs, *graph.outputs, *graph.params]
     hosts = outputs_are_hosts(names, budget)
 
@@ -485,6 +490,7 @@ def _compile_part(
     *,
     away: Far | None = None,
     forks: bool = False,
+    taken: Set[str] | None = None,
 ) -> Part:
     """The kernels of a graph and the order of their calls.
 
@@ -492,6 +498,7 @@ def _compile_part(
         past_caches: from how many bytes on outputs are written past the caches; None: none are.
         away: the level from which each call reads the weights; None: their size tells.
         forks: threads may make different calls at the same time.
+        taken: names that no other value may have; None: the graph is a body, whose kernels share no numbers.
     """
     inside = partial(absorbs, target=compiler.target, away=away)
     groups = log.run(f"fuse {name}", fuse, graph, inside)
@@ -499,6 +506,14 @@ def _compile_part(
     if flags.VERIFY() >= VERIFY_STAGES:
         verify_groups(graph, groups)
     where = dict(places(graph.nodes))
+    made: tuple[Node, ...] = ()
+    if taken is not None:
+        shared = log.run(f"share numbers {name}", share_numbers, groups, taken)
+        groups, where = list(shared.groups), where | shared.places
+        if name == "prepare":
+            groups = [*shared.kernels, *groups]
+        else:
+            graph, made = replace(graph, params=(*graph.params, *shared.arrays)), shared.made
     late = frozenset[Value]() if past_caches is None else written_last(groups, graph.outputs, where, past_caches)
     lowered = [
         group
@@ -538,7 +553,13 @@ def _compile_part(
             call = replace(call, args=(*call.args, weight), prefetch=prefetch)
         calls.append(_compiled(call, compiler, log))
         tell(call.label)
-    return Part(graph, tuple(calls), where)
+    return Part(graph, tuple(calls), where, made)
+
+
+def _with_made(prepare: Graph, made: tuple[Node, ...]) -> Graph:
+    """`prepare`, giving what these nodes compute too."""
+    outputs = tuple(n.output for n in made if n.op != "constant")
+    return replace(prepare, nodes=(*prepare.nodes, *made), outputs=(*prepare.outputs, *outputs))
 
 
 def _compile_region(node: Node, graph: Graph, path: str, compiler: KernelCompiler, log: PassLog) -> Flat:

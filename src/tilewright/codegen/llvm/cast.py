@@ -103,20 +103,26 @@ def cast(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
 
 def _float_to_narrow(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
     """By way of i32, brought into the range before: LLVM saturates lane by lane."""
-    bounded = _bounded(out, a, source, (float(to.min), float(to.max)), width)
+    bounded = _bounded(out, a, source, _pair(source, width, to.min, to.max), width)
     whole = out.inst(f"fptosi {register_type(source, width)} {bounded} to {_vector('i32', width)}")
     return _narrow(out, a, whole, source, to, width)
 
 
-def cast_rounded(out: Writer, a: str, offset: int, source: DType, to: DType, width: int) -> str:
+def cast_rounded(
+    out: Writer, a: str, offset: str, bounds: tuple[str, str], source: DType, to: DType, width: int
+) -> str:
     """cast(round(a) + offset) of an f32 or f64 to an integer of at most 16 bits, by the instruction that rounds to
-    nearest even as it converts. What is brought into the range before is so afterwards."""
+    nearest even as it converts. What is brought into the range before is so afterwards.
+
+    Args:
+        offset: an i32.
+        bounds: the least and the greatest number of `to`, less the offset, as `source` has them.
+    """
     s, wide = register_type(source, width), _vector("i32", width)
-    bounded = _bounded(out, a, source, (float(to.min - offset), float(to.max - offset)), width)
+    bounded = _bounded(out, a, source, bounds, width)
     name = f"v{width}i32.v{width}f{source.bits}" if width else f"i32.f{source.bits}"
     whole = out.intrinsic(f"llvm.lrint.{name}", wide, [(s, bounded)])
-    if offset:
-        whole = out.inst(f"add {wide} {whole}, {_bits(offset, 32, width)}")
+    whole = out.inst(f"add {wide} {whole}, {offset}")
     return _narrow(out, a, whole, source, to, width)
 
 
@@ -132,7 +138,7 @@ def _float_to_wide(out: Writer, a: str, source: DType, to: DType, width: int) ->
     becomes that."""
     r, beyond = register_type(to, width), float(int(to.max) + 1)
     below = float(np.nextafter(source.numpy.type(beyond), source.numpy.type(0)))
-    bounded = _bounded(out, a, source, (float(to.min), min(below, float(int(to.max)))), width)
+    bounded = _bounded(out, a, source, _pair(source, width, to.min, min(below, float(int(to.max)))), width)
     opcode = "fptosi" if to.kind == "int" else "fptoui"
     whole = out.inst(f"{opcode} {register_type(source, width)} {bounded} to {r}")
     most = _number(int(to.max), to, width)
@@ -140,14 +146,17 @@ def _float_to_wide(out: Writer, a: str, source: DType, to: DType, width: int) ->
     return _where(out, f"uno {{s}} {a}, {a}", source, _number(0, to, width), whole, r, width)
 
 
-def _bounded(out: Writer, a: str, source: DType, bounds: tuple[float, float], width: int) -> str:
+def _bounded(out: Writer, a: str, source: DType, bounds: tuple[str, str], width: int) -> str:
     """`a` brought into a range; NaN becomes its lower end."""
     s, i1 = register_type(source, width), _vector("i1", width)
-    for compare, bound in zip(("ogt", "olt"), bounds, strict=True):
-        limit = _number(bound, source, width)
+    for compare, limit in zip(("ogt", "olt"), bounds, strict=True):
         inside = out.inst(f"fcmp {compare} {s} {a}, {limit}")
         a = out.inst(f"select {i1} {inside}, {s} {a}, {s} {limit}")
     return a
+
+
+def _pair(source: DType, width: int, low: float, high: float) -> tuple[str, str]:
+    return _number(float(low), source, width), _number(float(high), source, width)
 
 
 def _where(out: Writer, condition: str, source: DType, yes: str, no: str, kind: str, width: int) -> str:

@@ -11,8 +11,8 @@ from tilewright.codegen.llvm.memory import is_table, load, load_entries, lookup,
 from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.values import Value, literal, register_type, vector_literal
 from tilewright.codegen.llvm.vector import is_seldom, sixteenth
-from tilewright.ir.dtype import DType, boolean, f32, f64, i64
-from tilewright.ir.expr import Const, Expr, Load, Op, Var, all_of
+from tilewright.ir.dtype import DType, boolean, f32, f64, i32, i64
+from tilewright.ir.expr import Const, Expr, Load, Op, Var, all_of, cast, const
 from tilewright.ir.rewrite import substitute, variables
 from tilewright.support.errors import CompileError
 
@@ -58,8 +58,10 @@ def evaluate(s: State, e: Expr) -> Value:
             if quick is not None:
                 return s.remember(e, quick)
         case Op("cast", (inner,)) if (rounded := _rounded(inner, e.dtype)) is not None:
-            value, offset = rounded
-            return s.remember(e, s.cast_rounded(evaluate(s, value), offset, e.dtype))
+            value, *rest = rounded
+            if not any(s.varies(x) for x in rest):
+                offset, low, high = (evaluate(s, x) for x in rest)
+                return s.remember(e, s.cast_rounded(evaluate(s, value), offset, (low, high), e.dtype))
     if not isinstance(e, Op):
         raise CompileError(f"{type(e).__name__} has no place in a lowered function")
     natural = e.name in _DIVISIONS and is_natural(s, e.args[0]) and is_positive(s, e.args[1])
@@ -72,19 +74,24 @@ def evaluate(s: State, e: Expr) -> Value:
     return s.remember(e, s.elementwise(e.name, args, e.dtype))
 
 
-def _rounded(e: Expr, to: DType) -> tuple[Expr, int] | None:
-    """(x, n) if an expression is round(x) + n, to be converted to a narrow integer."""
-    if not (to.kind in ("int", "uint") and to.bits <= 16):
+def _rounded(e: Expr, to: DType) -> tuple[Expr, Expr, Expr, Expr] | None:
+    """(x, n, least, greatest) if an expression is round(x) + n, n an integer of at most 16 bits, to be converted to a
+    narrow one: the bounds are those of `to`, less n."""
+    if not (_is_narrow(to) and e.dtype in (f32, f64)):
         return None
+    least, greatest = const(float(to.min), e.dtype), const(float(to.max), e.dtype)
     match e:
         case Op("round", (x,)):
-            offset = 0.0
-        case Op("add", (Op("round", (x,)), Const(offset))):
-            pass
-        case _:
-            return None
-    is_whole = e.dtype in (f32, f64) and abs(offset) <= 1 << 16 and offset == int(offset)
-    return (x, int(offset)) if is_whole else None
+            return x, const(0, i32), least, greatest
+        case Op("add", (Op("round", (x,)), Const(n))) if abs(n) <= 1 << 16 and n == int(n):
+            return x, const(int(n), i32), const(float(to.min - n), e.dtype), const(float(to.max - n), e.dtype)
+        case Op("add", (Op("round", (x,)), Op("cast", (n,)) as offset)) if _is_narrow(n.dtype):
+            return x, cast(n, i32), least - offset, greatest - offset
+    return None
+
+
+def _is_narrow(t: DType) -> bool:
+    return t.kind in ("int", "uint") and t.bits <= 16
 
 
 def variable(s: State, v: Var) -> Value:

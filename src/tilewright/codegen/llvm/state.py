@@ -354,8 +354,11 @@ class State:
         )
         return Value(result, parts, True)
 
-    def cast_rounded(self, a: Value, offset: int, to: DType) -> Value:
-        """cast(round(a) + offset), lane by lane."""
-        widths = self.lanes.widths if a.vector and self.lanes is not None else (0,)
-        parts = zip(a.parts, widths, strict=True)
-        return Value(to, tuple(cast_rounded(self.out, x, offset, a.dtype, to, width) for x, width in parts), a.vector)
+    def cast_rounded(self, a: Value, offset: Value, bounds: tuple[Value, Value], to: DType) -> Value:
+        """cast(round(a) + offset), lane by lane; the offset and the bounds of `a` are scalars."""
+        if not a.vector or self.lanes is None:
+            ends = bounds[0].scalar, bounds[1].scalar
+            return Value(to, (cast_rounded(self.out, a.scalar, offset.scalar, ends, a.dtype, to, 0),))
+        columns = zip(a.parts, self.parts(offset), *map(self.parts, bounds), self.lanes.widths, strict=True)
+        parts = (cast_rounded(self.out, x, n, (lo, hi), a.dtype, to, width) for x, n, lo, hi, width in columns)
+        return Value(to, tuple(parts), True)

@@ -1,0 +1,219 @@
+"""Numbers in which kernels differ that are the same otherwise become operands of one kernel.
+
+    k0 { z = constant(121); y = sub(x0, z) }          k { y = sub(x, z) }     called on (x0, z0) and (x1, z1)
+    k1 { z = constant(119); y = sub(x1, z) }    ->    numbers = [121, 119];   z0, z1 stand in it
+
+The layers of a quantised network differ in their zero points alone: a BERT of twelve layers has 124 kernels with these
+in their code and 26 without. Only numbers that are added, multiplied, compared or chosen are taken: an exponent or a
+divisor that is known makes other code, and better one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.attributes import ConstantArray
+from tilewright.ir.dtype import DType, i8, i16, u8, u16
+from tilewright.ir.expr import const
+from tilewright.ir.graph import Node, TensorType, Value
+from tilewright.ops import get
+from tilewright.ops.pointwise import CastAttrs
+from tilewright.ops.shape import ConstantAttrs
+from tilewright.support.classes import dataclass
+from tilewright.transform.graph.fuse import Group
+from tilewright.transform.graph.memory import Place
+
+Array = np.ndarray[Any, Any]
+
+TAKEN = frozenset({"add", "sub", "mul", "min", "max", "select", "eq", "ne", "lt", "le", "gt", "ge"})
+"""Operators whose code is as good for a number that is read as for one that is known."""
+NUMBERS = "numbers"
+"""What the arrays of numbers are called, with their type behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Groups that read numbers.
+
+    groups  the kernels
+    made    the nodes that compute the arrays of numbers, two for each: its constant, and the array
+    places  where the numbers stand that the groups read
+    """
+
+    groups: tuple[Group, ...]
+    made: tuple[Node, ...]
+    places: dict[Value, Place]
+
+    @property
+    def arrays(self) -> tuple[Value, ...]:
+        """The arrays that the numbers stand in."""
+        return tuple(n.output for n in self.made if n.op != "constant")
+
+    @property
+    def kernels(self) -> tuple[Group, ...]:
+        """The kernels that compute the arrays."""
+        pairs = zip(self.made[::2], self.made[1::2], strict=True)
+        return tuple(Group(pair, (), pair[1].outputs) for pair in pairs)
+
+
+def share_numbers(groups: Sequence[Group], taken: Iterable[str]) -> Shared:
+    """The groups, reading the numbers in which alike ones differ from arrays.
+
+    Args:
+        groups: of one part of a program.
+        taken: names that values of it have.
+    """
+    maker = _Maker(set(taken))
+    apart = {k: _apart(group, maker) for k, group in enumerate(groups) if _may_read(group)}
+    alike: dict[object, list[int]] = {}
+    for k, group in apart.items():
+        alike.setdefault(_structure(group), []).append(k)
+    found = list(groups)
+    for members in alike.values():
+        if len(members) < 2:
+            continue
+        made = {k: apart[k] for k in members}
+        columns = zip(*(_numbers(group) for group in made.values()), strict=True)
+        for at, column in enumerate(columns):
+            arrays = [n.of(ConstantAttrs).value.array for n in column]
+            dtype = column[0].output.dtype
+            if dtype.is_float and _is_zero_point(apart[members[0]], column[0]):
+                dtype = _narrowest(arrays)
+            if dtype is None or len({a.tobytes() for a in arrays}) == 1:
+                continue
+            for k, number, array in zip(members, column, arrays, strict=True):
+                made[k] = _reading(made[k], number, maker.value(array.astype(dtype.numpy), dtype, at))
+                found[k] = made[k]
+    return Shared(tuple(found), *maker.finish())
+
+
+def _may_read(group: Group) -> bool:
+    """Whether a group is a kernel of stated expressions with numbers in it."""
+    if not any(n.op == "constant" for n in group.nodes):
+        return False
+    return all(not n.bodies and n.defines is None and get(n.op).loops is None for n in group.nodes)
+
+
+def _apart(group: Group, maker: _Maker) -> Group:
+    """The group with a constant of these numbers right before each use: two that are equal here need not be in another
+    one."""
+    numbers = {n.output: n for n in _numbers(group)}
+    read: set[Value] = set()
+    nodes: list[Node] = []
+    for node in group.nodes:
+        if len(node.outputs) == 1 and node.output in numbers:
+            continue
+        inputs = list(node.inputs)
+        for k, v in enumerate(inputs):
+            if v in numbers:
+                value = v if v not in read else Value(maker.free(v.name), v.type)
+                read.add(v)
+                nodes.append(replace(numbers[v], outputs=(value,)))
+                inputs[k] = value
+        nodes.append(replace(node, inputs=tuple(inputs)))
+    return replace(group, nodes=tuple(nodes))
+
+
+def _numbers(group: Group) -> list[Node]:
+    """The constants of one element that nothing but operators of `TAKEN` reads."""
+    users: dict[Value, list[str]] = {}
+    for node in group.nodes:
+        for value in node.inputs:
+            if value is not None:
+                users.setdefault(value, []).append(node.op)
+    return [
+        n
+        for n in group.nodes
+        if n.op == "constant" and not n.output.shape and TAKEN.issuperset(users.get(n.output, ["none"]))
+    ]
+
+
+def _structure(group: Group) -> object:
+    """What a group is but for these numbers and names: equal ones are the same kernel."""
+    order: dict[Value, int] = {}
+    open_numbers = {id(n) for n in _numbers(group)}
+
+    def named(values: Iterable[Value | None]) -> tuple[int | None, ...]:
+        return tuple(None if v is None else order.setdefault(v, len(order)) for v in values)
+
+    inputs = named(group.inputs), tuple(v.type for v in group.inputs)
+    nodes = [
+        (n.op, named(n.inputs), None if id(n) in open_numbers else n.attrs, n.selected, named(n.outputs))
+        + tuple(v.type for v in n.outputs)
+        for n in group.nodes
+    ]
+    return inputs, tuple(nodes), named(group.outputs)
+
+
+def _is_zero_point(group: Group, number: Node) -> bool:
+    """Whether a number is added to what was rounded: the conversion behind it rounds and adds an integer."""
+    rounded = {v for n in group.nodes if n.op == "round" for v in n.outputs}
+    return any(n.op == "add" and number.output in n.inputs and not rounded.isdisjoint(n.inputs) for n in group.nodes)
+
+
+def _narrowest(arrays: Sequence[Array]) -> DType | None:
+    """The integers of at most 16 bits that these numbers are; None if one is none."""
+    numbers = [float(a) for a in arrays]
+    for t in (u8, i8, u16, i16):
+        if all(t.min <= x <= t.max and x == int(x) for x in numbers):
+            return t
+    return None
+
+
+def _reading(group: Group, number: Node, value: Value) -> Group:
+    """The group with a value from outside where it had a number."""
+    if value.type == number.output.type:
+        renamed = {number.output: value}
+        nodes = [
+            replace(n, inputs=tuple(v if v is None else renamed.get(v, v) for v in n.inputs))
+            for n in group.nodes
+            if n.outputs != number.outputs
+        ]
+    else:
+        widened = Node("cast", (value,), number.outputs, CastAttrs(number.output.dtype))
+        nodes = [widened if n.outputs == number.outputs else n for n in group.nodes]
+    return replace(group, nodes=tuple(nodes), inputs=(*group.inputs, value))
+
+
+class _Maker:
+    """Gathers numbers by their types, each once for each place in a kernel: two operands of one are two values."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self._taken = taken
+        self._numbers: dict[DType, dict[tuple[bytes, int], tuple[Value, Array]]] = {}
+
+    def value(self, array: Array, dtype: DType, at: int) -> Value:
+        """The value that is a number, a kernel's so many-th."""
+        known = self._numbers.setdefault(dtype, {})
+        found = known.get((array.tobytes(), at))
+        if found is None:
+            value = Value(self.free(f"{NUMBERS}_{dtype.name}_{len(known)}"), TensorType(dtype, ()))
+            found = known[array.tobytes(), at] = value, array
+        return found[0]
+
+    def finish(self) -> tuple[tuple[Node, ...], dict[Value, Place]]:
+        """The nodes that make the arrays, and where each number stands."""
+        made: list[Node] = []
+        places: dict[Value, Place] = {}
+        for dtype, known in self._numbers.items():
+            array = np.array([a for _, a in known.values()], dtype.numpy)
+            type = TensorType(dtype, (const(len(known)),))
+            source, whole = (Value(self.free(f"{name}_{dtype.name}"), type) for name in ("constant", NUMBERS))
+            made.append(Node("constant", (), (source,), ConstantAttrs(ConstantArray(array))))
+            made.append(Node("identity", (source,), (whole,)))
+            places |= {value: Place(whole, const(k)) for k, (value, _) in enumerate(known.values())}
+        return tuple(made), places
+
+    def free(self, name: str) -> str:
+        """A name that no other value has."""
+        while name in self._taken:
+            name += "_"
+        self._taken.add(name)
+        return name
+
+
+__all__ = ["NUMBERS", "Shared", "share_numbers"]
