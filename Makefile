@@ -228,9 +228,10 @@ bench-live: $(STAMP) ## live weights: publishing, latency, sharing, memory, atta
 bench-broker: $(STAMP) ## agents batched through a broker against an actor each
 	$(PY) -m benchmarks.bench_broker $(ARGS)
 
-bench-rl: $(STAMP) $(TORCH_STAMP) $(RL_STAMP) ## Stable-Baselines3 with and without Tilewright: inference, learning curves
+bench-rl: $(STAMP) $(TORCH_STAMP) $(RL_STAMP) ## Stable-Baselines3 and RLlib with and without Tilewright: inference, learning curves, updates
 	$(PY) -m benchmarks.bench_rl $(ARGS)
 	$(PY) -m benchmarks.bench_rl_updates
+	$(PY) -m benchmarks.bench_rllib
 
 bytes: $(STAMP) $(TORCH_STAMP) ## whether the suites' code is as it was; ARGS="--against main --quick"
 	$(PY) -m benchmarks.bytes $(ARGS)

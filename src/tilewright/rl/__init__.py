@@ -2,11 +2,13 @@
 only.
 
     from tilewright.rl import sb3         Stable-Baselines3: rollouts, `predict` and updates of a model in training
-    from tilewright.rl import rllib       RLlib's new API stack: an EnvRunner whose forward passes read a node's store
-    from tilewright.rl import torchrl     TorchRL: a policy for collectors, and a WeightSyncScheme that feeds it
-    from tilewright.rl import sampling    actions from a policy's outputs with NumPy alone, for actors without PyTorch
+    from tilewright.rl import rllib           RLlib's new API stack: an EnvRunner that acts from a node's store
+    from tilewright.rl import rllib_learner   and PPO's Learner, whose updates are a compiled step
+    from tilewright.rl import torchrl         TorchRL: a policy for collectors, and a WeightSyncScheme that feeds it
+    from tilewright.rl import torchrl_loss    and the updates of a loss module on a compiled step
+    from tilewright.rl import sampling        actions from a policy's outputs by NumPy alone, for actors without PyTorch
 
-What is compiled is always the deterministic part: observation in, parameters of the action distribution (and values)
+What is compiled of acting is the deterministic part: observation in, parameters of the action distribution (and values)
 out. Sampling stays with the library's own random numbers, so that a seed gives the same actions as before.
 
 Each actor process runs on one thread unless told otherwise: N actors that each start a thread per core slow each other

@@ -1,13 +1,12 @@
-"""`Learner`: the updates of a Stable-Baselines3 model on a compiled learning step.
+"""`Learner`: the updates of a library's model on a compiled learning step.
 
-The model's own tensors stay what the world sees: they get the step's parameters after each `train()`, and what its
-optimizers keep when somebody asks for it (`state_dict`, `save`). What others put into them is taken over before the
-next `train()`.
+The model's own tensors stay what the world sees: they get the step's parameters after each round of updates, and what
+its optimizers keep when somebody asks for it (`state_dict`, `save`). What others put into them is taken over before the
+next round.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,11 +21,12 @@ from tilewright.train.step import Step
 Array = np.ndarray[Any, Any]
 
 
-class Learner(ABC):
+class Learner:
     """The compiled step of a model, and the way between its parameters and the model's tensors.
 
     Args:
-        model: the algorithm.
+        where: what the model is called in errors.
+        policy: the networks, which are traced in training mode.
         module: what the step is traced of.
         tensors: the model's own tensors by the names that they have in `module`.
         optimizers: of the model, those that the step stands for.
@@ -35,25 +35,25 @@ class Learner(ABC):
 
     def __init__(
         self,
-        model: Any,
+        where: str,
+        policy: torch.nn.Module,
         module: torch.nn.Module,
         tensors: Mapping[str, torch.Tensor],
         optimizers: Sequence[torch.optim.Optimizer],
         arguments: Mapping[str, Any],
     ) -> None:
-        self.model = model
-        modes = [(part, part.training) for part in model.policy.modules()]
-        model.policy.set_training_mode(True)
+        modes = [(part, part.training) for part in policy.modules()]
+        self._train_mode(policy)
         try:
             # Diverged weights go through, as they do in PyTorch.
-            self.step: Step = compile_step(module, on_nonfinite="keep", **arguments)
+            self.step: Step = compile_step(module, **{"on_nonfinite": "keep", **arguments})
         finally:
             for part, training in modes:
                 part.training = training
         held = {**self.step.parameters, **self.step.buffers}
         unknown = sorted(name for name, array in held.items() if name not in tensors or array.dtype != np.float32)
         if unknown:
-            raise UnsupportedError("learns what a step does not hold", where=type(model).__name__, got=unknown)
+            raise UnsupportedError("learns what a step does not hold", where=where, got=unknown)
         self._tensors = {name: tensors[name].detach() for name in held}
         self._owners = {name: tensors[name] for name in held}
         self._optimizers = list(optimizers)
@@ -69,11 +69,8 @@ class Learner(ABC):
         self._views: dict[int, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         self.pull()
 
-    @abstractmethod
-    def train(self, *args: Any, **kwargs: Any) -> None:
-        """What replaces the model's own `train`."""
-
-    # --- between the step and the model -------------------------------------------------------------------------------
+    def _train_mode(self, policy: torch.nn.Module) -> None:
+        policy.train()
 
     def pull(self) -> None:
         """Take over what others have put into the model's tensors and optimizers since the last `push`."""
@@ -98,6 +95,17 @@ class Learner(ABC):
         into, out = self._views[turn]
         torch._foreach_copy_(into, out)
         self._versions = self._now()
+
+    def give(self) -> None:
+        """Give the model's tensors and its optimizers all that eager training goes on from."""
+        self.push()
+        self._give_states()
+
+    def take(self) -> None:
+        """Take over all that eager training has come to since `give`."""
+        self.doubt()
+        self._states = True
+        self.pull()
 
     def weights(self, prefix: str, names: Sequence[str]) -> dict[str, Array] | None:
         """The step's parameters by the names that they have in a part of the policy, without a copy. They hold until

@@ -20,10 +20,9 @@ Anything else is one UnsupportedError, when the algorithm is built or at the fir
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from operator import getitem
 from typing import Any
 
@@ -31,13 +30,13 @@ import ray
 import torch
 from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
 from tilewright.rl.node import NodeStore, sweep_forgotten
 from tilewright.rl.part import Part, Tensors, compile_part
+from tilewright.rl.rllib_batch import Path, flat, nested, traceable
 from tilewright.runtime.model import Model
 from tilewright.support.errors import Problems, UnsupportedError
 
@@ -46,8 +45,6 @@ __all__ = ["TilewrightEnvRunner"]
 PREFIX = "rllib-"
 _INPUTS = (Columns.OBS, Columns.STATE_IN)
 _OUTPUT = Columns.ACTION_DIST_INPUTS
-
-Path = tuple[str, ...]
 
 
 class TilewrightEnvRunner(SingleAgentEnvRunner):
@@ -162,13 +159,13 @@ class _Forward:
             self._open({key: batch[key] for key in _INPUTS if key in batch})
         found, version = self._store.call(*[functools.reduce(getitem, path, batch) for path in self._inputs])
         outputs = found if isinstance(found, tuple) else (found,)
-        return _nested(zip(self._outputs, outputs, strict=True)), version
+        return nested(zip(self._outputs, outputs, strict=True)), version
 
     def _open(self, batch: dict[str, Any]) -> None:
         sweep_forgotten(PREFIX)
-        inputs = _flat(batch)
+        inputs = flat(batch)
         self._inputs = list(inputs)
-        self._outputs = list(_flat(_eager(self._module, batch)))
+        self._outputs = list(flat(_eager(self._module, batch)))
         self._store.open(lambda: self._compile(inputs), *(self._waiting or ()))
         self._waiting = None
 
@@ -177,59 +174,16 @@ class _Forward:
         module = self._module
 
         def forward(tensors: Tensors) -> Tensors:
-            batch = _nested(zip(inputs, tensors.values(), strict=True))
-            found = _flat(module._forward_exploration(batch, t=0))
+            batch = nested(zip(inputs, tensors.values(), strict=True))
+            found = flat(module._forward_exploration(batch, t=0))
             return {"_".join(path): found[path] for path in self._outputs}
 
-        with _traceable(module):
+        with traceable(module):
             return compile_part(Part(module, examples, forward), examples, name=type(module).__name__)
 
     def close(self) -> None:
         """Detach from the store; the last of the node's runners removes it."""
         self._store.close()
-
-
-def _flat(nested: Mapping[str, Any], prefix: Path = ()) -> dict[Path, Any]:
-    """The tensors of nested dicts, by the keys that lead to them, sorted."""
-    found: dict[Path, Any] = {}
-    for key in sorted(nested):
-        value = nested[key]
-        if isinstance(value, Mapping):
-            found |= _flat(value, (*prefix, key))
-        elif isinstance(value, torch.Tensor):
-            found[(*prefix, key)] = value
-        else:
-            where = "_".join((*prefix, key))
-            raise UnsupportedError("is no tensor", where=where, got=type(value).__name__)
-    return found
-
-
-def _nested(flat: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for (*way, last), value in flat:
-        functools.reduce(lambda table, key: table.setdefault(key, {}), way, nested)[last] = value
-    return nested
-
-
-@contextlib.contextmanager
-def _traceable(module: Any) -> Iterator[None]:
-    """RLlib's head with free standard deviations asks for `len` of a tensor, which makes the batch a constant."""
-    found = [m for m in module.modules() if isinstance(m, TorchFreeLogStdMLPHead)]
-    for head in found:
-        head.__dict__["_forward"] = functools.partial(_free_log_std, head)
-    try:
-        yield
-    finally:
-        for head in found:
-            del head.__dict__["_forward"]
-
-
-def _free_log_std(head: Any, inputs: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-    mean: torch.Tensor = head.net(inputs)
-    log_std = head.log_std
-    if head.clip_log_std:
-        log_std = torch.clamp(log_std, -head.log_std_clip_param_const, head.log_std_clip_param_const)
-    return torch.cat([mean, log_std.expand_as(mean)], 1)
 
 
 def _eager(module: Any, batch: dict[str, Any]) -> dict[str, Any]:

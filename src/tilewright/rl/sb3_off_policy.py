@@ -13,7 +13,8 @@ from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.sac.sac import SAC
 from torch.nn import functional as F
 
-from tilewright.rl.sb3_learner import Learner, optimizer_of
+from tilewright.rl.learner import optimizer_of
+from tilewright.rl.sb3_learner import Learner
 from tilewright.support.errors import Problems, UnsupportedError
 from tilewright.train import off_policy
 from tilewright.train.optimizers import Optimizer

@@ -14,7 +14,8 @@ from stable_baselines3.ppo.ppo import PPO
 from torch.nn import functional as F
 
 from tilewright.rl import heads
-from tilewright.rl.sb3_learner import Array, Learner, optimizer_of
+from tilewright.rl.learner import Array, optimizer_of
+from tilewright.rl.sb3_learner import Learner
 from tilewright.rl.sb3_policy import Parts
 from tilewright.support.errors import Problems, UnsupportedError
 from tilewright.train import losses
