@@ -58,6 +58,27 @@ def test_the_epsilon_that_a_norm_has_by_default(kind: Any) -> None:
     np.testing.assert_allclose(module(x).detach().double(), exact, rtol=0, atol=limit)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 300.0])
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.norm(dim=-1),
+        lambda x: F.normalize(x, dim=-1),
+        lambda x: x.std(-1),
+        lambda x: torch.std_mean(x, -1)[0],
+        lambda x: F.instance_norm(x[None], eps=1e-12)[0],
+    ],
+    ids=["norm", "normalize", "std", "std_mean", "instance_norm"],
+)
+def test_squares_of_narrow_numbers_are_wide(function: Any, kind: Any, scale: float) -> None:
+    """The square of 256 is infinite in f16, and that of a thousandth has few digits."""
+    x = (scale * torch.randn(5, 16)).to(kind)
+    found = interpreted(import_torch(Functional(function), x, dynamic=None), x)[0].astype(np.float64)
+    exact = function(x.double())
+    np.testing.assert_allclose(found, exact, rtol=0, atol=3 * torch.finfo(kind).eps * float(exact.abs().max()))
+
+
 def test_functions_of_real_numbers() -> None:
     check_functions(
         torch.cos,

@@ -113,8 +113,8 @@ def _statistics_of_batch(n: Call, x: Value, weight: Value | None, bias: Value | 
 
 
 def _normalised(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> Value:
-    _, deviation, root = _moments(n, x, axes, epsilon)
-    return n.emit("div", deviation, root)
+    _, deviation, root = _moments(n, n.wide(x), axes, epsilon)
+    return n.cast(n.emit("div", deviation, root), x.dtype)
 
 
 def _normalised_and_how(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value, Value]:
