@@ -24,7 +24,7 @@ from tilewright.codegen.stablehlo import stablehlo_text
 from tilewright.frontend import registry as frontends
 from tilewright.frontend import stablehlo
 from tilewright.frontend.common.finish import PLAIN, Imported, Interface
-from tilewright.ir.dim import DimSizes
+from tilewright.ir.dim import DimSizes, stated
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ir.key import key
@@ -192,6 +192,7 @@ def import_model(
     params: Any = None,
 ) -> Imported:
     """Any model to a graph with its weights by name."""
+    dims = stated(dims)
     if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], Graph):
         return Imported(model[0], dict(model[1]))
     if isinstance(model, Imported):
@@ -210,7 +211,7 @@ def import_model(
         raise ModelError("only functions of JAX say which arguments are weights", got=type(model).__name__)
     frontend = frontends.find(model)
     if frontend is not None:
-        return frontend.load(model, dims or {}, example)
+        return frontend.load(model, dims, example)
     if example is not None:
         raise ModelError(
             "only PyTorch modules and functions of JAX need an example of their inputs", got=type(model).__name__

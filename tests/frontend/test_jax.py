@@ -143,6 +143,14 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda x: jax.lax.pad(x, np.float32(2), ((-1, 2, 1), (3, -2, 0))),
         (normal(4, 5),),
     ),
+    "what is cut reaches into the padding": (
+        lambda x: (jax.lax.pad(x, np.float32(2), ((-3, 5, 0),)), jax.lax.pad(x, np.float32(2), ((7, -8, 1),))),
+        (normal(2),),
+    ),
+    "the gradient of no windows": (
+        jax.grad(lambda x: jnp.sum(jax.lax.reduce_window(x, -np.inf, jax.lax.max, (2, 3), (1, 1), ((2, 2), (0, 0))))),
+        (normal(3, 2),),
+    ),
     "special functions": (lambda x: jax.scipy.special.gammaln(x) + jax.scipy.special.erfc(x), (np.abs(normal(9)) + 1,)),
     "bf16": (lambda x: jnp.sum(x * x, axis=0) + jnp.bfloat16(np.inf), (normal(3, 4).astype(jnp.bfloat16),)),
 }
@@ -161,6 +169,20 @@ def test_functions_agree_with_jax(name: str) -> None:
         np.testing.assert_allclose(x.astype(np.float64), y.astype(np.float64), rtol=2e-6, atol=2e-6)
 
 
+def test_the_gradient_of_pooling_takes_any_batch() -> None:
+    def function(x: Any) -> Any:
+        window, pads = (1, 3, 2), ((0, 0), (1, 1), (1, 0))
+        return jax.grad(
+            lambda x: jnp.sum(jnp.sin(jax.lax.reduce_window(x, -np.inf, jax.lax.max, window, (1, 2, 1), pads)))
+        )(x)
+
+    batch = jax.export.symbolic_shape("batch, 7, 6")
+    model = tw.compile(jax.jit(function), (jax.ShapeDtypeStruct(batch, np.float32),))
+    for n in (1, 3):
+        x = normal(n, 7, 6)
+        np.testing.assert_allclose(model(x), function(x), rtol=2e-6, atol=2e-6)
+
+
 def test_what_is_lacking_is_listed_at_once() -> None:
     def f(x: Any) -> Any:
         return jnp.linalg.cholesky(x), jnp.fft.fft(x)
@@ -169,6 +191,23 @@ def test_what_is_lacking_is_listed_at_once() -> None:
         tw.compile(jax.jit(f), normal(3, 3))
     assert "lapack_spotrf_ffi" in str(caught.value) and "complex" in str(caught.value)
     assert "test_jax.py" in str(caught.value)
+
+
+def test_complex_constants_are_refused_at_their_place() -> None:
+    with pytest.raises(tw.Error, match=r"(?s)test_jax.py.*the element type complex<f32> is not supported"):
+        tw.compile(jax.jit(lambda x: jnp.abs(x + 1j)), (normal(3),))
+
+
+def test_keys_of_random_numbers_are_arguments() -> None:
+    """One device has all of a tensor: where JAX wants its parts to be does not matter."""
+
+    def function(key: Any) -> Any:
+        return jax.random.normal(key, (5,))
+
+    keys = [jax.random.key(n) for n in range(2)]
+    model = tw.compile(jax.jit(function), (keys[0],))
+    for key in keys:
+        np.testing.assert_allclose(model(jax.random.key_data(key)), function(key), rtol=2e-6, atol=2e-6)
 
 
 def test_sizes_that_do_not_fit_are_one_error() -> None:

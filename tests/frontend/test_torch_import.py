@@ -15,6 +15,7 @@ import tilewright as tw
 from tests.frontend.torch_checks import Functional, assert_close, check, interpreted, nn, torch
 from tilewright.compiler import import_model
 from tilewright.frontend.torch import export
+from tilewright.ir.dtype import BY_NAME, dtype
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.specs import ParamSpec, TargetSpec
 from tilewright.support.errors import ArtifactError, CallError, Error, ModelError, UnsupportedError
@@ -314,16 +315,40 @@ def test_what_raises_while_tracing() -> None:
         ("observation", r"no tensors: expected a tensor or a NumPy array.*got str"),
         ((2, 8), r"no tensors.*got tuple"),
         ((torch.zeros(2, 8), torch.zeros(1)), r"does not fit Linear.forward.*expected \(input.*\), got 2 arguments"),
-        (torch.zeros(2, 8).to_sparse(), r"dense tensors: got input \(torch.sparse_coo\)"),
+        (torch.zeros(2, 8).to_sparse(), r"dense tensors with numbers: got input \(torch.sparse_coo\)"),
+        (torch.nested.nested_tensor([torch.zeros(2, 8)]), r"dense tensors with numbers: got input \(nested\)"),
+        (torch.zeros(2, 8, device="meta"), r"dense tensors with numbers: got input \(on the meta device\)"),
+        (np.zeros((2, 8), ">f4"), r"PyTorch has no tensors of such an array: got >f4\[2, 8\]"),
+        (np.array([None]), r"PyTorch has no tensors of such an array: got object\[1\]"),
         (torch.zeros(2, 7), r"Linear cannot run on the example.*2x7 and 8x4.*got input float32\[2, 7\]"),
         (torch.zeros(2, 8).double(), r"Linear cannot run on the example.*Double and Float.*got input float64\[2, 8\]"),
     ],
-    ids=["string", "shape", "arguments", "sparse", "width", "type"],
+    ids=["string", "shape", "arguments", "sparse", "nested", "meta", "bytes", "objects", "width", "type"],
 )
 def test_an_example_that_does_not_fit(example: Any, message: str) -> None:
     with pytest.raises(Error, match=message) as caught:
         read(nn.Linear(8, 4), example)
     assert "dynamic" not in str(caught.value)
+
+
+def test_parameters_without_a_shape() -> None:
+    with pytest.raises(CallError, match=r"no shape yet: got weight, bias"):
+        read(nn.LazyLinear(4), torch.zeros(2, 8))
+
+
+def test_examples_of_arrays_that_are_no_tensors_memory() -> None:
+    backwards = np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::-1]
+    for example in (backwards, backwards.astype(BY_NAME["bf16"].numpy)):
+        (given,) = read(nn.ReLU(), example).graph.inputs
+        assert given.dtype is dtype(example.dtype)
+
+
+def test_sizes_are_results() -> None:
+    module = Functional(lambda x: (x + 1, x.shape[0], 2 * x.shape[0] + x.shape[1]))
+    model = tw.compile(module, torch.zeros(4, 3))
+    for n in (2, 5):
+        _, rows, mixed = model(torch.zeros(n, 3))
+        assert (rows.dtype, rows.shape, int(rows), int(mixed)) == (torch.int64, (), n, 2 * n + 3)
 
 
 def test_modules_that_never_end_are_not_run_for_long(monkeypatch: pytest.MonkeyPatch) -> None:

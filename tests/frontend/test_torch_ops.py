@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.frontend.torch_checks import check, check_functions, nn, torch
+from tests.frontend.torch_checks import Functional, check, check_functions, interpreted, nn, torch
 from tilewright.compiler import compile_program
+from tilewright.frontend.torch import import_torch
 
 F = torch.nn.functional
 
@@ -24,6 +27,56 @@ def reals(*shape: int) -> Any:
 
 def two(n: int) -> Any:
     return torch.randn(n, 5, 3), torch.randn(n, 1, 3)
+
+
+FAR = (-math.inf, -1e4, -100.0, -50.0, -1.0, -1e-3, 0.0, 1e-3, 0.5, 10.0, 80.0, 95.0, 120.0, 1e4, math.inf)
+"""Numbers at which exponentials vanish, overflow and lose digits."""
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "function", [torch.exp, torch.exp2, torch.expm1, torch.log2, torch.sinh], ids=lambda f: f.__name__
+)
+def test_exponentials_of_numbers_far_out(function: Any, kind: Any) -> None:
+    numbers = torch.tensor(FAR, dtype=kind)
+    x = numbers.abs() if function is torch.log2 else numbers
+    found = interpreted(import_torch(Functional(function), x, dynamic=None), x)[0].astype(np.float64)
+    expected = function(x.double()).to(kind).double().numpy()
+    np.testing.assert_allclose(found, expected, rtol=2 * torch.finfo(kind).eps)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_the_epsilon_that_a_norm_has_by_default(kind: Any) -> None:
+    """Narrow types have that of f32, in which PyTorch computes them; numbers are so small that it shows."""
+    x = (1e-3 * torch.randn(5, 8)).to(kind)
+    module = nn.RMSNorm(8, dtype=kind)
+    found = interpreted(import_torch(module, x, dynamic=None), x)[0].astype(np.float64)
+    epsilon = torch.finfo(torch.float64 if kind is torch.float64 else torch.float32).eps
+    exact = torch.nn.functional.rms_norm(x.double(), (8,), eps=epsilon)
+    limit = 4 * torch.finfo(kind).eps * float(exact.abs().max())
+    np.testing.assert_allclose(found, exact, rtol=0, atol=limit)
+    np.testing.assert_allclose(module(x).detach().double(), exact, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 300.0])
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.norm(dim=-1),
+        lambda x: F.normalize(x, dim=-1),
+        lambda x: x.std(-1),
+        lambda x: torch.std_mean(x, -1)[0],
+        lambda x: F.instance_norm(x[None], eps=1e-12)[0],
+    ],
+    ids=["norm", "normalize", "std", "std_mean", "instance_norm"],
+)
+def test_squares_of_narrow_numbers_are_wide(function: Any, kind: Any, scale: float) -> None:
+    """The square of 256 is infinite in f16, and that of a thousandth has few digits."""
+    x = (scale * torch.randn(5, 16)).to(kind)
+    found = interpreted(import_torch(Functional(function), x, dynamic=None), x)[0].astype(np.float64)
+    exact = function(x.double())
+    np.testing.assert_allclose(found, exact, rtol=0, atol=3 * torch.finfo(kind).eps * float(exact.abs().max()))
 
 
 def test_functions_of_real_numbers() -> None:

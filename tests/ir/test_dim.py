@@ -55,6 +55,12 @@ def test_impossible_dimensions(arguments: dict[str, object], said: str) -> None:
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("said", ["8", 8.0, None])
+def test_what_is_no_size(said: object) -> None:
+    with pytest.raises(tw.errors.ModelError, match=f"no size of dimension 'n': expected a whole number.*{said}"):
+        tw.compile(relu(["n", 3]), dims={"n": said})  # type: ignore[dict-item]
+
+
 def test_printed_parsed_and_in_the_key() -> None:
     text = "graph @f(%x: f32[n, 4]) where n in 1..64 % 2{} {{\n  %y = relu(%x) : f32[n, 4]\n  return %y\n}}"
     plain, likely = (parse_graph(text.format(more)) for more in ("", " likely 8 32"))

@@ -321,6 +321,21 @@ def test_what_does_not_fit_is_refused() -> None:
         np.testing.assert_array_equal(step.parameters[name], value)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"clip": -1.0}, "clip"),
+        ({"clip": float("nan")}, "clip"),
+        ({"accumulate": 1.5}, "accumulate"),
+        ({"optimizer": object()}, "no optimiser of a step"),
+        ({"groups": {"b": object()}}, "no optimiser of a step"),
+    ],
+)
+def test_settings_that_no_step_has(wrong: Any, said: str) -> None:
+    with pytest.raises(tw.Error, match=said):
+        compile_step((network(), weights()), **{"optimizer": SGD(0.1), **wrong})
+
+
 def test_the_loss_must_be_one_number() -> None:
     graph = network()
     rows = Graph(graph.name, graph.inputs, graph.params, graph.nodes[:2], (graph.nodes[1].output,))

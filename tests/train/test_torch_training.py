@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -220,6 +221,47 @@ def test_dropout_goes_on_after_a_save(tmp_path: Any) -> None:
     first.save(tmp_path / "step.safetensors")
     second.load(tmp_path / "step.safetensors")
     np.testing.assert_array_equal(masks(second, x, 2), expected[2:])
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.last, self.scale = nn.BatchNorm1d(5), nn.Linear(5, 3), nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Any) -> Any:
+        return self.scale * self.last(self.norm(x))
+
+
+def test_counts_and_numbers_alone_are_saved(tmp_path: Any) -> None:
+    """Batch norm counts its steps in an array without dimensions."""
+    torch.manual_seed(0)
+    module, batches = Scaled(), [torch.randn(7, 5) for _ in range(4)]
+    whole, first, second = (
+        compile_step(copy.deepcopy(module), lambda m, x: m(x).square().mean(), Adam(0.1), batches[:1]) for _ in range(3)
+    )
+    for k, x in enumerate(batches):
+        whole(x)
+        if k < 2:
+            first(x)
+    first.save(tmp_path / "step.safetensors")
+    second.load(tmp_path / "step.safetensors")
+    for x in batches[2:]:
+        second(x)
+    expected, found = whole.state_dict(), second.state_dict()
+    assert found.keys() == expected.keys() == module.state_dict().keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
+        assert found[name].shape == tuple(module.state_dict()[name].shape)
+
+
+def test_batches_and_parameters_that_no_step_takes() -> None:
+    x = torch.randn(4, 5)
+    with pytest.raises(tw.Error, match="a batch is made of arrays"):
+        compile_step(nn.Linear(5, 2), lambda m, x, y: m(x).sum(), SGD(0.1), (x, None))
+    with pytest.raises(tw.Error, match="a batch is made of arrays"):
+        tw.differentiable(nn.Linear(5, 2), ({"x": x},))
+    with pytest.raises(tw.Error, match="parameters that are trained must be f32"):
+        compile_step(nn.Linear(5, 2).double(), lambda m, x: m(x.double()).sum(), SGD(0.1), (x,))
 
 
 def test_kinds_of_dropout() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import lcm
+from operator import index
+from typing import Any
 
 from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.support.classes import dataclass
@@ -40,6 +42,18 @@ class Dim:
 
 DimSizes = Mapping[str, int | Dim]
 """What callers say of symbolic dimensions, by name: a number that it shall be, or what is known of it."""
+
+
+def stated(dims: Mapping[str, Any] | None) -> DimSizes:
+    """What a caller says of dimensions, whole numbers of any kind as `int`. Raises ModelError for anything else."""
+    found: dict[str, int | Dim] = {}
+    for name, said in (dims or {}).items():
+        try:
+            found[name] = said if isinstance(said, Dim) else index(said)
+        except TypeError:
+            what = f"no size of dimension {name!r}"
+            raise ModelError(what, expected="a whole number or tw.dim(...)", got=repr(said)) from None
+    return found
 
 
 def dim(
@@ -101,4 +115,4 @@ def size(name: str, dims: DimSizes, symbol: str, needs: Dim | None = None) -> Ex
     return said.var(symbol, needs) if isinstance(said, Dim) else as_expr(said)
 
 
-__all__ = ["Dim", "DimSizes", "dim", "quantiles", "size"]
+__all__ = ["Dim", "DimSizes", "dim", "quantiles", "size", "stated"]

@@ -26,7 +26,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError, ModelError
 from tilewright.targets.target import Target
 from tilewright.train.rewritten import rewritten
-from tilewright.train.torch_loss import check_backward, ran
+from tilewright.train.torch_loss import check_backward, ran, tensors
 
 REPEATED = frozenset({"constant", "range", "broadcast", "reshape", "eye"})
 """Operators whose results are made again on the way back rather than kept."""
@@ -175,7 +175,7 @@ def differentiable(
     """
     if not isinstance(module, torch.nn.Module):
         raise ModelError("not a module", expected="torch.nn.Module", got=type(module).__name__)
-    batch = tuple(torch.as_tensor(x) for x in example)
+    batch = tensors(example)
     _, given = ran(module, module, [x.detach().requires_grad_(x.is_floating_point()) for x in batch])
     check_backward(given)
     _, spec = pytree.tree_flatten(given)

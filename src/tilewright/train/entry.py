@@ -22,7 +22,7 @@ from tilewright.support.collection import uncollected
 from tilewright.support.errors import ModelError
 from tilewright.targets.target import Target
 from tilewright.train.optimizers import Adam, Optimizer
-from tilewright.train.plan import Group, Objective, StagePlan, StepPlan, layout_of
+from tilewright.train.plan import Group, Objective, StagePlan, StepPlan, check_trained, layout_of
 from tilewright.train.program import back_graphs, reached, step_graph, update_graph
 from tilewright.train.reduced import BUCKET, Reduce, Update, buckets
 from tilewright.train.rewritten import rewritten
@@ -90,7 +90,8 @@ def compile_step(
             a layer within 1e-5 of its largest output; "exact" for none.
         precision: "bf16" multiplies matrices in bf16 and sums in f32, forward and backward; parameters, gradients and
             what the optimiser keeps stay f32.
-        symbolic: whether one step serves batches of any size: of a module, the first dimension of the example's arrays.
+        symbolic: whether one step serves batches of any size from 2 on: of a module, the first dimension of the
+            example's arrays.
         memory: bytes that a step's temporaries may take, or a share of what they take otherwise ("0.5x"): activations
             are computed again on the way back rather than kept, with the same bits. "auto": as much as costs hardly any
             time (a hundredth of the estimate); None: nothing. `step.show("memory")` tells the plan's peak. Budgets are
@@ -105,7 +106,7 @@ def compile_step(
         raise ModelError("on_nonfinite is not known", expected=" or ".join(get_args(OnNonfinite)), got=on_nonfinite)
     if precision not in ("fp32", "bf16"):
         raise ModelError("no such precision of a learning step", expected="fp32 or bf16", got=repr(precision))
-    if accumulate < 1:
+    if not isinstance(accumulate, int) or accumulate < 1:
         raise ModelError("an update takes at least one batch", where="accumulate", got=accumulate)
     if loss is None or callable(loss):
         objective = _objective(model, loss, example, symbolic)
@@ -157,6 +158,13 @@ def _plan(
     if unknown:
         known = ", ".join(v.name for v in objective.graph.params)
         raise ModelError("no parameter has this name", expected=known, got=", ".join(unknown))
+    for each in (optimizer, *groups.values()):
+        if not hasattr(each, "scalars"):
+            hint = "tilewright.train has SGD, Adam, AdamW, RMSprop and Lion"
+            raise ModelError("no optimiser of a step", got=type(each).__qualname__, hint=hint)
+    if clip is not None and not clip >= 0:
+        raise ModelError("no length that gradients could be clipped to", where="clip", got=clip)
+    check_trained(objective.graph, set(chosen))
     sources = [v for v in objective.graph.params if v.name in set(chosen)]
     objective = replace(objective, graph=rewritten(objective.graph, sources))
     moved = reached(objective, chosen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -145,6 +145,16 @@ class StepPlan:
         return (*(s.every for s in self.stages), *(a.every for a in self.averages))
 
 
+def check_trained(graph: Graph, names: Collection[str]) -> None:
+    """Raises ModelError for a loss that is not one number of f32, and for parameters to be trained that are not f32."""
+    for value in graph.params:
+        if value.name in names and value.dtype is not f32:
+            raise ModelError("parameters that are trained must be f32", where=value.name, got=value.type)
+    loss = graph.outputs[0]
+    if as_int(loss.type.size) != 1 or loss.dtype is not f32:
+        raise ModelError("the loss must be one number", expected="f32", got=loss.type)
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Where parameters and buffers stand in a step's vectors. Buffers are those that objectives change, and behind them
@@ -155,20 +165,15 @@ class Layout:
 
 
 def layout_of(plan: StepPlan) -> Layout:
-    """Raises ModelError for a loss that is not one number, for what is trained or changes and is not f32, for what two
-    stages move, and for averages of what does not move."""
+    """Raises ModelError for what changes and is not f32, for what two stages move, and for averages of what does not
+    move."""
     found: dict[str, TensorType] = {}
     moved: dict[str, TensorType] = {}
     for stage in plan.stages:
         graph = stage.objective.graph
-        loss = graph.outputs[0]
-        if as_int(loss.type.size) != 1 or loss.dtype is not f32:
-            raise ModelError("the loss must be one number", expected="f32", got=loss.type)
         types = {v.name: v.type for v in graph.params}
         found |= types
         for name in stage.names:
-            if types[name].dtype is not f32:
-                raise ModelError("parameters that are trained must be f32", where=name, got=types[name])
             if name in moved:
                 raise ModelError("two stages move one parameter", got=name)
             moved[name] = types[name]

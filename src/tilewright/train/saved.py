@@ -32,7 +32,7 @@ def write_step(path: str | Path, arrays: Mapping[str, Array], count: int, rates:
     from safetensors.numpy import save
 
     facts = {"count": str(count), "rates": json.dumps(rates), "seed": str(seed)}
-    data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, facts)
+    data = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, facts)
     path = Path(path)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:

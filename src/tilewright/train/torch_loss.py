@@ -13,10 +13,11 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from tilewright.frontend.common.finish import pruned
-from tilewright.frontend.torch.tensors import to_array
+from tilewright.frontend.torch.tensors import to_array, to_tensor
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.shape import ConstantAttrs
-from tilewright.support.errors import ModelError, UnsupportedError
+from tilewright.runtime.interop import framework
+from tilewright.support.errors import CallError, ModelError, UnsupportedError
 from tilewright.train import kept
 from tilewright.train.kept import Traced
 from tilewright.train.plan import Objective
@@ -50,7 +51,7 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
     """
     if not isinstance(model, torch.nn.Module):
         raise ModelError("a step is made of a module", expected="torch.nn.Module or (Graph, weights)", got=type(model))
-    batch = tuple(torch.as_tensor(x) for x in example)
+    batch = tensors(example)
     objective = _Loss(model, loss)
     tape, given = ran(objective.found, objective, batch)
     metrics = _names(given)
@@ -75,6 +76,18 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
         {name: array for name, array in state.items() if name not in read.counters},
         tied,
     )
+
+
+def tensors(example: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    """The arrays of a batch. Raises ModelError for what is none."""
+    found = []
+    for k, x in enumerate(example):
+        try:
+            found.append(to_tensor(x) if framework(x) == "numpy" else torch.as_tensor(x))
+        except (TypeError, ValueError, RuntimeError, CallError) as error:
+            got = f"{type(x).__qualname__} ({error})"
+            raise ModelError("a batch is made of arrays", where=f"example {k}", got=got) from None
+    return tuple(found)
 
 
 def _names(found: Any) -> tuple[str, ...]:

@@ -163,7 +163,7 @@ class _Reader:
         if self.count > MAX_OPERATIONS:
             raise ModelError("the module is too large", expected=f"at most {MAX_OPERATIONS} operations")
         regions = tuple(self.region(r, depth + 1) for r in op.regions)
-        attributes = {name: _attribute(op.attributes[name]) for name in op.attributes if name not in _IGNORED}
+        attributes = {name: _attribute_of(op, name) for name in op.attributes if name not in _IGNORED}
         operands = tuple(self.numbers[v] for v in op.operands)
         results = tuple(self.define(v) for v in op.results)
         types = tuple(_type(v.type) for v in op.results)
@@ -208,6 +208,13 @@ def _location(location: Any) -> str:
 
 
 # --- attributes -----------------------------------------------------------------------------------------------------
+
+
+def _attribute_of(op: Any, name: str) -> Any:
+    try:
+        return _attribute(op.attributes[name])
+    except TypeError as error:  # the bindings have no class for arrays of complex numbers: what says why it is refused
+        return str(error)[:4000]
 
 
 def _attribute(a: Any) -> Any:

@@ -12,7 +12,7 @@ from tilewright.frontend.common.emitter import Emitter
 from tilewright.frontend.torch.dtypes import element_type, promoted
 from tilewright.frontend.torch.random import Random
 from tilewright.frontend.torch.symbols import Sizes
-from tilewright.ir.dtype import DType
+from tilewright.ir.dtype import DType, f32
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import axis_of, dims
@@ -73,6 +73,10 @@ class Call(Emitter):
         if x.dtype.is_float:
             return x
         return self.cast(x, self.dtype if self.dtype.is_float else element_type(torch.get_default_dtype()))
+
+    def wide(self, x: Value) -> Value:
+        """Numbers of 16 bits in f32, in which PyTorch sums them: the square of 256 is infinite in f16."""
+        return self.cast(x, f32) if x.dtype.is_float and x.dtype.bits == 16 else x
 
     def places(self, x: Value) -> Value:
         """The places of elements that are not zero, a row each: as many as data says, which is PyTorch's symbol for the

@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
+from tilewright.frontend.torch.tensors import to_tensor
 from tilewright.frontend.torch.trees import leaves_with_paths
 from tilewright.ir.dim import Dim
 from tilewright.runtime.interop import framework
@@ -52,10 +54,15 @@ def read_example(module: torch.nn.Module, example: Any, device: torch.device) ->
 
     def tensor(x: Any) -> Any:
         if isinstance(x, torch.Tensor):
-            return x.detach().to(device)
+            return x.detach() if x.is_meta else x.detach().to(device)
         if framework(x) == "numpy":
-            return torch.as_tensor(x).to(device)
+            return to_tensor(x).to(device)
         return x
+
+    lazy = [name for name, p in itertools.chain(module.named_parameters(), module.named_buffers()) if is_lazy(p)]
+    if lazy:
+        hint = "call the module once with an example of its inputs"
+        raise CallError("parameters have no shape yet", got=", ".join(lazy), hint=hint)
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
@@ -84,10 +91,20 @@ def read_example(module: torch.nn.Module, example: Any, device: torch.device) ->
         if isinstance(leaf, torch.Tensor):
             first = names[path[1].idx] if path[0].idx == 0 else path[1].key
             leaves.append(Leaf("_".join([first, *map(key_text, path[2:])]), leaf))
-    unusual = [f"{leaf.name} ({leaf.tensor.layout})" for leaf in leaves if leaf.tensor.layout is not torch.strided]
+    unusual = [f"{leaf.name} ({kind})" for leaf in leaves if (kind := _unusual(leaf.tensor, device))]
     if unusual:
-        raise CallError("inputs must be dense tensors", got=", ".join(unusual), hint="call .to_dense()")
+        hint = 'call .to_dense(); torch.zeros_like(x, device="cpu") has numbers'
+        raise CallError("inputs must be dense tensors with numbers", got=", ".join(unusual), hint=hint)
     return Example(args, kwargs, tuple(leaves))
+
+
+def _unusual(tensor: torch.Tensor, device: torch.device) -> str:
+    """What makes a tensor one that no program reads; "" if nothing does."""
+    if tensor.is_nested:
+        return "nested"
+    if tensor.is_meta and device.type != "meta":
+        return "on the meta device"
+    return "" if tensor.layout is torch.strided else str(tensor.layout)
 
 
 def _arguments(example: Any) -> str:

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.fx import Node
 
-from tilewright.frontend.common.emitter import check_size
+from tilewright.frontend.common.emitter import Emitter, check_size
 from tilewright.frontend.common.finish import MALFORMED, Imported, Interface, finished, located, reason
 from tilewright.frontend.torch.complexes import Complex
 from tilewright.frontend.torch.dtypes import element_type
@@ -30,7 +30,8 @@ from tilewright.frontend.torch.tensors import tensor_type, to_array
 from tilewright.frontend.torch.walk import Walk
 from tilewright.frontend.torch.weights import Weights, read_weights
 from tilewright.ir.dim import DimSizes
-from tilewright.ir.expr import Var, as_int
+from tilewright.ir.dtype import i64
+from tilewright.ir.expr import Expr, Var, as_int
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.registry import emit1
 from tilewright.support.classes import dataclass
@@ -176,7 +177,7 @@ class _Importer:
         )
         if any(isinstance(self.values[node], Complex) for node in outputs):
             raise UnsupportedError("a result is complex", where=self.label, hint="return torch.view_as_real of it")
-        given = [(name, self.values[node]) for name, node in zip(names, outputs, strict=True)]
+        given = [(name, self.result(self.values[node], name)) for name, node in zip(names, outputs, strict=True)]
         imported = finished(self.builder, _distinct(given, self.builder), self.weights)
         read = {p.name for p in imported.graph.params}
         ignored = tuple(name for name in self.source.all if name not in read)
@@ -250,6 +251,14 @@ class _Importer:
         self.changed = tuple(name for _, name in moved)
         kept += [(results[k], f"new_{name}") for k, name in moved]
         return [node for node, _ in kept], [name for _, name in kept]
+
+    def result(self, found: Any, name: str) -> Value:
+        """A result as a tensor: a size is one number of i64."""
+        if isinstance(found, Value):
+            return found
+        if not isinstance(found, Expr):
+            raise UnsupportedError("a result is no tensor", where=f"{self.label}: {name!r}", got=type(found).__name__)
+        return Emitter(self.builder, self.weights, name).symbols([found], i64, ())
 
     def weight(self, node: Node) -> Value | None:
         """A parameter or a buffer; a constant where `state_dict()` does not have it."""

@@ -10,12 +10,20 @@ import torch
 from tilewright.frontend.torch.dtypes import element_type
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import TensorType
-from tilewright.runtime.interop import as_numpy
-from tilewright.support.errors import UnsupportedError
+from tilewright.runtime.interop import as_numpy, describe, in_kind_of
+from tilewright.support.errors import CallError, UnsupportedError
 
 
 def tensor_type(tensor: torch.Tensor) -> TensorType:
     return TensorType(element_type(tensor.dtype), tuple(as_expr(int(d)) for d in tensor.shape))
+
+
+def to_tensor(array: Any) -> torch.Tensor:
+    """A tensor of a NumPy array's numbers, in memory of its own. Raises CallError for elements that PyTorch lacks."""
+    try:
+        return in_kind_of(torch.empty(0), np.array(array, order="C"))
+    except (TypeError, ValueError) as error:
+        raise CallError("PyTorch has no tensors of such an array", got=f"{describe(array)}: {error}") from None
 
 
 def to_array(tensor: torch.Tensor, where: str) -> Any:

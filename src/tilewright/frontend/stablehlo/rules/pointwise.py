@@ -370,6 +370,7 @@ def _rounded_bits(call: Call, x: Value, exponent: int, mantissa: int) -> Value:
     return call.emit("select", call.emit("isnan", x), x, y)
 
 
-@rule("optimization_barrier")
+@rule("optimization_barrier", "sdy.sharding_constraint")
 def barrier(call: Call) -> list[Item]:
+    """The operands: there is nothing to be kept in order here, and one device that has all of a tensor."""
     return list(call.items)

@@ -182,16 +182,18 @@ def pad(call: Call) -> Item:
 def padded(call: Call, x: Value, fill: Item, low: Sequence[Any], high: Sequence[Any], inner: Sequence[int]) -> Value:
     """`x` with `fill` between its elements and around them; negative pads cut."""
     x = _spread(call, x, fill, inner)
-    for k in range(x.type.rank):
-        before, after = (as_int(dim(v[k])) for v in (low, high))
-        cut_low, cut_high = max(0, -(before or 0)), max(0, -(after or 0))
-        if cut_low or cut_high:
-            left = dim(x.shape[k] - cut_low - cut_high)
-            number = as_int(left)
-            if number is not None and number < 0:  # what is cut away reaches into the padding of the other side
-                raise call.unsupported("that cuts more than there is")
-            x = call.slice(x, k, min(cut_low, as_int(x.shape[k]) or cut_low), left)
     grown = [[v if (n := as_int(dim(v))) is None or n > 0 else 0 for v in side] for side in (low, high)]
+    for k in range(x.type.rank):
+        cut_low, cut_high = (max(0, -(as_int(dim(v[k])) or 0)) for v in (low, high))
+        if not (cut_low or cut_high):
+            continue
+        number = as_int(x.shape[k])
+        if number is not None and max(cut_low, cut_high) > number:
+            # What is cut away reaches into the padding of the other side, which is there first.
+            alone = [[v if j == k else 0 for j, v in enumerate(side)] for side in grown]
+            x = _surrounded(call, x, fill, dims(alone[0]), dims(alone[1]))
+            grown[0][k] = grown[1][k] = 0
+        x = call.slice(x, k, cut_low, dim(x.shape[k] - cut_low - cut_high))
     if all(is_const(dim(v), 0) for side in grown for v in side):
         return x
     return _surrounded(call, x, fill, dims(grown[0]), dims(grown[1]))

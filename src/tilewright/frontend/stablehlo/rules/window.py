@@ -10,8 +10,9 @@ from tilewright.frontend.stablehlo.rules.reduce import OPERATORS, apply_body, co
 from tilewright.frontend.stablehlo.rules.shape import as_item, padded, sliced
 from tilewright.frontend.stablehlo.scope import Item, known_item
 from tilewright.ir.dtype import boolean, i32
-from tilewright.ir.expr import as_int
+from tilewright.ir.expr import Expr, as_expr, as_int, is_const
 from tilewright.ir.graph import Value
+from tilewright.ops.dims import dim
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, UnsupportedError
 
@@ -176,10 +177,12 @@ def taps(call: Call, x: Value, fill: Item, w: Window) -> list[Value]:
     if math.prod(w.size) > MAX_TAPS:
         raise UnsupportedError("such large windows are not supported", expected=f"at most {MAX_TAPS}", got=w.size)
     x = padded(call, x, fill, w.low, w.high, [s - 1 for s in w.spread])
-    sizes = [as_int(d) for d in x.shape]
-    if any(s is None for s in sizes):
-        raise UnsupportedError("windows of this kind over a symbolic dimension are not supported")
-    counts = [max(0, ((s or 0) - w.reach(k)) // w.strides[k] + 1) for k, s in enumerate(sizes)]
+    counts = list[Expr]()
+    for k, d in enumerate(x.shape):
+        size = as_int(d)
+        if size is None and (w.reach(k) > 1 or w.strides[k] > 1):
+            raise UnsupportedError("windows of this kind over a symbolic dimension are not supported")
+        counts.append(d if size is None else as_expr(max(0, (size - w.reach(k)) // w.strides[k] + 1)))
     found: list[Value] = []
     for flat in range(math.prod(w.size)):
         place: list[int] = []
@@ -242,8 +245,10 @@ def _spread_back(call: Call, operand: Value, source: Value, start: Item, chosen:
             place.insert(0, rest % size)
             rest //= size
         low = [p - b for p, b in zip(place, w.low, strict=True)]
-        spread = [((as_int(d) or 1) - 1) * s + 1 for d, s in zip(part.shape, w.strides, strict=True)]
-        high = [(as_int(d) or 0) - s - b for d, s, b in zip(operand.shape, spread, low, strict=True)]
+        spread = [
+            d if s == 1 or is_const(d, 0) else (d - 1) * s + 1 for d, s in zip(part.shape, w.strides, strict=True)
+        ]
+        high = [dim(d - s - b) for d, s, b in zip(operand.shape, spread, low, strict=True)]
         part = padded(call, part, zero, low, high, [s - 1 for s in w.strides])
         total = part if total is None else call.emit("add", total, part)
     assert total is not None

@@ -113,8 +113,8 @@ def _statistics_of_batch(n: Call, x: Value, weight: Value | None, bias: Value | 
 
 
 def _normalised(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> Value:
-    _, deviation, root = _moments(n, x, axes, epsilon)
-    return n.emit("div", deviation, root)
+    _, deviation, root = _moments(n, n.wide(x), axes, epsilon)
+    return n.cast(n.emit("div", deviation, root), x.dtype)
 
 
 def _normalised_and_how(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value, Value]:
@@ -192,7 +192,8 @@ def rms_norm(
 
         from tilewright.frontend.torch.dtypes import TORCH
 
-        epsilon = torch.finfo(TORCH[x.dtype]).eps
+        # That of the type that PyTorch computes in, which is f32 for narrower ones, whatever its documentation says.
+        epsilon = torch.finfo(torch.promote_types(TORCH[x.dtype], torch.float32)).eps
     weight = None if weight is None else n.cast(weight, x.dtype)
     return n.emit("rms_norm", x, weight, axis=x.type.rank - len(shape), epsilon=float(epsilon))
 

@@ -281,22 +281,17 @@ def _extreme(n: Call, op: str, a: Operand, b: Operand) -> Value:
 
 @rule("exp2", "special_exp2")
 def exp2(n: Call, x: Value) -> Value:
-    x = n.floats(x)
-    return n.emit("exp", n.emit("mul", x, n.like(math.log(2), x)))
+    return n.emit("exp2", n.floats(x))
 
 
 @rule("expm1", "special_expm1")
 def expm1(n: Call, x: Value) -> Value:
-    """2 sinh(x/2) exp(x/2), which keeps the digits near zero."""
-    x = n.floats(x)
-    half = n.emit("mul", x, n.like(0.5, x))
-    return n.emit("mul", n.emit("mul", n.like(2.0, x), n.emit("sinh", half)), n.emit("exp", half))
+    return n.emit("expm1", n.floats(x))
 
 
 @rule("log2")
 def log2(n: Call, x: Value) -> Value:
-    x = n.floats(x)
-    return n.emit("mul", n.emit("log", x), n.like(1 / math.log(2), x))
+    return n.emit("log2", n.floats(x))
 
 
 @rule("log10")

@@ -106,7 +106,7 @@ def variance(
         less = 1 if correction is None else correction
     else:
         less = 1 if unbiased is None or unbiased else 0
-    chosen = n.axes(axes, x)
+    chosen, x = n.axes(axes, x), n.wide(x)
     mean_ = n.emit("reduce_mean", x, axes=chosen, keepdims=True)
     deviation = n.emit("sub", x, mean_)
     total = n.emit("reduce_sum", n.emit("mul", deviation, deviation), axes=chosen, keepdims=bool(keepdim))
@@ -121,8 +121,10 @@ def variance(
     result = n.emit("div", total, divisor)
     if "std" in n.name:
         result = n.emit("sqrt", result)
+    result = n.cast(result, n.dtype)
     if "_mean" not in n.name:
         return result
+    mean_ = n.cast(mean_, n.dtype)
     return [result, mean_ if keepdim else n.reshape(mean_, result.shape)]
 
 
@@ -149,9 +151,10 @@ def vector_norm(
         return _reduced(n, "reduce_max" if order > 0 else "reduce_min", n.emit("abs", x), axes, keepdim)
     if order not in (1, 2):
         raise n.unsupported("of this order", got=order)
-    powered = n.emit("abs", x) if order == 1 else n.emit("mul", x, x)
-    total = _reduced(n, "reduce_sum", powered, axes, keepdim)
-    return total if order == 1 else n.emit("sqrt", total)
+    if order == 1:
+        return _reduced(n, "reduce_sum", n.emit("abs", x), axes, keepdim)
+    x = n.wide(x)
+    return n.cast(n.emit("sqrt", _reduced(n, "reduce_sum", n.emit("mul", x, x), axes, keepdim)), n.dtype)
 
 
 @rule("cumsum", "cumprod")
