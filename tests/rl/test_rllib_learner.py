@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("ray.rllib", reason="RLlib is an extra: `make rl` runs this")
 
+import ray
 import torch
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
@@ -228,3 +229,4 @@ def test_an_algorithm_learns(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> 
             np.testing.assert_array_equal(tensor, learner._compiled.step.parameters[name])
     finally:
         algorithm.stop()
+        ray.shutdown()  # what the algorithm started
