@@ -66,6 +66,7 @@ from tilewright.transform.graph.divisions import divide_by_products
 from tilewright.transform.graph.extra import extended
 from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.halves import widen_halves
+from tilewright.transform.graph.maps import keep_maps
 from tilewright.transform.graph.memory import Place, is_alias, overwritable, places, touched, written_last
 from tilewright.transform.graph.norms import keep_reduced, recognise_norms
 from tilewright.transform.graph.numbers import share_numbers
@@ -246,6 +247,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("recognise softmax", recognise_softmax),
         ("recognise norms", recognise_norms),
         ("simplify units", simplify_units),
+        ("keep maps", keep_maps),
         ("eliminate dead", eliminate_dead),  # what is dead would be a reader of what is looked for next
         ("recognise attention", recognise_attention),
         ("eliminate dead", eliminate_dead),

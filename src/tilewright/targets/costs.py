@@ -189,6 +189,12 @@ class Traffic:
     kept_l1: float = constant(0.75, "share", "of the first level that data may take and stay there", _STAGES)
     kept_l2: float = constant(0.75, "share", "the same of the second level", _STAGES)
     kept_l3: float = constant(0.5, "share", "the same of the last level, which others share", _STAGES)
+    crowded_rows: float = constant(
+        1.0,
+        "ratio",
+        "rows of a product's tile that may share sets of the first level, by the ways beside a panel's two",
+        Origin("2026-11-21", commit="82cd29d4"),
+    )
     kept_sets: float = constant(0.75, "share", "sets of a cache in which other data leave room", _PIXELS)
     panel_l1: float = constant(
         0.6, "share", "of the first level that a convolution's weights may take beside its pixels", _DIRECT
@@ -217,6 +223,12 @@ class Traffic:
         "what a single stream that hardware follows gets of the bandwidth behind the first level",
         Origin("2026-11-22", commit="f472f69"),
     )
+    shared_stream: float = constant(
+        1.5,
+        "ratio",
+        "the same of a panel that tiles of rows have prefetched for each other",
+        Origin("2026-11-22", commit="f472f69"),
+    )
     followed_weights: float = constant(
         0.4, "share", "of the transfer of a convolution's weights from the second level that counts", _DIRECT
     )
@@ -231,6 +243,9 @@ class Traffic:
     )
     few_streams: float = constant(
         0.7, "share", "of the memory's bandwidth that fewer streams draw than are followed best", _STREAMS
+    )
+    unfollowed_l3: float = constant(
+        1.0, "share", "of the last level's bandwidth that panels draw which no tile prefetches", Origin("2026-11-27")
     )
     many_streams: float = constant(
         0.92, "share", "of a level's bandwidth that more streams draw than are followed best", _STREAMS

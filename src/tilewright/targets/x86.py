@@ -257,6 +257,19 @@ INTEL_COSTS = (
     .fitted(Origin("2026-11-26", "Emerald Rapids", commit="33fe40ec"), hinted_line=10.0)
 )
 
+GOLDEN_COVE_COSTS = (
+    INTEL_COSTS
+    # Rows of 1,024 to 3,072 features, all in sets of twelve ways: tiles of 11 to 14 take 0.7 to 0.9 of those of ten.
+    # Panels that no tile prefetches take 1.04 to 1.15 of the time of others, 18 rows in three tiles of four vectors
+    # 1.1 to 1.2 of two tiles of two vectors.
+    .fitted(
+        Origin("2026-11-27", "Emerald Rapids", "python -m benchmarks.bench_symbolic_products --rows 11,12,14,18"),
+        crowded_rows=1.4,
+        unfollowed_l3=0.85,
+        shared_stream=1.0,
+    )
+)
+
 
 # -- processors --------------------------------------------------------------------------------------------------------
 
@@ -277,6 +290,9 @@ INTEL_SERVERS = (
     "emeraldrapids",
     "graniterapids",
 )
+
+GOLDEN_COVES = ("sapphirerapids", "emeraldrapids", "graniterapids")
+"""Those whose cores are like the one that was measured."""
 
 
 INTEL_CLIENTS = ("alderlake", "raptorlake", "meteorlake")
@@ -303,6 +319,8 @@ def costs(cpu: str, bits: int) -> Costs:
     """The fitted constants of a kind of CPU, with vectors of so many bits."""
     if bits < 512:
         return ZEN3_COSTS if cpu == "znver3" else INTEL_AVX2_COSTS if cpu in INTEL_CLIENTS else AVX2_COSTS
+    if cpu in GOLDEN_COVES:
+        return GOLDEN_COVE_COSTS
     if cpu in INTEL_SERVERS:
         return INTEL_COSTS
     return ZEN4_COSTS if cpu == "znver4" else AVX512_COSTS

@@ -196,6 +196,17 @@ CASES = {
           %y = relu(%x) : f32[4]
           return %y
         }""",
+    "keep maps": """
+        graph @g(%x: f32[1, 3, n], %r: f32[4, 1]) params(%v: f32[4, 3, 1, 3], %w: f32[2, 4, 1, 3]) where n in 1.. {
+          %a = reshape(%x) {shape = [$1, $3, $1, $n]} : f32[1, 3, 1, n]
+          %b = conv(%a, %v) {dilations = [1, 1], groups = 1, pads = [0, 1, 0, 1], strides = [1, 1]} : f32[1, 4, 1, n]
+          %c = reshape(%b) {shape = [$1, $4, $n]} : f32[1, 4, n]
+          %d = add(%c, %r) : f32[1, 4, n]
+          %e = relu(%d) : f32[1, 4, n]
+          %f = reshape(%e) {shape = [$1, $4, $1, $n]} : f32[1, 4, 1, n]
+          %y = conv(%f, %w) {dilations = [1, 1], groups = 1, pads = [0, 1, 0, 1], strides = [1, 1]} : f32[1, 2, 1, n]
+          return %y
+        }""",
     "recognise softmax": """
         graph @g(%x: f32[3, 4]) {
           %least = constant() {value = array f32[] (-inf)} : f32[]

@@ -184,7 +184,7 @@ def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int,
     """The tiles over panels of `width` that fit the registers; `rows` None: a symbolic number."""
     vectors = -(-width // target.lanes(itemsize))
     most = MOST_ROWS if rows is None else min(MOST_ROWS, max(1, rows))
-    limit = row_limit(depth * itemsize, target)
+    limit = int(target.costs.traffic.crowded_rows * row_limit(depth * itemsize, target))
     found = []
     for count in range(1, min(most, limit) + 1):
         for panels in range(1, MOST_PANELS + 1):
@@ -220,10 +220,13 @@ def estimate(tile: MatmulTile, product: Product, target: Target, *, symbolic: bo
     total = Cost()
     for count, panels in ((groups, tile.panels), (1, last)):
         if panels and count:
-            rate = bandwidth(tile, product, panels, target)
+            first, again = bandwidth(tile, product, panels, target)
             last = last_rows(tile, product.itemsize, target) if symbolic else tile.rows
-            for times, rows in _divided(product.rows, tile.rows, last, symbolic):
-                total += _tile(tile, product, rows, panels, rate, target) * (count * times)
+            for k, (times, rows) in enumerate(_divided(product.rows, tile.rows, last, symbolic)):
+                alone = 1 if k == 0 and first != again else 0
+                for tiles, rate in ((alone, first), (times - alone, again)):
+                    if tiles:
+                        total += _tile(tile, product, rows, panels, rate, target) * (count * tiles)
     return total
 
 
@@ -339,31 +342,37 @@ def unrolled_steps(products: int, depth: int | None) -> int:
     return steps if depth is None or depth >= 2 * steps else 1
 
 
-def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -> float:
-    """Bytes a cycle with which a group of panels arrives at the first level; 0.0: it stays there."""
+def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -> tuple[float, float]:
+    """Bytes a cycle with which a group of panels arrives at the first level for the first tile of rows, and for each
+    of the others; 0.0: it stays there. They are one number where all tiles share in what arrives."""
     group = product.depth * tile.width * panels * product.itemsize
     away = product.level(target) in FAR
     shared = away and sharing_rows(tile, product, 0, target) > 0
-    far = _first_bandwidth(product, panels, target, followed=shared)
+    ahead = away and panels == 1 and prefetch_distance(tile, product, target) > 0
+    far = _first_bandwidth(product, panels, target, shared=shared, ahead=ahead)
     passes = -(-product.rows // tile.rows)
     if passes == 1:
-        return far
+        return far, far
     # Read once for every tile of rows: it stays where it fits beside those rows.
     beside = product.depth * tile.rows * product.itemsize
     stays = group + beside <= target.l1 * (target.caches.l1_ways - 1) // target.caches.l1_ways
     # What is not in the core's own caches comes from beyond them once, whoever prefetches it.
     if stays:
-        return passes * far if away or product.plain else 0.0
+        return (far, 0.0) if away and not shared else (passes * far, passes * far)
     again = target.l2_bandwidth if group <= target.l2 // 2 else target.l3_bandwidth
     if passes > 2 and group <= target.l2 // 2 and panels == 1 and (shared or not away):
-        again *= target.costs.traffic.followed_stream  # The tiles of the panel before have prefetched it.
+        traffic = target.costs.traffic  # The tiles of the panel before have prefetched it.
+        again *= traffic.shared_stream if shared else traffic.followed_stream
+    if away and not shared:
+        return far, again  # The first tile waits for it.
     if far and (panels > 1 or away):
-        return passes / (1 / far + (passes - 1) / again)
-    return again
+        again = passes / (1 / far + (passes - 1) / again)
+    return again, again
 
 
-def _first_bandwidth(product: Product, panels: int, target: Target, *, followed: bool) -> float:
-    """The same of panels that are read for the first time; `followed`: tiles of the panel before prefetch them."""
+def _first_bandwidth(product: Product, panels: int, target: Target, *, shared: bool, ahead: bool) -> float:
+    """The same of panels that are read for the first time; `shared`: tiles of the panel before prefetch them; `ahead`:
+    a tile prefetches its own."""
     traffic = target.costs.traffic
     match product.level(target):
         case "l1":
@@ -371,7 +380,8 @@ def _first_bandwidth(product: Product, panels: int, target: Target, *, followed:
         case "l2":
             return target.l2_bandwidth
         case "l3":
-            return target.l3_bandwidth * (traffic.many_streams if panels > target.streams else 1.0)
+            streams = traffic.many_streams if panels > target.streams else 1.0
+            return target.l3_bandwidth * streams * (1.0 if shared or ahead else traffic.unfollowed_l3)
     if panels > target.streams:
         return target.memory_bandwidth * traffic.many_streams
-    return target.memory_bandwidth * (1.0 if followed or panels == target.streams else traffic.few_streams)
+    return target.memory_bandwidth * (1.0 if shared or panels == target.streams else traffic.few_streams)

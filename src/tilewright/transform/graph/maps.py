@@ -1,0 +1,97 @@
+"""What is pointwise behind the convolution of lines is done to the map that it makes of them.
+
+    m = conv(x', w'): [n, c, 1, l]                  m = conv(x', w')
+    y = relu(reshape(m)): [n, c, l]           ->    t = relu(m)
+    z = conv(reshape(y): [n, c, 1, l], v')          z = conv(t, v')
+
+Importers state windows over lines by maps of one line (`conv1d`, and pooling). A reshape ends a kernel and a layout, so
+that activations and norms between two such convolutions were kernels of their own, with a change of layout before and
+behind each. A reshape that gives a map back leaves nothing, and other readers have views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tilewright import ops
+from tilewright.ir.expr import Expr, const, is_const
+from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ops.registry import get
+from tilewright.support.classes import dataclass
+from tilewright.transform.graph.simplify import remove_identities
+from tilewright.transform.regions.captures import names_of
+
+WINDOWS = ("conv", "conv_transpose", "max_pool", "avg_pool")
+"""Operators that make maps."""
+MAP = 4
+"""Dimensions of a map."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Map:
+    """What a value is when a dimension of one element stands in front of its last `behind` ones."""
+
+    value: Value
+    behind: int
+
+
+def keep_maps(graph: Graph) -> Graph:
+    """The graph with pointwise operators on maps instead of on lines."""
+    builder = GraphBuilder(graph.name, taken=names_of(graph))
+    made: set[Value] = set()
+    maps: dict[Value, _Map] = {}
+    moved = False
+    for node in graph.nodes:
+        whole = _of_maps(node, maps, builder)
+        if whole is not None:
+            maps[node.output], moved = whole, True
+            ops.emit1(builder, "reshape", whole.value, shape=node.output.shape)
+            builder.nodes.append(replace(builder.nodes.pop(), outputs=node.outputs))
+            continue
+        builder.nodes.append(node)
+        if node.op in WINDOWS or (is_pointwise(node) and not made.isdisjoint(node.inputs)):
+            made |= {v for v in node.outputs if v.type.rank == MAP}
+        elif node.op == "reshape" and node.inputs[0] in made and (found := _lines(node.inputs[0], node.output)):
+            maps[node.output] = found
+    return remove_identities(replace(graph, nodes=tuple(builder.nodes))) if moved else graph
+
+
+def is_pointwise(node: Node) -> bool:
+    return get(node.op).kind == "pointwise" and len(node.outputs) == 1
+
+
+def _lines(whole: Value | None, lines: Value) -> _Map | None:
+    """A map of which another value leaves out a side of one element."""
+    if whole is None:
+        return None
+    for at in range(MAP - 2, MAP):
+        if is_const(whole.shape[at], 1) and (*whole.shape[:at], *whole.shape[at + 1 :]) == lines.shape:
+            return _Map(whole, MAP - 1 - at)
+    return None
+
+
+def _of_maps(node: Node, maps: Mapping[Value, _Map], builder: GraphBuilder) -> _Map | None:
+    """A pointwise operator of maps, emitted; None if no operand is one's lines."""
+    found = [maps[v].behind for v in node.inputs if v is not None and v in maps]
+    if not found or not is_pointwise(node):
+        return None
+    behind, operands = found[0], []
+    for v in node.inputs:
+        known = None if v is None else maps.get(v)
+        if v is None or v.type.rank <= behind:
+            operands.append(v)
+        elif known is not None and known.behind == behind:
+            operands.append(known.value)
+        else:
+            operands.append(ops.emit1(builder, "reshape", v, shape=_with_side(v, behind)))
+    return _Map(ops.emit1(builder, node.op, *operands, attrs=node.attrs), behind)
+
+
+def _with_side(value: Value, behind: int) -> tuple[Expr, ...]:
+    """A shape with a dimension of one element in front of its last `behind` ones."""
+    at = value.type.rank - behind
+    return (*value.shape[:at], const(1), *value.shape[at:])
+
+
+__all__ = ["keep_maps"]
