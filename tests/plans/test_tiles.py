@@ -16,6 +16,7 @@ from tilewright import ops
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.compiler import graph_passes
+from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import DType, bf16, f32, i8, i32, u8
 from tilewright.ir.expr import Expr, Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
@@ -44,6 +45,16 @@ CASES: dict[str, dict[str, Any]] = {
     "one pixel": {"x": (3, 33, 1, 5), "filters": 65, "window": (1, 1)},
     "odd lines": {"x": (1, 70, 7, 17), "filters": 64, "window": (3, 3), "pads": (1, 1, 1, 1)},
     "many": {"x": (1, 64, 14, 32), "filters": 64, "window": (3, 3), "pads": (1, 1, 1, 1)},
+    "small": {"x": (2, 70, 7, 7), "filters": 40, "window": (3, 3), "pads": (1, 1, 1, 1)},
+    "lines apart": {"x": (1, 30, 13, 12), "filters": 33, "window": (5, 3), "strides": (3, 2), "pads": (2, 2, 1, 0)},
+    "cut": {"x": (1, 9, 12, 14), "filters": 16, "window": (2, 2), "strides": (3, 4), "dilations": (2, 1)},
+}
+GATHERED: dict[str, dict[str, Any]] = {
+    "few channels": {"x": (2, 3, 21, 30), "filters": 32, "window": (7, 7), "strides": (2, 2), "pads": (3, 3, 3, 3)},
+    "tall": {"x": (1, 1, 40, 9), "filters": 20, "window": (5, 2), "strides": (3, 1), "pads": (0, 1, 4, 1)},
+    "short lines": {"x": (2, 50, 12, 5), "filters": 20, "window": (3, 3)},
+    "whole lines": {"x": (1, 64, 9, 30), "filters": 48, "window": (3, 3), "dilations": (2, 2), "pads": (2, 2, 2, 2)},
+    "dilated": {"x": (1, 24, 15, 16), "filters": 17, "window": (3, 3), "dilations": (2, 2), "pads": (2, 2, 2, 2)},
 }
 SIZES = [(1, 64, 16), (32, 64, 32), (5, 7, 5), (17, 100, 40), (48, 130, 97), (64, 64, 64)]
 
@@ -59,7 +70,7 @@ def product(m: int, k: int, n: int, kinds: tuple[DType, DType] = (u8, i8)) -> Gr
     return builder.finish((ops.emit1(builder, "lowered.matmul_tiles", x, packed, columns=n, rows=16),))
 
 
-def convolution(case: dict[str, Any]) -> Graph:
+def convolution(case: dict[str, Any], *, flat: bool = False, plain: bool = True) -> Graph:
     shape, filters, window, around = split(case)
     builder = GraphBuilder("convolution")
     x = builder.input("x", TensorType(u8, tuple(map(const, shape))))
@@ -68,8 +79,11 @@ def convolution(case: dict[str, Any]) -> Graph:
     deep, panels = shape[1] + -shape[1] % 64, panel_multiple(filters, 16)
     packed = ops.emit1(builder, "lowered.pack_conv_dot", w, block=deep, width=16, group=4, panels=panels)
     blocked = ops.emit1(builder, "lowered.block_channels", x, block=16)
-    total = ops.emit1(builder, "lowered.conv_tiles", blocked, packed, zero, channels=filters, rows=16, **around)
-    return builder.finish((ops.emit1(builder, "lowered.unblock_channels", total, channels=filters),))
+    how = {"channels": filters, "rows": 16, "flat": flat, **around}
+    total = ops.emit1(builder, "lowered.conv_tiles", blocked, packed, zero, **how)
+    return builder.finish(
+        (ops.emit1(builder, "lowered.unblock_channels", total, channels=filters) if plain else total,)
+    )
 
 
 def kernel(graph: Graph, target: Target) -> tuple[str, PrimFunc]:
@@ -95,10 +109,26 @@ def test_convolutions_are_what_their_reference_says() -> None:
     (packed,) = check("lowered.pack_conv_dot", w, block=16, width=16, group=4, panels=1)
     x = values(u8, (2, 2, 7, 4, 4))  # what stands past the channels counts for nothing
     real = np.moveaxis(x, -1, 2).reshape(2, 8, 7, 4)[:, : shape[1]]
-    for given in ([x, packed, zero], [x, packed]):
-        (y,) = check("lowered.conv_tiles", *given, channels=filters, rows=4, **around)
+    for given, flat in (([x, packed, zero], False), ([x, packed], False), ([x, packed, zero], True)):
+        (y,) = check("lowered.conv_tiles", *given, channels=filters, rows=4, flat=flat, **around)
         want = expected(case, real, w, zero if len(given) == 3 else 0)
         np.testing.assert_array_equal(np.moveaxis(y, -1, 2).reshape(2, -1, *want.shape[2:])[:, :filters], want)
+
+
+@pytest.mark.parametrize("lines,strides", [(1, (1, 2)), (2, (2, 1)), (3, (2, 1))])
+def test_gathered_convolutions_are_what_their_reference_says(lines: int, strides: tuple[int, int]) -> None:
+    """Lines and columns of the window in the depth; some are none of the window's, and weigh nothing."""
+    case = {"x": (2, 6, 7, 5), "filters": 9, "window": (3, 2), "strides": strides, "pads": (1, 0, 1, 1)}
+    shape, filters, window, around = split(case)
+    w, zero, x = values(i8, (filters, 6, *window)), values(u8, ()), values(u8, (2, 2, 7, 5, 4))
+    groups = -(-3 // lines)
+    whole = np.pad(w, ((0, 0), (0, 2), (0, groups * lines - 3), (0, 1))).reshape(filters, 8, groups, lines, 3)
+    deep = np.ascontiguousarray(whole.transpose(0, 3, 4, 1, 2)).reshape(filters, lines * 3 * 8, groups, 1)
+    (packed,) = check("lowered.pack_conv_dot", deep, block=80, width=16, group=4, panels=1)
+    how = {"channels": filters, "rows": 4, "flat": True, "gathered": (*window, lines, 3)}
+    (y,) = check("lowered.conv_tiles", x, packed, zero, **how, **around)
+    want = expected(case, np.moveaxis(x, -1, 2).reshape(2, 8, 7, 5)[:, : shape[1]], w, zero)
+    np.testing.assert_array_equal(np.moveaxis(y, -1, 2).reshape(2, -1, *want.shape[2:])[:, :filters], want)
 
 
 @pytest.mark.parametrize("m,k,n", SIZES)
@@ -124,13 +154,124 @@ def test_native_products_of_halves(m: int, k: int, n: int) -> None:
         assert got.dtype == np.float32 and (np.abs(got - exact) <= k * 2.0**-24 * size).all()
 
 
+@pytest.mark.parametrize("flat", [False, True], ids=["lines", "flat"])
 @pytest.mark.parametrize("name", CASES)
-def test_native_convolutions(name: str) -> None:
+def test_native_convolutions(name: str, flat: bool) -> None:
     shape, filters, window, _ = split(CASES[name])
     x, w, zero = values(u8, shape), values(i8, (filters, shape[1], *window)), values(u8, ())
-    for threads in (1, 2):
-        model = tw.compile((convolution(CASES[name]), {"w": w, "zero": np.asarray(zero)}), threads=threads)
-        np.testing.assert_array_equal(np.asarray(model(x)), expected(CASES[name], x, w, zero))
+    want = expected(CASES[name], x, w, zero)
+    for threads, plain in ((1, True), (2, True), (1, False), (2, False)):
+        graph = convolution(CASES[name], flat=flat, plain=plain)
+        model = tw.compile((graph, {"w": w, "zero": np.asarray(zero)}), threads=threads)
+        got = np.asarray(model(x))
+        if not plain:
+            got = np.moveaxis(got, -1, 2).reshape(shape[0], -1, *want.shape[2:])[:, :filters]
+        np.testing.assert_array_equal(got, want)
+
+
+def numbers(case: dict[str, Any], zero: int) -> Graph:
+    """The convolution as importers state it."""
+    shape, filters, window, around = split(case)
+    builder = GraphBuilder("numbers")
+    x = builder.input("x", TensorType(u8, tuple(map(const, shape))))
+    w = builder.param("w", TensorType(i8, tuple(map(const, (filters, shape[1], *window)))))
+    wide = [ops.emit1(builder, "cast", v, dtype=i32) for v in (x, w)]
+    if zero:
+        point = ops.emit1(builder, "constant", value=ConstantArray(np.int32(zero)))
+        wide[0] = ops.emit1(builder, "sub", wide[0], point)
+    return builder.finish((ops.emit1(builder, "conv", *wide, **around, groups=1),))
+
+
+@pytest.mark.parametrize("way", ["matrices", "flat", "gathered"])
+@pytest.mark.parametrize("name", [*CASES, *GATHERED])
+def test_every_way_computes_the_same(name: str, way: str) -> None:
+    """By lines, flat, or with several pixels in the depth, as they are decided, with and without a zero point."""
+    case = (CASES | GATHERED)[name]
+    for zero, threads in ((7, 1), (0, 2)):
+        graph = numbers(case, zero)
+        with deciding() as record:
+            assign_layouts(graph, AMX)
+        (decision,) = [d for d in record.made if d.key.kind == "registers"]
+        if way not in [setting.label for setting in decision.space]:
+            deep = case["x"][1] in (33, 50, 64) or case["window"] == (1, 1)
+            assert deep if way == "gathered" else name in ("whole lines", "columns apart")
+            return
+        with forcing({decision.key.name: way}):
+            chosen = assign_layouts(graph, AMX)
+        assert ("gathered = [" in str(chosen)) == (way == "gathered")
+        shape, filters, window, _ = split(case)
+        x, w = values(u8, shape), values(i8, (filters, shape[1], *window))
+        got = np.asarray(tw.compile((chosen, {"w": w}), threads=threads)(x))
+        want = expected(case, x, w, zero) - zero * expected(case, np.ones_like(x), w, 1)
+        np.testing.assert_array_equal(got, want)
+
+
+def test_few_channels_fill_the_depth() -> None:
+    """Of three channels, four lie in a block: two lines of eight columns are a register's depth."""
+    case = {"x": (1, 3, 224, 224), "filters": 64, "window": (7, 7), "strides": (2, 2), "pads": (3, 3, 3, 3)}
+    text = str(assign_layouts(numbers(case, 0), AMX))
+    assert "gathered = [7, 7, 2, 8]" in text and "i8[4, 1, 4, 1, 16, 16, 4]" in text
+
+
+def test_a_flat_product_has_fewer_registers() -> None:
+    """Of 7x7 pixels, 8 from a line to the next: four registers, where lines fill eight."""
+    for flat, shape in ((False, "i32[1, 4, 8, 16, 16]"), (True, "i32[1, 4, 1, 64, 16]")):
+        case = {"x": (1, 64, 7, 7), "filters": 64, "window": (3, 3), "pads": (1, 1, 1, 1)}
+        group = next(g for g in fuse(convolution(case, flat=flat)) if any("tiles" in n.op for n in g.nodes))
+        func = lower_group(group, "kernel").func
+        assert f"conv: {shape}" in str(func)
+    # What surrounds the map on the right does so on the left of the next line: eight pixels, not nine. The last
+    # register reads two lines and two pixels further than it is long.
+    assert "pad: u8[1, 1, 1, 88, 64]" in str(func)
+
+
+def of_halves(kind: DType, channels: int, *, size: int = 7, filters: int = 48) -> Graph:
+    builder = GraphBuilder("halves")
+    x = builder.input("x", TensorType(kind, (Var("n"), const(channels), const(size), const(size))))
+    w = builder.param("w", TensorType(kind, tuple(map(const, (filters, channels, 3, 3)))))
+    around = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "groups": 1}
+    return builder.finish((ops.emit1(builder, "conv", x, w, **around),))
+
+
+@pytest.mark.parametrize(
+    "kind,precision,channels,size,chosen",
+    [
+        (bf16, "fp32", 64, 7, "conv_tiles"),
+        (f32, "bf16", 64, 7, "conv_tiles"),
+        (f32, "fp32", 64, 7, ""),
+        (bf16, "fp32", 20, 7, ""),  # no whole blocks of channels
+    ],
+)
+def test_convolutions_of_halves_choose(
+    kind: DType, precision: Precision, channels: int, size: int, chosen: str
+) -> None:
+    for target in (AMX, Target.parse("sapphirerapids")):
+        graph = of_halves(kind, channels, size=size)
+        for name, function in graph_passes(target, Options(precision)):
+            graph = function(graph)
+            if name == "assign layouts":
+                break
+        assert ("lowered.conv_tiles(" in str(graph)) == (chosen == "conv_tiles" and target is AMX)
+        assert graph.outputs[0].dtype is kind
+
+
+@pytest.mark.parametrize("kind,precision", [(bf16, "fp32"), (f32, "bf16")])
+def test_native_convolutions_of_halves(kind: DType, precision: Precision) -> None:
+    """Factors are rounded to bf16, or are of bf16, sums are of f32, and new weights are rounded when they come."""
+    for filters, threads in ((48, 1), (20, 2)):
+        rng, graph = np.random.default_rng(4), of_halves(kind, 48, filters=filters)
+        first, other = (rng.standard_normal((filters, 48, 3, 3)).astype(kind.numpy) for _ in range(2))
+        x = rng.standard_normal((3, 48, 7, 7)).astype(kind.numpy)
+        model = tw.compile((graph, {"w": first}), precision=precision, threads=threads)
+        attrs = ops.attributes("conv", {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "groups": 1})
+        for w in (first, other):
+            model.update({"w": w})
+            rounded = [a.astype(bf16.numpy).astype(np.float64) for a in (x, w)]
+            want = np.asarray(ops.get("conv").reference(rounded, attrs)[0])
+            got = np.asarray(model(x)).astype(np.float64)
+            # Without registers of matrices factors of f32 stay.
+            bound = 2.0**-8 if kind is bf16 or find_tile_dot(bf16, bf16, Target.host()) is None else 1e-5
+            assert np.abs(got - want).max() < bound * np.abs(want).max()
 
 
 @pytest.mark.parametrize("m,k,n", SIZES)
@@ -321,6 +462,7 @@ def layer(rows: int | None, shape: tuple[int, ...], weights: tuple[int, ...]) ->
         (None, (256,), (256, 256), "matmul_by_rows"),
         (None, (32,), (32, 16), "matmul_dot"),
         (1, (64, 28, 28), (64, 64, 3, 3), "conv_tiles"),
+        (1, (64, 7, 7), (64, 64, 3, 3), "conv_tiles"),
         (None, (64, 28, 28), (64, 64, 3, 3), "conv_tiles"),
         (1, (4, 112, 112), (16, 4, 3, 3), "conv_dot"),
     ],
@@ -335,7 +477,7 @@ def test_estimates_choose(rows: int | None, shape: tuple[int, ...], weights: tup
     "graph,ways",
     [
         (layer(128, (256,), (256, 256)), ("matmul_tiles", "matmul_dot")),
-        (layer(1, (64, 28, 28), (64, 64, 3, 3)), ("conv_tiles", "conv_dot")),
+        (layer(1, (64, 32, 32), (64, 64, 3, 3)), ("conv_tiles", "conv_dot")),
         (linear(64, bf16), ("matmul_tiles", "matmul_packed")),
     ],
 )
@@ -346,6 +488,18 @@ def test_the_choice_is_a_decision(graph: Graph, ways: tuple[str, str]) -> None:
     assert decision.taken.label == "matrices" and decision.estimates[0] < decision.estimates[1]
     with forcing({decision.key.name: "vectors"}):
         assert f"lowered.{ways[1]}(" in str(assign_layouts(graph, AMX))
+
+
+@pytest.mark.parametrize("size,taken", [(7, "flat"), (28, "flat"), (14, "matrices"), (16, "matrices")])
+def test_pixels_of_several_lines_share_registers(size: int, taken: str) -> None:
+    """Where these are fewer then: not of maps whose lines fill them."""
+    graph = layer(1, (256, size, size), (256, 256, 3, 3))
+    with deciding() as record:
+        text = str(assign_layouts(graph, AMX))
+    (decision,) = [d for d in record.made if d.key.kind == "registers"]
+    assert decision.taken.label == taken and ("flat = true" in text) == (taken == "flat")
+    with forcing({decision.key.name: "matrices"}):
+        assert "flat = true" not in str(assign_layouts(graph, AMX))
 
 
 def test_few_rows_go_by_dot_instructions() -> None:

@@ -40,6 +40,14 @@ class Pixels(Algorithm):
 
 
 @dataclass(frozen=True, slots=True)
+class Matrices(Algorithm):
+    """A convolution as it is defined, of bf16 in registers of matrices, summed in f32; `flat`: these hold pixels of all
+    lines in their order, else of one line each."""
+
+    flat: int
+
+
+@dataclass(frozen=True, slots=True)
 class Winograd(Algorithm):
     """A convolution by Winograd's or Fourier's transforms: `tile` outputs a side, panels of `width` filters, `panels`
     of them in a group."""
@@ -104,6 +112,7 @@ class Strassen(Algorithm):
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "direct": Direct,
     "pixels": Pixels,
+    "matrices": Matrices,
     "winograd": Winograd,
     "winograd_by_size": WinogradBySize,
     "winograd_sums": WinogradSums,

@@ -91,74 +91,182 @@ MATMUL_TILES = register(
 
 @dataclass(frozen=True, slots=True)
 class ConvTilesAttrs(Attrs):
-    """Those of `conv`; channels of the result; pixels of a register."""
+    """Those of `conv`; channels of the result; pixels of a register; whether these are pixels of one line each time, or
+    of all lines in their order (`flat`). `gathered`: the window, and how many lines and columns of it lie side by side
+    in the depth; the columns are all of them, and some behind that weigh nothing (none: channels of one pixel do)."""
 
     strides: Ints
     dilations: Ints
     pads: Ints
     channels: int
     rows: int
+    flat: bool = False
+    gathered: Ints = ()
 
 
 def _conv_infer(types: Types, attrs: ConvTilesAttrs) -> Out:
     """Blocked `x[N, ceil(C/b), H, W, b]`, packed `w[P, 1, kh, kw, D/group, width, group]` with D at least the channels
-    in x's blocks, and a zero point `[]` of x's type or none, to blocks as wide as the panels, of i32 or f32."""
+    in x's blocks, or what is gathered of them (kh are groups of lines then, kw is 1), and a zero point `[]` of x's type
+    or none, to blocks as wide as the panels, of i32 or f32."""
     x, w = only(types), only(types, 1)
     channels = static(x.shape[1] * x.shape[4], "channels") if x.rank == 5 else 0
+    window: Sequence[Expr] = w.shape[2:4]
+    if attrs.gathered:
+        height, width, lines, columns = attrs.gathered
+        window, channels = (as_expr(height), as_expr(width)), channels * lines * columns
     if w.rank != 7 or as_int(w.shape[1]) != 1 or not 0 < channels <= static(w.shape[4] * w.shape[6], "the depth"):
         raise ShapeError("the packed weights do not fit the blocks of channels", expected=w, got=x)
-    space = convolved(x.shape[2:4], w.shape[2:4], attrs.strides, attrs.dilations, attrs.pads)
-    width = as_int(w.shape[5]) or 1
-    shape = (x.shape[0], const(-(-attrs.channels // width)), *space, const(width))
-    return (TensorType(accumulator(x.dtype), shape, layout_name(width)),)
+    space = convolved(x.shape[2:4], window, attrs.strides, attrs.dilations, attrs.pads)
+    lanes = as_int(w.shape[5]) or 1
+    shape = (x.shape[0], const(-(-attrs.channels // lanes)), *space, const(lanes))
+    return (TensorType(accumulator(x.dtype), shape, layout_name(lanes)),)
 
 
 def together(lines: int) -> int:
-    """Lines of the product: an even number, so that two of them share weights, where that adds a seventh at most."""
+    """Lines of the product, or registers of a flat one: an even number, so that two of them share weights, where that
+    adds a seventh at most."""
     return lines if lines < 7 else lines + lines % 2
 
 
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One direction of a map as it is copied: elements `stride` apart follow one another, for each of `phases` first
+    ones; a pixel of the output reads up to `reach` elements further than its own; `length` elements are read in all, of
+    which the last `shared` ones surround the map, as many of the first ones do."""
+
+    phases: int
+    reach: int
+    length: int
+    shared: int
+
+
+def _side(size: int, out: int, window: int, stride: int, dilation: int, before: int) -> Side:
+    """The map has `size` elements and `before` that surround it, the output has `out`."""
+    far = (window - 1) * dilation
+    phases = 1 if window == 1 or dilation % stride == 0 else min(stride, far + 1)
+    length = out + far // stride
+    first = max(0, -(-(before - phases + 1) // stride))
+    last = length - min(length, -(-(size + before) // stride))
+    return Side(phases, far // stride, length, min(first, last))
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """How the pixels of a convolution's product follow one another: `lines` of `rows` pixels, or, in a flat one, a line
+    of all of them. From a line of the copied map to the next one are `pitch` pixels: what surrounds the map on the
+    right does so on the left of the next line. `copied` pixels are read of each phase of lines and columns."""
+
+    down: Side
+    across: Side
+    lines: int
+    rows: int
+
+    @property
+    def pitch(self) -> int:
+        return self.across.length - self.across.shared
+
+    @property
+    def phases(self) -> int:
+        return self.down.phases * self.across.phases
+
+    @property
+    def copied(self) -> int:
+        last = (self.lines - 1 + self.down.reach) * self.pitch + self.rows + self.across.reach
+        return last + -last % self.pitch
+
+
+def pixels_of(attrs: ConvTilesAttrs, size: Sequence[int], window: Sequence[int]) -> Pixels:
+    """Those of a convolution of a map of this size (height, width), with weights of such a window."""
+    (sh, sw), (dh, dw), (top, left, bottom, right) = attrs.strides, attrs.dilations, attrs.pads
+    kh, kw, lines, _ = attrs.gathered or (*window, 1, 1)
+    height = (size[0] + top + bottom - (kh - 1) * dh - 1) // sh + 1
+    width = (size[1] + left + right - (kw - 1) * dw - 1) // sw + 1
+    down = _side(size[0], height, window[0], sh, dh * lines, top)
+    across = _side(size[1], width, window[1], sw, dw, left)
+    if attrs.gathered:
+        across = Side(1, 0, width, 0)
+    if attrs.flat:
+        count = height * (across.length - across.shared)
+        return Pixels(down, across, 1, together(-(-count // attrs.rows)) * attrs.rows)
+    return Pixels(down, across, together(height), width + -width % attrs.rows)
+
+
 def _conv_compute(inputs: Tensors, attrs: ConvTilesAttrs, out: Out) -> tuple[Tensor, ...]:
-    """The input is copied with its channels side by side, what surrounds the map, and every `stride`-th column apart,
-    so that neighbouring pixels of the output read neighbours."""
+    """The input is copied with its channels side by side, what surrounds the map, and every `stride`-th line and column
+    apart, so that neighbouring pixels of the output read neighbours. Pixels of the product that are none of the map are
+    dropped."""
     x, w, (type,) = present(inputs, 0), present(inputs, 1), out
     zero = inputs[2][()] if len(inputs) > 2 and inputs[2] is not None else const(0, x.dtype)
     panels, _, height, width, steps, lanes, group = w.shape
     (sh, sw), (dh, dw), (top, left, *_) = attrs.strides, attrs.dilations, attrs.pads
     images, blocks, h, v, block = x.shape
-    lines, columns = const(together(static(type.shape[2], "lines"))), ceildiv(type.shape[3], attrs.rows) * attrs.rows
-    reach = (static(width, "a window") - 1) * dw // sw
+    size, window = ([static(d, "a map") for d in two] for two in ((h, v), (height, width)))
+    found = pixels_of(attrs, size, window)
+    pitch, phases = found.pitch, (found.down.phases, found.across.phases)
+
+    depth, (*_, taken, beside) = blocks * block, attrs.gathered or (1, 1)
 
     def spread(*at: Expr) -> Expr:
-        n, i, phase, j, c = at
-        y, z = i - top, j * sw + phase - left
+        n, above, before, q, c = at
+        y, z = q // pitch * sh + above - top, q % pitch * sw + before - left
+        if attrs.gathered:
+            y, z, c = y + c // (beside * depth) * dh, z + c // depth % beside * dw, c % depth
         inside = (y >= 0) & (y < h) & (z >= 0) & (z < v)
-        known = select(c < blocks * block, x[n, c // block, y, z, c % block], const(0, x.dtype))
+        known = select(c < depth, x[n, c // block, y, z, c % block], const(0, x.dtype))
         return select(inside, known, zero)
 
-    shape = (images, (lines - 1) * sh + (height - 1) * dh + 1, const(sw), columns + reach, steps * group)
-    pixels = te.compute(shape, spread, name="pad")
+    pixels = te.compute((images, *map(const, phases), const(found.copied), steps * group), spread, name="pad")
     kinds = ((height, "kh"), (width, "kw"), (steps, "ci"), (group, "p"))
     axes = [te.reduce_axis(size, name) for size, name in kinds]
     kh, kw, ci, member = (axis.var for axis in axes)
 
     def element(n: Expr, k: Expr, i: Expr, j: Expr, lane: Expr) -> Expr:
-        value = pixels[n, i * sh + kh * dh, kw * dw % sw, j + kw * dw // sw, ci * group + member]
+        further = kh * (taken * dh), kw * dw
+        far = (i + further[0] // sh) * pitch + j + further[1] // sw
+        above, before = (f % n if n > 1 else const(0) for f, n in zip(further, phases, strict=True))
+        value = pixels[n, above, before, far, ci * group + member]
         weight = w[k, 0, kh, kw, ci, lane, member]
         return te.sum(cast(value, type.dtype) * cast(weight, type.dtype), axis=axes)  # type: ignore[no-any-return]
 
-    product: Tensor = te.compute((images, panels, lines, columns, lanes), element, name="conv")
-    return (cropped(product, type.shape),)
+    product: Tensor = te.compute((images, panels, found.lines, found.rows, lanes), element, name="conv")
+    if not attrs.flat:
+        return (cropped(product, type.shape),)
+
+    def pixel(n: Expr, k: Expr, i: Expr, j: Expr, lane: Expr) -> Expr:
+        return product[n, k, 0, i * pitch + j, lane]
+
+    return (te.compute(type.shape, pixel, name="crop"),)
 
 
 def _conv_reference(arrays: Sequence[Any], attrs: ConvTilesAttrs) -> tuple[Any, ...]:
-    """That of `lowered.conv_dot`, with all channels in one block as deep as the weights."""
+    """That of `lowered.conv_dot`, with all channels, or what is gathered, in one block as deep as the weights."""
     x, w, *zero = arrays
     images, blocks, h, v, block = x.shape
-    together = np.moveaxis(x, 1, 3).reshape(images, 1, h, v, blocks * block)
-    whole = np.pad(together, (*[(0, 0)] * 4, (0, w.shape[4] * w.shape[6] - blocks * block)))
+    whole = np.moveaxis(x, 1, 3).reshape(images, 1, h, v, blocks * block)
     same = ConvDotAttrs(attrs.strides, attrs.dilations, attrs.pads, attrs.channels)
+    if attrs.gathered:
+        whole = _gathered(whole, attrs, zero[0] if zero else 0)
+        (sh, _), (dh, _) = attrs.strides, attrs.dilations
+        same = ConvDotAttrs((sh, 1), (dh * attrs.gathered[2], 1), (0, 0, 0, 0), attrs.channels)
+    whole = np.pad(whole, (*[(0, 0)] * 4, (0, w.shape[4] * w.shape[6] - whole.shape[-1])))
     return CONV_DOT.reference([whole, w, *zero], same)
+
+
+def _gathered(x: Any, attrs: ConvTilesAttrs, zero: Any) -> Any:
+    """`x[N, 1, H, W, C]` with what surrounds it, for each line and each column of the output all that is gathered."""
+    kh, kw, lines, columns = attrs.gathered
+    (dh, dw), (top, left, bottom, right) = attrs.dilations, attrs.pads
+    height, width = x.shape[2] + top + bottom, x.shape[3] + left + right
+    groups = -(-kh // lines) * lines
+    around = (top, bottom + (groups - kh) * dh), (left, right + (columns - kw) * dw)
+    x = np.pad(x, ((0, 0), (0, 0), *around, (0, 0)), constant_values=np.asarray(zero))
+    high, far = height + (groups - kh - lines + 1) * dh, width - (kw - 1) * dw
+    parts = [
+        x[:, :, i * dh : i * dh + high, j * dw : j * dw + far : attrs.strides[1]]
+        for i in range(lines)
+        for j in range(columns)
+    ]
+    return np.concatenate(parts, -1)
 
 
 CONV_TILES = register(

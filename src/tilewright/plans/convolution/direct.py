@@ -175,9 +175,15 @@ class Blocked:
 
 
 def in_blocks(
-    s: Schedule, structure: Structure, prologue: tuple[Stage, ...], candidate: Candidate, target: Target
+    s: Schedule,
+    structure: Structure,
+    prologue: tuple[Stage, ...],
+    candidate: Candidate,
+    target: Target,
+    pitch: int = 0,
 ) -> Blocked:
-    """Block the output, with all that is behind the product in one stage and all that is before it in another."""
+    """Block the output, with all that is behind the product in one stage and all that is before it in another. Lines
+    that follow one another in the product, `pitch` pixels apart, are tiled as one."""
     anchor = structure.anchors[0]
     epilogue, plain = plain_output(structure, anchor)
     inline_all(s, structure, prologue[:-1])
@@ -186,8 +192,8 @@ def in_blocks(
     block = s.block(anchor.name)
     out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
     if plain is None:
-        return Blocked(block, out, *tile_output(s, anchor, out, candidate))
-    return Blocked(block, out, *tile_plain(s, s.block(plain.name), out, candidate, target))
+        return Blocked(block, out, *tile_output(s, anchor, out, candidate, pitch))
+    return Blocked(block, out, *tile_plain(s, s.block(plain.name), out, candidate, target, pitch))
 
 
 def finish(s: Schedule, blocked: Blocked, prologue: tuple[Stage, ...], target: Target) -> None:
@@ -203,14 +209,14 @@ def finish(s: Schedule, blocked: Blocked, prologue: tuple[Stage, ...], target: T
 
 
 def tile_output(
-    s: Schedule, anchor: Stage, out: BlockRef, candidate: Candidate
+    s: Schedule, anchor: Stage, out: BlockRef, candidate: Candidate, pitch: int = 0
 ) -> tuple[LoopRef, LoopRef, LoopRef, list[LoopRef]]:
     """Block the output's loops. Returns those over images, strips, panels, and tiles of a strip."""
     image, k, *pixels, lane = s.loops(out)
     panel, part = s.split(k, factor=candidate.knob("width") // _size(s, lane))
     rows = candidate.knob("rows")
-    if is_flat(anchor):
-        f = s.fuse(*pixels)
+    if pitch or is_flat(anchor):
+        f = _joined(s, pixels[0], pixels[1], pitch) if pitch else s.fuse(*pixels)
         strip, f = s.split(f, factor=min(candidate.knob("strip"), extent(s, f) or WHOLE))
         tile, row = s.split(f, factor=rows)
         tiles = [tile]
@@ -225,7 +231,7 @@ def tile_output(
 
 
 def tile_plain(
-    s: Schedule, plain: BlockRef, out: BlockRef, candidate: Candidate, target: Target
+    s: Schedule, plain: BlockRef, out: BlockRef, candidate: Candidate, target: Target, pitch: int = 0
 ) -> tuple[LoopRef, LoopRef, LoopRef, list[LoopRef]]:
     """The same where the output is plain: a line of a panel, in blocks, is transposed when it is complete."""
     image, k, lines, columns = s.loops(plain)
@@ -235,11 +241,19 @@ def tile_plain(
     strip, line = s.split(lines, factor=1 if known is None else min(candidate.knob("strip"), known))
     s.reorder(image, strip, panel, line, part, columns, channel)
     transpose_out(s, plain, out, channel, columns, target)
-    s.compute_at(out, line)
-    part, columns, lane = (s.loops(out)[k] for k in (-4, -2, -1))
+    s.compute_at(out, panel if pitch else line)
+    part, lines, columns, lane = s.loops(out)[-4:]
+    if pitch:
+        columns = _joined(s, lines, columns, pitch)
     tile, row = s.split(columns, factor=candidate.knob("rows"))
     s.reorder(tile, row, part, lane)
-    return image, strip, panel, [line, tile]
+    return image, strip, panel, [tile] if pitch else [line, tile]
+
+
+def _joined(s: Schedule, lines: LoopRef, columns: LoopRef, pitch: int) -> LoopRef:
+    """One loop over the pixels of all lines, of `pitch` each, whose last ones are none of the map."""
+    rest, column = s.split(columns, factor=pitch)
+    return s.fuse(lines, rest, column)
 
 
 def _size(s: Schedule, loop: LoopRef) -> int:

@@ -12,27 +12,54 @@ for image, strip of lines, panels:                             parallel
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Sequence
+from dataclasses import replace
+from math import gcd, prod
 
-from tilewright.ir.expr import as_int
-from tilewright.ops.lowered.tiles import CONV_TILES, together
+from tilewright.ir.expr import Buffer, as_int
+from tilewright.ir.notes import Prefetch
+from tilewright.ops.lowered.tiles import CONV_TILES, ConvTilesAttrs, Pixels, pixels_of
 from tilewright.plans.convolution.direct import in_blocks
 from tilewright.plans.convolution.dots import strips
 from tilewright.plans.convolution.tiles import ENOUGH_STRIPS, WHOLE
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
-from tilewright.plans.framework.common import extent, parallelize
-from tilewright.plans.framework.cost import Cost, around, number, roofline, sharing
+from tilewright.plans.framework.common import buffer_names, extent, parallelize
+from tilewright.plans.framework.cost import (
+    FAR,
+    Cost,
+    around,
+    fetch_cycles,
+    level,
+    nbytes_of,
+    number,
+    roofline,
+    sharing,
+    working_set,
+)
 from tilewright.plans.idioms.conversions import plain_output
 from tilewright.plans.idioms.panels import unroll_tile
-from tilewright.plans.matmul.tile_dots import COPIED, SHAPES, instruction, multiply_tiles, registers_cycles, tile_cycles
+from tilewright.plans.matmul.dots import operands
+from tilewright.plans.matmul.tile_dots import (
+    COPIED,
+    SHAPES,
+    instruction,
+    loading,
+    multiply_tiles,
+    registers_cycles,
+    tile_cycles,
+)
 from tilewright.schedule.dot_intrinsics import Dot
 from tilewright.schedule.recording import BlockRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
-BLOCK = 16
-"""Channels of a vector that is copied."""
+GATHERED = 6.5
+"""Cycles for each vector of pixels that are gathered (2-core Emerald Rapids, 27 November 2026: 3x1 over 32 channels of
+56x56, 2 lines of a window in the depth, against its copy line by line; 15 other quantised convolutions are 1.02 to 2.1
+times as fast as by what was there before)."""
+LONGEST = 64
+"""Bytes of a vector that is copied, at most."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -54,57 +81,91 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     dot = instruction(anchor, target)
     assert dot is not None
     panels, lines, columns = (as_int(it.extent) or 1 for it in anchor.spatial[1:4])
-    *windows, steps = (as_int(it.extent) or 1 for it in anchor.reduce[:-1])
     images, across = number(anchor.spatial[0].extent), columns // dot.rows
-    rest, memory = around(structure, anchor, target), roofline(structure, target).memory
-    _, plain = plain_output(structure, anchor)
-    found = []
+    flat, (_, plain) = _pixels(structure)[0].flat, plain_output(structure, anchor)
+    rest, found = around(structure, anchor, target), []
     for tall, wide in SHAPES:
-        cycles = tile_cycles(tall, wide, prod(windows) * steps // dot.steps, dot, target)
         for high in range(1, tall + 1):
             if tall % high or panels % wide or across % (tall // high) or lines % high or (high > 1 and plain):
                 continue
-            for strip in strips(lines, images, target, copied=True):
-                if strip != WHOLE and strip % high:
+            cost = _product_cost(structure, tall, wide, dot, target)
+            size, least = (across, tall) if flat else (lines, high)
+            for strip in strips(size, images, target, copied=True):
+                if strip != WHOLE and strip % least:
                     continue
-                parts = -(-lines // min(strip, lines))
+                parts = -(-size // min(strip, size))
                 shares = images * parts * (panels // wide if parts == 1 else 1)
-                compute = images * lines * across * panels / (tall * wide) * cycles * sharing(shares, target)
+                shared = replace(cost, compute=cost.compute * sharing(shares, target))
+                reach = strip if strip == WHOLE or not flat else strip * dot.rows
                 knobs = (("rows", tall // high * dot.rows), ("lines", high), ("width", wide * dot.lanes))
-                found.append(Candidate((*knobs, ("strip", strip)), Cost(compute=compute, memory=memory) + rest))
+                found.append(Candidate((*knobs, ("strip", reach)), shared + rest))
     return sorted(found, key=lambda c: c.cycles)
 
 
+def _product_cost(structure: Structure, tall: int, wide: int, dot: Dot, target: Target) -> Cost:
+    """Of the product by so many registers at once. Each group of panels reads all pixels of an image, each tile the
+    weights of its group; the first tile of a group waits for weights that come from far."""
+    (anchor,), (_, pixels), weights = structure.anchors, _pixels(structure), _weights(structure)
+    *windows, steps = (as_int(it.extent) or 1 for it in anchor.reduce[:-1])
+    steps //= dot.steps
+    images, groups = number(anchor.spatial[0].extent), (as_int(anchor.spatial[1].extent) or 1) / wide
+    tiles, depth = pixels.lines * pixels.rows / dot.rows / tall, prod(windows) * steps
+    times, size, copied = images * tiles * groups, nbytes_of(weights), pixels.phases * pixels.copied * steps * dot.depth
+    copied *= weights.dtype.itemsize
+    compute = times * tile_cycles(tall, wide, depth, dot, target)
+    group = size / groups
+    read = images * fetch_cycles(copied, copied, target) + (images * tiles - 1) * fetch_cycles(group, group, target)
+    memory = roofline(structure, target).memory + groups * read + times * loading(tall, wide, depth, dot, target)
+    cold = fetch_cycles(size, working_set(size, structure.func.notes, target), target)
+    first, warm = compute / (images * tiles), fetch_cycles(size, size, target)
+    waits = max(0.0, cold - first) + (images - 1) * max(0.0, warm - first)
+    return Cost(compute=compute, memory=memory, overhead=waits)
+
+
+def _weights(structure: Structure) -> Buffer:
+    found = operands(structure.anchors[0])
+    assert found is not None
+    return found[1].buffer
+
+
+def crosses_lines(conv: ConvTilesAttrs, size: Sequence[int], window: Sequence[int]) -> bool:
+    """Whether a flat product may take fewer registers than one by lines: not where a line is whole registers. There the
+    pixels that a tile must not write would be a condition on those that it computes, which has to be all."""
+    return pixels_of(conv, size, window).pitch % conv.rows != 0
+
+
 def convolution_cycles(
-    pixels: tuple[int, int],
-    window: tuple[int, int],
-    strides: tuple[int, int],
-    channels: int,
-    filters: int,
-    tile: Dot,
-    target: Target,
+    conv: ConvTilesAttrs, x: Sequence[int], window: Sequence[int], depth: int, tile: Dot, target: Target
 ) -> float:
-    """Estimated cycles of a convolution to a map of so many pixels, with the copy of its input in vectors of 16
-    channels; lines are rounded up as `lowered.conv_tiles` does it."""
-    lines, columns = together(pixels[0]), pixels[1] + -pixels[1] % tile.rows
-    depth = channels + -channels % tile.depth
-    own = lines * registers_cycles(columns, prod(window) * depth, filters, tile, target)
-    copied = ((lines - 1) * strides[0] + window[0]) * (columns * strides[1] + window[1] - 1) * depth // BLOCK
-    return own + COPIED * copied
+    """Estimated cycles of a convolution of blocked `x[ceil(C/b), H, W, b]` by weights of such a window and depth, with
+    the copy of its input."""
+    blocks, *size, block = x
+    pixels = pixels_of(conv, size, window)
+    own = pixels.lines * registers_cycles(pixels.rows, prod(window) * depth, conv.channels, tile, target)
+    vectors = pixels.copied * depth // neighbours(conv, blocks, block)
+    return own + (GATHERED if conv.gathered else COPIED) * pixels.phases * vectors
+
+
+def neighbours(conv: ConvTilesAttrs, blocks: int, block: int) -> int:
+    """Numbers that lie side by side in the input and in its copy, in a vector: a block of channels, or several pixels
+    that are gathered."""
+    if not conv.gathered or blocks > 1 or conv.dilations[1] > 1:
+        return block
+    return gcd(conv.gathered[-1] * block, LONGEST)
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
     (anchor,) = structure.anchors
     dot = instruction(anchor, target)
     assert dot is not None
-    prologue = structure.before(anchor)
-    blocked = in_blocks(s, structure, prologue, candidate, target)
+    prologue, (conv, pixels) = structure.before(anchor), _pixels(structure)
+    blocked = in_blocks(s, structure, prologue, candidate, target, pixels.pitch if conv.flat else 0)
     place = blocked.tiles[-1]
     if (high := candidate.knob("lines")) > 1:
         line, tile = blocked.tiles
         line, inner = s.split(line, factor=high)
         s.reorder(line, tile, inner)
-    multiply_tiles(s, anchor, blocked.block, place, dot)
+    multiply_tiles(s, anchor, blocked.block, place, dot, _ahead(s, structure, candidate, dot, target))
     unroll_tile(s, blocked.out, 2)
     shared = [blocked.image, blocked.strip, blocked.panel]
     copied, by_strips = s.block(prologue[-1].name), extent(s, blocked.strip) != 1
@@ -118,17 +179,42 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     parallelize(s, shared)
 
 
+def _ahead(s: Schedule, structure: Structure, candidate: Candidate, dot: Dot, target: Target) -> Prefetch | None:
+    """Weights that come from far, of a panel that one tile reads alone: a step asks for those a little further on."""
+    weights, (conv, pixels) = _weights(structure), _pixels(structure)
+    far = level(working_set(nbytes_of(weights), s.func.notes, target), target) in FAR
+    if not far or not conv.flat or (candidate.knob("rows"), candidate.knob("width")) != (pixels.rows, dot.lanes):
+        return None
+    lines = dot.depth * dot.lanes * weights.dtype.itemsize // target.caches.line
+    return Prefetch(buffer_names([weights]), target.costs.prefetching.stream_bytes, lines=lines)
+
+
+def _source(structure: Structure) -> Buffer:
+    """The blocked input."""
+    return next(b for b in structure.before(structure.anchors[0])[-1].reads if len(b.shape) == 5)
+
+
+def _pixels(structure: Structure) -> tuple[ConvTilesAttrs, Pixels]:
+    """The operator's attributes, and how its pixels follow one another."""
+    (anchor,), buffers = structure.anchors, (_source(structure), _weights(structure))
+    conv = anchor.attributes(CONV_TILES)
+    assert conv is not None
+    size, window = ([as_int(d) or 1 for d in buffer.shape[2:4]] for buffer in buffers)
+    return conv, pixels_of(conv, size, window)
+
+
 def _copy_blocks(s: Schedule, copied: BlockRef, structure: Structure, *, parallel: bool) -> None:
     """The input is copied a block of channels at a time: what stands side by side there, and is written in order."""
-    *others, _, channel = s.loops(copied)
-    block = next(
-        as_int(b.shape[-1]) or 1 for b in structure.before(structure.anchors[0])[-1].reads if len(b.shape) == 5
-    )
+    conv, pixels = _pixels(structure)
+    *others, pixel, channel = s.loops(copied)
+    line, _ = s.split(pixel, factor=pixels.pitch)
+    _, blocks, _, _, block = (as_int(d) or 1 for d in _source(structure).shape)
+    block = neighbours(conv, blocks, block)
     if (extent(s, channel) or 1) % block == 0:
         _, channel = s.split(channel, factor=block)
     s.vectorize(channel)
     if parallel:
-        parallelize(s, others[:2])
+        parallelize(s, [*others, line])
 
 
 PLAN = Plan("tile convolution", fits, candidates, apply)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tilewright.ir.expr import as_int
+from tilewright.ir.notes import Prefetch
 from tilewright.ops.lowered.tiles import MATMUL_TILES
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
@@ -93,10 +94,14 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 def tile_cycles(tall: int, wide: int, steps: int, dot: Dot, target: Target) -> float:
     """Estimated cycles of tall x wide registers of sums over so many registers of the depth: products start one after
     another, loads beside them, a row at a time; sums are stored a row at a time too."""
-    costs = target.costs.arithmetic
+    step = max(tall * wide * dot.cost / target.fma_per_cycle, loading(tall, wide, 1, dot, target))
+    return (steps + 1) * step + target.costs.arithmetic.tile_overhead
+
+
+def loading(tall: int, wide: int, steps: int, dot: Dot, target: Target) -> float:
+    """Cycles of the loads of so many steps."""
     together = tall + wide if tall * wide + wide < REGISTERS else tall * (1 + wide)
-    step = max(tall * wide * dot.cost / target.fma_per_cycle, together * dot.rows / costs.loads_per_cycle)
-    return (steps + 1) * step + costs.tile_overhead
+    return steps * together * dot.rows / target.costs.arithmetic.loads_per_cycle
 
 
 @lru_cache(maxsize=4096)
@@ -135,8 +140,11 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     parallelize(s, order[:shared])
 
 
-def multiply_tiles(s: Schedule, anchor: Stage, block: BlockRef, place: LoopRef, dot: Dot) -> None:
-    """Sums in registers, from which they go to memory that the stages behind them read."""
+def multiply_tiles(
+    s: Schedule, anchor: Stage, block: BlockRef, place: LoopRef, dot: Dot, ahead: Prefetch | None = None
+) -> None:
+    """Sums in registers, from which they go to memory that the stages behind them read; `ahead` is what each step of
+    the depth prefetches."""
     dtype = anchor.writes[0].dtype
     stored = s.cache_write(block, "tiles")
     s.set_scope(stored, "local")
@@ -147,6 +155,8 @@ def multiply_tiles(s: Schedule, anchor: Stage, block: BlockRef, place: LoopRef, 
     step, depth = s.split(step, factor=dot.steps)
     matrices, points = _matrices(s, own, dot)
     s.reorder(*windows, step, *matrices, points[0], depth, points[1], member)
+    if ahead is not None:
+        s.annotate(step, ahead)
     zero = s.decompose_reduction(block, (*windows, step)[0])
     _tensorize(s, matrices, points[0], dot.name)
     *matrices, row, _ = _inside(s, zero, place)

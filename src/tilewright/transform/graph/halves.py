@@ -4,7 +4,8 @@
 
 Processors of today multiply f32 as fast as halves that they widen first, and all fast ways of convolutions exist for
 f32: Winograd's products, blocks of channels, packed filters. What lies between two layers is rounded as before; weights
-are widened once. Products of few rows read their weights as halves, of which there are fewer bytes. bf16 products of
+are widened once. Where registers of matrices multiply bf16, a convolution may be chosen that takes the numbers as they
+were before. Products of few rows read their weights as halves, of which there are fewer bytes. bf16 products of
 matrices stay as they are: there are instructions for them.
 """
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
-from tilewright.ir.selection import Pixels, StrassenStrips, Taps, Winograd, WinogradBySize
+from tilewright.ir.selection import Matrices, Pixels, StrassenStrips, Taps, Winograd, WinogradBySize
 from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.convolution.tiles import (
     MOST_FLAT_PIXELS,
@@ -23,6 +23,7 @@ from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.pixels import pointwise
+from tilewright.transform.layout.precision import conv_in_matrices
 from tilewright.transform.layout.strassen import strassen_conv
 from tilewright.transform.layout.taps import taps
 from tilewright.transform.layout.winograd import winograd, winograd_by_size
@@ -50,6 +51,8 @@ def conv(a: Assigner, node: Node) -> bool:
             return winograd_by_size(a, node, choice, 0)
         case Pixels():
             return pointwise(a, node)
+        case Matrices() as choice:
+            return conv_in_matrices(a, node, choice)
         case Taps() as choice:
             return taps(a, node, choice, conv)
     _, ways = blockings_of(node, k, c, block, a.target)

@@ -11,16 +11,19 @@ maps read their channels in blocks; others go by way of their windows as rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from math import prod
 
-from tilewright.ir.attributes import ConstantArray
+from tilewright.ir.attributes import Attrs, ConstantArray
 from tilewright.ir.dtype import DType, i8, i16, i32, u8
 from tilewright.ir.expr import Expr, as_int, const, is_const
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv import ConvAttrs
+from tilewright.ops.lowered.dot_conv import ConvDotAttrs
+from tilewright.ops.lowered.tiles import ConvTilesAttrs
 from tilewright.ops.matmul import MatmulAttrs
-from tilewright.plans.convolution.tile_dots import convolution_cycles
+from tilewright.plans.convolution.tile_dots import convolution_cycles, crosses_lines
 from tilewright.plans.matmul import dots, tile_dots
 from tilewright.plans.matmul.dots import panel_multiple
 from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
@@ -29,7 +32,7 @@ from tilewright.transform.graph.bounds import bounds
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.joined import as_rows, keep, rows_of
-from tilewright.transform.layout.registers import in_matrices, least_rows
+from tilewright.transform.layout.registers import FLAT, GATHERED, MATRICES, VECTORS, least_rows, summed_in
 
 OFFSET = 128
 """What turns signed numbers into unsigned ones."""
@@ -87,16 +90,17 @@ def integer_conv(a: Assigner, node: Node) -> bool:
         return False
     dot, filters = found.dot, as_int(w.shape[0]) or 0
     block = as_int(found.x.shape[-1]) or GROUP
-    op, where = "lowered.conv_dot", {"strides": conv.strides, "dilations": conv.dilations, "pads": conv.pads}
-    tile, channels = _tile(a, dot), as_int(w.shape[1]) or 1
-    more: dict[str, int] = {}
-    if tile is not None and _map_in_tiles(a, node, dot, tile):
-        op, block, more = "lowered.conv_tiles", channels + -channels % tile.depth, {"rows": tile.rows}
+    op, tile, weights = "lowered.conv_dot", _tile(a, dot), found.weights
+    how: Attrs = ConvDotAttrs(conv.strides, conv.dilations, conv.pads, filters)
+    if tile is not None and (tiled := _map_in_tiles(a, node, found, tile)) is not None:
+        op, how = "lowered.conv_tiles", tiled
+        weights = _gathered(a, weights, found.x, tiled)
+        block = (as_int(weights.shape[1]) or 1) + -(as_int(weights.shape[1]) or 1) % tile.depth
     attrs = {"block": block, "width": dot.lanes, "group": dot.group, "panels": panel_multiple(filters, dot.lanes)}
-    packed = _emit(a, "lowered.pack_conv_dot", found.weights, **attrs)
+    packed = _emit(a, "lowered.pack_conv_dot", weights, **attrs)
     zero = None if found.zero is None else _emit(a, "cast", found.zero, dtype=u8)
-    operands = [found.x, packed, *([] if zero is None else [zero])]
-    total = _emit(a, op, *operands, channels=filters, **where, **more)
+    operands = (found.x, packed, *(() if zero is None else (zero,)))
+    (total,) = a.emit(op, operands, how, op)
     if found.zero is not None:
         correction = _correction(a, found.weights, found.zero, (1, 2, 3), (1, filters, 1, 1))
         total = _emit(a, "sub", total, _emit(a, "lowered.block_channels", correction, block=dot.lanes))
@@ -246,18 +250,61 @@ def in_tiles(a: Assigner, rows: Value, packed: Value, columns: int, tile: Dot, l
     return _emit(a, "lowered.matmul_by_rows", rows, packed, **attrs, least=least)
 
 
-def _map_in_tiles(a: Assigner, node: Node, dot: Dot, tile: Dot) -> bool:
-    """Whether a convolution, of a map of known size, goes by registers of matrices."""
-    x, w = node.inputs[:2]
-    assert x is not None and w is not None
-    attrs, sizes = node.of(ConvAttrs), [as_int(d) for d in node.output.shape[2:]]
-    filters, channels, *window = (as_int(d) or 1 for d in w.shape)
-    if any(as_int(d) is None for d in x.shape[2:]) or sizes[0] is None or sizes[1] is None:
-        return False
-    pixels, strides = (sizes[0], sizes[1]), (attrs.strides[0], attrs.strides[1])
-    by_tiles = convolution_cycles(pixels, (window[0], window[1]), strides, channels, filters, tile, a.target)
-    depth = prod(window) * (channels + -channels % min(dot.lanes, channels + -channels % dot.group))
-    return in_matrices(a, node, pixels[0] * dots.product_cycles(pixels[1], depth, filters, dot, a.target), by_tiles)
+def _map_in_tiles(a: Assigner, node: Node, found: _Factors, tile: Dot) -> ConvTilesAttrs | None:
+    """How a convolution, of a map of known size, goes by registers of matrices, if it does: whether these hold pixels
+    of one line each or of all lines in their order, and whether several pixels lie side by side in their depth."""
+    attrs, x = node.of(ConvAttrs), [as_int(d) for d in found.x.shape[1:]]
+    filters, channels, *window = (as_int(d) or 1 for d in found.weights.shape)
+    out = [as_int(d) for d in node.output.shape[2:]]
+    if not all(x) or not all(out):
+        return None
+    blocks, height, width, block = (d or 0 for d in x)
+    by_lines = ConvTilesAttrs(attrs.strides, attrs.dilations, attrs.pads, filters, tile.rows)
+    flat = replace(by_lines, flat=True)
+    kinds = {MATRICES: by_lines}
+    if crosses_lines(flat, (height, width), window):
+        kinds[FLAT] = flat
+
+    def cycles(conv: ConvTilesAttrs) -> float:
+        own, depth = window, blocks * block
+        if conv.gathered:
+            kh, _, lines, columns = conv.gathered
+            own, depth = [-(-kh // lines), 1], lines * columns * depth
+        whole = depth + -depth % tile.depth
+        return convolution_cycles(conv, (blocks, height, width, block), own, whole, tile, a.target)
+
+    if gathered := [replace(flat, gathered=g) for g in _gatherings(attrs, window, blocks * block, tile)]:
+        kinds[GATHERED] = min(gathered, key=cycles)
+    depth = prod(window) * (channels + -channels % min(found.dot.lanes, channels + -channels % found.dot.group))
+    ways = {VECTORS: (out[0] or 1) * dots.product_cycles(out[1] or 1, depth, filters, found.dot, a.target)}
+    return kinds.get(summed_in(a, node, ways | {way: cycles(conv) for way, conv in kinds.items()}))
+
+
+def _gatherings(attrs: ConvAttrs, window: Sequence[int], channels: int, tile: Dot) -> Iterator[tuple[int, ...]]:
+    """(window, lines, columns) that may lie side by side in the depth: as many lines as the output's are apart, or a
+    multiple, so that the next ones are those of another line of the output; or all. The depth is filled by columns."""
+    (kh, kw), stride, dilation = window, attrs.strides[0], attrs.dilations[0]
+    if channels % tile.depth == 0 or kh * kw == 1:
+        return
+    for lines in range(1, kh + 1):
+        if lines == kh or lines * dilation % stride == 0:
+            depth = lines * kw * channels
+            yield kh, kw, lines, (depth + -depth % tile.depth) // (lines * channels)
+
+
+def _gathered(a: Assigner, weights: Value, x: Value, conv: ConvTilesAttrs) -> Value:
+    """Weights `[K, C, kh, kw]` as `[K, lines * columns * C', groups of lines, 1]`, C' being channels in x's blocks."""
+    if not conv.gathered:
+        return weights
+    (kh, kw, lines, columns), groups = conv.gathered, -(-conv.gathered[0] // conv.gathered[2])
+    filters, channels = (as_int(d) or 1 for d in weights.shape[:2])
+    deep = (as_int(x.shape[1]) or 1) * (as_int(x.shape[4]) or 1)
+    for axis, more in ((1, deep - channels), (2, groups * lines - kh), (3, columns - kw)):
+        if more:
+            weights = longer(a, weights, axis, more)
+    apart = _emit(a, "reshape", weights, shape=tuple(map(const, (filters, deep, groups, lines, columns))))
+    turned = _emit(a, "transpose", apart, perm=(0, 3, 4, 1, 2))
+    return _emit(a, "reshape", turned, shape=tuple(map(const, (filters, lines * columns * deep, groups, 1))))
 
 
 def _emit(a: Assigner, op: str, *inputs: Value, **attrs: object) -> Value:

@@ -14,13 +14,17 @@ scales: the same kernels compute them exactly.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import DType, bf16, f32, i8, i16, i32, u8
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
+from tilewright.ir.selection import Matrices
+from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.attention import AttentionAttrs
+from tilewright.ops.lowered.tiles import ConvTilesAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.framework.decision_key import Key, key_of_nodes
 from tilewright.plans.matmul.dots import panel_multiple
@@ -79,6 +83,31 @@ def halves(a: Assigner, node: Node, x: Value) -> bool:
     else:
         return False
     product.finish(product.emit("cast", total, name=node.output.name, dtype=bf16))
+    return True
+
+
+def conv_in_matrices(a: Assigner, node: Node, choice: Matrices) -> bool:
+    """A convolution of bf16 in registers of matrices: what was of bf16 before it was widened is taken as it was."""
+    x, w = node.inputs[:2]
+    tile, conv = find_tile_dot(bf16, bf16, a.target), node.of(ConvAttrs)
+    assert x is not None and w is not None and tile is not None
+    filters, channels = (as_int(d) or 1 for d in w.shape[:2])
+
+    def narrow(value: Value, form: Callable[[Value], Value]) -> Value:
+        made = a.producer(value)
+        if made is not None and made.op == "cast" and made.inputs[0] is not None and made.inputs[0].dtype is bf16:
+            return form(made.inputs[0])
+        (found,) = a.emit("cast", (form(value),), {"dtype": bf16}, f"{value.name}_bf16")
+        a.follow(value, found)
+        return found
+
+    packing = {"block": channels + -channels % tile.depth, "width": tile.lanes, "group": tile.group}
+    packing["panels"] = panel_multiple(filters, tile.lanes)
+    (packed,) = a.emit("lowered.pack_conv_dot", (narrow(w, a.as_plain),), packing, f"{w.name}_packed")
+    a.follow(w, packed)
+    how = ConvTilesAttrs(conv.strides, conv.dilations, conv.pads, filters, tile.rows, bool(choice.flat))
+    operands = (narrow(x, a.as_blocked), packed)
+    (a.blocked[node.output],) = a.emit("lowered.conv_tiles", operands, how, node.output.name)
     return True
 
 
@@ -248,4 +277,4 @@ class _Product:
         return self.emit("mul", total, self.number(OFFSET, i32), name="correction")
 
 
-__all__ = ["attention", "halves", "reduced"]
+__all__ = ["attention", "conv_in_matrices", "halves", "reduced"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import exp, log
 
@@ -14,17 +14,16 @@ from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS, values_of
 from tilewright.transform.layout.assigner import Assigner
 
-VECTORS, MATRICES = "vectors", "matrices"
+VECTORS, MATRICES, FLAT, GATHERED = "vectors", "matrices", "flat", "gathered"
 BY_ROWS = "by rows"
 
 Cycles = Callable[[int], float]
 """Estimated cycles of a product of so many rows."""
 
 
-def in_matrices(a: Assigner, node: Node, vectors: float, matrices: float) -> bool:
-    """Whether `node` is summed in registers of matrices: a decision by the estimated cycles of both ways."""
-    key = partial(key_of_nodes, "registers", [node], a.target)
-    return cheapest(key, {VECTORS: vectors, MATRICES: matrices}) == MATRICES
+def summed_in(a: Assigner, node: Node, ways: Mapping[str, float]) -> str:
+    """In which way `node` is summed: a decision by the estimated cycles of each."""
+    return cheapest(partial(key_of_nodes, "registers", [node], a.target), ways)
 
 
 def least_rows(a: Assigner, node: Node, rows: Expr, vectors: Cycles, matrices: Cycles, both: bool) -> int | None:
@@ -33,12 +32,13 @@ def least_rows(a: Assigner, node: Node, rows: Expr, vectors: Cycles, matrices: C
     judged by the geometric mean over several ones: being slow at any of them counts alike."""
     known = as_int(rows)
     if known is not None:
-        return 0 if in_matrices(a, node, vectors(known), matrices(known)) else None
+        ways = {VECTORS: vectors(known), MATRICES: matrices(known)}
+        return 0 if summed_in(a, node, ways) == MATRICES else None
     counts = values_of(rows, SYMBOLIC_ROWS)
-    ways: dict[int | None, Cycles] = {None: vectors, 0: matrices}
+    from_rows: dict[int | None, Cycles] = {None: vectors, 0: matrices}
     if both and (least := _crossing(max(counts), vectors, matrices)) > 1:
-        ways[least] = lambda m: vectors(m) if m < least else matrices(m)
-    means = {way: exp(sum(log(cycles(m)) for m in counts) / len(counts)) for way, cycles in ways.items()}
+        from_rows[least] = lambda m: vectors(m) if m < least else matrices(m)
+    means = {way: exp(sum(log(cycles(m)) for m in counts) / len(counts)) for way, cycles in from_rows.items()}
 
     def setting(way: int | None) -> Setting:
         return Setting(BY_ROWS, (("least", way),)) if way else Setting(VECTORS if way is None else MATRICES)

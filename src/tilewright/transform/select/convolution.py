@@ -7,23 +7,28 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import ceil
 
+from tilewright.ir.dtype import bf16
 from tilewright.ir.expr import Expr, as_int
-from tilewright.ir.graph import Node
-from tilewright.ir.selection import Algorithm, Direct, Pixels, Winograd
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.selection import Algorithm, Direct, Matrices, Pixels, Winograd
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.correlation import points, products
+from tilewright.ops.lowered.tiles import ConvTilesAttrs
 from tilewright.plans.convolution.pixels import panels
+from tilewright.plans.convolution.tile_dots import convolution_cycles, crosses_lines
 from tilewright.plans.framework.alone import alone_if_small
 from tilewright.plans.framework.cost import Cost, bandwidth, fma_cycles, write_cycles
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of, small_maps_of
+from tilewright.plans.matmul.tile_dots import CONFIGURED
 from tilewright.plans.strassen.convolution import LEAST_GAIN
 from tilewright.plans.strassen.convolution import best as best_strassen
 from tilewright.plans.winograd.by_size import with_pairs
 from tilewright.plans.winograd.errors import largest_error
 from tilewright.plans.winograd.tiles import WinogradProblem, ranked
+from tilewright.schedule.dot_intrinsics import find_tile_dot
 from tilewright.targets.target import Target
 from tilewright.transform.layout.conv import blockings_of
 from tilewright.transform.layout.pixels import is_pointwise, shape_of
@@ -63,6 +68,11 @@ loses no digits."""
 WORTH = 1.03
 """What a transform must gain: it loses digits, and its filters take more memory."""
 
+MATRICES_WORTH = 2.0
+"""What registers of matrices must gain: they take up to four times their estimate where other threads of a core use
+them too, products of f32 up to twice (2-core Emerald Rapids under load, 27 November 2026: convolutions of 16 to 512
+channels, 7x7 to 56x56)."""
+
 LARGE = 5
 """Taps, a side, of the smallest window for which Fourier's transform is tried."""
 
@@ -83,6 +93,7 @@ def convolution_algorithm(around: Surroundings, node: Node) -> Algorithm | None:
         options = with_taps(around, node, with_layouts(around, node, ways))
         if w not in around.fixed:
             options = [(cycles + filters(around, node, choice), choice) for cycles, choice in options]
+    options = with_matrices(around, node, options)
     options.sort(key=lambda option: option[0])
     key = partial(key_of_nodes, "algorithm", [node], around.target)
     return decide(key, options, lambda option: Setting.of(option[1]), lambda option: option[0])[1]
@@ -115,6 +126,40 @@ def one_pixel(around: Surroundings, node: Node) -> list[Option]:
             # The filters take 7/4 of their memory, which is worth something.
             options.append((found[0].cycles / LEAST_GAIN + conversions, found[1]))
     return options
+
+
+def with_matrices(around: Surroundings, node: Node, options: list[Option]) -> list[Option]:
+    """The options, and where factors are of bf16, or may be, products in registers of matrices: of maps of known size
+    with weights, over whole blocks of channels."""
+    x, w = node.inputs[:2]
+    tile, conv = find_tile_dot(bf16, bf16, around.target), node.of(ConvAttrs)
+    assert x is not None and w is not None
+    filters, channels, *window = (as_int(d) or 1 for d in w.shape)
+    sizes = [as_int(d) for d in (*x.shape[2:], *node.output.shape[2:])]
+    narrow = around.options.precision == "bf16" or all(_of_bf16(around, v) for v in (x, w))
+    if tile is None or not narrow or not all(sizes) or w not in around.fixed or channels % around.block:
+        return options
+    if tile.lanes != around.block:
+        return options
+    if all(cycles == 0.0 for cycles, _ in options):
+        _, ways = blockings_of(node, filters, channels, around.block, around.target)
+        options = [(ways[0][0], Direct())]
+    shape = (channels // around.block, sizes[0] or 1, sizes[1] or 1, around.block)
+    arrival = Cost(memory=2 * w.known_bytes / 4 / bandwidth(around.weight_bytes, around.target))
+    for flat in (False, True):
+        attrs = ConvTilesAttrs(conv.strides, conv.dilations, conv.pads, filters, tile.rows, flat)
+        if flat and not crosses_lines(attrs, shape[1:3], window):
+            break
+        depth = channels + -channels % tile.depth
+        cycles = CONFIGURED + convolution_cycles(attrs, shape, window, depth, tile, around.target)
+        options = [*options, ((Cost(compute=cycles) | arrival).cycles * MATRICES_WORTH, Matrices(int(flat)))]
+    return options
+
+
+def _of_bf16(around: Surroundings, value: Value) -> bool:
+    """Whether a value of f32 was one of bf16."""
+    node = around.made.get(value)
+    return node is not None and node.op == "cast" and node.inputs[0] is not None and node.inputs[0].dtype is bf16
 
 
 def windows(around: Surroundings, node: Node) -> list[Option]:
