@@ -195,6 +195,12 @@ class Traffic:
         "rows of a product's tile that may share sets of the first level, by the ways beside a panel's two",
         Origin("2026-11-21", commit="82cd29d4"),
     )
+    crowded_passes: float = constant(
+        1.0,
+        "ratio",
+        "the time of a product in several tiles of so many rows, by what they are estimated to take otherwise",
+        Origin("2026-11-27"),
+    )
     kept_sets: float = constant(0.75, "share", "sets of a cache in which other data leave room", _PIXELS)
     panel_l1: float = constant(
         0.6, "share", "of the first level that a convolution's weights may take beside its pixels", _DIRECT

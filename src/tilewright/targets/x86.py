@@ -265,6 +265,7 @@ GOLDEN_COVE_COSTS = (
     .fitted(
         Origin("2026-11-27", "Emerald Rapids", "python -m benchmarks.bench_symbolic_products --rows 11,12,14,18"),
         crowded_rows=1.4,
+        crowded_passes=1.05,
         unfollowed_l3=0.85,
         shared_stream=1.0,
     )

@@ -227,7 +227,8 @@ def estimate(tile: MatmulTile, product: Product, target: Target, *, symbolic: bo
                 for tiles, rate in ((alone, first), (times - alone, again)):
                     if tiles:
                         total += _tile(tile, product, rows, panels, rate, target) * (count * tiles)
-    return total
+    is_crowded = row_limit(product.depth * product.itemsize, target) < tile.rows < product.rows
+    return total * target.costs.traffic.crowded_passes if is_crowded else total
 
 
 def _divided(rows: int, most: int, last: int, symbolic: bool) -> list[tuple[int, int]]:
