@@ -69,7 +69,7 @@ from tilewright.transform.graph.halves import widen_halves
 from tilewright.transform.graph.maps import keep_maps
 from tilewright.transform.graph.memory import Place, is_alias, overwritable, places, touched, written_last
 from tilewright.transform.graph.norms import keep_reduced, recognise_norms
-from tilewright.transform.graph.numbers import share_numbers
+from tilewright.transform.graph.numbers import lift_numbers
 from tilewright.transform.graph.options import DEFAULTS, Options, Products
 from tilewright.transform.graph.pads import join_pads
 from tilewright.transform.graph.pooling import separate_pooling
@@ -511,7 +511,7 @@ def _compile_part(
     where = dict(places(graph.nodes))
     made: tuple[Node, ...] = ()
     if taken is not None:
-        shared = log.run(f"share numbers {name}", share_numbers, groups, taken)
+        shared = log.run(f"lift numbers {name}", lift_numbers, groups, taken)
         groups, where = list(shared.groups), where | shared.places
         if name == "prepare":
             groups = [*shared.kernels, *groups]

@@ -60,7 +60,7 @@ class Shared:
         return tuple(Group(pair, (), pair[1].outputs) for pair in pairs)
 
 
-def share_numbers(groups: Sequence[Group], taken: Iterable[str]) -> Shared:
+def lift_numbers(groups: Sequence[Group], taken: Iterable[str]) -> Shared:
     """The groups, reading the numbers in which alike ones differ from arrays.
 
     Args:
@@ -216,4 +216,4 @@ class _Maker:
         return name
 
 
-__all__ = ["NUMBERS", "Shared", "share_numbers"]
+__all__ = ["NUMBERS", "Shared", "lift_numbers"]
