@@ -32,9 +32,8 @@ from tilewright.ir.notes import Far, MayAlias, PastCaches, with_note
 from tilewright.ir.rewrite import variables
 from tilewright.ir.selection import Precision
 from tilewright.kernels import KernelCompiler, KernelTexts
-from tilewright.ops.registry import emit1, get
+from tilewright.ops.registry import emit1
 from tilewright.ops.rooms import rooms
-from tilewright.ops.shape import ConstantAttrs
 from tilewright.plans.framework.cost import level, weights_level
 from tilewright.plans.framework.decisions import advised, forced_settings, forcing, taken_of
 from tilewright.programs import ProgramCache
@@ -69,7 +68,7 @@ from tilewright.transform.graph.halves import widen_halves
 from tilewright.transform.graph.maps import keep_maps
 from tilewright.transform.graph.memory import Place, is_alias, overwritable, places, touched, written_last
 from tilewright.transform.graph.norms import keep_reduced, recognise_norms
-from tilewright.transform.graph.numbers import lift_numbers
+from tilewright.transform.graph.numbers import hoist_constants, lift_numbers
 from tilewright.transform.graph.options import DEFAULTS, Options, Products
 from tilewright.transform.graph.pads import join_pads
 from tilewright.transform.graph.pooling import separate_pooling
@@ -450,23 +449,6 @@ def _rooms(graph: Graph, inputs: Sequence[str]) -> tuple[RoomSpec, ...]:
     return tuple(RoomSpec(names[v], symbol.name) for symbol, v in rooms(graph).items())
 
 
-def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:
-    """Constants of several elements become parameters with a fixed value; scalars stay in the code, but for those that
-    loop programs read, which take memory."""
-    arrays: dict[str, Array] = {}
-    nodes: list[Node] = []
-    params = list(graph.params)
-    read = {v for n in graph.nodes if get(n.op).loops is not None for v in n.inputs}
-    for node in graph.nodes:
-        if node.op == "constant" and ((as_int(node.output.type.size) or 0) > 1 or node.output in read):
-            value = node.output
-            params.append(value)
-            arrays[value.name] = node.of(ConstantAttrs).value.array
-        else:
-            nodes.append(node)
-    return replace(graph, params=tuple(params), nodes=tuple(nodes)), arrays
-
-
 def _past_caches(split: SplitGraph, target: Target) -> int | None:
     """From how many bytes on packed weights are written past the caches: a store keeps several versions of them, so
     that memory to be written is in no cache, and what fills a good part of one would drive out what is."""
@@ -545,18 +527,23 @@ def _compile_part(
             calls += flat.calls
             where |= flat.places
             continue
-        call = replace(step, over=overwritable(step.group))
-        if call.over:
-            call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, MayAlias())))
-        if not late.isdisjoint(call.group.outputs):
-            call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, PastCaches())))
-        call = with_cold_weights(call, weights, away, compiler.target)
+        call = with_cold_weights(_noted(step, late), weights, away, compiler.target)
         if id(step) in hosts:
             weight, prefetch = hosts[id(step)]
             call = replace(call, args=(*call.args, weight), prefetch=prefetch)
         calls.append(_compiled(call, compiler, log))
         tell(call.label)
     return Part(graph, tuple(calls), where, made)
+
+
+def _noted(step: KernelCall, late: Set[Value]) -> KernelCall:
+    """A call with notes of what its outputs may be written over, and of those (`late`) that go past the caches."""
+    call = replace(step, over=overwritable(step.group))
+    if call.over:
+        call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, MayAlias())))
+    if not late.isdisjoint(call.group.outputs):
+        call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, PastCaches())))
+    return call
 
 
 def _with_made(prepare: Graph, made: tuple[Node, ...]) -> Graph:

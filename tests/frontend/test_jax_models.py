@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.compiler import graph_passes, hoist_constants
+from tilewright.compiler import graph_passes
 from tilewright.frontend.onnx import import_onnx
 from tilewright.frontend.stablehlo import import_stablehlo
 from tilewright.ir.graph import Graph
 from tilewright.ir.key import key
 from tilewright.targets.target import Target
 from tilewright.train.gradient import gradient
+from tilewright.transform.graph.numbers import hoist_constants
 
 jax = pytest.importorskip("jax", reason="JAX is an extra: `make jax` runs this")
 jnp, lax = jax.numpy, jax.lax

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import models
 from tests.codegen.c_run import COMPILER, FLAGS
 from tilewright.codegen.c.emit import emit_c
-from tilewright.compiler import graph_passes, hoist_constants
+from tilewright.compiler import graph_passes
 from tilewright.frontend.onnx import import_onnx
 from tilewright.ir.graph import Graph
 from tilewright.ir.key import key
@@ -22,6 +22,7 @@ from tilewright.plans import plan
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.memory import is_alias
+from tilewright.transform.graph.numbers import hoist_constants
 from tilewright.transform.graph.split import split_prepare
 from tilewright.transform.loops import passes
 from tilewright.transform.lower import lower_group

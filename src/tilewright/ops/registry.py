@@ -174,6 +174,11 @@ def is_view(node: Node) -> bool:
     return view is not None and view(node.attrs)
 
 
+def is_pointwise(node: Node) -> bool:
+    """Whether a node computes the elements of one result from those of its operands, each by itself."""
+    return get(node.op).kind == "pointwise" and len(node.outputs) == 1
+
+
 def names() -> list[str]:
     """All operators."""
     _load_families()

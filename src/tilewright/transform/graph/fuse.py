@@ -174,7 +174,7 @@ class _Fuser:
     def is_pointwise(self, root: int) -> bool:
         """Whether a group has pointwise nodes alone, each with one result."""
         nodes = [self.nodes[k] for k in self.members(root)]
-        return all(ops.get(n.op).kind == "pointwise" and len(n.outputs) == 1 for n in nodes)
+        return all(ops.is_pointwise(n) for n in nodes)
 
     def has_functions(self, i: int, makers: Mapping[Value, int]) -> bool:
         """Whether a node, or what only it reads, is a function of many operations."""

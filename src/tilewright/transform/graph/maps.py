@@ -17,7 +17,6 @@ from dataclasses import replace
 from tilewright import ops
 from tilewright.ir.expr import Expr, const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
-from tilewright.ops.registry import get
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.simplify import remove_identities
 from tilewright.transform.regions.captures import names_of
@@ -50,15 +49,11 @@ def keep_maps(graph: Graph) -> Graph:
             builder.nodes.append(replace(builder.nodes.pop(), outputs=node.outputs))
             continue
         builder.nodes.append(node)
-        if node.op in WINDOWS or (is_pointwise(node) and not made.isdisjoint(node.inputs)):
+        if node.op in WINDOWS or (ops.is_pointwise(node) and not made.isdisjoint(node.inputs)):
             made |= {v for v in node.outputs if v.type.rank == MAP}
         elif node.op == "reshape" and node.inputs[0] in made and (found := _lines(node.inputs[0], node.output)):
             maps[node.output] = found
     return remove_identities(replace(graph, nodes=tuple(builder.nodes))) if moved else graph
-
-
-def is_pointwise(node: Node) -> bool:
-    return get(node.op).kind == "pointwise" and len(node.outputs) == 1
 
 
 def _lines(whole: Value | None, lines: Value) -> _Map | None:
@@ -74,7 +69,7 @@ def _lines(whole: Value | None, lines: Value) -> _Map | None:
 def _of_maps(node: Node, maps: Mapping[Value, _Map], builder: GraphBuilder) -> _Map | None:
     """A pointwise operator of maps, emitted; None if no operand is one's lines."""
     found = [maps[v].behind for v in node.inputs if v is not None and v in maps]
-    if not found or not is_pointwise(node):
+    if not found or not ops.is_pointwise(node):
         return None
     behind, operands = found[0], []
     for v in node.inputs:

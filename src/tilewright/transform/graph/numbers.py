@@ -1,9 +1,9 @@
-"""Numbers in which kernels differ that are the same otherwise become operands of one kernel.
+"""Constants that are operands of kernels: arrays, and numbers in which kernels differ that are the same otherwise.
 
     k0 { z = constant(121); y = sub(x0, z) }          k { y = sub(x, z) }     called on (x0, z0) and (x1, z1)
     k1 { z = constant(119); y = sub(x1, z) }    ->    numbers = [121, 119];   z0, z1 stand in it
 
-The layers of a quantised network differ in their zero points alone: a BERT of twelve layers has 124 kernels with these
+The layers of a quantised network differ in their zero points alone: a BERT of twelve layers has 125 kernels with these
 in their code and 26 without. Only numbers that are added, multiplied, compared or chosen are taken: an exponent or a
 divisor that is known makes other code, and better one.
 """
@@ -18,8 +18,8 @@ import numpy as np
 
 from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import DType, i8, i16, u8, u16
-from tilewright.ir.expr import const
-from tilewright.ir.graph import Node, TensorType, Value
+from tilewright.ir.expr import as_int, const
+from tilewright.ir.graph import Graph, Node, TensorType, Value
 from tilewright.ops import get
 from tilewright.ops.pointwise import CastAttrs
 from tilewright.ops.shape import ConstantAttrs
@@ -216,4 +216,21 @@ class _Maker:
         return name
 
 
-__all__ = ["NUMBERS", "Shared", "lift_numbers"]
+def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:
+    """Constants of several elements become parameters with a fixed value; scalars stay in the code, but for those that
+    loop programs read, which take memory."""
+    arrays: dict[str, Array] = {}
+    nodes: list[Node] = []
+    params = list(graph.params)
+    read = {v for n in graph.nodes if get(n.op).loops is not None for v in n.inputs}
+    for node in graph.nodes:
+        if node.op == "constant" and ((as_int(node.output.type.size) or 0) > 1 or node.output in read):
+            value = node.output
+            params.append(value)
+            arrays[value.name] = node.of(ConstantAttrs).value.array
+        else:
+            nodes.append(node)
+    return replace(graph, params=tuple(params), nodes=tuple(nodes)), arrays
+
+
+__all__ = ["NUMBERS", "Shared", "hoist_constants", "lift_numbers"]

@@ -116,7 +116,7 @@ def _with_joined(node: Node, flat: dict[Value, _Flat], builder: GraphBuilder) ->
     pointwise behind it is done to the map, so that it stays in the convolution's kernel."""
     if node.op == "conv":
         made = _conv_of_map(node, builder)
-    elif ops.get(node.op).kind == "pointwise" and len(node.outputs) == 1:
+    elif ops.is_pointwise(node):
         made = _pointwise_of_map(node, flat, builder)
     else:
         return None

@@ -148,7 +148,7 @@ def may_make(node: Node, fixed: set[Value], block: int) -> bool:
         return node.inputs[1] not in fixed
     if node.op == "attention_gradient":
         return may_join(node, block)
-    return keeps_columns(node) or (ops.get(node.op).kind == "pointwise" and len(node.outputs) == 1)
+    return keeps_columns(node) or ops.is_pointwise(node)
 
 
 def may_join(node: Node, block: int) -> bool:
