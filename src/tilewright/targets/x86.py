@@ -1,8 +1,8 @@
 """x86-64: SSE, AVX2, AVX-512; AMD's Zen, Intel's servers and client processors.
 
-Three machines were measured: a Zen 3 (2 cores, AVX2), on which all constants were fitted first, a Zen 4 (2 cores,
-AVX-512) and an Emerald Rapids (2 cores, AVX-512, and without it for clients). What was fitted on them is taken for
-their kin.
+Four machines were measured, of 2 cores each: a Zen 3 (AVX2), on which all constants were fitted first, a Zen 4
+(AVX-512), an Emerald Rapids (AVX-512, and without it for clients) and a Zen 5 (AVX-512). What was fitted on them is
+taken for their kin.
 """
 
 from __future__ import annotations
@@ -211,6 +211,37 @@ ZEN4_COSTS = (
     .fitted(Origin("2026-11-26", "Zen 4", commit="2a963d0"), scattered_line=1.5, scattered_line_of_many=1.5)
 )
 
+ZEN5_COSTS = (
+    AVX512_COSTS
+    # Tiles of one panel that prefetch it 8 to 16 KB ahead take 0.65 to 0.98 of any other way up to some twelve rows,
+    # from where on shares are as good; two and three rows draw 0.93 of the memory's bandwidth by themselves.
+    .fitted(
+        Origin("2026-11-27", "Zen 5", "python -m benchmarks.bench_few_rows"),
+        panel_bytes_l3=16384,
+        panel_bytes_memory=8192,
+        panel_rows_l3=4,
+        panel_rows_memory=4,
+        shared_panel_rows_l3=13,
+        shared_panel_rows_memory=13,
+        few_streams=0.93,
+        unfollowed_l3=0.75,
+        followed_stream=1.0,
+        shared_stream=1.0,
+    )
+    # Rows of 1,024 to 3,072 features, all in sets of twelve ways, in thirty chains of 11 to 28 rows: 0.73 to 1.03 of
+    # the time of tiles of ten rows.
+    .fitted(
+        Origin("2026-11-27", "Zen 5", "python -m benchmarks.bench_symbolic_products --rows 11,12,14,18"),
+        crowded_rows=1.4,
+        crowded_passes=1.05,
+    )
+    # 0.64 to 1.10 of the time without, 0.88 in the mean of ten chains.
+    .fitted(Origin("2026-11-27", "Zen 5", "python -m benchmarks.bench_few_rows --maps"), alone_panel_bytes=24576)
+    .fitted(Origin("2026-11-27", "Zen 5", "python -m benchmarks.bench_functions"), function=1.3)
+    # Of fifty attentions the chosen way takes 1.01 of the best in the mean and 1.07 at most (1.03 and 1.33 with 0.37).
+    .fitted(Origin("2026-11-27", "Zen 5", "python -m benchmarks.bench_few_queries --grid"), load_beside_scores=0.15)
+)
+
 INTEL_COSTS = (
     AVX512_COSTS
     # Both of its 512-bit units multiply: none is left for a function's other operations.
@@ -300,9 +331,18 @@ INTEL_CLIENTS = ("alderlake", "raptorlake", "meteorlake")
 """Processors with large cores like those of `INTEL_SERVERS`, without AVX-512."""
 
 
+ZEN5_CEILINGS = Ceilings(
+    fma_per_cycle=2.0, l1_bandwidth=128.0, l2_bandwidth=62.0, l3_bandwidth=28.0, memory_bandwidth=10.7
+)
+"""Of a Zen 5 of 4.1 to 4.3 GHz with its full vector units (27 November 2026, 2 cores, `tilewright doctor`). It reads
+one stream as fast as four."""
+
+
 def ceilings(cpu: str, bits: int) -> Ceilings:
     """What is known of a kind of CPU that was not measured (21 November 2026, commit 08c0715, no machine recorded)."""
     vector = bits / 8
+    if cpu == "znver5" and bits == 512:
+        return ZEN5_CEILINGS
     halves = cpu in HALVES and bits == 512
     l1 = vector if halves else 2 * vector
     server = cpu in INTEL_SERVERS
@@ -324,7 +364,7 @@ def costs(cpu: str, bits: int) -> Costs:
         return GOLDEN_COVE_COSTS
     if cpu in INTEL_SERVERS:
         return INTEL_COSTS
-    return ZEN4_COSTS if cpu == "znver4" else AVX512_COSTS
+    return {"znver4": ZEN4_COSTS, "znver5": ZEN5_COSTS}.get(cpu, AVX512_COSTS)
 
 
 CACHES = {
