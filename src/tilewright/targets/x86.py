@@ -225,7 +225,6 @@ ZEN5_COSTS = (
         shared_panel_rows_memory=13,
         few_streams=0.93,
         unfollowed_l3=0.75,
-        followed_stream=1.0,
         shared_stream=1.0,
     )
     # Rows of 1,024 to 3,072 features, all in sets of twelve ways, in thirty chains of 11 to 28 rows: 0.73 to 1.03 of
