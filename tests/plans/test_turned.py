@@ -66,12 +66,12 @@ def test_softmax_over_what_was_turned(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize(
-    ("channels", "columns", "rows"), [(96, 64, 16), (96, 56, 8), (96, 8, 8), (96, 28, 28), (384, 14, 14), (768, 16, 8)]
+    ("channels", "columns", "rows"), [(96, 64, 16), (96, 56, 16), (96, 8, 16), (96, 21, 32), (384, 14, 8), (768, 16, 8)]
 )
 def test_each_element_is_read_once(channels: int, columns: int, rows: int, target: str) -> None:
     model = tw.compile((norm_behind((0, 2, 3, 1), 1, channels, 4, columns), {}), target=target)
     text = model.show("loops")
-    assert f"alloc transpose: f32[1, 1, {rows}, {channels}]" in text
+    assert f"alloc transpose: f32[1, {rows}, {channels}]" in text
     reading = [line.strip() for line in text.splitlines() if "= x[0," in line or " x[0," in line]
     assert reading and all(line.startswith("x_local") for line in reading), "the passes of the norm read the tiles"
 

@@ -10,7 +10,7 @@ import pytest
 from tilewright import ops, te
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.dtype import f32
-from tilewright.ir.expr import Var, as_expr, cast, const, select
+from tilewright.ir.expr import Expr, Var, as_expr, cast, const, select
 from tilewright.ir.graph import GraphBuilder, TensorType
 from tilewright.ir.loops import Block, PrimFunc
 from tilewright.ir.rewrite import walk
@@ -135,9 +135,46 @@ def test_one_run_of_symbols() -> None:
     assert ranks(join_dimensions(te.create_prim_func([y, turned]))) == [2]
 
 
-def test_reductions_stay_apart() -> None:
-    x = te.placeholder((Var("n", lo=1), 3, 5), "f32", "x")
-    k = te.reduce_axis(5, "k")
-    total = te.compute((4, 3), lambda i, j: te.sum(x[i, j, k.var], axis=k))
+def folded(x: Tensor, axes: Sequence[int], *, kept: bool) -> Tensor:
+    """The sum over some dimensions, which stay with one element if `kept`."""
+    reduced = {a: te.reduce_axis(x.shape[a], f"k{a}") for a in axes}
+    shape = [1 if a in reduced else n for a, n in enumerate(x.shape) if kept or a not in reduced]
+
+    def body(*own: Var) -> Expr:
+        places = dict(zip((a for a in range(len(x.shape)) if kept or a not in reduced), own, strict=True))
+        at = [reduced[a].var if a in reduced else places[a] for a in range(len(x.shape))]
+        return te.sum(x[tuple(at)], axis=list(reduced.values()))
+
+    return te.compute(shape, body)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "kept", "expected"),
+    [
+        ((3, 5, 2, 7), (1, 2, 3), False, 2),
+        ((3, 5, 2, 7), (2, 3), False, 2),
+        ((3, 5, 2, 7), (0, 2, 3), False, 3),
+        ((3, 5, 2, 7), (1, 3), False, 4),
+        ((3, 5, 2, 7), (1, 2, 3), True, 2),
+        ((1, 5, 1, 7), (1, 2, 3), False, 2),
+    ],
+)
+def test_what_a_fold_reduces(shape: Shape, axes: Sequence[int], kept: bool, expected: int) -> None:
+    """Neighbouring dimensions that a fold reduces are one, and so are those that it keeps; those of one element go."""
+    func = function(lambda x: folded(x, axes, kept=kept), shape)
+    joined = join_dimensions(func)
+    verify_func(joined)
+    assert ranks(joined) == [expected]
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    out = np.zeros([int(n) for n in np.sum(x, axis=tuple(axes), keepdims=kept).shape], np.float32)
+    interpret(joined, [a.reshape([int(str(n)) for n in p.shape]) for a, p in zip((x, out), joined.params, strict=True)])
+    np.testing.assert_allclose(out, np.sum(x, axis=tuple(axes), keepdims=kept), rtol=1e-5, atol=1e-5)
+
+
+def test_windows_stay_apart() -> None:
+    """Two dimensions of a window are read with a stride: no run of memory."""
+    x = te.placeholder((3, 6, 6), "f32", "x")
+    r, c = te.reduce_axis(2, "r"), te.reduce_axis(2, "c")
+    total = te.compute((3, 5, 5), lambda n, i, j: te.sum(x[n, i + r.var, j + c.var], axis=[r, c]))
     func = te.create_prim_func([x, total])
     assert join_dimensions(func) is func

@@ -58,8 +58,8 @@ def test_schedules_keep_it() -> None:
     x = b.input("x", TensorType(f32, (const(64), const(640))))
     func = lowered(b.finish((ops.emit1(b, "reduce_sum", x, axes=(1,), keepdims=False),)))
     scheduled = plan(func, Target.parse("znver4")).schedule.func
-    assert len(origins(scheduled)) > 1
-    assert {origin and origin.op for origin in origins(scheduled).values()} == {"reduce_sum"}
+    stamped = [origin.op for origin in origins(scheduled).values() if origin is not None]
+    assert len(stamped) > 1 and set(stamped) == {"reduce_sum"}, "all but what only copies"
 
 
 def test_it_is_part_of_the_key_and_names_are_not() -> None:

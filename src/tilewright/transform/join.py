@@ -3,12 +3,13 @@
     y[n, c, h, w] = relu(x[n, c, h, w])                   ->   y[i] = relu(x[i])
     y[n, c, h, w] = x[n, c // 16, h, w, c % 16]           ->   y[n, c, p] = x[n, c // 16, p, c % 16]
     y[b, r, c] = sum(x[b, r, k] * w[k, c]) + bias[c]      ->   y[i, c] = sum(x[i, k] * w[k, c]) + bias[c]
+    y[n] = max(x[n, c, h, w])                             ->   y[n] = max(x[n, i])
 
 Maps of 7 x 7 or 19 x 19 pixels fill no vectors line by line; as one run of pixels they do. So do eight rows of a
 product no tile of twelve, but 128 times eight. Parameters keep their places in memory and get another shape. Rows of
 products are joined whether their sizes are numbers or symbols, as is all that a pointwise function walks over where it
-is one run; other dimensions are joined where they are numbers. A function with other reductions stays as it is, for its
-plans look at windows, rows and channels.
+is one run; other dimensions are joined where they are numbers, those that a fold reduces among each other. A function
+with other reductions stays as it is, for its plans look at windows, rows and channels.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from tilewright import ops
 from tilewright.arith import simplify
 from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const, product
 from tilewright.ir.loops import Block, For, PrimFunc, Stmt, Store, seq
@@ -34,9 +36,9 @@ class _Joints:
 
 
 def join_dimensions(func: PrimFunc) -> PrimFunc:
-    """An unscheduled function of pointwise blocks and products with as few dimensions as can be."""
+    """An unscheduled function of pointwise blocks, folds and products with as few dimensions as can be."""
     blocks = [s for s in walk(func.body) if isinstance(s, Block)]
-    if any(block.is_reduction and not _is_product(block) for block in blocks):
+    if any(block.is_reduction and not _is_product(block) and not _is_fold(block) for block in blocks):
         return func
     products = any(map(_is_product, blocks))
     joints = _joints(blocks, symbols=True)
@@ -68,11 +70,21 @@ def _is_product(block: Block) -> bool:
     return origin is not None and origin.op in PRODUCTS
 
 
+def _is_fold(block: Block) -> bool:
+    """Whether an operator that is a reduction folds an array of which each element is used once: it is read with all
+    iterators but those of one iteration."""
+    origin = find(block.notes, Origin)
+    if origin is not None and ops.get(origin.op).kind != "reduction":
+        return False
+    own = {it.var for it in block.iters if as_int(it.extent) != 1}
+    return any(own <= {*indices} for buffer, indices in _accesses(block))
+
+
 def _may_join(block: Block, k: int, symbols: bool) -> bool:
-    """Whether two neighbouring iterators, none of a reduction, have sizes that are numbers, or any sizes if `symbols`,
-    and only indices depend on them."""
+    """Whether two neighbouring iterators, both of a reduction or none, have sizes that are numbers, or any sizes if
+    `symbols`, and only indices depend on them."""
     pair = block.iters[k : k + 2]
-    if any(it.kind == "reduce" for it in pair):
+    if len({it.kind for it in pair}) > 1 or (_is_product(block) and pair[0].kind == "reduce"):
         return False
     values = [s.value for s in walk(block.body) if isinstance(s, Store)]
     used = {v for value in values for v in _outside_of_indices(value)}
@@ -105,6 +117,8 @@ def _drop_conflicts(block: Block, accesses: Sequence[_Access], joints: _Joints) 
         pairs = list(pairwise(indices))
         named = [{*variables(i)} for i in indices]
         for k, (first, second) in enumerate(pairwise(own)):
+            if as_int(block.iters[k + 1].extent) == 1 and not any(second in names for names in named):
+                continue  # One iteration more or less around.
             mentions = sum(first in names or second in names for names in named)
             at = next((d for d, pair in enumerate(pairs) if pair[0] is first and pair[1] is second), None)
             whole = at is not None and (buffer, at) in joints.dims and buffer.shape[at + 1] is block.iters[k + 1].extent
@@ -112,7 +126,8 @@ def _drop_conflicts(block: Block, accesses: Sequence[_Access], joints: _Joints) 
                 joints.axes.discard((block.name, k))
         for d, pair in enumerate(pairs):
             at = next((k for k in range(len(own) - 1) if pair[0] is own[k] and pair[1] is own[k + 1]), None)
-            if (block.name, at) not in joints.axes:
+            single = as_int(buffer.shape[d + 1]) == 1 and as_int(pair[1]) == 0
+            if (block.name, at) not in joints.axes and not single:
                 joints.dims.discard((buffer, d))
     return len(joints.axes) + len(joints.dims) < before
 

@@ -22,7 +22,7 @@ from tilewright.plans.framework.cost import (
 from tilewright.plans.framework.tiles import row_limit
 from tilewright.plans.idioms.reducing import lane_stride, steps
 from tilewright.plans.idioms.transposes import flat
-from tilewright.plans.rows.groups import LONG_ROW
+from tilewright.plans.rows.groups import LONG_ROW, TOGETHER
 from tilewright.plans.rows.stages import Rows, loads_of, slides, vector_last
 from tilewright.targets.target import Target
 
@@ -172,17 +172,18 @@ def unfilled(structure: Structure, rows: Rows, strip: int, target: Target) -> Co
 
 def folds(structure: Structure, rows: Rows, strip: int, together: int, target: Target) -> Cost:
     """What folding the lanes of short rows takes beyond a roofline: as long for one row as for those that go together,
-    and a last vector that is not full as long as a full one."""
+    or that a core works on at once where a row has one fold; a last vector that is not full takes as long as a full
+    one."""
     total = Cost()
     if strip or not rows.leading:
         return total
-    for stage in structure.stages:
-        if stage.role != "reduction" or vector_last(stage) or not stage.reduce:
-            continue
+    folded = [s for s in structure.stages if s.role == "reduction" and not vector_last(s) and s.reduce]
+    at_once = TOGETHER[0] if together == len(folded) == 1 and not slides(folded[0]) else together
+    for stage in folded:
         length = prod(number(it.extent) for it in stage.reduce)
         lanes = lanes_of(stage, target)
         least = lanes + 1 if slides(stage) else lanes // 2  # windows beside one another go on meanwhile
         if least <= length < LONG_ROW * lanes:
             times = prod(number(it.extent) for it in stage.spatial)
-            total += Cost(overhead=times / together * target.costs.arithmetic.folded_row)
+            total += Cost(overhead=times / at_once * target.costs.arithmetic.folded_row)
     return total

@@ -133,6 +133,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         one_after_another(s, kept, target)
         return
     names = {loop.name for loop in around}
+    # Nothing but folds: one element a row is left.
+    single = not strip and all(as_int(it.extent) == 1 for st in kept for it in st.spatial[rows:])
     for stage in kept:
         if is_turned(structure, stage) and schedule_turned(s, stage, target):
             continue
@@ -140,7 +142,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         if fold > 1:
             schedule_folded(s, stage, own, target)
         else:
-            schedule_inner(s, stage, own, len(own) - len(stage.reduce), target, bool(strip), pipeline)
+            outer = len(own) - len(stage.reduce)
+            schedule_inner(s, stage, own, outer, target, bool(strip), pipeline, short=single)
     if not strip:
         together = fold if pipeline else together
         least = target.costs.prefetching.pipelined_bytes if pipeline else 0
@@ -186,7 +189,7 @@ def gather(
     """Compute every stage where the output needs it, `together` rows at once or, where stages go one behind the other,
     so many of those at once as `pipeline` says. Returns the loops around."""
     block = s.block(out.name)
-    copied = out.reduce and (strip or len(kept) > 1)
+    copied = out.reduce and (strip or len(kept) > 1 or not vector_last(out))
     if copied:
         block = s.cache_write(block, "local")
     loops = list(s.loops(block))
@@ -301,9 +304,11 @@ def schedule_inner(
     target: Target,
     strip: bool,
     pipeline: bool = False,
+    *,
+    short: bool = False,
 ) -> None:
     """The loops of one stage below the shared rows, of which the first `outer` are not the reduction's. `pipeline`: in
-    steps that are the same for all stages."""
+    steps that are the same for all stages; `short`: a few steps are written out."""
     if not own:
         return
     lanes = lanes_of(stage, target)
@@ -320,7 +325,7 @@ def schedule_inner(
         else:
             reduce_columns(s, block, reduce, spatial[-1], lanes, STEPS)
         return
-    reduce_lanes(s, stage, reduce, lanes, STEP_VECTORS if pipeline else None)
+    reduce_lanes(s, stage, reduce, lanes, STEP_VECTORS if pipeline else None, short=short)
 
 
 def function_of_rows(s: Schedule, stage: Stage, own: list[LoopRef]) -> list[LoopRef]:
