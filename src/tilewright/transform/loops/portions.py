@@ -1,10 +1,10 @@
 """Let all blocks of a symbolic number of rows be of about equal size.
 
-    for r in 0..(n + 23)//24 @even_blocks(size=24, unit=8) {    let b = ceil(ceil(n / 8) / ceil(n / 24)) * 8
-      alloc t: f32[24] {                                        for r in 0..(n + b - 1)//b {
-        for i in 0..24 { t[i] = x[r*24 + i] }              ->     alloc t: f32[24] {
-        for i in 0..24 {                                            for i in 0..24 { t[i] = x[r*b + i] }
-          if r*24 + i < n { y[r*24 + i] = t[i] } } } }              for i in 0..min(b, n - r*b) { y[r*b + i] = t[i] } } }
+    for r in 0..(n + 23)//24 @even_blocks(size=24, unit=8) {   let b = ceil(ceil(n / 8) / ceil(n / 24)) * 8
+      alloc t: f32[24] {                                       for r in 0..(n + b - 1)//b {
+        for i in 0..24 { t[i] = x[r*24 + i] }             ->     alloc t: f32[24] {
+        for i in 0..24 {                                           for i in 0..24 { t[i] = x[r*b + i] }
+          if r*24 + i < n { y[r*24 + i] = t[i] } } } }             for i in 0..min(b, n - r*b) { y[r*b + i] = t[i] } } }
 
 What a block reads for all its rows together, as the filters of a
 convolution, is read anew by each: of 25 rows the last one alone would wait for all of it, while 16 and 9 hide it behind
@@ -21,7 +21,7 @@ from tilewright.arith import Analyzer
 from tilewright.arith.compare import nonnegative_forms
 from tilewright.arith.forms import to_expr
 from tilewright.ir.dtype import i64
-from tilewright.ir.expr import Buffer, Expr, Op, Var, all_of, ceildiv, maximum, minimum
+from tilewright.ir.expr import Buffer, Expr, Op, Var, all_of, ceildiv, is_const, maximum, minimum
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Stmt, Store
 from tilewright.ir.notes import EvenBlocks, find, without
 from tilewright.ir.rewrite import (
@@ -69,7 +69,7 @@ def _divided(loop: For, note: EvenBlocks, taken: set[str]) -> Stmt:
             mine = [c for c in conjuncts(s.condition) if c in tests]
             rest = [mover.expr(c) for c in conjuncts(s.condition) if c not in tests]
             return replace(moved, condition=all_of((*[tests[c] < count for c in mine], *rest)))
-        return _bounded(moved, count)
+        return _bounded(moved, note.size, count)
 
     try:
         return Let(each, size, replace(loop, extent=ceildiv(rows, each), body=statement(loop.body)))
@@ -77,9 +77,11 @@ def _divided(loop: For, note: EvenBlocks, taken: set[str]) -> Stmt:
         return loop
 
 
-def _bounded(s: Stmt, count: Expr) -> Stmt:
+def _bounded(s: Stmt, size: int, count: Expr) -> Stmt:
     """A loop over the rows of a block goes over those that there are."""
-    if not isinstance(s, For) or s.kind != "serial" or not isinstance(s.body, If) or s.body.orelse is not None:
+    if not isinstance(s, For) or s.kind != "serial" or not is_const(s.extent, size):
+        return s
+    if not isinstance(s.body, If) or s.body.orelse is not None:
         return s
     return replace(s, extent=count, body=s.body.then) if s.body.condition is (s.var < count) else s
 
