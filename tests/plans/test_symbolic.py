@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tests.frontend.build import info, model, node
+from tests.ops.test_winograd import convolution
 from tilewright import te
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.expr import Var, ceildiv, const
@@ -79,6 +82,44 @@ def test_convolutions_over_maps_of_unknown_size(
     said = tw.dim(least, most, multiple=32, likely=likely)
     text = tw.compile(m, dims={"h": said, "w_": said}, fast=fast).show("schedule")
     assert f"plan {plan}" in text and "plan rows" not in text
+
+
+def _kernel(compiled: tw.Model, name: str, what: str) -> str:
+    """The text of the kernel of an operator."""
+    return next(t for t in f"\n{compiled.show(what)}".split("\n// ") if t.startswith(name))
+
+
+def test_transposed_convolutions_copy_no_map_that_has_no_padding() -> None:
+    """Twice as many lines as there are, an even number, are as many positions of a phase as there are lines. Strips of
+    wide maps have few lines, so that they stay near."""
+    w = np.random.default_rng(0).standard_normal((32, 16, 2, 2)).astype(np.float32)
+    nodes = [
+        node("MaxPool", ["x"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("ConvTranspose", ["p", "w"], ["y"], strides=[2, 2]),
+    ]
+    m = model(nodes, [info("x", [1, 32, "h", "w_"])], ["y"], {"w": w})
+    strips = []
+    for likely in (64, 2048):
+        said = tw.dim(32, 2048, multiple=32, likely=[likely])
+        compiled = tw.compile(m, dims={"h": said, "w_": said})
+        assert not re.search(r"\bpad\b", _kernel(compiled, "conv_transposed", "loops"))
+        found = re.search(r"lines=(\d+)", _kernel(compiled, "conv_transposed", "schedule"))
+        assert found is not None
+        strips.append(int(found[1]))
+    assert strips[0] > strips[1] == max(1, Target.host().l2 // 2 // (4 * 1025 * 32))
+
+
+@pytest.mark.parametrize(("likely", "lines"), [(4, 1), (32, 4), (512, 8)])
+def test_lines_that_are_padded_together(likely: int, lines: int) -> None:
+    """Some of a map of any height, but of a low one no more than leave each thread its strips."""
+    w = np.random.default_rng(0).standard_normal((16, 3, 3, 3)).astype(np.float32)
+    m = model([node("Conv", ["x", "w"], ["y"], pads=[1] * 4)], [info("x", [1, 3, "h", "w_"])], ["y"], {"w": w})
+    said = tw.dim(1, 640, likely=[likely])
+    compiled = tw.compile(m, dims={"h": said, "w_": said}, fast="exact")
+    assert f",strip={lines}," in _kernel(compiled, "conv_blocked", "schedule")
+    for h, width in ((1, 5), (3, 2), (17, 30), (40, 1)):
+        x = np.random.default_rng(h).standard_normal((1, 3, h, width)).astype(np.float32)
+        np.testing.assert_allclose(compiled(x), convolution(x, w, (1, 1, 1, 1)), rtol=1e-4, atol=1e-4)
 
 
 def test_sizes_of_calls_are_counted() -> None:

@@ -17,8 +17,11 @@ from tests.plans.winograd_errors import MOST, errors
 from tests.transform.graph.graphs import BATCH, tensor
 from tilewright import ops
 from tilewright.compiler import compile_graph
-from tilewright.ir.expr import as_int
+from tilewright.ir.expr import Var, as_int
 from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.loops import For
+from tilewright.ir.notes import EvenBlocks, Prefetch, find
+from tilewright.ir.rewrite import walk
 from tilewright.ir.selection import Winograd
 from tilewright.plans import plan
 from tilewright.plans.winograd import tiles as winograd_tiles
@@ -31,6 +34,7 @@ from tilewright.plans.winograd.tiles import (
     WinogradProblem,
     blocked,
     cost,
+    divided,
     part_of,
     ranked,
     times,
@@ -194,6 +198,39 @@ def test_all_of_the_next_panel_is_asked_for(name: str, columns: int) -> None:
     assert asked
     for number, lines in asked.items():
         assert lines >= set(range((number + 1) * panel // 16, (number + 2) * panel // 16))
+
+
+def test_two_register_tiles_ask_for_all_of_the_next_panel() -> None:
+    """Maps of any size may have fewer tiles than the smallest one that is judged by; two register tiles, of which one
+    has a row more, are the fewest that share."""
+    target, side = Target.parse("znver4"), Var("h", lo=1, hi=20, likely=(13, 16, 19, 20))
+    b = GraphBuilder("layer")
+    types = [tensor(1, 16, side, side, 16), tensor(2, 6, 6, 4, 16, 16, 32)]
+    x, packed = b.input("x", types[0]), b.param("w", types[1])
+    attrs = {"tile": 4, "window": 3, "stride": 1, "pads": (1, 1, 1, 1), "dilation": 1}
+    y = ops.emit1(b, "lowered.conv_winograd", x, packed, channels=256, input_channels=256, out_block=16, **attrs)
+    (group,) = fuse(b.finish((y,)))
+    planned = plan(lower_group(group, "k").func, target)
+    (even,) = [n for s in walk(planned.func.body) if isinstance(s, For) and (n := find(s.notes, EvenBlocks))]
+    (loop,) = [s for s in walk(planned.func.body) if isinstance(s, For) and find(s.notes, Prefetch)]
+    note, steps = find(loop.notes, Prefetch), as_int(loop.extent)
+    assert even.size % even.unit == 0 and steps is not None
+    assert note is not None and note.lines is not None and note.rows is not None and note.rows < even.size
+    read = 16 // steps * 32 * 4 / target.caches.line  # of a panel's lines, by so many of a block's 16 channels
+    fewest = min(note.rows, 2 * even.unit - 1)
+    assert note.lines * fewest >= read * min(even.unit, fewest)
+
+
+def test_blocks_of_tiles_that_follow_each_other_are_alike() -> None:
+    """25 tiles in blocks of 24 at most are two of about half, in whole register tiles; the estimate says so."""
+    choice, block = Winograd(4, 32, 4), TileBlock(24, 0)
+    shape = WinogradProblem(1, 20, 20, 256, 256, 3)
+    assert divided(shape, choice, block, 8) == TileBlock(16, 0)
+    assert divided(shape, choice, block, 6) == TileBlock(18, 0)
+    assert divided(replace(shape, width=16), choice, block, 8) == block
+    assert divided(shape, choice, TileBlock(2, 4), 4) == TileBlock(2, 4)
+    target = Target.parse("znver4")
+    assert cost(shape, choice, block, target, 8) == cost(shape, choice, TileBlock(16, 0), target, 8)
 
 
 def test_channels_are_summed_in_equal_parts() -> None:

@@ -185,6 +185,22 @@ class LastTile(LoopNote):
 
 @register
 @dataclass(frozen=True, slots=True)
+class EvenBlocks(LoopNote):
+    """A loop over blocks of a symbolic number of rows has as many of them in each, instead of a rest in the last one.
+
+    Args:
+        size: the most rows of a block.
+        unit: rows of a block but the last are a multiple of these.
+
+    Written by `plans/winograd/plan.py`, read and removed by `transform/loops/portions.py`.
+    """
+
+    size: Count
+    unit: Count = 1
+
+
+@register
+@dataclass(frozen=True, slots=True)
 class Pipeline(LoopNote):
     """A loop over rows works on several rows at once, each in another stage.
 
@@ -382,6 +398,7 @@ __all__ = [
     "Count",
     "Defer",
     "DoubleBuffer",
+    "EvenBlocks",
     "FuncNote",
     "LoopNote",
     "MayAlias",

@@ -135,6 +135,14 @@ CASES = {
             if i < n { c[i] = t[0] }
           }
         }""",
+    "even blocks": """
+        func @blocks(x: f32[n], y: f32[n]) where n in 1.. {
+          for b in 0..(n + 47) // 48 parallel @even_blocks(size=48, unit=8) {
+            alloc t: f32[48]
+            for i in 0..48 { t[i] = x[(b * 48 + i) % n] }
+            for j in 0..48 { if b * 48 + j < n { y[b * 48 + j] = t[j] } }
+          }
+        }""",
     "leave out unread": """
         func @blocks(x: f32[n], y: f32[n]) where n in 1.. {
           for b in 0..(n + 47) // 48 parallel {

@@ -20,6 +20,7 @@ from tilewright import te
 from tilewright.ir.attributes import Attrs, Dims, Ints
 from tilewright.ir.expr import Expr, all_of, as_expr, as_int, ceildiv, const, select
 from tilewright.ir.graph import TensorType
+from tilewright.ops.dims import dim, same_dim
 from tilewright.ops.lowered.packed import (
     BlockAttrs,
     UnblockAttrs,
@@ -120,7 +121,7 @@ def _compute(
     taps = w.shape[1 + rank : 1 + 2 * rank]
     depth, inner, width = w.shape[-3:]
     # Positions of a phase, counted from the first that the padding cuts off.
-    size = [(out[2 + k] - 1 + pads[k]) // strides[k] + 1 for k in range(rank)]
+    size = [dim((out[2 + k] - 1 + pads[k]) // strides[k] + 1) for k in range(rank)]
     x = grown(x, [(as_int(t) or 1) - 1 for t in taps], size)
     steps = [te.reduce_axis(t, f"t{k}") for k, t in enumerate(taps)]
     co, ci = te.reduce_axis(depth, "co"), te.reduce_axis(inner, "ci")
@@ -156,7 +157,7 @@ def grown(x: Tensor, before: Sequence[int], size: Sequence[Expr]) -> Tensor:
     """`x` with zeros before and behind its spatial dimensions, so that `size` windows of before + 1 pixels fit."""
     rank = len(size)
     whole = x.shape[2 : 2 + rank]
-    if not any(before) and all(a is b for a, b in zip(size, whole, strict=True)):
+    if not any(before) and all(same_dim(a, b) for a, b in zip(size, whole, strict=True)):
         return x
     shape = (*x.shape[:2], *(a + b for a, b in zip(size, before, strict=True)), *x.shape[2 + rank :])
 

@@ -223,7 +223,7 @@ def tile_output(
     else:
         lines, columns = pixels
         known = extent(s, lines)
-        strip, line = s.split(lines, factor=1 if known is None else min(candidate.knob("strip"), known))
+        strip, line = s.split(lines, factor=min(candidate.knob("strip"), known or WHOLE))
         tile, row = s.split(columns, factor=rows)
         tiles = [line, tile]
     s.reorder(image, strip, panel, *tiles, row, part, lane)
@@ -238,7 +238,7 @@ def tile_plain(
     panel, k = s.split(k, factor=candidate.knob("width"))
     part, channel = s.split(k, factor=target.lanes(4))
     known = extent(s, lines)
-    strip, line = s.split(lines, factor=1 if known is None else min(candidate.knob("strip"), known))
+    strip, line = s.split(lines, factor=min(candidate.knob("strip"), known or WHOLE))
     s.reorder(image, strip, panel, line, part, columns, channel)
     transpose_out(s, plain, out, channel, columns, target)
     s.compute_at(out, panel if pitch else line)

@@ -30,6 +30,9 @@ ENOUGH_STRIPS = 8
 """Strips (of all images) that share well among a few threads."""
 SYMBOLIC_SIZE = 28
 """What a symbolic height or width is taken for."""
+COPIED_LINES = 8
+"""Lines of a symbolic map that are padded together, at most: eight lines under a window of three read ten lines of the
+input; each by itself they read 24."""
 PARTS = (2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160)
 """Numbers of strips that are considered: a few of each size."""
 WHOLE = 1 << 20
@@ -148,12 +151,15 @@ def _legal(shape: DirectProblem, width: int, flat: bool, target: Target) -> Iter
         spare = 0 if shape.block > 1 else 1
         if rows > 1 and registers(rows, vectors) + spare > target.registers:
             return
-        for strip in _strips(shape, rows, flat):
+        for strip in _strips(shape, rows, flat, target):
             yield [Blocking(rows, width, strip, channels, flat) for channels in blocks]
 
 
-def _strips(shape: DirectProblem, rows: int, flat: bool) -> list[int]:
-    """Strips of about equal size; where the input is copied, one or enough for a few threads."""
+def _strips(shape: DirectProblem, rows: int, flat: bool, target: Target) -> list[int]:
+    """Strips of about equal size; where the input is copied, one or enough for a few threads. Of a number of lines that
+    is not known single ones, and a few where they are copied: what windows share is so copied once for all of them."""
+    if not flat and not shape.known:
+        return [_few_lines(shape, target) if shape.copied else 1]
     whole = shape.height * shape.width if flat else shape.height
     if flat and not shape.is_pixel:
         return [WHOLE]
@@ -169,6 +175,13 @@ def _strips(shape: DirectProblem, rows: int, flat: bool) -> list[int]:
         if not shape.copied or shape.images * ceil(whole / strip) >= ENOUGH_STRIPS:
             found.append(strip)
     return found
+
+
+def _few_lines(shape: DirectProblem, target: Target) -> int:
+    """Lines of which the input is copied together, `COPIED_LINES` at most: a quarter of the second level, and enough
+    strips for a few threads."""
+    line = 4 * shape.channels * shape.stride * ((shape.width - 1) * shape.stride + shape.window[1])
+    return max(1, min(COPIED_LINES, ceil(shape.height / ENOUGH_STRIPS), target.l2 // 4 // line))
 
 
 def _channel_blocks(shape: DirectProblem, width: int, target: Target) -> list[int]:

@@ -19,6 +19,7 @@ from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import Cost, around, number, roofline
+from tilewright.plans.framework.symbolic import sides_of
 from tilewright.plans.framework.tiles import RegisterTile, cycles
 from tilewright.plans.idioms.panels import panel_width, schedule_prologue
 from tilewright.schedule.recording import LoopRef
@@ -43,9 +44,9 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     assert width is not None
     lanes = lanes_of(anchor, target)
     columns = positions(structure)[-1]
-    counts = (14, 28, 56) if columns is None else (max(1, columns),)
+    counts = tuple(dict.fromkeys(sides_of(anchor.spatial[-2].extent))) if columns is None else (max(1, columns),)
     depth = prod(as_int(it.extent) or 64 for it in anchor.reduce)
-    line = 4 * (counts[0] + 1) * prod(as_int(it.extent) or 64 for it in anchor.reduce[-2:])
+    line = 4 * (max(counts) + 1) * prod(as_int(it.extent) or 64 for it in anchor.reduce[-2:])
     lines = max(1, min(target.l2 // 2 // line, (positions(structure)[0] or 64) if len(positions(structure)) > 1 else 1))
     vectors = max(1, width // lanes)
     times = prod(number(it.extent) for it in anchor.spatial) / width / target.fma_per_cycle

@@ -29,7 +29,7 @@ from math import ceil
 from tilewright.codegen.llvm.prefetch import MOST_LINES
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import PrimFunc
-from tilewright.ir.notes import Prefetch, Unroll
+from tilewright.ir.notes import EvenBlocks, Prefetch, Unroll
 from tilewright.ir.selection import Winograd
 from tilewright.ops.lowered.correlation import MOST_POINTS
 from tilewright.ops.lowered.winograd import CONV_WINOGRAD, PACK_WINOGRAD, ConvWinogradAttrs, tiles_in_blocks
@@ -201,23 +201,27 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     s.vectorize(lane)
     few = (s.extent(group) or 0) < ENOUGH
     count = min(times(shape, choice, block) for shape in shapes)
-    share(s, row_block, column_block, (channels, element, panel) if few else (channels, group), count, target)
+    around = share(s, row_block, column_block, (channels, element, panel) if few else (channels, group), count, target)
+    if not block.columns:
+        s.annotate(around, EvenBlocks(block.rows, candidate.knob("rows")))
 
 
 def share(
     s: Schedule, row_block: LoopRef, column_block: LoopRef, phases: tuple[LoopRef, ...], count: int, target: Target
-) -> None:
+) -> LoopRef:
     """Threads share blocks of tiles where there are enough, `count` of them at least by the sizes that the layer is
     judged by, for then each core has its tiles in its own cache; else they share each of the phases: the channels of
     the tiles' transforms, then groups of panels or, where those are few, the elements of the products and then the
-    panels of the output."""
+    panels of the output. Returns the loop over rows of blocks, or over all blocks."""
     if one_block_a_thread(count, target):
         # Where tile rows run across images it may not be provable that blocks write different elements.
+        row_block = s.fuse(row_block, column_block)
         with s.trying("threads share each phase, not blocks of tiles"):
-            s.parallel(s.fuse(row_block, column_block))
-            return
+            s.parallel(row_block)
+            return row_block
     for loop in phases:
         s.parallel(loop)
+    return row_block
 
 
 def input_transform(s: Schedule, found: WinogradStages, candidate: Candidate, target: Target) -> LoopRef:
@@ -280,7 +284,9 @@ def products(
     s.reorder(co, ci, t, filters)
     steps = body_steps(lanes, rows * (width // lanes))
     sharing = min(least or count, count)
-    while 4 * width * steps * min(rows, sharing) >= MOST_LINES * target.caches.line * sharing and steps % 2 == 0:
+    # Where there are fewer than share, two register tiles of about equal size may be all, each with half of the lines.
+    few = sharing if sharing == count else min(sharing, 2 * rows - 1)
+    while 4 * width * steps * min(rows, few) >= MOST_LINES * target.caches.line * few and steps % 2 == 0:
         steps //= 2  # a tile's share of what so many steps read is more than a loop prefetches at once
     prefetching, channel = s.split(ci, factor=steps) if steps < lanes else (co, ci)
     s.annotate(channel, Unroll(steps))
@@ -291,10 +297,10 @@ def products(
         # Where a small map has fewer tiles than a block, those are enough, and of larger maps each so many tiles
         # prefetch them anew, which costs little: they are near by then.
         strip = sharing if sharing < count else None
-        part = ceil(4 * width * steps * min(rows, sharing) / (sharing * target.caches.line))
+        part = ceil(4 * width * steps * min(rows, few) / (few * target.caches.line))
         ahead, lines = 4 * blocks * lanes * width, part if strip is not None else None
-        few = target.costs.prefetching.shared_panel_rows_memory if strip is not None else None
-        note = Prefetch(buffer_names([weights.buffer]), ahead, lines=lines, rows=sharing, strip=strip, few=few)
+        alone = target.costs.prefetching.shared_panel_rows_memory if strip is not None else None
+        note = Prefetch(buffer_names([weights.buffer]), ahead, lines=lines, rows=sharing, strip=strip, few=alone)
         s.annotate(prefetching, note)
     init = s.decompose_reduction(tile, co)
     for block in (tile, init, product):

@@ -201,6 +201,7 @@ def cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Tar
     """The estimate for all images in register tiles of so many rows, or of as many as are best: cycles of one core, and
     of what others miss while threads share unequally."""
     rows = rows or best_rows(block, (shape,), choice, target)
+    block = divided(shape, choice, block, rows)
     blocks = times(shape, choice, block)
     shared = sharing(blocks, target) if one_block_a_thread(blocks, target) else 1.0
     last = last_block(shape, choice, block)
@@ -208,6 +209,15 @@ def cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Tar
         return block_cost(shape, choice, block, target, rows) * (blocks * shared)
     whole = block_cost(shape, choice, block, target, rows) * ((blocks - 1) * shared) if blocks > 1 else Cost()
     return whole + block_cost(shape, choice, last, target, rows) * shared
+
+
+def divided(shape: WinogradProblem, choice: Winograd, block: TileBlock, rows: int) -> TileBlock:
+    """The blocks of a map: where tiles follow each other, of about equal size in whole register tiles of so many rows
+    (`transform/loops/portions.py`)."""
+    if block.columns:
+        return block
+    count = tiles_of(shape, choice)
+    return TileBlock(ceil(ceil(count / rows) / ceil(count / block.rows)) * rows, 0)
 
 
 def last_block(shape: WinogradProblem, choice: Winograd, block: TileBlock) -> TileBlock:
@@ -336,10 +346,11 @@ def best_rows(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winog
     def products(rows: int) -> float:
         total = 0.0
         for s in shapes:
-            counts = (block.count, times(s, choice, block) - 1), (last_block(s, choice, block).count, 1)
+            each = divided(s, choice, block, rows)
+            counts = (each.count, times(s, choice, each) - 1), (last_block(s, choice, each).count, 1)
             for count, blocks in counts:
-                each = product_cycles(count, rows, vectors, depth, target, even=not block.columns)
-                total += weight_of(s, shapes) * blocks * each
+                cycles = product_cycles(count, rows, vectors, depth, target, even=not block.columns)
+                total += weight_of(s, shapes) * blocks * cycles
         return total
 
     return min(heights(block, shapes, choice, target), key=products)

@@ -26,6 +26,7 @@ from tilewright.transform.loops.narrow import narrow_tails
 from tilewright.transform.loops.overlap import overlap_tails
 from tilewright.transform.loops.partition import partition_loops
 from tilewright.transform.loops.pipeline import pipeline_loops
+from tilewright.transform.loops.portions import even_blocks
 from tilewright.transform.loops.remainder import rows_by_number
 from tilewright.transform.loops.reuse import reuse_outputs
 from tilewright.transform.loops.simplify import simplify_loops
@@ -51,6 +52,7 @@ def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tupl
         ("compact buffers", lambda func: compact_buffers(func, target.caches)),
         ("double buffers", lambda func: check_capacities(double_buffers(func))),
         ("move conditions", move_conditions),
+        ("even blocks", even_blocks),
         ("leave out unread", leave_out_unread),
         ("fit buffers", lambda func: fit_buffers(func, target.caches)),
         ("forward copies", forward_copies),

@@ -17,8 +17,8 @@ from dataclasses import replace
 from tilewright.arith import Analyzer
 from tilewright.arith.symbolic import Eliminator
 from tilewright.ir.expr import Buffer, Expr, Var, as_int, const, minimum
-from tilewright.ir.loops import Allocate, For, Intrinsic, PrimFunc, Stmt
-from tilewright.ir.rewrite import replace_buffers, variables, walk, with_children
+from tilewright.ir.loops import Allocate, For, Intrinsic, Let, PrimFunc, Stmt
+from tilewright.ir.rewrite import replace_buffers, substitute, variables, walk, with_children
 from tilewright.targets.memory import USUAL, Caches
 from tilewright.transform.loops.spread import spread
 from tilewright.transform.loops.unread import Loops, accesses
@@ -32,17 +32,20 @@ def fit_buffers(func: PrimFunc, caches: Caches = USUAL) -> PrimFunc:
     """The function with buffers of symbolic sizes where known ones are but bounds."""
     if not func.symbols:
         return func
-    body = _statement(func.body, {}, frozenset(func.symbols), caches)
+    body = _statement(func.body, {}, {v: v for v in func.symbols}, caches)
     return func if body is func.body else func.with_body(body)
 
 
-def _statement(s: Stmt, outer: Loops, symbols: frozenset[Var], caches: Caches) -> Stmt:
+def _statement(s: Stmt, outer: Loops, named: dict[Var, Expr], caches: Caches) -> Stmt:
+    """`named`: the function's symbols, and what is named of them, in terms of symbols."""
     if not s.children:
         return s
     inside = {**outer, s.var: s.extent} if isinstance(s, For) else outer
-    s = with_children(s, tuple([_statement(c, inside, symbols, caches) for c in s.children]))
+    if isinstance(s, Let) and named.keys() >= set(variables(s.value)):
+        named = {**named, s.var: substitute(s.value, named)}
+    s = with_children(s, tuple([_statement(c, inside, named, caches) for c in s.children]))
     if isinstance(s, Allocate) and s.buffer.scope == "global" and _is_large(s):
-        fitted = _fitted(s, outer, symbols, caches)
+        fitted = _fitted(s, outer, named, caches)
         if fitted.shape != s.buffer.shape:
             return Allocate(fitted, replace_buffers(s.body, {s.buffer: fitted}))
     return s
@@ -59,7 +62,7 @@ def _is_large(s: Allocate) -> bool:
     return nbytes > STACK_LIMIT or any(isinstance(c, For) and c.kind == "parallel" for c in walk(s.body))
 
 
-def _fitted(s: Allocate, outer: Loops, symbols: frozenset[Var], caches: Caches) -> Buffer:
+def _fitted(s: Allocate, outer: Loops, named: dict[Var, Expr], caches: Caches) -> Buffer:
     """The buffer with no more places in each dimension than are used; the last one, along which vectors run, stays."""
     if any(isinstance(c, Intrinsic) for c in walk(s.body)):
         return s.buffer
@@ -67,8 +70,8 @@ def _fitted(s: Allocate, outer: Loops, symbols: frozenset[Var], caches: Caches) 
     fitted: dict[int, Expr] = {}
     for d, whole in enumerate(known[:-1]):
         count = _count(s, d, outer) if whole > FEW else None
-        if count is not None and variables(count) and symbols.issuperset(variables(count)):
-            fitted[d] = Analyzer().simplify(count // 2 * 2 + 1)
+        if count is not None and variables(count) and named.keys() >= set(variables(count)):
+            fitted[d] = Analyzer().simplify(substitute(count, named) // 2 * 2 + 1)
     odd = tuple(n // 2 * 2 + 1 if d in fitted else n for d, n in enumerate(known))
     apart = spread(odd, s.buffer.dtype.itemsize, caches, frozenset(fitted)) if fitted else known
     return replace(s.buffer, shape=tuple([fitted.get(d, const(n)) for d, n in enumerate(apart)]))

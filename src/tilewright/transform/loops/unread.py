@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import reduce
 
 from tilewright.arith import Analyzer
 from tilewright.arith.compare import coefficient
@@ -78,7 +79,7 @@ def _limit(buffer: Buffer, place: int, body: Stmt, outer: Loops) -> Expr | None:
             if bounds is None:
                 return None
             ends = (bounds[1],)
-        found.add(Analyzer(outer).simplify(ends[0] + 1))
+        found.add(Analyzer(outer).simplify(reduce(minimum, [end + 1 for end in ends])))
     if len(found) != 1:
         return None
     (limit,) = found
