@@ -42,7 +42,7 @@ def bind_inputs(inputs: Sequence[InputSpec], symbols: Sequence[SymbolSpec], args
     for spec, arg in zip(inputs, args, strict=True):
         where = f"input {spec.name!r}"
         try:
-            array = as_numpy(arg, where)
+            array = as_numpy(arg, where, spec.written)
             _check_input(array, spec, where, bound)
             arrays.append(array if spec.written else np.require(array, requirements=["C", "A"]))
         except Error as error:
@@ -103,7 +103,7 @@ def bind_outputs(
     for spec, shape, obj in zip(outputs, shapes, given, strict=True):
         where = f"output {spec.name!r}"
         try:
-            array = as_numpy(obj, where)
+            array = as_numpy(obj, where, written=True)
             _check_output(array, spec, shape, where)
             theirs.append(array)
             ours.append(array if _writable_in_place(array) else np.empty(shape, array.dtype))
