@@ -30,7 +30,7 @@ def as_numpy(obj: Any, where: str, written: bool = False) -> Array:
             return _jax_view(obj, where)
         if hasattr(obj, "__dlpack__"):
             return _dlpack_view(obj, where)
-    except (BufferError, TypeError, ValueError, RuntimeError) as error:
+    except (AttributeError, BufferError, TypeError, ValueError, RuntimeError) as error:
         raise CallError(f"its memory cannot be viewed: {error}", where=where) from None
     raise CallError("not an array", where=where, expected="a NumPy, PyTorch or JAX array", got=type(obj).__qualname__)
 

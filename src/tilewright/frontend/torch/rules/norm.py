@@ -109,7 +109,7 @@ def native_batch_norm_of_batch(
 def _statistics_of_batch(n: Call, x: Value, weight: Value | None, bias: Value | None, epsilon: float) -> Value:
     """A batch norm without running statistics normalises by the batch's own."""
     axes = tuple(k for k in range(x.type.rank) if k != 1)
-    return n.single(_normalised_by_itself, x, weight, bias, axes, epsilon)
+    return n.single(_normalised_by_itself, x, weight, bias, axes, epsilon)  # type: ignore[no-any-return]
 
 
 def _normalised_by_itself(

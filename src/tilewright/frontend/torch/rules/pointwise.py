@@ -226,7 +226,7 @@ def power(n: Call, a: Operand, b: Operand) -> Value:
     if isinstance(a, Value) and isinstance(b, int | float):
         simple = n.single(_simple_power, n.cast(a, t), float(b))
         if simple is not None:
-            return simple
+            return simple  # type: ignore[no-any-return]
     if t.is_int:
         raise n.unsupported("of integers with this exponent", got=b)
     return _binary(n, "pow", a, b)
