@@ -89,13 +89,17 @@ def test_quotients_rounded_down(kind: Any) -> None:
         ("nearest", 1.3, (7, 2)),
         ("nearest", 2.4, (3, 2)),
         ("bilinear", 1.1, (5, 7)),
+        ("linear", 1.1, (7,)),
+        ("trilinear", 1.3, (2, 1, 7)),
         ("bicubic", 1.1, (5, 7)),
+        ("nearest", 1.3, (2,)),
+        ("nearest", 2.4, (2, 2, 3)),
         ("nearest-exact", 1.3, (7, 2)),
     ],
 )
-def test_factors_that_leave_a_size(mode: str, factor: float, size: tuple[int, int]) -> None:
-    """Where an axis has as many elements as before, or twice as many, most ways do not look at the factor; the last two
-    here do."""
+def test_factors_that_leave_a_size(mode: str, factor: float, size: tuple[int, ...]) -> None:
+    """Where an axis has as many elements as before, or twice as many, some ways do not look at the factor; the last
+    four here do."""
     right(lambda x: F.interpolate(x, scale_factor=factor, mode=mode), numbers(torch.float32, 1, 2, *size))
 
 

@@ -56,10 +56,12 @@ def _smooth(n: Call, x: Value, scales: Any, mode: str, align_corners: bool) -> V
 def _resized(n: Call, x: Value, scales: Any, by_factor: bool = False, **how: Any) -> Value:
     """`scales` are the factors that the caller named, a list of them in overloads "vec"; None: new size by old.
 
-    An axis that keeps its size is as it was whatever the factor, but for two ways: exactly nearest elements, and cubics
-    without antialiasing. Nearest elements of twice as many are each one twice."""
+    An axis that keeps its size is as it was whatever the factor, but for three ways: exactly nearest elements, nearest
+    ones of anything but images, and cubics without antialiasing. In images, nearest elements of twice as many are each
+    one twice."""
     factors = scales[0] if n.name.endswith(".vec") and not by_factor else scales
     moves = how["rounding"] != "floor" or (how["mode"] == "cubic" and not how.get("antialias"))
+    moves |= how["mode"] == "nearest" and x.type.rank != 4
     for k, size in enumerate(n.shape[2:]):
         axis, factor = 2 + k, None if factors is None else factors[k]
         if same_dim(size, x.shape[axis]) and (factor in (None, 1) or not moves):
