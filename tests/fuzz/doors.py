@@ -320,7 +320,8 @@ def of_comprehension(rng: Random) -> Call:
 
 def of_torch(rng: Random) -> Call:
     name, x = strange(rng, X)
-    if not isinstance(x, torch.Tensor) or x.is_nested:  # PyTorch's own guards end the process at nested ones
+    # PyTorch's own guards end the process at nested tensors, and its decompositions convert mixed types.
+    if not isinstance(x, torch.Tensor) or x.is_nested or x.dtype is torch.bfloat16:
         name, x = "a tensor", torch.tensor(X)
     if rng.random() < 0.7:
         return f"torch.compile, {name}", lambda: transformed()(x), lambda: Small()(x.detach()).detach().numpy()

@@ -21,7 +21,6 @@ from tilewright.support.errors import ShapeError, UnsupportedError
 @rule("linear")
 def linear(n: Call, x: Value, weight: Value, bias: Value | None = None) -> Value:
     """x W^T + b over the last dimension."""
-    _check_types(n, x, weight)
     vector = weight.type.rank == 1
     if vector:
         weight = n.reshape(weight, (1, weight.shape[0]))
@@ -33,14 +32,7 @@ def linear(n: Call, x: Value, weight: Value, bias: Value | None = None) -> Value
 
 @rule("matmul", "mm", "bmm", "mv", "dot", "linalg_matmul")
 def matmul(n: Call, a: Value, b: Value) -> Value:
-    _check_types(n, a, b)
     return common.product(n, a, b)
-
-
-def _check_types(n: Call, a: Value, b: Value) -> None:
-    """PyTorch multiplies no matrices of different types, as it says where it runs them."""
-    if a.dtype is not b.dtype:
-        raise n.unsupported("of different types", got=f"{a.type} and {b.type}")
 
 
 @rule("outer", "ger")
