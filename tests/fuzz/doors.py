@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -335,6 +336,8 @@ def of_torch(rng: Random) -> Call:
 
 
 def of_jax(rng: Random) -> Call:
+    if find_spec("jax") is None:
+        return "jax, which is not here", lambda: None, None
     import jax
 
     f = jax.jit(lambda x: jax.numpy.tanh(x) * 2)
