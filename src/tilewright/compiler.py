@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal
 
 import numpy as np
@@ -50,6 +51,7 @@ from tilewright.support.background import Background
 from tilewright.support.collection import uncollected
 from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
+from tilewright.support.options import check_option, described
 from tilewright.support.progress import expect, tell
 from tilewright.targets.target import Target
 from tilewright.transform.ahead import plan_prefetch
@@ -139,6 +141,9 @@ def compile_program(
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
+    check_option("target", target, (Target, str, NoneType), "a target or its name")
+    check_option("name", name, (str, NoneType), "a string")
+    check_option("require_records", require_records, bool, "True or False")
     machine = Target.parse(target) if isinstance(target, str) else target or Target.host()
     target = replace(machine, threads=check_threads(threads))
     options = Options(precision, fast, products, memory)
@@ -147,14 +152,26 @@ def compile_program(
         background.submit(compile_support)  # what the runtime links at the end
         read = log.run("import", import_model, model, dims, example, dynamic, params)
         if state is not None:
+            check_state(state)
             read = log.run("keep state", _stateful, read, state)
         if ragged is not None:
+            check_ragged(ragged)
             read = log.run("pack rows", _ragged, read, ragged)
         graph = read.graph if name is None else replace(read.graph, name=name)
         program = compile_graph(
             graph, read.weights, target, log, options, read.interface, records, require_records=require_records
         )
     return replace(program, private=read.private)
+
+
+def check_state(state: Any) -> None:
+    """Raises ModelError for what says no pairs of inputs and outputs."""
+    names = (
+        isinstance(state, Mapping) and bool(state) and all(isinstance(n, str) for pair in state.items() for n in pair)
+    )
+    if not names and not (isinstance(state, str) and state == "auto"):
+        expected = '"auto" or {"input": "output"}'
+        raise ModelError("the argument makes no sense", where="state", expected=expected, got=described(state))
 
 
 def _stateful(read: Imported, pairs: Mapping[str, str] | Literal["auto"]) -> Imported:
@@ -164,6 +181,13 @@ def _stateful(read: Imported, pairs: Mapping[str, str] | Literal["auto"]) -> Imp
     found = with_state(graph, inputs, face.outputs or tuple(v.name for v in graph.outputs), pairs)
     face = replace(face, inputs=found.inputs, outputs=found.outputs, state=found.state)
     return replace(read, graph=found.graph, interface=face)
+
+
+def check_ragged(ragged: Any) -> None:
+    """Raises ModelError for what does not name two symbols."""
+    if not isinstance(ragged, tuple) or len(ragged) != 2 or not all(isinstance(name, str) for name in ragged):
+        expected = 'two symbols, ("batch", "seq")'
+        raise ModelError("the argument makes no sense", where="ragged", expected=expected, got=described(ragged))
 
 
 def _ragged(read: Imported, dims: tuple[str, str]) -> Imported:

@@ -151,6 +151,7 @@ HARMLESS = {
     "support.machine": "the host, which is the target",
     "support.plugins": "what it loads is in the key by its digest",
     "support.progress": "what a user sees of a compile while it runs",
+    "support.options": "what callers may say; what they say is in the key",
 }
 """Modules of the unrelated folders that the compiler imports, and why they do not count."""
 

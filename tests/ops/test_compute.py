@@ -316,7 +316,7 @@ case("resample", x(2, 5, 3), ints(2, 4, lo=0, hi=5), x(2, 4), axis=1)
 
 GRID = (2 * rng.random((2, 3, 2, 2)) - 1).astype(F) * F(1.3)
 for mode in ("nearest", "linear", "cubic"):
-    for padding in ("zeros", "border", "reflection"):
+    for padding in ("zeros", "border", "edge", "reflection"):
         case("grid_sample", x(2, 3, 4, 5), GRID, mode=mode, padding=padding, align_corners=padding == "zeros")
 for corners in (False, True):  # reflected several times
     case("grid_sample", x(2, 3, 4, 5), 5 * GRID, mode="linear", padding="reflection", align_corners=corners)

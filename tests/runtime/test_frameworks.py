@@ -200,3 +200,17 @@ def test_torch_calls_do_not_enter_python(monkeypatch: pytest.MonkeyPatch) -> Non
         model(x)
         model(x, out=y)
     assert not slow
+
+
+def test_lazy_negatives(model: Model) -> None:
+    """PyTorch keeps the imaginary part of a conjugate as a view that says that it is negative."""
+    for count in (1, 5):
+        x = torch.randn(count, dtype=torch.complex64).conj().imag
+        assert x.is_neg()
+        for _ in range(3):  # the slow path, then the builtin
+            np.testing.assert_allclose(
+                model(x)[0].numpy(), affine_reference(x.resolve_neg().numpy(), model.weights["w"]), rtol=1e-5
+            )
+    negative = torch._neg_view(torch.zeros(1))
+    with pytest.raises(CallError, match="cannot be written to"):
+        model(torch.ones(1), out=(torch.zeros(1, 3), negative))

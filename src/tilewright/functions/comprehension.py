@@ -128,7 +128,7 @@ class Comprehension:
         try:
             signature = tuple([(a.dtype, a.shape) for a in arrays])
             model = self._models[signature]
-        except (AttributeError, KeyError, TypeError):
+        except (AttributeError, KeyError, RuntimeError, TypeError):  # PyTorch's nested tensors have no shape
             arrays = self._arrays(arrays)
             model = self.compiled(*arrays)
         return model(*arrays) if out is None else model(*arrays, out=out)
@@ -235,12 +235,19 @@ class Comprehension:
         if len(arrays) != len(self.inputs):
             expected = f"{len(self.inputs)} ({', '.join(self.inputs)})"
             raise CallError("wrong number of arrays", where=self.name, expected=expected, got=len(arrays))
-        if all(hasattr(a, "dtype") and hasattr(a, "shape") for a in arrays):
+        if all(map(_is_array, arrays)):
             return arrays
         first = next((as_numpy(a, "").dtype for a in arrays if hasattr(a, "dtype")), np.dtype(np.float32))
         return tuple(
             a if hasattr(a, "dtype") else _number(n, a, first) for n, a in zip(self.inputs, arrays, strict=True)
         )
+
+
+def _is_array(a: Any) -> bool:
+    try:
+        return hasattr(a, "dtype") and hasattr(a, "shape")
+    except RuntimeError:
+        return False
 
 
 def _number(name: str, value: Any, kind: np.dtype[Any]) -> Any:
@@ -268,7 +275,7 @@ class NotationFunction:
         """The result for arrays. `out` as in `Model`."""
         try:
             model = self._models[tuple([(a.dtype, a.shape) for a in arrays])]
-        except (AttributeError, KeyError, TypeError):
+        except (AttributeError, KeyError, RuntimeError, TypeError):
             model = self.compiled(*arrays)
         return model(*arrays) if out is None else model(*arrays, out=out)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import lcm
 from operator import index
+from types import NoneType
 from typing import Any
 
 from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
+from tilewright.support.options import check_option
 
 MOST_LIKELY = 8
 """Values that stand for a distribution: as many of equal weight as choose tiles as well as the whole of it."""
@@ -46,6 +48,7 @@ DimSizes = Mapping[str, int | Dim]
 
 def stated(dims: Mapping[str, Any] | None) -> DimSizes:
     """What a caller says of dimensions, whole numbers of any kind as `int`. Raises ModelError for anything else."""
+    check_option("dims", dims, (Mapping, NoneType), "a dict of sizes by name")
     found: dict[str, int | Dim] = {}
     for name, said in (dims or {}).items():
         try:
@@ -76,6 +79,7 @@ def dim(
     first = -(-lo // multiple) * multiple if multiple else lo
     if multiple == 0 or first > numbers["hi"]:
         raise ModelError("a dimension has no value", expected="lo <= a multiple <= hi", got=f"{lo}..{hi} % {multiple}")
+    check_option("likely", likely, Iterable, "sizes, or how often each occurs")
     counts = dict(likely) if isinstance(likely, Mapping) else _counted(likely)
     for value, count in counts.items():
         if not isinstance(value, int) or not lo <= value <= numbers["hi"] or value % multiple:

@@ -23,6 +23,7 @@ from tilewright.te import Tensor
 Tensors = Sequence[Tensor | None]
 Out = tuple[TensorType, ...]
 
+PADDINGS = ("zeros", "border", "edge", "reflection")
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 CUBIC = -0.75
 """The parameter a of cubic convolution, as in ONNX's and PyTorch's grid sampling."""
@@ -30,8 +31,9 @@ CUBIC = -0.75
 
 @dataclass(frozen=True, slots=True)
 class GridSampleAttrs(Attrs):
-    """`mode` nearest, linear or cubic; `padding` zeros, border or reflection; with `align_corners`, -1 and 1 are the
-    middles of the outermost elements instead of their edges."""
+    """`mode` nearest, linear or cubic; `padding` zeros, border, edge or reflection; with `align_corners`, -1 and 1 are
+    the middles of the outermost elements instead of their edges. What lies outside is moved to the border: the place
+    (border), or each of the elements around it (edge)."""
 
     mode: str
     padding: str
@@ -40,7 +42,7 @@ class GridSampleAttrs(Attrs):
 
 def _grid_infer(types: Types, attrs: GridSampleAttrs) -> Out:
     """x [N, C, spatial...], grid [N, out..., rank] of coordinates from -1 to 1, the last dimension's first. `mode`
-    nearest, linear or cubic; `padding` zeros, border or reflection; `align_corners`."""
+    nearest, linear or cubic; `padding` zeros, border, edge or reflection; `align_corners`."""
     x, grid = present(types[0]), present(types[1])
     check_kind(x.dtype, ("float",))
     check_kind(grid.dtype, ("float",))
@@ -49,7 +51,7 @@ def _grid_infer(types: Types, attrs: GridSampleAttrs) -> Out:
         raise ShapeError("the grid does not fit the input", expected=f"[N, ..., {rank}]", got=f"{grid} for {x}")
     if not same_dim(x.shape[0], grid.shape[0]):
         raise ShapeError("input and grid differ in batch", expected=x.shape[0], got=grid.shape[0])
-    if attrs.mode not in TAPS or attrs.padding not in ("zeros", "border", "reflection"):
+    if attrs.mode not in TAPS or attrs.padding not in PADDINGS:
         raise UnsupportedError("the mode of GridSample is not supported", got=f"{attrs.mode}, {attrs.padding}")
     return (TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1])),)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tilewright.compiler import Dynamic, compile_program, from_torch
 from tilewright.frontend import registry as frontends
@@ -15,6 +15,7 @@ from tilewright.records.places import Records
 from tilewright.runtime.model import Model
 from tilewright.support.coverage import Coverage
 from tilewright.support.errors import Error, ModelError, ShapeError, UnsupportedError
+from tilewright.support.options import check_choice
 from tilewright.targets.target import Target
 
 if TYPE_CHECKING:
@@ -88,8 +89,7 @@ def compile(
     if winograd is not None:
         warnings.warn("winograd= is called fast= now: it rules all fast algorithms", DeprecationWarning, stacklevel=2)
         fast = winograd
-    if fallback not in ("auto", "never"):
-        raise ModelError("fallback is not known", expected="'auto' or 'never'", got=repr(fallback))
+    check_choice("fallback", fallback, get_args(Fallback))
 
     def build(model: Any, name: str | None, **options: Any) -> Model:
         program = compile_program(

@@ -11,6 +11,7 @@ from typing import Literal
 from tilewright.records.store import Store
 from tilewright.support import flags
 from tilewright.support.errors import RecordError, RecordWarning
+from tilewright.support.options import check_option, check_several
 
 Records = Literal["auto"] | str | os.PathLike[str] | Store | Iterable[str | os.PathLike[str] | Store] | None
 """What `tw.compile(records=)` takes: all places, a folder, a store, several of these with the nearest first; None: no
@@ -43,6 +44,10 @@ def stores(records: Records = "auto") -> tuple[Store, ...]:
             hint = 'records="auto" looks in all places, records=None in none'
             raise RecordError("no such folder of tuning records", where=str(folder), hint=hint)
         return (Store(folder),)
+    check_several("records", records, "a folder, several, or None", RecordError)
+    records = list(records)
+    for each in records:
+        check_option("records", each, (str, os.PathLike, Store, list, tuple), "a folder, several, or None", RecordError)
     return tuple(store for each in records for store in stores(each))
 
 

@@ -42,7 +42,7 @@ def bind_inputs(inputs: Sequence[InputSpec], symbols: Sequence[SymbolSpec], args
     for spec, arg in zip(inputs, args, strict=True):
         where = f"input {spec.name!r}"
         try:
-            array = as_numpy(arg, where)
+            array = as_numpy(arg, where, spec.written)
             _check_input(array, spec, where, bound)
             arrays.append(array if spec.written else np.require(array, requirements=["C", "A"]))
         except Error as error:
@@ -103,7 +103,7 @@ def bind_outputs(
     for spec, shape, obj in zip(outputs, shapes, given, strict=True):
         where = f"output {spec.name!r}"
         try:
-            array = as_numpy(obj, where)
+            array = as_numpy(obj, where, written=True)
             _check_output(array, spec, shape, where)
             theirs.append(array)
             ours.append(array if _writable_in_place(array) else np.empty(shape, array.dtype))
@@ -128,6 +128,18 @@ def _check_output(array: Array, spec: OutputSpec, shape: tuple[int, ...], where:
         raise CallError("wrong shape", where=where, expected=expected, got=describe(array))
     if not array.flags.writeable:
         raise CallError("is read-only", where=where)
+    if _overlaps_itself(array):
+        raise CallError("several of its elements are one in memory", where=where, hint="out.contiguous()")
+
+
+def _overlaps_itself(array: Array) -> bool:
+    """Whether steps along one dimension do not leave what is inside of it, as those of an expanded tensor."""
+    inner = array.itemsize
+    for stride, size in sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True) if n > 1):
+        if stride < inner:
+            return True
+        inner += stride * (size - 1)
+    return False
 
 
 def _writable_in_place(array: Array) -> bool:

@@ -29,6 +29,7 @@ from tilewright.runtime.specs import ALIGNMENT
 from tilewright.support.classes import dataclass
 from tilewright.support.digest import blake2b
 from tilewright.support.errors import ArtifactError
+from tilewright.support.options import check_path
 
 MAGIC = b"TWMODEL\x1a"
 """The first bytes of a .tw file."""
@@ -137,6 +138,7 @@ def read(path: str | os.PathLike[str], *, code_only: bool = False) -> tuple[Prog
     Args:
         code_only: accept a file without weights; the program's `weights` then holds the model's constants alone.
     """
+    check_path(path, ArtifactError)
     where = str(path)
     try:
         with open(path, "rb") as file:

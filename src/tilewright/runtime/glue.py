@@ -40,8 +40,9 @@ WRITABLE = READABLE | 0x400
 
 MAX_TYPES = 16
 """Tensor types of other frameworks that a process may bring."""
-GLOBALS = Struct("array_type", "tuple_type", "out", "types", "table")
-"""Addresses of NumPy's array type, Python's tuple type and the interned name "out"; then `types` pairs (type, API)."""
+GLOBALS = Struct("array_type", "tuple_type", "out", "is_neg", "types", "table")
+"""Addresses of NumPy's array type, Python's tuple type and the interned names "out" and "is_neg"; then `types` pairs
+(type, API)."""
 GLOBALS_SIZE = 256 + MAX_TYPES * 16
 """Bytes of the globals and of the table of tensor types."""
 
@@ -130,6 +131,20 @@ def _accept(f: Function, kind: int, tensor: Value, shape: Value, dims: Value, da
     f.ret(1)
 
 
+def _negative(m: Module) -> None:
+    """Whether an object says that it `is_neg()`, which the exchange functions do not tell."""
+    with m.function("tw_negative", I1, [("obj", PTR)], local=True) as (f, (obj,)):
+        arguments = f.space(8)
+        f.store(obj, arguments)
+        name = f.load(PTR, _globals(f), GLOBALS.is_neg)
+        said = f.call(PTR, "PyObject_VectorcallMethod", name, arguments, (I64, 1), (PTR, 0))
+        with f.when(said.eq(0)):
+            f.call(VOID, "PyErr_Clear")
+            f.ret(0, I1)
+        f.call(VOID, "Py_DecRef", said)
+        f.ret(said.eq(f.symbol("_Py_TrueStruct")))
+
+
 def _take(m: Module) -> None:
     """Check one argument against its tensor; `io` is where its address and size go. Gives whether it is as expected."""
     for kind, suffix in ((_INPUT, "input"), (_OUTPUT, "output")):
@@ -161,7 +176,12 @@ def _take(m: Module) -> None:
                     # The slow path will meet the same trouble and report it.
                     f.call(VOID, "PyErr_Clear")
                     f.ret(0)
-                f.ret(f.call(I64, f"tw_take_dl_{suffix}", tensor, view, dims, io))
+                taken = f.call(I64, f"tw_take_dl_{suffix}", tensor, view, dims, io)
+                # A lazy negative of PyTorch is a view of imaginary parts: it is dense if it has one element at most.
+                with f.when(taken.ne(0)), f.when(f.load(I64, io, 8) <= f.load(I64, tensor, TENSOR.itemsize)):
+                    with f.when(f.call(I1, "tw_negative", obj)):
+                        f.ret(0)
+                f.ret(taken)
             written = f.load(I64, tensor, TENSOR.written).cast(I32)
             need = written * (WRITABLE - READABLE) + READABLE
             for bad in (
@@ -440,11 +460,12 @@ def define_glue(m: Module) -> None:
     """Add the builtin's body, `tw_vectorcall`, to a module that has the core."""
     m.variable("tw_globals", GLOBALS_SIZE)
     parts: tuple[Callable[[Module], None], ...] = (
-        _api, _fits, _contiguous, _ranges, _overlaps, _take, _new_outputs,
+        _api, _fits, _contiguous, _ranges, _overlaps, _negative, _take, _new_outputs,
     )  # fmt: skip
     for part in parts:
         part(m)
     m.external("_Py_NoneStruct")
+    m.external("_Py_TrueStruct")
     m.external("PyExc_MemoryError")
     _CallEmitter(m, "tw_vectorcall")
     _CallEmitter(m, "tw_versioned", versioned=True)
@@ -455,6 +476,6 @@ GLUE_EXPORTS = ("tw_globals", "tw_vectorcall", "tw_versioned", "tw_watching")
 PYTHON_FUNCTIONS = (
     "PyTuple_GetItem", "PyTuple_SetItem", "PyTuple_New", "PyTuple_Size", "PyLong_AsVoidPtr", "PyLong_FromLongLong",
     "Py_IncRef", "Py_DecRef", "PyErr_Clear", "PyErr_SetString", "PyEval_SaveThread", "PyEval_RestoreThread",
-    "PyObject_Vectorcall",
+    "PyObject_Vectorcall", "PyObject_VectorcallMethod",
 )  # fmt: skip
-PYTHON_DATA = ("_Py_NoneStruct", "PyExc_MemoryError")
+PYTHON_DATA = ("_Py_NoneStruct", "_Py_TrueStruct", "PyExc_MemoryError")

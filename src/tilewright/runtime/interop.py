@@ -17,19 +17,20 @@ def framework(obj: object) -> str:
     return type(obj).__module__.partition(".")[0]
 
 
-def as_numpy(obj: Any, where: str) -> Array:
-    """A NumPy view of an array in CPU memory, without a copy. CallError if it is none."""
+def as_numpy(obj: Any, where: str, written: bool = False) -> Array:
+    """A NumPy view of an array in CPU memory, without a copy, but for lazy negatives of PyTorch. CallError if it is
+    none, or if it is `written` to and would be a copy."""
     if isinstance(obj, (np.ndarray, np.generic)):
         return np.asarray(obj)
     kind = framework(obj)
     try:
         if kind == "torch":
-            return _torch_view(obj, where)
+            return _torch_view(obj, where, written)
         if kind in ("jax", "jaxlib"):
             return _jax_view(obj, where)
         if hasattr(obj, "__dlpack__"):
             return _dlpack_view(obj, where)
-    except (BufferError, TypeError, ValueError, RuntimeError) as error:
+    except (AttributeError, BufferError, TypeError, ValueError, RuntimeError) as error:
         raise CallError(f"its memory cannot be viewed: {error}", where=where) from None
     raise CallError("not an array", where=where, expected="a NumPy, PyTorch or JAX array", got=type(obj).__qualname__)
 
@@ -46,7 +47,7 @@ def on_cpu(obj: Any) -> Any:
     return obj
 
 
-def _torch_view(tensor: Any, where: str) -> Array:
+def _torch_view(tensor: Any, where: str, written: bool) -> Array:
     import torch
 
     try:
@@ -57,6 +58,8 @@ def _torch_view(tensor: Any, where: str) -> Array:
     _on_cpu(tensor.device.type, where)
     if tensor.layout != torch.strided:
         raise CallError("not a dense tensor", where=where, got=str(tensor.layout))
+    if written and (tensor.is_conj() or tensor.is_neg()):
+        raise CallError("a lazy conjugate or negative cannot be written to", where=where, hint="x.resolve_neg()")
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.dtype == torch.bfloat16:
         view: Array = tensor.view(torch.int16).numpy().view(bf16.numpy)

@@ -21,6 +21,7 @@ from tilewright.runtime.weights.check import check_version, check_weights
 from tilewright.runtime.weights.local import LocalWeights
 from tilewright.runtime.weights.packed import adopted, copy_aligned
 from tilewright.support.errors import ArtifactError, CallError, CompileError, WeightError
+from tilewright.support.options import check_option
 
 if TYPE_CHECKING:
     from tilewright.runtime.spans import Timeline
@@ -147,6 +148,7 @@ class Model(Runner):
     def show(self, what: str = "graph") -> str:
         """A text of the program: "memory", "records" (the tuning records that decided it), or what the compiler left
         ("graph", "loops", "schedule", "llvm", "asm")."""
+        check_option("what", what, str, "the name of a text", CallError)
         if what == "memory":
             return str(self.memory())
         if what == "records":

@@ -75,6 +75,7 @@ class Native:
         self._word(GLOBALS.array_type).value = id(np.ndarray)
         self._word(GLOBALS.tuple_type).value = id(tuple)
         self._word(GLOBALS.out).value = id(sys.intern("out"))
+        self._word(GLOBALS.is_neg).value = id(sys.intern("is_neg"))
         self._methods = {
             entry: _MethodDef(b"program", self.linked[entry], _METH_FASTCALL_KEYWORDS, None)
             for entry in ("tw_vectorcall", "tw_versioned", "tw_watching")

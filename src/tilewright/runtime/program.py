@@ -13,6 +13,8 @@ from tilewright.native.link import Library
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.threads import pool
 from tilewright.support.classes import dataclass
+from tilewright.support.errors import ArtifactError
+from tilewright.support.options import check_path
 
 Text = str | Callable[[], str]
 
@@ -57,6 +59,7 @@ class Program:
         """
         from tilewright.runtime import artifact  # which reads and writes programs
 
+        check_path(path, ArtifactError)
         kept = {name: text for name, text in self.texts.items() if name in texts}
         artifact.write(path, replace(self, texts=kept), version)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tilewright.runtime.weights.packed import packed_nbytes
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
+from tilewright.support.options import check_option
 
 if TYPE_CHECKING:
     from tilewright.runtime.engine import Engine
@@ -56,6 +57,7 @@ def memory(engine: Engine, symbols: Mapping[str, int]) -> Memory:
         raise CallError(f"there is no symbol {unknown[0]!r}", expected=f"some of {[s.name for s in m.symbols]}")
     values = {s.name: symbols.get(s.name, min(s.hi, -(-max(s.lo, 1) // s.multiple) * s.multiple)) for s in m.symbols}
     for s in m.symbols:
+        check_option(f"symbol {s.name!r}", values[s.name], int, "a whole number", CallError)
         if not s.lo <= values[s.name] <= s.hi or values[s.name] % s.multiple:
             raise CallError("is out of range", where=f"symbol {s.name!r}", got=values[s.name])
     dims = tuple(values[s.name] for s in m.symbols)

@@ -22,6 +22,7 @@ from tilewright.runtime.specs import InputSpec, OutputSpec, ParamSpec, evaluate
 from tilewright.runtime.threads import check_threads
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError, Problems
+from tilewright.support.options import check_option
 
 if TYPE_CHECKING:
     from tilewright.runtime import report
@@ -231,6 +232,7 @@ class Runner(Called):
 
     def _all_outputs(self, names: Sequence[str], args: Sequence[Any], out: Mapping[str, Any]) -> Mapping[str, Any]:
         """The caller's outputs, and new arrays for those that it did not give."""
+        check_option("out", out, Mapping, "a dict of arrays by the outputs' names", CallError)
         arrays = out if len(out) == len(names) else {**self.empty_outputs(*args), **out}
         if len(arrays) != len(names) or not all(map(arrays.__contains__, names)):
             unknown = [name for name in out if name not in names]

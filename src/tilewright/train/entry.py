@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, get_args
 
 from tilewright.compiler import compile_program, from_torch, import_model
@@ -20,6 +21,7 @@ from tilewright.ir.graph import Graph
 from tilewright.runtime.model import Model
 from tilewright.support.collection import uncollected
 from tilewright.support.errors import ModelError
+from tilewright.support.options import check_choice, check_option, check_several
 from tilewright.targets.target import Target
 from tilewright.train.optimizers import Adam, Optimizer
 from tilewright.train.plan import Group, Objective, StagePlan, StepPlan, check_trained, layout_of
@@ -102,15 +104,23 @@ def compile_step(
 
     Raises ModelError listing what is wrong with the model, UnsupportedError with all operators without a gradient.
     """
-    if on_nonfinite not in get_args(OnNonfinite):
-        raise ModelError("on_nonfinite is not known", expected=" or ".join(get_args(OnNonfinite)), got=on_nonfinite)
-    if precision not in ("fp32", "bf16"):
-        raise ModelError("no such precision of a learning step", expected="fp32 or bf16", got=repr(precision))
+    check_choice("on_nonfinite", on_nonfinite, get_args(OnNonfinite))
+    check_choice("precision", precision, ("fp32", "bf16"))
+    if trained is not None:
+        check_several("trained", trained, "names of parameters")
+        trained = list(trained)
+        check_option("trained", next((n for n in trained if not isinstance(n, str)), ""), str, "names of parameters")
+    check_option("groups", groups, (Mapping, NoneType), "optimisers by patterns of names")
+    check_several("averages", averages, "several Average")
+    for each in averages:
+        check_option("averages", each, Average, "several Average")
+    check_option("example", example, (list, tuple), "a batch: a tuple of arrays")
+    check_option("seed", seed, int, "a whole number")
     if not isinstance(accumulate, int) or accumulate < 1:
         raise ModelError("an update takes at least one batch", where="accumulate", got=accumulate)
     if loss is None or callable(loss):
         objective = _objective(model, loss, example, symbolic)
-        stages = [_plan(objective, trained, optimizer or Adam(), clip, groups or {})]
+        stages = [_plan(objective, trained, Adam() if optimizer is None else optimizer, clip, groups or {})]
     else:
         given = {"optimizer": optimizer, "clip": clip, "trained": trained, "groups": groups}
         stages = _staged(model, loss, example, symbolic, [n for n, value in given.items() if value is not None])
@@ -162,6 +172,7 @@ def _plan(
         if not hasattr(each, "scalars"):
             hint = "tilewright.train has SGD, Adam, AdamW, RMSprop and Lion"
             raise ModelError("no optimiser of a step", got=type(each).__qualname__, hint=hint)
+    check_option("clip", clip, (int, float, NoneType), "the largest norm of the gradients")
     if clip is not None and not clip >= 0:
         raise ModelError("no length that gradients could be clipped to", where="clip", got=clip)
     check_trained(objective.graph, set(chosen))

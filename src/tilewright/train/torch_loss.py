@@ -5,8 +5,10 @@ Where the module was traced before, PyTorch's exporter is not even loaded: its t
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from tilewright.frontend.torch.tensors import to_array, to_tensor
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.runtime.interop import framework
-from tilewright.support.errors import CallError, ModelError, UnsupportedError
+from tilewright.support.errors import CallError, Error, ModelError, UnsupportedError
 from tilewright.train import kept
 from tilewright.train.kept import Traced
 from tilewright.train.plan import Objective
@@ -42,6 +44,19 @@ class _Loss(torch.nn.Module):
         return self.model(*batch) if self.loss is None else self.loss(self.model, *batch)
 
 
+def _check_arguments(function: Callable[..., Any], batch: Sequence[Any]) -> None:
+    """Raises CallError where a batch has not the arguments that the loss takes."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a function of C, which says nothing
+        return
+    try:
+        signature.bind(*batch)
+    except TypeError as error:
+        names = ", ".join(signature.parameters)
+        raise CallError(f"the example does not fit the loss: {error}", expected=f"({names})", got=len(batch)) from None
+
+
 def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], symbolic: bool = False) -> Objective:
     """The loss with the module's weights under its own names, each part of the module in its own mode. `symbolic`: for
     batches of any size.
@@ -52,8 +67,14 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
     if not isinstance(model, torch.nn.Module):
         raise ModelError("a step is made of a module", expected="torch.nn.Module or (Graph, weights)", got=type(model))
     batch = tensors(example)
+    _check_arguments(model if loss is None else partial(loss, model), batch)
     objective = _Loss(model, loss)
-    tape, given = ran(objective.found, objective, batch)
+    try:
+        tape, given = ran(objective.found, objective, batch)
+    except Error:
+        raise
+    except Exception as error:  # the user's own code
+        raise ModelError("the loss of the example fails", got=f"{type(error).__name__}: {error}") from error
     metrics = _names(given)
     check_backward(given["loss"] if isinstance(given, dict) else given)
     name = None if tape is None or symbolic else kept.name_of(tape, metrics)

@@ -134,6 +134,7 @@ MALFORMED = (
     LookupError,
     MemoryError,
     RecursionError,
+    StopIteration,
     TypeError,
     ValueError,
 )

@@ -48,8 +48,9 @@ def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loa
                 raise ModelError("the file is too large for a protocol buffer", where=label)
             rest = None if whole or left.size < WALKED else left.rest()
             model = left.whole() if rest is None else rest
-        except OSError as error:
-            raise ModelError(f"the file cannot be read: {error.strerror or error}", where=str(path)) from None
+        except (OSError, ValueError) as error:  # a path with a character that no path has
+            text = getattr(error, "strerror", None) or error
+            raise ModelError(f"the file cannot be read: {text}", where=str(path)) from None
     if isinstance(model, bytes):
         data, model = model, onnx.ModelProto()
         try:

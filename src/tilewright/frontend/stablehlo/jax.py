@@ -15,6 +15,7 @@ from tilewright.frontend.stablehlo.module import Module
 from tilewright.frontend.stablehlo.read import parse_module, read_module
 from tilewright.frontend.stablehlo.signature import Argument, Signature, Size, distinct, path_name
 from tilewright.support.errors import ModelError
+from tilewright.support.options import check_several
 
 Params = int | str | Sequence[int | str] | Mapping[Any, Any] | None
 """Which arguments are weights: positions or names; for an `Exported`, with the trees of their arrays."""
@@ -124,6 +125,8 @@ def _trees(params: Params) -> dict[Any, Any]:
 
 def _chosen(params: Params, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]) -> dict[Any, Any]:
     """The example's values of the arguments that are weights."""
+    if params is not None and not isinstance(params, int | str):
+        check_several("params", params, "a position, a name, or several")
     wanted = [] if params is None else [params] if isinstance(params, int | str) else list(params)
     found: dict[Any, Any] = {}
     for which in wanted:

@@ -3,7 +3,8 @@ graph."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,14 +36,17 @@ class Call(Emitter):
     given: tuple[Any, ...] = ()
     read: frozenset[int] = frozenset()
     random: Random | None = None
+    in_single: bool = False
+    """Whether numbers of 16 bits are computed in f32 (`single`)."""
 
     # --- results ------------------------------------------------------------------------------------------------------
 
     @property
     def dtype(self) -> DType:
-        """The element type of the (first) result."""
+        """The element type of the (first) result; f32 where that is rounded afterwards."""
         first = self.results[0] if isinstance(self.results, tuple | list) else self.results
-        return element_type(first.dtype)
+        t = element_type(first.dtype)
+        return f32 if self.in_single and _is_half(t) else t
 
     @property
     def shape(self) -> tuple[Expr, ...]:
@@ -74,9 +78,25 @@ class Call(Emitter):
             return x
         return self.cast(x, self.dtype if self.dtype.is_float else element_type(torch.get_default_dtype()))
 
-    def wide(self, x: Value) -> Value:
-        """Numbers of 16 bits in f32, in which PyTorch sums them: the square of 256 is infinite in f16."""
-        return self.cast(x, f32) if x.dtype.is_float and x.dtype.bits == 16 else x
+    def wide(self, x: Any) -> Any:
+        """Numbers of 16 bits in f32; of lists each element, and whatever else is given as it is."""
+        if isinstance(x, list | tuple):
+            return [self.wide(v) for v in x]
+        return self.cast(x, f32) if isinstance(x, Value) and _is_half(x.dtype) else x
+
+    def single(self, rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What a rule gives of numbers of 16 bits when it computes in f32, as PyTorch does inside an operator: rounded
+        once, where squares, sums and quotients on the way would lose digits or overflow."""
+        stated = self.results if isinstance(self.results, tuple | list) else [self.results]
+        if not any(isinstance(s, torch.Tensor) and s.dtype in (torch.float16, torch.bfloat16) for s in stated):
+            return rule(self, *args, **kwargs)
+        inner = replace(self, in_single=True)
+        found = rule(inner, *self.wide(args), **{name: self.wide(v) for name, v in kwargs.items()})
+        several = list(found) if isinstance(found, list | tuple) else [found]
+        for k, (value, result) in enumerate(zip(several, stated, strict=False)):
+            if isinstance(value, Value) and value.dtype is f32 and isinstance(result, torch.Tensor):
+                several[k] = self.cast(value, element_type(result.dtype))
+        return several if isinstance(found, list | tuple) else several[0]
 
     def places(self, x: Value) -> Value:
         """The places of elements that are not zero, a row each: as many as data says, which is PyTorch's symbol for the
@@ -111,6 +131,10 @@ class Call(Emitter):
 
     def unsupported(self, what: str, **details: Any) -> UnsupportedError:
         return UnsupportedError(f"{self.name} {what} is not supported", **details)
+
+
+def _is_half(t: DType) -> bool:
+    return t.is_float and t.bits == 16
 
 
 def _plain(x: Any) -> Any:

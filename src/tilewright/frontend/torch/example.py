@@ -21,6 +21,7 @@ from tilewright.ir.dim import Dim
 from tilewright.runtime.interop import framework
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError, ModelError, Problems
+from tilewright.support.options import check_option
 
 Dims = dict[int, str]
 """Symbolic dimensions of one input: axis to the symbol's name."""
@@ -158,7 +159,7 @@ def assignments(
         return [[{} for _ in leaves]]
     if isinstance(dynamic, Mapping):
         return [_explicit(leaves, dynamic)]
-    if dynamic != "auto":
+    if not isinstance(dynamic, str) or dynamic != "auto":
         raise ModelError(
             "argument dynamic makes no sense",
             expected='"auto", None, or {"input": {axis: "symbol"}}',
@@ -191,6 +192,7 @@ def _explicit(leaves: Sequence[Leaf], dynamic: Mapping[str, Mapping[int, str]]) 
         if leaf is None:
             problems.add(ModelError("no input has this name", where=f"dynamic[{name!r}]", expected=", ".join(by_name)))
             continue
+        check_option(f"dynamic[{name!r}]", axes, Mapping, "names of symbols by axis")
         for axis, symbol in axes.items():
             where = f"dynamic[{name!r}][{axis!r}]"
             if not isinstance(axis, int) or not -leaf.tensor.ndim <= axis < leaf.tensor.ndim:

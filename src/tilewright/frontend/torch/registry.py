@@ -28,17 +28,26 @@ SAMPLING: dict[str, Rule] = {}
 """The rules of operators that draw random numbers."""
 
 
-def rule(*names: str, table: dict[str, Rule] = RULES) -> Callable[[F], F]:
+def rule(*names: str, table: dict[str, Rule] = RULES, single: bool = False) -> Callable[[F], F]:
     """Register a function for ATen operators: "add" is all overloads, "max.dim" is one; "tilewright::name" is one of
-    our own, which passes over PyTorch's graphs put in the place of others."""
+    our own, which passes over PyTorch's graphs put in the place of others, "prims::name" one that PyTorch makes when it
+    takes operators apart. `single`: the rule computes numbers of 16
+    bits in f32 (`Call.single`)."""
 
     def register(f: F) -> F:
         for name in names:
             assert name not in table, name
-            table[name] = f
+            table[name] = _in_single(f) if single else f
         return f
 
     return register
+
+
+def _in_single(f: Rule) -> Rule:
+    def run(n: Any, *args: Any, **kwargs: Any) -> Any:
+        return n.single(f, *args, **kwargs)
+
+    return run
 
 
 def find(target: Any) -> Rule | None:
@@ -54,7 +63,7 @@ def find_sampling(target: Any) -> Rule | None:
 def _found(target: Any, table: Mapping[str, Rule]) -> Rule | None:
     import tilewright.frontend.torch.rules  # noqa: F401  imports every file of rules
 
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "tilewright"):
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims", "tilewright"):
         return None
     packet = target._schema.name.removeprefix("aten::")
     found = table.get(f"{packet}.{target._overloadname}") or table.get(packet)

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from tilewright.ir.selection import PRECISIONS, Precision
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
+from tilewright.support.options import check_choice, described
 
 Products = Literal["weights", "all"]
 FAST = ("auto", "exact", "f2", "f4", "f6", "strassen")
@@ -40,13 +41,13 @@ class Options:
             ("fast", self.fast, FAST),
             ("products", self.products, get_args(Products)),
         ):
-            if value not in known:
-                raise ModelError(f"no such setting of {name}", expected=", ".join(known), got=repr(value))
+            check_choice(name, value, known)
         share = isinstance(self.memory, str) and re.fullmatch(r"(\d+\.?\d*|\.\d+)x", self.memory)
         number = isinstance(self.memory, int) and not isinstance(self.memory, bool) and self.memory >= 0
-        if self.memory not in (None, "auto") and not share and not number:
+        word = self.memory is None or (isinstance(self.memory, str) and self.memory == "auto")
+        if not word and not share and not number:
             expected = 'bytes, a share such as 0.5x, or "auto"'
-            raise ModelError("no such budget of memory", expected=expected, got=repr(self.memory))
+            raise ModelError("no such budget of memory", expected=expected, got=described(self.memory))
 
 
 DEFAULTS = Options()

@@ -26,7 +26,7 @@ def leaky_relu(n: Call, x: Value, negative_slope: float = 0.01) -> Value:
     return n.emit("leaky_relu", x, alpha=float(negative_slope))
 
 
-@rule("elu")
+@rule("elu", single=True)
 def elu(n: Call, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
     if input_scale != 1:
         raise n.unsupported("with an input_scale", got=input_scale)
@@ -85,7 +85,7 @@ def threshold(n: Call, x: Value, limit: float, value: float) -> Value:
     return n.emit("select", n.emit("gt", x, n.like(limit, x)), x, n.like(value, x))
 
 
-@rule("glu")
+@rule("glu", single=True)
 def glu(n: Call, x: Value, dim: int = -1) -> Value:
     axis = n.axis(dim, x)
     half = x.shape[axis] // 2

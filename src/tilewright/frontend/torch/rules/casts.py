@@ -10,7 +10,19 @@ from tilewright.ir.dtype import DType, i64
 from tilewright.ir.graph import Value
 
 
-@rule("to", "_to_copy", "type_as", "float", "double", "half", "int", "long", "bool", "_autocast_to_full_precision")
+@rule(
+    "to",
+    "_to_copy",
+    "type_as",
+    "float",
+    "double",
+    "half",
+    "int",
+    "long",
+    "bool",
+    "_autocast_to_full_precision",
+    "prims::convert_element_type",
+)
 def to(n: Call, x: Value, *_: Any, **__: Any) -> Value:
     """A cast to the type that PyTorch states for the result; moving between devices is nothing here."""
     return _converted(n, x, n.dtype)

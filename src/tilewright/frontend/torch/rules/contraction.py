@@ -42,6 +42,12 @@ def outer(n: Call, a: Value, b: Value) -> Value:
 
 @rule("addmm", "baddbmm", "addmv")
 def addmm(n: Call, x: Value, a: Value, b: Value, beta: Any = 1, alpha: Any = 1) -> Value:
+    if alpha == 1 and beta in (0, 1):
+        return _summed(n, x, a, b, beta, alpha)
+    return n.single(_summed, x, a, b, beta, alpha)  # type: ignore[no-any-return]
+
+
+def _summed(n: Call, x: Value, a: Value, b: Value, beta: Any, alpha: Any) -> Value:
     result = _scaled(n, common.product(n, a, b), alpha)
     return result if beta == 0 else n.emit("add", result, _scaled(n, x, beta))
 
@@ -164,7 +170,7 @@ def convolution_backward(
 # --- attention ------------------------------------------------------------------------------------------------------
 
 
-@rule("scaled_dot_product_attention")
+@rule("scaled_dot_product_attention", single=True)
 def attention(
     n: Call,
     q: Value,
@@ -191,7 +197,7 @@ def attention(
     elif mask is not None:
         scores = n.emit("add", scores, n.cast(mask, scores.dtype))
     weights = n.emit("softmax", scores, axis=scores.type.rank - 1)
-    if mask is not None:  # a row that may see nothing gives zeros
+    if mask is not None and not causal:  # a row that may see nothing gives zeros; causal ones see their first key
         weights = n.emit("select", n.emit("isnan", weights), n.like(0.0, weights), weights)
     return n.emit("matmul", dropped(n, weights, dropout, True), v)
 
@@ -209,7 +215,7 @@ def flash_attention(
     scale: Operand | None = None,
 ) -> list[Value]:
     """What PyTorch's dispatcher makes of attention on CPUs; without its second result, which the backward reads."""
-    return [attention(n, q, k, v, attn_mask, dropout, causal, scale)]
+    return [n.single(attention, q, k, v, attn_mask, dropout, causal, scale)]
 
 
 @rule("tilewright::attention_backward")

@@ -317,22 +317,23 @@ def embedding_bag(
     place = n.emit("range", start=0, step=1, size=indices.shape[0], dtype=i64)
     bag = n.emit("search_sorted", starts, place, right=True)
     bag = n.emit("sub", bag, n.like(1, bag))
-    rows = n.emit("gather", table, indices, axis=0)
-    counted = n.filled(1, table.dtype, (indices.shape[0], 1))
+    rows = n.wide(n.emit("gather", table, indices, axis=0))
+    counted = n.filled(1, rows.dtype, (indices.shape[0], 1))
     least = float("-inf") if mode == 2 else 0.0
     if padding >= 0:
         kept = n.reshape(n.emit("ne", indices, n.like(padding, indices)), (indices.shape[0], 1))
         rows = n.emit("select", kept, rows, n.like(least, rows))
-        counted = n.cast(kept, table.dtype)
+        counted = n.cast(kept, rows.dtype)
     if weights is not None:
-        rows = n.emit("mul", rows, n.reshape(weights, (indices.shape[0], 1)))
+        rows = n.emit("mul", rows, n.reshape(n.cast(weights, rows.dtype), (indices.shape[0], 1)))
     index = n.reshape(bag, (indices.shape[0], 1))
-    start = n.filled(least, table.dtype, (bags, width))
+    start = n.filled(least, rows.dtype, (bags, width))
     total = n.emit("scatter_nd", start, index, rows, reduction="max" if mode == 2 else "add")
     if mode == 0:
-        return [total]
-    zeros = n.filled(0, table.dtype, (bags, 1))
+        return [n.cast(total, table.dtype)]
+    zeros = n.filled(0, rows.dtype, (bags, 1))
     counts = n.emit("scatter_nd", zeros, index, counted, reduction="add")
     if mode == 1:
-        return [n.emit("div", total, n.emit("max", counts, n.like(1, counts)))]
-    return [n.emit("select", n.emit("gt", counts, n.like(0, counts)), total, n.like(0, total))]
+        return [n.cast(n.emit("div", total, n.emit("max", counts, n.like(1, counts))), table.dtype)]
+    found = n.emit("select", n.emit("gt", counts, n.like(0, counts)), total, n.like(0, total))
+    return [n.cast(found, table.dtype)]

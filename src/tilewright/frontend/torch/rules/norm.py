@@ -22,7 +22,7 @@ def softmax(n: Call, x: Value, dim: int, *_: Any, **__: Any) -> Value:
     return n.emit("log_softmax" if "log" in n.name else "softmax", x, axis=n.axis(dim, x))
 
 
-@rule("_safe_softmax")
+@rule("_safe_softmax", single=True)
 def safe_softmax(n: Call, x: Value, dim: int, *_: Any, **__: Any) -> Value:
     """Zeros where all numbers are -inf, whose softmax is not even computed: its gradient would be NaN."""
     x = n.cast(x, n.dtype)
@@ -64,7 +64,7 @@ def native_batch_norm_without_training(
     return [common_batch_norm(n, x, weight, bias, mean, var, epsilon), empty, empty]
 
 
-@rule("_native_batch_norm_legit_functional")
+@rule("_native_batch_norm_legit_functional", single=True)
 def native_batch_norm_in_training(
     n: Call,
     x: Value,
@@ -98,7 +98,7 @@ def native_batch_norm_in_training(
     return [y, *flat, moved(mean, middle), moved(var, unbiased)]
 
 
-@rule("_native_batch_norm_legit.no_stats")
+@rule("_native_batch_norm_legit.no_stats", single=True)
 def native_batch_norm_of_batch(
     n: Call, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, epsilon: float
 ) -> list[Value]:
@@ -109,12 +109,18 @@ def native_batch_norm_of_batch(
 def _statistics_of_batch(n: Call, x: Value, weight: Value | None, bias: Value | None, epsilon: float) -> Value:
     """A batch norm without running statistics normalises by the batch's own."""
     axes = tuple(k for k in range(x.type.rank) if k != 1)
+    return n.single(_normalised_by_itself, x, weight, bias, axes, epsilon)  # type: ignore[no-any-return]
+
+
+def _normalised_by_itself(
+    n: Call, x: Value, weight: Value | None, bias: Value | None, axes: Sequence[int], epsilon: float
+) -> Value:
     return _affine(n, _normalised(n, x, axes, epsilon), weight, bias)
 
 
 def _normalised(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> Value:
-    _, deviation, root = _moments(n, n.wide(x), axes, epsilon)
-    return n.cast(n.emit("div", deviation, root), x.dtype)
+    _, deviation, root = _moments(n, x, axes, epsilon)
+    return n.emit("div", deviation, root)
 
 
 def _normalised_and_how(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value, Value]:
@@ -142,7 +148,7 @@ def _affine(n: Call, x: Value, weight: Value | None, bias: Value | None) -> Valu
     return x if bias is None else n.emit("add", x, channels(n, n.cast(bias, x.dtype), x.type.rank))
 
 
-@rule("instance_norm")
+@rule("instance_norm", single=True)
 def instance_norm(
     n: Call,
     x: Value,
@@ -175,7 +181,7 @@ def layer_norm(
     return n.emit("layer_norm", x, weight, bias, axis=axis, epsilon=float(epsilon))
 
 
-@rule("native_layer_norm")
+@rule("native_layer_norm", single=True)
 def native_layer_norm(n: Call, x: Value, shape: Any, weight: Any, bias: Any, epsilon: float) -> list[Value]:
     """Also the means and the reciprocal standard deviations, which are dropped where nobody reads them."""
     axes = tuple(range(x.type.rank - len(shape), x.type.rank))
@@ -198,7 +204,7 @@ def rms_norm(
     return n.emit("rms_norm", x, weight, axis=x.type.rank - len(shape), epsilon=float(epsilon))
 
 
-@rule("group_norm")
+@rule("group_norm", single=True)
 def group_norm(
     n: Call,
     x: Value,
@@ -211,7 +217,7 @@ def group_norm(
     return common_group_norm(n, x, groups, x.shape[1] // groups, weight, bias, float(epsilon))
 
 
-@rule("native_group_norm")
+@rule("native_group_norm", single=True)
 def native_group_norm(
     n: Call,
     x: Value,
@@ -230,12 +236,12 @@ def native_group_norm(
     return [group_norm(n, x, groups, weight, bias, epsilon), *moments]
 
 
-@rule("local_response_norm")
+@rule("local_response_norm", single=True)
 def local_response_norm(n: Call, x: Value, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Value:
     return n.emit("lrn", x, size=size, alpha=alpha, beta=beta, bias=k)
 
 
-@rule("weight_norm", "_weight_norm")
+@rule("weight_norm", "_weight_norm", single=True)
 def weight_norm(n: Call, v: Value, g: Value, dim: int = 0) -> Value:
     """g v / |v|, the norm over all dimensions but `dim`."""
     axes = tuple(k for k in range(v.type.rank) if k != dim % max(v.type.rank, 1))

@@ -109,8 +109,6 @@ def _binary(n: Call, op: str, a: Operand, b: Operand) -> Value:
 
 def _scaled(n: Call, b: Operand, alpha: Any) -> Operand:
     """The second operand of `add` and `sub` times `alpha`."""
-    if alpha == 1:
-        return b
     if not isinstance(b, Value):
         scaled: Operand = b * alpha
         return scaled
@@ -118,21 +116,27 @@ def _scaled(n: Call, b: Operand, alpha: Any) -> Operand:
     return n.emit("mul", b, n.like(alpha, b))
 
 
+def _with_scaled(n: Call, op: str, a: Operand, b: Operand, alpha: Any) -> Value:
+    if alpha == 1:
+        return _binary(n, op, a, b)
+    return n.single(lambda n, a, b: _binary(n, op, a, _scaled(n, b, alpha)), a, b)  # type: ignore[no-any-return]
+
+
 @rule("add")
 def add(n: Call, a: Operand, b: Operand, alpha: Any = 1) -> Value:
     if n.dtype is boolean:
         return n.emit("or", n.operand(a, boolean), n.operand(b, boolean))
-    return _binary(n, "add", a, _scaled(n, b, alpha))
+    return _with_scaled(n, "add", a, b, alpha)
 
 
 @rule("sub", "subtract")
 def sub(n: Call, a: Operand, b: Operand, alpha: Any = 1) -> Value:
-    return _binary(n, "sub", a, _scaled(n, b, alpha))
+    return _with_scaled(n, "sub", a, b, alpha)
 
 
 @rule("rsub")
 def rsub(n: Call, a: Operand, b: Operand, alpha: Any = 1) -> Value:
-    return _binary(n, "sub", b, _scaled(n, a, alpha))
+    return _with_scaled(n, "sub", b, a, alpha)
 
 
 @rule("mul", "multiply")
@@ -146,20 +150,33 @@ def mul(n: Call, a: Operand, b: Operand) -> Value:
 def div(n: Call, a: Operand, b: Operand, rounding_mode: str | None = None) -> Value:
     if rounding_mode == "floor":
         return floor_divide(n, a, b)
-    if rounding_mode is not None and n.dtype.is_int:
+    if rounding_mode is None:
+        return _binary(n, "div", a, b)
+    if n.dtype.is_int:
         return _binary(n, "truncdiv", a, b)
-    result = _binary(n, "div", a, b)
-    return result if rounding_mode is None else _truncated(n, result)
+    return n.single(lambda n, a, b: _truncated(n, _binary(n, "div", a, b)), a, b)  # type: ignore[no-any-return]
 
 
-@rule("floor_divide")
+@rule("floor_divide", single=True)
 def floor_divide(n: Call, a: Operand, b: Operand) -> Value:
+    """Of floats as Python's `//`: what is left of `a` less the remainder, which is nearer than the quotient rounded
+    (1 // 0.1 is 9); where `b` is zero the quotient."""
     if n.dtype.is_int:
         return _binary(n, "floordiv", a, b)
-    return n.emit("floor", _binary(n, "div", a, b))
+    x, y = n.operand(a, n.dtype), n.operand(b, n.dtype)
+    zero, one = n.like(0.0, x), n.like(1.0, x)
+    rest, quotient = n.emit("fmod", x, y), n.emit("div", x, y)
+    whole = n.emit("div", n.emit("sub", x, rest), y)
+    crossed = n.emit("xor", n.emit("lt", rest, zero), n.emit("lt", y, zero))
+    whole = n.emit("select", n.emit("and", crossed, n.emit("ne", rest, zero)), n.emit("sub", whole, one), whole)
+    low = n.emit("floor", whole)
+    low = n.emit("select", n.emit("gt", n.emit("sub", whole, low), n.like(0.5, x)), n.emit("add", low, one), low)
+    none = n.emit("mul", quotient, zero)  # with the sign of the quotient
+    low = n.emit("select", n.emit("eq", whole, zero), none, low)
+    return n.emit("select", n.emit("eq", y, zero), quotient, low)
 
 
-@rule("round.decimals")
+@rule("round.decimals", single=True)
 def round_decimals(n: Call, x: Value, decimals: int = 0) -> Value:
     """Rounded at a decimal place, by scaling as PyTorch does."""
     if decimals == 0 or not x.dtype.is_float:
@@ -189,7 +206,7 @@ def fmod(n: Call, a: Operand, b: Operand) -> Value:
     return _binary(n, "fmod" if n.dtype.is_float else "truncmod", a, b)
 
 
-@rule("remainder")
+@rule("remainder", single=True)
 def remainder(n: Call, a: Operand, b: Operand) -> Value:
     """The sign of the divisor, as Python's `%`."""
     if n.dtype.is_int:
@@ -207,9 +224,9 @@ def power(n: Call, a: Operand, b: Operand) -> Value:
     """Small known exponents become products and roots."""
     t = n.dtype
     if isinstance(a, Value) and isinstance(b, int | float):
-        simple = _simple_power(n, n.cast(a, t), float(b))
+        simple = n.single(_simple_power, n.cast(a, t), float(b))
         if simple is not None:
-            return simple
+            return simple  # type: ignore[no-any-return]
     if t.is_int:
         raise n.unsupported("of integers with this exponent", got=b)
     return _binary(n, "pow", a, b)
@@ -236,25 +253,25 @@ def square(n: Call, x: Value) -> Value:
     return n.emit("mul", x, x)
 
 
-@rule("rsqrt")
+@rule("rsqrt", single=True)
 def rsqrt(n: Call, x: Value) -> Value:
     return n.emit("reciprocal", n.emit("sqrt", n.floats(x)))
 
 
-@rule("addcmul")
+@rule("addcmul", single=True)
 def addcmul(n: Call, x: Value, a: Value, b: Value, value: Any = 1) -> Value:
     product = n.emit("mul", n.cast(a, n.dtype), n.cast(b, n.dtype))
     return n.emit("add", n.cast(x, n.dtype), product if value == 1 else n.emit("mul", product, n.like(value, product)))
 
 
-@rule("addcdiv")
+@rule("addcdiv", single=True)
 def addcdiv(n: Call, x: Value, a: Value, b: Value, value: Any = 1) -> Value:
     quotient = n.emit("div", n.cast(a, n.dtype), n.cast(b, n.dtype))
     scaled = quotient if value == 1 else n.emit("mul", quotient, n.like(value, quotient))
     return n.emit("add", n.cast(x, n.dtype), scaled)
 
 
-@rule("lerp")
+@rule("lerp", single=True)
 def lerp(n: Call, start: Value, end: Value, weight: Operand) -> Value:
     distance = n.emit("sub", end, start)
     return n.emit("add", start, n.emit("mul", distance, n.operand(weight, start.dtype)))
@@ -294,19 +311,19 @@ def log2(n: Call, x: Value) -> Value:
     return n.emit("log2", n.floats(x))
 
 
-@rule("log10")
+@rule("log10", single=True)
 def log10(n: Call, x: Value) -> Value:
     x = n.floats(x)
     return n.emit("mul", n.emit("log", x), n.like(1 / math.log(10), x))
 
 
-@rule("log_sigmoid")
+@rule("log_sigmoid", single=True)
 def log_sigmoid(n: Call, x: Value) -> Value:
     """-softplus(-x)"""
     return n.emit("neg", n.emit("softplus", n.emit("neg", x)))
 
 
-@rule("softplus")
+@rule("softplus", single=True)
 def softplus(n: Call, x: Value, beta: float = 1, threshold: float = 20) -> Value:
     """log(1 + exp(beta x)) / beta; above the threshold, where PyTorch gives x, the two agree to the last digit."""
     if threshold < 16 and threshold < (36 if x.dtype.bits == 64 else 16):

@@ -85,9 +85,14 @@ def avg_pool(
     if divisor is not None:
         if ceil:
             raise n.unsupported("with a divisor and windows beyond the end", got=divisor)
-        mean = _pooled(n, "avg_pool", x, rank, {**window, "count_include_pad": True})
-        return n.emit("mul", mean, n.like(math.prod(window["kernel"]) / divisor, mean))
+        factor = math.prod(window["kernel"]) / divisor
+        return n.single(_divided, x, rank, {**window, "count_include_pad": True}, factor)  # type: ignore[no-any-return]
     return _pooled(n, "avg_pool", x, rank, {**window, "count_include_pad": bool(include)})
+
+
+def _divided(n: Call, x: Value, rank: int, window: dict[str, Any], factor: float) -> Value:
+    mean = _pooled(n, "avg_pool", x, rank, window)
+    return n.emit("mul", mean, n.like(factor, mean))
 
 
 @rule(
@@ -99,6 +104,7 @@ def avg_pool(
     "adaptive_max_pool1d",
     "adaptive_max_pool2d",
     "adaptive_max_pool3d",
+    single=True,
 )
 def adaptive_pool(n: Call, x: Value, size: Any) -> Any:
     """Equal windows where the sizes divide; one window is a reduction."""

@@ -95,6 +95,7 @@ def count_nonzero(n: Call, x: Value, axes: Axes = None) -> Value:
     "std.default",
     "var_mean.correction",
     "std_mean.correction",
+    single=True,
 )
 def variance(
     n: Call, x: Value, axes: Any = None, unbiased: Any = None, keepdim: bool = False, correction: Any = None
@@ -106,7 +107,7 @@ def variance(
         less = 1 if correction is None else correction
     else:
         less = 1 if unbiased is None or unbiased else 0
-    chosen, x = n.axes(axes, x), n.wide(x)
+    chosen = n.axes(axes, x)
     mean_ = n.emit("reduce_mean", x, axes=chosen, keepdims=True)
     deviation = n.emit("sub", x, mean_)
     total = n.emit("reduce_sum", n.emit("mul", deviation, deviation), axes=chosen, keepdims=bool(keepdim))
@@ -128,7 +129,7 @@ def variance(
     return [result, mean_ if keepdim else n.reshape(mean_, result.shape)]
 
 
-@rule("logsumexp", "special_logsumexp")
+@rule("logsumexp", "special_logsumexp", single=True)
 def logsumexp(n: Call, x: Value, axes: Axes, keepdim: bool = False) -> Value:
     """log(sum(exp(x - max))) + max; a maximum that is not finite is not subtracted."""
     x = n.floats(x)
@@ -141,7 +142,7 @@ def logsumexp(n: Call, x: Value, axes: Axes, keepdim: bool = False) -> Value:
     return n.reshape(n.emit("add", n.emit("log", total), top), n.shape)
 
 
-@rule("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar")
+@rule("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar", single=True)
 def vector_norm(
     n: Call, x: Value, order: Any = 2, axes: Axes = None, keepdim: bool = False, dtype: DType | None = None
 ) -> Value:
@@ -153,8 +154,7 @@ def vector_norm(
         raise n.unsupported("of this order", got=order)
     if order == 1:
         return _reduced(n, "reduce_sum", n.emit("abs", x), axes, keepdim)
-    x = n.wide(x)
-    return n.cast(n.emit("sqrt", _reduced(n, "reduce_sum", n.emit("mul", x, x), axes, keepdim)), n.dtype)
+    return n.emit("sqrt", _reduced(n, "reduce_sum", n.emit("mul", x, x), axes, keepdim))
 
 
 @rule("cumsum", "cumprod")

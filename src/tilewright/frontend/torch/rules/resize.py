@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from tilewright.frontend.common.resize import resize_axis
 from tilewright.frontend.torch.call import Call
@@ -21,12 +24,12 @@ def nearest_exact(n: Call, x: Value, size: Any, *scales: Any) -> Value:
     return _resized(n, x, scales, mode="nearest", coordinates="half_pixel", rounding="round_prefer_ceil")
 
 
-@rule("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa")
+@rule("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa", single=True)
 def linear(n: Call, x: Value, size: Any, align_corners: bool, *scales: Any) -> Value:
     return _smooth(n, x, scales, "linear", align_corners)
 
 
-@rule("upsample_bicubic2d", "_upsample_bicubic2d_aa")
+@rule("upsample_bicubic2d", "_upsample_bicubic2d_aa", single=True)
 def cubic(n: Call, x: Value, size: Any, align_corners: bool, *scales: Any) -> Value:
     return _smooth(n, x, scales, "cubic", align_corners)
 
@@ -51,22 +54,50 @@ def _smooth(n: Call, x: Value, scales: Any, mode: str, align_corners: bool) -> V
 
 
 def _resized(n: Call, x: Value, scales: Any, by_factor: bool = False, **how: Any) -> Value:
-    """`scales` are the factors that the caller named, a list of them in overloads "vec"; None: new size by old."""
+    """`scales` are the factors that the caller named, a list of them in overloads "vec"; None: new size by old.
+
+    An axis that keeps its size is as it was whatever the factor, but for three ways: exactly nearest elements, nearest
+    ones of anything but images, and cubics without antialiasing. In images, nearest elements of twice as many are each
+    one twice."""
     factors = scales[0] if n.name.endswith(".vec") and not by_factor else scales
+    moves = how["rounding"] != "floor" or (how["mode"] == "cubic" and not how.get("antialias"))
+    moves |= how["mode"] == "nearest" and x.type.rank != 4
     for k, size in enumerate(n.shape[2:]):
         axis, factor = 2 + k, None if factors is None else factors[k]
-        if same_dim(size, x.shape[axis]) and factor in (None, 1):
+        if same_dim(size, x.shape[axis]) and (factor in (None, 1) or not moves):
             continue
+        if how["mode"] == "nearest" and not moves and same_dim(size, x.shape[axis] * 2):
+            factor = 2
         if factor is None or how["coordinates"] == "align_corners":
             factor = static(size, "the size of an image") / static(x.shape[axis], "the size of an image")
         x = resize_axis(n, x, axis=axis, scale=float(factor), size=size, **how)
     return x
 
 
+@rule("affine_grid_generator", single=True)
+def affine_grid(n: Call, theta: Value, size: Sequence[Any], align_corners: bool) -> Value:
+    """The places of a grid from -1 to 1, whose last coordinate is the first dimension's, moved by matrices [batch,
+    rank, rank + 1]."""
+    lines = []
+    for extent in (static(d, "the size of a grid") for d in size[2:]):
+        line = np.linspace(-1, 1, extent) if extent > 1 else np.zeros(extent)
+        lines.append(line if align_corners or not extent else line * ((extent - 1) / extent))
+    places = np.meshgrid(*lines, indexing="ij")[::-1]
+    points = np.stack([*places, np.ones_like(places[0])], -1).reshape(1, -1, len(lines) + 1)
+    moved = n.emit("matmul", n.constant(points, theta.dtype), theta, transpose_a=False, transpose_b=True)
+    return n.reshape(moved, n.shape)
+
+
 @rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 def grid_sampler(n: Call, x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
-    """Modes and paddings are numbers."""
+    """Modes and paddings are numbers. Cubics take the place as it is and move each of their elements to the border."""
     modes, paddings = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
+    edge = (modes[mode], paddings[padding]) == ("cubic", "border")
     return n.emit(
-        "grid_sample", x, grid, mode=modes[mode], padding=paddings[padding], align_corners=bool(align_corners)
+        "grid_sample",
+        x,
+        grid,
+        mode=modes[mode],
+        padding="edge" if edge else paddings[padding],
+        align_corners=bool(align_corners),
     )

@@ -67,7 +67,7 @@ def heaviside(n: Call, x: Value, at_zero: Value) -> Value:
     return step
 
 
-@rule("angle")
+@rule("angle", single=True)
 def angle(n: Call, x: Value) -> Value:
     """Of real numbers: 0, or pi of those below zero; NaN stays."""
     x = n.floats(n.cast(x, n.dtype))
@@ -117,7 +117,7 @@ def ldexp(n: Call, x: Value, exponent: Value) -> Value:
     return n.emit("mul", n.cast(x, n.dtype), power)
 
 
-@rule("hypot")
+@rule("hypot", single=True)
 def hypot(n: Call, a: Value, b: Value) -> Value:
     """The root of two squares; the larger is taken out, so that no square overflows."""
     x, y = (n.emit("abs", n.operand(v, n.dtype)) for v in (a, b))

@@ -66,7 +66,7 @@ for _kind in "tuvw":
     RULES[f"special_shifted_chebyshev_polynomial_{_kind}"] = _shifted(f"chebyshev_{_kind}")
 
 
-@rule("polygamma", "special_polygamma")
+@rule("polygamma", "special_polygamma", single=True)
 def polygamma(n: Call, order: int, x: Value) -> Value:
     """The derivatives of digamma: (-1)^(n + 1) n! zeta(n + 1, x)."""
     x = n.floats(x)
@@ -76,7 +76,7 @@ def polygamma(n: Call, order: int, x: Value) -> Value:
     return n.emit("mul", sums, n.like((-1.0) ** (order + 1) * math.factorial(order), x))
 
 
-@rule("special_log_ndtr")
+@rule("special_log_ndtr", single=True)
 def log_ndtr(n: Call, x: Value) -> Value:
     """The logarithm of the normal distribution, by its tail below 1 and by the rest above: each side is computed of
     what is its own alone, so that neither overflows where the other one is taken, and gradients are finite."""

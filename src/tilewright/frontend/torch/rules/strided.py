@@ -81,7 +81,7 @@ def diagonal_scatter(n: Call, x: Value, part: Value, offset: int = 0, first: int
     return n.transpose(n.emit("select", n.constant(on), wide, planes), _inverse([*order, a, b]))
 
 
-@rule("trace")
+@rule("trace", single=True)
 def trace(n: Call, x: Value) -> Value:
     return n.emit("reduce_sum", n.cast(diagonal(n, x), n.dtype), axes=(0,), keepdims=False)
 
@@ -170,7 +170,7 @@ def _dense(shape: Sequence[int]) -> list[int]:
 # --- products of small parts ------------------------------------------------------------------------------------------
 
 
-@rule("_trilinear")
+@rule("_trilinear", single=True)
 def trilinear(
     n: Call, a: Value, b: Value, c: Value, ea: Any, eb: Any, ec: Any, summed: Sequence[int], unroll: int = 1
 ) -> Value:
@@ -187,7 +187,7 @@ def _with_axes(n: Call, x: Value, axes: Sequence[int]) -> Value:
     return n.reshape(x, shape)
 
 
-@rule("_cdist_forward")
+@rule("_cdist_forward", single=True)
 def cdist(n: Call, a: Value, b: Value, p: float, mode: Any = None) -> Value:
     """Distances of all rows of `a` to all of `b`."""
     wide = n.emit("sub", n.reshape(a, (*a.shape[:-1], 1, a.shape[-1])), n.reshape(b, _before(b, b.type.rank - 2)))
@@ -215,7 +215,7 @@ def distance(n: Call, difference: Value, p: float) -> Value:
     return n.emit("pow", powers, n.like(1 / p, powers))
 
 
-@rule("_pdist_forward", "pdist")
+@rule("_pdist_forward", "pdist", single=True)
 def pdist(n: Call, x: Value, p: float = 2.0) -> Value:
     """Distances of all pairs of rows, the first row's first."""
     rows = static(x.shape[0], "the rows of pdist")

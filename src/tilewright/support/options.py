@@ -1,0 +1,51 @@
+"""What callers say to a door, checked before anything is done with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeGuard
+
+from tilewright.support.errors import Error, ModelError
+
+
+def check_option(
+    name: str, value: Any, kinds: type | tuple[type, ...], expected: str, error: type[Error] = ModelError
+) -> None:
+    """Raises `error` where an argument is not of one of these kinds."""
+    if not isinstance(value, kinds):
+        raise error("the argument makes no sense", where=name, expected=expected, got=described(value))
+
+
+def check_several(name: str, value: Any, expected: str, error: type[Error] = ModelError) -> None:
+    """Raises `error` where an argument is not several things; a text is one."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise error("the argument makes no sense", where=name, expected=expected, got=described(value))
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str], error: type[Error] = ModelError) -> None:
+    """Raises `error` where an argument is none of these words."""
+    if not isinstance(value, str) or value not in choices:
+        raise error(f"no such setting of {name}", expected=", ".join(choices), got=described(value))
+
+
+def check_path(path: Any, error: type[Error]) -> None:
+    """Raises `error` for what names no file: a number would be one that is open already, such as the output."""
+    if not is_path(path):
+        raise error("no path of a file", expected="a string or pathlib.Path", got=described(path))
+
+
+def is_path(path: Any) -> TypeGuard[str | os.PathLike[str]]:
+    return isinstance(path, str | os.PathLike)
+
+
+def described(value: Any) -> str:
+    """A value in a message: short, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # somebody else's objects
+        text = ""
+    return text if 0 < len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
+
+
+__all__ = ["check_choice", "check_option", "check_path", "check_several", "described", "is_path"]
