@@ -14,21 +14,23 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tilewright.compiler import compile_program, from_torch, import_model
+from tilewright.compiler import compile_program, from_torch, import_model, passed
 from tilewright.frontend.common.finish import Imported, Interface
 from tilewright.ir.graph import Graph
 from tilewright.runtime.model import Model
+from tilewright.runtime.threads import check_threads
 from tilewright.support.collection import uncollected
 from tilewright.support.errors import ModelError
 from tilewright.targets.target import Target
 from tilewright.train.optimizers import Adam, Optimizer
 from tilewright.train.plan import Group, Objective, StagePlan, StepPlan, check_trained, layout_of
 from tilewright.train.program import reached, step_graph
-from tilewright.train.reduced import BUCKET, Reduce, Update
+from tilewright.train.reduced import BUCKET, Compiler, Reduce, Update
 from tilewright.train.rewritten import rewritten
 from tilewright.train.schedules import Schedule
 from tilewright.train.stages import Average, Stage
 from tilewright.train.step import OnNonfinite, Step
+from tilewright.transform.graph.options import Options
 
 
 @uncollected
@@ -122,11 +124,16 @@ def compile_step(
     layout = layout_of(plan)
     weights = {name: value for stage in stages for name, value in stage.objective.weights.items()}
 
+    machine = Target.parse(target) if isinstance(target, str) else target or Target.host()
+    machine = replace(machine, threads=check_threads(threads))
+    options = Options(precision, fast, "all", memory)
+
     def compiled(graph: Graph) -> Model:
+        kept = {v.name: weights[v.name] for v in graph.params}
         program = compile_program(
-            Imported(graph, {v.name: weights[v.name] for v in graph.params}, Interface(trusted=True)),
+            Imported(graph, kept, Interface(trusted=True)),
             threads=threads,
-            target=target,
+            target=machine,
             precision=precision,
             fast=fast,
             products="all",
@@ -136,7 +143,8 @@ def compile_step(
 
     first = next(plan.kinds())
     if reduce is not None:
-        update = Update.of(plan, layout, compiled, reduce, bucket)
+        compiler = Compiler(lambda graph: passed(graph, machine, options), compiled)
+        update = Update.of(plan, layout, compiler, reduce, bucket)
         main = update.stages[0].back.sections[0].model
         return Step({first: main}, None, plan, layout, on_nonfinite, schedule, seed, update)
     models = {active: compiled(step_graph(plan, layout, active)) for active in plan.kinds()}

@@ -21,7 +21,7 @@ what follows the last stage:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -75,11 +75,15 @@ def step_graph(plan: StepPlan, layout: Layout, active: Active, gathers: bool = F
 
 
 def back_graphs(
-    plan: StepPlan, layout: Layout, stage: StagePlan, buckets: Sequence[Bucket]
+    plan: StepPlan, layout: Layout, stage: StagePlan, buckets: Sequence[Bucket], passed: Callable[[Graph], Graph]
 ) -> tuple[list[Graph], list[Bucket]]:
     """A stage's way back in sections, one behind the other, each of which gives a bucket of the gradients; and the
     buckets in the order in which they are ready. The first section gives the loss, metrics and new buffers, too, if the
-    stage changes any: (loss, metrics..., bucket[, new buffers][, what later ones read])."""
+    stage changes any: (loss, metrics..., bucket[, new buffers][, what later ones read]).
+
+    `passed` is what passes make of the whole, before it is cut: what one section keeps for others has the layout in
+    which these read it.
+    """
     growing = _Growing(plan, layout, True, layout.arena.part if plan.batches > 1 else 0)
     results, gradients = growing.back(stage)
     starts = dict(zip(layout.arena.names, layout.arena.starts, strict=True))
@@ -87,8 +91,13 @@ def back_graphs(
     order = sorted(buckets, key=lambda bucket: max(at for start, at in ready.items() if bucket[0] <= start < bucket[1]))
     pieces = [growing.bucket(stage, gradients, begin, end) for begin, end in order]
     fresh = [growing.joined(growing.new_buffers(), "new_buffers")] if stage.objective.changed else []
-    graph = with_shared_rows(growing.builder.finish((*results, *pieces, *fresh)))
-    return sections(graph, [[*results, pieces[0], *fresh], *([piece] for piece in pieces[1:])]), order
+    first = [*results, pieces[0], *fresh]
+    graph = with_shared_rows(growing.builder.finish((*first, *pieces[1:])))
+    if len(order) == 1:
+        return [graph], order
+    graph = passed(graph)
+    outputs = graph.outputs  # passes may give other values in the places of these
+    return sections(graph, [outputs[: len(first)], *([piece] for piece in outputs[len(first) :])]), order
 
 
 def _made(nodes: Sequence[Node], value: Value | None) -> int:
@@ -156,7 +165,7 @@ class _Growing:
         results, gradients = self.back(stage)
         first = whole.names.index(stage.names[0]) if stage.names else 0
         arena = Arena(stage.names, whole.shapes[first : first + len(stage.names)])
-        g = self._summed(_joined(builder, arena, gradients, "gradients"), 0, arena.part)
+        g = _joined(builder, arena, gradients, "gradients")
         norm = _norm(builder, g)
         results.append(norm)
         if self.gathers:
@@ -167,28 +176,35 @@ class _Growing:
         return results
 
     def back(self, stage: StagePlan) -> tuple[list[Value], list[Value | None]]:
-        """Add a stage's loss and the way back. Gives the loss with its metrics, and gradients in the arena's order."""
+        """Add a stage's loss and the way back. Gives the loss with its metrics, and gradients in the arena's order,
+        with what has been gathered before."""
         graph = self._instance(stage)
         self.builder.nodes += graph.nodes
         params = [self.held[name] for name in stage.names]
         flows = _flows(self.builder, graph, params)
         fresh = new_buffers(replace(stage.objective, graph=graph))
         self.changed |= dict(zip(stage.objective.changed, fresh, strict=True))
-        return list(graph.outputs[: len(graph.outputs) - len(fresh)]), [flows.get(v) for v in params]
+        gradients = [self._summed(v.name, flows.get(v)) for v in params]
+        return list(graph.outputs[: len(graph.outputs) - len(fresh)]), gradients
 
     def bucket(self, stage: StagePlan, gradients: Sequence[Value | None], begin: int, end: int) -> Value:
-        """A part of a stage's gradients, with what has been gathered before."""
+        """A part of a stage's gradients."""
         arena = self.layout.arena
         found = dict(zip(stage.names, gradients, strict=True))
         inside = [k for k, start in enumerate(arena.starts) if begin <= start < end]
         own = Arena(tuple(arena.names[k] for k in inside), tuple(arena.shapes[k] for k in inside))
-        return self._summed(_joined(self.builder, own, [found[name] for name in own.names], "gradients"), begin, end)
+        return _joined(self.builder, own, [found[name] for name in own.names], "gradients")
 
-    def _summed(self, g: Value, begin: int, end: int) -> Value:
-        if self.gathered is None:
+    def _summed(self, name: str, g: Value | None) -> Value | None:
+        """A parameter's gradient with what has been gathered before, which the kernel of the gradient adds: no vector
+        has the new gradients alone."""
+        if self.gathered is None or g is None:
             return g
-        share = emit1(self.builder, "mul", g, _number(self.builder, 1 / self.plan.batches))
-        return emit1(self.builder, "add", _part(self.builder, self.gathered, begin, end - begin), share)
+        arena, number = self.layout.arena, _number(self.builder, 1 / self.plan.batches)
+        at = arena.names.index(name)
+        sums = _part(self.builder, self.gathered, arena.starts[at], arena.sizes[at])
+        before = emit1(self.builder, "reshape", sums, shape=g.shape, name="before")
+        return emit1(self.builder, "add", before, emit1(self.builder, "mul", g, number))
 
     def moved(self, stage: StagePlan, g: Value) -> Value:
         """Move a stage's parameters by its gradients. Gives the norm of these."""

@@ -26,9 +26,20 @@ from tilewright.train.program import Bucket, back_graphs, follow_graph, update_g
 
 Array = np.ndarray[Any, Any]
 Reduce = Callable[[Array], Any]
-Compiled = Callable[[Graph], Model]
 BUCKET = 25 << 20
 """Bytes from which on gradients are handed over, as PyTorch's DistributedDataParallel has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """How a step's graphs become programs.
+
+    passed    the graph after all passes over the whole of it
+    compiled  the program of a graph, passed or not
+    """
+
+    passed: Callable[[Graph], Graph]
+    compiled: Callable[[Graph], Model]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +78,16 @@ class Back:
     held: tuple[Any, ...] | None = None
 
     @classmethod
-    def of(cls, plan: StepPlan, layout: Layout, stage: StagePlan, compiled: Compiled, nbytes: int) -> Back:
+    def of(cls, plan: StepPlan, layout: Layout, stage: StagePlan, compiler: Compiler, nbytes: int) -> Back:
         metrics, fresh = len(stage.objective.metrics), bool(stage.objective.changed)
-        graphs, order = back_graphs(plan, layout, stage, buckets(layout.arena, stage.groups, nbytes))
+        cuts = buckets(layout.arena, stage.groups, nbytes)
+        graphs, order = back_graphs(plan, layout, stage, cuts, compiler.passed)
         sections = []
         for k, (graph, bucket) in enumerate(zip(graphs, order, strict=True)):
             new = fresh and not k
             outputs = graph.outputs[(0 if k else metrics) + 1 + new :]
             inputs = tuple(v.name for v in graph.inputs)
-            sections.append(Section(compiled(graph), inputs, new, tuple(v.name for v in outputs), bucket))
+            sections.append(Section(compiler.compiled(graph), inputs, new, tuple(v.name for v in outputs), bucket))
         shapes = [[int(d) for d in spec.shape] for spec in sections[0].model.outputs[:metrics]]
         results = tuple(zeros(ALIGN)[:1].reshape(shape) for shape in shapes)
         batch = tuple(v.name for v in plan.stages[0].objective.graph.inputs if v.name != plan.key)
@@ -218,10 +230,10 @@ class Update:
     reduce: Reduce
 
     @classmethod
-    def of(cls, plan: StepPlan, layout: Layout, compiled: Compiled, reduce: Reduce, nbytes: int) -> Update:
-        stages = []
+    def of(cls, plan: StepPlan, layout: Layout, compiler: Compiler, reduce: Reduce, nbytes: int) -> Update:
+        stages, compiled = [], compiler.compiled
         for stage in plan.stages:
-            back, update = Back.of(plan, layout, stage, compiled, nbytes), compiled(update_graph(plan, layout, stage))
+            back, update = Back.of(plan, layout, stage, compiler, nbytes), compiled(update_graph(plan, layout, stage))
             span = layout.arena.span(stage.names)
             stages.append(ReducedStage(stage, back, update, span, np.zeros(1, np.float32)))
         choices = {active[len(plan.stages) :] for active in plan.kinds()}
