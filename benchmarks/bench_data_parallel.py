@@ -80,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def report(rows: Sequence[dict[str, Any]]) -> None:
     title = "Two processes that learn together by gloo: how many times as long as with buckets"
     notes = "Medians of ratios turn by turn [quartiles]. A process has a core, which gloo's threads share with it."
+    notes += f" Rows were measured one by one, at {', '.join(dict.fromkeys(row['commit'] for row in rows))}."
     write_report("data-parallel", title, rows, f"{markdown_table(HEADER, [cells(row) for row in rows])}\n{notes}\n")
 
 
