@@ -156,7 +156,8 @@ CASES: dict[str, Case] = {
 }
 
 
-def _made(case: str) -> tuple[Any, Callable[..., Any], tuple[Any, ...]]:
+def made(case: str) -> tuple[Any, Callable[..., Any], tuple[Any, ...]]:
+    """A case's network, loss and batch, the same ones in each process."""
     import torch
 
     torch.manual_seed(0)
@@ -169,7 +170,7 @@ def own(case: str, memory: str | None = "auto") -> Prepared:
     """Our step, with a budget of memory if another one than the default is given."""
     import tilewright as tw
 
-    module, loss, batch = _made(case)
+    module, loss, batch = made(case)
     start = time.perf_counter()
     step = tw.compile_step(module, loss, tw.train.Adam(RATE), batch, clip=0.5, memory=memory)
     info = {"compile_seconds": time.perf_counter() - start, "flops": flops(module, loss, batch)}
@@ -194,7 +195,7 @@ def flops(module: Any, loss: Callable[..., Any], batch: tuple[Any, ...]) -> int:
     return int(counter.get_total_flops())
 
 
-def _stepping(objective: Callable[..., Any], module: Any, batch: tuple[Any, ...]) -> Callable[[], float]:
+def stepping(objective: Callable[..., Any], module: Any, batch: tuple[Any, ...]) -> Callable[[], float]:
     """A step of PyTorch with its fused Adam."""
     import torch
 
@@ -212,8 +213,8 @@ def _stepping(objective: Callable[..., Any], module: Any, batch: tuple[Any, ...]
 
 
 def eager(case: str) -> Prepared:
-    module, loss, batch = _made(case)
-    call = _stepping(loss, module, batch)
+    module, loss, batch = made(case)
+    call = stepping(loss, module, batch)
     return Prepared(call, None, {"loss": call()})
 
 
@@ -222,8 +223,8 @@ def inductor(case: str) -> Prepared:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(models.ROOT / "build" / "peers" / "inductor"))
     import torch
 
-    module, loss, batch = _made(case)
-    call = _stepping(torch.compile(loss, dynamic=False), module, batch)
+    module, loss, batch = made(case)
+    call = stepping(torch.compile(loss, dynamic=False), module, batch)
     start = time.perf_counter()
     found = call()
     return Prepared(call, None, {"loss": found, "compile_seconds": time.perf_counter() - start})
@@ -249,7 +250,7 @@ def jax(case: str) -> Prepared:
 
     from benchmarks.peers import training_jax
 
-    module, _, batch = _made(case)
+    module, _, batch = made(case)
     state = {name: value.numpy() for name, value in module.state_dict().items()}
     trained = {name for name, _ in module.named_parameters()}
     step, first = training_jax.step_of(training_jax.LOSSES[case.replace("@", " ").split()[0]], state, trained)

@@ -352,6 +352,13 @@ def compile_graph(
     return program
 
 
+def passed(graph: Graph, target: Target, options: Options = DEFAULTS, records: Records = "auto") -> Graph:
+    """The graph after all passes over the whole of it. What is cut behind them, and compiled part by part, has the
+    layouts of the whole: one part reads what another has written as it lies."""
+    with advised(lookup(stores(records), target), False):
+        return run_passes(graph, graph_passes(target, options), graph_stage(), PassLog(f"passes {graph.name}"))
+
+
 def _compile(
     graph: Graph, weights: Weights, target: Target, log: PassLog, options: Options, interface: Interface
 ) -> Program:

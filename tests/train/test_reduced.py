@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.train.test_recompute import batch, chain
+from tests.train.test_recompute import ROWS, batch, chain
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import GraphBuilder, TensorType
@@ -20,7 +18,9 @@ from tilewright.support.errors import Error
 from tilewright.train.arena import Arena
 from tilewright.train.entry import compile_step
 from tilewright.train.optimizers import Adam
+from tilewright.train.plan import Group
 from tilewright.train.reduced import buckets
+from tilewright.transform.regions.captures import names_of
 
 Array = np.ndarray[Any, Any]
 
@@ -62,9 +62,15 @@ def test_parameters_move_by_what_is_left() -> None:
 
 def test_the_last_parameters_come_first() -> None:
     arena = Arena(("a", "b", "c", "d"), ((16,), (32,), (5,), (16,)))
-    assert buckets(arena, 1) == ((64, 80), (48, 64), (16, 48), (0, 16))
-    assert buckets(arena, 128) == ((48, 80), (16, 48), (0, 16))
-    assert buckets(arena, 1 << 20) == ((0, 80),)
+
+    def cut(nbytes: int, *groups: tuple[str, ...]) -> list[tuple[int, int]]:
+        return buckets(arena, tuple(Group(Adam(), names) for names in groups), nbytes)
+
+    assert cut(1, arena.names) == [(64, 80), (48, 64), (16, 48), (0, 16)]
+    assert cut(128, arena.names) == [(48, 80), (16, 48), (0, 16)]
+    assert cut(1 << 20, arena.names) == [(0, 80)]
+    assert cut(1 << 20, (), ("a", "b"), ("c", "d")) == [(48, 80), (0, 48)]
+    assert cut(1 << 20, ("a",)) == [(0, 16)]
 
 
 def test_what_is_not_finite_leaves_no_trace() -> None:
@@ -177,51 +183,135 @@ def test_what_is_given_and_read_again_is_kept() -> None:
     np.testing.assert_allclose(weights(parted), weights(plain), rtol=1e-6)
 
 
-def test_one_stage() -> None:
-    average = tw.train.Average("t.", "w", tau=0.5)
-    with pytest.raises(Error, match="of one stage"):
-        compile_step(chain(2), averages=[average], reduce=lambda g: None)
+def test_what_moves_in_groups_is_there_as_early() -> None:
+    """The group of a few parameters of all layers stands last, but is not there before the first layer's gradient."""
+    seen: list[tuple[int, int]] = []
+    graph, values = chain(4)
+
+    def keep(part: Array) -> None:
+        base = part.base if part.base is not None else part
+        seen.append(((part.ctypes.data - base.ctypes.data) // 4, part.size))
+
+    step = compile_step((graph, values), reduce=keep, bucket=4, groups={"w[03]": Adam(0.1)})
+    assert list(step.parameters) == ["w1", "w2", "w0", "w3"]
+    step(batch(0))
+    first = min(start for start, _ in seen)
+    assert [start - first for start, _ in seen] == [192, 64, 0, 128]  # w3, w2, w1, w0
 
 
-LEARNER = """
-import sys
-import numpy as np
-import torch
-from torch import distributed
-import tilewright as tw
-from tests.train.test_recompute import batch, chain
-
-rank, store, out, bucket = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
-distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-averaged = tw.train.averaged()
-step = tw.compile_step(chain(3, rows=256), optimizer=tw.train.Adam(0.01), clip=0.1, reduce=averaged, bucket=bucket)
-for k in range(5):
-    step(batch(k)[256 * rank : 256 * rank + 256])
-np.save(out, np.concatenate([np.ravel(v) for v in step.weights.values()]))
-distributed.destroy_process_group()
-"""
-
-
-def learned(folder: Path, bucket: int) -> list[Array]:
-    """Parameters of two processes that have learned together."""
-    folder.mkdir()
-    outs = [folder / f"{rank}.npy" for rank in range(2)]
-    command = [sys.executable, "-c", LEARNER]
-    learners = [
-        subprocess.Popen([*command, str(rank), str(folder / "store"), str(out), str(bucket)])
-        for rank, out in enumerate(outs)
-    ]
-    assert [learner.wait(300) for learner in learners] == [0, 0]
-    return [np.load(out) for out in outs]
+def test_parameters_that_follow_others() -> None:
+    """Averages follow each update, and batches between updates move nothing."""
+    graph, values = chain(2)
+    builder = GraphBuilder(
+        graph.name, list(graph.inputs), list(graph.params), list(graph.nodes), names_of(graph) | {"x"}
+    )
+    target = builder.param("t0", graph.params[0].type)
+    far = emit1(builder, "reduce_sum", emit1(builder, "mul", target, target), axes=(0, 1), keepdims=False)
+    loss = emit1(builder, "add", graph.outputs[0], far)
+    model = builder.finish((loss,)), values | {"t0": np.ones_like(values["w0"])}
+    average = tw.train.Average("t", "w", tau=0.25)
+    settings: dict[str, Any] = {"optimizer": tw.train.SGD(0.5), "averages": [average], "trained": ["w0"]}
+    settings |= {"accumulate": 2}
+    plain, reduced = compile_step(model, **settings), compile_step(model, **settings, reduce=lambda g: None, bucket=4)
+    target = values["w0"] * 0 + 1
+    for k in range(6):
+        assert plain(batch(k))["loss"] == pytest.approx(reduced(batch(k))["loss"], rel=1e-6)
+        if k % 2:
+            target = 0.75 * target + 0.25 * plain.parameters["w0"]
+        for step in (plain, reduced):
+            np.testing.assert_allclose(step.weights["t0"], target, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(weights(reduced), weights(plain), rtol=1e-5, atol=1e-6)
 
 
-def test_processes_learn_as_one(tmp_path: Path) -> None:
-    """The mean of the gradients of two halves of a batch is that of the batch, in one bucket or in many."""
-    pytest.importorskip("torch", reason="PyTorch is an extra: `make torch` runs this")
-    first, second = learned(tmp_path / "many", 4)
-    np.testing.assert_array_equal(first, second)
-    np.testing.assert_array_equal(first, learned(tmp_path / "one", 1 << 20)[0])
-    whole = compile_step(chain(3), optimizer=Adam(0.01), clip=0.1)
-    for k in range(5):
-        whole(batch(k))
-    np.testing.assert_allclose(first, weights(whole), rtol=1e-4, atol=1e-6)
+@pytest.mark.parametrize("accumulate", [2, 3, 4])
+def test_gathered_gradients_take_one_vector(accumulate: int) -> None:
+    """Beside the two arenas there is one vector, where PyTorch has its gradients; a refused batch spoils no sum."""
+    plain = compile_step(chain(3), optimizer=Adam(0.01), accumulate=accumulate)
+    reduced = compile_step(chain(3), optimizer=Adam(0.01), accumulate=accumulate, reduce=lambda g: None, bucket=4)
+    exact = compile_step(chain(3, rows=ROWS * accumulate), optimizer=Adam(0.01))
+    for step in (plain, reduced):
+        vectors = {id(_whole(v)): _whole(v).size for v in _vectors(step)}
+        part = sum(-(-v.size // 16) * 16 for v in step.parameters.values())
+        assert sum(vectors.values()) == pytest.approx(7 * part, abs=100)
+    for k in range(2 * accumulate):
+        with pytest.raises(Error, match="not finite"):
+            plain(np.full_like(batch(0), np.nan))
+        for step in (plain, reduced):
+            step(batch(k))
+        if (k + 1) % accumulate == 0:
+            exact(np.concatenate([batch(j) for j in range(k + 1 - accumulate, k + 1)]))
+            for step in (plain, reduced):
+                np.testing.assert_allclose(weights(step), weights(exact), rtol=1e-4, atol=1e-6)
+
+
+def _vectors(step: Any) -> list[Array]:
+    """All that a step holds between two calls, of the size of its parameters or more."""
+    held = [step._arena.now, step._arena.after, step._gradients]
+    return [v for v in held if v.size >= step._layout.arena.part]
+
+
+def _whole(vector: Array) -> Array:
+    return vector if vector.base is None else vector.base
+
+
+def test_a_function_that_fails_leaves_no_trace() -> None:
+    """Whatever was begun has ended when the error is there; the next step is as if nothing had been."""
+    log: list[str] = []
+
+    class Work:
+        def __init__(self, part: Array) -> None:
+            if len(log) == 1 and not log[0].startswith("wait"):
+                log.append("fail")
+                raise OSError("the line is dead")
+            log.append("begin")
+
+        def wait(self) -> None:
+            log.append("wait")
+
+    step = compile_step(chain(3), optimizer=Adam(0.01), reduce=Work, bucket=4)
+    plain = compile_step(chain(3), optimizer=Adam(0.01), reduce=lambda g: None, bucket=4)
+    before = weights(step).copy()
+    with pytest.raises(Error, match=r"not reduced; parameters are as they were.*OSError: the line is dead"):
+        step(batch(0))
+    assert log == ["begin", "fail", "wait"]
+    np.testing.assert_array_equal(weights(step), before)
+    for k in range(2):
+        assert step(batch(k)) == plain(batch(k))
+    np.testing.assert_array_equal(weights(step), weights(plain))
+
+
+def test_work_that_fails_leaves_no_trace() -> None:
+    """All others are waited for."""
+    waited: list[int] = []
+
+    class Work:
+        def __init__(self, part: Array) -> None:
+            self.size = part.size
+
+        def wait(self) -> None:
+            waited.append(self.size)
+            if len(waited) == 1:
+                raise RuntimeError("connection closed by peer")
+
+    step = compile_step(chain(3), reduce=Work, bucket=4)
+    before = weights(step).copy()
+    with pytest.raises(Error, match="connection closed by peer"):
+        step(batch(0))
+    assert len(waited) == 3
+    np.testing.assert_array_equal(weights(step), before)
+
+
+@pytest.mark.parametrize("bad", [np.zeros((3, 3), np.float32), None])
+def test_a_batch_that_does_not_fit_is_told_to_the_others(bad: Array | None) -> None:
+    """The others wait for this process: they get NaN, and refuse the step as well."""
+    seen: list[bool] = []
+    step = compile_step(chain(3), reduce=lambda g: seen.append(bool(np.isnan(g).all())), bucket=4)
+    step(batch(0))
+    before = weights(step).copy()
+    seen.clear()
+    with pytest.raises(Error, match=r"as many as the example's|wrong dimension"):
+        step(*([bad] if bad is not None else []))
+    assert seen == [True] * 3
+    np.testing.assert_array_equal(weights(step), before)
+    step(batch(1))
+    assert seen[3:] == [False] * 3

@@ -36,6 +36,13 @@ class Arena:
         """Elements of each parameter with what is left free behind it."""
         return tuple(-(-size // ALIGN) * ALIGN for size in self.sizes)
 
+    def span(self, names: Sequence[str]) -> tuple[int, int]:
+        """Where parameters that stand one behind the other begin and end, with what is left free behind them."""
+        if not names:
+            return 0, 0
+        first, last = self.names.index(names[0]), self.names.index(names[-1])
+        return self.starts[first], self.starts[last] + self.room[last]
+
     @property
     def starts(self) -> tuple[int, ...]:
         ends = np.cumsum((0, *self.room))

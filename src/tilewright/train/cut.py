@@ -3,7 +3,9 @@
     sections(graph, [[loss, last], [first]])   ->   [batch -> loss, last, kept], [batch, kept -> first]
 
 A section computes what its outputs need and no section before it has computed; what later ones read of that are outputs
-of it, too. What is but another view of an input is made again in each section, as there it costs nothing.
+of it, too. What is but another view of an input is made again in each section, as there it costs nothing. The first
+section has all inputs, so that whoever calls it finds all that is wrong with them; of the others, each has those that
+it reads, and those whose sizes tell the symbols of what it reads.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.rewrite import variables
 
 VIEWS = frozenset({"constant", "reshape", "slice", "broadcast"})
 """Operators that are made again, if they read nothing but inputs and their like."""
@@ -34,10 +37,24 @@ def sections(graph: Graph, wanted: Sequence[Sequence[Value]]) -> list[Graph]:
         outside = _outside(body, targets)
         rest = zip(bodies[k + 1 :], wanted[k + 1 :], strict=True)
         later = dict.fromkeys(v for other, others in rest for v in _outside(other, others) if made.get(v) == k)
-        inputs = [v for v in (*graph.inputs, *made) if v in outside]
+        inputs = [v for v in (*graph.inputs, *made) if v in outside or (not k and v in given)]
+        inputs = [*_telling(graph.inputs, inputs), *inputs]
         params = [v for v in graph.params if v in outside]
         outputs = (*targets, *(v for v in later if v not in targets))
         found.append(Graph(f"{graph.name}_{k}", tuple(inputs), tuple(params), body, outputs))
+    return found
+
+
+def _telling(given: Sequence[Value], read: Sequence[Value]) -> list[Value]:
+    """Those of the given inputs that have as sizes the symbols of the ones read, where these have sums and products of
+    them alone."""
+    told = {d for v in read for d in v.shape}
+    missing = {s for v in read for d in v.shape for s in variables(d)} - told
+    found = []
+    for value in given:
+        if missing & set(value.shape):
+            found.append(value)
+            missing -= set(value.shape)
     return found
 
 

@@ -15,22 +15,24 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args
 
-from tilewright.compiler import compile_program, from_torch, import_model
-from tilewright.frontend.common.finish import Imported
+from tilewright.compiler import compile_program, from_torch, import_model, passed
+from tilewright.frontend.common.finish import Imported, Interface
 from tilewright.ir.graph import Graph
 from tilewright.runtime.model import Model
+from tilewright.runtime.threads import check_threads
 from tilewright.support.collection import uncollected
 from tilewright.support.errors import ModelError
 from tilewright.support.options import check_choice, check_option, check_several
 from tilewright.targets.target import Target
 from tilewright.train.optimizers import Adam, Optimizer
 from tilewright.train.plan import Group, Objective, StagePlan, StepPlan, check_trained, layout_of
-from tilewright.train.program import back_graphs, reached, step_graph, update_graph
-from tilewright.train.reduced import BUCKET, Reduce, Update, buckets
+from tilewright.train.program import reached, step_graph
+from tilewright.train.reduced import BUCKET, Compiler, Reduce, Update
 from tilewright.train.rewritten import rewritten
 from tilewright.train.schedules import Schedule
 from tilewright.train.stages import Average, Stage
 from tilewright.train.step import OnNonfinite, Step
+from tilewright.transform.graph.options import Options
 
 
 @uncollected
@@ -82,10 +84,12 @@ def compile_step(
             processes that learn on parts of a batch: it gets buckets of one vector of f32 as soon as each is there, in
             the order of the way back, and changes them in place; what it returns may have a `wait`, which is called
             once all are there, so that such work goes on during the way back. With `accumulate`, in those steps alone
-            in which parameters move. Whether a step is finite is told by the norm of gradients behind it, so that all
-            processes see the same.
-        bucket: bytes from which on gradients are handed to `reduce`. Each bucket is a native call, which keeps for
-            those behind it what they read.
+            in which parameters move; of several stages, each stage's before its update. Whether a step is finite is
+            told by the norm of gradients behind it, so that all processes see the same. A process whose batch does not
+            fit hands over NaN, so that the others do not wait for it. Where reducing fails, as another process has
+            ended, the step raises CallError, once all that was begun has ended, and leaves all as it was.
+        bucket: bytes from which on gradients are handed to `reduce`: whole parameters of one group. Each bucket is a
+            native call, which keeps for those behind it what they read.
         schedule: what the learning rates are multiplied by, from the number of updates so far (`tw.train.schedules`).
         seed: what the random numbers of dropout depend on, beside the number of the step.
         fast: which algorithms with fewer multiplications may be taken, as for `tw.compile`: by default those that keep
@@ -124,19 +128,22 @@ def compile_step(
     else:
         given = {"optimizer": optimizer, "clip": clip, "trained": trained, "groups": groups}
         stages = _staged(model, loss, example, symbolic, [n for n, value in given.items() if value is not None])
-    plan = StepPlan(tuple(stages), tuple(averages), accumulate, reduce is not None)
-    if reduce is not None and (averages or len(plan.stages) > 1):
-        raise ModelError("gradients are reduced of one stage", where="reduce")
+    plan = StepPlan(tuple(stages), tuple(averages), accumulate)
     if accumulate > 1 and len(plan.stages) > 1:
         raise ModelError("gradients of several stages are not gathered", where="accumulate", expected=1, got=accumulate)
     layout = layout_of(plan)
     weights = {name: value for stage in stages for name, value in stage.objective.weights.items()}
 
+    machine = Target.parse(target) if isinstance(target, str) else target or Target.host()
+    machine = replace(machine, threads=check_threads(threads))
+    options = Options(precision, fast, "all", memory)
+
     def compiled(graph: Graph) -> Model:
+        kept = {v.name: weights[v.name] for v in graph.params}
         program = compile_program(
-            Imported(graph, {v.name: weights[v.name] for v in graph.params}),
+            Imported(graph, kept, Interface(trusted=True)),
             threads=threads,
-            target=target,
+            target=machine,
             precision=precision,
             fast=fast,
             products="all",
@@ -146,11 +153,10 @@ def compile_step(
 
     first = next(plan.kinds())
     if reduce is not None:
-        borders = buckets(layout.arena, bucket) if not symbolic else ((0, layout.arena.part),)
-        graphs = back_graphs(plan, layout, borders)
-        metrics = len(plan.stages[0].objective.metrics)
-        update = Update.of(graphs, compiled, compiled(update_graph(plan, layout)), reduce, borders, metrics)
-        return Step({first: update.sections[0].model}, None, plan, layout, on_nonfinite, schedule, seed, update)
+        compiler = Compiler(lambda graph: passed(graph, machine, options), compiled)
+        update = Update.of(plan, layout, compiler, reduce, bucket)
+        main = update.stages[0].back.sections[0].model
+        return Step({first: main}, None, plan, layout, on_nonfinite, schedule, seed, update)
     models = {active: compiled(step_graph(plan, layout, active)) for active in plan.kinds()}
     gather = compiled(step_graph(plan, layout, first, True)) if accumulate > 1 else None
     return Step(models, gather, plan, layout, on_nonfinite, schedule, seed)

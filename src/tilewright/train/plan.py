@@ -100,13 +100,11 @@ class StepPlan:
     stages    one behind the other
     averages  what follows after them
     batches   how many batches' gradients make one update
-    apart     gradients and the update are two programs, between which others change the gradients
     """
 
     stages: tuple[StagePlan, ...]
     averages: tuple[Average, ...] = ()
     batches: int = 1
-    apart: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,6 +113,11 @@ class StepPlan:
     @property
     def groups(self) -> list[Group]:
         return [group for stage in self.stages for group in stage.groups]
+
+    @property
+    def key(self) -> str | None:
+        """The input that random numbers depend on."""
+        return next((s.objective.key for s in self.stages if s.objective.key is not None), None)
 
     @property
     def only(self) -> Optimizer | None:
@@ -157,11 +160,12 @@ def check_trained(graph: Graph, names: Collection[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where parameters and buffers stand in a step's vectors. Buffers are those that objectives change, and behind them
-    the parameters that follow others, by the order of those."""
+    """Where parameters and buffers stand in a step's vectors. Buffers are those that objectives change (`changed`), and
+    behind them the parameters that follow others, by the order of those."""
 
     arena: Arena
     buffers: Arena
+    changed: Arena
 
 
 def layout_of(plan: StepPlan) -> Layout:
@@ -186,8 +190,12 @@ def layout_of(plan: StepPlan) -> Layout:
         kinds = ", ".join(type(group.optimizer).__name__ for group in plan.groups)
         raise ModelError("optimisers of one step keep the same state", got=kinds)
     arena = Arena(plan.names, tuple(_sizes(moved[name]) for name in plan.names), next(iter(states), ()))
-    changed |= {target: moved[source] for target, source in _followed(plan, moved, found, changed)}
-    return Layout(arena, Arena(tuple(changed), tuple(map(_sizes, changed.values()))))
+    following = {target: moved[source] for target, source in _followed(plan, moved, found, changed)}
+    return Layout(arena, _vector(changed | following), _vector(changed))
+
+
+def _vector(types: Mapping[str, TensorType]) -> Arena:
+    return Arena(tuple(types), tuple(map(_sizes, types.values())))
 
 
 def followed(average: Average, names: Sequence[str]) -> list[tuple[str, str]]:

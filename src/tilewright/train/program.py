@@ -10,16 +10,18 @@ gradients of several batches are gathered, a third vector has their sum; the gra
 
     (batch..., arena, sum)  ->  (loss, metrics..., norm of the sum, new sum)
 
-Where others change gradients before they move anything (`train/reduced.py`), the way back is a graph that gives them in
-buckets, which is cut where they are ready (`train/cut.py`), and the update is a graph of its own:
+Where others change gradients before they move anything (`train/reduced.py`), the way back of each stage is a graph that
+gives them in buckets, which is cut where they are ready (`train/cut.py`), and its update is a graph of its own, as is
+what follows the last stage:
 
-    (batch..., arena[, sum])  ->  (loss, metrics..., last bucket, ..., first bucket)
-    (arena, scalars, gradients)  ->  (norm of the gradients, new arena)
+    (batch..., arena, buffers[, sum])  ->  (loss, metrics..., first bucket, [new buffers,] ..., last bucket)
+    (arena, scalars, gradients)  ->  (norm of the gradients, new parameters, new state...), of the stage alone
+    (arena, buffers)  ->  new values of parameters that follow others
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -40,6 +42,8 @@ from tilewright.train.plan import Active, Group, Layout, Objective, StagePlan, S
 
 CLIP_EPSILON = 1e-6
 """What `torch.nn.utils.clip_grad_norm_` adds to the norm."""
+Bucket = tuple[int, int]
+"""Where a part of the gradients begins and ends in their vector, in elements: whole parameters."""
 STREAMS = 1 << 16
 """Streams of random numbers that each stage has for itself."""
 
@@ -60,38 +64,65 @@ def step_graph(plan: StepPlan, layout: Layout, active: Active, gathers: bool = F
     Raises UnsupportedError with all operators that have no gradient, ModelError for stages with other batches.
     """
     stages = [stage for stage, there in zip(plan.stages, active, strict=False) if there]
-    growing = _Growing(plan, layout, gathers)
+    growing = _Growing(plan, layout, gathers, layout.arena.part if plan.batches > 1 else 0)
     results = [value for k, stage in enumerate(stages) for value in growing.stage(stage, k + 1 == len(stages))]
     if not gathers:
         results.append(growing.new_arena())
     if layout.buffers.names:
-        results.append(growing.new_buffers(active[len(plan.stages) :]))
+        following = active[len(plan.stages) :] if not gathers else (False,) * len(plan.averages)
+        results.append(growing.joined([*growing.new_buffers(), *growing.followers(following)], "new_buffers"))
     return with_shared_rows(growing.builder.finish(tuple(results)))
 
 
-def back_graphs(plan: StepPlan, layout: Layout, buckets: Sequence[tuple[int, int]]) -> list[Graph]:
-    """The way back in sections, one behind the other, each of which gives a bucket of the gradients: from where to
-    where it stands in their vector, in elements, the last one first. The first section gives the loss, metrics and new
-    buffers, too: (loss, metrics..., bucket[, new buffers][, what later ones read])."""
-    (stage,) = plan.stages
-    growing = _Growing(plan, layout, True)
+def back_graphs(
+    plan: StepPlan, layout: Layout, stage: StagePlan, buckets: Sequence[Bucket], passed: Callable[[Graph], Graph]
+) -> tuple[list[Graph], list[Bucket]]:
+    """A stage's way back in sections, one behind the other, each of which gives a bucket of the gradients; and the
+    buckets in the order in which they are ready. The first section gives the loss, metrics and new buffers, too, if the
+    stage changes any: (loss, metrics..., bucket[, new buffers][, what later ones read]).
+
+    `passed` is what passes make of the whole, before it is cut: what one section keeps for others has the layout in
+    which these read it.
+    """
+    growing = _Growing(plan, layout, True, layout.arena.part if plan.batches > 1 else 0)
     results, gradients = growing.back(stage)
-    pieces = [growing.bucket(gradients, begin, end) for begin, end in buckets]
-    fresh = [growing.new_buffers(())] if layout.buffers.names else []
-    graph = with_shared_rows(growing.builder.finish((*results, *pieces, *fresh)))
-    if len(pieces) == 1:
-        return [graph]
-    return sections(graph, [[*results, pieces[0], *fresh], *([piece] for piece in pieces[1:])])
+    starts = dict(zip(layout.arena.names, layout.arena.starts, strict=True))
+    ready = {starts[name]: _made(growing.builder.nodes, g) for name, g in zip(stage.names, gradients, strict=True)}
+    order = sorted(buckets, key=lambda bucket: max(at for start, at in ready.items() if bucket[0] <= start < bucket[1]))
+    pieces = [growing.bucket(stage, gradients, begin, end) for begin, end in order]
+    fresh = [growing.joined(growing.new_buffers(), "new_buffers")] if stage.objective.changed else []
+    first = [*results, pieces[0], *fresh]
+    graph = with_shared_rows(growing.builder.finish((*first, *pieces[1:])))
+    if len(order) == 1:
+        return [graph], order
+    graph = passed(graph)
+    outputs = graph.outputs  # passes may give other values in the places of these
+    return sections(graph, [outputs[: len(first)], *([piece] for piece in outputs[len(first) :])]), order
 
 
-def update_graph(plan: StepPlan, layout: Layout) -> Graph:
-    """The update alone, by gradients that are given."""
-    growing = _Growing(plan, layout, False)
+def _made(nodes: Sequence[Node], value: Value | None) -> int:
+    """At which of the nodes a value is there."""
+    return next((k for k, node in enumerate(nodes) if value in node.outputs), -1)
+
+
+def update_graph(plan: StepPlan, layout: Layout, stage: StagePlan) -> Graph:
+    """A stage's update alone, by gradients that are given."""
+    begin, end = layout.arena.span(stage.names)
+    growing = _Growing(plan, layout, False, end - begin)
     assert growing.gathered is not None and growing.scalars is not None
-    (stage,) = plan.stages
     norm = growing.moved(stage, growing.gathered)
-    graph = growing.builder.finish((norm, growing.new_arena()))
+    vectors = [growing.joined(part, "new_vector") for part in growing.new_vectors(stage.groups)]
+    graph = growing.builder.finish((norm, *vectors))
     return pruned(replace(graph, inputs=(growing.memory, growing.scalars, growing.gathered)))
+
+
+def follow_graph(plan: StepPlan, layout: Layout, active: Active) -> Graph:
+    """What follows behind the last stage alone: from the arena that stages have left and the buffers before them to the
+    new values of all parameters that follow others. `active` says of each average whether it takes part."""
+    growing = _Growing(plan, layout, False, 0)
+    assert growing.statistics is not None
+    graph = growing.builder.finish((growing.joined(growing.followers(active), "followers"),))
+    return pruned(replace(graph, inputs=(growing.memory, growing.statistics)))
 
 
 class _Growing:
@@ -100,9 +131,11 @@ class _Growing:
     held     parameters and buffers by name, as the stages so far have left them
     vectors  of each group its parameters and what its optimiser keeps of them, as the stages so far have left them
     changed  buffers by name that stages have changed
+
+    `gathered` is the size of the vector of gradients that it reads; 0: none.
     """
 
-    def __init__(self, plan: StepPlan, layout: Layout, gathers: bool) -> None:
+    def __init__(self, plan: StepPlan, layout: Layout, gathers: bool, gathered: int) -> None:
         self.plan, self.layout, self.gathers = plan, layout, gathers
         graphs = [stage.objective.graph for stage in plan.stages]
         keys = [_inputs(stage.objective)[1] for stage in plan.stages]
@@ -116,8 +149,7 @@ class _Growing:
         self.builder = GraphBuilder(graphs[0].name, list(inputs), others, [], taken)
         self.memory = _vector(self.builder, "arena", layout.arena.size)
         self.scalars = None if gathers else _vector(self.builder, "scalars", len(plan.scalars(1, plan.rates)))
-        has_sum = plan.batches > 1 or (plan.apart and not gathers)
-        self.gathered = _vector(self.builder, "gathered", layout.arena.part) if has_sum else None
+        self.gathered = _vector(self.builder, "gathered", gathered) if gathered else None
         buffers = layout.buffers
         self.statistics = _vector(self.builder, "buffers", buffers.size) if buffers.names else None
         _place(self.builder, layout.arena, self.memory, self.held)
@@ -133,7 +165,7 @@ class _Growing:
         results, gradients = self.back(stage)
         first = whole.names.index(stage.names[0]) if stage.names else 0
         arena = Arena(stage.names, whole.shapes[first : first + len(stage.names)])
-        g = self._summed(_joined(builder, arena, gradients, "gradients"), 0, arena.part)
+        g = _joined(builder, arena, gradients, "gradients")
         norm = _norm(builder, g)
         results.append(norm)
         if self.gathers:
@@ -144,27 +176,35 @@ class _Growing:
         return results
 
     def back(self, stage: StagePlan) -> tuple[list[Value], list[Value | None]]:
-        """Add a stage's loss and the way back. Gives the loss with its metrics, and gradients in the arena's order."""
+        """Add a stage's loss and the way back. Gives the loss with its metrics, and gradients in the arena's order,
+        with what has been gathered before."""
         graph = self._instance(stage)
         self.builder.nodes += graph.nodes
         params = [self.held[name] for name in stage.names]
         flows = _flows(self.builder, graph, params)
         fresh = new_buffers(replace(stage.objective, graph=graph))
         self.changed |= dict(zip(stage.objective.changed, fresh, strict=True))
-        return list(graph.outputs[: len(graph.outputs) - len(fresh)]), [flows.get(v) for v in params]
+        gradients = [self._summed(v.name, flows.get(v)) for v in params]
+        return list(graph.outputs[: len(graph.outputs) - len(fresh)]), gradients
 
-    def bucket(self, gradients: Sequence[Value | None], begin: int, end: int) -> Value:
-        """A part of the gradients, with what has been gathered before."""
+    def bucket(self, stage: StagePlan, gradients: Sequence[Value | None], begin: int, end: int) -> Value:
+        """A part of a stage's gradients."""
         arena = self.layout.arena
+        found = dict(zip(stage.names, gradients, strict=True))
         inside = [k for k, start in enumerate(arena.starts) if begin <= start < end]
         own = Arena(tuple(arena.names[k] for k in inside), tuple(arena.shapes[k] for k in inside))
-        return self._summed(_joined(self.builder, own, [gradients[k] for k in inside], "gradients"), begin, end)
+        return _joined(self.builder, own, [found[name] for name in own.names], "gradients")
 
-    def _summed(self, g: Value, begin: int, end: int) -> Value:
-        if self.gathered is None:
+    def _summed(self, name: str, g: Value | None) -> Value | None:
+        """A parameter's gradient with what has been gathered before, which the kernel of the gradient adds: no vector
+        has the new gradients alone."""
+        if self.gathered is None or g is None:
             return g
-        share = emit1(self.builder, "mul", g, _number(self.builder, 1 / self.plan.batches))
-        return emit1(self.builder, "add", _part(self.builder, self.gathered, begin, end - begin), share)
+        arena, number = self.layout.arena, _number(self.builder, 1 / self.plan.batches)
+        at = arena.names.index(name)
+        sums = _part(self.builder, self.gathered, arena.starts[at], arena.sizes[at])
+        before = emit1(self.builder, "reshape", sums, shape=g.shape, name="before")
+        return emit1(self.builder, "add", before, emit1(self.builder, "mul", g, number))
 
     def moved(self, stage: StagePlan, g: Value) -> Value:
         """Move a stage's parameters by its gradients. Gives the norm of these."""
@@ -219,28 +259,32 @@ class _Growing:
         self.held |= {name: self.changed[name] for name in stage.objective.changed}
 
     def new_arena(self) -> Value:
-        groups = [group for group in self.plan.groups if self._size(group)]
-        vectors = [self._vectors(group) for group in groups]
-        pieces = [vector[k] for k in range(1 + len(self.layout.arena.state)) for vector in vectors]
-        return emit1(self.builder, "concat", *pieces, axis=0, name="new_arena") if len(pieces) > 1 else pieces[0]
+        return self.joined([vector for part in self.new_vectors(self.plan.groups) for vector in part], "new_arena")
 
-    def new_buffers(self, active: Active) -> Value:
-        """What objectives have changed, and the averages behind them."""
-        buffers, count = self.layout.buffers, sum(len(s.objective.changed) for s in self.plan.stages)
+    def new_vectors(self, groups: Sequence[Group]) -> list[list[Value]]:
+        """Parameters of each group as the stages so far have left them; behind them each state of each group."""
+        vectors = [self._vectors(group) for group in groups if self._size(group)]
+        return [[vector[k] for vector in vectors] for k in range(1 + len(self.layout.arena.state))]
+
+    def new_buffers(self) -> list[Value]:
+        """The buffers that objectives change, as the stages so far have left them."""
+        own = self.layout.changed
         assert self.statistics is not None
-        own = Arena(buffers.names[:count], buffers.shapes[:count])
-        if not self.plan.averages and len(self.changed) == count:
-            return _joined(self.builder, own, list(self.changed.values()), "new_buffers")
+        if own.names and len(self.changed) == len(own.names):
+            return [_joined(self.builder, own, list(self.changed.values()), "new_buffers")]
         pieces = []
-        for name, start, room in zip(own.names, own.starts, own.room, strict=True):
+        for name, shape, start, room in zip(own.names, own.shapes, own.starts, own.room, strict=True):
             if name in self.changed:
-                at = own.names.index(name)
-                pieces.append(
-                    _joined(self.builder, Arena((name,), own.shapes[at : at + 1]), [self.changed[name]], name)
-                )
+                pieces.append(_joined(self.builder, Arena((name,), (shape,)), [self.changed[name]], name))
             else:
                 pieces.append(_part(self.builder, self.statistics, start, room))
-        start = own.part
+        return pieces
+
+    def followers(self, active: Active) -> list[Value]:
+        """The parameters that follow others. `active` says of each average whether it takes part."""
+        assert self.statistics is not None
+        pieces = []
+        start = self.layout.changed.part
         for average, moves in zip(self.plan.averages, active, strict=True):
             for vector, at, size in self._runs([source for _, source in followed(average, self.plan.names)]):
                 piece = _part(self.builder, self.statistics, start, size)
@@ -249,7 +293,11 @@ class _Growing:
                     piece = new if average.tau == 1 else Vectors(self.builder).mixed(piece, new, 1 - average.tau)
                 pieces.append(piece)
                 start += size
-        return emit1(self.builder, "concat", *pieces, axis=0, name="new_buffers") if len(pieces) > 1 else pieces[0]
+        return pieces
+
+    def joined(self, pieces: Sequence[Value], name: str) -> Value:
+        """Vectors one behind the other."""
+        return emit1(self.builder, "concat", *pieces, axis=0, name=name) if len(pieces) > 1 else pieces[0]
 
     def _runs(self, names: Sequence[str]) -> list[tuple[Value, int, int]]:
         """Parameters that stand one behind the other in the vector of their group, as parts of it: where each run of
@@ -286,8 +334,8 @@ class _Growing:
         return index, sum(len(g.optimizer.scalars(1, g.optimizer.lr)) for g in groups[:index])
 
     def _size(self, group: Group) -> int:
-        arena = self.layout.arena
-        return sum(arena.room[arena.names.index(name)] for name in group.names)
+        begin, end = self.layout.arena.span(group.names)
+        return end - begin
 
 
 def _inputs(objective: Objective) -> tuple[list[Value], Value | None]:

@@ -5,7 +5,8 @@
 Gradients are one vector, and come in buckets in the order of the way back: the last parameters' are there first. The
 way back is a native call for each of them (`train/cut.py`); behind each, a function gets the bucket and changes it in
 place, or begins to: what it returns may have a `wait`, which is called before parameters move, so that such work goes
-on while the next bucket is computed.
+on while the next bucket is computed. Of several stages each has a way back and an update of its own, as a later one's
+loss depends on what those before it have moved.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import numpy as np
 
 from tilewright.ir.graph import Graph
 from tilewright.runtime.model import Model
-from tilewright.runtime.specs import OutputSpec
 from tilewright.support.classes import dataclass
+from tilewright.support.errors import CallError
 from tilewright.train.arena import ALIGN, Arena, zeros
+from tilewright.train.plan import Active, Group, Layout, StagePlan, StepPlan
+from tilewright.train.program import Bucket, back_graphs, follow_graph, update_graph
 
 Array = np.ndarray[Any, Any]
 Reduce = Callable[[Array], Any]
@@ -28,105 +31,228 @@ BUCKET = 25 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class Compiler:
+    """How a step's graphs become programs.
+
+    passed    the graph after all passes over the whole of it
+    compiled  the program of a graph, passed or not
+    """
+
+    passed: Callable[[Graph], Graph]
+    compiled: Callable[[Graph], Model]
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """A part of the way back, up to a bucket of gradients.
 
-    inputs   the names of what it reads: the batch, the step's vectors, and what sections before it have kept
-    outputs  of what it gives, but for the loss and metrics of the first
-    bucket   where its gradients begin and end in their vector, in elements
+    inputs  the names of what it reads: the batch, the step's vectors, and what sections before it have kept
+    fresh   whether it gives new buffers
+    kept    the names of what it gives for later ones to read
+    bucket  where its gradients begin and end in their vector, in elements
     """
 
     model: Model
     inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    bucket: tuple[int, int]
+    fresh: bool
+    kept: tuple[str, ...]
+    bucket: Bucket
+
+
+@dataclass(slots=True)
+class Back:
+    """A stage's way back.
+
+    batch     the names of a batch's arrays
+    sections  one behind the other
+    results   the loss and metrics that the first one gives, each a number
+    names     what these are called in the graph
+    kept      what sections keep for later ones, by name, for batches of the sizes `held`
+    """
+
+    batch: tuple[str, ...]
+    sections: tuple[Section, ...]
+    results: tuple[Array, ...]
+    names: tuple[str, ...]
+    kept: dict[str, Array]
+    held: tuple[Any, ...] | None = None
+
+    @classmethod
+    def of(cls, plan: StepPlan, layout: Layout, stage: StagePlan, compiler: Compiler, nbytes: int) -> Back:
+        metrics, fresh = len(stage.objective.metrics), bool(stage.objective.changed)
+        cuts = buckets(layout.arena, stage.groups, nbytes)
+        graphs, order = back_graphs(plan, layout, stage, cuts, compiler.passed)
+        sections = []
+        for k, (graph, bucket) in enumerate(zip(graphs, order, strict=True)):
+            new = fresh and not k
+            outputs = graph.outputs[(0 if k else metrics) + 1 + new :]
+            inputs = tuple(v.name for v in graph.inputs)
+            sections.append(Section(compiler.compiled(graph), inputs, new, tuple(v.name for v in outputs), bucket))
+        shapes = [[int(d) for d in spec.shape] for spec in sections[0].model.outputs[:metrics]]
+        results = tuple(zeros(ALIGN)[:1].reshape(shape) for shape in shapes)
+        batch = tuple(v.name for v in plan.stages[0].objective.graph.inputs if v.name != plan.key)
+        return cls(batch, tuple(sections), results, tuple(v.name for v in graphs[0].outputs[:metrics]), {})
+
+    def __call__(
+        self,
+        batch: Sequence[Any],
+        vectors: Mapping[str, Array],
+        gradients: Array,
+        buffers: Array,
+        reduce: Reduce | None,
+    ) -> None:
+        """Compute the loss and gradients of a batch, and have them reduced.
+
+        Args:
+            batch: its arrays.
+            vectors: the step's by name: the arena, buffers, what has been gathered, the key of random numbers.
+            gradients: where they go: a vector of all parameters.
+            buffers: where new buffers go.
+            reduce: what changes each bucket; it has when this returns. None: nothing does.
+
+        Where a section cannot be computed, as the batch does not fit, NaN is handed over in its place, so that no other
+        process waits for this one in vain or moves parameters without it.
+        """
+        begun: list[Any] = []
+        failed: Exception | None = None
+        known: dict[str, Any] = {}
+        try:
+            for section in self.sections:
+                begin, end = section.bucket
+                if failed is None:
+                    try:
+                        known = known or self._known(batch, vectors)
+                        self._compute(section, known, gradients[begin:end], buffers)
+                    except Exception as error:
+                        failed, self.held = error, None
+                if failed is not None:
+                    gradients[begin:end] = np.nan
+                if reduce is not None:
+                    begun.append(_reduced(reduce, gradients[begin:end]))
+        finally:
+            _finish(begun)
+        if failed is not None:
+            raise failed
+
+    def _known(self, batch: Sequence[Any], vectors: Mapping[str, Array]) -> dict[str, Any]:
+        """What sections read, by name, but for what they keep."""
+        if len(batch) != len(self.batch):
+            what = "arrays are not as many as the example's"
+            raise CallError(what, where="step", expected=len(self.batch), got=len(batch))
+        sizes = tuple(getattr(array, "shape", None) for array in batch)
+        if sizes != self.held:
+            self.held = sizes
+            self.kept.clear()
+        results = zip(self.names, self.results, strict=True)
+        return {**dict(zip(self.batch, batch, strict=True)), **vectors, **dict(results)}
+
+    def _compute(self, section: Section, known: dict[str, Any], bucket: Array, buffers: Array) -> None:
+        inputs = [known[name] if name in known else self.kept[name] for name in section.inputs]
+        if any(name not in self.kept for name in section.kept):
+            new = section.model.empty_outputs(*inputs)
+            self.kept |= {name: new[name] for name in section.kept}
+        results = self.results if section is self.sections[0] else ()
+        fresh = (buffers,) if section.fresh else ()
+        section.model(*inputs, out=(*results, bucket, *fresh, *(self.kept[name] for name in section.kept)))
+
+
+def _reduced(reduce: Reduce, bucket: Array) -> Any:
+    try:
+        return reduce(bucket)
+    except Exception as error:
+        raise _unreduced(error) from error
+
+
+def _finish(begun: Sequence[Any]) -> None:
+    """Wait for all work on gradients, whichever of it fails: nothing writes to them afterwards."""
+    failed: Exception | None = None
+    for work in begun:
+        wait = getattr(work, "wait", None)
+        if wait is not None:
+            try:
+                wait()
+            except Exception as error:
+                failed = failed or error
+    if failed is not None:
+        raise _unreduced(failed) from failed
+
+
+def _unreduced(error: Exception) -> CallError:
+    got = f"{type(error).__name__}: {error}"
+    return CallError("gradients were not reduced; parameters are as they were", where="step", got=got)
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedStage:
+    """A stage in several native calls: the way back, bucket by bucket, and the update by what a function made of them.
+
+    update  from the arena, scalars and gradients to the norm of these, new parameters and new state
+    span    where its parameters begin and end among all
+    norm    of the gradients as they are then
+    """
+
+    plan: StagePlan
+    back: Back
+    update: Model
+    span: Bucket
+    norm: Array
+
+    @property
+    def changes(self) -> bool:
+        """Whether its way back gives new buffers."""
+        return bool(self.plan.objective.changed)
+
+    def found(self) -> dict[str, float]:
+        """The loss and metrics of the last batch."""
+        return {n: a.item() for n, a in zip(self.plan.objective.metrics, self.back.results, strict=True)}
+
+    def move(self, before: Array, scalars: Array, gradients: Array, after: Array, part: int) -> float:
+        """New parameters and state in the arena `after`, each of whose parts has so many elements. Gives the norm of
+        all gradients together."""
+        begin, end = self.span
+        vectors = [after[first + begin : first + end] for first in range(0, after.size, part)]
+        self.update(before, scalars, gradients[begin:end], out=(self.norm, *vectors))
+        return float(self.norm[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A step in several native calls: the way back, bucket by bucket, and the update by what a function made of them.
+    """A step in several native calls.
 
-    sections  the way back
-    results   the loss and metrics that the first one gives, each a number
-    kept      what sections keep for later ones, by name
-    model     from the arena, scalars and gradients to the norm of these and the new arena
-    reduce    changes each bucket of the gradients
-    norm      of the gradients as they are then
+    stages  one behind the other
+    follow  from the arena behind them and buffers to the parameters that follow others, for each choice of averages
+            that take part
+    reduce  changes each bucket of the gradients
     """
 
-    sections: tuple[Section, ...]
-    results: tuple[Array, ...]
-    kept: Mapping[str, Array]
-    model: Model
+    stages: tuple[ReducedStage, ...]
+    follow: Mapping[Active, Model]
     reduce: Reduce
-    norm: Array
 
     @classmethod
-    def of(
-        cls,
-        graphs: Sequence[Graph],
-        compiled: Callable[[Graph], Model],
-        update: Model,
-        reduce: Reduce,
-        borders: Sequence[tuple[int, int]],
-        metrics: int,
-    ) -> Update:
-        """Of the sections' graphs, the first of which gives so many `metrics`, the loss among them."""
-        sections: list[Section] = []
-        kept: dict[str, Array] = {}
-        for k, (graph, border) in enumerate(zip(graphs, borders, strict=True)):
-            model, first = compiled(graph), 0 if k else metrics
-            names = tuple(v.name for v in graph.outputs[first:])
-            sections.append(Section(model, tuple(v.name for v in graph.inputs), names, border))
-            read = {v.name for later in graphs[k + 1 :] for v in later.inputs}
-            specs = zip(graph.outputs[first:], model.outputs[first:], strict=True)
-            kept |= {v.name: np.empty(_sizes(spec), v.dtype.numpy) for v, spec in specs if v.name in read}
-        results = tuple(zeros(ALIGN)[:1].reshape(_sizes(spec)) for spec in sections[0].model.outputs[:metrics])
-        kept |= {v.name: array for v, array in zip(graphs[0].outputs, results, strict=False)}
-        return cls(tuple(sections), results, kept, update, reduce, np.zeros(1, np.float32))
-
-    def back(self, values: Mapping[str, Array], gradients: Array, buffers: Array, *, last: bool) -> None:
-        """The loss and gradients of a batch.
-
-        Args:
-            values: the batch and the step's vectors by name.
-            gradients: where they go.
-            buffers: where new buffers go.
-            last: whether others change the gradients, as parameters move by them; done when this returns.
-        """
-        begun = []
-        known = {**values, **self.kept}
-        for section in self.sections:
-            begin, end = section.bucket
-            fresh = [self.kept.get(name, buffers) for name in section.outputs[1:]]
-            results = self.results if section is self.sections[0] else ()
-            section.model(*(known[name] for name in section.inputs), out=(*results, gradients[begin:end], *fresh))
-            if last:
-                begun.append(self.reduce(gradients[begin:end]))
-        for work in begun:
-            wait = getattr(work, "wait", None)
-            if wait is not None:
-                wait()
-
-    def move(self, before: Array, scalars: Array, gradients: Array, after: Array) -> float:
-        """Parameters after the update. Gives the norm of all gradients together."""
-        self.model(before, scalars, gradients, out=(self.norm, after))
-        return float(self.norm[0])
+    def of(cls, plan: StepPlan, layout: Layout, compiler: Compiler, reduce: Reduce, nbytes: int) -> Update:
+        stages, compiled = [], compiler.compiled
+        for stage in plan.stages:
+            back, update = Back.of(plan, layout, stage, compiler, nbytes), compiled(update_graph(plan, layout, stage))
+            span = layout.arena.span(stage.names)
+            stages.append(ReducedStage(stage, back, update, span, np.zeros(1, np.float32)))
+        choices = {active[len(plan.stages) :] for active in plan.kinds()}
+        follow = {active: compiled(follow_graph(plan, layout, active)) for active in sorted(choices) if any(active)}
+        return cls(tuple(stages), follow, reduce)
 
 
-def _sizes(spec: OutputSpec) -> list[int]:
-    return [int(d) for d in spec.shape]
-
-
-def buckets(arena: Arena, nbytes: int = BUCKET) -> tuple[tuple[int, int], ...]:
-    """Where parts of the gradients begin and end: whole parameters, the last ones first."""
-    found: list[tuple[int, int]] = []
-    end = arena.part
-    for start in reversed(arena.starts):
-        if 4 * (end - start) >= nbytes or start == 0:
-            found.append((start, end))
-            end = start
-    return tuple(found)
+def buckets(arena: Arena, groups: Sequence[Group], nbytes: int = BUCKET) -> list[Bucket]:
+    """Where parts of the gradients of groups begin and end: whole parameters, the last ones first. Each part is of one
+    group, since a group may have parameters of all layers, as one of biases has, which are ready at the very end."""
+    found: list[Bucket] = []
+    starts = dict(zip(arena.names, arena.starts, strict=True))
+    for group in reversed(groups):
+        first, end = arena.span(group.names)
+        for name in reversed(group.names):
+            if 4 * (end - starts[name]) >= nbytes or starts[name] == first:
+                found.append((starts[name], end))
+                end = starts[name]
+    return found
 
 
 def averaged(group: Any = None) -> Reduce:
@@ -143,4 +269,4 @@ def averaged(group: Any = None) -> Reduce:
     return reduce
 
 
-__all__: Sequence[str] = ["BUCKET", "Reduce", "Section", "Update", "averaged", "buckets"]
+__all__: Sequence[str] = ["BUCKET", "Reduce", "ReducedStage", "Section", "Update", "averaged", "buckets"]

@@ -1,14 +1,15 @@
 """`Step`: a compiled learning step with its parameters and all else that one step hands to the next.
 
 The parameters, what the optimiser keeps and the new values of both are two arenas that take turns: a step reads one and
-writes the other, and so for buffers that change and for gradients that are gathered. A batch that gives NaN or infinity
-leaves no trace if the step is refused.
+writes the other, and so for buffers that change. A batch that gives NaN or infinity leaves no trace if the step is
+refused. Gradients that are gathered, or reduced, have one vector of their own: sums take turns between it and the arena
+that the next update writes.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from math import isfinite
 from pathlib import Path
@@ -21,7 +22,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
 from tilewright.train.arena import Arena, checked, zeros
 from tilewright.train.plan import Active, Layout, StepPlan, together
-from tilewright.train.reduced import Update
+from tilewright.train.reduced import ReducedStage, Update
 from tilewright.train.saved import read_step, write_step
 from tilewright.train.schedules import Schedule
 
@@ -81,7 +82,8 @@ class Step:
     schedule  what all rates are multiplied by, from the number of updates so far; None: nothing
     seed      what random numbers depend on, beside the count
     turn      which of its two arenas holds the parameters
-    refuse    a function of what a step has found; where it is true, parameters stay as they were. None: never
+    refuse    a function of what a step has found; where it is true, parameters stay as they were. With `reduce`, what
+              has been gathered is then lost, and all processes must find the same. None: never
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class Step:
         self._layout = layout
         self._arena = Turns.of(layout.arena.size)
         self._buffers = Turns.of(layout.buffers.size)
-        self._gathered = Turns.of(layout.arena.part if gather or update else 0)
+        self._gradients = zeros(layout.arena.part if gather or update else 0)
         self._scalars = np.zeros(len(plan.scalars(1, self.rates)), np.float32)
         self._pack = struct.Struct(f"={self._scalars.size}f").pack_into
         self._scalars_bytes = self._scalars.data
@@ -164,7 +166,7 @@ class Step:
         if self._objective.key is not None:
             self._draw()
         if self._gathers is not None and self.count % batches == 0:
-            self._gathered.now.fill(0)
+            self._sums()[0].fill(0)
         kind = self._only or self._kind(moves)
         inputs, outputs = kind.ready[self.turn] or self._vectors(kind, moves)
         kind.model(*batch, *inputs, out=outputs)
@@ -177,11 +179,9 @@ class Step:
             return found
         if self._buffers.now.size:
             self._buffers.swap()
-        if self._gathers is None:
+        if moves:
             self._arena.swap()
             self.turn ^= 1
-        else:
-            (self._arena if moves else self._gathered).swap()
         self.count += 1
         return found
 
@@ -196,38 +196,75 @@ class Step:
         """Take a step whose gradients others change before parameters move. That the step is not finite is told by the
         gradients behind that alone: other processes must see the same."""
         moves = (self.count + 1) % self._batches == 0
+        active = self._plan.active(self.updates + 1)
         if self._objective.key is not None:
             self._draw()
         if self._batches > 1 and self.count % self._batches == 0:
-            self._gathered.now.fill(0)
-        update.back(self._named(batch), self._gathered.after, self._buffers.after, last=moves)
-        found = {name: array.item() for name, array in zip(self.metrics, update.results, strict=False)}
+            self._sums()[0].fill(0)
         if moves:
             self._set_scalars()
-            norm = update.move(self._arena.now, self._scalars, self._gathered.after, self._arena.after)
-            found[self.metrics[-1]] = norm
-            if self.on_nonfinite != "keep" and not isfinite(norm):
-                self.count -= self.count % self._batches  # what has been gathered is spoiled, by whichever process
-                if self.on_nonfinite == "raise":
-                    raise CallError("the step is not finite; parameters are as they were", where="step", got=norm)
-                return found
-        if self.refuse is None or not self.refuse(found):
-            (self._arena if moves else self._gathered).swap()
-            self._buffers.swap()
-            self.count += 1
+        found: dict[str, float] = {}
+        for stage in self._taking(update, active):
+            gradients, changed = self._sums()[1], self._buffers.after[: self._layout.changed.part]
+            stage.back(batch, self._read(stage, not found), gradients, changed, update.reduce if moves else None)
+            found |= stage.found()
+            if moves:
+                arena = self._arena
+                norm = stage.move(arena.now, self._scalars, gradients, arena.after, self._layout.arena.part)
+                found[stage.plan.norm] = norm
+                if self.on_nonfinite != "keep" and not isfinite(norm):
+                    self._begin_anew()  # what has been gathered is spoiled, by whichever process
+                    if self.on_nonfinite == "raise":
+                        raise CallError("the step is not finite; parameters are as they were", where="step", got=norm)
+                    return found
+        self._follow(update, active[len(update.stages) :] if moves else ())
+        if self.refuse is not None and self.refuse(found):
+            self._begin_anew()
+            return found
+        if moves:
+            self._arena.swap()
+            self.turn ^= 1
+        self._buffers.swap()
+        self.count += 1
         return found
 
-    def _named(self, batch: Sequence[Any]) -> dict[str, Any]:
-        """A batch and the step's vectors by the names that they have in graphs."""
-        objective = self._objective
-        names = [v.name for v in objective.graph.inputs if v.name != objective.key]
-        if len(batch) != len(names):
-            raise CallError(
-                "arrays are not as many as the example's", where="step", expected=len(names), got=len(batch)
-            )
-        values = {**dict(zip(names, batch, strict=True)), "arena": self._arena.now, "gathered": self._gathered.now}
-        values["buffers"] = self._buffers.now
-        return values if objective.key is None else values | {objective.key: self._key}
+    def _begin_anew(self) -> None:
+        """Forget the gradients of batches that would have made one update with this one."""
+        self.count -= self.count % self._batches
+
+    def _taking(self, update: Update, active: Active) -> list[ReducedStage]:
+        """The stages of an update. Of several, each finds what those before it have left in the vectors that the step
+        writes, which is what the step began with where no stage has been."""
+        found = [stage for stage, there in zip(update.stages, active, strict=False) if there]
+        if len(update.stages) > 1:
+            arena, all_move = self._arena, len(found) == len(update.stages)
+            size = self._layout.arena.part if all_move else arena.now.size  # the state of what moves is written anyway
+            arena.after[:size] = arena.now[:size]
+            self._buffers.after[:] = self._buffers.now
+        return found
+
+    def _read(self, stage: ReducedStage, first: bool) -> dict[str, Array]:
+        """The vectors that a stage reads, by the names that they have in graphs."""
+        arena, buffers = (self._arena.now, self._buffers.now) if first else (self._arena.after, self._buffers.after)
+        if stage.changes and not first:
+            buffers = buffers.copy()  # it writes the other one
+        key = {} if self._objective.key is None else {self._objective.key: self._key}
+        return {"arena": arena, "buffers": buffers, "gathered": self._sums()[0], **key}
+
+    def _follow(self, update: Update, active: Active) -> None:
+        """Let parameters follow others, by those of the averages that take part, if any does."""
+        start = self._layout.changed.part
+        if any(active):
+            update.follow[active](self._arena.after, self._buffers.now, out=self._buffers.after[start:])
+        else:
+            self._buffers.after[start:] = self._buffers.now[start:]
+
+    def _sums(self) -> tuple[Array, Array]:
+        """The gradients gathered so far, and where those with this batch go: their own vector, or the memory of the
+        next arena. The update, which writes the latter, reads the former."""
+        others = self._arena.after[: self._layout.arena.part]
+        ahead = self._batches - 1 - self.count % self._batches - (self._update is None)
+        return (others, self._gradients) if ahead % 2 == 0 else (self._gradients, others)
 
     def _kind(self, moves: bool) -> Kind:
         if not moves:
@@ -241,9 +278,10 @@ class Step:
         objective, buffers = self._objective, self._buffers if self._layout.buffers.names else None
         inputs = [*([] if objective.key is None else [self._key]), self._arena.now]
         inputs += [self._scalars] if moves else []
-        inputs += [self._gathered.now] if self._gathers is not None else []
+        before, gathered = self._sums()
+        inputs += [before] if self._gathers is not None else []
         inputs += [buffers.now] if buffers is not None else []
-        outputs = [*kind.results, (self._arena if moves else self._gathered).after]
+        outputs = [*kind.results, self._arena.after if moves else gathered]
         outputs += [buffers.after] if buffers is not None else []
         vectors = tuple(inputs), tuple(outputs)
         if self._gathers is None:
@@ -324,7 +362,7 @@ class Step:
         }
         arrays |= {f"buffer/{n}": a for n, a in self.buffers.items()}
         if self._batches > 1:
-            arrays |= {f"gathered/{n}": a for n, a in arena.views(self._gathered.now).items()}
+            arrays |= {f"gathered/{n}": a for n, a in arena.views(self._sums()[0]).items()}
         write_step(path, arrays, self.count, self.rates, self.seed)
 
     def load(self, path: str | Path) -> None:
@@ -341,11 +379,11 @@ class Step:
         for k, part in enumerate(("parameter", *arena.state)):
             arena.fill(self._arena.now, {n: saved.arrays[f"{part}/{n}"] for n in arena.names}, k)
         buffers.fill(self._buffers.now, {n: saved.arrays[f"buffer/{n}"] for n in buffers.names})
-        if self._batches > 1:
-            arena.fill(self._gathered.now, {n: saved.arrays[f"gathered/{n}"] for n in arena.names})
         for name in self._counters:
             self._counters[name] = int(saved.arrays[f"buffer/{name}"]) - saved.count
         self.count, self.rates, self.seed = saved.count, saved.rates, saved.seed
+        if self._batches > 1:
+            arena.fill(self._sums()[0], {n: saved.arrays[f"gathered/{n}"] for n in arena.names})
 
     def show(self, stage: str) -> str:
         """As `Model.show`."""
