@@ -10,7 +10,7 @@ import pytest
 
 from tilewright import ops
 from tilewright.ir.attributes import ConstantArray
-from tilewright.ir.dtype import boolean, f32
+from tilewright.ir.dtype import DType, bf16, boolean, f16, f32
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.verify import verify_graph
@@ -286,6 +286,38 @@ def test_forms(form: Callable[[Form], Graph]) -> None:
     with np.errstate(all="ignore"):
         (want,), (got,) = (list(run_graph(g, inputs, params).values()) for g in (graph, found))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("kind", [f16, bf16], ids=str)
+def test_operands_of_16_bits_are_read_as_they_are(kind: DType, masked: bool) -> None:
+    """What is widened before and narrowed behind is computed the same way without: in f32, and rounded once."""
+    f = Form()
+    given = [f.input(n, BATCH, TOKENS, HEADS * DEPTH, dtype=kind) for n in "qkv"]
+    q, k, v = (f("cast", f.heads(x), dtype=f32) for x in given)
+    scores = f("matmul", q, k, transpose_b=True)
+    if masked:
+        scores = f("add", scores, f("cast", f.input("m", TOKENS, TOKENS, dtype=kind), dtype=f32))
+    graph = f.merged(f("cast", f("matmul", f("softmax", scores, axis=3), v), dtype=kind))
+    found = eliminate_dead(recognise_attention(graph))
+    verify_graph(found)
+    assert {n.op for n in found.nodes} == {"reshape", "lowered.attention"}
+    inputs = {v.name: x.astype(kind.numpy) for v, x in zip(graph.inputs, arrays(graph)[0].values(), strict=True)}
+    (want,), (got,) = (list(run_graph(g, inputs, {}).values()) for g in (graph, found))
+    np.testing.assert_array_equal(got.view(np.uint16), want.view(np.uint16))
+
+
+@pytest.mark.parametrize("narrow", ["q", "qkv"])
+def test_what_is_not_narrowed_behind_stays_wide(narrow: str) -> None:
+    """Operands of one type, and a result of that type, or neither."""
+    f = Form()
+    given = [f.input(n, BATCH, TOKENS, HEADS * DEPTH, dtype=f16 if n in narrow else f32) for n in "qkv"]
+    q, k, v = (f("cast", f.heads(x), dtype=f32) if x.dtype is f16 else f.heads(x) for x in given)
+    y = f("matmul", f("softmax", f("matmul", q, k, transpose_b=True), axis=3), v)
+    graph = f.merged(f("cast", y, dtype=f16) if narrow == "q" else y)
+    found = recognise_attention(graph)
+    (node,) = (n for n in found.nodes if n.op == "lowered.attention")
+    assert {x.dtype for x in node.inputs if x is not None} == {f32}
 
 
 def probabilities_are_a_result(f: Form) -> Graph:

@@ -159,7 +159,29 @@ class _Recogniser:
             return
         if v == p or not _same_lead(found.q, found.k, v):
             return
-        self.rewrite(found, v, guard, product)
+        self.rewrite(*self.narrow(found, v, product), guard=guard)
+
+    def narrow(self, found: Scores, v: Value, product: Node) -> tuple[Scores, Value, Node]:
+        """The same of operands of 16 bits where these are widened before and the result is narrowed again behind:
+        attention computes in f32 and rounds once, whatever its operands are."""
+        casts = [self.producer(x, "cast") for x in (found.q, found.k, v)]
+        sources = [None if cast is None else cast.inputs[0] for cast in casts]
+        behind = self.only_user(product.output)
+        types = {None if x is None else x.dtype for x in sources}
+        if self.learned is not None or len(types) != 1 or behind is None or behind.op != "cast":
+            return found, v, product
+        q, k, value = sources
+        if q is None or k is None or value is None or not q.dtype.is_float or q.dtype.bits != 16:
+            return found, v, product
+        mask = found.mask
+        if mask is not None and mask.dtype.is_float:
+            cast = self.producer(mask, "cast")
+            mask = None if cast is None else cast.inputs[0]
+            if mask is None or mask.dtype is not q.dtype:
+                return found, v, product
+        if found.factors or found.substitute is not None or behind.output.dtype is not q.dtype:
+            return found, v, product
+        return replace(found, q=q, k=k, mask=mask), value, behind
 
     def guarded(self, p: Value) -> tuple[Value, bool, Value | None]:
         """Through `select(isnan(p), c, p)`; also c unless it is the number zero."""
@@ -405,7 +427,7 @@ class _Recogniser:
 
     # the new nodes
 
-    def rewrite(self, found: Scores, v: Value, guard: bool, product: Node) -> None:
+    def rewrite(self, found: Scores, v: Value, product: Node, *, guard: bool) -> None:
         new = GraphBuilder(self.graph.name)
         new.taken = self.names
         flat = found.q.type.rank == 3
@@ -417,12 +439,12 @@ class _Recogniser:
             _, keys, values = parts
             if self.with_cache and (keys.past is None) is not (values.past is None):
                 self.with_cache = False
-                self.rewrite(found, v, guard, product)
+                self.rewrite(found, v, product, guard=guard)
                 self.with_cache = self.learned is None
                 return
             if parts[0].repeats != 1 or keys.repeats != values.repeats:
                 self.with_repeats = False
-                self.rewrite(found, v, guard, product)
+                self.rewrite(found, v, product, guard=guard)
                 self.with_repeats = True
                 return
             user = self.only_user(product.output)
