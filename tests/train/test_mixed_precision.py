@@ -101,5 +101,5 @@ def test_small_gradients_need_no_scaling() -> None:
 
 
 def test_other_precisions_are_refused() -> None:
-    with pytest.raises(tw.Error, match="no such precision"):
+    with pytest.raises(tw.Error, match="no such setting of precision: expected fp32, bf16"):
         compile_step((network(), weights()), precision="int8")  # type: ignore[arg-type]

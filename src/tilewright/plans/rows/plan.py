@@ -189,7 +189,8 @@ def gather(
     """Compute every stage where the output needs it, `together` rows at once or, where stages go one behind the other,
     so many of those at once as `pipeline` says. Returns the loops around."""
     block = s.block(out.name)
-    copied = out.reduce and (strip or len(kept) > 1 or not vector_last(out))
+    single = len(out.writes) == 1 and not vector_last(out)
+    copied = out.reduce and (strip or len(kept) > 1 or single)
     if copied:
         block = s.cache_write(block, "local")
     loops = list(s.loops(block))
