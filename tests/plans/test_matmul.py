@@ -14,9 +14,9 @@ from tilewright import ops, te
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.ir.dtype import dtype
-from tilewright.ir.expr import Var, as_int, const
+from tilewright.ir.expr import Op, Var, as_int, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
-from tilewright.ir.loops import For
+from tilewright.ir.loops import For, If
 from tilewright.ir.notes import BufferName, Prefetch, PrefetchTile, find
 from tilewright.ir.rewrite import walk
 from tilewright.ops import parse_func
@@ -549,6 +549,20 @@ def test_few_of_a_symbolic_number_of_rows_prefetch_as_a_known_few_do(size: int, 
     notes = [find(loop.notes, Prefetch) for loop in walk(planned.func.body) if isinstance(loop, For)]
     shared = [note for note in notes if note is not None and note.rows is not None]
     assert shared and {(note.few, note.ahead, note.ahead_level) for note in shared} == {(few, 4096, level)}
+
+
+def test_few_rows_of_a_strip_are_all_there_are() -> None:
+    """Up to six rows prefetch their own panel into the first level in versions of their own, in strips as without."""
+    target = Target.parse("znver5")
+    planned = plan(product(Var("n", lo=1, hi=512), 1024, 1024, target), target)
+    assert planned.chosen.knob("strip"), "more than one strip of so many rows"
+    versions: set[int] = set()
+    for test in (s for s in walk(lower_loops(planned.func, target).body) if isinstance(s, If)):
+        own = [find(s.notes, Prefetch) for s in walk(test.then) if isinstance(s, For)]
+        if any(note is not None and note.level == 1 and note.rows is None for note in own):
+            assert type(test.condition) is Op and test.condition.name == "eq"
+            versions.add(as_int(test.condition.args[1]) or 0)
+    assert versions == {1, 2, 3, 4, 5, 6}
 
 
 def test_who_asks_for_the_next_panel() -> None:

@@ -62,6 +62,10 @@ from tilewright.transform.loops.copies import copy_fresh, stored_tile
 from tilewright.transform.loops.remainder import MOST, all_behind, all_rows, by_remainder
 from tilewright.transform.loops.simplify import simplify_stmt
 
+APART = 6
+"""Rows up to which those that are all there are, or half of more, have a version for either: products of more hide how
+they prefetch."""
+
 
 def even_tails(func: PrimFunc) -> PrimFunc:
     """The function with the last tiles of symbolic numbers of rows evened out."""
@@ -177,8 +181,8 @@ def _split(tiles: _Tiles, outer: dict[Var, Expr], never: frozenset[Expr], taken:
         return bound_loops_of(simplify_stmt(copy, an), an)
 
     def of_rows(s: Stmt, count: int) -> Stmt:
-        # Less than half a tile is never the rest of more rows, but all there are; strips may have any rest.
-        alone = all_rows(s, count) if type(tiles.rows) is Var else s
+        # Less than half a tile is never the rest of more rows, but all there are, or all of a strip.
+        alone = all_rows(s, count) if count <= APART else s
         if alone is s or count < (size + 1) // 2:
             return tidy(alone)
         return If(equal(tiles.rows, count), tidy(alone), tidy(s))
