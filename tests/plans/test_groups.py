@@ -132,6 +132,7 @@ GROWN = {
     "multiplier 32, dilated": Case(2, 64, (9, 8), 3, 2, dilation=2, batch=2),
     "multiplier 37, stride 2": Case(3, 111, (7, 7), 5, 3, stride=2, pads=2),
     "volume, depthwise": Case(5, 5, (3, 4, 5), 3, 5, pads=1),
+    "volume, groups of half a block": Case(16, 16, (3, 4, 19), 3, 2, pads=1),
 }
 """Groups whose filters do not fill blocks."""
 
@@ -198,6 +199,13 @@ def test_wide_vectors_by_interpretation(name: str) -> None:
         interpret(flat, got)
         for a, b in zip(want, got, strict=False):
             np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("filters", "windows"), [(16, True), (8, False)])
+def test_groups_of_half_a_block_are_windows(filters: int, windows: bool) -> None:
+    """Tiles of pixels fill as much of a line's vectors, and use it half as well; groups of a quarter are left to them."""
+    case = Case(filters, filters, (3, 4, 19), 3, 2, pads=1)
+    assert any(k.label.startswith("conv_windows") for k in kernels(case.graph(), ZEN4)) == windows
 
 
 def arguments(kernel: KernelCall, batch: int) -> list[Any]:
