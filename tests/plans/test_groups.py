@@ -203,7 +203,7 @@ def test_wide_vectors_by_interpretation(name: str) -> None:
 
 @pytest.mark.parametrize(("filters", "windows"), [(16, True), (8, False)])
 def test_groups_of_half_a_block_are_windows(filters: int, windows: bool) -> None:
-    """Tiles of pixels fill as much of a line's vectors, and use it half as well; groups of a quarter are left to them."""
+    """Tiles of pixels fill as much of a line's vectors, and use it half as well; a quarter is left to them."""
     case = Case(filters, filters, (3, 4, 19), 3, 2, pads=1)
     assert any(k.label.startswith("conv_windows") for k in kernels(case.graph(), ZEN4)) == windows
 
