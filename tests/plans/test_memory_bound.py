@@ -15,7 +15,7 @@ from tests.ops.oracle import reference
 from tilewright import ops, te
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.dtype import dtype
-from tilewright.ir.expr import Expr, Var, const, is_const
+from tilewright.ir.expr import Expr, Var, as_int, const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.loops import Block, For, PrimFunc
 from tilewright.ir.parser import parse_func
@@ -248,6 +248,23 @@ def test_short_rows_of_a_large_transposition_are_written_whole(channels: int, pi
     pixel, channel = (set(variables(it.binding)) for it in block.iters)
     order = [stmt.var for stmt in walk(func.body) if isinstance(stmt, For) and stmt.var in pixel | channel]
     assert (order[0] in pixel and order[1] in channel) == whole
+
+
+@pytest.mark.parametrize(
+    ("rows", "row", "together"), [(512, 8, 8), (520, 8, 8), (516, 8, 6), (514, 8, 2), (515, 8, 1), (512, 16, 1)]
+)
+def test_lines_of_several_rows_are_written_at_once(rows: int, row: int, together: int) -> None:
+    """Rows of half a line, some lines of them before the next tile; as many as divide all."""
+    shape = (row, rows, 64)
+    b = GraphBuilder("case")
+    graph = b.finish((ops.emit1(b, "transpose", b.input("x", tensor(shape)), perm=(2, 1, 0)),))
+    func = plan(lower_group(fuse(graph)[0], "kernel").func, Target.parse("znver4")).func
+    (block,) = (stmt for stmt in walk(func.body) if isinstance(stmt, Block) and stmt.name == "transpose")
+    row_loops = set(variables(block.iters[1].binding))
+    sizes = [as_int(stmt.extent) for stmt in walk(func.body) if isinstance(stmt, For) and stmt.var in row_loops]
+    assert sizes[1:] == ([] if together == 1 else [together])
+    x = data(*shape)
+    np.testing.assert_array_equal(one("transpose", x, perm=(2, 1, 0)), x.transpose(2, 1, 0))
 
 
 def unblocked_sum(channels: int, pixels: int, block: int) -> PrimFunc:

@@ -241,6 +241,7 @@ def transpose_tiles(
     Where `down` goes from block to block of channels, all of the destination's rows of a block are written before the
     next, which are as many streams as a tile has rows. Short rows of a destination beyond the second level of cache are
     written whole before the next ones: a pass over all of them for each tile of a row would come back to each page.
+    Rows that are shorter than a line are written a few lines of them at a time.
     """
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
@@ -249,9 +250,15 @@ def transpose_tiles(
     by_name = loops_by_name(s, block)
     sizes = {name: extent(s, loop) for name, loop in by_name.items()}
     others = [loop for name, loop in by_name.items() if name not in (axes.down, axes.along)]
+    beside = _rows_of_lines(s, block, axes, target) if lines else None
     flatten(s, block, axes)
     far: list[LoopRef] = []
     wide: list[LoopRef] = []
+    if beside is not None:
+        name, rows = beside
+        loop, middle = s.split(by_name[name], factor=rows)
+        others[others.index(by_name[name])] = loop
+        wide.append(middle)
     near: list[LoopRef] = []
     tiles: list[LoopRef] = []
     for name in (axes.along, axes.down):
@@ -294,6 +301,27 @@ def transpose_tiles(
     s.vectorize(along)
     stream_outputs(s, block, along, target)
     return [*others, *far]
+
+
+def _rows_of_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -> tuple[str, int] | None:
+    """The iterator over rows of the destination that are shorter than a line, and how many of them, which divide all,
+    are some lines. A line that is written in parts has left the first level before its rest comes where a tile's rows
+    share sets. None where the destination stays there, or nothing divides."""
+    stage = s.get(block)
+    assert isinstance(stage, Block) and isinstance(stage.body, Store)
+    buffer, extents = stage.body.buffer, {it.var: as_int(it.extent) for it in stage.iters}
+    if len(stage.body.indices) < 2 or (as_int(buffer.size) or 0) * buffer.dtype.itemsize <= target.l1:
+        return None
+    row, line = as_int(buffer.shape[-1]), target.caches.line // buffer.dtype.itemsize
+    rows = stage.body.indices[-2]
+    if type(rows) is not Var or rows.name == axes.down:
+        return None
+    count = extents.get(rows)
+    if not row or row >= line or line % row or not count:
+        return None
+    most = target.costs.copies.lines_together * line // row
+    found = next((n for n in range(most, line // row - 1, -line // row) if count % n == 0), None)
+    return None if found is None else (rows.name, found)
 
 
 def _writes_whole_rows(s: Schedule, block: BlockRef, axes: TileAxes, tiles: int | None, target: Target) -> bool:
