@@ -117,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)} (default: all)")
     parser.add_argument("--cases", default="64@64,64@256,64@2048,256@256", help="width@rows, with commas between")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--suffix", default="", help="of the reports' names, as -zen5")
     parser.add_argument("--no-report", action="store_true", help="print only")
     options = parser.parse_args(arguments)
     peak = measure(machine.describe()).peak_gflops_one * 1e9
@@ -146,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             report, title, header = GROUPS[group]
             if group in ("ppo", "off-policy"):
                 title = f"{title}, one thread: how many times faster, medians of paired ratios [95 %]"
-            write_markdown(report, title, markdown_table(header, table))
+            write_markdown(f"{report}{options.suffix}", title, markdown_table(header, table))
 
 
 if __name__ == "__main__":

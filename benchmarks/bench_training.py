@@ -75,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=60, help="no further round of a case begins after this time")
     parser.add_argument("--prepare", action="store_true", help="one round, nothing kept: warms compilers' caches")
+    parser.add_argument("--name", default="training", help="of the report")
     parser.add_argument("--no-report", action="store_true", help="print only")
     options = parser.parse_args(arguments)
     peers = options.peers.split(",")
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("Inductor is left out: it needs a compiler of C++")
         peers.remove("inductor")
     peak = measure(machine.describe()).peak_gflops_one * 1e9
-    path = RESULTS / "training.json"
+    path = RESULTS / f"{options.name}.json"
     known = json.loads(path.read_text())["rows"] if path.exists() else []
     rows = {row["case"]: row for row in known if row["case"] in CASES}
     for case in options.cases.split(";"):
@@ -90,17 +91,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("  ".join(cells(row, peak)), flush=True)
         rows[case] = {**row, "command": environment()["command"]}
         if not (options.no_report or options.prepare):
-            report([rows[case] for case in CASES if case in rows], peak)
+            report(options.name, [rows[case] for case in CASES if case in rows], peak)
 
 
-def report(rows: Sequence[dict[str, Any]], peak: float) -> None:
+def report(name: str, rows: Sequence[dict[str, Any]], peak: float) -> None:
     """Write all rows that there are, after each case: a later one may take too long."""
     table = markdown_table(HEADER, [cells(row, peak) for row in rows])
     commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
     title = "Steps of training, one thread: how many times faster, medians of paired ratios [95 %]"
     notes = f"Peak of one core: {peak / 1e9:.0f} GFLOP/s; Winograd's transforms need fewer operations than are counted."
     notes += f" Rows were measured one by one, at {commits}."
-    write_report("training", title, rows, f"{table}\n{notes}\n")
+    write_report(name, title, rows, f"{table}\n{notes}\n")
 
 
 if __name__ == "__main__":
