@@ -77,7 +77,7 @@ def _is_fold(block: Block) -> bool:
     if origin is not None and ops.get(origin.op).kind != "reduction":
         return False
     own = {it.var for it in block.iters if as_int(it.extent) != 1}
-    return any(own <= {*indices} for buffer, indices in _accesses(block))
+    return any(own <= {*indices} for _, indices in _accesses(block))
 
 
 def _may_join(block: Block, k: int, symbols: bool) -> bool:

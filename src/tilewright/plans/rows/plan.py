@@ -134,7 +134,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         return
     names = {loop.name for loop in around}
     # Nothing but folds: one element a row is left.
-    single = not strip and all(as_int(it.extent) == 1 for st in kept for it in st.spatial[rows:])
+    short = not strip and all(as_int(it.extent) == 1 for st in kept for it in st.spatial[rows:])
     for stage in kept:
         if is_turned(structure, stage) and schedule_turned(s, stage, target):
             continue
@@ -143,7 +143,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
             schedule_folded(s, stage, own, target)
         else:
             outer = len(own) - len(stage.reduce)
-            schedule_inner(s, stage, own, outer, target, bool(strip), pipeline, short=single)
+            schedule_inner(s, stage, own, outer, target, bool(strip), pipeline, short=short)
     if not strip:
         together = fold if pipeline else together
         least = target.costs.prefetching.pipelined_bytes if pipeline else 0
@@ -189,8 +189,8 @@ def gather(
     """Compute every stage where the output needs it, `together` rows at once or, where stages go one behind the other,
     so many of those at once as `pipeline` says. Returns the loops around."""
     block = s.block(out.name)
-    single = len(out.writes) == 1 and not vector_last(out)
-    copied = out.reduce and (strip or len(kept) > 1 or single)
+    lone = len(out.writes) == 1 and not vector_last(out)
+    copied = out.reduce and (strip or len(kept) > 1 or lone)
     if copied:
         block = s.cache_write(block, "local")
     loops = list(s.loops(block))
