@@ -157,10 +157,12 @@ def folded(x: Tensor, axes: Sequence[int], *, kept: bool) -> Tensor:
         ((3, 5, 2, 7), (1, 3), False, 4),
         ((3, 5, 2, 7), (1, 2, 3), True, 2),
         ((1, 5, 1, 7), (1, 2, 3), False, 2),
+        ((3, 5, 7), (1,), True, 4),
     ],
 )
 def test_what_a_fold_reduces(shape: Shape, axes: Sequence[int], kept: bool, expected: int) -> None:
-    """Neighbouring dimensions that a fold reduces are one, and so are those that it keeps; those of one element go."""
+    """Neighbouring dimensions that a fold reduces are one, and so are those that it keeps; those of one element behind
+    all others go."""
     func = function(lambda x: folded(x, axes, kept=kept), shape)
     joined = join_dimensions(func)
     verify_func(joined)

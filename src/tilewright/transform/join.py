@@ -117,8 +117,9 @@ def _drop_conflicts(block: Block, accesses: Sequence[_Access], joints: _Joints) 
         pairs = list(pairwise(indices))
         named = [{*variables(i)} for i in indices]
         for k, (first, second) in enumerate(pairwise(own)):
-            if as_int(block.iters[k + 1].extent) == 1 and not any(second in names for names in named):
-                continue  # One iteration more or less around.
+            behind = [it for it in block.iters[k + 1 :] if it.kind == block.iters[k].kind]
+            if all(as_int(it.extent) == 1 for it in behind) and not any(second in names for names in named):
+                continue  # One iteration more or less; in front of others plans see there what is kept.
             mentions = sum(first in names or second in names for names in named)
             at = next((d for d, pair in enumerate(pairs) if pair[0] is first and pair[1] is second), None)
             whole = at is not None and (buffer, at) in joints.dims and buffer.shape[at + 1] is block.iters[k + 1].extent
@@ -126,7 +127,7 @@ def _drop_conflicts(block: Block, accesses: Sequence[_Access], joints: _Joints) 
                 joints.axes.discard((block.name, k))
         for d, pair in enumerate(pairs):
             at = next((k for k in range(len(own) - 1) if pair[0] is own[k] and pair[1] is own[k + 1]), None)
-            single = as_int(buffer.shape[d + 1]) == 1 and as_int(pair[1]) == 0
+            single = all(as_int(n) == 1 for n in buffer.shape[d + 1 :]) and as_int(pair[1]) == 0
             if (block.name, at) not in joints.axes and not single:
                 joints.dims.discard((buffer, d))
     return len(joints.axes) + len(joints.dims) < before
