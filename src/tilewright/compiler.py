@@ -51,7 +51,7 @@ from tilewright.support.background import Background
 from tilewright.support.collection import uncollected
 from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
-from tilewright.support.options import check_option, described
+from tilewright.support.options import check_option
 from tilewright.support.progress import expect, tell
 from tilewright.targets.target import Target
 from tilewright.transform.ahead import plan_prefetch
@@ -76,7 +76,7 @@ from tilewright.transform.graph.pads import join_pads
 from tilewright.transform.graph.pooling import separate_pooling
 from tilewright.transform.graph.projected import attend_to_sources
 from tilewright.transform.graph.quantised import multiply_quantised
-from tilewright.transform.graph.ragged import with_ragged
+from tilewright.transform.graph.ragged import check_ragged, with_ragged
 from tilewright.transform.graph.recurrences import recognise_recurrences
 from tilewright.transform.graph.requantised import move_quantised
 from tilewright.transform.graph.rows import compute_read_rows
@@ -90,7 +90,7 @@ from tilewright.transform.graph.simplify import (
 )
 from tilewright.transform.graph.softmax import recognise_softmax
 from tilewright.transform.graph.split import SplitGraph, split_prepare
-from tilewright.transform.graph.state import with_state
+from tilewright.transform.graph.state import check_state, with_state
 from tilewright.transform.graph.summed import sum_rows_first
 from tilewright.transform.graph.tabulate import tabulate
 from tilewright.transform.graph.unit import simplify_units
@@ -164,16 +164,6 @@ def compile_program(
     return replace(program, private=read.private)
 
 
-def check_state(state: Any) -> None:
-    """Raises ModelError for what says no pairs of inputs and outputs."""
-    names = (
-        isinstance(state, Mapping) and bool(state) and all(isinstance(n, str) for pair in state.items() for n in pair)
-    )
-    if not names and not (isinstance(state, str) and state == "auto"):
-        expected = '"auto" or {"input": "output"}'
-        raise ModelError("the argument makes no sense", where="state", expected=expected, got=described(state))
-
-
 def _stateful(read: Imported, pairs: Mapping[str, str] | Literal["auto"]) -> Imported:
     """A model whose caches its caller keeps."""
     face, graph = read.interface, read.graph
@@ -181,13 +171,6 @@ def _stateful(read: Imported, pairs: Mapping[str, str] | Literal["auto"]) -> Imp
     found = with_state(graph, inputs, face.outputs or tuple(v.name for v in graph.outputs), pairs)
     face = replace(face, inputs=found.inputs, outputs=found.outputs, state=found.state)
     return replace(read, graph=found.graph, interface=face)
-
-
-def check_ragged(ragged: Any) -> None:
-    """Raises ModelError for what does not name two symbols."""
-    if not isinstance(ragged, tuple) or len(ragged) != 2 or not all(isinstance(name, str) for name in ragged):
-        expected = 'two symbols, ("batch", "seq")'
-        raise ModelError("the argument makes no sense", where="ragged", expected=expected, got=described(ragged))
 
 
 def _ragged(read: Imported, dims: tuple[str, str]) -> Imported:

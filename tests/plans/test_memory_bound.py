@@ -719,3 +719,12 @@ def test_a_lone_fold_stays_in_registers(length: int, loops: int) -> None:
     assert len(rows) == 1, "each row at once"
     steps = [s for s in walk(rows[0].body) if isinstance(s, For) and s.kind == "serial" and not is_const(s.extent, 1)]
     assert len(steps) == loops
+
+
+@pytest.mark.parametrize(("rows", "strip"), [(2, 64), (6, 64), (7, 1024), (100, 1024)])
+def test_few_rows_are_summed_in_registers(rows: int, strip: int) -> None:
+    b = GraphBuilder("case")
+    y = ops.emit1(b, "reduce_sum", b.input("x", tensor((rows, 6400))), axes=(0,), keepdims=False)
+    (group,) = fuse(b.finish((y,)))
+    planned = plan(lower_group(group, "k").func, Target.parse("x86-64-v3"))
+    assert planned.chosen.knob("strip") == strip

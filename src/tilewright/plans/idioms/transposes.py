@@ -286,21 +286,26 @@ def transpose_tiles(
     around = [*others, *far, *wide, *reversed(near)]
     s.reorder(*around, down, along)
     for source, _ in axes.sources:
-        cache = s.cache_read(block, source, "local")
-        s.compute_at(cache, around[-1])
-        filling = s.loops(cache)
-        own = [loop for loop in filling[filling.index(around[-1]) + 1 :] if extent(s, loop) != 1][-2:]
-        # Of some symbolic sizes it is not seen that a tile reads no more of them than its own part.
-        for loop in own[-1:]:
-            if extent(s, loop) is not None:
-                s.vectorize(loop)
-        for loop in own[:-1]:
-            if extent(s, loop) is not None:
-                s.unroll(loop)
+        _fill_tile(s, block, source, around[-1])
     s.unroll(down)
     s.vectorize(along)
     stream_outputs(s, block, along, target)
     return [*others, *far]
+
+
+def _fill_tile(s: Schedule, block: BlockRef, source: str, around: LoopRef) -> None:
+    """Read a tile of a source into registers inside of a loop."""
+    cache = s.cache_read(block, source, "local")
+    s.compute_at(cache, around)
+    filling = s.loops(cache)
+    own = [loop for loop in filling[filling.index(around) + 1 :] if extent(s, loop) != 1][-2:]
+    # Of some symbolic sizes it is not seen that a tile reads no more of them than its own part.
+    for loop in own[-1:]:
+        if extent(s, loop) is not None:
+            s.vectorize(loop)
+    for loop in own[:-1]:
+        if extent(s, loop) is not None:
+            s.unroll(loop)
 
 
 def _rows_of_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -> tuple[str, int] | None:

@@ -29,6 +29,7 @@ from tilewright.ops.dims import same_dim
 from tilewright.runtime.specs import RaggedSpec
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, Problems
+from tilewright.support.options import described
 from tilewright.transform.regions.captures import names_of
 
 STARTS = "starts"
@@ -44,6 +45,13 @@ class RaggedGraph:
     graph: Graph
     inputs: tuple[str, ...]
     spec: RaggedSpec
+
+
+def check_ragged(ragged: Any) -> None:
+    """Raises ModelError for what does not name two symbols."""
+    if not isinstance(ragged, tuple) or len(ragged) != 2 or not all(isinstance(name, str) for name in ragged):
+        expected = 'two symbols, ("batch", "seq")'
+        raise ModelError("the argument makes no sense", where="ragged", expected=expected, got=described(ragged))
 
 
 def with_ragged(graph: Graph, inputs: Sequence[str], batch: str, length: str) -> RaggedGraph:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from tilewright import ops
 from tilewright.arith import simplify
@@ -28,6 +28,7 @@ from tilewright.ops.sized import with_symbols
 from tilewright.runtime.specs import CacheSpec, StateSpec
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, Problems
+from tilewright.support.options import described
 from tilewright.transform.regions.captures import names_of
 from tilewright.transform.work import polynomial
 
@@ -38,6 +39,16 @@ LENGTH = "past_length"
 """The input whose first dimension is how many rows there are."""
 NAMES = (("past_key_values", "present"), ("past", "present"), ("cache", "new_cache"))
 """How names of inputs begin, and how those of the outputs do that belong to them."""
+
+
+def check_state(state: Any) -> None:
+    """Raises ModelError for what says no pairs of inputs and outputs."""
+    names = (
+        isinstance(state, Mapping) and bool(state) and all(isinstance(n, str) for pair in state.items() for n in pair)
+    )
+    if not names and not (isinstance(state, str) and state == "auto"):
+        expected = '"auto" or {"input": "output"}'
+        raise ModelError("the argument makes no sense", where="state", expected=expected, got=described(state))
 
 
 def pairs_by_name(inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
@@ -216,4 +227,4 @@ def _inverse(perm: Sequence[int]) -> tuple[int, ...]:
     return tuple(perm.index(k) for k in range(len(perm)))
 
 
-__all__ = ["Stateful", "pairs_by_name", "with_state"]
+__all__ = ["Stateful", "check_state", "pairs_by_name", "with_state"]
