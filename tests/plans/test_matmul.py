@@ -285,6 +285,15 @@ def test_panels_from_the_last_level_are_prefetched(rows: int) -> None:
     assert estimate(shared, product, target).cycles < 0.97 * estimate(waited, product, target).cycles
 
 
+@pytest.mark.parametrize(("name", "level"), [("znver4", 2), ("znver5", 1)])
+@pytest.mark.parametrize("rows", [20, ROWS], ids=str)
+def test_the_level_that_shared_panels_are_prefetched_into(name: str, level: int, rows: Any) -> None:
+    target = Target.parse(name)
+    planned = plan(product(rows, 1024, 2048, target), target)
+    notes = [note for s in walk(planned.func.body) if isinstance(s, For) and (note := find(s.notes, Prefetch))]
+    assert {note.level for note in notes if note.rows is not None} == {level}
+
+
 def test_panels_from_the_second_level_are_waited_for_by_few_tiles() -> None:
     """Eight rows are one tile: two of four rows keep a panel in the first level, but the first one waits for it."""
     target = Target.parse(CPU)

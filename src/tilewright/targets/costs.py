@@ -373,6 +373,19 @@ class Prefetching:
         " core's own prefetchers follow it as fast as memory gives",
         Origin("2026-11-26"),
     )
+    panel_level: int = constant(
+        2,
+        "level",
+        "of cache into which tiles that share a panel of weights prefetch the next one",
+        Origin("2026-11-27"),
+    )
+    filter_bytes: int = constant(
+        0,
+        "bytes",
+        "ahead in Winograd's filters that each register tile prefetches, into the first level; 0: those of the same"
+        " panel share the lines of the next one, into the second level, and a tile alone prefetches nothing",
+        Origin("2026-11-27"),
+    )
     hinted_line: float = constant(
         0.0,
         "cycles",

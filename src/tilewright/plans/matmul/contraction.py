@@ -104,8 +104,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
                     behind = epilogue(tile, product, work, target, defer=bool(defer))
                     each = estimate(tile, product, target, symbolic=rows is None) + behind
                     cost |= each * (1 / len(counts))
-                size = (("rows", tile.rows), ("panels", tile.panels), ("width", width))
-                size += (("chains", tile.chains),) if tile.chains > 1 else ()
+                chains = (("chains", tile.chains),) if tile.chains > 1 else ()
+                size = (("rows", tile.rows), ("panels", tile.panels), ("width", width), *chains)
                 for choice in switches(strip, ahead, sharing):
                     found.append(Candidate((*size, *choice, ("defer", defer)), cost * (others * scale)))
     return sorted(found, key=lambda c: c.cycles)
@@ -310,7 +310,8 @@ def prefetch_panel(
     # Where nobody knows how many rows there are, a tile may be all of them.
     part = min(rows, sharing) / sharing if as_int(row.extent) is not None else 1.0
     lines = ceil(line * (1 if steps is inner else copies) * part / target.caches.line)
-    note = Prefetch(buffer_names([weights.buffer]), depth * line, lines=lines, rows=sharing, strip=strip)
+    into: Literal[1, 2] = 1 if target.costs.prefetching.panel_level == 1 else 2
+    note = Prefetch(buffer_names([weights.buffer]), depth * line, level=into, lines=lines, rows=sharing, strip=strip)
     if strip is not None:
         product = product_of(anchor, 1, s.func.notes, target)
         few = shared_panel_rows(product, target)
