@@ -500,7 +500,7 @@ def test_tiles_fit_the_registers_and_the_work(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["x86-64-v4", "znver4", "znver5"])
 def test_one_row_of_few_columns_takes_narrow_panels(name: str) -> None:
-    """All widths take as long by estimate: what is pointwise behind one panel is done beside the next one's products."""
+    """All widths take as long by estimate; what is pointwise behind one panel is done beside the next one."""
     rows = {n: matmul_tile(no_key, const(n), 64, 64, dtype(np.float32), Target.parse(name)).width for n in (1, 8)}
     assert rows[1] == 16 and rows[8] > 16
 
