@@ -22,6 +22,7 @@ from tilewright.ir.rewrite import walk
 from tilewright.ops import parse_func
 from tilewright.plans import plan
 from tilewright.plans.framework.decision_key import Key
+from tilewright.plans.framework.decisions import deciding
 from tilewright.plans.matmul.tiles import (
     FEW_ROWS,
     MOST_ROWS,
@@ -408,8 +409,12 @@ def test_sums_of_few_elements_are_several(name: str, size: tuple[int, int, int])
     target = Target.parse(name)
     rows, k, n = size
     func = product(rows, k, n, target, "relu")
-    planned = plan(func, target)
+    with deciding() as record:
+        planned = plan(func, target)
     assert parse_func(str(planned.func)) == planned.func
+    (found,) = (d.space for d in record.made)
+    names = {tuple(name for name, _ in setting.knobs) for setting in found if setting.kind == "contraction"}
+    assert len(names) == 1 and all(found.neighbours(setting) for setting in found)
     flat = lower_loops(planned.func, target)
     text = assembly(emit_llvm(flat, target), target)
     products = [line for line in text.splitlines() if "vfmadd" in line]

@@ -104,8 +104,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
                     behind = epilogue(tile, product, work, target, defer=bool(defer))
                     each = estimate(tile, product, target, symbolic=rows is None) + behind
                     cost |= each * (1 / len(counts))
-                chains = (("chains", tile.chains),) if tile.chains > 1 else ()
-                size = (("rows", tile.rows), ("panels", tile.panels), ("width", width), *chains)
+                size = (("rows", tile.rows), ("panels", tile.panels), ("width", width), ("chains", tile.chains))
                 for choice in switches(strip, ahead, sharing):
                     found.append(Candidate((*size, *choice, ("defer", defer)), cost * (others * scale)))
     return sorted(found, key=lambda c: c.cycles)
