@@ -10,6 +10,8 @@ import pytest
 
 import tilewright as tw
 from benchmarks import policy_suite
+from benchmarks.peers import mlir
+from benchmarks.peers.mlir import by_xla
 from tilewright.codegen.linalg import linalg_text
 from tilewright.codegen.stablehlo import stablehlo_text
 from tilewright.frontend.common.finish import Imported
@@ -27,25 +29,10 @@ MODELS = {name: getattr(policy_suite, name) for name in "m64 m256 nat imp nl hok
 RNG = np.random.default_rng(0)
 
 
-def by_xla(text: str, arrays: list[Any]) -> list[np.ndarray[Any, Any]]:
-    from jax._src import xla_bridge
-    from jaxlib import _jax, xla_client
-
-    backend = xla_bridge.get_backend("cpu")
-    devices = _jax.DeviceList(tuple(backend.local_devices()[:1]))
-    program = backend.compile_and_load(text, devices, xla_client.CompileOptions())
-    with jax.enable_x64(True):  # else it makes 32 bits of 64
-        return [np.asarray(x) for x in program.execute([jax.device_put(a) for a in arrays])]
-
-
 def by_iree(text: str, arrays: list[Any], language: str = "stablehlo") -> list[np.ndarray[Any, Any]]:
-    compiler = pytest.importorskip("iree.compiler", reason="IREE is an extra: iree-base-compiler")
-    runtime = pytest.importorskip("iree.runtime", reason="IREE is an extra: iree-base-runtime")
-    binary = compiler.compile_str(text, input_type=language, target_backends=["llvm-cpu"])
-    config = runtime.Config("local-sync")
-    module = runtime.VmModule.copy_buffer(config.vm_instance, binary)
-    found = runtime.load_vm_modules(module, config=config)[0].main(*arrays)
-    return [np.asarray(x) for x in (found if isinstance(found, tuple | list) else (found,))]
+    for module in ("compiler", "runtime"):
+        pytest.importorskip(f"iree.{module}", reason=f"IREE is an extra: iree-base-{module}")
+    return mlir.by_iree(text, arrays, language)
 
 
 def feeds(graph: Graph) -> dict[str, Any]:
