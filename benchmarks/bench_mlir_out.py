@@ -113,7 +113,8 @@ def apart(name: str, way: str, limit: float) -> str:
         child.communicate()
         return f"nothing in {limit:.0f} s"
     if child.returncode:
-        return f"status {child.returncode}: {(err.strip().splitlines() or [''])[-1][:160]}"
+        lines = err.strip().splitlines() or [""]
+        return f"status {child.returncode}: {next((line for line in lines if 'error:' in line), lines[-1])[:160]}"
     return out.splitlines()[-1]
 
 
