@@ -218,14 +218,14 @@ def _code(model: Any) -> int:
     return sum(map(len, model.program.objects.values()))
 
 
-def report(rows: Sequence[Row]) -> None:
+def report(rows: Sequence[Row], name: str) -> None:
     """Write the table; traces that were not measured now stay as they were."""
-    path = RESULTS / "dynamic.json"
+    path = RESULTS / f"{name}.json"
     stored = json.loads(path.read_text())["rows"] if path.exists() else []
     known = {cells[0]: cells for cells in stored} | {row.name: row.cells for row in rows}
-    table = [known[name] for name in TRACES if name in known]
+    table = [known[trace] for trace in TRACES if trace in known]
     title = "Suite DYN: one compile for all shapes against a compile for each, one thread"
-    write_report("dynamic", title, table, markdown_table(HEADER, table))
+    write_report(name, title, table, markdown_table(HEADER, table))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -237,6 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--blind", action="store_true", help="tell the compiler of ranges alone")
     parser.add_argument("--compile-only", action="store_true", help="fill the cache of programs, time nothing")
     parser.add_argument("--no-report", action="store_true", help="print only")
+    parser.add_argument("--name", default="dynamic", help="of the report")
     options = parser.parse_args(arguments)
     rows = []
     for name, trace in TRACES.items():
@@ -252,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows.append(measure(name, trace, shapes, options.seconds, options.blind))
         print("  ".join(rows[-1].cells), flush=True)
     if rows and not options.no_report:
-        report(rows)
+        report(rows, options.name)
 
 
 if __name__ == "__main__":

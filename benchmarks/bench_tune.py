@@ -1,7 +1,7 @@
 """What tuning gains, what there is to gain, and what the search costs.
 
     python -m benchmarks.bench_tune [--models NAME...] [--threads N] [--target NAME] [--everything] [--most N]
-                                    [--ceilings] [--wrong WHAT] [--searches N] [--repeat N] [--prepare]
+                                    [--ceilings] [--wrong WHAT] [--searches N] [--repeat N] [--prepare] [--name NAME]
 
 The headroom of a model is what the tuner verifies when it times all settings whose estimates are within a factor of
 two of the best (--everything), or the N of these with the best estimates (--most); beside it stands what it verifies
@@ -36,7 +36,6 @@ from tilewright.tuning.workers import Processes, Timed
 
 MODELS = ("m64", "nat")
 FOLDER = models.ROOT / "build" / "tune"
-ROWS = FOLDER / "rows.json"
 MOST = 1000
 """Settings of a decision, more than there are."""
 AGAIN = 4
@@ -300,9 +299,10 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(text)
 
 
-def _rows() -> dict[tuple[Any, ...], dict[str, Any]]:
-    """What runs have found so far, by model, threads and target."""
-    return {tuple(r["key"]): r for r in (json.loads(ROWS.read_text()) if ROWS.exists() else [])}
+def _rows(name: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """What runs of the report `name` have found so far, by model, threads and target."""
+    path = harness.RESULTS / f"{name}.json"
+    return {tuple(r["key"]): r for r in (json.loads(path.read_text())["rows"] if path.exists() else [])}
 
 
 def main() -> None:
@@ -318,9 +318,9 @@ def main() -> None:
     parser.add_argument("--searches", type=int, default=1, metavar="N", help="searches of each of the wrong ceilings")
     parser.add_argument("--repeat", type=int, default=0, metavar="N", help="runs that know nothing of each other")
     parser.add_argument("--prepare", action="store_true", help="compile the candidates only")
+    parser.add_argument("--name", default="tune", help="of the report")
     args = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
-    rows = _rows()
     machine = Target.host() if args.target is None else Target.on_host(args.target)
     for name in args.models:
         print(name, flush=True)
@@ -330,7 +330,7 @@ def main() -> None:
                 tune(name, args.threads, target, policy, 0, args.seconds, timed=False)
             continue
         key, now = (name, args.threads, args.target or "host"), measure(name, args, machine)
-        rows = _rows()  # another run may have written since
+        rows = _rows(args.name)  # another run may have written since
         before = rows.get(key, {})
         if before and now["timed"] == 0:  # all was in the journal: what it cost is known from then
             now = {**now, **{n: before[n] for n in ("timed", "seconds")}}
@@ -338,9 +338,8 @@ def main() -> None:
             seen = {what for _, what, *_ in now["ceilings"]}
             now["ceilings"] = [*(c for c in before.get("ceilings", ()) if c[1] not in seen), *now["ceilings"]]
         rows[key] = {**before, "key": list(key), **now}
-        ROWS.write_text(json.dumps(list(rows.values())))
-    if rows and not args.prepare:
-        print(harness.write_report("tune", "What tuning gains", list(rows.values()), report(list(rows.values()))))
+        found = list(rows.values())
+        print(harness.write_report(args.name, "What tuning gains", found, report(found)), flush=True)
 
 
 if __name__ == "__main__":

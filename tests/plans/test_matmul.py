@@ -202,7 +202,7 @@ def test_operands_are_near_where_products_wait_for_lines(size: tuple[int, int, i
 
 
 @pytest.mark.parametrize("kind", ["float64", "float16", "int32", "int64"])
-@pytest.mark.parametrize("size", [(9, 40, 37), (1, 33, 20)], ids=str)
+@pytest.mark.parametrize("size", [(9, 40, 37), (1, 33, 20), (1, 32, 20)], ids=str)
 def test_types(kind: str, size: tuple[int, int, int]) -> None:
     m, k, n = size
     multiply((m, k), (k, n), kind)
@@ -283,6 +283,15 @@ def test_panels_from_the_last_level_are_prefetched(rows: int) -> None:
     assert product.level(target) == "l3"
     shared, waited = MatmulTile(12, 32), MatmulTile(12, 16, 2)
     assert estimate(shared, product, target).cycles < 0.97 * estimate(waited, product, target).cycles
+
+
+@pytest.mark.parametrize(("name", "level"), [("znver4", 2), ("znver5", 1)])
+@pytest.mark.parametrize("rows", [20, ROWS], ids=str)
+def test_the_level_that_shared_panels_are_prefetched_into(name: str, level: int, rows: Any) -> None:
+    target = Target.parse(name)
+    planned = plan(product(rows, 1024, 2048, target), target)
+    notes = [note for s in walk(planned.func.body) if isinstance(s, For) and (note := find(s.notes, Prefetch))]
+    assert {note.level for note in notes if note.rows is not None} == {level}
 
 
 def test_panels_from_the_second_level_are_waited_for_by_few_tiles() -> None:
@@ -369,7 +378,7 @@ def test_one_row_is_a_version_of_its_own(name: str) -> None:
         np.testing.assert_allclose(results[2], results[0], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "few"), [("x86-64-v3", [1, 2]), ("znver4", [1]), ("skylake-avx512", [1, 2, 3])])
+@pytest.mark.parametrize(("name", "few"), [("x86-64-v3", [1, 2, 3]), ("znver4", [1]), ("skylake-avx512", [1, 2, 3])])
 def test_few_rows_are_versions_where_they_leave_multiply_adds_waiting(name: str, few: list[int]) -> None:
     target = Target.parse(name)
 
@@ -390,6 +399,31 @@ def test_few_rows_are_versions_where_they_leave_multiply_adds_waiting(name: str,
         interpret(func, [x, w, want])
         interpret(flat, [x, w, got])
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [(1, 64, 64), (1, 256, 6), (2, 32, 16), (3, 24, 40), (1, 12, 130)], ids=str)
+@pytest.mark.parametrize("name", ["x86-64-v3", "skylake-avx512"])
+def test_sums_of_few_elements_are_several(name: str, size: tuple[int, int, int]) -> None:
+    """Where a tile has too few multiply-adds in flight to hide their latency, it sums every so-many-th step apart."""
+    target = Target.parse(name)
+    rows, k, n = size
+    func = product(rows, k, n, target, "relu")
+    planned = plan(func, target)
+    assert parse_func(str(planned.func)) == planned.func
+    flat = lower_loops(planned.func, target)
+    text = assembly(emit_llvm(flat, target), target)
+    products = [line for line in text.splitlines() if "vfmadd" in line]
+    assert len({line.split(",")[-1] for line in products}) >= 6
+    assert not spilled(products, frame(text))
+    rng = np.random.default_rng(0)
+    x, w = values(rng, (rows, k), "float32"), values(rng, (k, n), "float32")
+    packed = np.zeros([d.value for d in func.params[1].shape], np.float32)
+    width = packed.shape[-1]
+    for column in range(n):
+        packed[column // width, :, column % width] = w[:, column]
+    got = np.full((rows, n), np.nan, np.float32)
+    interpret(flat, [x, packed, got])
+    np.testing.assert_allclose(got, np.maximum(x @ w, 0), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 6, 128, ROWS], ids=str)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.codegen.prefetches import hints
+from tests.codegen.prefetches import Hint, hints
 from tests.ops.test_winograd import convolution
 from tests.plans.winograd_errors import MOST, errors
 from tests.transform.graph.graphs import BATCH, tensor
@@ -164,12 +164,9 @@ def test_errors_do_not_grow_with_the_channels(tile: int, window: int, channels: 
     assert np.abs(got - want).max() <= ERRORS["auto"] * want.max()
 
 
-@pytest.mark.costly(2)
-@pytest.mark.parametrize("columns", [2, 3, 5, 6])
-@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
-def test_all_of_the_next_panel_is_asked_for(name: str, columns: int) -> None:
-    """Tiles of rows share the lines of a panel, however wide vectors are and however many steps a loop's body has."""
-    target = Target.parse(name)
+def hints_of_blocks(target: Target, columns: int) -> tuple[list[Hint], int]:
+    """The hints for the filters of 64 to 64 channels at 24 pixels in blocks of 3 x `columns` tiles, and the elements
+    that a panel of one element of a tile has."""
     block = target.vector_bits // 32
     b = GraphBuilder("layer")
     packed = ops.emit1(
@@ -189,15 +186,37 @@ def test_all_of_the_next_panel_is_asked_for(name: str, columns: int) -> None:
     with in_blocks(3, columns):
         func = lower_loops(plan(lower_group(group, "k").func, target).func, target)
     (weights,) = (buffer for buffer in func.params if as_int(buffer.size) == 64 * 64 * 36)
-    panel = 64 * 2 * block
+    return list(hints(func, target, weights.name)), 64 * 2 * block
+
+
+@pytest.mark.costly(2)
+@pytest.mark.parametrize("columns", [2, 3, 5, 6])
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
+def test_all_of_the_next_panel_is_asked_for(name: str, columns: int) -> None:
+    """Tiles of rows share the lines of a panel, however wide vectors are and however many steps a loop's body has."""
+    found, panel = hints_of_blocks(Target.parse(name), columns)
     asked: dict[int, set[int]] = {}
-    for hint in hints(func, target, weights.name):
+    for hint in found:
         assert hint.note.nbytes == 4 * panel
         first = (hint.prefetched + panel) // 16
         asked.setdefault(hint.read // panel, set()).update(range(first, first + hint.lines))
     assert asked
     for number, lines in asked.items():
         assert lines >= set(range((number + 1) * panel // 16, (number + 2) * panel // 16))
+
+
+@pytest.mark.parametrize("columns", [1, 3, 5])
+def test_each_register_tile_asks_for_its_own_filters_where_that_is_faster(columns: int) -> None:
+    """Into the first level, all that it reads so many bytes on, one alone too."""
+    target = Target.parse("znver5")
+    found, _ = hints_of_blocks(target, columns)
+    nbytes = target.costs.prefetching.filter_bytes
+    asked: set[int] = set()
+    for hint in found:
+        assert (hint.note.nbytes, hint.note.level) == (nbytes, 1)
+        first = (hint.prefetched + nbytes // 4) // 16
+        asked.update(range(first, first + hint.lines))
+    assert asked == set(range(nbytes // 64, nbytes // 64 + 64 * 64 * 36 // 16))
 
 
 def test_two_register_tiles_ask_for_all_of_the_next_panel() -> None:

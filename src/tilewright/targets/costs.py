@@ -53,6 +53,8 @@ _SEPARATE = Origin("2026-11-26", "Zen 4 with AVX2", commit="2a963d0")
 _IN_PLACE = Origin("2026-11-26", "Zen 4", "python -m benchmarks.bench_train ppo")
 _BRANCHES = Origin("2026-11-25", "Zen 4, 2 cores", "python -m benchmarks.bench_threads --branches", "8289fa8")
 
+_MATRICES = Origin("2026-11-27", "Emerald Rapids, 2 cores")
+
 _TRANSFORMED = Origin("2026-11-26", "Zen 4", 'make audit ARGS="--kinds conv3x3 conv5x5"', "2a963d0")
 
 
@@ -371,6 +373,19 @@ class Prefetching:
         " core's own prefetchers follow it as fast as memory gives",
         Origin("2026-11-26"),
     )
+    panel_level: int = constant(
+        2,
+        "level",
+        "of cache into which tiles that share a panel of weights prefetch the next one",
+        Origin("2026-11-27"),
+    )
+    filter_bytes: int = constant(
+        0,
+        "bytes",
+        "ahead in Winograd's filters that each register tile prefetches, into the first level; 0: those of the same"
+        " panel share the lines of the next one, into the second level, and a tile alone prefetches nothing",
+        Origin("2026-11-27"),
+    )
     hinted_line: float = constant(
         0.0,
         "cycles",
@@ -436,6 +451,42 @@ class Copies:
 
 
 @dataclass(frozen=True, slots=True)
+class Matrices:
+    """Registers of matrices beside the products in them."""
+
+    stored_sums: float = constant(
+        4.0,
+        "cycles",
+        "more for each vector of a convolution's sums that what follows reads from memory, where dot instructions leave"
+        " it in a register (MobileNetV2 and ResNet-18 in 8 bits by either instruction)",
+        _MATRICES,
+    )
+    stored_product_sums: float = constant(
+        8.0, "cycles", "the same of products, whose few steps hide less of it", _MATRICES
+    )
+    configured: float = constant(
+        400.0, "cycles", "of a kernel before its registers of matrices are configured and filled", _MATRICES
+    )
+    copied_vector: float = constant(
+        3.0, "cycles", "for each vector that is copied so that registers can load it", _MATRICES
+    )
+    gathered_vector: float = constant(
+        6.5,
+        "cycles",
+        "for each vector of pixels that are gathered (3x1 over 32 channels of 56x56, two lines of a window in the"
+        " depth)",
+        _MATRICES,
+    )
+    worth: float = constant(
+        2.0,
+        "ratio",
+        "what convolutions of f32 must gain by them: they take up to four times their estimate where other threads of a"
+        " core use them too",
+        _MATRICES,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Costs:
     """The fitted constants of a machine.
 
@@ -446,6 +497,7 @@ class Costs:
     traffic: Traffic = Traffic()
     prefetching: Prefetching = Prefetching()
     copies: Copies = Copies()
+    matrices: Matrices = Matrices()
     origins: tuple[tuple[str, Origin], ...] = field(default=(), compare=False, repr=False)
 
     def fitted(self, origin: Origin, **values: float) -> Costs:
@@ -465,6 +517,7 @@ GROUPS: tuple[tuple[str, type], ...] = (
     ("traffic", Traffic),
     ("prefetching", Prefetching),
     ("copies", Copies),
+    ("matrices", Matrices),
 )
 """The parts of `Costs`."""
 
@@ -491,4 +544,15 @@ def described(costs: Costs) -> Iterator[Described]:
             yield Described(group, f.name, getattr(part, f.name), f.metadata["unit"], f.metadata["counts"], origin)
 
 
-__all__ = ["UNKNOWN", "Arithmetic", "Copies", "Costs", "Described", "Origin", "Prefetching", "Traffic", "described"]
+__all__ = [
+    "UNKNOWN",
+    "Arithmetic",
+    "Copies",
+    "Costs",
+    "Described",
+    "Matrices",
+    "Origin",
+    "Prefetching",
+    "Traffic",
+    "described",
+]

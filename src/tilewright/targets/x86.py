@@ -227,6 +227,9 @@ ZEN5_COSTS = (
         unfollowed_l3=0.75,
         shared_stream=1.0,
     )
+    # Chains of 512 to 3,072 features: 0.77 to 1.01 of the time of hints for the second level with 14 to 30 rows, 0.84
+    # to 1.02 with 4 to 64 of any number of rows.
+    .fitted(Origin("2026-11-27", "Zen 5", "python -m benchmarks.bench_few_rows --rows 14,20,30"), panel_level=1)
     # Rows of 1,024 to 3,072 features, all in sets of twelve ways, in thirty chains of 11 to 28 rows: 0.73 to 1.03 of
     # the time of tiles of ten rows.
     .fitted(
@@ -236,6 +239,9 @@ ZEN5_COSTS = (
     )
     # 0.64 to 1.10 of the time without, 0.88 in the mean of ten chains.
     .fitted(Origin("2026-11-27", "Zen 5", "python -m benchmarks.bench_few_rows --maps"), alone_panel_bytes=24576)
+    # Chains of 128 channels at 19, 256 at 14 and 512 at 7 pixels from memory, F(2) to F(5): 0.66 to 0.98 of the time of
+    # shares, 4 to 8 KB ahead 0.77 to 1.08; where they come from the last level 0.99 to 1.02.
+    .fitted(Origin("2026-11-27", "Zen 5", "python -m benchmarks.bench_few_rows --maps"), filter_bytes=16384)
     .fitted(Origin("2026-11-27", "Zen 5", "python -m benchmarks.bench_functions"), function=1.3)
     # Rows that begin a multiple of 4,096 bytes apart, of transpositions to 256 x 1024, 64 x 512 x 16 and their like: 3 to 6
     # cycles a line where they are written, 0 to 1.5 where they are read.

@@ -120,6 +120,52 @@ def test_dimensions_without_windows_are_one(window: tuple[int, ...], joined: boo
             np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5)
 
 
+GATE = """
+graph @g(%x: f32[n, 6, 1, 1], %m: f32[n, 6, H, 3]) params(%w: f32[4, 6, 1, 1], %v: f32[6, C, 1, 1], %d: f32[6, 1, 1],
+    %s: f32[]) where n in 0.. {
+  %c = conv(%x, %w) {dilations = [1, 1], groups = 1, pads = [0, 0, 0, 0], strides = [S, 1]} : f32[n, 4, 1, 1]
+  %u = sigmoid(%c) : f32[n, 4, 1, 1]
+  %h = mul(%c, %u) : f32[n, 4, 1, 1]
+  %e = conv(%h, %v) {dilations = [1, 1], groups = G, pads = [0, 0, 0, 0], strides = [1, 1]} : f32[n, 6, 1, 1]
+  %t = add(%e, %d) : f32[n, 6, 1, 1]
+  %k = mul(%t, %s) : f32[n, 6, 1, 1]
+  %y = mul(%m, %k) : f32[n, 6, H, 3]
+  return %y, %h
+}"""
+
+
+@pytest.mark.parametrize(("groups", "products"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize("height", [1, 5])
+def test_maps_of_one_pixel_are_rows(groups: int, products: int, height: int) -> None:
+    """Squeeze and excitation: convolutions and what is pointwise between them, up to the map that they scale."""
+    text = GATE.replace("H,", f"{height},").replace("C,", f"{4 // groups},").replace("= G,", f"= {groups},")
+    graph = parse_graph(text.replace("[S,", f"[{height},"))
+    found = eliminate_dead(simplify_units(graph))
+    assert sum(n.op == "matmul" for n in found.nodes) == products
+    ranks = {n.op: n.output.type.rank for n in found.nodes if n.op in ("sigmoid", "conv")}
+    assert ranks == ({"sigmoid": 2} if groups == 1 else {"sigmoid": 2, "conv": 4})
+    assert [v.type for v in found.outputs] == [v.type for v in graph.outputs]
+    weights = {v.name: RNG.standard_normal([as_int(d) or 2 for d in v.shape], np.float32) for v in graph.params}
+    compiled = tw.compile((graph, weights))
+    for images in (0, 1, 3):
+        x, m = (RNG.standard_normal((images, 6, *sides), np.float32) for sides in ((1, 1), (height, 3)))
+        want = run_graph(graph, {"x": x, "m": m}, weights)
+        for got in (run_graph(found, {"x": x, "m": m}, weights), dict(zip(want, compiled(x, m), strict=True))):
+            for name, value in want.items():
+                np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("pads", ["0, 0, 0, 1", "1, 1, 1, 1"])
+def test_maps_of_one_pixel_with_padding_stay(pads: str) -> None:
+    text = f"""
+    graph @g(%x: f32[2, 6, 1, 1]) params(%w: f32[4, 6, 1, 1]) {{
+      %c = conv(%x, %w) {{dilations = [1, 1], groups = 1, pads = [{pads}], strides = [3, 3]}} : f32[2, 4, 1, 1]
+      return %c
+    }}"""
+    graph = parse_graph(text)
+    assert simplify_units(graph) is graph
+
+
 @pytest.mark.parametrize("largest", [True, False])
 def test_single_elements_are_sorted(largest: bool) -> None:
     text = f"""

@@ -41,7 +41,6 @@ from tilewright.plans.idioms.conversions import plain_output
 from tilewright.plans.idioms.panels import unroll_tile
 from tilewright.plans.matmul.dots import operands
 from tilewright.plans.matmul.tile_dots import (
-    COPIED,
     SHAPES,
     instruction,
     loading,
@@ -54,10 +53,6 @@ from tilewright.schedule.recording import BlockRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
-GATHERED = 6.5
-"""Cycles for each vector of pixels that are gathered (2-core Emerald Rapids, 27 November 2026: 3x1 over 32 channels of
-56x56, 2 lines of a window in the depth, against its copy line by line; 15 other quantised convolutions are 1.02 to 2.1
-times as fast as by what was there before)."""
 LONGEST = 64
 """Bytes of a vector that is copied, at most."""
 
@@ -141,9 +136,10 @@ def convolution_cycles(
     the copy of its input."""
     blocks, *size, block = x
     pixels = pixels_of(conv, size, window)
-    own = pixels.lines * registers_cycles(pixels.rows, prod(window) * depth, conv.channels, tile, target)
+    costs, steps = target.costs.matrices, prod(window) * depth
+    own = pixels.lines * registers_cycles(pixels.rows, steps, conv.channels, tile, target, costs.stored_sums)
     vectors = pixels.copied * depth // neighbours(conv, blocks, block)
-    return own + (GATHERED if conv.gathered else COPIED) * pixels.phases * vectors
+    return own + (costs.gathered_vector if conv.gathered else costs.copied_vector) * pixels.phases * vectors
 
 
 def neighbours(conv: ConvTilesAttrs, blocks: int, block: int) -> int:

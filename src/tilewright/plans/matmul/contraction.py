@@ -104,7 +104,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
                     behind = epilogue(tile, product, work, target, defer=bool(defer))
                     each = estimate(tile, product, target, symbolic=rows is None) + behind
                     cost |= each * (1 / len(counts))
-                size = (("rows", tile.rows), ("panels", tile.panels), ("width", width))
+                chains = (("chains", tile.chains),) if tile.chains > 1 else ()
+                size = (("rows", tile.rows), ("panels", tile.panels), ("width", width), *chains)
                 for choice in switches(strip, ahead, sharing):
                     found.append(Candidate((*size, *choice, ("defer", defer)), cost * (others * scale)))
     return sorted(found, key=lambda c: c.cycles)
@@ -260,6 +261,9 @@ def tile_block(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate
     inner = [loop for loop in own if extent(s, loop) != 1]
     if candidate.knob("panels") > 1:
         inner[-1:] = s.split(inner[-1], factor=candidate.knob("width"))
+    if (chains := dict(candidate.knobs).get("chains", 1)) > 1:
+        block, reduce, chain = in_chains(s, block, reduce, chains)
+        inner = [chain, *inner]
     s.reorder(reduce, *inner)
     products = prod(extent(s, loop) or 1 for loop in inner) // lanes_of(anchor, target)
     copies = unrolled_steps(products, extent(s, reduce))
@@ -269,6 +273,20 @@ def tile_block(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate
     zero = s.decompose_reduction(block, reduce)
     for stage in (block, zero):
         unroll_tile(s, stage, len(inner))
+
+
+def in_chains(s: Schedule, block: BlockRef, reduce: LoopRef, chains: int) -> tuple[BlockRef, LoopRef, LoopRef]:
+    """Sum every so-many-th step of the reduction by itself, and those sums behind it. Returns the block of the former
+    with its loops over steps and over these sums."""
+    steps, chain = s.split(reduce, factor=chains)
+    part = s.rfactor(block, chain)
+    s.set_scope(part, "local")
+    shared = {loop.name for loop in s.loops(part)}
+    *inner, behind = (loop for loop in s.loops(block) if loop.name not in shared)
+    s.reorder(behind, *inner)
+    unroll_tile(s, s.decompose_reduction(block, behind), len(inner))
+    unroll_tile(s, block, len(inner) + 1)
+    return part, steps, chain
 
 
 def prefetch_panel(
@@ -292,7 +310,8 @@ def prefetch_panel(
     # Where nobody knows how many rows there are, a tile may be all of them.
     part = min(rows, sharing) / sharing if as_int(row.extent) is not None else 1.0
     lines = ceil(line * (1 if steps is inner else copies) * part / target.caches.line)
-    note = Prefetch(buffer_names([weights.buffer]), depth * line, lines=lines, rows=sharing, strip=strip)
+    into: Literal[1, 2] = 1 if target.costs.prefetching.panel_level == 1 else 2
+    note = Prefetch(buffer_names([weights.buffer]), depth * line, level=into, lines=lines, rows=sharing, strip=strip)
     if strip is not None:
         product = product_of(anchor, 1, s.func.notes, target)
         few = shared_panel_rows(product, target)

@@ -33,18 +33,6 @@ SHAPES = ((2, 2), (1, 4), (4, 1), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
 
 REGISTERS = 8
 
-SUMS = 4.0
-"""Cycles more for each vector of sums that what follows reads from memory, where dot instructions leave it in a
-register (2-core Emerald Rapids, 27 November 2026: 23 quantised convolutions of MobileNetV2 and ResNet-18 by either
-instruction, as `tilewright profile` measures their kernels)."""
-PRODUCT_SUMS = 8.0
-"""The same of products, whose few steps hide less of it."""
-CONFIGURED = 400.0
-"""Cycles of a product's kernel before its registers are configured and filled. (Both: same machine and day, products of
-u8 by i8 of 4 to 128 rows, 64 to 256 deep and wide, by either instruction: 0.5 to 3.1 of the other's time.)"""
-COPIED = 3.0
-"""Cycles for each vector that is copied so that registers can load it (likewise)."""
-
 
 def instruction(anchor: Stage, target: Target) -> Dot | None:
     """The instruction that a product's weights are packed for."""
@@ -107,17 +95,18 @@ def loading(tall: int, wide: int, steps: int, dot: Dot, target: Target) -> float
 @lru_cache(maxsize=4096)
 def product_cycles(rows: int, depth: int, columns: int, tile: Dot, target: Target) -> float:
     """Estimated cycles of a product in a kernel of its own."""
-    return CONFIGURED + registers_cycles(rows, depth, columns, tile, target, PRODUCT_SUMS)
+    costs = target.costs.matrices
+    return costs.configured + registers_cycles(rows, depth, columns, tile, target, costs.stored_product_sums)
 
 
-def registers_cycles(rows: int, depth: int, columns: int, tile: Dot, target: Target, sums: float = SUMS) -> float:
+def registers_cycles(rows: int, depth: int, columns: int, tile: Dot, target: Target, sums: float) -> float:
     """Estimated cycles of a product in whole registers, with the copy of rows that are none; `sums`: for each vector of
     them, of what follows."""
     tiles, panels, steps = -(-rows // tile.rows), -(-columns // tile.lanes), -(-depth // tile.depth)
     shapes = [(tall, wide) for tall, wide in SHAPES if tiles % tall == 0 and panels % wide == 0]
     counts = [tiles * panels / (tall * wide) * tile_cycles(tall, wide, steps, tile, target) for tall, wide in shapes]
     copied = tiles * tile.rows * steps if rows % tile.rows or depth % tile.depth else 0
-    return min(counts) + sums * tiles * tile.rows * panels + COPIED * copied
+    return min(counts) + sums * tiles * tile.rows * panels + target.costs.matrices.copied_vector * copied
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:

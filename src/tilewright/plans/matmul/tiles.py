@@ -10,7 +10,7 @@ then several panels at once keep enough multiply-adds in flight, and are as many
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from tilewright.ir.dtype import DType
@@ -46,15 +46,21 @@ BODY = 48
 """Products (vector multiply-adds) that the body of the innermost loop holds at least,"""
 MOST_STEPS = 8
 """unless it would be more steps than this."""
+CHAINS = (2, 4, 8)
+"""Sums of every second, fourth or eighth step that a tile may hold apart,"""
+CHAINED = 1.05
+"""and how many times as fast it must be with them, by estimate: where weights come from the second level it is not."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatmulTile:
-    """`rows` x (`panels` x `width`) accumulators; `width` is also the width of the packed weight panels."""
+    """`rows` x (`panels` x `width`) accumulators; `width` is also the width of the packed weight panels. `chains`: how
+    many of each, the sums of every so-many-th step of the reduction, which need not wait for each other."""
 
     rows: int
     width: int
     panels: int = 1
+    chains: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +197,27 @@ def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int,
             fits = in_registers(MatmulTile(count, width, panels), vectors, target)
             if fits and (panels == 1 or (panels - 1) * width < columns):
                 found.append(MatmulTile(count, width, panels))
+                if rows is not None:
+                    found += in_chains(found[-1], vectors, depth, itemsize, target)
     return found or [MatmulTile(1, width)]
+
+
+def in_chains(tile: MatmulTile, vectors: int, depth: int, itemsize: int, target: Target) -> Iterator[MatmulTile]:
+    """The tile with several sums of each element, where its multiply-adds wait for each other: as many as end that."""
+    started = starts(tile.width * itemsize, target)
+    waiting = target.costs.arithmetic.fma_latency * started
+    for chains in CHAINS:
+        few = tile.rows * vectors * tile.panels * (chains // 2) < waiting
+        split = MatmulTile(tile.rows, tile.width, tile.panels, chains)
+        if few and depth % chains == 0 and depth > chains and in_registers(split, vectors, target):
+            yield split
+
+
+def starts(width: int, target: Target) -> float:
+    """Multiply-adds that start in a cycle in vectors of at most so many bytes: a core that needs both its units for a
+    vector starts twice as many of half the width."""
+    costs, fmas, vector = target.costs.arithmetic, target.fma_per_cycle, target.vector_bits // 8
+    return min(max(1.0, vector / width) * fmas, max(costs.narrow_fma_per_cycle, fmas))
 
 
 def in_registers(tile: MatmulTile, vectors: int, target: Target) -> bool:
@@ -203,7 +229,7 @@ def in_registers(tile: MatmulTile, vectors: int, target: Target) -> bool:
     """
     several = vectors * tile.panels + target.registers // target.costs.arithmetic.registers_a_spare
     spare = 1 if tile.rows == 1 else several
-    return tile.rows * vectors * tile.panels + spare <= target.registers
+    return tile.rows * vectors * tile.panels * tile.chains + spare <= target.registers
 
 
 def last_rows(tile: MatmulTile, itemsize: int, target: Target) -> int:
@@ -228,7 +254,8 @@ def estimate(tile: MatmulTile, product: Product, target: Target, *, symbolic: bo
                     if tiles:
                         total += _tile(tile, product, rows, panels, rate, target) * (count * tiles)
     is_crowded = row_limit(product.depth * product.itemsize, target) < tile.rows < product.rows
-    return total * target.costs.traffic.crowded_passes if is_crowded else total
+    total *= target.costs.traffic.crowded_passes if is_crowded else 1.0
+    return total * CHAINED if tile.chains > 1 else total
 
 
 def _divided(rows: int, most: int, last: int, symbolic: bool) -> list[tuple[int, int]]:
@@ -247,16 +274,16 @@ def _divided(rows: int, most: int, last: int, symbolic: bool) -> list[tuple[int,
 def _tile(tile: MatmulTile, product: Product, rows: int, panels: int, rate: float, target: Target) -> Cost:
     vector, width = target.vector_bits // 8, tile.width * product.itemsize
     vectors = -(-width // vector) * panels
-    costs, fmas = target.costs.arithmetic, target.fma_per_cycle
-    # A core that needs both its units for a vector starts twice as many of half the width.
-    started = min(max(1.0, vector / width) * fmas, max(costs.narrow_fma_per_cycle, fmas))
+    costs = target.costs.arithmetic
     loads = max(vectors * vector / target.l1_bandwidth, (rows + vectors) / costs.loads_per_cycle)
-    steps = product.depth
+    steps, sums = product.depth, rows * vectors
+    # Sums of several chains are brought together by halves.
+    together = (tile.chains - 1) * sums / 2 + (tile.chains.bit_length() - 1) * costs.fma_latency
     return Cost(
-        compute=steps * max(rows * vectors / started, costs.fma_latency),
+        compute=steps * max(sums / starts(width, target), costs.fma_latency / tile.chains),
         load=steps * loads,
         memory=steps * width * panels / rate if rate else 0.0,
-        overhead=steps * costs.load_beside_products * loads + 2.0 * rows * vectors + costs.tile_overhead,
+        overhead=steps * costs.load_beside_products * loads + 2.0 * sums + together + costs.tile_overhead,
     )
 
 

@@ -286,18 +286,22 @@ def products(
     sharing = min(least or count, count)
     # Where there are fewer than share, two register tiles of about equal size may be all, each with half of the lines.
     few = sharing if sharing == count else min(sharing, 2 * rows - 1)
-    while 4 * width * steps * min(rows, few) >= MOST_LINES * target.caches.line * few and steps % 2 == 0:
+    nbytes = target.costs.prefetching.filter_bytes
+    share = 1.0 if nbytes else min(rows, few) / few
+    while 4 * width * steps * share >= MOST_LINES * target.caches.line and steps % 2 == 0:
         steps //= 2  # a tile's share of what so many steps read is more than a loop prefetches at once
     prefetching, channel = s.split(ci, factor=steps) if steps < lanes else (co, ci)
     s.annotate(channel, Unroll(steps))
-    if rows < count:
+    if nbytes:
+        s.annotate(prefetching, Prefetch(buffer_names([weights.buffer]), nbytes, level=1))
+    elif rows < count:
         # The filters that come next, a share by each tile: prefetched by the first tiles alone they would come in a
         # burst that memory cannot keep up with, and then memory would idle. One tile alone reads a stream at an even
         # pace, which hardware follows better than a core can prefetch.
         # Where a small map has fewer tiles than a block, those are enough, and of larger maps each so many tiles
         # prefetch them anew, which costs little: they are near by then.
         strip = sharing if sharing < count else None
-        part = ceil(4 * width * steps * min(rows, few) / (few * target.caches.line))
+        part = ceil(4 * width * steps * share / target.caches.line)
         ahead, lines = 4 * blocks * lanes * width, part if strip is not None else None
         alone = target.costs.prefetching.shared_panel_rows_memory if strip is not None else None
         note = Prefetch(buffer_names([weights.buffer]), ahead, lines=lines, rows=sharing, strip=strip, few=alone)

@@ -7,6 +7,7 @@ one stay dimensions of a product. Dimensions of a volume in which windows are on
     s = matmul(q, k), k: [.., d, 1]       ->   s = reduce_sum(q * k^T)        if a softmax over one element reads it
     y = matmul(a', b') with 1s in front   ->   y = matmul(a, b)               a', b' are a, b without these 1s
     y = conv(x, w), w: [k, c, 3, 1, 1]    ->   y = conv(x', w')               x': [n, c, d, h*w], w': [k, c, 3, 1]
+    y = conv(x, w), x: [n, c, 1, 1]       ->   y = matmul(x', w')             (`transform/graph/unit_maps.py`)
 
 Panels of products would be filled with one key and 31 zeros.
 """
@@ -27,6 +28,7 @@ from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.norm import SoftmaxAttrs
 from tilewright.ops.topk import TopkAttrs
 from tilewright.support.classes import dataclass
+from tilewright.transform.graph.unit_maps import without_map
 from tilewright.transform.regions.captures import names_of
 
 VOLUME = 3
@@ -47,6 +49,7 @@ def simplify_units(graph: Graph) -> Graph:
     """The graph without softmax over one element and products of depth one, where there are any."""
     builder = GraphBuilder(graph.name, taken=names_of(graph))
     flat: dict[Value, _Flat] = {}
+    dropped: dict[Value, Value] = {}
     scores, made = _unit_scores(graph), {v: n for n in graph.nodes for v in n.outputs}
     for node in graph.nodes:
         if _is_unit_topk(node):
@@ -59,6 +62,7 @@ def simplify_units(graph: Graph) -> Graph:
         written = (
             _written(node, node in scores, builder)
             or _with_leading(node, made, builder)
+            or without_map(node, dropped, builder)
             or _with_joined(node, flat, builder)
         )
         if written is None:

@@ -22,7 +22,6 @@ from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of, small_maps_of
-from tilewright.plans.matmul.tile_dots import CONFIGURED
 from tilewright.plans.strassen.convolution import LEAST_GAIN
 from tilewright.plans.strassen.convolution import best as best_strassen
 from tilewright.plans.winograd.by_size import with_pairs
@@ -67,11 +66,6 @@ loses no digits."""
 
 WORTH = 1.03
 """What a transform must gain: it loses digits, and its filters take more memory."""
-
-MATRICES_WORTH = 2.0
-"""What registers of matrices must gain: they take up to four times their estimate where other threads of a core use
-them too, products of f32 up to twice (2-core Emerald Rapids under load, 27 November 2026: convolutions of 16 to 512
-channels, 7x7 to 56x56)."""
 
 LARGE = 5
 """Taps, a side, of the smallest window for which Fourier's transform is tried."""
@@ -145,14 +139,15 @@ def with_matrices(around: Surroundings, node: Node, options: list[Option]) -> li
         _, ways = blockings_of(node, filters, channels, around.block, around.target)
         options = [(ways[0][0], Direct())]
     shape = (channels // around.block, sizes[0] or 1, sizes[1] or 1, around.block)
+    costs = around.target.costs.matrices
     arrival = Cost(memory=2 * w.known_bytes / 4 / bandwidth(around.weight_bytes, around.target))
     for flat in (False, True):
         attrs = ConvTilesAttrs(conv.strides, conv.dilations, conv.pads, filters, tile.rows, flat)
         if flat and not crosses_lines(attrs, shape[1:3], window):
             break
         depth = channels + -channels % tile.depth
-        cycles = CONFIGURED + convolution_cycles(attrs, shape, window, depth, tile, around.target)
-        options = [*options, ((Cost(compute=cycles) | arrival).cycles * MATRICES_WORTH, Matrices(int(flat)))]
+        cycles = costs.configured + convolution_cycles(attrs, shape, window, depth, tile, around.target)
+        options = [*options, ((Cost(compute=cycles) | arrival).cycles * costs.worth, Matrices(int(flat)))]
     return options
 
 
