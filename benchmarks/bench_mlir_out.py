@@ -31,6 +31,7 @@ from benchmarks.harness import console, markdown_table, relative_error, write_ma
 
 ROWS = models.ROOT / "build" / "mlir-out.jsonl"
 BOUND = 1e-5
+"""A difference that is no rounding error any more."""
 HEADER = {
     "xla": "StableHLO by XLA",
     "iree": "StableHLO by IREE",
