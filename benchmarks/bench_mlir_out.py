@@ -134,7 +134,7 @@ def report(rows: dict[str, dict[str, str]]) -> str:
     cells = [[name, *(rows[name].get(way, "").replace("|", "/") for way in HEADER)] for name in names]
     figures = [float(found) for row in rows.values() for found in row.values() if found[:1].isdigit()]
     over = sum(figure > BOUND for figure in figures)
-    text = f"{over} of {len(figures)} runs differ by more than {BOUND:g}."
+    text = f"{over} of {len(figures)} runs differ by more than {BOUND:g}. What has no figure was not run."
     return f"{markdown_table(['model', *HEADER.values()], cells)}\n{text}\n"
 
 
