@@ -72,3 +72,33 @@ def test_what_is_read_under_a_mask(dtype: DType, width: int) -> None:
     assert ("masked.load" in text) == (dtype is not f16 and rest & (rest - 1) != 0)
     assert "masked" not in emit_llvm(doubled(dtype, width), Target.parse("x86-64"))
     assert "masked" not in emit_llvm(doubled(dtype, width, rows=1), Target.parse("znver4"))
+
+
+def unaligned(width: int) -> PrimFunc:
+    """`b[r, v] = 2 a[r, v]` of rows that begin anywhere in a line."""
+    r, v = Var("r"), Var("v")
+    a, b = (Buffer(name, f32, (const(ROWS), const(STRIDE + 1))) for name in ("a", "b"))
+    return PrimFunc(
+        "f", (a, b), For(r, const(ROWS), For(v, const(width), Store(b, (r, v), a[(r, v)] * 2), "vectorized"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("width", "wide", "narrow"), [(12, 0, 0), (13, 1, 0), (15, 1, 1), (16, 0, 0), (30, 1, 0), (7, 1, 1)]
+)
+def test_what_is_not_aligned_is_not_put_together_of_many_pieces(width: int, wide: int, narrow: int) -> None:
+    """Three and more pieces of a vector are one load under a mask: 8 + 4 + 1 of 13, but 4 + 1 where 8 fill a vector."""
+    for name, loads in (("znver4", wide), ("x86-64-v3", narrow), ("x86-64", 0)):
+        text = emit_llvm(unaligned(width), Target.parse(name))
+        assert text.count("@llvm.masked.load") - text.count("declare") == loads
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="targets of x86")
+@pytest.mark.parametrize("name", ["host", "x86-64-v3"])
+@pytest.mark.parametrize("width", [7, 11, 13, 14, 15, 30, 63])
+def test_what_is_read_under_a_mask_is_what_was_there(width: int, name: str) -> None:
+    data, got = np.full((ROWS, STRIDE + 1), np.nan, np.float32), np.zeros((ROWS, STRIDE + 1), np.float32)
+    data[:, :width] = np.arange(ROWS * width).reshape(ROWS, width)
+    call(native(unaligned(width), Target.on_host(name)), [data, got])
+    np.testing.assert_array_equal(got[:, :width], 2 * data[:, :width])
+    assert not got[:, width:].any()

@@ -10,6 +10,8 @@ import pytest
 
 import tilewright as tw
 from benchmarks import policy_suite
+from benchmarks.peers import mlir
+from benchmarks.peers.mlir import by_xla
 from tilewright.codegen.linalg import linalg_text
 from tilewright.codegen.stablehlo import stablehlo_text
 from tilewright.frontend.common.finish import Imported
@@ -23,29 +25,14 @@ from tilewright.ops.interpret import run_graph
 
 jax = pytest.importorskip("jax", reason="JAX is an extra: `make jax` runs this")
 
-MODELS = {name: getattr(policy_suite, name) for name in "m64 m256 nat imp nl hok1 dz".split()}
+MODELS = {name: getattr(policy_suite, name) for name in "m64 m256 nat imp nl hok1 hok3 dz".split()}
 RNG = np.random.default_rng(0)
 
 
-def by_xla(text: str, arrays: list[Any]) -> list[np.ndarray[Any, Any]]:
-    from jax._src import xla_bridge
-    from jaxlib import _jax, xla_client
-
-    backend = xla_bridge.get_backend("cpu")
-    devices = _jax.DeviceList(tuple(backend.local_devices()[:1]))
-    program = backend.compile_and_load(text, devices, xla_client.CompileOptions())
-    with jax.enable_x64(True):  # else it makes 32 bits of 64
-        return [np.asarray(x) for x in program.execute([jax.device_put(a) for a in arrays])]
-
-
 def by_iree(text: str, arrays: list[Any], language: str = "stablehlo") -> list[np.ndarray[Any, Any]]:
-    compiler = pytest.importorskip("iree.compiler", reason="IREE is an extra: iree-base-compiler")
-    runtime = pytest.importorskip("iree.runtime", reason="IREE is an extra: iree-base-runtime")
-    binary = compiler.compile_str(text, input_type=language, target_backends=["llvm-cpu"])
-    config = runtime.Config("local-sync")
-    module = runtime.VmModule.copy_buffer(config.vm_instance, binary)
-    found = runtime.load_vm_modules(module, config=config)[0].main(*arrays)
-    return [np.asarray(x) for x in (found if isinstance(found, tuple | list) else (found,))]
+    for module in ("compiler", "runtime"):
+        pytest.importorskip(f"iree.{module}", reason=f"IREE is an extra: iree-base-{module}")
+    return mlir.by_iree(text, arrays, language)
 
 
 def feeds(graph: Graph) -> dict[str, Any]:
@@ -89,8 +76,6 @@ def test_iree_agrees_on_linalg(batch: int | None) -> None:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("batch", [3, None])
 def test_in_out_in_has_the_same_key(name: str, batch: int | None) -> None:
-    if name == "hok1" and batch is None:
-        pytest.skip("a `?` of StableHLO does not say that states have as many rows as observations")
     source = import_onnx(MODELS[name](), None if batch is None else {"batch": batch}).graph
     first = import_stablehlo(stablehlo_text(source)).graph
     again = import_stablehlo(stablehlo_text(first)).graph
@@ -160,6 +145,47 @@ def test_gathers_come_back_as_they_went() -> None:
     for found in (by_xla(stablehlo_text(source), [*given.values()]), list(run_graph(first, given, {}).values())):
         for x, (name, e) in zip(found, expected.items(), strict=True):
             np.testing.assert_array_equal(x, e, err_msg=name)
+
+
+OPEN = """
+graph @open(%x: bool[n, 9], %j: i64[n, 1, 5, 2], %y: f32[n, 7]) {
+  %a = gather_nd(%x, %j) {batch_dims = 0} : bool[n, 1, 5]
+  %b = range() {dtype = i64, size = $n, start = 0, step = 1} : i64[n]
+  %c = range() {dtype = i64, size = $n, start = 3, step = 2} : i64[n]
+  %d = gather(%y, %c) {axis = 0} : f32[n, 7]
+  return %a, %b, %d
+}
+"""
+
+
+def test_what_counts_and_what_is_taken_of_open_sizes_stays_as_it_is() -> None:
+    first = import_stablehlo(stablehlo_text(parse_graph(OPEN))).graph
+    assert key(import_stablehlo(stablehlo_text(first)).graph) == key(first)
+
+
+def reshaped(rows: str, columns: int) -> str:
+    """A module that says by a reshape that two of its sizes are equal."""
+    return f"""
+func.func @main(%x: tensor<?x{columns}xf32>, %y: tensor<?x3x2xf32>) -> tensor<?x{columns}xf32> {{
+  %0 = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?x{columns}xf32>) -> tensor<i32>
+  %1 = stablehlo.reshape %0 : (tensor<i32>) -> tensor<1xi32>
+  %more = stablehlo.constant dense<{rows}> : tensor<1xi32>
+  %2 = stablehlo.add %1, %more : tensor<1xi32>
+  %3 = stablehlo.constant dense<{columns}> : tensor<1xi32>
+  %4 = stablehlo.concatenate %2, %3, dim = 0 : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>
+  %5 = stablehlo.dynamic_reshape %y, %4 : (tensor<?x3x2xf32>, tensor<2xi32>) -> tensor<?x{columns}xf32>
+  return %5 : tensor<?x{columns}xf32>
+}}"""
+
+
+def test_a_reshape_says_that_sizes_are_equal() -> None:
+    x, y = import_stablehlo(reshaped("0", 2)).graph.inputs
+    assert [str(v.type) for v in (x, y)] == ["f32[arg1_dim0 * 3, 2]", "f32[arg1_dim0, 3, 2]"]
+
+
+def test_a_reshape_of_sizes_that_do_not_say_what_the_other_is_is_refused() -> None:
+    with pytest.raises(tw.Error, match=r"must be equal are not: expected arg1_dim0 \* 2, got batch \+ 1"):
+        import_stablehlo(reshaped("1", 3))
 
 
 OPERATORS = """

@@ -22,6 +22,7 @@ from tilewright.ir.rewrite import walk
 from tilewright.ops.interpret import run_graph
 from tilewright.plans import plan
 from tilewright.plans.convolution import direct
+from tilewright.plans.convolution.pixels import PixelProblem, runs_together
 from tilewright.plans.convolution.tiles import Blocking, DirectProblem, blockings, estimate, ranked, tile_steps
 from tilewright.plans.framework.analysis import analyse
 from tilewright.plans.framework.base import Candidate
@@ -449,10 +450,13 @@ def test_panels_and_flatness_can_be_forced() -> None:
 
 PLAIN: list[Case] = [
     (2, 31, 20, (6, 9), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
-    (1, 17, 30, (1, 1), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    (1, 17, 30, (1, 2), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
     (1, 60, 48, (40, 33), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
     (3, 8, 12, (9, 12), (1, 1), (2, 3), (0, 0, 0, 0), (1, 1)),
     (1, 70, 36, (64, 64), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    (1, 3, 32, (64, 64), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    (2, 5, 33, (32, 32), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    (1, 2, 96, (16, 16), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
     (0, 8, 8, (5, 5), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
 ]
 
@@ -473,6 +477,19 @@ def test_one_pixel_between_plain_maps(case: Case) -> None:
     with np.errstate(invalid="ignore"):
         want = np.maximum(reference(case, data), 0)
     np.testing.assert_allclose(model(data["x"]), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "side", "together"), [(3, 32, 64, 6), (3, 32, 63, 1), (3, 8, 64, 1), (3, 96, 16, 6)]
+)
+def test_maps_that_share_sets_are_written_some_lines_at_a_time(
+    channels: int, filters: int, side: int, together: int
+) -> None:
+    """Several runs of pixels by a panel of filters before the next, where all filters' maps lie in the same sets."""
+    target = Target.parse("znver4").adjusted(l1=32 << 10)
+    shape = PixelProblem(filters, side * side, channels)
+    candidate = Candidate((("filters", 8), ("vectors", 3), ("copied", 0)), Cost())
+    assert runs_together(shape, candidate, 48, target) == together
 
 
 def test_layers_of_one_pixel_are_blocked_where_others_are() -> None:

@@ -137,6 +137,14 @@ def test_rows_of_a_few_elements_fill_no_vectors() -> None:
     assert 1.5 * full < compute(17) < 2.5 * full
 
 
+def test_sums_of_a_row_before_other_sums_of_it_gather_nothing() -> None:
+    """A norm's squares are summed behind the mean, whose vectors run along the row like theirs."""
+    b = GraphBuilder("case")
+    x, scale = b.input("x", tensor(106, 1600)), b.param("scale", tensor(1600))
+    graph = b.finish((ops.emit1(b, "layer_norm", x, scale, scale, axis=1, epsilon=1e-5),))
+    assert plan(lower_group(fuse(graph)[0], "kernel").func, FIXED).chosen.cost.overhead == 0.0
+
+
 @pytest.mark.parametrize(("pixels", "split"), [(361, 15 / 16), (392, 0.5), (400, 0.0)])
 def test_rows_that_begin_anywhere_in_a_line_are_stored_across_two(pixels: int, split: float) -> None:
     b = GraphBuilder("case")

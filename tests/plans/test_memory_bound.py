@@ -251,10 +251,13 @@ def test_short_rows_of_a_large_transposition_are_written_whole(channels: int, pi
 
 
 @pytest.mark.parametrize(
-    ("rows", "row", "together"), [(512, 8, 8), (520, 8, 8), (516, 8, 6), (514, 8, 2), (515, 8, 1), (512, 16, 1)]
+    ("rows", "row", "together", "beside"),
+    [(520, 8, 8, 2), (516, 8, 6, 2), (514, 8, 2, 2), (515, 8, 1, 2), (520, 16, 1, 1)]
+    + [(512, 8, 16, 1), (512, 4, 32, 2), (384, 8, 16, 1), (640, 8, 16, 1), (512, 16, 8, 1), (128, 32, 4, 1)],
 )
-def test_lines_of_several_rows_are_written_at_once(rows: int, row: int, together: int) -> None:
-    """Rows of half a line, some lines of them before the next tile; as many as divide all."""
+def test_lines_of_several_rows_are_written_at_once(rows: int, row: int, together: int, beside: int) -> None:
+    """Rows of half a line, some lines of them before the next tile; as many as divide all. Where rows begin a multiple
+    of a page apart, these are more lines, and fewer tiles `beside` each other, whose rows do not share sets."""
     shape = (row, rows, 64)
     b = GraphBuilder("case")
     graph = b.finish((ops.emit1(b, "transpose", b.input("x", tensor(shape)), perm=(2, 1, 0)),))
@@ -263,6 +266,9 @@ def test_lines_of_several_rows_are_written_at_once(rows: int, row: int, together
     row_loops = set(variables(block.iters[1].binding))
     sizes = [as_int(stmt.extent) for stmt in walk(func.body) if isinstance(stmt, For) and stmt.var in row_loops]
     assert sizes[1:] == ([] if together == 1 else [together])
+    down_loops = set(variables(block.iters[0].binding))
+    tiles = [as_int(stmt.extent) for stmt in walk(func.body) if isinstance(stmt, For) and stmt.var in down_loops]
+    assert tiles[1:] == [*([] if beside == 1 else [beside]), min(row, 16)]
     x = data(*shape)
     np.testing.assert_array_equal(one("transpose", x, perm=(2, 1, 0)), x.transpose(2, 1, 0))
 

@@ -243,6 +243,9 @@ ZEN5_COSTS = (
     # shares, 4 to 8 KB ahead 0.77 to 1.08; where they come from the last level 0.99 to 1.02.
     .fitted(Origin("2026-11-27", "Zen 5", "python -m benchmarks.bench_few_rows --maps"), filter_bytes=16384)
     .fitted(Origin("2026-11-27", "Zen 5", "python -m benchmarks.bench_functions"), function=1.3)
+    # Rows that begin a multiple of 4,096 bytes apart, of transpositions to 256 x 1024, 64 x 512 x 16 and their like: 3
+    # to 6 cycles a line where they are written, 0 to 1.5 where they are read.
+    .fitted(Origin("2026-11-27", "Zen 5", 'make audit ARGS="--kinds transpose"'), crowded_line=3.0)
     # Of fifty attentions the chosen way takes 1.01 of the best in the mean and 1.07 at most (1.03 and 1.33 with 0.37).
     .fitted(Origin("2026-11-27", "Zen 5", "python -m benchmarks.bench_few_queries --grid"), load_beside_scores=0.15)
 )

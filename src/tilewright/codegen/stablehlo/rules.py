@@ -137,8 +137,10 @@ def counted(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
     attrs, t = node.of(RangeAttrs), node.output.dtype
     shape = node.output.shape
     y = w.iota(t, shape, 0)
-    for name, value in (("multiply", attrs.step), ("add", attrs.start)):
+    for name, value, neutral in (("multiply", attrs.step, 1), ("add", attrs.start, 0)):
         number = value if isinstance(value, float) else as_int(as_expr(value))
+        if number == neutral:
+            continue
         if number is None:
             y = w.binary(name, y, w.spread(w.cast(w.size(as_expr(value)), t), shape))
         else:
@@ -419,9 +421,9 @@ def _from_start(w: Writer, index: Ref, extents: Sequence[Expr], places: Sequence
     if index.dtype.kind == "uint":
         return index
     index = w.cast(index, i32) if index.dtype.bits < 32 else index  # a type that holds the extent
+    negative = w.compare("LT", index, w.full(0, index.dtype, index.shape))
     size = w.cast(w.sizes(extents) if places else w.size(extents[0]), index.dtype)
     extent = w.broadcast(size, index.shape, places)
-    negative = w.compare("LT", index, w.full(0, index.dtype, index.shape))
     return w.op("select", [negative, w.binary("add", index, extent), index], index.dtype, index.shape)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Any
 
-from tilewright.arith import prove
+from tilewright.arith import linear, prove
 from tilewright.frontend.common.known import object_array
 from tilewright.frontend.stablehlo.module import Type
 from tilewright.ir.dim import Dim, DimSizes
@@ -92,6 +93,8 @@ class Sizes:
         a, b = dim(a), dim(b)
         if a is b or prove(apply("eq", a, b)):
             return
+        if (common := _common(a, b)) > 1:
+            return self.equal(a // common, b // common)
         order = [a, b] if self.age(a) >= self.age(b) else [b, a]  # the symbol that came first stays
         for symbol, size in (order, order[::-1]):
             if isinstance(symbol, Var) and symbol not in variables(size):
@@ -118,3 +121,9 @@ class Sizes:
                 expected=", ".join(self.symbols) or "none",
                 got=", ".join(unknown),
             )
+
+
+def _common(a: Expr, b: Expr) -> int:
+    """The greatest number that divides all coefficients of two sizes: 3 of `3*n` and `6*m + 3`."""
+    forms = linear(a), linear(b)
+    return math.gcd(*(c for form in forms for c in (form.constant, *(c for _, c in form.terms))))

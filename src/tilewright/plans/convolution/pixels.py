@@ -1,6 +1,6 @@
 """Products of packed weights with plain maps: register tiles of filters x pixels, the pixels in vectors.
 
-    for image, group, run of pixels:                    parallel over what is outermost
+    for image, group, run of pixels:                    parallel over what is outermost; a few runs (`runs_together`)
         x' = the run of all channels, side by side      a copy: one stream from the first-level cache or the second
         for panel of filters:
             tile[filters, pixels] = 0                   registers
@@ -15,7 +15,7 @@ where its channels would take too many pages; sampled pixels (strides) always ar
 
 from __future__ import annotations
 
-from math import gcd, prod
+from math import ceil, gcd, prod
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.notes import Prefetch
@@ -191,17 +191,22 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     pixel = s.fuse(h, v)
     most = candidate.knob("vectors") * lanes_of(anchor, target)
     size = min(most, extent(s, pixel) or most)
-    run, lane = s.split(pixel, factor=size)
-    s.reorder(n, group, run, panel, f, lane)
-    s.compute_at(block, panel)
+    together = 1 if copied or extent(s, pixel) is None else runs_together(shape_of(structure), candidate, size, target)
+    run, lane = s.split(pixel, factor=size * together)
+    around = [n, group, run, panel]
+    if together > 1:
+        piece, lane = s.split(lane, factor=size)
+        around.append(piece)
+    s.reorder(*around, f, lane)
+    s.compute_at(block, around[-1])
     s.set_scope(block, "local")
-    _, _, own_f, own_lane, channel = s.loops(block)[4:]
+    _, _, own_f, own_lane, channel = s.loops(block)[len(around) :]
     s.reorder(channel, own_f, own_lane)
     init = s.decompose_reduction(block, channel)
     for stage in (block, init, out):
-        *_, around, vector = s.loops(stage)
-        if around not in (panel, channel):
-            s.unroll(around)
+        *_, rows, vector = s.loops(stage)
+        if rows not in (around[-1], channel):
+            s.unroll(rows)
         if extent(s, lane) != 1:
             s.vectorize(vector)
     if copied:
@@ -209,6 +214,17 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     elif far(shape_of(structure), target) and extent(s, lane) != 1:
         s.annotate(channel, prefetch(maps, 4 * size, target))
     parallelize(s, [n, group, run])
+
+
+def runs_together(shape: PixelProblem, candidate: Candidate, size: int, target: Target) -> int:
+    """How many runs of `size` pixels a panel of filters takes before the next panel does: one, but where the maps of
+    all filters lie in the same few sets of the first level. What is prefetched of a map would leave it before the panel
+    comes back, if it wrote no more than a tile's few lines of each; so it writes some lines more, as transpositions do
+    of their rows."""
+    if shape.filters <= max(candidate.knob("filters"), row_limit(4 * shape.pixels, target)):
+        return 1
+    lines = 4 * target.costs.copies.lines_together
+    return min(ceil(lines * target.caches.line / (4 * size)), ceil(shape.pixels / size))
 
 
 def copy_run(s: Schedule, maps: Stage, run: LoopRef, nbytes: int, target: Target) -> None:

@@ -140,16 +140,39 @@ def colliding_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     sizes = {it.var.name: it for it in stage.iters}
     names = {name for name, _ in axes.sources}
-    ways = target.caches.l1_ways
-    way = target.l1 // ways
     read = [(load.indices, load.buffer, axes.along) for load in loads(stage.body.value) if load.buffer.name in names]
     total = 0.0
     for indices, buffer, name in (*read, (stage.body.indices, stage.body.buffer, axes.down)):
         move = steps(flat(indices, buffer.shape, 0), sizes[name].var)
         pitch = abs(move or 0) * buffer.dtype.itemsize
-        if pitch and axes.lanes > ways * (way // gcd(pitch, way)):
+        if _share_sets(axes.lanes, pitch, target):
             total += (as_int(buffer.size) or 0) * buffer.dtype.itemsize / target.caches.line
     return total
+
+
+def _share_sets(rows: int, pitch: int, target: Target) -> bool:
+    """Whether so many rows, `pitch` bytes apart, are more than the sets hold that their lines fall into, in the first
+    level of cache."""
+    ways = target.caches.l1_ways
+    way = target.l1 // ways
+    return pitch > 0 and rows > ways * (way // gcd(pitch, way))
+
+
+def _tiles_apart(stage: Block, axes: TileAxes, target: Target) -> int:
+    """How many tiles, as many as read a line of the sources or fewer, write rows that do not share sets."""
+    assert isinstance(stage.body, Store)
+    tiles = target.caches.line // stage.body.buffer.dtype.itemsize // axes.lanes
+    while tiles > 1 and _share_sets(tiles * axes.lanes, _row_pitch(stage, axes.down), target):
+        tiles //= 2
+    return tiles
+
+
+def _row_pitch(stage: Block, down: str) -> int:
+    """Bytes between the rows of the destination that iterator `down` walks over; 0 if they are not always as many."""
+    assert isinstance(stage.body, Store)
+    buffer = stage.body.buffer
+    var = next(it.var for it in stage.iters if it.var.name == down)
+    return abs(steps(flat(stage.body.indices, buffer.shape, 0), var) or 0) * buffer.dtype.itemsize
 
 
 def split_stores(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -> float:
@@ -158,8 +181,7 @@ def split_stores(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     buffer, line = stage.body.buffer, target.caches.line
-    down = next(it.var for it in stage.iters if it.var.name == axes.down)
-    pitch = abs(steps(flat(stage.body.indices, buffer.shape, 0), down) or 0) * buffer.dtype.itemsize
+    pitch = _row_pitch(stage, axes.down)
     vector = axes.lanes * buffer.dtype.itemsize
     if pitch <= vector:
         return 0.0
@@ -241,7 +263,7 @@ def transpose_tiles(
     Where `down` goes from block to block of channels, all of the destination's rows of a block are written before the
     next, which are as many streams as a tile has rows. Short rows of a destination beyond the second level of cache are
     written whole before the next ones: a pass over all of them for each tile of a row would come back to each page.
-    Rows that are shorter than a line are written a few lines of them at a time.
+    Rows that are shorter than a line are written some lines of them at a time, by as many tiles as do not share sets.
     """
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
@@ -251,14 +273,16 @@ def transpose_tiles(
     sizes = {name: extent(s, loop) for name, loop in by_name.items()}
     others = [loop for name, loop in by_name.items() if name not in (axes.down, axes.along)]
     beside = _rows_of_lines(s, block, axes, target) if lines else None
+    together = {axes.along: line // lanes, axes.down: line // lanes}
+    if beside is not None:
+        together[axes.down] = _tiles_apart(stage, axes, target)
     flatten(s, block, axes)
     far: list[LoopRef] = []
     wide: list[LoopRef] = []
     if beside is not None:
         name, rows = beside
-        loop, middle = s.split(by_name[name], factor=rows)
+        loop, inside = s.split(by_name[name], factor=rows)
         others[others.index(by_name[name])] = loop
-        wide.append(middle)
     near: list[LoopRef] = []
     tiles: list[LoopRef] = []
     for name in (axes.along, axes.down):
@@ -268,8 +292,8 @@ def transpose_tiles(
             far.insert(0, loop)
             continue
         size = extent(s, loop)
-        if lines and lanes < line and (size is None or size >= 2 * line // lanes):
-            loop, middle = s.split(loop, factor=line // lanes)
+        if lines and together[name] > 1 and (size is None or size >= 2 * together[name]):
+            loop, middle = s.split(loop, factor=together[name])
             near.append(middle)
         size, whole = extent(s, loop), (sizes[name] or 0) % lanes == 0
         if lines and size is not None and size > 4 * lines_together:
@@ -283,6 +307,8 @@ def transpose_tiles(
         if by_rows and _writes_whole_rows(s, block, axes, extent(s, far[-2]), target):
             far[-2:] = reversed(far[-2:])
     along, down = tiles
+    if beside is not None:
+        wide.append(inside)
     around = [*others, *far, *wide, *reversed(near)]
     s.reorder(*around, down, along)
     for source, _ in axes.sources:
@@ -309,9 +335,10 @@ def _fill_tile(s: Schedule, block: BlockRef, source: str, around: LoopRef) -> No
 
 
 def _rows_of_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -> tuple[str, int] | None:
-    """The iterator over rows of the destination that are shorter than a line, and how many of them, which divide all,
-    are some lines. A line that is written in parts has left the first level before its rest comes where a tile's rows
-    share sets. None where the destination stays there, or nothing divides."""
+    """The iterator over rows of the destination that are short, and how many of them, which divide all, are some lines.
+    A line that is written in parts has left the first level before its rest comes where a tile's rows share sets; and
+    so has what is prefetched behind too few lines, so there they are at least twice as many if that divides, and rows
+    of a whole line and more are taken together too. None where the destination stays there, or nothing divides."""
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     buffer, extents = stage.body.buffer, {it.var: as_int(it.extent) for it in stage.iters}
@@ -322,10 +349,13 @@ def _rows_of_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target)
     if type(rows) is not Var or rows.name == axes.down:
         return None
     count = extents.get(rows)
-    if not row or row >= line or line % row or not count:
+    deep = next(extents[it.var] for it in stage.iters if it.var.name == axes.down) or line
+    crowded = _share_sets(min(line, deep), _row_pitch(stage, axes.down), target)
+    if not row or not count or (row >= line and not crowded) or row > 4 * line:
         return None
-    most = target.costs.copies.lines_together * line // row
-    found = next((n for n in range(most, line // row - 1, -line // row) if count % n == 0), None)
+    few = target.costs.copies.lines_together
+    wanted = [*range(2 * few, 4 * few + 1), *range(2 * few - 1, 0, -1)] if crowded else [*range(few, 0, -1)]
+    found = next((n * line // row for n in wanted if n * line % row == 0 and count % (n * line // row) == 0), None)
     return None if found is None else (rows.name, found)
 
 
@@ -337,9 +367,7 @@ def _writes_whole_rows(s: Schedule, block: BlockRef, axes: TileAxes, tiles: int 
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     down = next(it for it in stage.iters if it.var.name == axes.down)
-    row = abs(steps(flat(stage.body.indices, stage.body.buffer.shape, 0), down.var) or 0)
-    passed = row * (as_int(down.extent) or 0) * stage.body.buffer.dtype.itemsize
-    return level(passed, target) in FAR
+    return level(_row_pitch(stage, axes.down) * (as_int(down.extent) or 0), target) in FAR
 
 
 def flatten(s: Schedule, block: BlockRef, axes: TileAxes) -> None:

@@ -49,8 +49,9 @@ def products(structure: Structure, rows: Rows, target: Target) -> Cost:
         if lane is not None:
             apart += sum(scattered(load, stage, lane) for load in loads_of(stage))
         for before in structure.before(stage):
-            if before.spatial:
-                apart += sum(scattered(load, before, before.spatial[-1]) for load in loads_of(before))
+            walked = lane_of(before, rows, lanes) if before.reduce else next(reversed(before.spatial), None)
+            if walked is not None:
+                apart += sum(scattered(load, before, walked) for load in loads_of(before))
         gathered = apart * times * vectors * lanes * target.costs.arithmetic.gathered
         again = sum(read_again(load, stage, target) for load in loads_of(stage))
         if lane in stage.spatial and not rows.strip:  # a line of sums comes back behind the lines that are added

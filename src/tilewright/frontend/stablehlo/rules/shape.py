@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.registry import rule
 from tilewright.frontend.stablehlo.scope import Item, known_item
-from tilewright.ir.expr import Expr, as_expr, as_int, is_const
+from tilewright.ir.expr import Expr, as_expr, as_int, is_const, product
 from tilewright.ir.graph import TensorType, Value
 from tilewright.ops.dims import dim, dims, same_dim, same_shape
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
@@ -93,12 +93,23 @@ def reshaped(call: Call, x: Item, shape: Sequence[Any]) -> Item:
         whole = (*[1] * (len(x.shape) - near.type.rank), *near.shape)
         sizes = iter([n for n, d in zip(whole, x.shape, strict=True) if not is_const(d, 1)])
         return call.lazy(call.near_as(near, [1 if is_const(d, 1) else next(sizes) for d in target]), target)
-    left = [d for d in x.shape if not any(same_dim(d, t) for t in target)]
-    right = [t for t in target if not any(same_dim(d, t) for d in x.shape)]
-    if len(left) == len(right) == 1 and len(x.shape) == len(target):  # the number of elements stays
-        call.dimensions.equal(left[0], right[0])
+    left, right = _only_in_one(x.shape, target)
+    if not all(is_const(d) for d in (*left, *right)):  # the number of elements stays
+        call.dimensions.equal(product(left), product(right))
     y = call.reshape(call.value(x), target)
     return Item(y.type, y)
+
+
+def _only_in_one(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
+    """The dimensions that one shape has and the other has not, and those of the other."""
+    left, right = [], list(b)
+    for d in a:
+        same = next((k for k, other in enumerate(right) if same_dim(d, other)), None)
+        if same is None:
+            left.append(d)
+        else:
+            del right[same]
+    return left, right
 
 
 @rule("transpose")
