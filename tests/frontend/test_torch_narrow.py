@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import tilewright as tw
 from tests.frontend.torch_checks import Functional, interpreted, torch
 from tests.fuzz import narrow
 from tilewright.frontend.torch import import_torch
@@ -65,6 +66,37 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], float]] 
 def test_operators_of_several_steps(name: str) -> None:
     function, shapes, scale = CASES[name]
     right(function, *(numbers(torch.float16, *shape, scale=scale) for shape in shapes))
+
+
+WITH_BIAS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "linear": (F.linear, ((5, 2), (3, 2), (3,))),
+    "linear of many rows": (F.linear, ((40, 2), (3, 2), (3,))),
+    "linear of a vector": (F.linear, ((2,), (3, 2), (3,))),
+    "addmm": (torch.addmm, ((3,), (5, 2), (2, 3))),
+    "addmm, scaled": (lambda x, a, b: torch.addmm(x, a, b, beta=0.5, alpha=2), ((3,), (5, 2), (2, 3))),
+    "baddbmm": (torch.baddbmm, ((4, 5, 3), (4, 5, 2), (4, 2, 3))),
+    "addmv": (torch.addmv, ((5,), (5, 2), (2,))),
+    "conv1d": (F.conv1d, ((2, 2, 7), (3, 2, 1), (3,))),
+    "conv2d": (F.conv2d, ((2, 2, 7, 5), (3, 2, 1, 1), (3,))),
+    "conv3d": (F.conv3d, ((2, 2, 3, 4, 5), (3, 2, 1, 1, 1), (3,))),
+    "conv_transpose2d": (F.conv_transpose2d, ((2, 2, 7, 5), (2, 3, 1, 1), (3,))),
+}
+
+
+@pytest.mark.parametrize(("kind", "size"), [(torch.bfloat16, 256.0), (torch.float16, 2048.0)], ids=["bf16", "f16"])
+@pytest.mark.parametrize("name", WITH_BIAS)
+def test_a_bias_is_added_before_the_sum_is_rounded(name: str, kind: Any, size: float) -> None:
+    """256 + 1 is 256 in bf16 and with another 1 258."""
+    function, shapes = WITH_BIAS[name]
+    given = [torch.ones(shape, dtype=kind) for shape in shapes]
+    wide = 0 if "add" not in name else 1
+    channels = 0 if given[wide].ndim == 1 else given[wide].ndim - 1 if "conv" not in name else 1
+    given[wide].select(channels, 0).fill_(size)
+    wanted = function(*(t.double() for t in given)).to(kind)
+    compiled = tw.compile(Functional(function), tuple(given), dynamic=None)(*given)
+    found = interpreted(import_torch(Functional(function), tuple(given), dynamic=None), *given)[0]
+    assert torch.equal(compiled, wanted)
+    assert torch.equal(narrow_tensor(found, wanted), wanted)
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean"])
