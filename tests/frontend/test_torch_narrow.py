@@ -50,6 +50,22 @@ def test_causal_attention_keeps_nan() -> None:
     assert torch.tensor(found).isnan()[0, 0].all(-1).tolist() == [False, True, False]
 
 
+def test_masked_attention_keeps_nan() -> None:
+    """A row that sees no key is zero; a row that sees NaN or infinity is NaN, masked or not, as in eager mode."""
+    q, k, v = (numbers(torch.float32, 1, 1, n, 4, offset=0.1 * n) for n in (4, 6, 6))
+    seen = torch.ones(4, 6, dtype=torch.bool)
+    seen[0], q[0, 0, 1, 2], q[0, 0, 3] = False, torch.nan, torch.inf
+    module = Functional(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m))
+    for mask in (seen, torch.zeros(4, 6).masked_fill(~seen, -torch.inf)):
+        wanted = F.scaled_dot_product_attention(q, k, v, mask)
+        found = torch.tensor(interpreted(import_torch(module, (q, k, v, mask), dynamic=None), q, k, v, mask)[0])
+        compiled = tw.compile(module, (q, k, v, mask), dynamic=None)(q, k, v, mask)
+        for ours in (found, compiled):
+            torch.testing.assert_close(ours, wanted, equal_nan=True)
+        assert compiled.isnan().all(-1).flatten().tolist() == [False, True, False, True]
+        assert not compiled[0, 0, 0].any()
+
+
 CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], float]] = {
     "adaptive_avg_pool": (lambda x: F.adaptive_avg_pool1d(x.abs() + 3e4, 3), ((2, 3, 7),), 1.0),
     "bilinear": (F.bilinear, ((5, 4), (5, 3), (2, 4, 3)), 100.0),

@@ -201,7 +201,8 @@ def attention(
         scores = n.emit("add", scores, n.cast(mask, scores.dtype))
     weights = n.emit("softmax", scores, axis=scores.type.rank - 1)
     if mask is not None and not causal:  # a row that may see nothing gives zeros; causal ones see their first key
-        weights = n.emit("select", n.emit("isnan", weights), n.like(0.0, weights), weights)
+        hidden = n.emit("and", n.emit("isnan", weights), n.emit("eq", scores, n.like(float("-inf"), scores)))
+        weights = n.emit("select", hidden, n.like(0.0, weights), weights)
     return n.emit("matmul", dropped(n, weights, dropout, True), v)
 
 
@@ -254,6 +255,7 @@ def attention_backward(
             causal=causal and square,
             fill=float("-inf"),
             guard=mask is not None,
+            keeps_nan=mask is not None,
         )
     ]
 
