@@ -13,6 +13,8 @@ import tilewright as tw
 from tests.frontend.torch_checks import Functional, interpreted, torch
 from tests.fuzz import narrow
 from tilewright.frontend.torch import import_torch
+from tilewright.transform.graph.attention import recognise_attention
+from tilewright.transform.graph.simplify import eliminate_dead
 
 F = torch.nn.functional
 
@@ -64,6 +66,16 @@ def test_masked_attention_keeps_nan() -> None:
             torch.testing.assert_close(ours, wanted, equal_nan=True)
         assert compiled.isnan().all(-1).flatten().tolist() == [False, True, False, True]
         assert not compiled[0, 0, 0].any()
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16], ids=str)
+def test_heads_that_share_keys_are_read_as_they_are(kind: Any) -> None:
+    """They are repeated before they are widened, so that nothing in front of the kernel does either."""
+    q, k, v = (numbers(kind, 2, heads, 3, 4) for heads in (6, 2, 2))
+    function = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True)  # noqa: E731
+    right(function, q, k, v)
+    graph = import_torch(Functional(function), (q, k, v), dynamic=None).graph
+    assert [n.op for n in eliminate_dead(recognise_attention(graph)).nodes] == ["lowered.attention"]
 
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], float]] = {

@@ -173,8 +173,8 @@ def convolution_backward(
 # --- attention ------------------------------------------------------------------------------------------------------
 
 
-@rule("scaled_dot_product_attention", single=True)
-def attention(
+@rule("scaled_dot_product_attention")
+def grouped_attention(
     n: Call,
     q: Value,
     k: Value,
@@ -185,9 +185,23 @@ def attention(
     scale: Operand | None = None,
     enable_gqa: bool = False,
 ) -> Value:
-    """softmax(q k^T * scale + mask) v, as separate operators that the compiler joins again."""
+    """Attention whose heads of keys and values are repeated as they are: of 16 bits, before they are widened."""
     if enable_gqa:
         k, v = (_repeated_heads(n, t, q) for t in (k, v))
+    return n.single(attention, q, k, v, mask, dropout, causal, scale)  # type: ignore[no-any-return]
+
+
+def attention(
+    n: Call,
+    q: Value,
+    k: Value,
+    v: Value,
+    mask: Value | None = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    scale: Operand | None = None,
+) -> Value:
+    """softmax(q k^T * scale + mask) v, as separate operators that the compiler joins again."""
     if scale is None:
         depth = static(q.shape[-1], "the depth of attention")
         scale = 1 / depth**0.5 if depth else 1.0
