@@ -136,11 +136,15 @@ def _foreign(array: Any) -> torch.Tensor:
 
 
 def _copies(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """The tensors again, in memory of their own, laid out as they are."""
-    return tuple(
-        torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t) if t.layout is torch.strided else t.clone()
-        for t in tensors
-    )
+    """The tensors again, in memory of their own, laid out as they are, with zeros between the elements: `as_strided`
+    reads those."""
+    return tuple(_copy(t) if t.layout is torch.strided else t.clone() for t in tensors)
+
+
+def _copy(t: torch.Tensor) -> torch.Tensor:
+    made = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
+    made.as_strided((made.untyped_storage().nbytes() // made.itemsize,), (1,)).zero_()
+    return made.copy_(t)
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:
