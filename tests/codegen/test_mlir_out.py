@@ -77,6 +77,9 @@ KNOWN: dict[str, Make] = {
     "matmul of turned factors": lambda b: emit1(
         b, "matmul", tensor(b, "x", f32, 3, 2), tensor(b, "y", f32, 4, 3), transpose_a=True, transpose_b=True
     ),
+    "matmul of halves": lambda b: emit1(
+        b, "matmul", tensor(b, "x", f16, 2, 3), tensor(b, "y", f16, 3, 4), dtype=f32
+    ),
     "matmul of rows of any rank": lambda b: emit1(
         b, "matmul", tensor(b, "x", f32, 5, 2, 3), tensor(b, "y", f32, 4, 3), transpose_b=True
     ),

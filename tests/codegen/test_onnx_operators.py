@@ -80,6 +80,8 @@ RESIZE = {"axis": 2, "size": 8, "scale": 1.6, "mode": "linear", "coordinates": "
 BOXES = np.array([[0.0, 0.0, 3.0, 3.0], [1.0, 0.5, 4.0, 4.0]], np.float32)
 CORNERS = np.array([[[0, 0, 2, 2], [0.1, 0, 2, 2], [3, 3, 5, 5]]], np.float32)
 
+TURNED = {"transpose_a": True, "transpose_b": True}
+
 CASES: dict[str, tuple[Sequence[Any], dict[str, Any]]] = {
     "cast": ([FLOATS[:8] * 3], {"dtype": i32}),
     "cast to bool": ([FLOATS[:8]], {"dtype": boolean}),
@@ -89,7 +91,8 @@ CASES: dict[str, tuple[Sequence[Any], dict[str, Any]]] = {
     "detect_inf": ([FLOATS], {"positive": True, "negative": False}),
     "detect_inf of the others": ([FLOATS], {"positive": False, "negative": True}),
     "eye": ([], {"rows": 3, "columns": 4, "k": 1, "dtype": f32}),
-    "matmul": ([normal(3, 2), normal(4, 3)], {"transpose_a": True, "transpose_b": True}),
+    "matmul": ([normal(3, 2), normal(4, 3)], TURNED),
+    "matmul of halves": ([normal(3, 2).astype(np.float16), normal(4, 3).astype(np.float16)], TURNED | {"dtype": f32}),
     "matmul of bytes": ([np.arange(6, dtype=np.uint8).reshape(2, 3), np.arange(6, dtype=np.int8).reshape(3, 2)], {}),
     "reduce_sum": ([normal(2, 3)], {"axes": (1,), "keepdims": True}),
     "reduce_sum of nothing": ([normal(2, 3)], {"axes": (), "keepdims": True}),

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+import tilewright as tw
 from tests.frontend.torch_checks import Functional, interpreted, torch
 from tests.fuzz import narrow
 from tilewright.frontend.torch import import_torch
+from tilewright.transform.graph.attention import recognise_attention
+from tilewright.transform.graph.simplify import eliminate_dead
 
 F = torch.nn.functional
 
@@ -49,6 +52,32 @@ def test_causal_attention_keeps_nan() -> None:
     assert torch.tensor(found).isnan()[0, 0].all(-1).tolist() == [False, True, False]
 
 
+def test_masked_attention_keeps_nan() -> None:
+    """A row that sees no key is zero; a row that sees NaN or infinity is NaN, masked or not, as in eager mode."""
+    q, k, v = (numbers(torch.float32, 1, 1, n, 4, offset=0.1 * n) for n in (4, 6, 6))
+    seen = torch.ones(4, 6, dtype=torch.bool)
+    seen[0], q[0, 0, 1, 2], q[0, 0, 3] = False, torch.nan, torch.inf
+    module = Functional(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m))
+    for mask in (seen, torch.zeros(4, 6).masked_fill(~seen, -torch.inf)):
+        wanted = F.scaled_dot_product_attention(q, k, v, mask)
+        found = torch.tensor(interpreted(import_torch(module, (q, k, v, mask), dynamic=None), q, k, v, mask)[0])
+        compiled = tw.compile(module, (q, k, v, mask), dynamic=None)(q, k, v, mask)
+        for ours in (found, compiled):
+            torch.testing.assert_close(ours, wanted, equal_nan=True)
+        assert compiled.isnan().all(-1).flatten().tolist() == [False, True, False, True]
+        assert not compiled[0, 0, 0].any()
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16], ids=str)
+def test_heads_that_share_keys_are_read_as_they_are(kind: Any) -> None:
+    """They are repeated before they are widened, so that nothing in front of the kernel does either."""
+    q, k, v = (numbers(kind, 2, heads, 3, 4) for heads in (6, 2, 2))
+    function = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True)  # noqa: E731
+    right(function, q, k, v)
+    graph = import_torch(Functional(function), (q, k, v), dynamic=None).graph
+    assert [n.op for n in eliminate_dead(recognise_attention(graph)).nodes] == ["lowered.attention"]
+
+
 CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], float]] = {
     "adaptive_avg_pool": (lambda x: F.adaptive_avg_pool1d(x.abs() + 3e4, 3), ((2, 3, 7),), 1.0),
     "bilinear": (F.bilinear, ((5, 4), (5, 3), (2, 4, 3)), 100.0),
@@ -65,6 +94,37 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], float]] 
 def test_operators_of_several_steps(name: str) -> None:
     function, shapes, scale = CASES[name]
     right(function, *(numbers(torch.float16, *shape, scale=scale) for shape in shapes))
+
+
+WITH_BIAS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "linear": (F.linear, ((5, 2), (3, 2), (3,))),
+    "linear of many rows": (F.linear, ((40, 2), (3, 2), (3,))),
+    "linear of a vector": (F.linear, ((2,), (3, 2), (3,))),
+    "addmm": (torch.addmm, ((3,), (5, 2), (2, 3))),
+    "addmm, scaled": (lambda x, a, b: torch.addmm(x, a, b, beta=0.5, alpha=2), ((3,), (5, 2), (2, 3))),
+    "baddbmm": (torch.baddbmm, ((4, 5, 3), (4, 5, 2), (4, 2, 3))),
+    "addmv": (torch.addmv, ((5,), (5, 2), (2,))),
+    "conv1d": (F.conv1d, ((2, 2, 7), (3, 2, 1), (3,))),
+    "conv2d": (F.conv2d, ((2, 2, 7, 5), (3, 2, 1, 1), (3,))),
+    "conv3d": (F.conv3d, ((2, 2, 3, 4, 5), (3, 2, 1, 1, 1), (3,))),
+    "conv_transpose2d": (F.conv_transpose2d, ((2, 2, 7, 5), (2, 3, 1, 1), (3,))),
+}
+
+
+@pytest.mark.parametrize(("kind", "size"), [(torch.bfloat16, 256.0), (torch.float16, 2048.0)], ids=["bf16", "f16"])
+@pytest.mark.parametrize("name", WITH_BIAS)
+def test_a_bias_is_added_before_the_sum_is_rounded(name: str, kind: Any, size: float) -> None:
+    """256 + 1 is 256 in bf16 and with another 1 258."""
+    function, shapes = WITH_BIAS[name]
+    given = [torch.ones(shape, dtype=kind) for shape in shapes]
+    wide = 0 if "add" not in name else 1
+    channels = 0 if given[wide].ndim == 1 else given[wide].ndim - 1 if "conv" not in name else 1
+    given[wide].select(channels, 0).fill_(size)
+    wanted = function(*(t.double() for t in given)).to(kind)
+    compiled = tw.compile(Functional(function), tuple(given), dynamic=None)(*given)
+    found = interpreted(import_torch(Functional(function), tuple(given), dynamic=None), *given)[0]
+    assert torch.equal(compiled, wanted)
+    assert torch.equal(narrow_tensor(found, wanted), wanted)
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean"])

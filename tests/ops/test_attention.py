@@ -163,6 +163,20 @@ def test_masks(which: int, blocks: bool, rows: int, keys: int) -> None:
     assert_near(run(more, attrs), exact(more, attrs))
 
 
+@pytest.mark.parametrize("rows", [1, 2, 7, 16])
+@pytest.mark.parametrize("keys_nan", [False, True])
+def test_rows_without_keys_are_zero_and_what_is_no_number_stays(rows: int, keys_nan: bool) -> None:
+    arrays = [*operands(2, rows, 20, 2, 16), RNG.random((rows, 20)) < 0.5]
+    arrays[3][0], arrays[3][-1, 3] = rows == 1, True
+    arrays[0][0, -1, 0, 2] = np.nan
+    arrays[0][1, 0, 1] = np.inf
+    attrs = attributes(guard=True, keeps_nan=keys_nan, fill=float("-inf"))
+    with np.errstate(all="ignore"):
+        wanted = exact(arrays, attrs)
+        assert_near(native(arrays, attrs), wanted)
+    assert np.isnan(wanted).any() == keys_nan
+
+
 @pytest.mark.parametrize("keys,depth", [(20, 4), (32, 16)])
 def test_infinite_scores_are_not_a_number(keys: int, depth: int) -> None:
     q, k, v = operands(1, 8, keys, 1, depth)

@@ -108,6 +108,9 @@ FORMS |= {
     "a number where nothing is seen": with_mask(operands(13, 18, fill=-3.0), chosen(13, 18)),
     "hidden": with_mask(operands(13, 18, fill=float("-inf")), chosen(13, 18)),
     "a row that sees nothing": with_mask(operands(13, 18, fill=float("-inf"), guard=True), chosen(13, 18, True)),
+    "a row that sees nothing, others stay": with_mask(
+        operands(13, 18, fill=float("-inf"), guard=True, keeps_nan=True), chosen(13, 18, True)
+    ),
     "a mask for all rows": with_mask(operands(13, 18, fill=float("-inf")), chosen(1, 18)),
 }
 

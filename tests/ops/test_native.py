@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -29,3 +31,22 @@ def test_native_code_equals_reference(op: str) -> None:
         want = ops.get(op).reference(arrays, attrs)
     for value, w in zip(outputs, want, strict=True):
         assert_same(np.asarray(got[value.name]), np.asarray(w))
+
+
+@pytest.mark.parametrize(("kind", "error"), [(np.float32, 5e-7), (np.float64, 2e-15)], ids=["f32", "f64"])
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [("elu", {"alpha": 0.5}), ("selu", {"alpha": 1.5, "gamma": 1.25}), ("celu", {"alpha": 2.0})],
+    ids=["elu", "selu", "celu"],
+)
+def test_exponentials_less_one_near_zero(op: str, attrs: dict[str, float], kind: Any, error: float) -> None:
+    """They keep their digits, where `exp(x) - 1` cancels."""
+    x = -np.logspace(-30, 2, 1001).astype(kind)
+    builder = GraphBuilder("one")
+    model = tw.compile((builder.finish((ops.emit1(builder, op, builder.input("x", type_of(x)), **attrs),)), {}))
+    alpha, inner = attrs["alpha"], attrs["alpha"] if op == "celu" else 1.0
+    want = attrs.get("gamma", 1.0) * alpha * np.expm1(x.astype(np.longdouble) / inner)
+    for found in (model(x), ops.get(op).reference([x], ops.attributes(op, attrs))[0]):
+        assert np.abs(found / want - 1).max() <= error
+    specials = np.resize(np.array([0.0, -0.0, np.inf, -np.inf, np.nan], kind), x.size)
+    np.testing.assert_array_equal(model(specials), ops.get(op).reference([specials], ops.attributes(op, attrs))[0])

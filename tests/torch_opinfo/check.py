@@ -17,7 +17,7 @@ from tilewright.compiler import import_model
 from tilewright.ops.interpret import run_graph
 from tilewright.support.errors import UnsupportedError
 
-Kind = Literal["native", "refused", "wrong", "crashed", "not exportable", "left out"]
+Kind = Literal["native", "fell back", "refused", "wrong", "crashed", "not exportable", "left out"]
 
 UNSET = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_as_")
 """Operators whose results hold whatever was in memory: only shapes and types are compared."""
@@ -38,7 +38,8 @@ class Outcome:
 
 
 def check(case: Case, name: str, native: bool = True) -> Outcome:
-    """What becomes of a case. With `native` false its graph is run by the operators' NumPy references."""
+    """What becomes of a case. What `tw.compile` refuses goes through `torch.compile` with our backend, which runs in
+    PyTorch what is not supported. With `native` false the graph is run by the operators' NumPy references."""
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
@@ -52,17 +53,51 @@ def check(case: Case, name: str, native: bool = True) -> Outcome:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             given = _native(case) if native else _interpreted(case)
-    except UnsupportedError as error:
-        return Outcome("refused", _first(error))
     except tw.Error as error:
-        text = _first(error)
-        return Outcome(
-            "not exportable" if "cannot be exported" in text or "one program cannot" in text else "refused", text
-        )
+        return _by_torch_compile(case, name, expected, error) if native else _refused(error)
     except Exception as error:
         return Outcome("crashed", f"{type(error).__name__}: {str(error)[:200]}")
     difference = _difference(case, name, given, expected)
     return Outcome("native") if difference is None else Outcome("wrong", difference)
+
+
+def _refused(error: tw.Error) -> Outcome:
+    text = _first(error)
+    elsewhere = "cannot be exported" in text or "one program cannot" in text
+    return Outcome("not exportable" if elsewhere and not isinstance(error, UnsupportedError) else "refused", text)
+
+
+def _by_torch_compile(case: Case, name: str, expected: list[torch.Tensor], refused: tw.Error) -> Outcome:
+    """What becomes of a refused case as a part of what Dynamo traces. Where that itself ends in an error, so that no
+    backend is asked, the refusal stands."""
+    torch.compiler.reset()
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            run = torch.compile(case.module, backend="tilewright")
+            torch.manual_seed(0)
+            given = _tensors(run(*_copies(case.inputs)))
+    except tw.Error as error:
+        return Outcome("crashed", f"torch.compile: {type(error).__name__}: {_first(error)}")
+    except Exception as error:
+        by_itself = _error_by_dynamo(case)
+        text = f"{type(error).__name__}: {str(error)[:150]}"
+        return _refused(refused) if by_itself else Outcome("crashed", f"torch.compile: {text}")
+    difference = _difference(case, name, given, expected)
+    reason = _refused(refused).reason
+    return Outcome("fell back", reason) if difference is None else Outcome("wrong", f"torch.compile: {difference}")
+
+
+def _error_by_dynamo(case: Case) -> bool:
+    """Whether `torch.compile` fails with the backend that runs everything in PyTorch, too."""
+    torch.compiler.reset()
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            torch.compile(case.module, backend="eager")(*_copies(case.inputs))
+    except Exception:
+        return True
+    return False
 
 
 def _first(error: tw.Error) -> str:
@@ -101,11 +136,15 @@ def _foreign(array: Any) -> torch.Tensor:
 
 
 def _copies(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """The tensors again, in memory of their own, laid out as they are."""
-    return tuple(
-        torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t) if t.layout is torch.strided else t.clone()
-        for t in tensors
-    )
+    """The tensors again, in memory of their own, laid out as they are, with zeros between the elements: `as_strided`
+    reads those."""
+    return tuple(_copy(t) if t.layout is torch.strided else t.clone() for t in tensors)
+
+
+def _copy(t: torch.Tensor) -> torch.Tensor:
+    made = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
+    made.as_strided((made.untyped_storage().nbytes() // made.itemsize,), (1,)).zero_()
+    return made.copy_(t)
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:

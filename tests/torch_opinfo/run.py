@@ -5,7 +5,9 @@ samples. A worker process does the work under a time limit, so that a crash or a
 is as good as its worst sample. The outcomes:
 
 native          every result is eager's (`torch.testing.assert_close`), or as near to that in f64 as eager's
-refused         an error of Tilewright's says what is not supported
+fell back       an error of Tilewright's says what is not supported; `torch.compile(..., backend="tilewright")` runs
+                that in PyTorch, with eager's results
+refused         the same, where `torch.compile` fails whatever its backend is
 not exportable  `torch.export` does not make a program of it
 wrong, crashed  another result; an exception that is not Tilewright's, the end of the process, or no end in time
 
@@ -40,7 +42,7 @@ EXPECTED = Path(__file__).with_name("expected_passes.txt")
 REPORT = Path(__file__).parents[2] / "benchmarks/results/torch-ops.md"
 LIMIT_S = 240.0
 """Longest that one entry may take, compiling all of its samples."""
-ORDER = ("crashed", "wrong", "refused", "native", "not exportable", "left out")
+ORDER = ("crashed", "wrong", "refused", "fell back", "native", "not exportable", "left out")
 """Outcomes of samples; the first that occurs is the entry's."""
 
 
@@ -124,7 +126,7 @@ def chosen(entries: Sequence[Any], dtypes: Sequence[str], patterns: Sequence[str
 
 def table(rows: Sequence[Row]) -> str:
     """Counts by element type, as a table of Markdown."""
-    kinds = ("native", "refused", "not exportable", "wrong", "crashed")
+    kinds = ("native", "fell back", "refused", "not exportable", "wrong", "crashed")
     lines = [f"| type | entries | {' | '.join(kinds)} | native, % |", "|---" * (len(kinds) + 3) + "|"]
     by_type: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:

@@ -30,4 +30,4 @@ def test_samples_that_are_chosen_are_the_awkward_ones() -> None:
 
 def test_table_counts_entries_and_leaves_out_those_without_samples() -> None:
     rows = [Row("a", "f32", "native"), Row("b", "f32", "refused", "x"), Row("c", "f32", "left out")]
-    assert table(rows).splitlines()[-1] == "| f32 | 2 | 1 | 1 | 0 | 0 | 0 | 50.0 |"
+    assert table(rows).splitlines()[-1] == "| f32 | 2 | 1 | 0 | 1 | 0 | 0 | 0 | 50.0 |"

@@ -31,6 +31,7 @@ from tilewright.ops.lowered.attention import (
     ScoresAttrs,
     Stages,
     broadcast_index,
+    guarded,
     named,
     shares_numpy,
     stage,
@@ -118,7 +119,7 @@ def _compute(
     def share(*at: Expr) -> Expr:
         sums = total[at[:3]]
         value = weights[at] * (stages.number(1.0) / sums)
-        return select(sums > zero, value, zero) if attrs.guard else value
+        return guarded(attrs, sums, value, zero) if attrs.guard else value
 
     shares = stage(weights.shape, share, "shares")
     sent = stages.scores(flows, values, "sent")

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright import te
 from tilewright.ir.attributes import Attrs
-from tilewright.ir.dtype import DType, i32
+from tilewright.ir.dtype import DType, f32, i32
 from tilewright.ir.expr import Expr, cast
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import (
@@ -44,14 +44,17 @@ def product_type(a: DType, b: DType) -> DType:
 
 @dataclass(frozen=True, slots=True)
 class MatmulAttrs(Attrs):
-    """Whether the last two dimensions of an operand are swapped."""
+    """Whether the last two dimensions of an operand are swapped; the element type of the result where that is wider
+    than the factors': f32 of floats of 16 bits, for what goes on with the sums before they are rounded."""
 
     transpose_a: bool = False
     transpose_b: bool = False
+    dtype: DType | None = None
 
 
 def _matmul_infer(types: Types, attrs: MatmulAttrs) -> Out:
-    """`transpose_a`, `transpose_b` swap the last two dimensions of an operand. Ranks are at least 2."""
+    """`transpose_a`, `transpose_b` swap the last two dimensions of an operand; `dtype` is f32 where sums of halves are
+    not rounded. Ranks are at least 2."""
     a, b = present(types[0]), present(types[1])
     if a.rank < 2 or b.rank < 2:
         raise ShapeError("matmul needs matrices", got=f"{a} and {b}")
@@ -60,7 +63,10 @@ def _matmul_infer(types: Types, attrs: MatmulAttrs) -> Out:
     if not same_dim(k, k_b):
         raise ShapeError("the inner dimensions of a matrix product differ", expected=k, got=k_b)
     batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    return (TensorType(product_type(a.dtype, b.dtype), (*batch, m, n)),)
+    t = product_type(a.dtype, b.dtype)
+    if attrs.dtype is not None and not (t.is_float and t.bits == 16 and attrs.dtype is f32):
+        raise DTypeError("a product has no sums of this type", expected="f32, of floats of 16 bits", got=attrs.dtype)
+    return (TensorType(attrs.dtype or t, (*batch, m, n)),)
 
 
 def _matmul_compute(inputs: Tensors, attrs: MatmulAttrs, out: Out) -> tuple[Tensor, ...]:
@@ -95,7 +101,7 @@ def _matmul_numpy(arrays: Sequence[Any], attrs: MatmulAttrs) -> tuple[Any, ...]:
     from tilewright.ir.dtype import dtype
 
     a, b = (np.asarray(x) for x in arrays)
-    result = product_type(dtype(a.dtype), dtype(b.dtype)).numpy
+    result = (attrs.dtype or product_type(dtype(a.dtype), dtype(b.dtype))).numpy
     a, b = wide(a), wide(b)
     if not np.issubdtype(a.dtype, np.floating):
         a, b = a.astype(result), b.astype(result)

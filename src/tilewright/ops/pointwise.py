@@ -346,23 +346,22 @@ activation(
 )
 activation(
     "elu",
-    lambda x, a: select(x[0] > 0, x[0], _c(a.alpha, x[0]) * (call("exp", x[0]) - _c(1, x[0]))),
-    lambda x, alpha: np.where(x > 0, x, alpha * (np.exp(x) - 1)),
+    lambda x, a: select(x[0] > 0, x[0], _c(a.alpha, x[0]) * call("expm1", x[0])),
+    lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(x)),
     kind=AlphaAttrs,
 )
 activation(
     "selu",
-    lambda x, a: _c(a.gamma, x[0]) * select(x[0] > 0, x[0], _c(a.alpha, x[0]) * (call("exp", x[0]) - _c(1, x[0]))),
-    lambda x, alpha, gamma: gamma * np.where(x > 0, x, alpha * (np.exp(x) - 1)),
+    lambda x, a: _c(a.gamma, x[0]) * select(x[0] > 0, x[0], _c(a.alpha, x[0]) * call("expm1", x[0])),
+    lambda x, alpha, gamma: gamma * np.where(x > 0, x, alpha * np.expm1(x)),
     kind=SeluAttrs,
 )
 activation(
     "celu",
     lambda x, a: (
-        maximum(x[0], _c(0, x[0]))
-        + minimum(_c(a.alpha, x[0]) * (call("exp", x[0] / _c(a.alpha, x[0])) - _c(1, x[0])), _c(0, x[0]))
+        maximum(x[0], _c(0, x[0])) + minimum(_c(a.alpha, x[0]) * call("expm1", x[0] / _c(a.alpha, x[0])), _c(0, x[0]))
     ),
-    lambda x, alpha: np.maximum(x, 0) + np.minimum(0, alpha * (np.exp(x / alpha) - 1)),
+    lambda x, alpha: np.maximum(x, 0) + np.minimum(0, alpha * np.expm1(x / alpha)),
     kind=AlphaAttrs,
 )
 activation("softplus", lambda x, _: _softplus(x[0]), _softplus_numpy)

@@ -103,6 +103,14 @@ def rows_without_keys_are_zero(f: Form) -> Graph:
     return f.merged(f("matmul", f("select", f("isnan", p), f.number(0.0), p), v))
 
 
+def rows_without_keys_are_zero_and_others_stay(f: Form) -> Graph:
+    q, k, v = f.qkv()
+    scores = f("add", f("matmul", q, k), f.input("mask", TOKENS, TOKENS))
+    p = f("softmax", scores, axis=3)
+    empty = f("and", f("isnan", p), f("eq", scores, f.number(-np.inf)))
+    return f.merged(f("matmul", f("select", empty, f.number(0.0), p), v))
+
+
 def selected(f: Form) -> Graph:
     q, k, v = f.qkv()
     seen = f.input("seen", BATCH, 1, TOKENS, TOKENS, dtype=boolean)
@@ -238,6 +246,7 @@ FORMS = [
     safe_softmax,
     keys_with_one_more_dimension,
     rows_without_keys_are_zero,
+    rows_without_keys_are_zero_and_others_stay,
     selected,
     hidden,
     not_seen,
@@ -286,6 +295,20 @@ def test_forms(form: Callable[[Form], Graph]) -> None:
     with np.errstate(all="ignore"):
         (want,), (got,) = (list(run_graph(g, inputs, params).values()) for g in (graph, found))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", [rows_without_keys_are_zero, rows_without_keys_are_zero_and_others_stay])
+def test_what_is_no_number_beside_rows_without_keys(form: Callable[[Form], Graph]) -> None:
+    graph = form(Form())
+    inputs, params = arrays(graph)
+    inputs["q"][0, 1], inputs["q"][1, 0] = np.nan, np.inf
+    with np.errstate(all="ignore"):
+        (want,), (got,) = (
+            list(run_graph(g, inputs, params).values()) for g in (graph, eliminate_dead(recognise_attention(graph)))
+        )
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    assert np.isnan(got[:, :2]).any() == (form is rows_without_keys_are_zero_and_others_stay)
+    assert not got[:, 2].any()
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -70,6 +70,24 @@ def test_results_are_those_of_f32_rounded_once(name: str, element: Any) -> None:
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=ulp, atol=ulp * np.abs(want).max() * 0.1)
 
 
+@pytest.mark.parametrize("target", ["host", "x86-64-v3"])
+@pytest.mark.parametrize("element", [F16, BF16], ids=["f16", "bf16"])
+@pytest.mark.parametrize("shapes", [((1, 64), (64, 17)), ((8, 64), (64, 32)), ((100, 64), (64, 32)), ((3, 8), (8, 1))])
+def test_sums_that_are_not_rounded(shapes: tuple[tuple[int, int], ...], element: Any, target: str) -> None:
+    """A bias is added to sums in f32; weights are halves where they were."""
+    x, w = (data(*shape).astype(element) for shape in shapes)
+    graph = parse_graph(
+        f"""graph @g(%x: {element.__name__}[{x.shape[0]}, {x.shape[1]}])
+        params(%w: {element.__name__}[{w.shape[0]}, {w.shape[1]}]) {{
+      %y = matmul(%x, %w) {{dtype = f32}} : f32[{x.shape[0]}, {w.shape[1]}]
+      return %y
+    }}""".replace("bfloat16", "bf16").replace("float16", "f16")
+    )
+    machine = Target.host() if target == "host" else Target.parse(target)
+    got = Model(compile_graph(graph, {"w": w}, machine, records=None))(x)
+    np.testing.assert_allclose(got, x.astype(np.float64) @ w.astype(np.float64), rtol=1e-5, atol=1e-5)
+
+
 def test_what_is_infinite_or_no_number_stays_so() -> None:
     x = np.zeros((1, 1, 4, 4), F16)
     x[0, 0, 0, 0], x[0, 0, 3, 3], x[0, 0, 0, 3] = np.inf, np.nan, 60000.0
@@ -88,6 +106,7 @@ def test_what_is_infinite_or_no_number_stays_so() -> None:
         "(%x: f16[64]) params(%w: f16[64, 8]) { %y = matmul(%x, %w) : f16[8]",
         "(%x: f32[64, 64]) params(%w: f32[64, 8]) { %y = matmul(%x, %w) : f32[64, 8]",
         "(%x: bf16[64, 64]) params(%w: bf16[64, 8]) { %y = matmul(%x, %w) : bf16[64, 8]",  # there are instructions
+        "(%x: f16[8, 64]) params(%w: f16[64, 8]) { %y = matmul(%x, %w) {dtype = f32} : f32[8, 8]",
         "(%x: f16[64, 64]) params(%w: f16[64]) { %y = mul(%x, %w) : f16[64, 64]",
     ],
 )

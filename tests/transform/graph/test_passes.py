@@ -7,11 +7,12 @@ import pytest
 
 from tests.transform.graph.graphs import ALL, BATCH, conv, numbers, tensor
 from tilewright import ops
-from tilewright.compiler import graph_passes
+from tilewright.compiler import compile_graph, graph_passes
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.verify import verify_graph
 from tilewright.ops import parse_graph
 from tilewright.ops.interpret import run_graph
+from tilewright.runtime.model import Model
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fixed import depends_on_weights, fixed_values
 from tilewright.transform.graph.fuse import fuse
@@ -158,6 +159,19 @@ def test_outputs_have_memory_of_their_own() -> None:
 
     roots = [root(v) for v in graph.outputs]
     assert len(set(roots)) == 4 and x not in roots
+
+
+def test_numbers_that_loops_read_are_in_memory() -> None:
+    """Shaped as such a program takes it, a number is a constant that no pass before had seen."""
+    graph = parse_graph("""
+    graph @g(%x: f32[4], %i: i64[1]) {
+      %c = constant() {value = array f32[] (2.5)} : f32[]
+      %d = reshape(%c) {shape = [$1]} : f32[1]
+      %y = scatter_elements(%x, %i, %d) {axis = 0, reduction = "add"} : f32[4]
+      return %y
+    }""")
+    model = Model(compile_graph(graph, {}, Target.host(), records=None))
+    np.testing.assert_array_equal(model(np.zeros(4, np.float32), np.array([2])), [0, 0, 2.5, 0])
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])

@@ -226,6 +226,54 @@ def test_power_of_specials() -> None:
     np.testing.assert_array_equal(evaluate("pow", x, y), want)
 
 
+def remainders(dtype: DType) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Numbers of all magnitudes, quotients up to where one product no longer tells, multiples and their neighbours,
+    subnormal numbers, and all pairs of special values."""
+    rng, kind, digits, count = np.random.default_rng(5), dtype.numpy.type, 23 if dtype is f32 else 52, 50_003
+    some = lambda scale=1.0: (rng.standard_normal(count) * scale).astype(kind)  # noqa: E731
+    word = np.uint32 if dtype is f32 else np.uint64
+    anything = [rng.integers(0, np.iinfo(word).max, count, word, endpoint=True).view(kind) for _ in range(2)]
+    small, y = np.finfo(kind).smallest_subnormal, some()
+    multiples = np.floor(np.exp2(rng.uniform(0, digits, count))).astype(kind) * y
+    least = [(rng.integers(-most, most, count) * small).astype(kind) for most in (1000, 50)]
+    special = np.array([0.0, 1.0, 3.5, np.inf, np.nan, small, np.finfo(kind).tiny, np.finfo(kind).max, 2.0**digits])
+    signed = np.concatenate([special, -special]).astype(kind)
+    pairs = [np.resize(a, count) for a in np.meshgrid(signed, signed)]
+    with np.errstate(all="ignore"):
+        near = [np.nextafter(multiples, kind(end * np.inf)) for end in (-1, 1)]
+    return [
+        (anything[0], anything[1]),
+        (some(10.0), y),
+        (some(2.0**digits), y),
+        *((x, y) for x in (multiples, *near)),
+        (np.nextafter(y, kind(0)), y),
+        (least[0], least[1]),
+        (some(float(np.finfo(kind).tiny)), least[1]),
+        (least[0], some(float(np.finfo(kind).tiny))),
+        (pairs[0], pairs[1]),
+    ]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+def test_remainders_are_exact(dtype: DType, way: str) -> None:
+    """Bit for bit those of C, signs of zeros too."""
+    word = np.uint32 if dtype is f32 else np.uint64
+    function = compiled("fmod", 2, dtype, Target.parse(way) if way != "host" else None)
+    for x, y in remainders(dtype):
+        with np.errstate(all="ignore"):
+            want = np.fmod(x, y)
+        found = function(x, y)
+        assert (np.isnan(want) & np.isnan(found) | (want.view(word) == found.view(word))).all()
+
+
+def test_only_great_quotients_take_the_library() -> None:
+    """A vector of usual numbers is divided as one."""
+    nodes = [e for s in walk(kernel("fmod", 2).body) for x in exprs_of(s) for e in walk_expr(x) if isinstance(e, Op)]
+    (remainder,) = {e for e in nodes if e.name == "fmod"}
+    assert any(e.name == "select" and e.args[2] is remainder for e in nodes)
+
+
 @pytest.mark.parametrize("dtype", [f32, f64], ids=str)
 @pytest.mark.parametrize("name", ["expm1", "log1p", "tanh", "sin", "tan", "erf"])
 def test_sign_of_zero(name: str, dtype: DType) -> None:

@@ -126,16 +126,16 @@ def eye(w: Writer, node: Node, x: Sequence[str]) -> str:
 @rule("matmul")
 def matmul(w: Writer, node: Node, x: Sequence[str]) -> str:
     """`Gemm` takes turned matrices. Integers of 8 bits have a product of their own; others are widened before, as their
-    sums are wide."""
+    sums are wide, and halves whose sums are not rounded."""
     attrs = node.of(MatmulAttrs)
-    flat = operand(node, 0).type.rank == operand(node, 1).type.rank == 2 and node.output.dtype.is_float
+    t, to = operand(node, 0).dtype, node.output.dtype
+    flat = operand(node, 0).type.rank == operand(node, 1).type.rank == 2 and to.is_float
     if flat and (attrs.transpose_a or attrs.transpose_b):
-        return w.op("Gemm", x, transA=int(attrs.transpose_a), transB=int(attrs.transpose_b))
+        return w.op("Gemm", [w.cast(v, t, to) for v in x], transA=int(attrs.transpose_a), transB=int(attrs.transpose_b))
     sides = []
     for k, turned in enumerate((attrs.transpose_a, attrs.transpose_b)):
         rank = operand(node, k).type.rank
         sides.append(w.transpose(x[k], [*range(rank - 2), rank - 1, rank - 2]) if turned else x[k])
-    t, to = operand(node, 0).dtype, node.output.dtype
     if t is not to and t.bits == 8:
         return w.op("MatMulInteger", sides)
     return w.op("MatMul", [w.cast(s, t, to) for s in sides])

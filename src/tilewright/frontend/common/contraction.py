@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.frontend.common.emitter import Emitter
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dim, dims, same_dim, static
 from tilewright.support.errors import ShapeError
 
 
-def product(n: Emitter, a: Value, b: Value) -> Value:
-    """The matrix product of NumPy: a vector on the left is a row, one on the right a column."""
+def product(n: Emitter, a: Value, b: Value, dtype: DType | None = None) -> Value:
+    """The matrix product of NumPy: a vector on the left is a row, one on the right a column; in a wider element type
+    (`ops/matmul.py`)."""
     if a.type.rank == 0 or b.type.rank == 0:
         raise ShapeError("a matrix product of a scalar", got=f"{a.type} and {b.type}")
     row, column = a.type.rank == 1, b.type.rank == 1
@@ -22,7 +24,7 @@ def product(n: Emitter, a: Value, b: Value) -> Value:
         a = n.reshape(a, (1, *a.shape))
     if column:
         b = n.reshape(b, (*b.shape, 1))
-    result = n.emit("matmul", a, b)
+    result = n.emit("matmul", a, b, dtype=dtype)
     shape = result.shape
     if row:
         shape = (*shape[:-2], shape[-1])

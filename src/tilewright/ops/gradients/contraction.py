@@ -19,21 +19,23 @@ Result = Sequence[Value | None]
 
 @gradient("matmul")
 def matmul(b: Backward) -> Result:
-    """C = A B: dA = dC B', dB = A' dC, with the operands' own transpositions; broadcast batches are summed."""
+    """C = A B: dA = dC B', dB = A' dC, with the operands' own transpositions; broadcast batches are summed. The
+    gradient of sums that are wider than the factors is rounded to their type."""
     x, y, attrs = b.x(0), b.x(1), b.of(MatmulAttrs)
     ta, tb = attrs.transpose_a, attrs.transpose_b
+    g = b.g if b.g.dtype is x.dtype else b.emit("cast", b.g, dtype=x.dtype)
 
     def product(left: Value, right: Value, a: bool, c: bool) -> Value:
         return b.emit("matmul", left, right, transpose_a=a, transpose_b=c)
 
     if x.type.rank > 2 and y.type.rank == 2 and not ta:
         # One product over all rows of the batch rather than a sum of products.
-        rows = [_flat(b, v) for v in (x, b.g)]
-        by_x = product(b.g, y, False, not tb)
+        rows = [_flat(b, v) for v in (x, g)]
+        by_x = product(g, y, False, not tb)
         by_y = product(rows[1], rows[0], True, False) if tb else product(rows[0], rows[1], True, False)
         return [by_x, by_y]
-    by_x = product(y, b.g, tb, True) if ta else product(b.g, y, False, not tb)
-    by_y = product(b.g, x, True, ta) if tb else product(x, b.g, not ta, False)
+    by_x = product(y, g, tb, True) if ta else product(g, y, False, not tb)
+    by_y = product(g, x, True, ta) if tb else product(x, g, not ta, False)
     return [b.reduced_to(by_x, x.shape), b.reduced_to(by_y, y.shape)]
 
 

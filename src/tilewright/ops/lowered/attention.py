@@ -58,6 +58,7 @@ class ScoresAttrs(Attrs):
     causal: bool
     fill: float
     guard: bool
+    keeps_nan: bool = False
 
     @property
     def scores(self) -> dict[str, Any]:
@@ -89,8 +90,9 @@ def _infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
     broadcasts to [batch, heads, S_q, S_k]: a boolean one puts `fill` where it is false, any other is added. `scale` (a
     number) multiplies the scores, as does the input of that name (one element). `causal`: query i sees the keys up to
     i + S_k - S_q. `guard`: probabilities that are NaN (a row without any key) count as zero, or as `substitute` (one
-    element) if that is given. `dot` names an instruction that takes the factors of both products rounded to bf16 where
-    there are many rows; the depth of q and k is a multiple of its group.
+    element) if that is given; with `keeps_nan` those of rows without any key alone, and other NaN stays. `dot` names an
+    instruction that takes the factors of both products rounded to bf16 where there are many rows; the depth of q and k
+    is a multiple of its group.
 
     `starts`, i64[sequences]: q, k and v are the rows of several sequences, one behind the other, which begin there: a
     row sees its own sequence. The batch is 1 then, and there is neither a mask nor a past.
@@ -293,7 +295,7 @@ class Stages:
         def weight(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
             value = weights[b, h, i, j]
             if substitute is not None:
-                value = select(total[b, h, i] > self.number(0.0), value, cast(_single(substitute), self.acc))
+                value = guarded(self.attrs, total[b, h, i], value, cast(_single(substitute), self.acc))
             return self.factor(value)
 
         def element(b: Expr, h: Expr, i: Expr, d: Expr) -> Expr:
@@ -312,14 +314,19 @@ class Stages:
             if substituted:
                 sums = select(sums > zero, sums, one)
             value = result[b, h, i, d] * (one / sums)
-            guarded = self.attrs.guard and not substituted
-            value = select(sums > zero, value, zero) if guarded else value
+            value = guarded(self.attrs, sums, value, zero) if self.attrs.guard and not substituted else value
             return cast(value if prove(keys > 0) else select(keys > 0, value, zero), y.dtype)
 
         return stage(y.shape, element, "y")
 
 
 LOW = float("-inf")
+
+
+def guarded(attrs: ScoresAttrs, total: Expr, value: Expr, otherwise: Expr) -> Expr:
+    """What comes of a row whose exponentials sum to `total`: zero where it saw no key, else 1 at least, or NaN."""
+    zero = const(0.0, total.dtype)
+    return select(equal(total, zero), otherwise, value) if attrs.keeps_nan else select(total > zero, value, otherwise)
 
 
 def broadcast_index(mask: Tensor, at: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -389,7 +396,8 @@ def shares_numpy(
         top = scores.max(-1, keepdims=True, initial=-np.inf)
         p = np.exp(scores - top)
         p = p / p.sum(-1, keepdims=True)
-        return np.where(np.isnan(p), guard, p) if attrs.guard else p
+        empty = top == -np.inf if attrs.keeps_nan else np.isnan(p)
+        return np.where(empty, guard, p) if attrs.guard else p
 
 
 ATTENTION = register(OpDef("lowered.attention", "opaque", AttentionAttrs, _infer, _reference, compute=_compute))

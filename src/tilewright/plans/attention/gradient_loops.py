@@ -27,7 +27,7 @@ from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, ceildiv, const,
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.attention_gradient import AttentionGradientAttrs
 from tilewright.ops.loopnest import Nest
-from tilewright.ops.lowered.attention import ORDERS
+from tilewright.ops.lowered.attention import ORDERS, guarded
 from tilewright.plans.attention.operands import Operands
 from tilewright.plans.attention.rows import AttentionRows, Tile
 from tilewright.support.classes import dataclass
@@ -271,10 +271,10 @@ class GradientLoops:
                 total.set(total.value + part[0, x])
             with nest.loop("x", width, kind="vectorized") as x:
                 mean.set(mean.value + part[1, x])
-            one, zero = task.number(1.0), task.number(0.0)
+            one, zero, attrs = task.number(1.0), task.number(0.0), task.attrs
             share = one / total.value
             with (
-                nest.let("share", select(total.value > zero, share, zero) if task.attrs.guard else share) as share,
+                nest.let("share", guarded(attrs, total.value, share, zero) if attrs.guard else share) as share,
                 nest.let("middle", mean.value * share) as middle,
                 nest.loop("p", task.panels) as p,
                 nest.loop("x", width, kind="vectorized") as x,

@@ -22,7 +22,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ops.dims import accumulator
 from tilewright.ops.loopnest import Nest
-from tilewright.ops.lowered.attention import ORDERS
+from tilewright.ops.lowered.attention import ORDERS, guarded
 from tilewright.plans.attention.operands import Operands
 from tilewright.support.classes import dataclass
 
@@ -165,7 +165,7 @@ class AttentionRows:
         """y = value / total, zero where there are no keys at all."""
         value = value * (self.number(1.0) / total)
         if self.attrs.guard:
-            value = select(total > self.number(0.0), value, self.number(0.0))
+            value = guarded(self.attrs, total, value, self.number(0.0))
         if not prove(self.keys > 0):
             value = select(self.keys > 0, value, self.number(0.0))
         with nullcontext() if whole else self.nest.when(d < self.out_depth):

@@ -51,6 +51,7 @@ FUNCTIONS = {
     "cos": 20.0,
     "tan": 24.0,
     "pow": 100.0,
+    "fmod": 12.0,
     "sinh": 14.0,
     "cosh": 11.0,
     "arcsin": 14.0,

@@ -6,14 +6,15 @@
 
 Taken in the forms in which exporters write it: the scale on the scores or on both factors, as a number or a weight;
 masks added or selected; K transposed in one or two steps, over batch and heads together or apart; q, k and v as slices
-of one projection; rows without keys turned to zeros ("safe softmax"). What else reads a value between keeps it alive.
+of one projection; rows without keys turned to zeros ("safe softmax"), or whatever is NaN. What else reads a value
+between keeps it alive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from math import isinf
+from math import inf, isinf
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,8 @@ class Scores:
     """Whether the mask says what is not seen."""
     fill: float = 0.0
     substitute: Value | None = None
+    keeps_nan: bool = False
+    """Whether only rows without any key are guarded, not whatever is NaN."""
 
 
 def recognise_attention(graph: Graph, learned: Collection[Value] | None = None) -> Graph:
@@ -141,10 +144,13 @@ class _Recogniser:
         assert given is not None
         if node.of(SoftmaxAttrs).axis % p.type.rank != p.type.rank - 1 or p.type.rank not in (3, 4):
             return
-        found = self.scores(given)
+        p, guard, substitute = self.guarded(p)
+        safe, test = (None, None) if guard else self.safe(p, given)
+        found = self.scores(given, test)
         if found is None:
             return
-        p, guard, found.substitute = self.guarded(p)
+        found.substitute, found.keeps_nan = substitute, safe is not None
+        p, guard = (p, guard) if safe is None else (safe, True)
         product = self.only_user(p)
         if (
             product is None
@@ -203,10 +209,31 @@ class _Recogniser:
                     return chosen.output, True, c
         return p, False, None
 
-    def scores(self, value: Value) -> Scores | None:
-        """The product behind the softmax's input, or None."""
+    def safe(self, p: Value, scores: Value) -> tuple[Value, Node] | tuple[None, None]:
+        """Through `select(and(isnan(p), eq(scores, -inf)), 0, p)`, and what compares the scores: a row that saw no key
+        is zero; what sums one that is NaN for another reason is NaN, as such a row has an element that is not -inf."""
+        users = {id(u): u for u in self.users.get(p, [])}
+        tests = [u for u in users.values() if u.op == "isnan"]
+        chosen = [u for u in users.values() if u.op == "select"]
+        if len(users) != 2 or len(tests) != 1 or len(chosen) != 1 or p in self.outputs:
+            return None, None
+        (test,), (choice,) = tests, chosen
+        both = self.producer(choice.inputs[0], "and")
+        if both is None or self.only_user(both.output) is not choice or self.only_user(test.output) is not both:
+            return None, None
+        other = both.inputs[1 if both.inputs[0] == test.output else 0]
+        low = self.producer(other, "eq")
+        if low is None or self.only_user(low.output) is not both or low.inputs[0] != scores:
+            return None, None
+        if choice.inputs[2] != p or self.number(choice.inputs[1]) != 0.0 or self.number(low.inputs[1]) != -inf:
+            return None, None
+        return choice.output, low
+
+    def scores(self, value: Value, other: Node | None = None) -> Scores | None:
+        """The product behind the softmax's input, or None. `other`: what may read the value beside one node."""
         node = self.made.get(value)
-        if node is None or self.only_user(value) is None:
+        users = [u for u in self.users.get(value, []) if u is not other]
+        if node is None or len(users) != 1 or value in self.outputs:
             return None
         match node.op:
             case "matmul":
@@ -466,6 +493,7 @@ class _Recogniser:
             "causal": False,
             "fill": found.fill,
             "guard": guard,
+            "keeps_nan": found.keeps_nan,
         }
         if parts[1].past is not None:
             attrs["past_first"] = parts[1].past_first

@@ -48,11 +48,12 @@ def widen_halves(graph: Graph) -> Graph:
             builder.nodes.append(node)
             continue
         inputs = [widened(value) for value in node.inputs]
-        results = ops.emit(builder, node.op, *inputs, attrs=node.attrs)
+        attrs = replace(node.of(MatmulAttrs), dtype=None) if node.op == "matmul" else node.attrs
+        results = ops.emit(builder, node.op, *inputs, attrs=attrs)
         builder.nodes[-1] = replace(builder.nodes[-1], selected=node.selected)
         for result, old in zip(results, node.outputs, strict=True):
-            assert old.dtype in HALVES, f"{node.op} of halves gives {old.type}"
-            ops.emit1(builder, "cast", result, dtype=old.dtype)
+            if old.dtype in HALVES:
+                ops.emit1(builder, "cast", result, dtype=old.dtype)
             builder.nodes[-1] = replace(builder.nodes[-1], outputs=(old,))
     return replace(graph, nodes=tuple(builder.nodes))
 
@@ -60,7 +61,8 @@ def widen_halves(graph: Graph) -> Graph:
 def _is_widened(node: Node) -> bool:
     if node.op in WIDENED:
         return node.outputs[0].dtype in HALVES
-    return node.op == "matmul" and node.output.dtype is f16 and _rows(node) >= MANY_ROWS
+    x = node.inputs[0] if node.op == "matmul" else None
+    return x is not None and x.dtype is f16 and _rows(node) >= MANY_ROWS
 
 
 def _rows(product: Node) -> int:

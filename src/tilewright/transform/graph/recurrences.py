@@ -158,6 +158,8 @@ class _Reader:
         attrs = node.of(MatmulAttrs)
         if left not in self.known or right not in self.invariant or attrs.transpose_a or right.type.rank != 2:
             raise _NoCell
+        if attrs.dtype is not None:
+            raise _NoCell
         weights = right
         if attrs.transpose_b:
             weights = self.outside("transpose", right, perm=(1, 0))

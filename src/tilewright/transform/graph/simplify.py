@@ -263,9 +263,11 @@ def _per_channel(factor: Value, data: Value) -> bool:
 
 def materialize_outputs(graph: Graph, *, share_params: bool = False) -> Graph:
     """Give every output memory of its own: outputs that are inputs, parameters, aliases or twice the same are copied.
+    So are numbers that loop programs read, which take them from memory (`_in_memory`).
 
     With `share_params` an output may be a parameter seen with another shape.
     """
+    graph = _in_memory(graph)
     sources = {v: place.base for v, place in places(graph.nodes).items()}
     taken: set[Value] = {*graph.inputs, *(() if share_params else graph.params)}
     shared = set(graph.params) if share_params else set()
@@ -284,6 +286,26 @@ def materialize_outputs(graph: Graph, *, share_params: bool = False) -> Graph:
             taken.add(root)
         outputs.append(value)
     return _with_nodes(graph, tuple(builder.nodes), tuple(outputs)) if outputs != list(graph.outputs) else graph
+
+
+def _in_memory(graph: Graph) -> Graph:
+    """Numbers that loop programs read, copied: constants are a part of their readers' code, which such programs have no
+    place for. Others were made parameters (`numbers.py: hoist_constants`); these came of passes behind it."""
+    constants = {v for n in graph.nodes if n.op == "constant" for v in n.outputs}
+    sources = {v: place.base for v, place in places(graph.nodes).items()}
+    builder = GraphBuilder(graph.name)
+    builder.taken = {v.name for n in graph.nodes for v in n.outputs} | {v.name for v in (*graph.inputs, *graph.params)}
+    copies: dict[Value, Value] = {}
+    for node in graph.nodes:
+        for value in node.inputs if ops.get(node.op).loops is not None else ():
+            root = value
+            while root in sources:
+                root = sources[root]
+            if value is not None and root in constants and value not in copies:
+                copies[value] = ops.emit1(builder, "identity", value, name=f"{value.name}_copy")
+        reads = copies if ops.get(node.op).loops is not None else {}
+        builder.nodes.append(_renamed(node, reads))
+    return replace(graph, nodes=tuple(builder.nodes)) if copies else graph
 
 
 def _renamed(node: Node, renamed: Mapping[Value, Value]) -> Node:

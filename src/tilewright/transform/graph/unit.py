@@ -83,7 +83,7 @@ def _written(node: Node, is_score: bool, builder: GraphBuilder) -> Value | None:
     a, b = node.inputs
     assert a is not None and b is not None
     attrs = node.of(MatmulAttrs)
-    if min(a.type.rank, b.type.rank) < 2 or attrs.transpose_a or node.output.dtype.bits < FULL_BITS:
+    if min(a.type.rank, b.type.rank) < 2 or attrs.transpose_a or a.dtype.bits < FULL_BITS:
         return None
     if is_const(a.shape[-1], 1):
         y = ops.emit1(builder, "mul", a, _turned(builder, b) if attrs.transpose_b else b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from tilewright.ir.dtype import bf16, f32
@@ -31,9 +32,9 @@ def matmul(a: Assigner, node: Node) -> bool:
     assert x is not None and w is not None
     if w.dtype.is_int and integer_matmul(a, node):
         return True
-    if not w.dtype.is_float or x.dtype is not node.output.dtype or x.dtype is not w.dtype:
-        return False
     attrs = node.of(MatmulAttrs)
+    if not w.dtype.is_float or x.dtype is not w.dtype or node.output.dtype is not (attrs.dtype or x.dtype):
+        return False
     *x_batch, _, k = _rows_and_columns(x.shape, attrs.transpose_a)
     *w_batch, _, n = _rows_and_columns(w.shape, transpose := attrs.transpose_b)
     if any(is_const(d, 0) for d in (k, n)) or len(x_batch) < len(w_batch):
@@ -118,5 +119,6 @@ def single_column(a: Assigner, node: Node, x: Value, w: Value) -> bool:
     (row,) = a.emit("reshape", (a.as_plain(w),), {"shape": shape}, f"{w.name}_row")
     if w in a.fixed:
         a.fixed.add(row)
-    (a.plain[node.output],) = a.emit("matmul", (a.as_plain(x), row), {"transpose_b": True}, node.output.name)
+    turned = replace(attrs, transpose_b=True)
+    (a.plain[node.output],) = a.emit("matmul", (a.as_plain(x), row), turned, node.output.name)
     return True

@@ -2,7 +2,8 @@
 
     bf16, dot instruction    matmul_dot(cast(x, bf16), cast(pack_dot(w), bf16))       pairs into f32 accumulators
                              attention(..., dot)                          both of its products
-    of bf16                  cast(matmul_dot(x, pack_dot(w)), bf16)                   models whose floats are all bf16
+    of bf16                  cast(matmul_dot(x, pack_dot(w)), bf16)                   models whose floats are all bf16;
+                                                                                      not rounded if f32 is asked for
     bf16, elsewhere          matmul_packed(x, cast(pack_matmul(w), bf16))             weights widened on the way
     int8                     cast(matmul_dot(quantised x, quantised w)) * scale of the row * scale of the column
 
@@ -82,7 +83,8 @@ def halves(a: Assigner, node: Node, x: Value) -> bool:
         total = product.in_dots(dot)
     else:
         return False
-    product.finish(product.emit("cast", total, name=node.output.name, dtype=bf16))
+    rounded = node.output.dtype is bf16
+    product.finish(product.emit("cast", total, name=node.output.name, dtype=bf16) if rounded else total)
     return True
 
 

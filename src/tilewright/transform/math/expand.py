@@ -1,9 +1,9 @@
 """Transcendental functions as inline arithmetic, so that loops over them vectorise.
 
-`expand_math` rewrites the operators of `SINGLE` (f32; f16 and bf16 go through it) and `DOUBLE` (f64) into fma, bit and
-compare operators. What is in neither table stays and becomes a call of the C library. Infinities, NaN and signed zeros
-are as IEEE 754 says; the greatest errors stand in `ACCURACY`, `OF_ARGUMENT` and their twins, and docs/accuracy.md. The
-functions are in `math_f32`, `math_inverse` and `math_f64`.
+`expand_math` rewrites the operators of `SINGLE` (f32; f16 and bf16 go through it), `DOUBLE` (f64) and `EXACT` (all of
+them) into fma, bit and compare operators. What is in no table stays and becomes a call of the C library. Infinities,
+NaN and signed zeros are as IEEE 754 says; the greatest errors stand in `ACCURACY`, `OF_ARGUMENT` and their twins, and
+docs/accuracy.md. The functions are in `math_f32`, `math_inverse`, `math_f64` and `remainder`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tilewright.targets.target import Target
 from tilewright.transform.math import f32 as math_f32
 from tilewright.transform.math import f64 as math_f64
 from tilewright.transform.math import inverse as math_inverse
+from tilewright.transform.math import remainder
 from tilewright.transform.math import tables as math_tables
 
 
@@ -49,7 +50,7 @@ def _expand_node(e: Expr, single: Mapping[str, Callable[..., Expr]]) -> Expr | N
         simple = _constant_power(e.args[0], e.args[1].value)
         if simple is not None:
             return simple
-    function = (DOUBLE if e.dtype is f64 else single).get(e.name)
+    function = (DOUBLE if e.dtype is f64 else single).get(e.name) or EXACT.get(e.name)
     if function is None:
         return None
     if e.dtype in (f16, bf16):
@@ -132,6 +133,9 @@ DOUBLE: dict[str, Callable[..., Expr]] = {
 }
 """What is written out of f64, by operator."""
 
+EXACT: dict[str, Callable[..., Expr]] = {"fmod": remainder.fmod}
+"""What is written out of both and has no error."""
+
 ACCURACY: dict[str, float] = {
     "exp": 1.0,
     "exp2": 1.0,
@@ -186,6 +190,7 @@ __all__ = [
     "ACCURACY",
     "ACCURACY_DOUBLE",
     "DOUBLE",
+    "EXACT",
     "NONPOSITIVE",
     "NONPOSITIVE_DOUBLE",
     "OF_ARGUMENT",

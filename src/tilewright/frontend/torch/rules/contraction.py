@@ -10,6 +10,7 @@ from tilewright.frontend.common import contraction as common
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import rule
 from tilewright.frontend.torch.rules.random import dropout as dropped
+from tilewright.ir.dtype import DType, f32
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv import ConvAttrs, ConvTransposeAttrs
@@ -25,9 +26,15 @@ def linear(n: Call, x: Value, weight: Value, bias: Value | None = None) -> Value
     if vector:
         weight = n.reshape(weight, (1, weight.shape[0]))
     rows = n.reshape(x, (1, *x.shape)) if x.type.rank == 1 else x
-    y = n.emit("matmul", rows, weight, transpose_a=False, transpose_b=True)
-    y = y if bias is None else n.emit("add", y, bias)
+    y = n.emit("matmul", rows, weight, transpose_b=True, dtype=None if bias is None else _sums(x))
+    y = y if bias is None else n.cast(n.emit("add", y, n.cast(bias, y.dtype)), n.dtype)
     return n.reshape(y, n.shape) if vector or x.type.rank == 1 else y
+
+
+def _sums(x: Value) -> DType | None:
+    """The element type of sums of products that something is added to before they are rounded: f32 of floats of 16
+    bits, which are read as they are; None, their own, of others."""
+    return f32 if x.dtype.is_float and x.dtype.bits == 16 else None
 
 
 @rule("matmul", "mm", "bmm", "mv", "dot", "linalg_matmul")
@@ -42,14 +49,10 @@ def outer(n: Call, a: Value, b: Value) -> Value:
 
 @rule("addmm", "baddbmm", "addmv")
 def addmm(n: Call, x: Value, a: Value, b: Value, beta: Any = 1, alpha: Any = 1) -> Value:
-    if alpha == 1 and beta in (0, 1):
-        return _summed(n, x, a, b, beta, alpha)
-    return n.single(_summed, x, a, b, beta, alpha)  # type: ignore[no-any-return]
-
-
-def _summed(n: Call, x: Value, a: Value, b: Value, beta: Any, alpha: Any) -> Value:
-    result = _scaled(n, common.product(n, a, b), alpha)
-    return result if beta == 0 else n.emit("add", result, _scaled(n, x, beta))
+    result = _scaled(n, common.product(n, a, b, _sums(a)), alpha)
+    if beta != 0:
+        result = n.emit("add", result, _scaled(n, n.cast(x, result.dtype), beta))
+    return n.cast(result, n.dtype)
 
 
 def _scaled(n: Call, x: Value, factor: Any) -> Value:
@@ -70,7 +73,7 @@ def einsum(n: Call, equation: str, tensors: Sequence[Value], path: Any = None) -
 # --- convolution ----------------------------------------------------------------------------------------------------
 
 
-@rule("conv1d", "conv2d", "conv3d")
+@rule("conv1d", "conv2d", "conv3d", single=True)
 def conv(
     n: Call, x: Value, w: Value, bias: Value | None, strides: Any, padding: Any, dilations: Any, groups: int
 ) -> Value:
@@ -106,7 +109,7 @@ def _batched(n: Call, x: Value, rank: int, f: Any) -> Value:
     return n.reshape(y, y.shape[1:])
 
 
-@rule("convolution")
+@rule("convolution", single=True)
 def convolution(
     n: Call,
     x: Value,
@@ -124,7 +127,7 @@ def convolution(
     return conv(n, x, w, bias, strides, padding, dilations, groups)
 
 
-@rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+@rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d", single=True)
 def conv_transpose(
     n: Call, x: Value, w: Value, bias: Value | None, strides: Any, padding: Any, extra: Any, groups: int, dilations: Any
 ) -> Value:
@@ -170,8 +173,8 @@ def convolution_backward(
 # --- attention ------------------------------------------------------------------------------------------------------
 
 
-@rule("scaled_dot_product_attention", single=True)
-def attention(
+@rule("scaled_dot_product_attention")
+def grouped_attention(
     n: Call,
     q: Value,
     k: Value,
@@ -182,9 +185,23 @@ def attention(
     scale: Operand | None = None,
     enable_gqa: bool = False,
 ) -> Value:
-    """softmax(q k^T * scale + mask) v, as separate operators that the compiler joins again."""
+    """Attention whose heads of keys and values are repeated as they are: of 16 bits, before they are widened."""
     if enable_gqa:
         k, v = (_repeated_heads(n, t, q) for t in (k, v))
+    return n.single(attention, q, k, v, mask, dropout, causal, scale)  # type: ignore[no-any-return]
+
+
+def attention(
+    n: Call,
+    q: Value,
+    k: Value,
+    v: Value,
+    mask: Value | None = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    scale: Operand | None = None,
+) -> Value:
+    """softmax(q k^T * scale + mask) v, as separate operators that the compiler joins again."""
     if scale is None:
         depth = static(q.shape[-1], "the depth of attention")
         scale = 1 / depth**0.5 if depth else 1.0
@@ -198,7 +215,8 @@ def attention(
         scores = n.emit("add", scores, n.cast(mask, scores.dtype))
     weights = n.emit("softmax", scores, axis=scores.type.rank - 1)
     if mask is not None and not causal:  # a row that may see nothing gives zeros; causal ones see their first key
-        weights = n.emit("select", n.emit("isnan", weights), n.like(0.0, weights), weights)
+        hidden = n.emit("and", n.emit("isnan", weights), n.emit("eq", scores, n.like(float("-inf"), scores)))
+        weights = n.emit("select", hidden, n.like(0.0, weights), weights)
     return n.emit("matmul", dropped(n, weights, dropout, True), v)
 
 
@@ -251,6 +269,7 @@ def attention_backward(
             causal=causal and square,
             fill=float("-inf"),
             guard=mask is not None,
+            keeps_nan=mask is not None,
         )
     ]
 
