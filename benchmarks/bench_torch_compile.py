@@ -46,7 +46,8 @@ def least(calls: dict[str, Callable[[], Any]], rounds: int, each: int) -> dict[s
 
 
 def compiled(module: nn.Module, dynamic: bool | None) -> dict[str, Callable[..., Any]]:
-    """The variants of a module, with symbolic sizes if `dynamic`; each is traced by itself, as wrappers are classes of their own."""
+    """The variants of a module, with symbolic sizes if `dynamic`; each is traced by itself, as wrappers are classes of
+    their own."""
     backends: dict[str, dict[str, Any]] = {
         "null": {"backend": aot_autograd(fw_compiler=ready)},
         "frozen": {"backend": tilewright, "options": {"freeze": True}},
