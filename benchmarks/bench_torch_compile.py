@@ -22,8 +22,9 @@ from tilewright.runtime.native import native
 
 
 def ready(gm: torch.fx.GraphModule, examples: Any) -> Any:
-    """A graph's function that gives the same tensors at every call."""
-    results = [torch.zeros(tuple(n.meta["val"].shape)) for n in gm.graph.output_node().args[0]]
+    """A graph's function that gives the same tensors at every call: those of the first one."""
+    values = [n.meta["val"] for n in gm.graph.output_node().args[0]]
+    results = [torch.zeros([d if isinstance(d, int) else d.node.hint for d in v.shape]) for v in values]
 
     def run(args: list[Any]) -> list[Any]:
         return list(results)
@@ -44,14 +45,23 @@ def least(calls: dict[str, Callable[[], Any]], rounds: int, each: int) -> dict[s
     return found
 
 
-def compiled(module: nn.Module) -> dict[str, Callable[..., Any]]:
-    """The variants of a module; each is traced by itself, as wrappers are classes of their own."""
+def compiled(module: nn.Module, dynamic: bool | None) -> dict[str, Callable[..., Any]]:
+    """The variants of a module, with symbolic sizes if `dynamic`; each is traced by itself, as wrappers are classes of
+    their own."""
     backends: dict[str, dict[str, Any]] = {
         "null": {"backend": aot_autograd(fw_compiler=ready)},
         "frozen": {"backend": tilewright, "options": {"freeze": True}},
         "watched": {"backend": tilewright},
     }
-    return {"eager": module, **{name: torch.compile(module, **how) for name, how in backends.items()}}
+    return {"eager": module, **{name: torch.compile(module, dynamic=dynamic, **how) for name, how in backends.items()}}
+
+
+class Turned(nn.Module):
+    """Of a turned argument several results: next to nothing but layouts."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.mT * 2
+        return y + 1, y.tanh(), y.mT + y.sum()
 
 
 class Sum(nn.Module):
@@ -69,16 +79,19 @@ def main() -> None:
     torch.manual_seed(0)
     mlp = nn.Sequential(nn.Linear(17, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 6)).eval()
     cases = [
-        ("a sum of 3", Sum(), [torch.randn(16) for _ in range(3)], 2000),
-        ("a sum of 10", Sum(), [torch.randn(16) for _ in range(10)], 2000),
-        ("M64, batch 1", mlp, [torch.randn(1, 17)], 2000),
-        ("M64, batch 8", mlp, [torch.randn(8, 17)], 2000),
-        ("ResNet-18", resnet18()[0].eval(), [torch.randn(1, 3, 224, 224)], 3),
+        ("a sum of 3", Sum(), [torch.randn(16) for _ in range(3)], None, 2000),
+        ("a sum of 10", Sum(), [torch.randn(16) for _ in range(10)], None, 2000),
+        ("a sum of 10, any size", Sum(), [torch.randn(16) for _ in range(10)], True, 2000),
+        ("3 results of a turned argument", Turned(), [torch.randn(3, 16).mT], None, 2000),
+        ("M64, batch 1", mlp, [torch.randn(1, 17)], None, 2000),
+        ("M64, batch 8", mlp, [torch.randn(8, 17)], None, 2000),
+        ("M64, any batch", mlp, [torch.randn(8, 17)], True, 2000),
+        ("ResNet-18", resnet18()[0].eval(), [torch.randn(1, 3, 224, 224)], None, 3),
     ]
     with torch.no_grad():
-        for name, module, xs, each in cases:
+        for name, module, xs, dynamic, each in cases:
             torch._dynamo.reset()
-            fs = compiled(module)
+            fs = compiled(module, dynamic)
             for f in fs.values():
                 f(*xs)
             times = least({k: partial(f, *xs) for k, f in fs.items()}, args.rounds, each)

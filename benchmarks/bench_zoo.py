@@ -1,10 +1,11 @@
 """Architectures of many libraries, random weights: whether each is right, how long it compiles, how fast it is.
 
-    python -m benchmarks.bench_zoo [--only NAME...] [--rows FILE] [--seconds 600] [--report]
+    python -m benchmarks.bench_zoo [--only NAME...] [--rows FILE] [--seconds 600] [--compile] [--report]
 
 Each is compiled in a process of its own, cold, with a time limit: by `tw.compile(module, example)`, where that refuses
 for the example's sizes only, where that refuses too by `torch.compile(backend="tilewright")`; compared with eager
 PyTorch; timed against it, one thread each, in turns. Rows go to a file one by one, and what is in it is not run again.
+With `--compile` it is `torch.compile(backend="tilewright")` for all of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 
 from benchmarks import models
@@ -28,15 +31,30 @@ from benchmarks.zoo import FAMILIES, builders
 from benchmarks.zoo.row import TOLERANCE, Row
 
 ROWS = models.ROOT / "build" / "zoo.jsonl"
-RIGHT = ("native", "native, fixed sizes", "torch.compile")
+COMPILE_ROWS = models.ROOT / "build" / "zoo-compile.jsonl"
+RIGHT = ("native", "native, fixed sizes", "torch.compile", "whole", "in parts")
+
+TITLE = "The zoo: architectures of many libraries against eager PyTorch, one thread"
+COMPILE_TITLE = "The zoo under `torch.compile`: graphs, parts, and what PyTorch runs"
 
 
-def run(name: str, limit: float, rounds: int) -> Row:
-    """One architecture in a process of its own, with an empty cache."""
+def ordered(seed: int | None) -> list[str]:
+    """All names: in the order of the tables, or by a seed at random, one of each kind in turn."""
+    kinds = [list(members) for members in FAMILIES.values()]
+    if seed is None:
+        return [name for members in kinds for name in members]
+    rng = random.Random(seed)
+    for members in kinds:
+        rng.shuffle(members)
+    return [name for turn in zip_longest(*kinds) for name in turn if name is not None]
+
+
+def run(name: str, limit: float, arguments: Sequence[str]) -> Row:
+    """One architecture in a process of its own, with an empty cache; `arguments` are the probe's."""
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": cache, "OMP_NUM_THREADS": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        order = [sys.executable, "-m", "benchmarks.zoo.probe", name, "--rounds", str(rounds)]
+        order = [sys.executable, "-m", "benchmarks.zoo.probe", name, *arguments]
         try:
             ended = subprocess.run(
                 order, env=environment, cwd=models.ROOT, capture_output=True, text=True, timeout=limit, check=False
@@ -62,6 +80,9 @@ def line(row: Row) -> str:
     """A row for the terminal."""
     if row.outcome not in RIGHT:
         return f"{row.name}: {row.outcome}: {row.detail}"
+    if row.graphs is not None:
+        counts = f"{row.graphs} graphs, {row.parts} parts, {row.left} of {row.operators} operators in PyTorch"
+        return f"{row.name}: {row.outcome}, error {row.error:.0e}, {counts}, {row.compile:.1f} s; {row.detail}"
     text = f"{row.name}: {row.outcome}, error {row.error:.0e}, compiled in {row.compile:.1f} s"
     if row.ratio is not None:
         text += f", {row.ratio:.2f}x eager ({row.ours:.0f} us)"
@@ -80,6 +101,35 @@ def report(rows: dict[str, Row]) -> str:
         if found:
             parts.append(f"## {family}\n\n" + markdown_table(header, [cells(row) for row in found]))
     return "\n".join(parts)
+
+
+def compile_report(rows: dict[str, Row]) -> str:
+    """The tables of `--compile`."""
+    found = [rows[name] for members in FAMILIES.values() for name in members if name in rows]
+    header = [
+        "model",
+        "outcome",
+        "error",
+        "compile s",
+        "eager/ours",
+        "graphs",
+        "parts",
+        "operators",
+        "in PyTorch",
+        "why",
+    ]
+    table = [
+        [
+            row.name,
+            row.outcome,
+            *cells(row)[2:4],
+            cells(row)[6],
+            *("" if n is None else n for n in (row.graphs, row.parts, row.operators, row.left)),
+            one_line(row.detail),
+        ]
+        for row in found
+    ]
+    return f"## Counts\n\n{summary(found)}\n## Models\n\n{markdown_table(header, table)}"
 
 
 def refusals(rows: Sequence[Row]) -> list[list[str]]:
@@ -140,29 +190,38 @@ def cells(row: Row) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_zoo", description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", default=[""], help="architectures whose names contain one of these")
-    parser.add_argument("--rows", type=Path, default=ROWS, help="where rows are kept, one by one")
+    parser.add_argument("--rows", type=Path, help="where rows are kept, one by one")
     parser.add_argument("--again", action="store_true", help="also those that have a row; the later one counts")
     parser.add_argument("--limit", type=float, default=180, help="seconds of one architecture")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after these")
     parser.add_argument("--rounds", type=int, default=7, help="turns of the timing; 0 times nothing")
+    parser.add_argument(
+        "--compile", action="store_true", help="by torch.compile alone: graphs, parts, what PyTorch runs"
+    )
+    parser.add_argument("--seed", type=int, help="in a random order, one of each kind in turn")
     parser.add_argument("--report", action="store_true", help="only write the table of the rows there are")
     options = parser.parse_args(arguments)
-    names = [name for models in FAMILIES.values() for name in models if any(part in name for part in options.only)]
-    rows = read(options.rows)
+    kept = options.rows or (COMPILE_ROWS if options.compile else ROWS)
+    names = [name for name in ordered(options.seed) if any(part in name for part in options.only)]
+    rows = read(kept)
     todo = [] if options.report else [name for name in names if options.again or name not in rows]
+    probed = ["--rounds", str(options.rounds), *(["--compile"] if options.compile else [])]
     start = time.monotonic()
     out = console()
-    options.rows.parent.mkdir(parents=True, exist_ok=True)
+    kept.parent.mkdir(parents=True, exist_ok=True)
     for k, name in enumerate(todo, 1):
         if time.monotonic() - start > options.seconds:
             out.print(f"{len(todo) - k + 1} left for another run")
             break
-        row = rows[name] = run(name, options.limit, options.rounds)
-        with options.rows.open("a") as file:
+        row = rows[name] = run(name, options.limit, probed)
+        with kept.open("a") as file:
             file.write(json.dumps(asdict(row)) + "\n")
         out.print(f"[{k}/{len(todo)}] {line(row)}", markup=False, highlight=False)
-    title = "The zoo: architectures of many libraries against eager PyTorch, one thread"
-    out.print(f"wrote {write_markdown('zoo', title, report(rows))}")
+    if options.compile:
+        written = write_markdown("zoo-compile", COMPILE_TITLE, compile_report(rows))
+    else:
+        written = write_markdown("zoo", TITLE, report(rows))
+    out.print(f"wrote {written}")
     bad = [row.name for row in rows.values() if row.outcome in ("wrong", "crashed")]
     return 1 if bad else 0
 

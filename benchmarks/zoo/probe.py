@@ -1,6 +1,6 @@
 """Compiles one architecture in this process, compares it with eager PyTorch and times both; prints a row as JSON.
 
-    python -m benchmarks.zoo.probe NAME [--rounds 7] [--no-times]
+    python -m benchmarks.zoo.probe NAME [--rounds 7] [--compile] [--memory 10]
 
 `bench_zoo` starts it, with a cache folder of its own and a time limit.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import time
 import warnings
@@ -29,6 +30,7 @@ from tilewright.dynamo.backend import tilewright
 TURN_SECONDS = 0.02
 FUNCTIONAL = {"native": "auto", "native, fixed sizes": None}
 """The ways of `tw.compile` in turn, and what each says of symbolic sizes."""
+DRAWN = "eager PyTorch differs from itself: the model draws random numbers"
 
 
 class WrongError(Exception):
@@ -45,7 +47,7 @@ def probe(name: str, rounds: int) -> Row:
         try:
             compare(expected, leaves(entry.call(entry.module)))
         except WrongError:
-            return Row(name, "not built", "eager PyTorch differs from itself: the model draws random numbers")
+            return Row(name, "not built", DRAWN)
         reasons: list[str] = []
         crashed = False
         for way in (*FUNCTIONAL, "torch.compile"):
@@ -156,8 +158,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo.probe", description=__doc__.splitlines()[0])
     parser.add_argument("name")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--compile", action="store_true", help="by torch.compile alone")
+    parser.add_argument("--memory", type=float, default=10, help="GB that this process may have")
     options = parser.parse_args()
+    limit = int(options.memory * 1e9)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     warnings.simplefilter("ignore")
+    if options.compile:
+        from benchmarks.zoo import compiled  # which reads this module
+
+        print(json.dumps(asdict(compiled.probe(options.name, options.rounds))))
+        return
     print(json.dumps(asdict(probe(options.name, options.rounds))))
 
 

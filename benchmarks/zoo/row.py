@@ -23,6 +23,13 @@ class Row:
     ratio     eager's time by ours, the median of the turns
     slowest   the kinds of kernels that take most, where eager is faster
     load      the machine's load average
+
+    Under `--compile` the outcome is "whole" (one graph, one part), "in parts" or "not traced" (wrong under `aot_eager`
+    too), and there are
+
+    graphs, breaks   of TorchDynamo
+    parts            that are compiled
+    operators, left  how many operators the graphs have, and how many of them PyTorch runs
     """
 
     name: str
@@ -36,3 +43,8 @@ class Row:
     ratio: float | None = None
     slowest: str = ""
     load: float | None = None
+    graphs: int | None = None
+    breaks: int | None = None
+    parts: int | None = None
+    operators: int | None = None
+    left: int | None = None

@@ -338,3 +338,31 @@ def test_threads_may_call_at_once_while_weights_change() -> None:
     assert not failures
     with torch.no_grad():
         assert_same(f(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_complex_tensors_stay_inside_parts() -> None:
+    def inside(x: Any, w: Any) -> Any:
+        return torch.fft.irfft(torch.fft.rfft(x) * w, n=x.shape[-1])
+
+    x = torch.randn(3, 24, 32)
+    (report,) = check(inside, (x, torch.randn(17)))
+    assert not report.uncompiled
+
+
+def test_complex_tensors_neither_enter_nor_leave_parts() -> None:
+    def out(x: Any) -> Any:
+        z = torch.fft.rfft(x.relu() * 2)
+        return z, (z.real + 1).tanh()
+
+    def between(x: Any, w: Any) -> Any:
+        z = torch.fft.rfft(x * 2) * w.to(torch.complex64)
+        return torch.fft.irfft(z.sgn(), n=x.shape[-1]).relu() * 2
+
+    def given(z: Any) -> Any:
+        return (z * z).real.relu() * 2
+
+    (report,) = check(out, (torch.randn(3, 32),), parts=2)
+    reasons = {u.operator: u.reason for u in report.uncompiled}
+    assert reasons["aten._fft_r2c"] == "complex tensors neither enter nor leave a part"
+    check(between, (torch.randn(3, 32), torch.randn(17)), parts=None)
+    check(given, (torch.randn(3, 4, dtype=torch.complex64),), parts=1)

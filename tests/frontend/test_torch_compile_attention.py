@@ -1,4 +1,5 @@
-"""Attention under `torch.compile` in training: both ways are compiled, gradients are eager PyTorch's."""
+"""Attention under `torch.compile`: in training both ways are compiled, gradients are eager PyTorch's; PyTorch's fast
+path of an encoder layer in evaluation mode is taken apart."""
 
 from __future__ import annotations
 
@@ -63,3 +64,32 @@ def test_what_pytorch_runs_is_the_same() -> None:
         found = torch.ops.tilewright.attention_backward(g, q, k, v, mask, False, 0.3)
     for a, b in zip(found, torch.autograd.grad(y, (q, k, v), g), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def layer(**given: Any) -> Any:
+    return nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, **given)
+
+
+PADDED = torch.tensor([[False] * 5 + [True], [True] * 6])
+"""The second sequence is nothing but padding: PyTorch's fast path gives no number there."""
+HIDDEN = torch.zeros(6, 6).masked_fill(torch.ones(6, 6).triu(1) > 0, float("-inf"))
+FAST: dict[str, tuple[Any, dict[str, Any]]] = {
+    "a layer": (layer(), {}),
+    "a layer, norms first": (layer(norm_first=True, activation="gelu"), {"src_mask": HIDDEN}),
+    "a layer, both masks": (
+        layer(),
+        {"src_mask": HIDDEN, "src_key_padding_mask": torch.zeros(2, 6).masked_fill(PADDED, float("-inf"))},
+    ),
+    "layers": (nn.TransformerEncoder(layer(), 2, enable_nested_tensor=False), {"src_key_padding_mask": PADDED}),
+}
+
+
+@pytest.mark.parametrize("module,given", FAST.values(), ids=FAST)
+def test_encoder_layers_are_compiled_whole(module: Any, given: dict[str, Any]) -> None:
+    module.eval()
+    x = torch.randn(2, 6, 16)
+    reports: list[Any] = []
+    with torch.no_grad():
+        assert_same(compiled(module, reports)(x, **given), module(x, **given), rtol=2e-5, atol=2e-5, equal_nan=True)
+    (report,) = reports
+    assert report.coverage().compiled_parts == 1 and not report.uncompiled

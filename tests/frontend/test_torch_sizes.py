@@ -109,3 +109,25 @@ def test_sizes_of_two_inputs_that_depend_on_each_other() -> None:
     odd = _exported(Functional(lambda x: x + 1), (({0: n * 2 + 1},),), torch.zeros(7))
     with pytest.raises(UnsupportedError):
         import_model(odd)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("options", [{"batch_first": True}, {"num_layers": 2, "bidirectional": True}])
+def test_recurrent_layers_take_any_number_of_steps(kind: str, options: dict[str, Any]) -> None:
+    """PyTorch's exporter would run the steps of the example one by one."""
+    module = getattr(nn, kind)(3, 2, **options).eval()
+    batch, time = (0, 1) if options.get("batch_first") else (1, 0)
+    model = tw.compile(module, torch.zeros(4, 5, 3), dynamic={"input": {batch: "batch", time: "time"}})
+    assert "time" in model.inputs[0].shape and "time" in model.outputs[0].shape
+    for steps, rows in ((1, 1), (5, 4), (17, 2), (40, 3)):
+        x = torch.randn((rows, steps, 3) if batch == 0 else (steps, rows, 3))
+        assert_close(model(x), tuple(torch.utils._pytree.tree_leaves(module(x))))
+
+
+def test_pytorchs_recurrent_layers_are_its_own_again() -> None:
+    """What stands in for them while we trace is gone: taken apart they are steps, not memory that nobody wrote."""
+    lstm, x = nn.LSTM(3, 2), torch.randn(5, 4, 3)
+    tw.compile(lstm, x)
+    apart = torch.export.export(nn.Sequential(lstm), (x,)).run_decompositions()
+    with torch.no_grad():
+        torch.testing.assert_close(apart.module()(x), lstm(x))

@@ -222,6 +222,19 @@ def test_symbolic_lengths_serve_all() -> None:
         assert_near(np.asarray(model(*arrays)), exact(arrays, attrs))
 
 
+@pytest.mark.parametrize("names", [("queries", "keys", "values"), ("weights", "scores", "y")])
+@pytest.mark.parametrize("keys", [16, 24, "keys", "scores"])
+def test_operands_and_symbols_may_have_the_names_of_stages(names: tuple[str, ...], keys: int | str) -> None:
+    arrays = operands(2, 5, keys if isinstance(keys, int) else 9, 2, 16)
+    length = const(keys) if isinstance(keys, int) else Var(keys, lo=1)
+    builder = GraphBuilder("one")
+    types = [TensorType(f32, (const(2), n, const(2), const(16))) for n in (const(5), length, length)]
+    values = [builder.input(name, t) for name, t in zip(names, types, strict=True)]
+    attrs = attributes()
+    model = tw.compile((builder.finish(ops.emit(builder, "lowered.attention", *values, **attrs)), {}))
+    assert_near(np.asarray(model(*arrays)), exact(arrays, attrs))
+
+
 @pytest.mark.parametrize("name", ["x86-64-v3", "znver4", "generic-aarch64"])
 def test_tiles_fit_the_registers(name: str) -> None:
     target = Target.parse(name)

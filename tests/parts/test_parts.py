@@ -168,6 +168,20 @@ def test_a_value_that_nothing_computes_behind_one_that_is_no_tensor() -> None:
         tw.compile(broken)
 
 
+def test_an_output_that_nothing_computes() -> None:
+    broken = model([node("Add", "x words", "a"), node("Relu", "x", "b")], {"x": (T.FLOAT, [3])}, ["b", "gone"])
+    broken.graph.initializer.append(helper.make_tensor("words", T.STRING, [3], [b"a", b"b", b"c"]))
+    with pytest.raises(tw.errors.ModelError, match="output 'gone': nothing computes the output"):
+        tw.compile(broken)
+
+
+def test_versions_that_no_checker_takes() -> None:
+    m = model([node("Unique", "x", "i", axis="far")], {"x": (T.FLOAT, [3])}, ["i"])
+    m.ir_version = 1 << 40
+    with pytest.raises(tw.errors.ModelError, match="axis"):
+        tw.compile(m)
+
+
 def test_weights_are_updated_in_all_parts() -> None:
     m = custom_in_the_middle()
     m.graph.node.insert(0, node("Unique", "w1", "places"))  # another runtime reads a weight

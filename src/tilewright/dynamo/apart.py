@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
+from tilewright.dynamo.encoder import DECOMPOSITIONS
 from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.export import decomposition
 
@@ -21,8 +22,9 @@ _FIRST_RESULT = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.defa
 
 
 def decompositions() -> dict[Any, Any]:
-    """What AOTAutograd takes apart while it traces: PyTorch's core table, without the operators that have rules."""
-    table = dict(torch._decomp.core_aten_decompositions())
+    """What AOTAutograd takes apart while it traces: PyTorch's core table, without the operators that have rules, and
+    PyTorch's fast path of an encoder layer."""
+    table = dict(torch._decomp.core_aten_decompositions()) | DECOMPOSITIONS
     for operator in (*registry.operators(), *_FIRST_RESULT):
         table.pop(operator, None)
     return table

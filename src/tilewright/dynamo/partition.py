@@ -61,6 +61,8 @@ class Schedule:
     steps: tuple[Node | Cut, ...]
     small: tuple[Node, ...]
     """Nodes that could be compiled, in parts that would not pay."""
+    borders: tuple[Node, ...] = ()
+    """Nodes that could be compiled if complex tensors entered or left parts."""
 
     @property
     def parts(self) -> list[Cut]:
@@ -87,17 +89,20 @@ def partition(gm: GraphModule, refused: Iterable[Node], weights: frozenset[Node]
     """
     eager = set(refused)
     small: list[Node] = []
+    borders: list[Node] = []
     while True:
         steady = _steady(gm, eager, weights)
         cuts = _cuts(gm, _phases(gm, eager, steady), weights, steady)
         peeled = {n for cut in cuts.values() for n in _better_as_views(cut)}
-        if peeled:
-            eager |= peeled
+        crossing = {n for cut in cuts.values() for n in _complex_borders(cut)}
+        if peeled or crossing:
+            eager |= peeled | crossing
+            borders += crossing
             continue
         poor = [cut for cut in cuts.values() if not _pays(cut, least)]
         if not poor:
             steps = _needed(gm, list(_steps(gm, eager, steady, cuts)))
-            return Schedule(steps, tuple(n for n in small if is_operator(n)))
+            return Schedule(steps, *(tuple(n for n in nodes if is_operator(n)) for nodes in (small, borders)))
         for cut in poor:
             eager.update(cut.nodes)
             small += cut.nodes
@@ -245,6 +250,13 @@ def _better_as_views(cut: Cut) -> list[Node]:
         if base not in inside or base in outputs or dense_order(node.meta["val"]) is None:
             found.append(node)
     return found
+
+
+def _complex_borders(cut: Cut) -> list[Node]:
+    """What would make a complex tensor leave the part or enter it."""
+    outside = {p.node for p in (*cut.inputs, *cut.weights) if p.node.meta["val"].is_complex()}
+    made = [p.node for p in cut.outputs if p.node.meta["val"].is_complex()]
+    return [*made, *(n for n in cut.nodes if not outside.isdisjoint(n.all_input_nodes))]
 
 
 def _steps(gm: GraphModule, eager: set[Node], steady: set[Node], cuts: Mapping[int, Cut]) -> Iterable[Node | Cut]:

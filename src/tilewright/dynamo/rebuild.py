@@ -66,7 +66,7 @@ def rebuilt(gm: GraphModule, schedule: Schedule, parts: Mapping[Cut, Part]) -> C
 
 def _in_order(graph: torch.fx.Graph, value: Node, port: Port) -> Node:
     """A tensor as a part takes it: its dimensions as they lie in memory."""
-    return value if port.is_plain else graph.call_function(torch.ops.aten.permute.default, (value, list(port.order)))
+    return value if port.is_plain else graph.call_function(torch.permute, (value, port.order))
 
 
 def _restrided(port: Port, sizes: Mapping[sympy.Symbol, Node]) -> tuple[Callable[..., Any], list[Node]] | None:

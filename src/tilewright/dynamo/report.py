@@ -35,8 +35,9 @@ def reported(label: str, gm: GraphModule, schedule: Schedule, refused: Mapping[N
     counts = [n for n in gm.graph.nodes if is_operator(n)]
     operators = tuple((operator_name(n.target), n in compiled) for n in counts)
     lacking = tuple(_uncompiled(n, refused[n]) for n in counts if n in refused)
-    small = tuple(_small(n) for n in schedule.small)
-    return GraphReport(label, operators, tuple(_parts(label, schedule)), (*lacking, *small))
+    small = tuple(_left(n, "a part of its own would cost more than it saves") for n in schedule.small)
+    borders = tuple(_left(n, "complex tensors neither enter nor leave a part") for n in schedule.borders)
+    return GraphReport(label, operators, tuple(_parts(label, schedule)), (*lacking, *small, *borders))
 
 
 def _parts(label: str, schedule: Schedule) -> list[PartCoverage]:
@@ -64,6 +65,5 @@ def _uncompiled(node: Node, error: Error) -> Uncompiled:
     return Uncompiled(node.name, operator_name(node.target), error.what, PYTORCH, help, source_line(node))
 
 
-def _small(node: Node) -> Uncompiled:
-    why = "a part of its own would cost more than it saves"
+def _left(node: Node, why: str) -> Uncompiled:
     return Uncompiled(node.name, operator_name(node.target), why, PYTORCH, "", source_line(node))

@@ -116,7 +116,8 @@ def invalid(section: Section, node: onnx.NodeProto) -> str | None:
     if not onnx.defs.has(node.op_type, domain) or next(graphs(node), None) is not None:
         return None
     checks = onnx.checker.C.CheckerContext()
-    checks.ir_version = section.loaded.model.ir_version or onnx.IR_VERSION
+    stated = section.loaded.model.ir_version
+    checks.ir_version = stated if 0 < stated < onnx.IR_VERSION else onnx.IR_VERSION
     checks.opset_imports = section.loaded.opsets
     try:
         onnx.checker.check_node(node, checks)

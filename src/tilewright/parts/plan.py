@@ -44,7 +44,7 @@ class Step:
 def cut(section: Section, found: Survey) -> list[Step]:
     """The steps that compute a section's outputs, in an order in which they can run.
 
-    Raises ModelError if they read a value that nothing computes.
+    Raises ModelError if they are, or read, a value that nothing computes.
     """
     members = _members(section, found)
     wanted = set(section.outputs)
@@ -64,6 +64,9 @@ def cut(section: Section, found: Survey) -> list[Step]:
             reader = next(k for k, node in enumerate(step.section.nodes) if missing[0] in reads(node))
             where = f"node {step.section.label(reader)}"
             raise ModelError("the node reads a value that nothing computes", where=where, got=repr(missing[0]))
+    for name in section.outputs:
+        if name not in made and name not in section.initializers:
+            raise ModelError("nothing computes the output", where=f"output {name!r}")
     return steps[::-1]
 
 

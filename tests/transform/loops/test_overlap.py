@@ -151,3 +151,25 @@ def test_what_a_name_inside_decides_splits_no_loop_around() -> None:
         }"""
     )
     verify_loops(partition_loops(func))
+
+
+def test_an_extent_inside_by_such_a_name_splits_no_loop_around() -> None:
+    func = parse_func(
+        """
+        func @triangle(x: f32[n, n], y: f32[n, n]) where n in 1.. {
+          for i in 0..n parallel {
+            let m = n
+            for t in 0..(m + 7) // 8 {
+              for v in 0..8 vectorized {
+                if t * 8 + v < n { y[i, t * 8 + v] = select(t * 8 + v <= i, x[i, t * 8 + v], 0.0) }
+              }
+            }
+          }
+        }"""
+    )
+    split = partition_loops(func)
+    verify_loops(split)
+    for n in (1, 8, 21):
+        x, got = np.ones((n, n), np.float32), np.full((n, n), np.nan, np.float32)
+        interpret(split, [x, got])
+        np.testing.assert_array_equal(got, np.tril(x))

@@ -30,6 +30,9 @@ from tilewright.support.errors import Error, Problems, UnsupportedError
 LEAST = 2
 """The smallest size that a symbol of TorchDynamo stands for: it makes other graphs for 0 and 1."""
 
+COMPLEX = "complex"
+"""What keeps a tensor from entering or leaving a part; within one it is two real ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class Survey:
@@ -72,7 +75,7 @@ def _why_not(walk: Walk, gm: GraphModule, node: Node, values: dict[Node, Any]) -
     if registry.is_mutable(target):
         return UnsupportedError(f"the operator {_name(target)} changes memory in place", where=where)
     misfit = next((m for m in map(_misfit, _tensors(node)) if m), None)
-    if misfit is not None and node.op == "call_function":
+    if misfit not in (None, COMPLEX) and node.op == "call_function":
         return UnsupportedError(f"the result of {_name(target)} is {misfit}", where=where)
     read = next((n for n in node.all_input_nodes if n in walk.failed), None)
     if read is not None:
@@ -127,7 +130,7 @@ def _misfit(fake: torch.Tensor) -> str | None:
     if fake.device.type != "cpu":
         return f"on the device {fake.device}"
     if fake.is_complex():
-        return "complex"
+        return COMPLEX
     if fake.layout is not torch.strided or fake.is_quantized:
         return "not dense"
     if fake.is_conj() or fake.is_neg():

@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.example import Dims, Example, Trace, assignments, trace_inputs
+from tilewright.frontend.torch.recurrent import recurrences_whole
 from tilewright.ir.dim import Dim, DimSizes
 from tilewright.support.errors import ModelError, UnsupportedError
 
@@ -85,7 +86,7 @@ def export_module(
 
 def _exported(module: torch.nn.Module, trace: Trace, training: bool) -> ExportedProgram:
     mode = contextlib.nullcontext() if training else evaluating(module)
-    with mode, quietly(), torch.set_grad_enabled(training):
+    with mode, quietly(), recurrences_whole(), torch.set_grad_enabled(training):
         found = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
         if training:
             detach_regions(found)
@@ -230,7 +231,7 @@ def simplified(program: ExportedProgram, apart: Collection[Any] = ()) -> Exporte
     nodes = (n for g in graphs for n in g.graph.nodes if n.op == "call_function")
     if not apart and all(registry.handles(n) for n in nodes):
         return program
-    with quietly(), torch.no_grad():
+    with quietly(), recurrences_whole(), torch.no_grad():
         table = torch.export.default_decompositions()
         for operator in registry.operators():
             table.pop(operator, None)

@@ -20,7 +20,7 @@ from tilewright.ir.notes import Unroll
 from tilewright.ops.lowered.attention import ATTENTION, ORDERS
 from tilewright.plans.attention.operands import Operands
 from tilewright.plans.attention.rows import Tile
-from tilewright.plans.framework.analysis import Structure
+from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.common import inline_all
 from tilewright.plans.framework.cost import number
 from tilewright.plans.framework.work import Added
@@ -55,57 +55,63 @@ def is_scheduled(found: Operands, structure: Structure, tile: Tile, target: Targ
 
 def lanes_of(structure: Structure, target: Target) -> int:
     """Lanes of a vector of scores."""
-    return target.lanes(structure.stage("weights").writes[0].dtype.itemsize)
+    return target.lanes(stage_of(structure, "weights").writes[0].dtype.itemsize)
+
+
+def stage_of(structure: Structure, name: str) -> Stage:
+    """A stage of the operator. In the function it may have another name: one that an argument or a symbol has is
+    taken."""
+    attention = structure.operator(ATTENTION)
+    assert attention is not None
+    return attention.stage(name)
 
 
 def extent_of(structure: Structure, stage: str, dimension: int) -> int | None:
     """Of a stage's dimensions: batch, heads, rows, keys or depth."""
-    attention = structure.operator(ATTENTION)
-    assert attention is not None
-    return as_int(attention.stage(stage).spatial[dimension].extent)
+    return as_int(stage_of(structure, stage).spatial[dimension].extent)
 
 
-def panels(structure: Structure) -> tuple[str, str]:
+def panels(structure: Structure) -> tuple[Stage, Stage]:
     """The stages that are packed: keys and values, with those of a cache before them if there is one."""
-    names = {stage.name for stage in structure.stages}
-    return ("all_keys", "all_values") if "all_keys" in names else ("keys", "values")
+    names = {stage.origin.stage for stage in structure.stages if stage.origin is not None}
+    prefix = "all_" if "all_keys" in names else ""
+    return stage_of(structure, f"{prefix}keys"), stage_of(structure, f"{prefix}values")
 
 
 def packed_again(structure: Structure, found: Operands) -> tuple[Added, ...]:
     """Heads that share keys and values pack them each."""
     each = found.attrs.heads // found.attrs.groups
-    points = {name: prod(number(it.extent) for it in structure.stage(name).spatial) for name in panels(structure)}
+    points = {stage.name: prod(number(it.extent) for it in stage.spatial) for stage in panels(structure)}
     return tuple(Added(name, "each panel", each * n) for name, n in points.items() if each > 1)
 
 
 def schedule(s: Schedule, structure: Structure, found: Operands, tile: Tile, target: Target) -> None:
     """The primitives."""
-    kept = (*KEPT, *panels(structure))
-    inline_all(s, structure, tuple(stage for stage in structure.stages if stage.name not in kept))
-    head, block, each = output(s, found, tile, -(-(extent_of(structure, "scores", 2) or 1) // tile.rows))
-    result, total, weights, top, scaled = map(s.block, ("result", "total", "weights", "top", "scaled"))
+    kept = (*(stage_of(structure, name) for name in KEPT), *panels(structure))
+    inline_all(s, structure, tuple(stage for stage in structure.stages if stage not in kept))
+    scores, scaled, top, weights, total, result, y = (s.block(stage.name) for stage in kept[: len(KEPT)])
+    head, block, each = output(s, y, found, tile, -(-(extent_of(structure, "scores", 2) or 1) // tile.rows))
     s.compute_at(result, each)
     register_tile(s, result, tile)
     for stage in (total, weights, top, scaled):
         s.compute_at(stage, block)
-    softmax(s, structure, target)
+    softmax(s, structure, (top, weights, total), target)
     rows, keys = s.loops(scaled)[-2:]
     tiles, row = s.split(rows, factor=tile.rows)
     panel, lane = s.split(keys, factor=tile.width)
     s.reorder(panel, tiles, row, lane)
     s.unroll(row)
     s.vectorize(lane)
-    s.compute_at(s.block("scores"), tiles)
-    register_tile(s, s.block("scores"), tile)
+    s.compute_at(scores, tiles)
+    register_tile(s, scores, tile)
     for stage in (scaled, weights):
         s.set_scope(stage, "padded")
-    pack(s, structure, head, tile)
+    pack(s, panels(structure), scores, head, tile)
     s.parallel(head)
 
 
-def output(s: Schedule, found: Operands, tile: Tile, count: int) -> tuple[LoopRef, LoopRef, LoopRef]:
+def output(s: Schedule, y: BlockRef, found: Operands, tile: Tile, count: int) -> tuple[LoopRef, LoopRef, LoopRef]:
     """The loops of the output: returns that over heads, that over blocks of tiles, and that over tiles."""
-    y = s.block("y")
     loops = s.loops(y)
     batch, rows, heads, depth = (loops[k] for k in ORDERS[found.attrs.order[3]])
     s.reorder(batch, heads, rows, depth)
@@ -132,28 +138,28 @@ def register_tile(s: Schedule, block: BlockRef, tile: Tile) -> None:
         s.vectorize(lane)
 
 
-def softmax(s: Schedule, structure: Structure, target: Target) -> None:
-    """Row by row, in vectors along the keys; the exponentials are summed as they are made."""
+def softmax(s: Schedule, structure: Structure, blocks: tuple[BlockRef, BlockRef, BlockRef], target: Target) -> None:
+    """Row by row, in vectors along the keys; the exponentials are summed as they are made. `blocks`: the largest score,
+    the exponentials, their sum."""
     lanes = lanes_of(structure, target)
-    weights = s.block("weights")
+    top, weights, total = blocks
     row, keys = s.loops(weights)[-2:]
-    s.compute_at(s.block("top"), row)
-    s.reverse_compute_at(s.block("total"), row)
+    s.compute_at(top, row)
+    s.reverse_compute_at(total, row)
     length = s.extent(keys)
     if length is None or length > STEP_VECTORS * lanes:
         _, keys = s.split(keys, factor=STEP_VECTORS * lanes)
     s.vectorize(keys)
-    for name in ("top", "total"):
-        reduce_lanes(s, structure.stage(name), [s.loops(s.block(name))[-1]], lanes, STEP_VECTORS)
+    for name, ref in (("top", top), ("total", total)):
+        reduce_lanes(s, stage_of(structure, name), [s.loops(ref)[-1]], lanes, STEP_VECTORS)
 
 
-def pack(s: Schedule, structure: Structure, head: LoopRef, tile: Tile) -> None:
+def pack(s: Schedule, packed: tuple[Stage, Stage], scores: BlockRef, head: LoopRef, tile: Tile) -> None:
     """The panels of a head: keys beside each other for one element of their depth, which registers turn square by
     square, and values as rows of a chunk."""
-    names = panels(structure)
-    rows, values = map(s.block, names)
+    rows, values = (s.block(stage.name) for stage in packed)
     width, side = tile.width, tile.side
-    keys = rows if side == 1 else s.cache_read(s.block("scores"), structure.stage(names[0]).writes[0].name, "global")
+    keys = rows if side == 1 else s.cache_read(scores, packed[0].writes[0].name, "global")
     for block in (keys, values):
         s.compute_at(block, head)
     s.transform_layout(keys, lambda b, g, j, d: (b, g, j // width, d, j % width))

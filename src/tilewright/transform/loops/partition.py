@@ -226,7 +226,8 @@ def _split_by(conditions: list[Expr], loop: For, outer: dict[Var, Expr]) -> _Spl
     an = Analyzer({**outer, loop.var: loop.extent, **loops})
     named = {s.var for s in walk(loop.body) if isinstance(s, Let)}
     free = [e for e in conditions if named.isdisjoint(variables(e))]
-    found = [c for e in free if (c := _candidate(an, frozenset(loops), loop.var, e)) is not None]
+    candidates = [c for e in free if (c := _candidate(an, frozenset(loops), loop.var, e)) is not None]
+    found = [c for c in candidates if named.isdisjoint(variables(c.bound))]  # an inner loop's extent may be such a name
     if not found:
         return None
     key = found[0].key
