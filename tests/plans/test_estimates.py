@@ -51,7 +51,7 @@ from tilewright.transform.call import CompiledKernel
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.loops import lower_loops
 from tilewright.transform.lower import lower_group
-from tilewright.transform.math.expand import SINGLE, TABLES
+from tilewright.transform.math.expand import EXACT, SINGLE, TABLES
 
 Golden = Callable[[str], None]
 
@@ -121,7 +121,7 @@ def test_functions_take_what_the_machine_has_units_for() -> None:
 
 
 def test_all_functions_that_are_written_out_have_a_weight() -> None:
-    assert {*SINGLE, *TABLES} == set(FUNCTIONS)
+    assert {*SINGLE, *TABLES, *EXACT} == set(FUNCTIONS)
 
 
 def test_rows_of_a_few_elements_fill_no_vectors() -> None:

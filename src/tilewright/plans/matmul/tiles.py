@@ -199,7 +199,7 @@ def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int,
             fits = in_registers(MatmulTile(count, width, panels), vectors, target)
             if fits and (panels == 1 or (panels - 1) * width < columns):
                 found.append(MatmulTile(count, width, panels))
-                if rows is not None:
+                if count == rows:  # more rows make a taller tile instead
                     found += in_chains(found[-1], vectors, depth, itemsize, target)
     return found or [MatmulTile(1, width)]
 
