@@ -58,6 +58,14 @@ def test_the_epsilon_that_a_norm_has_by_default(kind: Any) -> None:
     np.testing.assert_allclose(module(x).detach().double(), exact, rtol=0, atol=limit)
 
 
+@pytest.mark.parametrize("alpha", [False, True, 0, 2])
+def test_sums_of_truths_are_scaled(alpha: Any) -> None:
+    x, y = torch.tensor([False, False, True, True]), torch.tensor([[True], [False]])
+    function = Functional(lambda a, b: torch.add(a, b, alpha=alpha))
+    found = interpreted(import_torch(function, (x, y), dynamic=None), x, y)[0]
+    np.testing.assert_array_equal(found, function(x, y))
+
+
 @pytest.mark.parametrize("scale", [1e-3, 300.0])
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(

@@ -163,6 +163,8 @@ def _difference(case: Case, name: str, given: list[torch.Tensor], expected: list
             continue
         if k == 1 and name.split(".")[0] in OPEN and _takes(case.inputs[0], ours, expected[0]):
             continue
+        if name == "argsort" and not ours.is_floating_point() and _alike(case.inputs[0], ours, eager):
+            continue
         try:
             torch.testing.assert_close(ours, eager, equal_nan=True)
         except AssertionError as error:
@@ -181,6 +183,16 @@ def _takes(x: torch.Tensor, places: torch.Tensor, values: torch.Tensor) -> bool:
         if inside and torch.allclose(x.gather(axis, index).double(), wanted.double(), equal_nan=True):
             return True
     return False
+
+
+def _alike(x: torch.Tensor, ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Whether both are places of the same elements of `x` along some axis, each place once."""
+    return any(
+        torch.equal(x.gather(axis, ours), x.gather(axis, theirs))
+        and torch.equal(ours.sort(axis).values, theirs.sort(axis).values)
+        for axis in range(x.ndim)
+        if ours.shape == x.shape and ours.numel() and 0 <= int(ours.min()) <= int(ours.max()) < x.shape[axis]
+    )
 
 
 def _exact(case: Case) -> list[torch.Tensor]:

@@ -125,7 +125,8 @@ def _with_scaled(n: Call, op: str, a: Operand, b: Operand, alpha: Any) -> Value:
 @rule("add")
 def add(n: Call, a: Operand, b: Operand, alpha: Any = 1) -> Value:
     if n.dtype is boolean:
-        return n.emit("or", n.operand(a, boolean), n.operand(b, boolean))
+        x, y = n.operand(a, boolean), n.operand(b, boolean)
+        return n.emit("or", x, y if alpha else n.emit("and", y, n.like(False, y)))
     return _with_scaled(n, "add", a, b, alpha)
 
 
