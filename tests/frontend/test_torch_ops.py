@@ -58,12 +58,12 @@ def test_the_epsilon_that_a_norm_has_by_default(kind: Any) -> None:
     np.testing.assert_allclose(module(x).detach().double(), exact, rtol=0, atol=limit)
 
 
-@pytest.mark.parametrize("alpha", [False, True, 0, 2])
+@pytest.mark.parametrize("alpha", [False, True])
 def test_sums_of_truths_are_scaled(alpha: Any) -> None:
     x, y = torch.tensor([False, False, True, True]), torch.tensor([[True], [False]])
     function = Functional(lambda a, b: torch.add(a, b, alpha=alpha))
     found = interpreted(import_torch(function, (x, y), dynamic=None), x, y)[0]
-    np.testing.assert_array_equal(found, function(x, y))
+    np.testing.assert_array_equal(found, torch.add(x, y, alpha=alpha))
 
 
 @pytest.mark.parametrize("scale", [1e-3, 300.0])
