@@ -11,7 +11,7 @@ pytest.importorskip("expecttest", reason="PyTorch's own tests need it: `make tor
 from tests.torch_opinfo.cases import chosen, entry_name, operators
 from tests.torch_opinfo.run import Row, expected, run_entry, table
 
-EVERY = 10
+EVERY = 20
 SAMPLED = sorted(expected())[::EVERY]
 
 
