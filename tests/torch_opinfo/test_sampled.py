@@ -1,4 +1,4 @@
-"""A tenth of the operators of PyTorch that must compile and agree with eager; run by `make torch`, all of them by
+"""A twentieth of the operators of PyTorch that must compile and agree with eager; run by `make torch`, all of them by
 `make torch-ops`."""
 
 from __future__ import annotations
