@@ -175,8 +175,10 @@ def _ranked(
     least = [min(costs[k][0] for costs in found.values()) for k in range(len(counts))]
     scores = {w: sum(c / least[k] for k, (c, _) in enumerate(costs)) / len(counts) for w, costs in found.items()}
     cycles = {w: sum(c for c, _ in costs) / len(costs) for w, costs in found.items()}
-    # Of equals the widest; of one row the narrowest, whose function is computed beside the next panel's products.
-    width = 1 if counts == (1,) else -1
+    # Of equals the widest; of one row the narrowest, whose function is computed beside the next panel's products, where
+    # these wait for nothing else.
+    near = counts == (1,) and Product(1, *sizes).level(target) == "l1"
+    width = 1 if near else -1
     return tuple((cycles[w], found[w][-1][1]) for w in sorted(found, key=lambda w: (scores[w], width * w)))
 
 
