@@ -115,7 +115,8 @@ def random_layers(options: argparse.Namespace) -> int:
             rows.append(row)
             if row.pause:
                 step(row.name)
-    console.print(thread_layers.report(rows, options.threads, harness.environment()), markup=False, highlight=False)
+    facts = None if options.no_report else harness.environment()
+    console.print(thread_layers.report(rows, options.threads, facts), markup=False, highlight=False)
     return 1 if any(r.ratio > thread_layers.BOUND for r in rows) else 0
 
 

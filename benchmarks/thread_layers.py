@@ -177,8 +177,8 @@ def kept(path: Path) -> list[Ratio]:
     return [Ratio(**row) for row in json.loads(path.read_text())["rows"]] if path.exists() else []
 
 
-def report(rows: Sequence[Ratio], threads: int, facts: dict[str, object]) -> str:
-    """Writes the report; gives its text."""
+def report(rows: Sequence[Ratio], threads: int, facts: dict[str, object] | None) -> str:
+    """Writes the report with what is known of the machine, or nothing if that is None; gives its text."""
     parts = []
     for pause in PAUSES:
         mine = [r for r in rows if r.pause == pause]
@@ -188,6 +188,8 @@ def report(rows: Sequence[Ratio], threads: int, facts: dict[str, object]) -> str
         parts += ["Slowest of all, by one thread:", "", _table(worst)]
         parts += ["Policies:", "", _table([r for r in mine if r.kind == "policy"])]
     text = "\n".join(parts) + "\n" + " ".join((__doc__ or "").split("\n\n", 1)[1].split()) + "\n"
+    if facts is None:
+        return text
     harness.RESULTS.mkdir(exist_ok=True)
     content = {"environment": facts, "rows": [dataclasses.asdict(r) for r in rows]}
     (harness.RESULTS / f"{NAME}.json").write_text(json.dumps(content, indent=1) + "\n")
