@@ -207,8 +207,10 @@ def test_all_of_the_next_panel_is_asked_for(name: str, columns: int) -> None:
 
 @pytest.mark.parametrize("columns", [1, 3, 5])
 def test_each_register_tile_asks_for_its_own_filters_where_that_is_faster(columns: int) -> None:
-    """Into the first level, all that it reads so many bytes on, one alone too."""
-    target = Target.parse("znver5")
+    """Into the first level, all that it reads so many bytes on, one alone too; not where filters are near."""
+    near = Target.parse("znver5")
+    target = near.adjusted(l2=1 << 18)
+    assert all(hint.note.level == 2 for hint in hints_of_blocks(near, columns)[0])
     found, _ = hints_of_blocks(target, columns)
     nbytes = target.costs.prefetching.filter_bytes
     asked: set[int] = set()

@@ -180,3 +180,20 @@ def test_windows_stay_apart() -> None:
     total = te.compute((3, 5, 5), lambda n, i, j: te.sum(x[n, i + r.var, j + c.var], axis=[r, c]))
     func = te.create_prim_func([x, total])
     assert join_dimensions(func) is func
+
+
+@pytest.mark.parametrize("sides", [(3, 4), (1, 1), (7,)])
+def test_places_that_a_fold_gives_keep_their_dimensions(sides: Shape) -> None:
+    """Where the largest element lies is counted with all iterators, outside of any index: windows of one element fold
+    arrays of which each element is used once."""
+    b, rank = GraphBuilder("case"), len(sides)
+    each = dict.fromkeys(("kernel", "strides", "dilations"), (1,) * rank)
+    places = ops.emit1(b, "max_pool_indices", b.input("x", tensor(2, 5, *sides)), **each, pads=(0, 0) * rank)
+    (group,) = fuse(b.finish((places,)))
+    joined = join_dimensions(lower_group(group, "kernel").func)
+    verify_func(joined)
+    x = np.random.default_rng(0).standard_normal((2, 5, *sides)).astype(np.float32)
+    found = np.zeros(x.shape, np.int64)
+    arrays = zip((x, found), joined.params, strict=True)
+    interpret(joined, [a.reshape([int(str(n)) for n in p.shape]) for a, p in arrays])
+    np.testing.assert_array_equal(found.ravel(), np.arange(x.size))

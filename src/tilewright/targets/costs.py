@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import field, fields, replace
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import TargetError
@@ -373,7 +373,7 @@ class Prefetching:
         " core's own prefetchers follow it as fast as memory gives",
         Origin("2026-11-26"),
     )
-    panel_level: int = constant(
+    panel_level: Literal[1, 2] = constant(
         2,
         "level",
         "of cache into which tiles that share a panel of weights prefetch the next one",

@@ -86,8 +86,8 @@ def _may_join(block: Block, k: int, symbols: bool) -> bool:
     pair = block.iters[k : k + 2]
     if len({it.kind for it in pair}) > 1 or (_is_product(block) and pair[0].kind == "reduce"):
         return False
-    values = [s.value for s in walk(block.body) if isinstance(s, Store)]
-    used = {v for value in values for v in _outside_of_indices(value)}
+    values = [(s.value,) if isinstance(s, Store) else exprs_of(s) for s in walk(block.body)]
+    used = {v for found in values for value in found for v in _outside_of_indices(value)}
     return all((symbols or as_int(it.extent) is not None) and it.var not in used for it in pair)
 
 

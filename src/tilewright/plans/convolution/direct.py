@@ -376,7 +376,7 @@ def prefetch_weights(
     # As often as there are lines for it: those of a whole block of channels at once wait for line buffers.
     loop = next((loop for loop in reversed(outer) if share(loop) >= FEWEST_LINES), outer[0])
     lines = ceil(share(loop))
-    s.annotate(loop, Prefetch(asked, panel, level=1 if ahead.panel_level == 1 else 2, tiles=tiles, lines=lines))
+    s.annotate(loop, Prefetch(asked, panel, level=ahead.panel_level, tiles=tiles, lines=lines))
 
 
 def prefetch_pixels(

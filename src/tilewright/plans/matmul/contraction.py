@@ -214,7 +214,7 @@ def tile_output(
     s.reorder(*order, *inner)
     s.compute_at(block, order[-1])
     s.set_scope(block, "local")
-    tile_block(s, anchor, block, candidate, target)
+    tile_block(s, anchor, block, candidate, target, chains=candidate.knob("chains"))
     unroll_tile(s, out, len(inner))
     if tiles:
         if row is not None and as_int(row.extent) is None:
@@ -253,14 +253,16 @@ def split_rows(s: Schedule, row: LoopRef, candidate: Candidate) -> tuple[LoopRef
     return s.split(row, factors=(None, strip // rows, rows) if strip else (None, rows))
 
 
-def tile_block(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, target: Target) -> None:
-    """The register tile: reduction outside, rows inside it, columns innermost."""
+def tile_block(
+    s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, target: Target, chains: int = 1
+) -> None:
+    """The register tile: reduction outside, rows inside it, columns innermost; `chains` sums of each element."""
     *own, reduce = s.loops(block)[-len(anchor.spatial) - 1 :]
     # Rows outside columns: a row's value is then used at once for all its columns and needs one register.
     inner = [loop for loop in own if extent(s, loop) != 1]
     if candidate.knob("panels") > 1:
         inner[-1:] = s.split(inner[-1], factor=candidate.knob("width"))
-    if (chains := dict(candidate.knobs).get("chains", 1)) > 1:
+    if chains > 1:
         block, reduce, chain = in_chains(s, block, reduce, chains)
         inner = [chain, *inner]
     s.reorder(reduce, *inner)
@@ -309,7 +311,7 @@ def prefetch_panel(
     # Where nobody knows how many rows there are, a tile may be all of them.
     part = min(rows, sharing) / sharing if as_int(row.extent) is not None else 1.0
     lines = ceil(line * (1 if steps is inner else copies) * part / target.caches.line)
-    into: Literal[1, 2] = 1 if target.costs.prefetching.panel_level == 1 else 2
+    into = target.costs.prefetching.panel_level
     note = Prefetch(buffer_names([weights.buffer]), depth * line, level=into, lines=lines, rows=sharing, strip=strip)
     if strip is not None:
         product = product_of(anchor, 1, s.func.notes, target)

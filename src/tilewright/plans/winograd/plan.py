@@ -37,7 +37,7 @@ from tilewright.plans.convolution.direct import body_steps
 from tilewright.plans.framework.analysis import Operator, Stage, Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, inline_all, own_loops, stream_outputs
-from tilewright.plans.framework.cost import Cost, number, outside, roofline, working_set
+from tilewright.plans.framework.cost import FAR, Cost, level, nbytes_of, number, outside, roofline, working_set
 from tilewright.plans.framework.restate import restate
 from tilewright.plans.idioms.conversions import plain_output, read_plain, transpose_in, transpose_out
 from tilewright.plans.idioms.panels import packed_operand, panel_width
@@ -286,7 +286,8 @@ def products(
     sharing = min(least or count, count)
     # Where there are fewer than share, two register tiles of about equal size may be all, each with half of the lines.
     few = sharing if sharing == count else min(sharing, 2 * rows - 1)
-    nbytes = target.costs.prefetching.filter_bytes
+    away = level(working_set(nbytes_of(weights.buffer), s.func.notes, target), target) in FAR
+    nbytes = target.costs.prefetching.filter_bytes if away else 0
     share = 1.0 if nbytes else min(rows, few) / few
     while 4 * width * steps * share >= MOST_LINES * target.caches.line and steps % 2 == 0:
         steps //= 2  # a tile's share of what so many steps read is more than a loop prefetches at once

@@ -175,20 +175,13 @@ def convolution_backward(
 
 @rule("scaled_dot_product_attention")
 def grouped_attention(
-    n: Call,
-    q: Value,
-    k: Value,
-    v: Value,
-    mask: Value | None = None,
-    dropout: float = 0.0,
-    causal: bool = False,
-    scale: Operand | None = None,
-    enable_gqa: bool = False,
+    n: Call, q: Value, k: Value, v: Value, *rest: Any, scale: Operand | None = None, enable_gqa: bool = False
 ) -> Value:
-    """Attention whose heads of keys and values are repeated as they are: of 16 bits, before they are widened."""
+    """Attention whose heads of keys and values are repeated as they are: of 16 bits, before they are widened. `rest`:
+    the mask, the share that is dropped, and whether it is causal."""
     if enable_gqa:
         k, v = (_repeated_heads(n, t, q) for t in (k, v))
-    return n.single(attention, q, k, v, mask, dropout, causal, scale)  # type: ignore[no-any-return]
+    return n.single(attention, q, k, v, *rest, scale=scale)  # type: ignore[no-any-return]
 
 
 def attention(
