@@ -55,7 +55,6 @@ from tilewright.ir.rewrite import (
 from tilewright.support.classes import dataclass
 from tilewright.targets.memory import USUAL, Caches
 from tilewright.transform.loops.merge import depend, parts, touched, written
-from tilewright.transform.loops.promote import promote_partials
 
 MOST_STAGES = 3
 """Stages of a row at most: so many rows are at work at once."""
@@ -84,7 +83,6 @@ def _statement(s: Stmt, taken: set[str], alias: int) -> Stmt | None:
         stages = _stages(parts(body), most)
         crossing = _crossing(stages, set(buffers)) if stages is not None else None
         if stages is not None and crossing is not None:
-            stages = [replace(x, main=promote_partials(x.main, taken)) for x in stages]
             doubled = _doubled(stages, crossing, plain.var, taken, alias)
             result = _overlapped(plain, doubled)
             for buffer in reversed([*(doubled.versions.get(b, b) for b in buffers), *doubled.new]):
