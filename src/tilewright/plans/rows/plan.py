@@ -49,7 +49,7 @@ from tilewright.plans.idioms.reducing import (
     reduce_window,
 )
 from tilewright.plans.rows.estimate import STEPS, folds, products, unfilled, windows
-from tilewright.plans.rows.groups import STEP_VECTORS, rows_folded, rows_pipelined, rows_together
+from tilewright.plans.rows.groups import STEP_VECTORS, rows_pipelined, rows_together
 from tilewright.plans.rows.stages import Rows, materialised, shared_rows, vector_last
 from tilewright.plans.rows.turned import is_turned, schedule_turned, turning
 from tilewright.schedule.recording import BlockRef, LoopRef
@@ -76,9 +76,9 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     rows = shared_rows(structure)
     strip = strip_width(structure, rows, target)
     cost = roofline(structure, target)
-    pipelined = rows_pipelined(structure, rows, strip, target) if cost.compute > cost.memory / 2 else 0
+    waits = cost.compute <= cost.memory / 2
+    pipelined, folded = (0, 1) if waits else rows_pipelined(structure, rows, strip, target)
     together = pipelined or rows_together(structure, rows, strip, target)
-    folded = rows_folded(structure, rows, pipelined, target) if pipelined else 1
     knobs = {"rows": rows.leading, "strip": strip, "together": together, "pipeline": int(pipelined > 0), "fold": folded}
     cost = cost | products(structure, rows, target) | windows(structure, target)
     cost |= unfilled(structure, rows, strip, target)
