@@ -97,7 +97,7 @@ def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target)
     if len(lengths) != 1 or 0 in leading or leading[-1] < FEWEST_PIPELINED:
         return none
     (length,), lanes = lengths, target.lanes(4)
-    if length < 2 * STEP_VECTORS * lanes or length * 4 > target.l1 // 2:
+    if length < 2 * STEP_VECTORS * lanes or length * 4 > target.l1 * target.costs.prefetching.pipelined_row:
         return none
     fold = _folded(leading[-1], length, target)
     alone = sum(instructions(s.block) for s in kept if s.role == "spatial" and _length(s, rows) == 1)
