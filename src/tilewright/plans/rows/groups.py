@@ -45,6 +45,9 @@ OVERLAPPED = 12
 200 numbers by themselves take 0.5 to 0.8 of the time of eight together for a mean, 0.6 to 1.0 for a norm of the row;
 longer norms with AVX2 take up to 1.4 (Zen 5, 27 November 2026)."""
 
+SYMBOLIC_ROWS = 64
+"""Rows of a group where nobody knows their number: a few hundred make several groups."""
+
 FEWEST_TURNS = 4
 """Groups of rows from which on it pays that stages go one behind the other."""
 
@@ -65,14 +68,14 @@ def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) 
     own = [[as_int(it.extent) for it in s.block.iters[rows.leading :]] for s in kept]
     sizes = [prod(long if n is None else n for n in extents) for extents in own]
     longest = max(sizes)
-    if longest >= long or not leading[-1]:
+    if longest >= long:
         return 1
     # The chain of a single fold is hidden by the next row's, if nothing long stands between the two.
     between = max((size for s, size in zip(kept, sizes, strict=True) if s is not folded[0]), default=1)
     if len(folded) == 1 and between <= OVERLAPPED * target.lanes(4):
         return 1
     # A last group of fewer rows is code of its own.
-    most = min(leading[-1], target.l1 // 4 // (max(longest, 1) * 4))
+    most = min(leading[-1] or TOGETHER[0], target.l1 // 4 // (max(longest, 1) * 4))
     return next((n for n in TOGETHER if n <= most), 1)
 
 
@@ -92,20 +95,22 @@ def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target)
         return none
     if any(is_turned(structure, s) for s in kept):
         return none
-    leading = [as_int(it.extent) or 0 for it in outputs[0].spatial[: rows.leading]]
+    *others, count = (as_int(it.extent) for it in outputs[0].spatial[: rows.leading])
     lengths = {_length(s, rows) for s in kept} - {1}
-    if len(lengths) != 1 or 0 in leading or leading[-1] < FEWEST_PIPELINED:
+    if len(lengths) != 1 or (count is not None and count < FEWEST_PIPELINED):
         return none
     (length,), lanes = lengths, target.lanes(4)
     if length < 2 * STEP_VECTORS * lanes or length * 4 > target.l1 * target.costs.prefetching.pipelined_row:
         return none
-    fold = _folded(leading[-1], length, target)
+    fold = 1 if count is None else _folded(count, length, target)
     alone = sum(instructions(s.block) for s in kept if s.role == "spatial" and _length(s, rows) == 1)
     if fold == 1 and 2 * alone * lanes > length:
         return none
-    shared = prod(leading) // ENOUGH if target.threads > 1 else MOST_PIPELINED
+    if count is None:
+        return SYMBOLIC_ROWS, fold
+    shared = count * prod(n or 1 for n in others) // ENOUGH if target.threads > 1 else MOST_PIPELINED
     most = min(max(shared, FEWEST_TURNS * fold, FEWEST_PIPELINED), MOST_PIPELINED)
-    return _group(leading[-1], most, fold), fold
+    return _group(count, most, fold), fold
 
 
 def _length(stage: Stage, rows: Rows) -> int:
