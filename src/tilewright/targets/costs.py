@@ -411,6 +411,12 @@ class Prefetching:
         "ahead, at least, where stages of rows go one behind the other",
         Origin("2026-11-22", commit="9e5c7b5"),
     )
+    pipelined_row: float = constant(
+        0.5,
+        "share",
+        "of the first level that such a row takes at most: three rows are read and written at once",
+        Origin("2026-11-22", "Zen 4", commit="9e5c7b5"),
+    )
     least_row: int = constant(
         512,
         "bytes",

@@ -260,6 +260,20 @@ CASES = {
           for u in 0..16 vectorized { part[u] = 0.0 }
           for k in 0..4 { for w in 0..16 vectorized { part[w] = part[w] + e[k * 16 + w] } }
         }""",
+    "promote partials": """
+        func @rows(x: f32[2, 5, 48], y: f32[2, 5]) {
+          for b in 0..2 {
+            alloc p: f32[2, 5, 16] in local
+            alloc q: f32[5, 16] in local
+            for r in 0..5 {
+              for v0 in 0..16 vectorized { p[b, r, v0] = 0.0 }
+              for k0 in 0..3 { for v1 in 0..16 vectorized { p[b, r, v1] = p[b, r, v1] + x[b, r, k0 * 16 + v1] } }
+              for v2 in 0..16 vectorized { q[r, v2] = 0.0 }
+              for k1 in 0..3 { for v3 in 0..16 vectorized { q[k1, v3] = q[k1, v3] + x[b, r, k1 * 16 + v3] } }
+            }
+            for s in 0..5 { for w in 0..16 vectorized { y[b, s] = max(y[b, s], p[b, s, w] + q[s, w]) } }
+          }
+        }""",
     "pipeline loops": """
         func @rows(x: f32[6, 32], y: f32[6, 32]) {
           for r in 0..6 @pipeline {
