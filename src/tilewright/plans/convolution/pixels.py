@@ -37,13 +37,11 @@ MAX_VECTORS = 12
 
 @dataclass(frozen=True, slots=True)
 class PixelProblem:
-    """One image and group: `filters` over `pixels`, each from `depth` channels, of whose maps every `step`-th pixel
-    is sampled."""
+    """One image and group: `filters` over `pixels`, each from `depth` channels."""
 
     filters: int
     pixels: int
     depth: int
-    step: int = 1
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -74,12 +72,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 def shape_of(structure: Structure) -> PixelProblem:
     """The sizes of one image and group."""
     anchor = structure.anchors[0]
-    (maps,) = structure.before(anchor)
-    read = maps.reads[0].shape
-    out = structure.after(anchor)[-1].spatial[2:]
-    pixels = prod(side(it.extent) for it in out)
-    step = max(-(-(as_int(n) or 1) // (as_int(it.extent) or 1)) for n, it in zip(read[2:], out, strict=True))
-    return PixelProblem(filters_of(structure), pixels, as_int(anchor.reduce[0].extent) or 64, step)
+    pixels = prod(side(it.extent) for it in structure.after(anchor)[-1].spatial[2:])
+    return PixelProblem(filters_of(structure), pixels, as_int(anchor.reduce[0].extent) or 64)
 
 
 def estimates(shape: PixelProblem, width: int, target: Target) -> list[tuple[int, bool, Cost]]:
@@ -88,9 +82,7 @@ def estimates(shape: PixelProblem, width: int, target: Target) -> list[tuple[int
     for vectors in range(1, MAX_VECTORS + 1):
         if vectors > 1 and (registers(width, vectors) > target.registers or (vectors - 1) * lanes >= shape.pixels):
             break
-        for copied in (True, False):
-            if copied or shape.step == 1:
-                found.append((vectors, copied, estimate(shape, width, vectors, copied, target)))
+        found += [(vectors, copied, estimate(shape, width, vectors, copied, target)) for copied in (True, False)]
     return found
 
 
@@ -119,12 +111,11 @@ def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target
         compute += count * panels * shape.depth * step
         overhead += count * panels * (width * used + costs.tile_overhead / 2.0)
         if copied:
-            overhead += count * shape.depth * used * traffic.copied_vector * (lanes if shape.step > 1 else 1.0)
+            overhead += count * shape.depth * used * traffic.copied_vector
     maps = shape.depth + shape.filters
     if maps >= room(shape, target):
         overhead += traffic.collision * (whole + 1) * maps * touched(vectors * lanes, target)
-    # Of a sampled line all of it comes into the caches.
-    source, result = 4 * shape.depth * shape.pixels * shape.step, 4 * shape.filters * shape.pixels
+    source, result = 4 * shape.depth * shape.pixels, 4 * shape.filters * shape.pixels
     weights = 4 * shape.filters * shape.depth
     if far(shape, target):
         overhead += scattered(shape, target) * source / caches.line
@@ -134,12 +125,9 @@ def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target
 
 
 def scattered(shape: PixelProblem, target: Target) -> float:
-    """Cycles of a line of maps whose rows are read a piece at a time from beyond the second level. Nothing follows what
-    is sampled, on any core."""
+    """Cycles of a line of maps whose rows are read a piece at a time from beyond the second level."""
     traffic = target.costs.traffic
-    if shape.depth <= traffic.followed_rows:
-        return traffic.scattered_line if shape.step == 1 else traffic.sampled_line
-    return traffic.scattered_line_of_many if shape.step == 1 else traffic.sampled_line_of_many
+    return traffic.scattered_line if shape.depth <= traffic.followed_rows else traffic.scattered_line_of_many
 
 
 def touched(pixels: int, target: Target) -> float:
@@ -245,7 +233,7 @@ def prefetch(maps: Stage, nbytes: int, target: Target) -> Prefetch:
 
 def far(shape: PixelProblem, target: Target) -> bool:
     """Whether maps come from beyond the second level of cache."""
-    return 4 * shape.depth * shape.pixels * shape.step > target.costs.traffic.kept_sets * target.l2
+    return 4 * shape.depth * shape.pixels > target.costs.traffic.kept_sets * target.l2
 
 
 PLAN = Plan("pixels", fits, candidates, apply)
