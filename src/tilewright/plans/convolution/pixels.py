@@ -24,7 +24,7 @@ from tilewright.plans.convolution.tiles import share_of, side
 from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, extent, inline_all, lanes_of, parallelize
-from tilewright.plans.framework.cost import Cost, bandwidth, fetch_cycles, fma_cycles, write_cycles
+from tilewright.plans.framework.cost import EXPOSED, Cost, bandwidth, fetch_cycles, fma_cycles, write_cycles
 from tilewright.plans.framework.tiles import row_limit
 from tilewright.plans.matmul.epilogues import epilogue_work
 from tilewright.schedule.recording import LoopRef
@@ -97,7 +97,8 @@ def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target
     lanes, panels = target.lanes(4), -(-shape.filters // width)
     costs, traffic, caches = target.costs.arithmetic, target.costs.traffic, target.caches
     run, loads = 4 * shape.depth * vectors * lanes, costs.loads_per_cycle
-    rate = loads if run <= target.l1 else min(loads, target.l2_bandwidth / (4.0 * lanes))
+    near = run <= traffic.kept_l1 * target.l1
+    rate = loads if near else min(loads, target.l2_bandwidth / (4.0 * lanes))
     pages = min(shape.depth, 4 * shape.pixels * shape.depth // caches.page)
     # A quarter of the translation buffer is left for what else is touched.
     turning = pages > caches.l1_pages * 3 // 4 or shape.depth > row_limit(4 * shape.pixels, target)
@@ -107,6 +108,7 @@ def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target
         if not used or not count:
             continue
         step = max(width * used / target.fma_per_cycle, width / loads + used / rate, costs.fma_latency)
+        step += 0.0 if near else EXPOSED * used / rate
         step += 0.0 if copied else traffic.unaligned * used + (traffic.far_page if turning else 0.0)
         compute += count * panels * shape.depth * step
         overhead += count * panels * (width * used + costs.tile_overhead / 2.0)
@@ -144,10 +146,19 @@ def room(shape: PixelProblem, target: Target) -> float:
 
 
 def panels(shape: PixelProblem, target: Target) -> list[tuple[float, int]]:
-    """The widths of panels, divisors of the filters, with the least cycles of an image and group, the best first."""
-    widths = [n for n in range(1, min(shape.filters, target.registers) + 1) if shape.filters % n == 0]
-    fitting = [n for n in widths if n == 1 or registers(n, 1) <= target.registers]
-    return sorted((min(cost.cycles for _, _, cost in estimates(shape, n, target)), n) for n in fitting)
+    """The widths of panels with the least cycles of an image and group, the best first; the last panel may have filters
+    of zeros."""
+    most = min(shape.filters, target.registers)
+    fitting = [n for n in range(1, most + 1) if n == 1 or registers(n, 1) <= target.registers]
+    return sorted(
+        (min(cost.cycles for _, _, cost in estimates(shape, n, target)) * (UNEVEN if shape.filters % n else 1.0), n)
+        for n in fitting
+    )
+
+
+UNEVEN = 1.1
+"""Time of panels that the filters do not fill, by the estimate: what the last one leaves out is code of its own (64 to
+107, 216 to 31 and 300 to 50 channels; Zen 5, 28 November 2026)."""
 
 
 def panel_of(structure: Structure) -> int:
