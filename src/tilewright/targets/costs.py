@@ -297,10 +297,6 @@ class Traffic:
     scattered_line_of_many: float = constant(
         60.0, "cycles", "the same of many rows", Origin("2026-11-21", commit="b0ce859")
     )
-    sampled_line: float = constant(23.0, "cycles", "the same of few rows of which pixels are left out", _SCATTERED)
-    sampled_line_of_many: float = constant(
-        60.0, "cycles", "the same of many rows", Origin("2026-11-21", commit="b0ce859")
-    )
     collision: float = constant(
         12.0, "cycles", "a line that has left the second level before its rest is used", _PIXELS
     )

@@ -80,6 +80,21 @@ CASES = {
             for k in 0..8 { c[i * 8 + k] = b[i * 8 + k] + b[i * 8 + 7 - k] }
           }
         }""",
+    "compact buffers: of strips under conditions": """
+        func @strips(a: f32[32], c: f32[32], d: f32[32]) {
+          buffer b: f32[32]
+          buffer e: f32[32]
+          buffer f: f32[32]
+          for s in 0..4 {
+            for i in 0..8 { b[s * 8 + i] = a[s * 8 + i] }
+            for t in 0..3 {
+              for j in 0..3 { if t * 3 + j < 8 { e[s * 8 + t * 3 + j] = b[s * 8 + t * 3 + j] } }
+              for k in 0..3 { if t * 3 + k < 8 { c[s * 8 + t * 3 + k] = e[s * 8 + t * 3 + k] } }
+              for l in 0..3 { if t * 3 + l < 7 { f[s * 8 + t * 3 + l] = a[s * 8 + t * 3 + l] } }
+              for m in 0..3 { if t * 3 + m < 8 { d[s * 8 + t * 3 + m] = f[s * 8 + t * 3 + m] } }
+            }
+          }
+        }""",
     "compact buffers: spread": """
         func @planes(a: f32[16, 64, 16], c: f32[16, 64, 16]) {
           buffer b: f32[16, 64, 16] in padded
