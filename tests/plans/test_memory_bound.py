@@ -755,3 +755,24 @@ def test_few_rows_are_summed_in_registers(rows: int, strip: int) -> None:
     (group,) = fuse(b.finish((y,)))
     planned = plan(lower_group(group, "k").func, Target.parse("x86-64-v3"))
     assert planned.chosen.knob("strip") == strip
+
+
+@pytest.mark.parametrize(
+    ("shape", "order", "box"),
+    [
+        ((2, 64, 43, 8), (3, 2, 1, 0), [2, 16, 4, 4]),  # runs of 32 elements, sixteen rows
+        ((3, 500, 40), (2, 1, 0), [3, 10, 16]),  # thirty elements of sixteen rows
+        ((2, 12, 64, 2, 20), (4, 3, 2, 1, 0), [2, 12, 1, 2, 4]),
+    ],
+)
+def test_boxes_of_transpositions_stay_in_the_first_level(
+    shape: tuple[int, ...], order: tuple[int, ...], box: list[int]
+) -> None:
+    """Some lines of the destination in a few rows, which may all fall into the same sets."""
+    b = GraphBuilder("case")
+    (group,) = fuse(b.finish((ops.emit1(b, "transpose", b.input("x", tensor(shape)), perm=order),)))
+    planned = plan(lower_group(group, "k").func, Target.parse("znver4"))
+    loops = [as_int(s.extent) for s in walk(planned.func.body) if isinstance(s, For)]
+    assert loops[-len(box) :] == box
+    x = data(*shape)
+    np.testing.assert_array_equal(one("transpose", x, perm=order), x.transpose(order))

@@ -533,19 +533,47 @@ def source_order(s: Schedule, block: BlockRef) -> list[str]:
 
 
 def transpose_boxes(s: Schedule, block: BlockRef, strip: list[str], target: Target) -> None:
-    """The loops of `strip` innermost, those of large boxes cut into pieces; all others around them, in threads."""
+    """The loops of `strip` innermost, those of large boxes cut into pieces; all others around them, in threads.
+
+    A box has a run of some lines of the destination, in a few rows of it: their lines stay in the first level of cache
+    until they are full, though they may all fall into the same few sets.
+    """
     by_name = loops_by_name(s, block)
     outer = [loop for name, loop in by_name.items() if name not in strip]
-    box, run = target.costs.copies.box, target.costs.copies.box_run
+    copies = target.costs.copies
     size = 1
     for name in strip:
-        size *= extent(s, by_name[name]) or box
-    for name in strip[:-1]:
-        length = extent(s, by_name[name])
-        if size > box and (length is None or length > run):
-            piece, by_name[name] = s.split(by_name[name], factor=run)
-            outer.append(piece)
-            size = size // (length or box) * run
+        size *= extent(s, by_name[name]) or copies.box
+    if size > copies.box:
+        for name, most in _box_sides(s, block, strip, target).items():
+            length = extent(s, by_name[name])
+            if length is None or length > most:
+                piece, by_name[name] = s.split(by_name[name], factor=most)
+                outer.append(piece)
     inner = [by_name[name] for name in reversed(strip)]
     s.reorder(*outer, *inner)
     parallelize(s, outer)
+
+
+def _box_sides(s: Schedule, block: BlockRef, strip: list[str], target: Target) -> dict[str, int]:
+    """How long the pieces of a box's loops are, in the order of `strip`: those that go along the destination make a run
+    of some lines together, the others a few rows."""
+    stage = s.get(block)
+    assert isinstance(stage, Block) and isinstance(stage.body, Store)
+    place, itemsize = flat(stage.body.indices, stage.body.buffer.shape, 0), stage.body.buffer.dtype.itemsize
+    iters = {it.var.name: it for it in stage.iters}
+    moves = {name: abs(steps(place, iters[name].var) or 0) for name in strip}
+    lines, run = BOX_LINES * target.caches.line // itemsize, 1
+    sides: dict[str, int] = {}
+    for name in sorted(strip, key=lambda n: moves[n]):
+        if moves[name] == run < lines:
+            sides[name] = lines // run
+            run *= as_int(iters[name].extent) or lines
+    rows = [name for name in strip if name not in sides]
+    sides |= dict.fromkeys(rows, target.costs.copies.box_run if len(rows) == 1 else BOX_ROWS)
+    return {name: sides[name] for name in strip}
+
+
+BOX_LINES = 2
+BOX_ROWS = 4
+"""Rows of a box in each of several directions."""
