@@ -197,7 +197,7 @@ bench-ragged: $(STAMP) ## packed sequences of different lengths against padded o
 	$(PY) -m benchmarks.bench_ragged $(ARGS)
 
 .PHONY: bench-dynamic-peers
-bench-dynamic-peers: $(PEERS_STAMP) ## the same traces of sizes against ONNX Runtime and OpenVINO
+bench-dynamic-peers: $(PEERS_STAMP) ## the same traces of sizes against ONNX Runtime, OpenVINO and Inductor; ARGS="--static 3" for peers of one size
 	$(PY) -m benchmarks.bench_dynamic_peers $(ARGS)
 
 bench-choice: $(STAMP) ## the untuned choice of tiles and algorithms against the best of all

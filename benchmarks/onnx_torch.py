@@ -56,6 +56,7 @@ class OnnxModule(nn.Module):
         operands: list[Any] = []
         for name in node.input:
             floating = name not in known or known[name].dtype.kind == "f"
+            floating &= node.op_type != "Resize" or name not in known
             operands.append((name or None) if floating else _Known(known[name].tolist()))
         function = OPERATORS[node.op_type]
         return (lambda values: function(values, attributes)), operands, list(node.output)
@@ -152,8 +153,11 @@ def _split(v: Values, a: Attributes) -> tuple[Tensor, ...]:
     return tuple(torch.split(v[0], v[1], a.get("axis", 0)))
 
 
-def _slice(v: Values, a: Attributes) -> Tensor:
+def _slice(v: Values, a: Attributes) -> Any:
     starts, ends = v[1], v[2]
+    if isinstance(v[0], list):
+        (start,), (end,) = starts, ends
+        return v[0][start:end]
     axes = v[3] if len(v) > 3 else list(range(len(starts)))
     steps = v[4] if len(v) > 4 else [1] * len(starts)
     index: list[Any] = [slice(None)] * v[0].dim()
@@ -221,6 +225,12 @@ def _expand(v: Values, a: Attributes) -> Tensor:
     return v[0].expand(torch.broadcast_shapes(v[0].shape, tuple(v[1])))
 
 
+def _resize(v: Values, a: Attributes) -> Tensor:
+    """Each element so many times: what a network that goes up again does."""
+    assert a["mode"] == b"nearest" and a["coordinate_transformation_mode"] == b"asymmetric", a
+    return F.interpolate(v[0], scale_factor=v[2][2:], mode="nearest")
+
+
 def _shape(v: Values, a: Attributes) -> list[int]:
     return list(v[0].shape[a.get("start", 0) : a.get("end")])
 
@@ -260,6 +270,7 @@ OPERATORS: dict[str, Callable[[Values, Attributes], Any]] = {
     "LSTM": _lstm,
     "MaxPool": _max_pool,
     "Reshape": _reshape,
+    "Resize": _resize,
     "Shape": _shape,
     "Slice": _slice,
     "Split": _split,

@@ -1,31 +1,46 @@
 """Frameworks on a trace of sizes: each round they do the next calls of it, all of them the same ones.
 
-A model is set up once, for all sizes; a size that was not seen before is met as it comes. Inputs are made before the
-clock starts.
+A model is set up once, for all sizes, or peers for one of them alone; a size that was not seen before is met as it
+comes. Inputs are made before the clock starts.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from benchmarks.bench_dynamic import TRACES, Trace, inputs_for
+from benchmarks import models
+from benchmarks.bench_dynamic import CALLS, TRACES, Trace, inputs_for, quantile_shapes
 from benchmarks.peers import vino
 from tilewright.measure.contender import Prepared
 
+AT = " at "
+"""Between a trace's name and sizes that peers are set up for alone."""
 Arrays = dict[str, np.ndarray[Any, Any]]
 Call = Callable[[Arrays], Any]
+
+
+def _chosen(trace: str) -> Trace:
+    """The trace of this name; behind `AT`, the sizes that all of its calls have."""
+    name, _, sizes = trace.partition(AT)
+    every = TRACES[name]
+    if not sizes:
+        return every
+    known = dict(zip(every.ranges, map(int, sizes.split("x")), strict=True))
+    return replace(every, fixed={**every.fixed, **known}, ranges={}, draw=lambda _: {})
 
 
 def own(trace: str, threads: int, window: int) -> Prepared:
     """Ours, one compile with symbols."""
     import tilewright as tw
 
-    chosen = TRACES[trace]
-    model: Any = tw.compile(chosen.model(), dims=chosen.dims(blind=False), threads=threads)
+    every, chosen = TRACES[trace.partition(AT)[0]], _chosen(trace)
+    model: Any = tw.compile(every.model(), dims=every.dims(blind=False), threads=threads)
     names = [spec.name for spec in model.inputs]
     return _prepared(chosen, window, lambda given: model(*[given[n] for n in names]), tw.__version__)
 
@@ -34,7 +49,7 @@ def onnxruntime(trace: str, threads: int, window: int) -> Prepared:
     """ONNX Runtime with all optimizations; dimensions that have one value are fixed."""
     import onnxruntime as ort
 
-    chosen = TRACES[trace]
+    chosen = _chosen(trace)
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
@@ -50,7 +65,7 @@ def openvino(trace: str, threads: int, window: int) -> Prepared:
     """OpenVINO for the lowest time of one request, told of the ranges of sizes; its outputs are shared, not copied."""
     import openvino as ov
 
-    chosen, core = TRACES[trace], ov.Core()
+    chosen, core = _chosen(trace), ov.Core()
     proto = chosen.model()
     graph = core.read_model(proto.SerializeToString())
     ranges = {name: ov.Dimension(lo, hi) for name, (lo, hi, _) in chosen.ranges.items()}
@@ -63,6 +78,43 @@ def openvino(trace: str, threads: int, window: int) -> Prepared:
     request = core.compile_model(graph, "CPU", vino.settings(threads)).create_infer_request()
     call: Call = lambda given: list(request.infer(given, share_inputs=True, share_outputs=True).values())  # noqa: E731
     return _prepared(chosen, window, call, ov.__version__)
+
+
+def inductor(trace: str, threads: int, window: int) -> Prepared:
+    """PyTorch compiled by Inductor, sizes that vary as symbols, weights folded. All sizes of the trace are met before:
+    it compiles anew for those that it treats apart, such as 1."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(models.ROOT / "build" / "peers" / "inductor"))
+    import torch
+    import torch._inductor.config as config
+
+    from benchmarks.onnx_torch import module
+
+    chosen = _chosen(trace)
+    proto = chosen.model()
+    torch.set_num_threads(threads)
+    torch._dynamo.config.recompile_limit = 64
+    config.freezing = True
+    config.max_autotune = True
+    compiled = torch.compile(module(proto), fullgraph=True)
+    names = [info.name for info in proto.graph.input]
+    varying = {
+        info.name: [k for k, d in enumerate(info.type.tensor_type.shape.dim) if d.dim_param in chosen.ranges]
+        for info in proto.graph.input
+    }
+
+    @torch.inference_mode()
+    def call(given: Arrays, marked: bool = False) -> Any:
+        tensors = [torch.from_numpy(given[n]) for n in names]
+        for name, tensor in zip(names, tensors, strict=True) if marked else ():
+            for k in varying[name]:
+                torch._dynamo.maybe_mark_dynamic(tensor, k)
+        return [y.numpy() for y in compiled(*tensors)]
+
+    rng = np.random.default_rng(6)
+    for sizes in quantile_shapes(chosen, 3)[1:2] + quantile_shapes(chosen, CALLS):
+        call(inputs_for(proto, {**chosen.fixed, **sizes}, rng), marked=True)
+    torch.compiler.set_stance(skip_guard_eval_unsafe=True)  # only what tells its versions apart is tested
+    return _prepared(chosen, window, call, torch.__version__)
 
 
 def _prepared(trace: Trace, window: int, call: Call, version: str) -> Prepared:

@@ -180,3 +180,20 @@ def test_a_tile_may_have_all_rows_that_there_can_be(target: str, ends: tuple[int
         schedule, _ = scheduled_by(named("contraction"), structure, tallest[max(tallest)], machine)
         interpret(schedule.func, {"X": a, "W": b, "Y": got}, symbols={"n": rows})
         np.testing.assert_array_equal(got, a @ b.transpose(1, 0, 2).reshape(64, 128))
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "znver4"])
+def test_panels_of_a_symbolic_number_come_one_at_a_time(target: str) -> None:
+    """Each step of the sums would ask whether the other panels are there, so that they would not stay in registers."""
+    inputs = [info("x", [6, "n", 16]), info("z", [6, 16, "n"])]
+    proto = model([node("MatMul", ["x", "z"], ["y"])], inputs, ["y"], {})
+    compiled = tw.compile(proto, dims={"n": tw.dim(8, 100)}, target=target, records=None)
+    assert "panels=1," in _kernel(compiled, "matmul_packed", "schedule").splitlines()[1]
+    loops = _kernel(compiled, "matmul_packed", "loops")
+    sums = [part.split("}")[0] for part in re.split(r"for k\w* in 0\.\.16", loops)[1:]]
+    assert sums and not any("if " in part for part in sums)
+    if target == "x86-64-v3":
+        for n in (8, 9, 31, 32, 33, 64, 65, 100):
+            x, z = (np.random.default_rng(n).standard_normal((6, n, 16)).astype(np.float32) for _ in range(2))
+            got = compiled(x, np.ascontiguousarray(z.swapaxes(1, 2)))
+            np.testing.assert_allclose(got, x @ z.swapaxes(1, 2), rtol=1e-4, atol=1e-5)

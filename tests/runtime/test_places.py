@@ -57,6 +57,18 @@ def test_right_for_all_sizes(intervals: list[Interval], data: st.DataObject) -> 
         assert placed(temps, 2, plans, sizes).arena <= own.arena
 
 
+def test_what_another_version_needs_stands_where_this_one_has_its_own() -> None:
+    """A block lives while two kernels run; the second has workspaces of two versions, of which one is empty."""
+    temps = [TempSpec(0, 0), TempSpec(0, 1), *(TempSpec(1, 1) for _ in range(4))]
+    one, other = [6400, 640, 3200, 3200, 0, 0], [6400, 640, 0, 0, 3200, 3200]
+    known = plan(temp_intervals(temps, one, 1))
+    assert known.arena == 7040
+    for sizes in (one, other):
+        found = placed(temps, 1, [known], sizes)
+        check(temp_intervals(temps, sizes, 1), found)
+        assert found.arena == 7040, "the second version's stand on top of all"
+
+
 def test_sizes_to_plan_for() -> None:
     symbols = SymbolSpec("n", 1, 300), SymbolSpec("h", 32, 640, 32), SymbolSpec("t", 1, 9, likely=(3, 5, 7))
     assert usual_dims(symbols) == [(64, 64, 5), (64, 64, 3), (64, 64, 7), (1, 32, 1), (300, 512, 9)]

@@ -89,8 +89,23 @@ def plan(intervals: Sequence[Interval]) -> Plan:
     keys = [k for k, b in blocks.items() if b.nbytes]
     offsets, arena = _search([blocks[k] for k in keys])
     at = dict(zip(keys, offsets, strict=True))
-    # Empty blocks stand above all others: where they are not empty, none of those is moved up for them (`places.py`).
-    return Plan(tuple(at.get(r, arena) for r in whose), arena, live)
+    at |= _where_others_stand(blocks, at, arena)
+    return Plan(tuple(at[r] for r in whose), arena, live)
+
+
+def _where_others_stand(blocks: dict[int, _Block], at: dict[int, int], arena: int) -> dict[int, int]:
+    """Places of empty blocks. Where they are not empty, for other sizes, those may be that live at the same steps, as
+    workspaces of another version of a kernel: each stands where one of them does. Others stand above all blocks, of
+    which none is moved up for them (`places.py`)."""
+    places: dict[tuple[int, int], list[int]] = {}
+    for k, offset in at.items():
+        places.setdefault((blocks[k].first, blocks[k].last), []).append(offset)
+    found: dict[int, int] = {}
+    for k, b in blocks.items():
+        if k not in at:
+            own = places.setdefault((b.first, b.last), [])
+            found[k] = own.pop(0) if own else arena
+    return found
 
 
 def roots(intervals: Sequence[Interval | TempSpec]) -> list[int]:

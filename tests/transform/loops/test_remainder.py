@@ -72,3 +72,39 @@ def test_versions_of_many_rows_have_fewer_copies() -> None:
         int(m[1]) if (m := re.search(r"times=(\d)", line)) else 1 for line in text.splitlines() if "in 0..6" in line
     ]
     assert copies == [4, 4, 4, 2, 2]
+
+
+SHARED = """
+func @shared(a: f32[n, 6], b: f32[6, 128], c: f32[n, 128]) where n in 1..4 {{
+  for p in 0..1 parallel {{
+    alloc t: f32[4, 128] in local
+    for q in 0..4 unrolled {{ if q < n {{ for u in 0..128 vectorized {{ t[q, u] = 0.0 }} }} }}
+    for o in 0..3 @prefetch(buffers=[b], nbytes=3072, lines={lines}, rows=4) {{
+      for k in 0..2 @unroll(times=2) {{
+        for r in 0..4 unrolled {{
+          if r < n {{ for v in 0..128 vectorized {{ t[r, v] = t[r, v] + a[r, o*2 + k] * b[o*2 + k, v] }} }}
+        }}
+      }}
+    }}
+    for s in 0..4 unrolled {{ if s < n {{ for w in 0..128 vectorized {{ c[s, w] = t[s, w] }} }} }}
+  }}
+}}
+"""
+
+
+@pytest.mark.parametrize(("lines", "joined"), [(16, True), (7, False)])
+def test_one_step_alone_is_no_loop_in_a_loop_over_what_is_prefetched(lines: int, joined: bool) -> None:
+    """A step stores 512 bytes a row: two of one row are enough, one of two rows or more, if lines can be halved."""
+    func = parse_func(SHARED.format(lines=lines))
+    numbered = rows_by_number(func)
+    text = str(numbered)
+    assert text.count("in 0..6 @prefetch") == (3 if joined else 0)
+    assert text.count("lines=8") == (3 if joined else 0)
+    assert text.count("@unroll(times=2)") == (1 if joined else 4), "one step in a loop of its own"
+    for n in range(1, 5):
+        rng = np.random.default_rng(n)
+        a, b = rng.standard_normal((n, 6)).astype(np.float32), rng.standard_normal((6, 128)).astype(np.float32)
+        got, want = (np.full((n, 128), np.nan, np.float32) for _ in range(2))
+        interpret(numbered, [a, b, got])
+        interpret(func, [a, b, want])
+        np.testing.assert_array_equal(got, want)

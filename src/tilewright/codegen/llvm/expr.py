@@ -132,7 +132,7 @@ def is_positive(s: State, e: Expr) -> bool:
             return e.lo is not None and e.lo > 0
         case Op("add", (a, b)):
             return (is_positive(s, a) and is_natural(s, b)) or (is_natural(s, a) and is_positive(s, b))
-        case Op("mul", (a, b)):
+        case Op("mul" | "min", (a, b)):
             return is_positive(s, a) and is_positive(s, b)
         case Op("max", (a, b)) if e.dtype is i64:
             return is_positive(s, a) or is_positive(s, b)

@@ -62,18 +62,18 @@ def bases_before(s: State, loop: For) -> None:
         return
     bound = {loop.var} | {inner.var for inner in walk(loop.body) if isinstance(inner, For | Let)}
     found: list[tuple[Buffer, Poly]] = []
-    for buffer, indices in dict.fromkeys(_accesses(loop.body)):
+    for buffer, indices in dict.fromkeys(accesses(loop.body)):
         pointer = s.pointers.get(buffer.name)
         if pointer is not None and not pointer.elements:
             p = s.converter.offset(buffer, indices)
-            found.append((buffer, {m: c for m, c in p.items() if m and _are_there(s, m, bound)}))
+            found.append((buffer, {m: c for m, c in p.items() if m and are_there(s, m, bound)}))
     if any(len(m) > 1 for _, same in found for m in same):
         for buffer, same in found:
             if same:
                 set_base(s, buffer, same)
 
 
-def _accesses(body: Stmt, spread: bool = False) -> Iterator[tuple[Buffer, tuple[Expr, ...]]]:
+def accesses(body: Stmt, spread: bool = False) -> Iterator[tuple[Buffer, tuple[Expr, ...]]]:
     """What the iterations of a loop access in loops that are spread out, outside of serial ones."""
     if isinstance(body, For):
         if body.kind not in ("unrolled", "vectorized"):
@@ -86,10 +86,11 @@ def _accesses(body: Stmt, spread: bool = False) -> Iterator[tuple[Buffer, tuple[
             for load in loads(e):
                 yield load.buffer, load.indices
     for child in body.children:
-        yield from _accesses(child, spread)
+        yield from accesses(child, spread)
 
 
-def _are_there(s: State, monomial: tuple[int, ...], bound: set[Var]) -> bool:
+def are_there(s: State, monomial: tuple[int, ...], bound: set[Var]) -> bool:
+    """Whether all atoms of a monomial have values outside of what binds these variables, or can be given some."""
     return all(_is_there(s, s.atoms.exprs[n], bound) for n in monomial)
 
 

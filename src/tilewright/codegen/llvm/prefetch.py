@@ -29,12 +29,15 @@ def before_prefetch(s: State, stmt: For) -> None:
     """What the hints of all iterations take alike, where all of it is known: LLVM's few passes leave it in the loop."""
     if s.lanes is not None:
         return
-    for note, load in _prefetched(stmt):
-        for monomial in shift(s, stmt, note, load) or {}:
-            for atom in (s.atoms.exprs[n] for n in monomial):
-                known = (v is not stmt.var and (v in s.env or v in s.constants) for v in variables(atom))
-                if all(known):
-                    s.scalar(atom)
+    for atom in atoms_of(s, stmt):
+        s.scalar(atom)
+
+
+def atoms_of(s: State, stmt: For) -> list[Expr]:
+    """The parts of the shares that a loop's hints have which are known where it begins."""
+    shares = [shift(s, stmt, note, load) or {} for note, load in _prefetched(stmt)]
+    atoms = dict.fromkeys(s.atoms.exprs[n] for share in shares for monomial in share for n in monomial)
+    return [e for e in atoms if all(v is not stmt.var and (v in s.env or v in s.constants) for v in variables(e))]
 
 
 def _prefetched(stmt: For) -> Iterator[tuple[Prefetch, Load]]:

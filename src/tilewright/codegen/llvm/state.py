@@ -13,7 +13,7 @@ from tilewright.codegen.llvm.values import Lanes, Value, is_literal, register_ty
 from tilewright.codegen.llvm.vector import can_vectorize, native_lanes
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var
-from tilewright.ir.loops import For
+from tilewright.ir.loops import For, Stmt
 from tilewright.native.text import Writer
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CompileError
@@ -95,6 +95,7 @@ class State:
         self.counters: set[Var] = set()
         self.symbolic = False
         self.around: list[For] = []
+        self.chained: Stmt | None = None  # what is otherwise done in a chain of tests, of which this is the next one
         self.pointers: dict[str, Pointer] = {}
         self.tiles: Tiles | None = None
         self.lanes: Lanes | None = None

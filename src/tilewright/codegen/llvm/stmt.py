@@ -16,6 +16,7 @@ from tilewright.codegen.llvm.state import Pointer, State
 from tilewright.codegen.llvm.tiles import allocate_tiles, has_tiles, leave_tiles
 from tilewright.codegen.llvm.values import Lanes, Value, memory_type, widths
 from tilewright.codegen.llvm.vector import match_reduction
+from tilewright.codegen.llvm.versions import before_versions
 from tilewright.ir.dtype import boolean, i64
 from tilewright.ir.expr import Const, Expr, Load, Var, as_int, const, maximum
 from tilewright.ir.loops import Allocate, Block, For, If, Intrinsic, Let, Seq, Stmt, Store
@@ -119,6 +120,8 @@ def _if(s: State, stmt: If) -> None:
         return
     value = evaluate(s, condition)
     if not value.vector:
+        if stmt is not s.chained:
+            before_versions(s, stmt)
         _jump(s, value.scalar, stmt.then, stmt.orelse, s.mask)
         return
     mask = both(s, s.mask, value)
@@ -136,6 +139,7 @@ def _jump(s: State, condition: str, then: Stmt, orelse: Stmt | None, mask: Value
     for block, body in ((then_block, then), (else_block, orelse)):
         if body is not None:
             out.start(block)
+            s.chained = orelse
             with s.scope(), s.masked(mask):
                 emit(s, body)
             out.jump(join)

@@ -88,10 +88,12 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     work = epilogue_work(structure, anchor, target)
     most = product_of(anchor, max(counts), structure.func.notes, target)
     every = None if longest is None else replace(most, rows=longest)
+    # Panels whose number nobody knows come one at a time: each step would ask whether the others are there.
+    columns = 1 if as_int(column.extent) is None else most.columns
     scale = 1.0 if rows is not None else SYMBOL * len(counts) / sum(counts)
     found = []
     for width in widths(anchor, rows, target):
-        for tile in tiles(rows, width, most.columns, most.depth, most.itemsize, target):
+        for tile in tiles(rows, width, columns, most.depth, most.itemsize, target):
             # A symbol without an upper end has no strips: few rows would only pay for the loop around them.
             strip = 0 if every is None else strip_rows(tile, every, target, symbolic=rows is None)
             ahead = 0 if rows is None else prefetch_distance(tile, most, target)

@@ -24,7 +24,7 @@ from tilewright.arith import Analyzer
 from tilewright.ir.expr import Const, Expr, Op, Var, as_int, const, equal
 from tilewright.ir.loops import For, If, Intrinsic, Let, PrimFunc, Stmt, Store
 from tilewright.ir.notes import Prefetch, Unroll, find, with_note, without
-from tilewright.ir.rewrite import map_expr, map_stmt, names_of, variables, walk, with_children
+from tilewright.ir.rewrite import map_expr, map_stmt, names_of, substitute_stmt, variables, walk, with_children
 from tilewright.transform.loops.conditions import bound_loops_of
 from tilewright.transform.loops.copies import conjuncts, copy_fresh
 from tilewright.transform.loops.simplify import simplify_stmt
@@ -33,8 +33,8 @@ MOST = 13
 """The largest remainder that gets a version of its own."""
 BODY = 1024
 """Bytes that one iteration of a loop in a version stores at least (16 vectors of 16 floats), if it is unrolled less
-often than in a whole tile, but twice. Once is too little: with 18 or 22 products in a step, nine rows take 6 %
-longer so (python -m benchmarks.bench_dynamic --only ranker, Emerald Rapids, 2026-11-27)."""
+often than in a whole tile. One step of eight rows takes as long as two (the ranker of benchmarks/bench_dynamic.py, Zen
+5, 2026-11-28), if it is no loop of one step in a loop over what is prefetched, which took 6 % longer."""
 
 
 def rows_by_number(func: PrimFunc) -> PrimFunc:
@@ -121,18 +121,39 @@ def all_rows(s: Stmt, rows: int) -> Stmt:
     return map_stmt(s, settled)
 
 
-def _with_fewer_copies(s: Stmt) -> Stmt:
-    """The statement with loops that LLVM unrolls no more often than `BODY` asks for, but twice: versions are much code,
-    and one of many rows has enough to do in two steps."""
+def _with_fewer_copies(s: Stmt, least: int = 1) -> Stmt:
+    """The statement with loops that LLVM unrolls no more often than `BODY` asks for, but `least` times: versions are
+    much code, and one of many rows has enough to do in a step or two."""
+    if isinstance(s, For) and (note := find(s.notes, Unroll)) is not None:
+        copies = _copies(s, note.times, least)
+        rest = without(s.notes, Unroll)
+        notes = rest if copies == 1 else with_note(rest, Unroll(copies))
+        return replace(s, body=_with_fewer_copies(s.body), notes=notes)
+    if isinstance(s, For) and isinstance(s.body, For) and (shared := find(s.notes, Prefetch)) is not None:
+        return _one_step(s, s.body, shared) or replace(s, body=_with_fewer_copies(s.body, 2))
+    return with_children(s, tuple([_with_fewer_copies(c) for c in s.children])) if s.children else s
 
-    def fewer(s: Stmt) -> Stmt | None:
-        if not isinstance(s, For) or (note := find(s.notes, Unroll)) is None:
-            return None
-        stored = _stored(s.body)
-        enough = (d for d in range(2, note.times) if note.times % d == 0 and d * stored >= BODY)
-        return replace(s, notes=with_note(without(s.notes, Unroll), Unroll(next(enough, note.times))))
 
-    return map_stmt(s, fewer)
+def _copies(loop: For, times: int, least: int) -> int:
+    """How often a loop that LLVM unrolls so many times is unrolled in a version."""
+    stored = _stored(loop.body)
+    return next((d for d in range(least, times) if times % d == 0 and d * stored >= BODY), times)
+
+
+def _one_step(steps: For, inner: For, shared: Prefetch) -> For | None:
+    """Both loops as one, if the inner one, whose steps share what is prefetched, is best not unrolled: of two steps a
+    loop alone would be slower."""
+    note, extent, lines = find(inner.notes, Unroll), as_int(steps.extent), shared.lines
+    if note is None or as_int(inner.extent) != note.times or _copies(inner, note.times, 1) != 1:
+        return None
+    if extent is None or lines is None or lines % note.times:
+        return None
+    step, count = Var(steps.var.name), extent * note.times
+    body = substitute_stmt(inner.body, {steps.var: step // note.times, inner.var: step % note.times})
+    notes = with_note(without(steps.notes, Prefetch), replace(shared, lines=lines // note.times))
+    return replace(
+        steps, var=step, extent=const(count), body=simplify_stmt(body, Analyzer({step: const(count)})), notes=notes
+    )
 
 
 def _stored(s: Stmt) -> int:
