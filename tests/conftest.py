@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from math import ceil
 from pathlib import Path
-from zlib import crc32
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,8 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases of tests that have many: which stay is settled by their names, so that it is the same in each run
-    and for each worker, and mixes all parameters."""
+    """Leave out cases of tests that have many (`sampled`)."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
@@ -47,11 +46,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for several in cases.values():
         mark = several[0].get_closest_marker("costly")
         share = config.getoption("--one-of") * (1 if mark is None or config.getoption("--all-cases") else mark.args[0])
-        several.sort(key=lambda item: crc32(item.nodeid.encode()))
-        kept.update(several[: ceil(len(several) / share)])
+        kept.update(sampled(several, ceil(len(several) / share)))
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
+
+
+def sampled(cases: list[pytest.Item], count: int) -> list[pytest.Item]:
+    """So many of a test's cases. Each is the one with the most values of parameters that no case before it has, so that
+    where cases are the product of several lists every value is there as soon as can be, and again when all have been.
+    Which of equal ones comes first is drawn, in the same way in each run and for each worker."""
+    if count >= len(cases):
+        return cases
+    left = sorted(cases, key=lambda item: item.nodeid)
+    Random(left[0].nodeid.partition("[")[0]).shuffle(left)
+    values = {item: set(enumerate(item.nodeid.partition("[")[2].split("-"))) for item in left}
+    kept: list[pytest.Item] = []
+    seen: set[tuple[int, str]] = set()
+    while len(kept) < count:
+        if all(values[item] <= seen for item in left):
+            seen.clear()
+        item = max(left, key=lambda item: len(values[item] - seen))
+        left.remove(item)
+        kept.append(item)
+        seen |= values[item]
+    return kept
 
 
 def pytest_collection_finish() -> None:

@@ -107,6 +107,7 @@ def test_nan_and_infinity_go_through() -> None:
             np.testing.assert_array_equal(one(op, x, axis=1, keepdims=False, select_last_index=last), want)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("size", [2, 7, 15, 16, 17, 31, 64, 129, 1000])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_softmax_of_nan_and_infinity(size: int, axis: int) -> None:
@@ -210,6 +211,7 @@ def test_transpositions(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(one("transpose", x, perm=(1, 0), symbolic=True), x.T)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("perm", [(0, 2, 3, 1), (0, 3, 1, 2), (3, 2, 1, 0)])
 @pytest.mark.parametrize(
     "shape",
@@ -221,6 +223,7 @@ def test_permutes(shape: tuple[int, ...], perm: tuple[int, ...]) -> None:
         np.testing.assert_array_equal(one("transpose", x, perm=perm), x.transpose(perm))
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("block", [8, 16])
 @pytest.mark.parametrize(
     ("channels", "size"),
@@ -593,6 +596,7 @@ def test_a_last_group_of_rows_may_have_fewer(op: str, rows: int, count: int) -> 
     assert any(is_const(n, 8) and " log(" in body for n, body in inner.items()) == (op == "log_softmax" and count == 8)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("shape", [(128, 128), (3, 64, 192), (128, 1024), (2, 8, 16, 256)])
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
 def test_stages_go_one_behind_the_other(op: str, shape: tuple[int, ...]) -> None:
@@ -613,6 +617,7 @@ def test_stages_go_one_behind_the_other(op: str, shape: tuple[int, ...]) -> None
     np.testing.assert_array_equal(one(op, x, axis=-1), one(op, x, axis=-1, threads=2))
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize(("columns", "fold"), [(64, 1), (128, 8), (256, 1), (768, 1)])
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
 def test_lanes_of_short_rows_are_folded_together(op: str, columns: int, fold: int) -> None:
