@@ -64,7 +64,6 @@ def uniques(x: Any, axis: int | None, ordered: bool) -> list[Any]:
     return [y, first, inverse, counts]
 
 
-@pytest.mark.costly(3)
 @pytest.mark.parametrize("kind", ["float32", "int64", "bool", "uint8"])
 @pytest.mark.parametrize("ordered", [1, 0])
 @pytest.mark.parametrize("axis", [None, 0, -1])
