@@ -512,10 +512,10 @@ def test_layers_of_one_pixel_are_blocked_where_others_are() -> None:
 
 @pytest.mark.parametrize(
     ("name", "stride", "plain"),
-    [("znver3", 1, False), ("haswell", 1, True), ("znver4", 1, True), ("znver4", 2, False)],
+    [("znver3", 1, False), ("haswell", 1, True), ("znver4", 1, True), ("znver4", 2, True)],
 )
 def test_scattered_rows_cost_most_on_zen_3(name: str, stride: int, plain: bool) -> None:
-    """A map that leaves the second level of cache, of more rows than hardware follows; nothing follows samples."""
+    """A map that leaves the second level of cache, of more rows than hardware follows; samples are taken out first."""
     case = (1, 144, 24, (56 * stride, 56 * stride), (1, 1), (stride, stride), (0, 0, 0, 0), (1, 1))
     graph = graph_of(case, residual=False)
     for _, function in graph_passes(Target.parse(name), Options()):
@@ -535,7 +535,9 @@ def test_few_filters_read_plain_maps_once(name: str, filters: int) -> None:
             graph = function(graph)
         groups = [g for g in fuse(split_prepare(graph).run) if any("conv" in n.op for n in g.nodes)]
         (kernel,) = (lower_group(g, f"k{i}") for i, g in enumerate(groups))
-        assert plan(kernel.func, target).plan == "pixels", (channels, side)
+        # Channels that fill no blocks are not put into any.
+        plans = ("pixels", "convolution") if channels % target.lanes(4) else ("pixels",)
+        assert plan(kernel.func, target).plan in plans, (channels, side)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from tilewright.ir.selection import Direct, Winograd
 from tilewright.kernels import KernelCompiler
 from tilewright.ops import parse_func
 from tilewright.plans import plan
-from tilewright.plans.convolution import pixels
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.inside import share_inside
 from tilewright.plans.framework.analysis import analyse
@@ -329,22 +328,13 @@ def test_a_program_is_made_for_its_threads_and_kept_apart() -> None:
     assert replace(host, threads=2).fingerprint != host.fingerprint
 
 
-def test_sampled_maps_bring_whole_lines() -> None:
-    shape = pixels.PixelProblem(filters=512, pixels=784, depth=128, step=2)
-    small, large = (
-        pixels.estimate(shape, 4, 6, True, FIXED.adjusted(l2=l2, registers=32)) for l2 in (1 << 20, 4 << 20)
-    )
-    lines = 2 * 4 * shape.pixels * shape.depth / FIXED.caches.line
-    assert small.overhead - large.overhead == pytest.approx(FIXED.costs.traffic.sampled_line_of_many * lines)
-
-
 def test_functions_behind_products_of_pixels_count() -> None:
     """A plain epilogue is part of the products' estimate."""
 
     def compute(function: str) -> float:
         b = GraphBuilder("model")
         x, w = b.input("x", tensor(1, 32, 40, 40)), b.input("w", tensor(1, 4, 32, 8))
-        y = ops.emit1(b, "lowered.conv_pointwise_groups", x, w, channels=32, strides=(1, 1))
+        y = ops.emit1(b, "lowered.conv_pointwise_groups", x, w, channels=32)
         (group,) = fuse(b.finish((ops.emit1(b, function, y),)))
         return plan(lower_group(group, "kernel").func, Target.parse("znver4")).chosen.cost.compute
 

@@ -579,7 +579,9 @@ def test_short_rows_together(shape: tuple[int, ...]) -> None:
     [
         ("log_softmax", 214, 8),  # 26 groups and six rows
         ("log_softmax", 172, 8),  # rather than four
-        ("log_softmax", 31, 1),
+        ("log_softmax", 31, 8),
+        ("log_softmax", 5, 5),
+        ("log_softmax", 3, 1),  # two or three gain nothing
         ("layer_norm", 131, 8),
         ("rms_norm", 131, 1),  # one reduction, whose chain the next row's hides
         ("rms_norm", 172, 1),
@@ -596,9 +598,14 @@ def test_a_last_group_of_rows_may_have_fewer(op: str, rows: int, count: int) -> 
     assert any(is_const(n, 8) and " log(" in body for n, body in inner.items()) == (op == "log_softmax" and count == 8)
 
 
-@pytest.mark.costly(2)
-@pytest.mark.parametrize("shape", [(128, 128), (3, 64, 192), (128, 1024), (2, 8, 16, 256)])
-@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+PIPELINED = [(128, 128), (128, 1024), (20, 610), (8, 1025), (331, 600), (2, 40, 700)]
+
+
+@pytest.mark.parametrize(
+    ("op", "shape"),
+    [*((op, s) for op in ("softmax", "log_softmax") for s in PIPELINED), ("softmax", (3, 64, 192)),
+     ("softmax", (2, 8, 16, 256)), ("softmax", (37, 131))],
+)  # fmt: skip
 def test_stages_go_one_behind_the_other(op: str, shape: tuple[int, ...]) -> None:
     """Where there are registers enough, so not with AVX2; with every number of threads the same."""
     b = GraphBuilder("case")
@@ -637,6 +644,19 @@ def test_lanes_of_short_rows_are_folded_together(op: str, columns: int, fold: in
     got, seen = y[~odd], np.isfinite(x[~odd]) & (want > -600)
     np.testing.assert_allclose(got[seen], want[seen], rtol=2e-5, atol=1e-6)
     np.testing.assert_array_equal(y, one(op, x, axis=-1, threads=2))
+
+
+@pytest.mark.parametrize(
+    ("shape", "count"), [((3, 64, 192), 8), ((7, 200), 7), ((40, 127), 8), ((331, 300), 6), ((12, 9, 150), 8)]
+)
+def test_what_a_whole_row_takes_is_done_for_rows_together(shape: tuple[int, ...], count: int) -> None:
+    """Logarithms of single numbers would take longer than the vectors of their rows."""
+    b = GraphBuilder("case")
+    (group,) = fuse(b.finish(tuple(ops.emit(b, "log_softmax", b.input("x", tensor(shape)), axis=-1))))
+    chosen = plan(lower_group(group, "k").func, Target.parse("znver4")).chosen
+    assert chosen.knob("pipeline") == 0 and chosen.knob("together") == count
+    x = data(*shape)
+    np.testing.assert_array_equal(one("log_softmax", x, axis=-1), one("log_softmax", x, axis=-1, threads=2))
 
 
 def test_what_waits_for_memory_stays_row_by_row() -> None:

@@ -17,10 +17,13 @@ from tilewright.measure.probes import CHAIN_STEPS, Probes
 from tilewright.support.classes import dataclass
 from tilewright.support.machine import Machine
 
-_ROUNDS = 7
+_ROUNDS = 60
 """Rounds of a measurement, of which the fastest counts."""
-_SECONDS = 0.02
-"""Seconds of one round; frequency and reads take a fourth of it."""
+_SECONDS = 0.002
+"""Seconds of one round; frequency and reads take a fourth of it. Less than a process runs before another one has its
+turn, so that some round is whole on a busy core, too."""
+_SLOWER = 8
+"""So many times longer, and fewer, are rounds of several threads, which take some 0.1 ms to begin and end."""
 _LARGEST = 512 << 20
 """Bytes of the largest array that is read."""
 
@@ -98,14 +101,20 @@ def _rounds_that_take(seconds: float, call: Callable[[int], object]) -> int:
 def _frequency(probes: Probes) -> float:
     """GHz, as long as nothing else runs on the core's other thread."""
     rounds = _rounds_that_take(_SECONDS / 4, lambda n: probes.chain(n, 3, 5))
-    return rounds * CHAIN_STEPS / _best(lambda: probes.chain(rounds, 3, 5), 3 * _ROUNDS) / 1e9
+    return rounds * CHAIN_STEPS / _best(lambda: probes.chain(rounds, 3, 5)) / 1e9
 
 
 def _gflops(probes: Probes, threads: int) -> float:
     """Best rate of `threads` threads together."""
     rounds = _rounds_that_take(_SECONDS, lambda n: probes.fma(n, 0.5, 1.0))
-    with ThreadPoolExecutor(threads) as pool:
-        best = _best(lambda: list(pool.map(lambda _: probes.fma(rounds, 0.5, 1.0), range(threads))))
+    if threads == 1:
+        best = _best(lambda: probes.fma(rounds, 0.5, 1.0))
+    else:
+        rounds *= _SLOWER
+        with ThreadPoolExecutor(threads) as pool:
+            best = _best(
+                lambda: list(pool.map(lambda _: probes.fma(rounds, 0.5, 1.0), range(threads))), _ROUNDS // _SLOWER
+            )
     return rounds * probes.flops * threads / best / 1e9
 
 
@@ -130,7 +139,7 @@ def _read_bandwidth(probes: Probes, size: int, threads: int = 1) -> float:
         best = _best(lambda: probes.read(addresses[0], n, passes))
     else:
         with ThreadPoolExecutor(threads) as pool:
-            best = _best(lambda: list(pool.map(lambda a: probes.read(a, n, passes), addresses)))
+            best = _best(lambda: list(pool.map(lambda a: probes.read(a, n, passes), addresses)), _ROUNDS // _SLOWER)
     return passes * size * threads / best / 1e9
 
 

@@ -297,10 +297,6 @@ class Traffic:
     scattered_line_of_many: float = constant(
         60.0, "cycles", "the same of many rows", Origin("2026-11-21", commit="b0ce859")
     )
-    sampled_line: float = constant(23.0, "cycles", "the same of few rows of which pixels are left out", _SCATTERED)
-    sampled_line_of_many: float = constant(
-        60.0, "cycles", "the same of many rows", Origin("2026-11-21", commit="b0ce859")
-    )
     collision: float = constant(
         12.0, "cycles", "a line that has left the second level before its rest is used", _PIXELS
     )
@@ -410,6 +406,12 @@ class Prefetching:
         "bytes",
         "ahead, at least, where stages of rows go one behind the other",
         Origin("2026-11-22", commit="9e5c7b5"),
+    )
+    pipelined_row: float = constant(
+        0.5,
+        "share",
+        "of the first level that such a row takes at most: three rows are read and written at once",
+        Origin("2026-11-22", "Zen 4", commit="9e5c7b5"),
     )
     least_row: int = constant(
         512,

@@ -80,6 +80,21 @@ CASES = {
             for k in 0..8 { c[i * 8 + k] = b[i * 8 + k] + b[i * 8 + 7 - k] }
           }
         }""",
+    "compact buffers: of strips under conditions": """
+        func @strips(a: f32[32], c: f32[32], d: f32[32]) {
+          buffer b: f32[32]
+          buffer e: f32[32]
+          buffer f: f32[32]
+          for s in 0..4 {
+            for i in 0..8 { b[s * 8 + i] = a[s * 8 + i] }
+            for t in 0..3 {
+              for j in 0..3 { if t * 3 + j < 8 { e[s * 8 + t * 3 + j] = b[s * 8 + t * 3 + j] } }
+              for k in 0..3 { if t * 3 + k < 8 { c[s * 8 + t * 3 + k] = e[s * 8 + t * 3 + k] } }
+              for l in 0..3 { if t * 3 + l < 7 { f[s * 8 + t * 3 + l] = a[s * 8 + t * 3 + l] } }
+              for m in 0..3 { if t * 3 + m < 8 { d[s * 8 + t * 3 + m] = f[s * 8 + t * 3 + m] } }
+            }
+          }
+        }""",
     "compact buffers: spread": """
         func @planes(a: f32[16, 64, 16], c: f32[16, 64, 16]) {
           buffer b: f32[16, 64, 16] in padded
@@ -259,6 +274,20 @@ CASES = {
           for i in 0..4 { for v in 0..16 vectorized { e[i * 16 + v] = exp(x[i * 16 + v]) } }
           for u in 0..16 vectorized { part[u] = 0.0 }
           for k in 0..4 { for w in 0..16 vectorized { part[w] = part[w] + e[k * 16 + w] } }
+        }""",
+    "promote partials": """
+        func @rows(x: f32[2, 5, 48], y: f32[2, 5]) {
+          for b in 0..2 {
+            alloc p: f32[2, 5, 16] in local
+            alloc q: f32[5, 16] in local
+            for r in 0..5 {
+              for v0 in 0..16 vectorized { p[b, r, v0] = 0.0 }
+              for k0 in 0..3 { for v1 in 0..16 vectorized { p[b, r, v1] = p[b, r, v1] + x[b, r, k0 * 16 + v1] } }
+              for v2 in 0..16 vectorized { q[r, v2] = 0.0 }
+              for k1 in 0..3 { for v3 in 0..16 vectorized { q[k1, v3] = q[k1, v3] + x[b, r, k1 * 16 + v3] } }
+            }
+            for s in 0..5 { for w in 0..16 vectorized { y[b, s] = max(y[b, s], p[b, s, w] + q[s, w]) } }
+          }
         }""",
     "pipeline loops": """
         func @rows(x: f32[6, 32], y: f32[6, 32]) {

@@ -212,17 +212,15 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class PointwiseGroupsAttrs(Attrs):
-    """Channels of the result, strides of `conv`."""
+    """Channels of the result."""
 
     channels: int
-    strides: Ints
 
 
 def _pointwise_infer(types: Types, attrs: PointwiseGroupsAttrs) -> tuple[TensorType, ...]:
-    """Plain x [N, C, H, W] and packed weights to a plain [N, channels, ceil(H/sh), ceil(W/sw)]."""
+    """Plain x [N, C, H, W] and packed weights to a plain [N, channels, H, W]."""
     x = only(types)
-    size = [ceildiv(d, s) for d, s in zip(x.shape[2:], attrs.strides, strict=True)]
-    return (TensorType(x.dtype, (x.shape[0], const(attrs.channels), *size)),)
+    return (TensorType(x.dtype, (x.shape[0], const(attrs.channels), *x.shape[2:])),)
 
 
 def _pointwise_compute(
@@ -232,11 +230,11 @@ def _pointwise_compute(
     x, w = present(inputs, 0), present(inputs, 1)
     groups, panels, depth, width = w.shape
     n, _, height, columns = types[0].shape
-    (sh, sw), each = attrs.strides, attrs.channels // (as_int(groups) or 1)
+    each = attrs.channels // (as_int(groups) or 1)
     c = te.reduce_axis(depth, "c")
 
     def pixel(n: Expr, k: Expr, p: Expr) -> Expr:
-        return x[n, k, p // columns * sh, p % columns * sw]
+        return x[n, k, p // columns, p % columns]
 
     maps = te.compute((n, groups * depth, height * columns), pixel, name="maps")
 
@@ -253,8 +251,6 @@ def _pointwise_compute(
 def _pointwise_reference(arrays: Arrays, attrs: PointwiseGroupsAttrs) -> tuple[Any, ...]:
     x, w = arrays
     groups, panels, depth, width = w.shape
-    sh, sw = attrs.strides
-    x = x[:, :, ::sh, ::sw]
     full = np.swapaxes(w, 2, 3).reshape(groups, panels * width, depth)[:, : attrs.channels // groups]
     split = x.reshape(x.shape[0], groups, depth, *x.shape[2:])
     return (np.einsum("ngchw,gkc->ngkhw", split, full).reshape(x.shape[0], -1, *x.shape[2:]),)

@@ -158,7 +158,13 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     else:
         s.compute_at(block, blocked.tiles[-1])
     register_tile(s, anchor, block, candidate, whole_tiles(structure, candidate), target)
-    finish(s, blocked, prologue, target)
+    finish(s, blocked, prologue, target, sampled_line(structure, anchor))
+
+
+def sampled_line(structure: Structure, anchor: Stage) -> int:
+    """Pixels of a line of the output, where what is copied of plain maps first is all that it reads; 0 elsewhere."""
+    plain = len(anchor.reduce) == 3
+    return as_int(_sides(structure, anchor)[1]) or 0 if plain and is_flat(anchor) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,14 +202,16 @@ def in_blocks(
     return Blocked(block, out, *tile_plain(s, s.block(plain.name), out, candidate, target, pitch))
 
 
-def finish(s: Schedule, blocked: Blocked, prologue: tuple[Stage, ...], target: Target) -> None:
-    """Write tiles in vectors, do what is before the product strip by strip or all at once, and share among threads."""
+def finish(s: Schedule, blocked: Blocked, prologue: tuple[Stage, ...], target: Target, line: int = 0) -> None:
+    """Write tiles in vectors, do what is before the product strip by strip or all at once, by lines of so many pixels
+    if their number is given, and share among threads."""
     unroll_tile(s, blocked.out, 3)
     shared = [blocked.image, blocked.strip, blocked.panel]
     if prologue and (extent(s, blocked.strip) != 1 or (extent(s, blocked.image) or 1) >= ENOUGH_STRIPS):
         shared.remove(blocked.panel)
-        place_prologue(s, prologue[-1], blocked.strip, target)
+        place_prologue(s, prologue[-1], blocked.strip, target, line)
     elif prologue:
+        in_lines(s, s.block(prologue[-1].name), line)
         vectorize_spatial(s, s.block(prologue[-1].name), target, lanes_of(prologue[-1], target))
     parallelize(s, shared)
 
@@ -419,10 +427,18 @@ def body_steps(steps: int, products: int) -> int:
     return next((d for d in divisors if d * products >= BODY), divisors[-1])
 
 
-def place_prologue(s: Schedule, stage: Stage, strip: LoopRef, target: Target) -> None:
+def in_lines(s: Schedule, block: BlockRef, line: int) -> None:
+    """A block's last loop in two, over lines of so many pixels and over those of a line, if it goes over whole ones."""
+    pixels = s.loops(block)[-1]
+    if line and (extent(s, pixels) or 1) % line == 0:
+        s.split(pixels, factor=line)
+
+
+def place_prologue(s: Schedule, stage: Stage, strip: LoopRef, target: Target, line: int = 0) -> None:
     """Padding and pointwise work on the input is done for a strip at a time."""
     block = s.block(stage.name)
     s.compute_at(block, strip)
+    in_lines(s, block, line)
     lanes = lanes_of(stage, target)
     inner = s.loops(block)[-1]
     size = extent(s, inner)

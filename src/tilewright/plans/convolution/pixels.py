@@ -24,7 +24,7 @@ from tilewright.plans.convolution.tiles import share_of, side
 from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, extent, inline_all, lanes_of, parallelize
-from tilewright.plans.framework.cost import Cost, bandwidth, fetch_cycles, fma_cycles, write_cycles
+from tilewright.plans.framework.cost import EXPOSED, Cost, bandwidth, fetch_cycles, fma_cycles, write_cycles
 from tilewright.plans.framework.tiles import row_limit
 from tilewright.plans.matmul.epilogues import epilogue_work
 from tilewright.schedule.recording import LoopRef
@@ -37,13 +37,11 @@ MAX_VECTORS = 12
 
 @dataclass(frozen=True, slots=True)
 class PixelProblem:
-    """One image and group: `filters` over `pixels`, each from `depth` channels, of whose maps every `step`-th pixel
-    is sampled."""
+    """One image and group: `filters` over `pixels`, each from `depth` channels."""
 
     filters: int
     pixels: int
     depth: int
-    step: int = 1
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -74,12 +72,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 def shape_of(structure: Structure) -> PixelProblem:
     """The sizes of one image and group."""
     anchor = structure.anchors[0]
-    (maps,) = structure.before(anchor)
-    read = maps.reads[0].shape
-    out = structure.after(anchor)[-1].spatial[2:]
-    pixels = prod(side(it.extent) for it in out)
-    step = max(-(-(as_int(n) or 1) // (as_int(it.extent) or 1)) for n, it in zip(read[2:], out, strict=True))
-    return PixelProblem(filters_of(structure), pixels, as_int(anchor.reduce[0].extent) or 64, step)
+    pixels = prod(side(it.extent) for it in structure.after(anchor)[-1].spatial[2:])
+    return PixelProblem(filters_of(structure), pixels, as_int(anchor.reduce[0].extent) or 64)
 
 
 def estimates(shape: PixelProblem, width: int, target: Target) -> list[tuple[int, bool, Cost]]:
@@ -88,9 +82,7 @@ def estimates(shape: PixelProblem, width: int, target: Target) -> list[tuple[int
     for vectors in range(1, MAX_VECTORS + 1):
         if vectors > 1 and (registers(width, vectors) > target.registers or (vectors - 1) * lanes >= shape.pixels):
             break
-        for copied in (True, False):
-            if copied or shape.step == 1:
-                found.append((vectors, copied, estimate(shape, width, vectors, copied, target)))
+        found += [(vectors, copied, estimate(shape, width, vectors, copied, target)) for copied in (True, False)]
     return found
 
 
@@ -105,7 +97,8 @@ def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target
     lanes, panels = target.lanes(4), -(-shape.filters // width)
     costs, traffic, caches = target.costs.arithmetic, target.costs.traffic, target.caches
     run, loads = 4 * shape.depth * vectors * lanes, costs.loads_per_cycle
-    rate = loads if run <= target.l1 else min(loads, target.l2_bandwidth / (4.0 * lanes))
+    near = run <= traffic.kept_l1 * target.l1
+    rate = loads if near else min(loads, target.l2_bandwidth / (4.0 * lanes))
     pages = min(shape.depth, 4 * shape.pixels * shape.depth // caches.page)
     # A quarter of the translation buffer is left for what else is touched.
     turning = pages > caches.l1_pages * 3 // 4 or shape.depth > row_limit(4 * shape.pixels, target)
@@ -115,16 +108,16 @@ def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target
         if not used or not count:
             continue
         step = max(width * used / target.fma_per_cycle, width / loads + used / rate, costs.fma_latency)
+        step += 0.0 if near else EXPOSED * used / rate
         step += 0.0 if copied else traffic.unaligned * used + (traffic.far_page if turning else 0.0)
         compute += count * panels * shape.depth * step
         overhead += count * panels * (width * used + costs.tile_overhead / 2.0)
         if copied:
-            overhead += count * shape.depth * used * traffic.copied_vector * (lanes if shape.step > 1 else 1.0)
+            overhead += count * shape.depth * used * traffic.copied_vector
     maps = shape.depth + shape.filters
     if maps >= room(shape, target):
         overhead += traffic.collision * (whole + 1) * maps * touched(vectors * lanes, target)
-    # Of a sampled line all of it comes into the caches.
-    source, result = 4 * shape.depth * shape.pixels * shape.step, 4 * shape.filters * shape.pixels
+    source, result = 4 * shape.depth * shape.pixels, 4 * shape.filters * shape.pixels
     weights = 4 * shape.filters * shape.depth
     if far(shape, target):
         overhead += scattered(shape, target) * source / caches.line
@@ -134,12 +127,9 @@ def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target
 
 
 def scattered(shape: PixelProblem, target: Target) -> float:
-    """Cycles of a line of maps whose rows are read a piece at a time from beyond the second level. Nothing follows what
-    is sampled, on any core."""
+    """Cycles of a line of maps whose rows are read a piece at a time from beyond the second level."""
     traffic = target.costs.traffic
-    if shape.depth <= traffic.followed_rows:
-        return traffic.scattered_line if shape.step == 1 else traffic.sampled_line
-    return traffic.scattered_line_of_many if shape.step == 1 else traffic.sampled_line_of_many
+    return traffic.scattered_line if shape.depth <= traffic.followed_rows else traffic.scattered_line_of_many
 
 
 def touched(pixels: int, target: Target) -> float:
@@ -156,10 +146,19 @@ def room(shape: PixelProblem, target: Target) -> float:
 
 
 def panels(shape: PixelProblem, target: Target) -> list[tuple[float, int]]:
-    """The widths of panels, divisors of the filters, with the least cycles of an image and group, the best first."""
-    widths = [n for n in range(1, min(shape.filters, target.registers) + 1) if shape.filters % n == 0]
-    fitting = [n for n in widths if n == 1 or registers(n, 1) <= target.registers]
-    return sorted((min(cost.cycles for _, _, cost in estimates(shape, n, target)), n) for n in fitting)
+    """The widths of panels with the least cycles of an image and group, the best first; the last panel may have filters
+    of zeros."""
+    most = min(shape.filters, target.registers)
+    fitting = [n for n in range(1, most + 1) if n == 1 or registers(n, 1) <= target.registers]
+    return sorted(
+        (min(cost.cycles for _, _, cost in estimates(shape, n, target)) * (UNEVEN if shape.filters % n else 1.0), n)
+        for n in fitting
+    )
+
+
+UNEVEN = 1.1
+"""Time of panels that the filters do not fill, by the estimate: what the last one leaves out is code of its own (64 to
+107, 216 to 31 and 300 to 50 channels; Zen 5, 28 November 2026)."""
 
 
 def panel_of(structure: Structure) -> int:
@@ -245,7 +244,7 @@ def prefetch(maps: Stage, nbytes: int, target: Target) -> Prefetch:
 
 def far(shape: PixelProblem, target: Target) -> bool:
     """Whether maps come from beyond the second level of cache."""
-    return 4 * shape.depth * shape.pixels * shape.step > target.costs.traffic.kept_sets * target.l2
+    return 4 * shape.depth * shape.pixels > target.costs.traffic.kept_sets * target.l2
 
 
 PLAN = Plan("pixels", fits, candidates, apply)

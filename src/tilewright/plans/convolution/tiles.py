@@ -167,7 +167,9 @@ def _strips(shape: DirectProblem, rows: int, flat: bool, target: Target) -> list
     for parts in PARTS:
         strip = ceil(whole / parts)
         if flat:
-            strip = ceil(strip / rows) * rows
+            # What is copied first is copied line by line.
+            unit = shape.width if shape.copied else rows
+            strip = ceil(strip / unit) * unit
             if strip < 8 * rows:
                 break
         if parts > whole or strip in found:

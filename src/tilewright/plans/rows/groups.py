@@ -13,20 +13,23 @@ vectors are folded some at a time (`codegen/llvm/fold.py`), longer ones by thems
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 
 from tilewright.ir.expr import as_int
-from tilewright.plans.framework.analysis import Structure
+from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.common import ENOUGH
+from tilewright.plans.framework.cost import instructions
 from tilewright.plans.rows.stages import Rows, materialised, slides, vector_last
 from tilewright.plans.rows.turned import is_turned, turned_together
 from tilewright.targets.target import Target
 
-TOGETHER = (8, 4, 2)
-"""Numbers of short rows that are worked on together."""
+TOGETHER = (8, 7, 6, 5, 4)
+"""Numbers of short rows that are worked on together: two or three take up to twice as long as one after the other
+(norms and softmaxes of 24 to 300 numbers; Zen 5, 28 November 2026)."""
 
-PIPELINED = (256, 128, 64, 32, 16, 8)
-"""Numbers of rows through which stages go one behind the other."""
+FEWEST_PIPELINED = 8
+MOST_PIPELINED = 256
+"""Rows through which stages go one behind the other: two turns more than rows are needed."""
 
 MANY_REGISTERS = 32
 """Vector registers that a step of three stages needs: sixteen hold one stage's."""
@@ -42,11 +45,8 @@ OVERLAPPED = 12
 200 numbers by themselves take 0.5 to 0.8 of the time of eight together for a mean, 0.6 to 1.0 for a norm of the row;
 longer norms with AVX2 take up to 1.4 (Zen 5, 27 November 2026)."""
 
-FEW = 4
-"""Rows that gain little by going together."""
-
-WHOLE_GROUPS = 4
-"""Whole groups of short rows from which on a last one may have fewer."""
+SYMBOLIC_ROWS = 64
+"""Rows of a group where nobody knows their number: a few hundred make several groups."""
 
 FEWEST_TURNS = 4
 """Groups of rows from which on it pays that stages go one behind the other."""
@@ -68,49 +68,69 @@ def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) 
     own = [[as_int(it.extent) for it in s.block.iters[rows.leading :]] for s in kept]
     sizes = [prod(long if n is None else n for n in extents) for extents in own]
     longest = max(sizes)
-    if longest >= long or not leading[-1]:
+    if longest >= long:
         return 1
     # The chain of a single fold is hidden by the next row's, if nothing long stands between the two.
     between = max((size for s, size in zip(kept, sizes, strict=True) if s is not folded[0]), default=1)
     if len(folded) == 1 and between <= OVERLAPPED * target.lanes(4):
         return 1
-    parts = prod(n or ENOUGH for n in leading)
-    most = min(parts // ENOUGH, target.l1 // 4 // (max(longest, 1) * 4))
-    even = next((n for n in TOGETHER if n <= most and leading[-1] % n == 0), 1)
-    # A last group of fewer rows is code of its own: worth it where few divide them and several reductions gain.
-    uneven = even <= FEW and len(folded) > 1 and TOGETHER[0] <= most and leading[-1] >= WHOLE_GROUPS * TOGETHER[0]
-    return TOGETHER[0] if uneven else even
+    # A last group of fewer rows is code of its own.
+    most = min(leading[-1] or TOGETHER[0], target.l1 // 4 // (max(longest, 1) * 4))
+    return next((n for n in TOGETHER if n <= most), 1)
 
 
-def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target) -> int:
-    """Number of rows through which stages go one behind the other (`transform/loops/pipeline.py`); 0 where rows are too
-    short, too long to stay in the first level of cache, or no whole number of steps. What waits for memory all the time
-    gains nothing: three rows at once are three streams."""
+def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target) -> tuple[int, int]:
+    """Number of rows through which stages go one behind the other (`transform/loops/pipeline.py`), and of those whose
+    lanes are folded together; 0 and 1 where rows are too few, too short, or too long to stay in the first level of
+    cache, and where what is left to do for a whole row takes longer than its vectors, unless that is done for several
+    rows together. What waits for memory all the time gains nothing: three rows at once are three streams.
+
+    The numbers of threads decide about groups alone: what is summed in which order is the same for all of them.
+    """
     kept = [s for s in structure.stages if materialised(structure, s)]
     outputs = [s for s in structure.stages if structure.is_output(s)]
     folded = [s for s in kept if s.role != "spatial" and not vector_last(s)]
+    none = 0, 1
     if strip or not rows.leading or len(outputs) > 1 or len(folded) < 2 or target.registers < MANY_REGISTERS:
-        return 0
+        return none
     if any(is_turned(structure, s) for s in kept):
-        return 0
-    leading = [as_int(it.extent) for it in outputs[0].spatial[: rows.leading]]
-    own = {prod(as_int(it.extent) or 0 for it in s.block.iters[rows.leading :]) for s in kept} - {1}
-    if len(own) != 1 or None in leading:
-        return 0
-    (length,) = own
-    step = STEP_VECTORS * target.lanes(4)
-    if length < 2 * step or length % step or length * 4 > target.l1 // 2:
-        return 0
-    most = prod(n or 1 for n in leading) // ENOUGH
-    return next((n for n in PIPELINED if n <= most and (leading[-1] or 1) % n == 0), 0)
+        return none
+    *others, count = (as_int(it.extent) for it in outputs[0].spatial[: rows.leading])
+    lengths = {_length(s, rows) for s in kept} - {1}
+    if len(lengths) != 1 or (count is not None and count < FEWEST_PIPELINED):
+        return none
+    (length,), lanes = lengths, target.lanes(4)
+    if length < 2 * STEP_VECTORS * lanes or length * 4 > target.l1 * target.costs.prefetching.pipelined_row:
+        return none
+    fold = 1 if count is None else _folded(count, length, target)
+    alone = sum(instructions(s.block) for s in kept if s.role == "spatial" and _length(s, rows) == 1)
+    if fold == 1 and 2 * alone * lanes > length:
+        return none
+    if count is None:
+        return SYMBOLIC_ROWS, fold
+    shared = count * prod(n or 1 for n in others) // ENOUGH if target.threads > 1 else MOST_PIPELINED
+    most = min(max(shared, FEWEST_TURNS * fold, FEWEST_PIPELINED), MOST_PIPELINED)
+    return _group(count, most, fold), fold
 
 
-def rows_folded(structure: Structure, rows: Rows, pipelined: int, target: Target) -> int:
-    """Rows whose lanes are folded together where stages go one behind the other: as many as a vector has lanes if what
-    three stages touch of them, which the first two read and the last two have between them, twice, takes half of the
-    first level of cache; 1 where only a few would."""
-    kept = [s for s in structure.stages if materialised(structure, s)]
-    length = max(prod(as_int(it.extent) or 0 for it in s.block.iters[rows.leading :]) for s in kept)
-    most = min(target.l1 // 2 // (4 * length * 4), pipelined // FEWEST_TURNS)
+def _length(stage: Stage, rows: Rows) -> int:
+    """Elements of a row, or iterations that make one; 0 if that is not known."""
+    return prod(as_int(it.extent) or 0 for it in stage.block.iters[rows.leading :])
+
+
+def _folded(count: int, length: int, target: Target) -> int:
+    """Of so many rows, those whose lanes are folded together where stages go one behind the other: as many as a vector
+    has lanes if what three stages touch of them, which the first two read and the last two have between them, twice,
+    stays in the first level of cache; 1 where only a few would."""
+    most = min(target.l1 * 5 // 8 // (4 * length * 4), count // FEWEST_TURNS)
     lanes = target.lanes(4)
-    return next((n for n in (lanes, lanes // 2) if n <= most and pipelined % n == 0), 1)
+    return next((n for n in (lanes, lanes // 2) if n <= most and count % n == 0), 1)
+
+
+def _group(count: int, most: int, fold: int) -> int:
+    """So many of `count` rows, whole numbers of `fold`: all, if that is no more than `most`, or a divisor, or else what
+    makes groups of about the same size."""
+    if count <= most:
+        return count
+    divisors = [n for n in range(most, most // 4, -1) if count % n == n % fold == 0]
+    return divisors[0] if divisors else ceil(ceil(count / ceil(count / most)) / fold) * fold

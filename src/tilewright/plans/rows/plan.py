@@ -21,7 +21,7 @@ from __future__ import annotations
 from itertools import groupby
 from math import prod
 
-from tilewright.ir.expr import Buffer, Op, as_int, product
+from tilewright.ir.expr import Buffer, Op, Var, as_int, product
 from tilewright.ir.loops import Store
 from tilewright.ir.notes import Pipeline, Prefetch
 from tilewright.ir.rewrite import exprs_of, loads, walk, walk_expr
@@ -39,6 +39,7 @@ from tilewright.plans.framework.common import (
     whole_extent,
 )
 from tilewright.plans.framework.cost import FUNCTIONS, roofline
+from tilewright.plans.framework.variants import Values
 from tilewright.plans.idioms.reducing import (
     fold_lanes,
     is_window,
@@ -49,7 +50,7 @@ from tilewright.plans.idioms.reducing import (
     reduce_window,
 )
 from tilewright.plans.rows.estimate import STEPS, folds, products, unfilled, windows
-from tilewright.plans.rows.groups import STEP_VECTORS, rows_folded, rows_pipelined, rows_together
+from tilewright.plans.rows.groups import STEP_VECTORS, rows_pipelined, rows_together
 from tilewright.plans.rows.stages import Rows, materialised, shared_rows, vector_last
 from tilewright.plans.rows.turned import is_turned, schedule_turned, turning
 from tilewright.schedule.recording import BlockRef, LoopRef
@@ -76,9 +77,9 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     rows = shared_rows(structure)
     strip = strip_width(structure, rows, target)
     cost = roofline(structure, target)
-    pipelined = rows_pipelined(structure, rows, strip, target) if cost.compute > cost.memory / 2 else 0
+    waits = cost.compute <= cost.memory / 2
+    pipelined, folded = (0, 1) if waits else rows_pipelined(structure, rows, strip, target)
     together = pipelined or rows_together(structure, rows, strip, target)
-    folded = rows_folded(structure, rows, pipelined, target) if pipelined else 1
     knobs = {"rows": rows.leading, "strip": strip, "together": together, "pipeline": int(pipelined > 0), "fold": folded}
     cost = cost | products(structure, rows, target) | windows(structure, target)
     cost |= unfilled(structure, rows, strip, target)
@@ -86,6 +87,16 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
         if is_turned(structure, stage):
             cost += turning(stage, target)
     return [Candidate(tuple(knobs.items()), cost + folds(structure, rows, strip, together, target))]
+
+
+def cases(structure: Structure, target: Target) -> list[Values]:
+    """One row of a symbolic number, where several go together otherwise."""
+    if not fits(structure, target) or candidates(structure, target)[0].knob("together") == 1:
+        return []
+    out = next(s for s in structure.stages if structure.is_output(s))
+    *others, row = (it.extent for it in out.spatial[: shared_rows(structure).leading])
+    alone = isinstance(row, Var) and (row.lo or 0) <= 1 == row.multiple and all(as_int(n) == 1 for n in others)
+    return [{row: 1}] if isinstance(row, Var) and alone else []
 
 
 def strip_width(structure: Structure, rows: Rows, target: Target) -> int:
@@ -381,4 +392,4 @@ def vector_tail(
         stream_outputs(s, block, inner, target)
 
 
-PLAN = Plan("rows", fits, candidates, apply)
+PLAN = Plan("rows", fits, candidates, apply, cases)

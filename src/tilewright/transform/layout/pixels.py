@@ -6,16 +6,18 @@ more than anything in how the product is computed.
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
 from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.convolution.pixels import PixelProblem, panels
 from tilewright.plans.convolution.tiles import side
+from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
+from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner
 
 
@@ -36,7 +38,25 @@ def shape_of(node: Node) -> PixelProblem:
     assert x is not None and w is not None
     filters, depth = (as_int(d) or 1 for d in w.shape[:2])
     attrs, pixels = node.of(ConvAttrs), prod(side(d) for d in node.output.shape[2:])
-    return PixelProblem(filters // attrs.groups, pixels, depth, max(attrs.strides))
+    return PixelProblem(filters // attrs.groups, pixels, depth)
+
+
+def sampling(node: Node, target: Target) -> float:
+    """Cycles of taking out the pixels of an image that a strided convolution reads; 0.0 where it reads all. Of lines
+    that are read, all of them comes into the caches."""
+    x, conv = node.inputs[0], node.of(ConvAttrs)
+    assert x is not None
+    if all(s == 1 for s in conv.strides):
+        return 0.0
+    lines = (as_int(x.shape[1]) or 64) * side(node.output.shape[2])
+    read, written = (4 * lines * side(v.shape[3]) for v in (x, node.output))
+    vectors = lines * ceil(side(node.output.shape[3]) / target.lanes(4))
+    memory = fetch_cycles(read, read, target) + write_cycles(written, read + written, target)
+    return Cost(compute=SAMPLED * target.costs.traffic.copied_vector * vectors, memory=memory).cycles
+
+
+SAMPLED = 4.0
+"""A vector of every second element by one that is copied: it is made of two, line by line."""
 
 
 def pointwise(a: Assigner, node: Node) -> bool:
@@ -53,14 +73,13 @@ def pointwise(a: Assigner, node: Node) -> bool:
     attrs = {"groups": conv.groups, "width": width}
     (packed,) = a.emit("lowered.pack_pointwise", (a.as_plain(w),), attrs, f"{w.name}_packed")
     a.follow(w, packed)
-    source, strides = a.as_plain(x), conv.strides
-    if conv.groups > 1 and any(s > 1 for s in strides):
-        # Of several groups a strided map is not one row of pixels: those that are read are taken out first.
+    source = a.as_plain(x)
+    if any(s > 1 for s in conv.strides):
+        # A strided map is not one row of pixels: those that are read are taken out first.
         size = (*x.shape[:2], *node.output.shape[2:])
-        taken = {"begin": (0,) * 4, "size": size, "step": (1, 1, *strides)}
+        taken = {"begin": (0,) * 4, "size": size, "step": (1, 1, *conv.strides)}
         (source,) = a.emit("slice", (source,), taken, f"{x.name}_strided")
-        strides = (1, 1)
-    attributes = {"channels": as_int(w.shape[0]), "strides": strides}
+    attributes = {"channels": as_int(w.shape[0])}
     inputs = (source, packed)
     (a.plain[node.output],) = a.emit("lowered.conv_pointwise_groups", inputs, attributes, node.output.name)
     return True

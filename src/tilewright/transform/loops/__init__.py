@@ -27,6 +27,7 @@ from tilewright.transform.loops.overlap import overlap_tails
 from tilewright.transform.loops.partition import partition_loops
 from tilewright.transform.loops.pipeline import pipeline_loops
 from tilewright.transform.loops.portions import even_blocks
+from tilewright.transform.loops.promote import promote_partials
 from tilewright.transform.loops.remainder import rows_by_number
 from tilewright.transform.loops.reuse import reuse_outputs
 from tilewright.transform.loops.simplify import simplify_loops
@@ -63,6 +64,7 @@ def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tupl
         ("defer epilogues", defer_epilogues),
         ("simplify again", simplify_loops),
         ("merge loops", merge_loops),
+        ("promote partials", promote_partials),
         ("pipeline loops", lambda func: pipeline_loops(func, target.caches)),
         ("bound loops", bound_loops),
         ("drop dead stores", drop_dead_stores),

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from tilewright.arith import Analyzer
 from tilewright.arith.regions import Access, Collector, Ends
-from tilewright.ir.expr import Expr, Load, Var, const
-from tilewright.ir.rewrite import walk_expr
+from tilewright.ir.expr import Expr, Load, Op, Var, const
+from tilewright.ir.rewrite import substitute, variables, walk_expr
 from tilewright.transform.loops.copies import conjuncts
 
 
@@ -23,12 +23,13 @@ def is_self_contained(collector: Collector, accesses: list[Access], around: froz
     if not reads:
         return True
     given = frozenset.intersection(*(frozenset(_parts(a)) for a in reads))
-    writes = [a for a in accesses if a.is_write and _happens(collector, a, given, around)]
+    writes = [a for a in accesses if a.is_write and _happens(collector, a, reads, given, around)]
     if not writes:
         return False
     for d, whole in enumerate(writes[0].buffer.shape):
         written = collector.union([a.box[d] for a in writes])
-        if written is None or not all(_covers(collector.analyzer, written, a.box[d], whole) for a in reads):
+        ends = [(a.box[d], _bounds(collector.analyzer, a, d, around)) for a in reads]
+        if written is None or not all(_covers(collector.analyzer, written, *end, whole) for end in ends):
             return False
     return True
 
@@ -37,18 +38,33 @@ def _parts(access: Access) -> list[Expr]:
     return [part for condition in access.conditions for part in conjuncts(condition)]
 
 
-def _happens(collector: Collector, write: Access, given: frozenset[Expr], around: frozenset[Var]) -> bool:
+def _happens(
+    collector: Collector, write: Access, reads: list[Access], given: frozenset[Expr], around: frozenset[Var]
+) -> bool:
     """True if the write is done, wherever it is inside the buffer, in each iteration of the loops around in which
-    reads (under the conditions `given`) are."""
+    reads (all under the conditions `given`) are, or for each element at least that is read there."""
     simplify = collector.analyzer.simplify
     inside: list[Expr] = []
     for index, extent in zip(write.indices, write.buffer.shape, strict=False):
         inside += [simplify(const(0) <= index), simplify(index < extent)]
     open_parts = [p for p in _parts(write) if p not in given and _varies(p, around) and simplify(p) not in inside]
+    open_parts = [p for p in open_parts if not all(_of_element(p, write, read, around) for read in reads)]
     if not open_parts:
         return True
     facts = Analyzer(collector.analyzer.extents, inside)
     return all(facts.prove(p) for p in open_parts)
+
+
+def _of_element(condition: Expr, write: Access, read: Access, around: frozenset[Var]) -> bool:
+    """True if a read has the condition of a write, with its own loops' variables where both go through the elements."""
+    own: dict[Var, Expr] = {}
+    for to, of in zip(write.indices, read.indices, strict=False):
+        mine, others = ({*variables(e)} - around for e in (to, of))
+        if len(mine) == len(others) == 1:
+            (var,), (other,) = mine, others
+            if own.setdefault(var, other) is not other or substitute(to, {var: other}) is not of:
+                return False
+    return substitute(condition, own) in _parts(read)
 
 
 def _varies(condition: Expr, around: frozenset[Var]) -> bool:
@@ -56,10 +72,24 @@ def _varies(condition: Expr, around: frozenset[Var]) -> bool:
     return any(n in around if type(n) is Var else type(n) is Load for n in walk_expr(condition))
 
 
-def _covers(an: Analyzer, written: Ends, read: Ends | None, whole: Expr) -> bool:
-    """True if the range `written` holds the part of `read` that is inside the buffer."""
+def _bounds(an: Analyzer, read: Access, d: int, around: frozenset[Var]) -> list[Expr]:
+    """Where a dimension's indices end by the conditions of a read, as far as the loops around say."""
+    found = []
+    for part in _parts(read) if read.indices else ():
+        if isinstance(part, Op) and part.name == "lt":
+            left, right = part.args
+            end = an.simplify(read.indices[d] - left + right - 1)
+            if around.issuperset(variables(end)):
+                found.append(end)
+    return found
+
+
+def _covers(an: Analyzer, written: Ends, read: Ends | None, bounds: list[Expr], whole: Expr) -> bool:
+    """True if the range `written` holds the part of `read`, which ends at the `bounds` too, that is inside the
+    buffer."""
     (low, high), zero = written, const(0)
     last = whole - 1
     if read is None:
         read = (zero, last)
-    return (an.prove(low <= zero) or an.prove(low <= read[0])) and (an.prove(high >= last) or an.prove(high >= read[1]))
+    starts = an.prove(low <= zero) or an.prove(low <= read[0])
+    return starts and any(an.prove(high >= end) for end in (last, read[1], *bounds))

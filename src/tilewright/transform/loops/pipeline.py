@@ -40,6 +40,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 
+from tilewright.arith import Analyzer
 from tilewright.ir.expr import Buffer, Expr, Load, Var, all_of, as_int, const, product
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store, seq
 from tilewright.ir.notes import Pipeline, find, with_note, without
@@ -54,8 +55,9 @@ from tilewright.ir.rewrite import (
 )
 from tilewright.support.classes import dataclass
 from tilewright.targets.memory import USUAL, Caches
+from tilewright.transform.loops.conditions import bound_loops_of
 from tilewright.transform.loops.merge import depend, parts, touched, written
-from tilewright.transform.loops.promote import promote_partials
+from tilewright.transform.loops.simplify import analyzer_of
 
 MOST_STAGES = 3
 """Stages of a row at most: so many rows are at work at once."""
@@ -66,17 +68,21 @@ FEW_STEPS = 2
 
 def pipeline_loops(func: PrimFunc, caches: Caches = USUAL) -> PrimFunc:
     """The function with loops that have the note `Pipeline` in stages, where values allow that."""
-    taken = names_of(func)
-    body = map_stmt(func.body, lambda s: _statement(s, taken, caches.alias))
+    taken, an = names_of(func), analyzer_of(func.body)
+    body = map_stmt(func.body, lambda s: _statement(s, taken, caches.alias, an))
     return func if body is func.body else func.with_body(body)
 
 
-def _statement(s: Stmt, taken: set[str], alias: int) -> Stmt | None:
+def _statement(s: Stmt, taken: set[str], alias: int, an: Analyzer) -> Stmt | None:
     if not (isinstance(s, For) and s.kind == "serial" and find(s.notes, Pipeline)):
         return None
     plain = replace(s, notes=without(s.notes, Pipeline))
+    bounded = bound_loops_of(plain, an)  # what goes through a last group of rows is all of each
+    if not isinstance(bounded, For):
+        return plain
+    plain = bounded
     buffers: list[Buffer] = []
-    body = s.body
+    body = plain.body
     while isinstance(body, Allocate):
         buffers.append(body.buffer)
         body = body.body
@@ -84,7 +90,6 @@ def _statement(s: Stmt, taken: set[str], alias: int) -> Stmt | None:
         stages = _stages(parts(body), most)
         crossing = _crossing(stages, set(buffers)) if stages is not None else None
         if stages is not None and crossing is not None:
-            stages = [replace(x, main=promote_partials(x.main, taken)) for x in stages]
             doubled = _doubled(stages, crossing, plain.var, taken, alias)
             result = _overlapped(plain, doubled)
             for buffer in reversed([*(doubled.versions.get(b, b) for b in buffers), *doubled.new]):

@@ -14,49 +14,60 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.ir.expr import Buffer, Expr, Load, Var, is_const
-from tilewright.ir.loops import Allocate, For, Stmt, Store, seq
-from tilewright.ir.rewrite import exprs_of, fresh_name, loads, map_expr, map_stmt, walk
+from tilewright.ir.expr import Buffer, Expr, Load, Var
+from tilewright.ir.loops import Allocate, For, Intrinsic, Let, PrimFunc, Stmt, Store, seq
+from tilewright.ir.rewrite import exprs_of, fresh_name, loads, map_expr, map_stmt, names_of, variables, walk
 from tilewright.transform.loops.merge import parts, touched
 
 
-def promote_partials(loop: For, taken: set[str]) -> For:
+def promote_partials(func: PrimFunc) -> PrimFunc:
+    """The function with the partial results of each loop over rows in registers."""
+    taken = names_of(func)
+
+    def statement(s: Stmt) -> Stmt | None:
+        found = _of_rows(s, taken) if isinstance(s, For) and s.kind == "serial" else s
+        return None if found is s else found
+
+    body = map_stmt(func.body, statement)
+    return func if body is func.body else func.with_body(body)
+
+
+def _of_rows(loop: For, taken: set[str]) -> For:
     """A loop over rows with what each of them starts, adds to and leaves in its line of a local buffer held apart."""
     for buffer in sorted({x.buffer for x in walk(loop.body) if isinstance(x, Store)}, key=lambda b: b.name):
-        first = next(x for x in parts(loop.body) if buffer in touched(x))
-        if buffer.scope == "local" and _starts(first, buffer, loop.var) and _summed(loop, buffer):
+        line = _line(loop, buffer) if buffer.scope == "local" and len(buffer.shape) > 1 else None
+        if line is not None:
             own = Buffer(fresh_name(f"{buffer.name}_row", taken), buffer.dtype, buffer.shape[-1:], "local")
             lane = Var(fresh_name("lane", taken))
-            place = (loop.var, *_zeros(buffer, first), lane)
-            store = For(lane, buffer.shape[-1], Store(buffer, place, Load(own, (lane,))), "vectorized")
+            store = For(lane, buffer.shape[-1], Store(buffer, (*line, lane), Load(own, (lane,))), "vectorized")
             loop = replace(loop, body=Allocate(own, seq([_moved(loop.body, buffer, own), store])))
     return loop
 
 
-def _starts(s: Stmt, buffer: Buffer, row: Var) -> bool:
-    """Whether a statement sets the whole line of a row."""
+def _line(loop: For, buffer: Buffer) -> tuple[Expr, ...] | None:
+    """Where the line is that each iteration starts and inner loops add to, if nothing else is touched of the buffer."""
+    first = next(x for x in parts(loop.body) if buffer in touched(x))
+    inner = [x for x in walk(loop.body) if isinstance(x, For)]
+    if not _starts(first, buffer) or not any(x.kind == "serial" and buffer in touched(x) for x in inner):
+        return None
+    if any(buffer in touched(x) for x in walk(loop.body) if isinstance(x, Intrinsic)):
+        return None
+    line, *others = {i[:-1] for i in _places(loop.body, buffer)}
+    varies = {x.var for x in walk(loop.body) if isinstance(x, For | Let)} & {v for i in line for v in variables(i)}
+    return None if others or varies else line
+
+
+def _starts(s: Stmt, buffer: Buffer) -> bool:
+    """Whether a statement sets a whole line of the buffer."""
     if not (isinstance(s, For) and s.kind == "vectorized" and isinstance(s.body, Store) and s.body.buffer == buffer):
         return False
-    first, *middle, last = s.body.indices
-    whole = s.extent is buffer.shape[-1] and last is s.var and first is row and all(is_const(i, 0) for i in middle)
+    whole = s.extent is buffer.shape[-1] and s.body.indices[-1] is s.var
     return whole and not any(x.buffer == buffer for x in loads(s.body.value))
-
-
-def _summed(loop: For, buffer: Buffer) -> bool:
-    """Whether inner loops add to the line of each row, and nothing else touches it or another row's."""
-    inner = [x for x in walk(loop.body) if isinstance(x, For) and x.kind == "serial"]
-    if not any(buffer in touched(x) for x in inner):
-        return False
-    return all(i[0] is loop.var and all(is_const(x, 0) for x in i[1:-1]) for i in _places(loop.body, buffer))
 
 
 def _places(s: Stmt, buffer: Buffer) -> list[tuple[Expr, ...]]:
     stored = [x.indices for x in walk(s) if isinstance(x, Store) and x.buffer == buffer]
     return stored + [x.indices for y in walk(s) for e in exprs_of(y) for x in loads(e) if x.buffer == buffer]
-
-
-def _zeros(buffer: Buffer, s: Stmt) -> tuple[Expr, ...]:
-    return _places(s, buffer)[0][1:-1]
 
 
 def _moved(s: Stmt, buffer: Buffer, own: Buffer) -> Stmt:

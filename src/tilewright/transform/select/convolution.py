@@ -30,7 +30,7 @@ from tilewright.plans.winograd.tiles import WinogradProblem, ranked
 from tilewright.schedule.dot_intrinsics import find_tile_dot
 from tilewright.targets.target import Target
 from tilewright.transform.layout.conv import blockings_of
-from tilewright.transform.layout.pixels import is_pointwise, shape_of
+from tilewright.transform.layout.pixels import is_pointwise, sampling, shape_of
 from tilewright.transform.select.plain import conversion
 from tilewright.transform.select.surroundings import Surroundings, has_transforms
 from tilewright.transform.select.taps import with_taps
@@ -104,11 +104,12 @@ def one_pixel(around: Surroundings, node: Node) -> list[Option]:
     model, weights = around.weight_bytes, 4 * channels * filters
     arrival = Cost(memory=weights / bandwidth(model, around.target))
     plain = x not in around.blocked and node.output in around.plain_use and is_pointwise(node)
-    changed = [x, *([node.output] if around.plain_use[node.output] else [])] if plain else []
-    conversions = sum(conversion(v, around.target) for v in changed)
+    # Channels that fill no blocks are read where they are.
+    changes = (x, block > 1), (node.output, around.plain_use.get(node.output))
+    conversions = sum(conversion(v, around.target) for v, is_changed in changes if plain and is_changed)
     options: list[Option] = [((Cost(compute=ways[0][0]) | arrival).cycles + conversions, Direct())]
     if plain:
-        cycles, _ = panels(shape_of(node), around.target)[0]
+        cycles = panels(shape_of(node), around.target)[0][0] + sampling(node, around.target)
         options.append(((Cost(compute=cycles) | arrival).cycles, Pixels()))
     width = 2 * around.target.lanes(4)
     fills = channels % (2 * block) == 0 and filters % (2 * width) == 0 and block > 1
