@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from math import ceil
 from pathlib import Path
+from random import Random
 from zlib import crc32
 
 import pytest
@@ -23,8 +24,12 @@ os.environ.setdefault("TILEWRIGHT_PLUGINS", "0")
 # Whatever this user has tuned; `tests/records` has folders of its own.
 os.environ.setdefault("TILEWRIGHT_RECORDS", "none")
 
-# Every pass is verified.
+# What each stage makes is verified, and in some tests what each pass makes (`verified`).
+VERIFY = os.environ.get("TILEWRIGHT_VERIFY")
 os.environ.setdefault("TILEWRIGHT_VERIFY", "2")
+VERIFIED = 3
+"""Loops are verified after each pass in one of so many tests. It takes up to a sixth of a test's time, and what a pass
+makes wrong is seen at the end of its stage by all."""
 
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fuzz", deadline=None, max_examples=5000, suppress_health_check=list(HealthCheck))
@@ -38,8 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases of tests that have many: which stay is settled by their names, so that it is the same in each run
-    and for each worker, and mixes all parameters."""
+    """Leave out cases of tests that have many (`sampled`)."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
@@ -47,11 +51,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for several in cases.values():
         mark = several[0].get_closest_marker("costly")
         share = config.getoption("--one-of") * (1 if mark is None or config.getoption("--all-cases") else mark.args[0])
-        several.sort(key=lambda item: crc32(item.nodeid.encode()))
-        kept.update(several[: ceil(len(several) / share)])
+        kept.update(sampled(several, ceil(len(several) / share)))
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
+
+
+def sampled(cases: list[pytest.Item], count: int) -> list[pytest.Item]:
+    """So many of a test's cases. Each is the one with the most values of parameters that no case before it has, so that
+    where cases are the product of several lists every value is there as soon as can be, and again when all have been.
+    Which of equal ones comes first is drawn, in the same way in each run and for each worker."""
+    if count >= len(cases):
+        return cases
+    left = sorted(cases, key=lambda item: item.nodeid)
+    Random(left[0].nodeid.partition("[")[0]).shuffle(left)
+    values = {item: set(enumerate(item.nodeid.partition("[")[2].split("-"))) for item in left}
+    kept: list[pytest.Item] = []
+    seen: set[tuple[int, str]] = set()
+    while len(kept) < count:
+        if all(values[item] <= seen for item in left):
+            seen.clear()
+        item = max(left, key=lambda item: len(values[item] - seen))
+        left.remove(item)
+        kept.append(item)
+        seen |= values[item]
+    return kept
 
 
 def pytest_collection_finish() -> None:
@@ -67,6 +91,14 @@ def memories(monkeypatch: pytest.MonkeyPatch) -> None:
     from tilewright.ir import scopes
 
     monkeypatch.setattr(scopes, "_DESCRIBED", dict(scopes._DESCRIBED))
+
+
+@pytest.fixture(autouse=True)
+def verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which tests verify after each pass is drawn by their names; those that have all cases do."""
+    whole = VERIFY is not None or request.config.getoption("--all-cases")
+    if not whole and crc32(request.node.nodeid.encode()) % VERIFIED:
+        monkeypatch.setenv("TILEWRIGHT_VERIFY", "1")
 
 
 @pytest.fixture

@@ -119,6 +119,7 @@ def test_divisions_that_a_loop_does_not_change_are_done_before_it() -> None:
         np.testing.assert_array_equal(y, np.swapaxes(x + x[..., :1], 0, 1))
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("loop", ["serial", "vectorized"])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("inner", ["add", "mul", "max", "floordiv", "mod"])

@@ -105,6 +105,7 @@ OTHERS = [
 """Machines with fewer instructions than most hosts."""
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("kind", ["serial", "vectorized"])
 @pytest.mark.parametrize("target", OTHERS)
 @pytest.mark.parametrize("dtype", [f32, f64, i32, u8], ids=str)
@@ -112,6 +113,7 @@ def test_every_operator_of_older_machines(dtype: DType, target: Target, kind: st
     operators_agree(dtype, kind, target)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 @pytest.mark.parametrize("kind", ["serial", "vectorized"])
 def test_every_operator(dtype: DType, kind: str) -> None:
@@ -161,6 +163,7 @@ def test_tables_of_sixteen(size: int, wide: bool) -> None:
     check(func, [numbers, np.zeros(size, np.float32), np.zeros(size)])
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("kind", ["serial", "vectorized"])
 @pytest.mark.parametrize("source", ALL, ids=str)
 def test_every_cast(source: DType, kind: str) -> None:

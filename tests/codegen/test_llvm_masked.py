@@ -41,6 +41,7 @@ def copied(place: Callable[[Expr], Expr], dtype: DType, size: int) -> PrimFunc:
     return PrimFunc("f", (a, on, b), For(v, const(LANES), body, "vectorized"))
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("dtype", [f32, f64, i8, i64, boolean], ids=str)
 @pytest.mark.parametrize("where", PLACES)
 def test_lanes_that_are_on(where: str, dtype: DType) -> None:

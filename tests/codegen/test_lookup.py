@@ -24,6 +24,7 @@ def table(kind: DType) -> list[Const]:
     return [const(abs(x) if kind.kind == "uint" else bool(x) if kind is boolean else x, kind) for x in TABLE]
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("loop", ["serial", "vectorized", "unrolled"])
 @pytest.mark.parametrize("kind", [f32, f64, f16, bf16, i8, u8, i32, i64, boolean], ids=str)
 def test_native_code_agrees(kind: DType, loop: str) -> None:

@@ -45,6 +45,7 @@ def converted(source: DType, to: DType, offset: float | None, loop: str) -> Prim
     return PrimFunc("f", (a, y), For(i, const(64), Store(y, (i,), cast(whole, to)), loop))  # type: ignore[arg-type]
 
 
+@pytest.mark.costly(4)
 @pytest.mark.parametrize("loop", ["serial", "vectorized"])
 @pytest.mark.parametrize("offset", [None, 0.0, 3.0, -7.0, 255.0, 65536.0])
 @pytest.mark.parametrize("to", [i8, u8, i16, u16])

@@ -3,6 +3,7 @@ fill blocks, windows, strides, sums in one part and in several, any number of im
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,10 @@ import pytest
 import tilewright as tw
 from tests.plans.winograd_errors import MOST
 from tilewright import ops
-from tilewright.compiler import compile_program
+from tilewright.compiler import compile_program, passed
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Var, as_expr
-from tilewright.ir.graph import GraphBuilder, TensorType
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ops.lowered.correlation import transforms
 from tilewright.ops.registry import get
 from tilewright.plans.framework.decisions import deciding
@@ -44,21 +45,30 @@ CASES: list[tuple[int, int, int, int, int, tuple[int, int], dict[str, Any]]] = [
 ]
 
 
-def compiled(x: tuple[Any, ...], g: tuple[Any, ...], attrs: dict[str, Any], **options: Any) -> Model:
+def graph_of(x: tuple[Any, ...], g: tuple[Any, ...], attrs: dict[str, Any]) -> Graph:
     builder = GraphBuilder("g")
     a, b = (builder.input(n, TensorType(f32, tuple(map(as_expr, s)))) for n, s in (("x", x), ("g", g)))
     (y,) = ops.emit(builder, "conv_weight_gradient", a, b, **attrs)
-    return Model(compile_program(builder.finish((y,)), **options))
+    return builder.finish((y,))
 
 
-def over_tiles(x: tuple[Any, ...], g: tuple[Any, ...], attrs: dict[str, Any], tile: int, **options: Any) -> Model:
+def compiled(x: tuple[Any, ...], g: tuple[Any, ...], attrs: dict[str, Any], **options: Any) -> Model:
+    return Model(compile_program(graph_of(x, g, attrs), **options))
+
+
+def over_tiles(
+    x: tuple[Any, ...], g: tuple[Any, ...], attrs: dict[str, Any], tile: int, target: str = "host", threads: int = 1
+) -> Model:
     """Summed over Winograd's tiles, whatever is estimated."""
+    machine = Target.parse(target)
     with deciding() as record:
-        compiled(x, g, attrs, **options)
-    # What is little work is planned for one thread as well.
+        for count in {1, threads}:  # what is little work is planned for one thread as well
+            passed(graph_of(x, g, attrs), replace(machine, threads=count))
     made = [d.key.name for d in record.made if d.key.kind == "algorithm"]
-    with deciding(dict.fromkeys(made, f"winograd_sums tile={tile}")):
-        return compiled(x, g, attrs, **options)
+    with deciding(dict.fromkeys(made, f"winograd_sums tile={tile}")) as record:
+        model = compiled(x, g, attrs, target=machine, threads=threads)
+    assert "winograd sums" in {d.taken.kind for d in record.made}
+    return model
 
 
 def attributes(window: tuple[int, int], given: dict[str, Any]) -> dict[str, Any]:
@@ -84,6 +94,7 @@ def check(model: Model, x: Array, g: Array, attrs: dict[str, Any]) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6 * scale)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("position", range(len(CASES)))
 @pytest.mark.parametrize("target", [None, "x86-64-v3"])
 def test_results(position: int, target: str | None) -> None:
@@ -109,19 +120,20 @@ TILES: list[tuple[int, int, int, int, int, int, int, tuple[int, int, int, int]]]
 ]
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("position", range(len(TILES)))
-@pytest.mark.parametrize(("target", "threads"), [(None, 1), (None, 2), ("x86-64-v3", 1)])
-def test_sums_over_tiles(position: int, target: str | None, threads: int) -> None:
+@pytest.mark.parametrize(("target", "threads"), [("host", 1), ("host", 2), ("x86-64-v3", 1)])
+def test_sums_over_tiles(position: int, target: str, threads: int) -> None:
     tile, n, c, h, w, f, window, pads = TILES[position]
     attrs = attributes((window, window), {"pads": pads})
     rng = np.random.default_rng(position)
     x = rng.normal(size=(n, c, h, w)).astype(np.float32)
     g = rng.normal(size=(n, f, size(h, 0, attrs), size(w, 1, attrs))).astype(np.float32)
     model = over_tiles(x.shape, g.shape, attrs, tile, target=target, threads=threads)
-    assert "winograd sums" in model.show("schedule")
     check(model, x, g, attrs)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("tile", [2, 4])
 @pytest.mark.parametrize(("images", "side"), [(8, 33), (64, 4)])
 def test_errors_of_sums_over_tiles_are_as_expected(tile: int, images: int, side: int) -> None:

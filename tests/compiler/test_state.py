@@ -69,6 +69,7 @@ def steps(graph: Graph, weights: Any, batch: int, counts: tuple[int, ...]) -> It
         yield x, found
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_decoder_with_state_gives_what_it_gives_without(batch: int, threads: int) -> None:

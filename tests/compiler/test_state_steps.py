@@ -79,7 +79,7 @@ def test_ten_thousand_steps_take_no_memory(tmp_path: Path, *, bounded: bool) -> 
     assert ran.stdout == "taken 0, asked []\n", ran.stderr
 
 
-@pytest.mark.costly(3)
+@pytest.mark.costly(6)
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("kind", ["f32", "f16", "i8", "i64", "bool"])
 @pytest.mark.parametrize("inner", [(1, 1), (1, 3), (3, 5), (2, 17), (7, 33), (1, 65)])

@@ -101,6 +101,7 @@ def halved_and_doubled(levels: int, join: str) -> onnx.ModelProto:
     return model(nodes, [info("x", [1, 2, "height", "width"])], ["y"], {"two": np.float32([1, 1, 2, 2])})
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("join", ["Concat", "Add"])
 @pytest.mark.parametrize("levels", [1, 3])
 def test_a_network_that_halves_and_doubles(levels: int, join: str) -> None:

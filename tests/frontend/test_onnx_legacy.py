@@ -37,6 +37,7 @@ BROADCAST: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("op", BROADCAST)
 @pytest.mark.parametrize(("axis", "shape"), [(1, (3,)), (1, (3, 4)), (None, (4, 5)), (-1, (5,)), (0, ()), (None, (1,))])
 def test_operands_broadcast_at_an_axis(op: str, axis: int | None, shape: tuple[int, ...]) -> None:

@@ -77,6 +77,7 @@ def test_elements_move(code: int) -> None:
     same(model(nodes, [info("x", [3, 5], code)], outputs, weights, opset=25), {"x": values(code, 3, 5)})
 
 
+@pytest.mark.costly(2)
 @every
 @pytest.mark.parametrize("other", [T.FLOAT, T.FLOAT16, T.BFLOAT16])
 def test_casts(code: int, other: int) -> None:
@@ -85,6 +86,7 @@ def test_casts(code: int, other: int) -> None:
     same(m, {"x": values(code, 7, 9)})
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("axis", [None, 1, "block"])
 @every
 def test_quantised(code: int, axis: Any) -> None:

@@ -109,6 +109,7 @@ def test_pads_that_cut() -> None:
 COORDINATES = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric"]
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("coordinates", COORDINATES)
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_sizes_of_images(mode: str, coordinates: str) -> None:
@@ -189,6 +190,7 @@ def test_no_more_than_there_is() -> None:
 REDUCTIONS = "Sum Mean Max Min Prod L1 L2 LogSum LogSumExp SumSquare".split()
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("kind", REDUCTIONS)
 def test_reductions_over_axes_of_the_data(kind: str, keepdims: int) -> None:

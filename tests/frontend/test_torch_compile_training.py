@@ -50,6 +50,7 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[], tuple[Any, ...]]]] = {
 }
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients(name: str, dynamic: bool) -> None:
@@ -74,6 +75,7 @@ CONVOLUTIONS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("data", [True, False], ids=["data too", "weights alone"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_go_back_compiled(name: str, data: bool) -> None:

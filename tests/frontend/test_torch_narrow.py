@@ -111,6 +111,7 @@ WITH_BIAS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 }
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize(("kind", "size"), [(torch.bfloat16, 256.0), (torch.float16, 2048.0)], ids=["bf16", "f16"])
 @pytest.mark.parametrize("name", WITH_BIAS)
 def test_a_bias_is_added_before_the_sum_is_rounded(name: str, kind: Any, size: float) -> None:

@@ -66,6 +66,7 @@ def test_sums_of_truths_are_scaled(alpha: Any) -> None:
     np.testing.assert_array_equal(found, torch.add(x, y, alpha=alpha))
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("scale", [1e-3, 300.0])
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
@@ -538,6 +539,7 @@ def test_lines_and_volumes() -> None:
     check(Layers(nn.Conv3d(2, 3, 2), nn.MaxPool3d(2), nn.BatchNorm3d(2), nn.AvgPool3d(2)), reals(2, 3, 5, 4))
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize(
     "options",

@@ -30,9 +30,12 @@ def compare_by_layers(module: Any, model: tw.Model, given: tuple[Any, ...]) -> N
     with torch.no_grad():
         expected = module(*given)
     found = model(*pytree.tree_leaves(given))
-    allowed = [MOST * each for each in deviation_of_outputs(module, model, given)]
     results = found if isinstance(found, tuple) else (found,)
-    assert_close(results, expected, 1e-5, type(module).__name__, allowed)
+    try:
+        assert_close(results, expected, 1e-5, type(module).__name__)
+    except AssertionError:  # what layers promise takes many runs of the module
+        allowed = [MOST * each for each in deviation_of_outputs(module, model, given)]
+        assert_close(results, expected, 1e-5, type(module).__name__, allowed)
 
 
 def perturbed(module: Any) -> dict[str, Any]:
@@ -127,10 +130,24 @@ def test_recurrent_state_into_buffers() -> None:
     assert torch.equal(fresh["h"], zeros["h"])
 
 
+class Resettable(nn.Module):  # type: ignore[misc,name-defined]
+    """A cell whose state a mask resets, if there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.LSTMCell(9, 16), nn.Linear(16, 3)
+
+    def forward(self, obs: Any, state: Any, done: Any = None) -> Any:
+        if done is not None:
+            state = tuple(s * (~done)[:, None] for s in state)
+        state = self.cell(obs, state)
+        return self.head(state[0]), state
+
+
 def test_optional_reset_mask() -> None:
     """An argument with a default is an input if the example has it."""
-    module = torch_policies.create("hok1")
-    obs, state, _ = torch_policies.inputs("hok1", 2)
+    module = Resettable().eval()
+    obs, state = torch.randn(2, 9), (torch.randn(2, 16), torch.randn(2, 16))
     model = tw.compile(module, (obs, state))
     assert [i.name for i in model.inputs] == ["obs", "state_0", "state_1"]
     compare(module, model, (obs, state))

@@ -111,6 +111,7 @@ def test_sizes_of_two_inputs_that_depend_on_each_other() -> None:
         import_model(odd)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("options", [{"batch_first": True}, {"num_layers": 2, "bidirectional": True}])
 def test_recurrent_layers_take_any_number_of_steps(kind: str, options: dict[str, Any]) -> None:

@@ -10,11 +10,11 @@ import pytest
 import tilewright as tw
 
 NEEDS = "comes with the extra `trees`, which make test does without"
-sklearn = pytest.importorskip("sklearn", reason=NEEDS)
 lightgbm = pytest.importorskip("lightgbm", reason=NEEDS)
 xgboost = pytest.importorskip("xgboost", reason=NEEDS)
 skl2onnx = pytest.importorskip("skl2onnx", reason=NEEDS)
 onnxmltools = pytest.importorskip("onnxmltools", reason=NEEDS)
+sklearn = pytest.importorskip("sklearn", reason=NEEDS)
 
 from sklearn import datasets, ensemble, tree  # noqa: E402  after what may skip
 

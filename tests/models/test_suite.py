@@ -28,6 +28,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     return cases.load(request.param)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("batch", [1, 2, 5, 8, 33])
 def test_one_compile_is_right_at_every_batch(case: Case, batch: int) -> None:
     inputs = case.inputs(batch, seed=batch)

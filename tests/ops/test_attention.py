@@ -115,7 +115,7 @@ def test_squares_of_keys_are_turned(rows: int, keys: int, depth: int, side: int)
     assert_near(tiled(arrays, attributes(), side=side, keys=96), exact(arrays, attributes()))
 
 
-@pytest.mark.costly(2)
+@pytest.mark.costly(4)
 @pytest.mark.parametrize("order", ["ssss", "hhhh", "shhs", "hsss", "stts", "tthh", "htst"])
 @pytest.mark.parametrize("keys,depth", [(11, 1), (11, 5), (11, 20), (16, 32)])
 def test_orders_and_depths(order: str, keys: int, depth: int) -> None:
@@ -125,7 +125,7 @@ def test_orders_and_depths(order: str, keys: int, depth: int) -> None:
         assert_near(native(arrays, attrs), exact(arrays, attrs))
 
 
-@pytest.mark.costly(3)
+@pytest.mark.costly(6)
 @pytest.mark.parametrize("order", ["ssss", "hsss"])
 @pytest.mark.parametrize("rows,together,at_once", [(1, 1, 16), (3, 3, 8), (7, 4, 4), (8, 4, 4), (13, 6, 4), (6, 1, 1)])
 @pytest.mark.parametrize("keys,depth", [(1, 16), (7, 1), (33, 48), (50, 130), (129, 200), (64, 256)])
@@ -163,6 +163,7 @@ def test_masks(which: int, blocks: bool, rows: int, keys: int) -> None:
     assert_near(run(more, attrs), exact(more, attrs))
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("rows", [1, 2, 7, 16])
 @pytest.mark.parametrize("keys_nan", [False, True])
 def test_rows_without_keys_are_zero_and_what_is_no_number_stays(rows: int, keys_nan: bool) -> None:
@@ -352,7 +353,7 @@ def packed(rows: int, starts: list[int], order: str = "ssss", heads: int = 2, de
 SEQUENCES = [(97, [0]), (97, [0, 1, 2]), (97, [0, 7, 40]), (97, [0, 30, 31, 90]), (5, [0, 1, 2, 3, 4]), (64, [0, 32])]
 
 
-@pytest.mark.costly(3)
+@pytest.mark.costly(5)
 @pytest.mark.parametrize(("rows", "starts"), SEQUENCES)
 @pytest.mark.parametrize("more", [{}, {"causal": True}, {"order": "hsth"}, {"dot": DOT}, {"groups": 1}])
 def test_packed_sequences_see_themselves(rows: int, starts: list[int], more: dict[str, Any]) -> None:

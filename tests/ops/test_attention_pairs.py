@@ -55,6 +55,7 @@ def check(arrays: list[Any], attrs: dict[str, Any], **sizes: int) -> None:
     assert_right(tiled(arrays, attrs, **sizes) if sizes else native(arrays, attrs), arrays, attrs)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("rows,keys", [(3, 1), (7, 7), (64, 64), (129, 129), (300, 64), (5, 301)])
 @pytest.mark.parametrize("depth", [6, 64])
 def test_lengths(rows: int, keys: int, depth: int) -> None:

@@ -58,6 +58,7 @@ def check(x: Array, axis: int, k: int, largest: bool, *, symbolic: bool = False)
     np.testing.assert_array_equal(np.asarray(values).view(np.uint8), np.ascontiguousarray(want).view(np.uint8))
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("kind", ["f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64", "u64", "bool"])
 @pytest.mark.parametrize("largest", [False, True])
 def test_all_types_by_ranks_by_digits_and_by_a_bound(kind: str, largest: bool) -> None:
@@ -65,6 +66,7 @@ def test_all_types_by_ranks_by_digits_and_by_a_bound(kind: str, largest: bool) -
         check(numbers(kind, (3, n), n), 1, k, largest)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("largest", [False, True])
 @pytest.mark.parametrize(
     ("shape", "axis", "k"),

@@ -167,6 +167,7 @@ def convolution(likely: bool) -> tuple[Any, dict[str, Any]]:
     return m, {name: tw.dim(1, 48, **sides) for name in ("h", "w_")}
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("likely", [True, False])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_all_sizes_are_right_and_weights_stay_live(likely: bool, threads: int, tmp_path: Path) -> None:

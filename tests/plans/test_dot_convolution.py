@@ -75,6 +75,7 @@ def test_packing_and_convolution_are_what_their_references_say(kind: tuple[DType
         assert np.abs(got - want).max() < 1e-4
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: f"{k[0]}-{k[1]}-{k[2]}")
 @pytest.mark.parametrize("name", CASES)
 def test_native_code(kind: tuple[DType, DType, int, int], name: str) -> None:

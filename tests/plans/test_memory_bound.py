@@ -107,6 +107,7 @@ def test_nan_and_infinity_go_through() -> None:
             np.testing.assert_array_equal(one(op, x, axis=1, keepdims=False, select_last_index=last), want)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("size", [2, 7, 15, 16, 17, 31, 64, 129, 1000])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_softmax_of_nan_and_infinity(size: int, axis: int) -> None:
@@ -210,6 +211,7 @@ def test_transpositions(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(one("transpose", x, perm=(1, 0), symbolic=True), x.T)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("perm", [(0, 2, 3, 1), (0, 3, 1, 2), (3, 2, 1, 0)])
 @pytest.mark.parametrize(
     "shape",
@@ -221,6 +223,7 @@ def test_permutes(shape: tuple[int, ...], perm: tuple[int, ...]) -> None:
         np.testing.assert_array_equal(one("transpose", x, perm=perm), x.transpose(perm))
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("block", [8, 16])
 @pytest.mark.parametrize(
     ("channels", "size"),
@@ -621,6 +624,7 @@ def test_stages_go_one_behind_the_other(op: str, shape: tuple[int, ...]) -> None
     np.testing.assert_array_equal(one(op, x, axis=-1), one(op, x, axis=-1, threads=2))
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize(("columns", "fold"), [(64, 1), (128, 8), (256, 1), (768, 1)])
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
 def test_lanes_of_short_rows_are_folded_together(op: str, columns: int, fold: int) -> None:

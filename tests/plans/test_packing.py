@@ -66,6 +66,7 @@ def run(func: PrimFunc, arrays: list[Any], shape: tuple[int, ...]) -> Any:
     return out
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("past_caches", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {'x'.join(map(str, case[1]))}")
 def test_loops_pack_as_the_reference_does(case: tuple[str, tuple[int, ...], dict[str, Any]], past_caches: bool) -> None:

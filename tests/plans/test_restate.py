@@ -28,7 +28,7 @@ TARGET = Target.parse("x86-64-v3")
 
 def convolution() -> PrimFunc:
     """Winograd's convolution with a bias and an activation, on a map that no block divides."""
-    graph = layer(4, 2, 8, 8, (19, 13), (1, 1, 1, 1), (1, 1))
+    graph = layer(4, 1, 8, 8, (19, 13), (1, 1, 1, 1), (1, 1))
     func = next(
         lower_group(g, "k").func
         for g in fuse(split_prepare(graph).run)

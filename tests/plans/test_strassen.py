@@ -54,7 +54,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(product, "compared", lambda *_: (Cost(compute=2.0), Cost(compute=1.0)))
 
 
-@pytest.mark.costly(2)
+@pytest.mark.costly(4)
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", ["host", "x86-64-v3"])
@@ -170,7 +170,7 @@ def pixels(images: Any, channels: int, filters: int, size: tuple[int, int], stri
     return b.finish((ops.emit1(b, "relu", ops.emit1(b, "add", y, skip)),))
 
 
-@pytest.mark.costly(2)
+@pytest.mark.costly(4)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", ["host", "x86-64-v3"])
 @pytest.mark.parametrize(("images", "channels", "filters", "size", "stride", "strip", "panels"), [

@@ -154,6 +154,7 @@ def test_native_products_of_halves(m: int, k: int, n: int) -> None:
         assert got.dtype == np.float32 and (np.abs(got - exact) <= k * 2.0**-24 * size).all()
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("flat", [False, True], ids=["lines", "flat"])
 @pytest.mark.parametrize("name", CASES)
 def test_native_convolutions(name: str, flat: bool) -> None:
@@ -182,6 +183,7 @@ def numbers(case: dict[str, Any], zero: int) -> Graph:
     return builder.finish((ops.emit1(builder, "conv", *wide, **around, groups=1),))
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("way", ["matrices", "flat", "gathered"])
 @pytest.mark.parametrize("name", [*CASES, *GATHERED])
 def test_every_way_computes_the_same(name: str, way: str) -> None:
@@ -558,6 +560,7 @@ def test_rows_in_parts_are_joined() -> None:
     assert "reshape" not in str(whole) and "i32[6, 16, 48]" in str(whole)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("others", [False, True])
 @pytest.mark.parametrize("lead", [(9, 1), (96, 1), (4, 5), (2, 33), ("a", 1), ("a", "b"), (3, "b"), (1, "b")], ids=str)
 def test_native_rows_in_parts(lead: tuple[int | str, int | str], others: bool) -> None:

@@ -43,7 +43,7 @@ def norm64(x: Array, scale: Array) -> Array:
     return np.asarray(centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5) * scale)
 
 
-@pytest.mark.costly(3)
+@pytest.mark.costly(6)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("plane", [(2, 16), (3, 8), (4, 24), (8, 7), (4, 28), (16, 16)])
 @pytest.mark.parametrize("channels", [8, 40, 96, 601])
@@ -64,6 +64,7 @@ def test_softmax_over_what_was_turned(shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(got, (e / e.sum(1, keepdims=True)).transpose(0, 2, 1), rtol=2e-6)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize(
     ("channels", "columns", "rows"), [(96, 64, 16), (96, 56, 16), (96, 8, 16), (96, 21, 32), (384, 14, 8), (768, 16, 8)]

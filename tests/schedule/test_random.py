@@ -23,7 +23,7 @@ FAILED_ONCE = (
 )
 
 
-@pytest.mark.costly(2)
+@pytest.mark.costly(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, CASES, CHUNK))
 def test_random_schedules(first: int) -> None:

@@ -204,6 +204,7 @@ TAILS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("size", [5, 7, 13])
 @pytest.mark.parametrize("tail", TAILS)
 def test_a_condition_reads_only_where_the_loops_are_inside(tail: str, size: int) -> None:

@@ -114,6 +114,7 @@ PARTS: dict[str, Callable[[Any, te.Tensor], Any]] = {
 }
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("size", [1, 9, 16])
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("name", SEVERAL)
@@ -332,6 +333,7 @@ def test_orders(order: tuple[int, ...]) -> None:
     check_product(schedule)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("factor", [1, 2, 3, 7, 13, 20])
 @pytest.mark.parametrize("way", ["factor", "nparts"])
 def test_splits(factor: int, way: str) -> None:

@@ -15,6 +15,7 @@ EVERY = 20
 SAMPLED = sorted(expected())[::EVERY]
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize(("name", "dtype"), SAMPLED, ids=[f"{n}-{t}" for n, t in SAMPLED])
 def test_operator_is_as_in_eager(name: str, dtype: str) -> None:
     entry = next(e for e in operators() if entry_name(e) == name)

@@ -311,6 +311,7 @@ def test_shapes() -> None:
 SIGMOID, TANH = ("sigmoid", ()), ("tanh", ())
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("steps", [1, 4])
 def test_recurrences(steps: int, reverse: bool) -> None:

@@ -170,6 +170,7 @@ def compare(agent: Any, step: Any, eager: Any, data: list[list[Any]]) -> None:
     assert not np.array_equal(ours["target.each.0.0.weight"], ours["critic.each.0.0.weight"])
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("alpha", [None, 0.2])
 @pytest.mark.parametrize("discounts", [False, True])
 def test_sac(alpha: float | None, discounts: bool) -> None:

@@ -55,6 +55,7 @@ CASES: dict[str, tuple[str, tuple[tuple[int, ...], ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("element", [F16, BF16], ids=["f16", "bf16"])
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_those_of_f32_rounded_once(name: str, element: Any) -> None:

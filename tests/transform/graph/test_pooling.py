@@ -35,6 +35,7 @@ def graph_of(shape: tuple[int, ...], given: dict[str, object], dtype: DType, op:
     return b.finish((ops.emit1(b, op, x, **attrs),))  # type: ignore[arg-type]
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("dtype", [f32, f16, i8], ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_the_same_maxima(case: str, dtype: DType) -> None:
@@ -66,6 +67,7 @@ def test_small_windows_stay(shape: tuple[int, ...], given: dict[str, object]) ->
     assert separate_pooling(graph, TARGET) is graph
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("include", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_the_same_means(case: str, include: bool) -> None:

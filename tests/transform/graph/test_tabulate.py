@@ -56,6 +56,7 @@ def expected(q: np.ndarray[Any, Any], result: DType, s: float, r: float) -> np.n
     return np.clip(np.rint(x / (1 + np.exp(-x)) * r), int(result.min), int(result.max)).astype(result.numpy)
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("source", [u8, i8], ids=str)
 @pytest.mark.parametrize("result", [u8, i8], ids=str)
 @pytest.mark.parametrize("shape", [(0,), (1,), (16,), (67,), (1000,), (7, 33), (2, 3, 5, 7)], ids=str)

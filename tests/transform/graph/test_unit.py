@@ -96,6 +96,7 @@ graph @g(%x: f32[n, 6, D, 5, 3], %r: f32[1, 1, D, 1, 1], %s: f32[n, 8, 1, 5, 3],
 }"""
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize(
     ("window", "joined"),
     [((1, 1, 1), True), ((3, 1, 1), True), ((1, 1, 3), True), ((3, 3, 1), False), ((3, 1, 3), False)],

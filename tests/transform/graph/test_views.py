@@ -119,6 +119,7 @@ def arrays(graph: Graph, t: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {v.name: make(v) for v in graph.inputs}, {v.name: make(v) for v in graph.params}
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_computed_in_place_is_right(name: str, threads: int) -> None:

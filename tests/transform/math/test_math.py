@@ -141,6 +141,7 @@ def test_tables_stand_in_registers() -> None:
         assert "perm" not in narrow and "gather" not in narrow and "call" not in narrow
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("target", WAYS)
 @pytest.mark.parametrize("name", RELATIVE_TO_ARGUMENT)
 def test_error_of_activations_that_cancel(name: str, target: str) -> None:
