@@ -9,7 +9,6 @@ from collections.abc import Callable
 from math import ceil
 from pathlib import Path
 from random import Random
-from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,12 +23,8 @@ os.environ.setdefault("TILEWRIGHT_PLUGINS", "0")
 # Whatever this user has tuned; `tests/records` has folders of its own.
 os.environ.setdefault("TILEWRIGHT_RECORDS", "none")
 
-# What each stage makes is verified, and in some tests what each pass makes (`verified`).
-VERIFY = os.environ.get("TILEWRIGHT_VERIFY")
+# What each pass makes is verified.
 os.environ.setdefault("TILEWRIGHT_VERIFY", "2")
-VERIFIED = 3
-"""Loops are verified after each pass in one of so many tests. It takes up to a sixth of a test's time, and what a pass
-makes wrong is seen at the end of its stage by all."""
 
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fuzz", deadline=None, max_examples=5000, suppress_health_check=list(HealthCheck))
@@ -91,14 +86,6 @@ def memories(monkeypatch: pytest.MonkeyPatch) -> None:
     from tilewright.ir import scopes
 
     monkeypatch.setattr(scopes, "_DESCRIBED", dict(scopes._DESCRIBED))
-
-
-@pytest.fixture(autouse=True)
-def verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which tests verify after each pass is drawn by their names; those that have all cases do."""
-    whole = VERIFY is not None or request.config.getoption("--all-cases")
-    if not whole and crc32(request.node.nodeid.encode()) % VERIFIED:
-        monkeypatch.setenv("TILEWRIGHT_VERIFY", "1")
 
 
 @pytest.fixture
