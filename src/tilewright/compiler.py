@@ -104,7 +104,7 @@ from tilewright.transform.recompute import recompute
 from tilewright.transform.regions.captures import lift_constants, names_of
 from tilewright.transform.regions.flatten import Flat, extent_marker, flatten
 from tilewright.transform.regions.optimise import optimise_bodies
-from tilewright.transform.remember import lower_once
+from tilewright.transform.remember import lower_once, remembering
 from tilewright.transform.select.choose import choose_algorithms
 from tilewright.transform.strands import fork_calls
 
@@ -406,7 +406,7 @@ def _build(
     run = _with_params(split.run, split.prepare.outputs, prepare.outputs)
     split = SplitGraph(prepare, run_passes(run, RUN_PASSES, stage, log, "run"))
     away = weights_level(sum(v.known_bytes for v in split.run.params), target)
-    with Background() as background:
+    with Background() as background, remembering():
         compiler = KernelCompiler(target, background, log=log)
         with log.timed("kernels"):
             # What computes values again has the calls in one order.
