@@ -16,7 +16,6 @@ So whoever adds an input adds it here, and what was kept without it is not found
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from functools import cache
@@ -26,6 +25,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from tilewright.support import flags
+from tilewright.support.digest import blake2b
 from tilewright.targets.target import Target
 
 UNRELATED = (
@@ -69,7 +69,7 @@ def identity(
         "compiler": code_version(),
         "llvm": llvm_version(),
     }
-    return hashlib.blake2b(json.dumps(inputs).encode(), digest_size=16).hexdigest()
+    return blake2b(json.dumps(inputs).encode(), digest_size=16).hexdigest()
 
 
 @cache
@@ -86,7 +86,7 @@ def llvm_version() -> str:
 
 def source_digest(root: Path) -> str:
     """A digest of those files of a package that can change what it makes, with their names."""
-    digest = hashlib.blake2b(digest_size=16)
+    digest = blake2b(digest_size=16)
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root)
         if name.parts[0] not in UNRELATED or name.as_posix() in RELATED:

@@ -367,7 +367,7 @@ class State:
     def elementwise(self, name: str, args: list[Value], result: DType) -> Value:
         """An operator on values, lane by lane."""
         t = args[0].dtype
-        if not any([a.vector for a in args]):
+        if not any(a.vector for a in args):
             return Value(result, (self.ops.apply(name, t, [a.parts[0] for a in args], 0, result),))
         assert self.lanes is not None
         columns = [self.parts(a) for a in args]
