@@ -122,7 +122,7 @@ def _type_problems(type: TensorType, symbols: AbstractSet[Var]) -> list[str]:
     return found
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 13)
 def _wrong_everywhere(e: Expr) -> tuple[str, ...]:
     """What is wrong with an expression wherever it stands. Passes leave most expressions as they were."""
     found = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class Lanes:
         return sum(self.widths)
 
 
-@cache
+@lru_cache(maxsize=1 << 10)
 def _starts(widths: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sum(widths[:k]) for k in range(len(widths)))
 
@@ -117,7 +117,7 @@ def splat_literal(operand: str, element: str) -> str:
     return f"splat ({element} {operand})"
 
 
-@cache
+@lru_cache(maxsize=1 << 12)
 def vector_literal(values: tuple[int, ...], element: str) -> str:
     """A vector constant of integers."""
     if len(set(values)) == 1:
