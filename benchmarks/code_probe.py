@@ -4,8 +4,8 @@ Orders come as lines of JSON, answers go the same way. The compiler is whichever
 revision or an older one, so little of it is named here: `tilewright.compile`, what that calls `Model` and `Target`, and
 `compile_llvm`, in whose place stands a function that keeps the text. Whatever is not there is an error, not silence.
 
-A kernel's symbol is a digest of the compiler's own source too. Symbols are therefore numbered in order of appearance
-before text is digested.
+A kernel's symbol is a digest of the compiler's own source too, and its parameters are called as the values of the
+first of several equal layers are. Both are therefore numbered in order of appearance before text is digested.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from typing import Any
 
 import tilewright
 
-VERSION = 1
+VERSION = 2
 """Raise it when the same code gets other digests, so that those made earlier are not compared with."""
 SYMBOL = re.compile(r"\btw_[0-9a-f]{32}\b")
+LOCAL = re.compile(r'%(?:[A-Za-z_$][\w$.]*|"[^"]*")')
+PARAMETER = re.compile(f"{LOCAL.pattern}(?=[,)])")
 ENTRY = "define void @tw_run("
 LATER_TARGETS = {"neoverse-v1": ("neoverse-n1", ("bf16", "i8mm"))}
 """Names that older trees do not know: an older one whose machine is alike, and the features beyond its."""
@@ -71,10 +73,14 @@ def machine_text(target: Any) -> str:
 
 
 def canonical(text: str) -> str:
-    """Text whose kernels are numbered as they appear; the entry's declarations, sorted by symbol, by number."""
+    """Text whose kernels and parameters are numbered as they appear; the entry's declarations, sorted by symbol, by
+    number."""
     numbers: dict[str, str] = {}
     text = SYMBOL.sub(lambda m: numbers.setdefault(m.group(), f"tw_kernel{len(numbers)}"), text)
-    lines = text.split("\n")
+    heads = [line for line in text.split("\n") if line.startswith("define ")]
+    names = dict.fromkeys(name for head in heads for name in PARAMETER.findall(head))
+    places = {name: f"%parameter{k}" for k, name in enumerate(names)}
+    lines = LOCAL.sub(lambda m: places.get(m.group(), m.group()), text).split("\n")
     declarations = sorted(line for line in lines if line.startswith("declare "))
     return "\n".join(declarations.pop(0) if line.startswith("declare ") else line for line in lines)
 

@@ -20,8 +20,6 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewright.assemble import Part, assemble, outputs_are_hosts, stored
-from tilewright.codegen.linalg import linalg_text
-from tilewright.codegen.stablehlo import stablehlo_text
 from tilewright.frontend import registry as frontends
 from tilewright.frontend import stablehlo
 from tilewright.frontend.common.finish import PLAIN, Imported, Interface
@@ -104,7 +102,7 @@ from tilewright.transform.recompute import recompute
 from tilewright.transform.regions.captures import lift_constants, names_of
 from tilewright.transform.regions.flatten import Flat, extent_marker, flatten
 from tilewright.transform.regions.optimise import optimise_bodies
-from tilewright.transform.remember import lower_once
+from tilewright.transform.remember import lower_once, remembering
 from tilewright.transform.select.choose import choose_algorithms
 from tilewright.transform.strands import fork_calls
 
@@ -383,8 +381,8 @@ def _compile(
         program = build(log)
         kept.put(program)
     arrays = {**weights, **constants}
-    for name, text in (("stablehlo", stablehlo_text), ("linalg", linalg_text)):
-        program = replace(program, texts={**program.texts, name: partial(text, source)})
+    exported = {name: partial(_exported, name, source) for name in ("stablehlo", "linalg")}
+    program = replace(program, texts={**program.texts, **exported})
     return replace(program, weights={p.name: arrays[p.name] for p in program.manifest.params})
 
 
@@ -406,7 +404,7 @@ def _build(
     run = _with_params(split.run, split.prepare.outputs, prepare.outputs)
     split = SplitGraph(prepare, run_passes(run, RUN_PASSES, stage, log, "run"))
     away = weights_level(sum(v.known_bytes for v in split.run.params), target)
-    with Background() as background:
+    with Background() as background, remembering():
         compiler = KernelCompiler(target, background, log=log)
         with log.timed("kernels"):
             # What computes values again has the calls in one order.
@@ -558,6 +556,14 @@ def _noted(step: KernelCall, late: Set[Value]) -> KernelCall:
     if not late.isdisjoint(call.group.outputs):
         call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, PastCaches())))
     return call
+
+
+def _exported(dialect: str, graph: Graph) -> str:
+    """A graph for another compiler, by rooms that few compiles need."""
+    from tilewright.codegen.linalg import linalg_text
+    from tilewright.codegen.stablehlo import stablehlo_text
+
+    return linalg_text(graph) if dialect == "linalg" else stablehlo_text(graph)
 
 
 def _with_made(prepare: Graph, made: tuple[Node, ...]) -> Graph:

@@ -16,9 +16,9 @@ So whoever adds an input adds it here, and what was kept without it is not found
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +26,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from tilewright.support import flags
+from tilewright.support.digest import blake2b
 from tilewright.targets.target import Target
 
 UNRELATED = (
@@ -69,7 +70,7 @@ def identity(
         "compiler": code_version(),
         "llvm": llvm_version(),
     }
-    return hashlib.blake2b(json.dumps(inputs).encode(), digest_size=16).hexdigest()
+    return blake2b(json.dumps(inputs).encode(), digest_size=16).hexdigest()
 
 
 @cache
@@ -86,10 +87,18 @@ def llvm_version() -> str:
 
 def source_digest(root: Path) -> str:
     """A digest of those files of a package that can change what it makes, with their names."""
-    digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(root.rglob("*.py")):
-        name = path.relative_to(root)
-        if name.parts[0] not in UNRELATED or name.as_posix() in RELATED:
-            text = path.read_bytes()
-            digest.update(f"{name.as_posix()} {len(text)}\n".encode() + text)
+    digest = blake2b(digest_size=16)
+    for name in sorted(_files(str(root)), key=lambda name: name.split("/")):
+        if name.partition("/")[0] not in UNRELATED or name in RELATED:
+            text = (root / name).read_bytes()
+            digest.update(f"{name} {len(text)}\n".encode() + text)
     return digest.hexdigest()
+
+
+def _files(root: str) -> Iterator[str]:
+    """The Python files below a folder, by their names from there."""
+    for folder, _, files in os.walk(root):
+        inner = folder.removeprefix(root).lstrip(os.sep).replace(os.sep, "/")
+        for file in files:
+            if file.endswith(".py"):
+                yield f"{inner}/{file}" if inner else file

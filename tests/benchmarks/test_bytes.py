@@ -36,6 +36,18 @@ def test_text_without_its_symbols() -> None:
     assert code_probe.canonical("call void @tw_barrier(ptr %barrier)") == "call void @tw_barrier(ptr %barrier)"
 
 
+def _kernel(first: str, second: str, at: str) -> str:
+    return f"define void @{_A}(ptr align 4 {first}, ptr {second}) {{\n  %x.1 = load float, ptr {at}\n  ret void\n}}\n"
+
+
+def test_parameters_are_numbered() -> None:
+    plain = code_probe.canonical(_kernel("%x", "%y", "%x"))
+    assert "ptr %parameter0" in plain and "%x.1" in plain
+    assert code_probe.canonical(_kernel('%"a b"', "%x", '%"a b"')) == plain
+    assert code_probe.canonical(_kernel("%y", "%x", "%x")) != plain
+    assert code_probe.canonical(_kernel("%x", "%y", "%z")) != plain
+
+
 @pytest.mark.parametrize(
     ("old", "new", "found"),
     [

@@ -143,6 +143,7 @@ HARMLESS = {
     "support.background": "when something is compiled, not what",
     "support.classes": "how classes are made, which are those of the standard library",
     "support.collection": "when memory is freed, not what is compiled",
+    "support.digest": "BLAKE2b, as the standard library has it",
     "support.depth": "how deep functions may call each other, not what they give",
     "support.cache": "what keeps, and checks every entry",
     "support.errors": "what is raised",

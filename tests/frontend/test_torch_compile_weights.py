@@ -148,15 +148,13 @@ def test_the_digest_sees_every_bit(nbytes: int) -> None:
 
 
 def test_digests_are_the_same_for_every_processor() -> None:
+    from ctypes import c_int64, c_void_p
+
     from tilewright.native.link import host_triple, missing_features
+    from tilewright.runtime.layout import function
     from tilewright.runtime.watch import DIGESTS, digests
 
     data = np.random.default_rng(0).integers(0, 256, 1000, np.uint8)
     able = [name for name in digests(host_triple()) if not missing_features(DIGESTS[name])]
-    found = {
-        native()._function(
-            name, __import__("ctypes").c_int64, __import__("ctypes").c_void_p, __import__("ctypes").c_int64
-        )(data.ctypes.data, 1000)
-        for name in able
-    }
+    found = {function(native().watch[name], c_int64, c_void_p, c_int64)(data.ctypes.data, 1000) for name in able}
     assert len(found) == 1

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tests.transform.graph.graphs import tensor
 from tilewright import compiler, ops
 from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.key import key
 from tilewright.transform import remember
 from tilewright.transform.call import KernelCall
 from tilewright.transform.graph.fuse import Group, fuse
+from tilewright.transform.lower import lower_group
 from tilewright.transform.remember import Lowered, lower_once, remembering
 
 
@@ -35,26 +38,57 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_equal_groups_of_one_name_are_lowered_once(made: list[str]) -> None:
+def test_equal_groups_are_lowered_once(made: list[str]) -> None:
     first, again, other = (fuse(product(width))[0] for width in (32, 32, 40))
     known: Lowered = {}
     with remembering(known):
         call = lower_once(first, "a")
         assert lower_once(again, "a") is call, "another graph of the same content"
-        assert lower_once(again, "b").func.name == "b" and lower_once(other, "a").func != call.func
-    assert made == ["a", "b", "a"]
+        assert lower_once(again, "b") == replace(call, func=replace(call.func, name="b"))
+        assert lower_once(other, "c").func != call.func
+        with remembering():
+            assert lower_once(first, "a") is call, "what is known around is known inside"
+    assert made == ["a", "c"]
     with remembering(known):
         assert lower_once(first, "a") is call, "for as long as it is kept"
-    assert lower_once(first, "a") == call and made == ["a", "b", "a", "a"], "nothing is remembered outside"
+    assert lower_once(first, "a") == call and made == ["a", "c", "a"], "nothing is remembered outside"
+
+
+def test_equal_layers_are_lowered_once(made: list[str]) -> None:
+    """Each call has its own values, in the order of the parameters, and its own name."""
+    b = GraphBuilder("layers")
+    x, w, v = (b.param(name, tensor(48, 48)) for name in "xwv")
+    y = ops.emit1(b, "relu", ops.emit1(b, "matmul", x, w))
+    z = ops.emit1(b, "relu", ops.emit1(b, "matmul", y, v))
+    groups = fuse(b.finish((ops.emit1(b, "relu", ops.emit1(b, "matmul", v, z)), ops.emit1(b, "matmul", z, z))))
+    with remembering():
+        calls = [lower_once(group, f"k{i}") for i, group in enumerate(groups)]
+    bare = [lower_group(group, f"k{i}") for i, group in enumerate(groups)]
+    assert [call.args for call in calls] == [call.args for call in bare]
+    assert [call.func.name for call in calls] == [call.func.name for call in bare]
+    assert [key(call.func) for call in calls] == [key(call.func) for call in bare]
+    assert [call.group for call in calls] == groups and calls[0].func.body is calls[1].func.body
+    assert made == ["k0", "k3"], "a product of one matrix is another function"
+
+
+@pytest.mark.parametrize("values", [(0.0, -0.0), (0, False), (1.0, 2.0)])
+def test_what_differs_in_attributes_alone_is_lowered_apart(made: list[str], values: tuple[float, float]) -> None:
+    b = GraphBuilder("pads")
+    x = b.input("x", tensor(24, 48))
+    padded = [ops.emit1(b, "pad", x, before=(1, 1), after=(0, 0), mode="constant", value=value) for value in values]
+    with remembering():
+        for group in fuse(b.finish(tuple(padded))):
+            lower_once(group, "a")
+    assert len(made) == 2
 
 
 def test_not_too_many_are_remembered(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remember, "MOST", 2)
-    group = fuse(product(32))[0]
+    groups = {name: fuse(product(width))[0] for name, width in (("a", 32), ("b", 40), ("c", 48))}
     known: Lowered = {}
     with remembering(known):
         for name in "abca":
-            lower_once(group, name)
+            lower_once(groups[name], name)
     assert len(known) == 2 and made == list("abca")
 
 

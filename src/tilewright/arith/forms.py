@@ -10,10 +10,10 @@ products are one expression). Index arithmetic is taken as exact: overflow of i6
 from __future__ import annotations
 
 from functools import lru_cache
-from hashlib import blake2b
 
 from tilewright.ir.expr import Const, Expr, Load, Op, Var, const
 from tilewright.support.classes import dataclass
+from tilewright.support.digest import blake2b
 
 Form = tuple[dict[Expr, int], int]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Any
 
 from tilewright.ir.attributes import Attrs, ConstantArray
@@ -32,6 +31,7 @@ from tilewright.ir.loops import (
 from tilewright.ir.notetable import Note, fields_of, note_name, renamed
 from tilewright.ir.reduce import Reduce, Reducer
 from tilewright.ir.selection import Selection
+from tilewright.support.digest import blake2b
 
 DIGEST_BYTES = 16
 """Bytes of a key."""

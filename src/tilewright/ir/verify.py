@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 
 from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import DType, boolean, i64
@@ -32,7 +33,7 @@ from tilewright.ir.notes import THREADS, Origin, Workspaces, find
 from tilewright.ir.notetable import BlockNote, FuncNote, LoopNote, Note, problems
 from tilewright.ir.printer import buffer_text
 from tilewright.ir.reduce import Reduce
-from tilewright.ir.rewrite import walk_expr
+from tilewright.ir.rewrite import loads, variables, walk_expr
 from tilewright.ir.scopes import known_scopes
 from tilewright.support.errors import Problems, VerifyError
 
@@ -121,6 +122,19 @@ def _type_problems(type: TensorType, symbols: AbstractSet[Var]) -> list[str]:
     return found
 
 
+@lru_cache(maxsize=1 << 13)
+def _wrong_everywhere(e: Expr) -> tuple[str, ...]:
+    """What is wrong with an expression wherever it stands. Passes leave most expressions as they were."""
+    found = []
+    for node in walk_expr(e):
+        if isinstance(node, Load):
+            wrong = [index for index in node.indices if index.dtype is not i64]
+            found += [f"{node} is indexed with {index.dtype}, not i64" for index in wrong]
+        elif isinstance(node, Reduce):
+            found.append("a reduction stands inside a loop program")
+    return tuple(found)
+
+
 class _FuncVerifier:
     """One walk over a function. `scope` holds the variables that may be used at the place where the walk is."""
 
@@ -181,29 +195,18 @@ class _FuncVerifier:
         used = self.used.get(e)
         if used is None:
             used = self.used[e] = self._survey(e, where)
-        variables, loads = used
-        for v in variables:
+        own, read = used
+        for v in own:
             if v not in scope:
                 self.report(self._out_of_scope(v, scope), where)
-        for load in loads:
+        for load in read:
             self.buffer(load.buffer, where)
 
     def _survey(self, e: Expr, where: str) -> tuple[tuple[Var, ...], tuple[Load, ...]]:
         """The variables and loads of `e`; what is wrong wherever it stands is reported on the way."""
-        variables: list[Var] = []
-        loads: list[Load] = []
-        for node in walk_expr(e):
-            match node:
-                case Var():
-                    variables.append(node)
-                case Load():
-                    loads.append(node)
-                    for index in node.indices:
-                        if index.dtype is not i64:
-                            self.report(f"{node} is indexed with {index.dtype}, not i64", where)
-                case Reduce():
-                    self.report("a reduction stands inside a loop program", where)
-        return tuple(variables), tuple(loads)
+        for problem in _wrong_everywhere(e):
+            self.report(problem, where)
+        return variables(e), loads(e)
 
     def _out_of_scope(self, v: Var, scope: frozenset[Var]) -> str:
         twin = next((other for other in scope if other.name == v.name), None)

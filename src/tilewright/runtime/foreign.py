@@ -25,7 +25,7 @@ _RETRIES = 1000
 
 
 def define_foreign(m: Module) -> None:
-    """Add `tw_foreign(model, raise, args, count)` to a module that has core and glue; `raise` reports an error."""
+    """Add `tw_foreign(model, raise, args, count)` to a module linked to core and glue; `raise` reports an error."""
     m.string("tw_type_error", "TypeError")
     m.string("tw_value_error", "ValueError")
     m.string("tw_count_message", "tilewright: wrong number of arguments; pass every input, then every output")

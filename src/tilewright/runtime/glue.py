@@ -63,7 +63,7 @@ def _is(f: Function, obj: Value, field: int) -> Value:
 
 def _api(m: Module) -> None:
     """The exchange functions for an object's type, or null."""
-    with m.function("tw_api", PTR, [("obj", PTR)], local=True) as (f, (obj,)):
+    with m.function("tw_api", PTR, [("obj", PTR)]) as (f, (obj,)):
         type = _type_of(f, obj)
         table = _globals(f) + GLOBALS.table
         with f.each(f.load(I64, _globals(f), GLOBALS.types)) as i, f.when(f.load(PTR, table, i * 16).eq(type)):
@@ -166,7 +166,7 @@ def _take(m: Module) -> None:
                 f.ret(0)
             _accept(f, kind, tensor, shape, dims, address, io)
         params = [("tensor", PTR), ("obj", PTR), ("dims", PTR), ("io", PTR)]
-        with m.function(f"tw_take_{suffix}", I64, params, local=True) as (f, (tensor, obj, dims, io)):
+        with m.function(f"tw_take_{suffix}", I64, params) as (f, (tensor, obj, dims, io)):
             with f.when(_is(f, obj, GLOBALS.array_type).eq(0)):
                 api = f.call(PTR, "tw_api", obj)
                 with f.when(api.eq(0)):
@@ -211,7 +211,7 @@ def _ranges(m: Module) -> None:
 
 def _overlaps(m: Module) -> None:
     """Whether what is written shares memory with another argument; `io` holds (address, bytes) pairs."""
-    with m.function("tw_overlap", I1, [("model", PTR), ("io", PTR), ("count", I64)], local=True) as (f, values):
+    with m.function("tw_overlap", I1, [("model", PTR), ("io", PTR), ("count", I64)]) as (f, values):
         model, io, count = values
         tensors = f.load(PTR, model, MODEL.tensors)
 
@@ -231,7 +231,7 @@ def _overlaps(m: Module) -> None:
 def _new_outputs(m: Module) -> None:
     """A new array of the framework of `api` (null: NumPy), its address noted in `io`; null with an exception set."""
     params = [("api", PTR), ("tensor", PTR), ("shape", PTR), ("io", PTR)]
-    with m.function("tw_new", PTR, params, local=True) as (f, (api, tensor, shape, io)):
+    with m.function("tw_new", PTR, params) as (f, (api, tensor, shape, io)):
         rank = f.load(I64, tensor, TENSOR.rank).cast(I32)
         null = f.value(0, PTR)
         with f.when(api.eq(0)):
@@ -457,7 +457,7 @@ class _CallEmitter:
 
 
 def define_glue(m: Module) -> None:
-    """Add the builtin's body, `tw_vectorcall`, to a module that has the core."""
+    """Add the builtins' bodies, `tw_vectorcall` and `tw_versioned`, to a module that has the core."""
     m.variable("tw_globals", GLOBALS_SIZE)
     parts: tuple[Callable[[Module], None], ...] = (
         _api, _fits, _contiguous, _ranges, _overlaps, _negative, _take, _new_outputs,
@@ -469,10 +469,20 @@ def define_glue(m: Module) -> None:
     m.external("PyExc_MemoryError")
     _CallEmitter(m, "tw_vectorcall")
     _CallEmitter(m, "tw_versioned", versioned=True)
+
+
+def define_watching(m: Module) -> None:
+    """Add `tw_watching` to a module that has `tw_unchanged` and is linked to the core and the glue."""
+    m.external("tw_globals")
+    m.external("_Py_NoneStruct")
     _CallEmitter(m, "tw_watching", watching=True)
 
 
-GLUE_EXPORTS = ("tw_globals", "tw_vectorcall", "tw_versioned", "tw_watching")
+GLUE_EXPORTS = (
+    "tw_globals", "tw_vectorcall", "tw_versioned", "tw_api", "tw_in_range", "tw_overlap", "tw_new", "tw_take_input",
+    "tw_take_output", "tw_take_dl_input", "tw_take_dl_output",
+)  # fmt: skip
+"""What Python is given, and what `tw_watching` and `tw_foreign` call."""
 PYTHON_FUNCTIONS = (
     "PyTuple_GetItem", "PyTuple_SetItem", "PyTuple_New", "PyTuple_Size", "PyLong_AsVoidPtr", "PyLong_FromLongLong",
     "Py_IncRef", "Py_DecRef", "PyErr_Clear", "PyErr_SetString", "PyEval_SaveThread", "PyEval_RestoreThread",

@@ -1,4 +1,8 @@
-"""The support code of this process, linked once: thread pool, call core, and the faces for Python and tvm-ffi."""
+"""The support code of this process, linked once: thread pool, call core, and the faces for Python and tvm-ffi.
+
+What few processes call (`tw_foreign`, `tw_watching`) is made and linked when it is first asked for: making all of it
+takes as long as the kernels of a small model.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import sys
 import sysconfig
 from array import array
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +21,15 @@ from tilewright.native.link import Library, compile_text, host_triple, missing_f
 from tilewright.runtime import dlpack, glue
 from tilewright.runtime.call import CORE_EXPORTS, define_core
 from tilewright.runtime.foreign import FOREIGN_EXPORTS, define_foreign
-from tilewright.runtime.glue import GLOBALS, GLUE_EXPORTS, MAX_TYPES, PYTHON_DATA, PYTHON_FUNCTIONS, define_glue
+from tilewright.runtime.glue import (
+    GLOBALS,
+    GLUE_EXPORTS,
+    MAX_TYPES,
+    PYTHON_DATA,
+    PYTHON_FUNCTIONS,
+    define_glue,
+    define_watching,
+)
 from tilewright.runtime.layout import function
 from tilewright.runtime.patience import SIGNAL_FUNCTIONS, define_signals
 from tilewright.runtime.scans import SCAN_EXPORTS, define_scans
@@ -34,14 +46,27 @@ class _MethodDef(ctypes.Structure):
 
 
 def support_text() -> str:
-    """LLVM text of the call core and its faces."""
+    """LLVM text of the call core and its face for Python."""
     m = Module(host_triple())
     define_core(m)
     define_glue(m)
     define_signals(m)
-    define_foreign(m)
     define_scans(m)
+    return m.text()
+
+
+def watch_text() -> str:
+    """LLVM text of the builtin that watches tensors, and of digests."""
+    m = Module(host_triple())
     define_watch(m, host_triple())
+    define_watching(m)
+    return m.text()
+
+
+def foreign_text() -> str:
+    """LLVM text of the face for tvm-ffi."""
+    m = Module(host_triple())
+    define_foreign(m)
     return m.text()
 
 
@@ -53,9 +78,10 @@ class Native:
         imports |= {name: ctypes.addressof(_I64.in_dll(ctypes.pythonapi, name)) for name in PYTHON_DATA}
         imports["PyArray_NewFromDescr"] = _numpy_api(_NEW_FROM_DESCR)
         imports["tw_parallel"] = pool().parallel
-        exports = (*CORE_EXPORTS, *GLUE_EXPORTS, *FOREIGN_EXPORTS, *SCAN_EXPORTS, *digests(host_triple()))
+        exports = (*CORE_EXPORTS, *GLUE_EXPORTS, *SCAN_EXPORTS)
         self.linked = Library({"support": compile_text(support_text)}, exports, imports)
         self.linked.keep_forever()
+        self._symbols = imports | self.linked.addresses
         self.call = self._function("tw_call", _I64, _PTR, _PTR, _PTR)
         self.swap = self._function("tw_swap", _I64, _PTR, _I64, _I64)
         self.add = self._function("tw_add", _I64, _PTR, _I64)
@@ -63,12 +89,8 @@ class Native:
         self.set = self._function("tw_set", None, _PTR, _I64)
         self.scan = self._function("tw_scan", _I64, _PTR, _I64, _I64, _I64)
         self.checksum = self._function("tw_checksum", _I64, _PTR, _I64)
-        best = next(name for name in digests(host_triple()) if not missing_features(DIGESTS[name]))
-        self.digest_address: int = self.linked[best]
-        self.digest = self._function(best, _I64, _PTR, _I64)
         self._first_unfit = self._function("tw_first_unfit", _I64, _PTR, _PTR, _I64)
         self._words_at = self._function("tw_words_at", None, _PTR, _I64, _I64, _PTR)
-        self.foreign: int = self.linked["tw_foreign"]
         self._globals = self.linked["tw_globals"]
         self._keep: list[object] = []
         self._known: set[type] = {np.ndarray}
@@ -76,11 +98,36 @@ class Native:
         self._word(GLOBALS.tuple_type).value = id(tuple)
         self._word(GLOBALS.out).value = id(sys.intern("out"))
         self._word(GLOBALS.is_neg).value = id(sys.intern("is_neg"))
-        self._methods = {
-            entry: _MethodDef(b"program", self.linked[entry], _METH_FASTCALL_KEYWORDS, None)
-            for entry in ("tw_vectorcall", "tw_versioned", "tw_watching")
-        }
+        self._methods: dict[int, _MethodDef] = {}
         self._fast = _objects_are_as_assumed()
+
+    @cached_property
+    def foreign(self) -> int:
+        """The address of `tw_foreign`."""
+        library = self._further("foreign", foreign_text, FOREIGN_EXPORTS)
+        return library["tw_foreign"]
+
+    @cached_property
+    def watch(self) -> Library:
+        """`tw_watching` and the digests."""
+        return self._further("watch", watch_text, ("tw_watching", *digests(host_triple())))
+
+    @cached_property
+    def digest_address(self) -> int:
+        """The address of the best digest for this processor: i64 (ptr, bytes)."""
+        return self.watch[next(name for name in digests(host_triple()) if not missing_features(DIGESTS[name]))]
+
+    @cached_property
+    def digest(self) -> Callable[[int, int], int]:
+        """The digest of memory: of an address and so many bytes."""
+        found: Callable[[int, int], int] = function(self.digest_address, _I64, _PTR, _I64)
+        return found
+
+    def _further(self, name: str, text: Callable[[], str], exports: Sequence[str]) -> Library:
+        """Code that calls the core and the glue."""
+        library = Library({name: compile_text(text)}, exports, self._symbols)
+        library.keep_forever()
+        return library
 
     def _function(self, name: str, result: Any, *arguments: Any) -> Any:
         return function(self.linked[name], result, *arguments)
@@ -112,19 +159,21 @@ class Native:
         """
         if not self._fast:
             return slow
-        return self._made("tw_versioned" if versioned else "tw_vectorcall", (model, slow, keep_alive, self))
+        entry = self.linked["tw_versioned" if versioned else "tw_vectorcall"]
+        return self._made(entry, (model, slow, keep_alive, self))
 
     def watching(self, model: int, slow: Callable[..., Any], table: int, keep_alive: object) -> Callable[..., Any]:
         """A builtin like `builtin`'s, whose arguments are the model's inputs and then the tensors of a table of
         `watch.WATCH` at this address: it calls `slow` with all of them where one of the latter is not as it was."""
         if not self._fast:
             return slow
-        return self._made("tw_watching", (model, slow, table, keep_alive, self))
+        return self._made(self.watch["tw_watching"], (model, slow, table, keep_alive, self))
 
-    def _made(self, entry: str, state: tuple[object, ...]) -> Callable[..., Any]:
+    def _made(self, entry: int, state: tuple[object, ...]) -> Callable[..., Any]:
         """The builtin of an entry, with what it is told of itself."""
+        method = self._methods.setdefault(entry, _MethodDef(b"program", entry, _METH_FASTCALL_KEYWORDS, None))
         make = _python_function("PyCFunction_NewEx", ctypes.py_object, _PTR, ctypes.py_object, _PTR)
-        made: Callable[..., Any] = make(ctypes.addressof(self._methods[entry]), state, None)
+        made: Callable[..., Any] = make(ctypes.addressof(method), state, None)
         return made
 
     def learn(self, kind: type) -> None:

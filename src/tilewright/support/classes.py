@@ -2,8 +2,9 @@
 
 The standard library compiles each method of a class from a text of its own. That takes 0.6 to 0.9 ms a class, and the
 compiler has 450 of them: two fifths of its import. Here the standard library finds the fields and makes the slots, only
-`__init__` is compiled, and the other methods are closures. What comes out is a dataclass to everybody: to `fields`,
-`replace` and `asdict`, to matching, and to subclasses that the standard library's decorator makes.
+`__init__` is compiled, when it is first asked for, and the other methods are closures. What comes out is a dataclass to
+everybody: to `fields`, `replace` and `asdict`, to matching, and to subclasses that the standard library's decorator
+makes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError
 from operator import attrgetter
 from reprlib import recursive_repr
-from types import MemberDescriptorType
+from types import FunctionType, MemberDescriptorType
 from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ def dataclass(
         )
         cls = with_fields(plain)
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # it is a dataclass now
-        methods: dict[str, Method | None] = {"__init__": _initializer(cls, fields, frozen)}
+        methods: dict[str, Method | _Initializer | None] = {"__init__": _Initializer(cls, fields, frozen)}
         if repr:
             methods["__repr__"] = _shower([f.name for f in fields if f.repr])
         if eq:
@@ -49,12 +50,30 @@ def dataclass(
         for name, method in methods.items():
             # A class that compares in its own way has None for its hash, which nobody wrote.
             if name not in cls.__dict__ or (name == "__hash__" and cls.__dict__[name] is None):
-                if method is not None:
+                if isinstance(method, FunctionType):
                     method.__name__, method.__qualname__ = name, f"{cls.__qualname__}.{name}"
                 setattr(cls, name, method)
         return cls
 
     return made
+
+
+class _Initializer:
+    """`__init__` until somebody asks for it: a process makes objects of half of the classes that it imports."""
+
+    __slots__ = ("_class", "_fields", "_frozen")
+
+    def __init__(self, cls: type, fields: Fields, frozen: bool) -> None:
+        self._class, self._fields, self._frozen = cls, fields, frozen
+
+    def __get__(self, o: Any, owner: type | None = None) -> Any:
+        """The compiled function, which takes this place, or the method of an object."""
+        made = self._class.__dict__["__init__"]
+        if made is self:
+            made = _initializer(self._class, self._fields, self._frozen)
+            made.__name__, made.__qualname__ = "__init__", f"{self._class.__qualname__}.__init__"
+            type.__setattr__(self._class, "__init__", made)
+        return made.__get__(o, owner)
 
 
 def _initializer(cls: type, fields: Fields, frozen: bool) -> Method:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import field, fields, replace
 from functools import lru_cache
 from typing import Any
 
 from tilewright.support import flags
 from tilewright.support.classes import dataclass
+from tilewright.support.digest import blake2b
 from tilewright.support.errors import TargetError
 from tilewright.targets.costs import Costs
 from tilewright.targets.isa import Isa
@@ -192,7 +192,7 @@ _HOST_NAMES = ("host", "llvm", "native")
 @lru_cache(maxsize=64)
 def _fingerprint(target: Target) -> str:
     same = replace(target, cores=1, ceilings=replace(target.ceilings, frequency=1.0))
-    return hashlib.blake2b(repr(same).encode(), digest_size=16).hexdigest()
+    return blake2b(repr(same).encode(), digest_size=16).hexdigest()
 
 
 LATER = frozenset(("byte_tables",))
@@ -207,7 +207,7 @@ def _kind(target: Target) -> str:
     values = {f.name: getattr(replace(isa, dots=()), f.name) for f in fields(isa)}
     own = ", ".join(f"{name}={value!r}" for name, value in values.items() if value or name not in LATER)
     used = f"(Isa({own}), {tuple(dot.name for dot in isa.dots)!r})"
-    digest = hashlib.blake2b(used.encode(), digest_size=4).hexdigest()
+    digest = blake2b(used.encode(), digest_size=4).hexdigest()
     architecture, _, _ = target.triple.partition("-")
     return f"{architecture} {target.cpu} {isa.vector_bits}x{isa.registers} {caches.l1}+{caches.l2} {digest}"
 

@@ -14,7 +14,7 @@ with other reductions stays as it is, for its plans look at windows, rows and ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import pairwise
 
@@ -31,33 +31,55 @@ from tilewright.support.classes import dataclass
 class _Joints:
     """Neighbours that may be joined, each by the place of the first: iterators of a block, dimensions of a buffer."""
 
-    axes: set[tuple[str, int]]
-    dims: set[tuple[Buffer, int]]
+    axes: set[_Axis]
+    dims: set[_Dim]
+
+
+_Axis = tuple[str, int]
+"""The name of a block and the place of an iterator."""
+_Dim = tuple[Buffer, int]
+_Access = tuple[Buffer, tuple[Expr, ...]]
+"""A buffer that is read or written, and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """What a block walks over: its accesses, and the variables that occur outside of their indices."""
+
+    block: Block
+    accesses: Sequence[_Access]
+    used: Set[Var]
 
 
 def join_dimensions(func: PrimFunc) -> PrimFunc:
     """An unscheduled function of pointwise blocks, folds and products with as few dimensions as can be."""
     blocks = [s for s in walk(func.body) if isinstance(s, Block)]
-    if any(block.is_reduction and not _is_product(block) and not _is_fold(block) for block in blocks):
+    if all(len(block.iters) < 2 for block in blocks):
+        return func
+    walks = [_Walk(block, tuple(_accesses(block)), _outside_of_indices(block)) for block in blocks]
+    if any(w.block.is_reduction and not _is_product(w.block) and not _is_fold(w) for w in walks):
         return func
     products = any(map(_is_product, blocks))
-    joints = _joints(blocks, symbols=True)
+    joints = _joints(walks, symbols=True)
     if not products and any(
         (block.name, k) not in joints.axes for block in blocks for k in range(len(block.iters) - 1)
     ):
-        joints = _joints(blocks, symbols=False)
+        joints = _joints(walks, symbols=False)
     return _rewritten(func, blocks, joints) if joints.axes else func
 
 
-def _joints(blocks: Sequence[Block], symbols: bool) -> _Joints:
+def _joints(walks: Sequence[_Walk], symbols: bool) -> _Joints:
     """What may be joined; of sizes that are symbols, too, or of numbers alone."""
-    joints = _Joints(set(), set())
-    for block in blocks:
-        joints.axes |= {(block.name, k) for k in range(len(block.iters) - 1) if _may_join(block, k, symbols)}
-        joints.dims |= {(b, d) for b, indices in _accesses(block) for d in range(len(indices) - 1)}
-    accesses = {block.name: [*_accesses(block)] for block in blocks}
-    while any(_drop_conflicts(block, accesses[block.name], joints) for block in blocks):
-        pass
+    axes = {(w.block.name, k) for w in walks for k in range(len(w.block.iters) - 1) if _may_join(w, k, symbols)}
+    joints = _Joints(axes, set())
+    if not axes:
+        return joints
+    joints.dims = {(b, d) for w in walks for b, indices in w.accesses for d in range(len(indices) - 1)}
+    wants = [want for w in walks for want in _wants(w, joints)]
+    before = -1
+    while before != (before := len(joints.axes) + len(joints.dims)):
+        for want in wants:
+            want.drop(joints)
     return joints
 
 
@@ -70,35 +92,33 @@ def _is_product(block: Block) -> bool:
     return origin is not None and origin.op in PRODUCTS
 
 
-def _is_fold(block: Block) -> bool:
+def _is_fold(walked: _Walk) -> bool:
     """Whether an operator that is a reduction folds an array of which each element is used once: it is read with all
     iterators but those of one iteration."""
-    origin = find(block.notes, Origin)
+    origin = find(walked.block.notes, Origin)
     if origin is not None and ops.get(origin.op).kind != "reduction":
         return False
-    own = {it.var for it in block.iters if as_int(it.extent) != 1}
-    return any(own <= {*indices} for _, indices in _accesses(block))
+    own = {it.var for it in walked.block.iters if as_int(it.extent) != 1}
+    return any(own <= {*indices} for _, indices in walked.accesses)
 
 
-def _may_join(block: Block, k: int, symbols: bool) -> bool:
+def _may_join(walked: _Walk, k: int, symbols: bool) -> bool:
     """Whether two neighbouring iterators, both of a reduction or none, have sizes that are numbers, or any sizes if
     `symbols`, and only indices depend on them."""
-    pair = block.iters[k : k + 2]
-    if len({it.kind for it in pair}) > 1 or (_is_product(block) and pair[0].kind == "reduce"):
+    pair = walked.block.iters[k : k + 2]
+    if len({it.kind for it in pair}) > 1 or (_is_product(walked.block) and pair[0].kind == "reduce"):
         return False
-    values = [(s.value,) if isinstance(s, Store) else exprs_of(s) for s in walk(block.body)]
-    used = {v for found in values for value in found for v in _outside_of_indices(value)}
-    return all((symbols or as_int(it.extent) is not None) and it.var not in used for it in pair)
+    return all((symbols or as_int(it.extent) is not None) and it.var not in walked.used for it in pair)
 
 
-def _outside_of_indices(value: Expr) -> set[Var]:
-    memo: dict[Expr, Expr] = {}
-    bare = map_expr(value, lambda e: const(0, e.dtype) if isinstance(e, Load) else None, memo)
-    return set(variables(bare))
-
-
-_Access = tuple[Buffer, tuple[Expr, ...]]
-"""A buffer that is read or written, and where."""
+def _outside_of_indices(block: Block) -> set[Var]:
+    """The variables that what a block computes depends on beside indices."""
+    used: set[Var] = set()
+    for stmt in walk(block.body):
+        for value in (stmt.value,) if isinstance(stmt, Store) else exprs_of(stmt):
+            bare = map_expr(value, lambda e: const(0, e.dtype) if isinstance(e, Load) else None)
+            used.update(variables(bare))
+    return used
 
 
 def _accesses(block: Block) -> Iterator[_Access]:
@@ -109,28 +129,46 @@ def _accesses(block: Block) -> Iterator[_Access]:
             yield from ((x.buffer, x.indices) for x in walk_expr(e) if isinstance(x, Load))
 
 
-def _drop_conflicts(block: Block, accesses: Sequence[_Access], joints: _Joints) -> bool:
-    """Drop what an access of the block does not walk as one; whether there was any."""
-    before = len(joints.axes) + len(joints.dims)
-    own = [it.var for it in block.iters]
-    for buffer, indices in accesses:
+@dataclass(frozen=True, slots=True)
+class _Want:
+    """What a joint cannot be without: an axis a dimension, or a dimension an axis. `needed` is None where the joint
+    cannot be."""
+
+    axis: _Axis | None = None
+    dim: _Dim | None = None
+    needed: _Axis | _Dim | None = None
+
+    def drop(self, joints: _Joints) -> None:
+        """Drop the joint if it lacks what it needs."""
+        if self.axis is not None and self.needed not in joints.dims:
+            joints.axes.discard(self.axis)
+        if self.dim is not None and self.needed not in joints.axes:
+            joints.dims.discard(self.dim)
+
+
+def _wants(walked: _Walk, joints: _Joints) -> Iterator[_Want]:
+    """What has to be joined together so that each access of a block walks as one what is joined."""
+    iters, name = walked.block.iters, walked.block.name
+    own: dict[tuple[Expr, Expr], int] = {(a.var, b.var): k for k, (a, b) in reversed([*enumerate(pairwise(iters))])}
+    places = [k for k in range(len(iters) - 1) if (name, k) in joints.axes]
+    last = {k: all(as_int(it.extent) == 1 for it in iters[k + 1 :] if it.kind == iters[k].kind) for k in places}
+    for buffer, indices in dict.fromkeys(walked.accesses):
         pairs = list(pairwise(indices))
         named = [{*variables(i)} for i in indices]
-        for k, (first, second) in enumerate(pairwise(own)):
-            behind = [it for it in block.iters[k + 1 :] if it.kind == block.iters[k].kind]
-            if all(as_int(it.extent) == 1 for it in behind) and not any(second in names for names in named):
+        for k in places:
+            first, second = iters[k].var, iters[k + 1].var
+            if last[k] and not any(second in names for names in named):
                 continue  # One iteration more or less; in front of others plans see there what is kept.
             mentions = sum(first in names or second in names for names in named)
             at = next((d for d, pair in enumerate(pairs) if pair[0] is first and pair[1] is second), None)
-            whole = at is not None and (buffer, at) in joints.dims and buffer.shape[at + 1] is block.iters[k + 1].extent
-            if mentions and not (whole and mentions == 2):
-                joints.axes.discard((block.name, k))
+            whole = at is not None and mentions == 2 and buffer.shape[at + 1] is iters[k + 1].extent
+            if mentions:
+                yield _Want(axis=(name, k), needed=(buffer, at) if whole and at is not None else None)
         for d, pair in enumerate(pairs):
-            at = next((k for k in range(len(own) - 1) if pair[0] is own[k] and pair[1] is own[k + 1]), None)
             single = all(as_int(n) == 1 for n in buffer.shape[d + 1 :]) and as_int(pair[1]) == 0
-            if (block.name, at) not in joints.axes and not single:
-                joints.dims.discard((buffer, d))
-    return len(joints.axes) + len(joints.dims) < before
+            if not single:
+                at = own.get(pair)
+                yield _Want(dim=(buffer, d), needed=None if at is None else (name, at))
 
 
 def _rewritten(func: PrimFunc, blocks: Sequence[Block], joints: _Joints) -> PrimFunc:

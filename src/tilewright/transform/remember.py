@@ -1,12 +1,15 @@
-"""Groups that are lowered once for many compiles of one model, as a tuner makes them."""
+"""Groups that are lowered once: those of a network's equal layers, and for many compiles of one model, as a tuner makes
+them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 
 from tilewright import ops
+from tilewright.ir.graph import Value
 from tilewright.transform.call import KernelCall
 from tilewright.transform.graph.fuse import Group
 from tilewright.transform.lower import lower_group
@@ -19,11 +22,13 @@ _known: ContextVar[Lowered | None] = ContextVar("lowered groups", default=None)
 
 
 @contextmanager
-def remembering(known: Lowered) -> Iterator[None]:
-    """Within it groups of the same nodes under the same name are lowered once, in one compile or another. A tuner's
-    compiles of ResNet-50, in which few kernels differ from those of the last one, take half the time (1.0 to 1.3 s of
-    the processor without it, 0.5 to 0.9 with it; Zen 4, beside other work, 2026-11-26)."""
-    token = _known.set(known)
+def remembering(known: Lowered | None = None) -> Iterator[None]:
+    """Within it groups that are equal up to the names of their values are lowered once, in one compile or another;
+    without `known`, in this block or in the one around it. A tuner's compiles of ResNet-50, in which few kernels differ
+    from those of the last one, take half the time (1.0 to 1.3 s of the processor without it, 0.5 to 0.9 with it; Zen 4,
+    beside other work, 2026-11-26)."""
+    around = _known.get()
+    token = _known.set(known if known is not None else {} if around is None else around)
     try:
         yield
     finally:
@@ -31,17 +36,51 @@ def remembering(known: Lowered) -> Iterator[None]:
 
 
 def lower_once(group: Group, name: str) -> KernelCall:
-    """`lower_group`, or what it made of an equal group where that is remembered."""
+    """`lower_group`, or what it made of an equal group where that is remembered: the parameters of its function have
+    the names that they have there."""
     known = _known.get()
     if known is None:
         return lower_group(group, name)
-    content = (group, name, tuple(ops.get(node.op) for node in group.nodes))
+    values = _values(group)
+    content = (_structure(group, values), tuple(ops.get(node.op) for node in group.nodes))
     found = known.get(content)
     if found is None:
         if len(known) >= MOST:
             known.clear()
         found = known[content] = lower_group(group, name)
+        return found
+    func = found.func if found.func.name == name else replace(found.func, name=name)
+    if found.group == group:
+        return found if func is found.func else replace(found, func=func)
+    own = dict(zip(_values(found.group), values, strict=True))
+    return KernelCall(func, tuple(own[v] for v in found.args), group.label, group)
+
+
+def _values(group: Group) -> dict[Value, int]:
+    """The values of a group, numbered by first appearance."""
+    found: dict[Value, int] = {}
+    for values in (group.inputs, *((*node.inputs, *node.outputs) for node in group.nodes), group.outputs):
+        for value in values:
+            if value is not None:
+                found.setdefault(value, len(found))
     return found
+
+
+def _structure(group: Group, values: dict[Value, int]) -> object:
+    """A group without the names of its values."""
+    nodes = tuple(
+        (
+            node.op,
+            tuple(None if v is None else values[v] for v in node.inputs),
+            tuple(values[v] for v in node.outputs),
+            node.attrs,
+            repr(node.attrs),  # 0.0 equals -0.0, and 1 True
+            node.selected,
+        )
+        for node in group.nodes
+    )
+    ends = tuple(values[v] for v in group.inputs), tuple(values[v] for v in group.outputs)
+    return nodes, ends, tuple(v.type for v in values)
 
 
 __all__ = ["Lowered", "lower_once", "remembering"]

@@ -10,7 +10,7 @@ from tilewright.ir.expr import const
 from tilewright.ir.loops import For, PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.support.errors import VerifyError
-from tilewright.transform.loops.verify import Inside, verify_flat, verify_loops
+from tilewright.transform.loops.verify import Known, verify_flat, verify_loops
 
 
 def loops(body: str, shape: str = "8") -> PrimFunc:
@@ -145,11 +145,11 @@ def changed(func: PrimFunc, inner: str) -> PrimFunc:
 def test_what_was_inside_is_looked_at_once_in_the_same_loops_only() -> None:
     """A pass makes the loop around longer, or leaves it and changes what is in it."""
     func = loops("for i in 0..4 { for j in 0..2 { A[i * 2 + j] = 0.0 } }")
-    known: Inside = {}
+    known = Known()
     verify_loops(func, known)
-    assert len(known) == 2
+    assert len(known.inside) == 2
     verify_loops(func, known)
-    assert len(known) == 2
+    assert len(known.inside) == 2
     assert isinstance(func.body, For)
     longer = func.with_body(replace(func.body, extent=const(5)))
     assert longer.body.children == func.body.children
@@ -162,11 +162,24 @@ def test_what_was_inside_is_looked_at_once_in_the_same_loops_only() -> None:
 
 def test_what_only_a_condition_keeps_inside_is_looked_at_again() -> None:
     func = loops("for k in 0..4 { for i in 0..9 { if i < 8 { A[i] = 0.0 } } }")
-    known: Inside = {}
+    known = Known()
     verify_loops(func, known)
-    assert not known
+    assert not known.inside
     loop = func.body.children[0]
     assert isinstance(loop, For)
     bare = replace(loop, body=loop.body.children[0])
     with pytest.raises(VerifyError, match="an index of 'A' is out of bounds"):
         verify_loops(func.with_body(replace(func.body, body=bare)), known)
+
+
+def test_what_may_be_outside_is_looked_at_again_in_other_loops() -> None:
+    """A loop of any size may fit; one that is longer by the size of the array does not."""
+    func = parse_func("func @f(A: f32[8], B: f32[n]) where n in 1.. { for i in 0..n { A[i] = B[i] } }")
+    known = Known()
+    verify_loops(func, known)
+    assert known.believed
+    assert isinstance(func.body, For)
+    longer = func.with_body(replace(func.body, extent=func.body.extent + 8))
+    with pytest.raises(VerifyError, match="an index of 'A' is out of bounds"):
+        verify_loops(longer, known)
+    verify_loops(func, known)

@@ -8,8 +8,9 @@ scope, those of outer loops first, so that what is common stays outside the inne
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd
 
-from tilewright.codegen.llvm.polynomial import Poly, add, as_constant, constant, divisor, key, multiply, split_lane
+from tilewright.codegen.llvm.polynomial import Poly, add, as_constant, constant, key, multiply, split_lane
 from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.values import memory_type, splat_literal, vector_literal
 from tilewright.ir.dtype import i64
@@ -104,7 +105,7 @@ def offset(s: State, p: Poly) -> str:
     value = as_constant(p)
     if value is not None:
         return str(value)
-    name = key(p)
+    name = s.number(key(p))
     for places in reversed(s.places):
         found = places.offsets.get(name)
         if found is not None:
@@ -141,7 +142,8 @@ def address(s: State, buffer: Buffer, p: Poly) -> tuple[str, int]:
     """
     pointer = s.pointer(buffer)
     element = memory_type(buffer.dtype)
-    align = divisor({m: c * buffer.dtype.itemsize for m, c in p.items()}, pointer.align)
+    itemsize = buffer.dtype.itemsize
+    align = gcd(pointer.align, *[c * itemsize for c in p.values()])
     align = max(align & -align, 1)
     shift = p.get((), 0)
     rest = {m: c for m, c in p.items() if m}
@@ -155,12 +157,13 @@ def address(s: State, buffer: Buffer, p: Poly) -> tuple[str, int]:
 
 
 def _base_address(s: State, operand: str, element: str, rest: Poly) -> str:
-    nearest, left = operand, rest
+    nearest, left, name = operand, rest, (operand, element)
     for places in reversed(s.places):
-        for known, base in places.bases.get((operand, element), ()):
-            other = add(rest, known, -1)
-            if len(other) < len(left):
-                nearest, left = base, other
+        if places.bases:
+            for known, base in places.bases.get(name, ()):
+                other = add(rest, known, -1)
+                if len(other) < len(left):
+                    nearest, left = base, other
     return _remember_address(s, nearest, element, left, None) if left else nearest
 
 
@@ -178,7 +181,7 @@ def set_base(s: State, buffer: Buffer, p: Poly) -> None:
 
 
 def _remember_address(s: State, operand: str, element: str, p: Poly, index: str | None) -> str:
-    name = (operand, element, key(p))
+    name = s.number((operand, element, key(p)))
     for places in reversed(s.places):
         found = places.addresses.get(name)
         if found is not None:

@@ -17,17 +17,21 @@ from tilewright.ir.rewrite import substitute, variables
 from tilewright.support.errors import CompileError
 
 _DIVISIONS = ("floordiv", "mod", "truncdiv", "truncmod")
+_SPECIAL = frozenset((*_DIVISIONS, "select", "lookup", "and", "or", "cast"))
+"""Operators, beside comparisons, that are more than a function of values."""
 
 
 def evaluate(s: State, e: Expr) -> Value:
     """The value of `e` for the lanes that are on."""
     if isinstance(e, Const):
-        return Value(e.dtype, (literal(e.value, e.dtype),))
+        return s.constant(e)
     if isinstance(e, Var):
         return variable(s, e)
     found = s.known(e)
     if found is not None:
         return found
+    if isinstance(e, Op) and e.name not in _SPECIAL and not is_comparison(e.name):
+        return s.remember(e, s.elementwise(e.name, [evaluate(s, a) for a in e.args], e.dtype))
     match e:
         case Load(buffer, (Op("cast", (number,)),)) if is_table(s, buffer, number):
             return s.remember(e, load_entries(s, buffer, evaluate(s, number)))

@@ -9,7 +9,7 @@ from dataclasses import field
 from tilewright.codegen.llvm.cast import cast_rounded
 from tilewright.codegen.llvm.ops import Ops
 from tilewright.codegen.llvm.polynomial import Atoms, Converter, Key, Poly
-from tilewright.codegen.llvm.values import Lanes, Value, is_literal, register_type, splat_literal
+from tilewright.codegen.llvm.values import Lanes, Value, is_literal, literal, register_type, splat_literal
 from tilewright.codegen.llvm.vector import can_vectorize, native_lanes
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var
@@ -43,13 +43,14 @@ class Tiles:
     block: str = ""
 
 
-ValueKey = Expr | tuple[Expr, Lanes]
-"""An expression, with the lanes it was computed for if it differs between them."""
+ValueKey = Expr | tuple[Expr, int]
+"""An expression, with the number of the lanes it was computed for if it differs between them."""
 
 
 @dataclass(slots=True)
 class Places:
-    """Addresses that hold in a region of code, keyed by polynomials with the constants of unrolled loops put in.
+    """Addresses that hold in a region of code, keyed by polynomials with the constants of unrolled loops put in, which
+    `State.number` has given numbers.
 
     `loads` are what was read, by buffer, address and type. `bases` are addresses computed before a loop for what it
     accesses, by pointer and type of element, each with its offset. `shuffles` are those of tiles that are transposed
@@ -57,8 +58,8 @@ class Places:
     """
 
     loads: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
-    offsets: dict[Key, str] = field(default_factory=dict)
-    addresses: dict[tuple[str, str, Key], str] = field(default_factory=dict)
+    offsets: dict[int, str] = field(default_factory=dict)
+    addresses: dict[int, str] = field(default_factory=dict)
     bases: dict[tuple[str, str], list[tuple[Poly, str]]] = field(default_factory=dict)
     splats: dict[tuple[str, int, DType], str] = field(default_factory=dict)
     shuffles: dict[tuple[str, str, tuple[int, ...]], str] = field(default_factory=dict)
@@ -107,7 +108,11 @@ class State:
         self.places: list[Places] = [Places()]
         self._evaluate = evaluate
         self._varies: dict[Expr, bool] = {}
-        self._varies_in: dict[Lanes, dict[Expr, bool]] = {}
+        self._varies_in: list[dict[Expr, bool]] = []
+        self._lanes: dict[Lanes, int] = {}
+        self._lane_number = 0
+        self._numbers: dict[Key | tuple[str, str, Key], int] = {}
+        self._constants: dict[Const, Value] = {}
         self._variables: dict[Expr, frozenset[Expr]] = {}
         self.certain_loads: dict[Expr, dict[Expr, None]] = {}
         self.proved: dict[tuple[Expr, Var], bool] = {}
@@ -178,7 +183,10 @@ class State:
     def vectorized(self, lanes: Lanes) -> Iterator[None]:
         self.lanes = lanes
         self.counters.add(lanes.var)
-        self._varies = self._varies_in.setdefault(lanes, {})
+        number = self._lane_number = self._lanes.setdefault(lanes, len(self._lanes))
+        if number == len(self._varies_in):
+            self._varies_in.append({})
+        self._varies = self._varies_in[number]
         try:
             with self._straight():
                 yield
@@ -200,18 +208,20 @@ class State:
             self.tiles.loaded.clear()
         changed = self.written if buffer is None else {buffer.name}
         for scope in self.scopes:
-            for names in [names for names in scope.loaded if names & changed]:
-                del scope.loaded[names]
+            if scope.loaded:
+                for names in [names for names in scope.loaded if not changed.isdisjoint(names)]:
+                    del scope.loaded[names]
         for places in self.places:
-            for name in changed & places.loads.keys():
-                del places.loads[name]
+            if places.loads:
+                for name in changed & places.loads.keys():
+                    del places.loads[name]
 
     def known(self, e: Expr) -> Value | None:
         key, read = self._key(e), self._mutable(e)
         for scope in reversed(self.scopes):
             values = scope.loaded.get(read) if read else scope.values
-            if values and key in values:
-                return values[key]
+            if values and (found := values.get(key)) is not None:
+                return found
         return None
 
     def remember(self, e: Expr, value: Value) -> Value:
@@ -239,15 +249,27 @@ class State:
 
     def read_once(self, buffer: Buffer, where: str, type_: str, read: Callable[[], str]) -> str:
         """What is at an address: what `read` makes, or made while it could not change."""
+        name, key = buffer.name, (where, type_)
         for places in reversed(self.places):
-            found = places.loads.get(buffer.name, {}).get((where, type_))
-            if found is not None:
+            values = places.loads.get(name)
+            if values and (found := values.get(key)) is not None:
                 return found
-        raw = self.places[-1].loads.setdefault(buffer.name, {})[where, type_] = read()
+        raw = self.places[-1].loads.setdefault(name, {})[key] = read()
         return raw
 
+    def number(self, name: Key | tuple[str, str, Key]) -> int:
+        """The number of a polynomial, or of an address. Keys of polynomials are long, and tuples do not keep a hash."""
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    def constant(self, e: Const) -> Value:
+        """A literal."""
+        found = self._constants.get(e)
+        if found is None:
+            found = self._constants[e] = Value(e.dtype, (literal(e.value, e.dtype),))
+        return found
+
     def _key(self, e: Expr) -> ValueKey:
-        return (e, self.lanes) if self.lanes is not None and self.varies(e) else e
+        return (e, self._lane_number) if self.lanes is not None and self.varies(e) else e
 
     def _free(self, e: Expr) -> frozenset[Expr]:
         """The variables in `e`."""

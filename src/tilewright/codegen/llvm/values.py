@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -28,11 +29,16 @@ class Lanes:
     @property
     def offsets(self) -> tuple[int, ...]:
         """The first lane of each vector."""
-        return tuple(sum(self.widths[:k]) for k in range(len(self.widths)))
+        return _starts(self.widths)
 
     @property
     def extent(self) -> int:
         return sum(self.widths)
+
+
+@lru_cache(maxsize=1 << 10)
+def _starts(widths: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sum(widths[:k]) for k in range(len(widths)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +66,14 @@ class Value:
         return self.parts[0]
 
 
+@cache
 def register_type(t: DType, width: int = 0) -> str:
     """The LLVM type of a value of `t`, or of a vector of `width` of them."""
     element = "i1" if t is boolean else _FLOATS.get(t.name) or f"i{t.bits}"
     return f"<{width} x {element}>" if width else element
 
 
+@cache
 def memory_type(t: DType, width: int = 0) -> str:
     """The LLVM type of an element (or `width` of them) in memory."""
     if t is boolean or t.bits < 8:
@@ -109,6 +117,7 @@ def splat_literal(operand: str, element: str) -> str:
     return f"splat ({element} {operand})"
 
 
+@lru_cache(maxsize=1 << 12)
 def vector_literal(values: tuple[int, ...], element: str) -> str:
     """A vector constant of integers."""
     if len(set(values)) == 1:

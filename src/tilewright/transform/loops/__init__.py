@@ -33,7 +33,7 @@ from tilewright.transform.loops.reuse import reuse_outputs
 from tilewright.transform.loops.simplify import simplify_loops
 from tilewright.transform.loops.unread import leave_out_unread
 from tilewright.transform.loops.unswitch import unswitch_loops
-from tilewright.transform.loops.verify import Inside, verify_flat, verify_loops
+from tilewright.transform.loops.verify import Known, verify_flat, verify_loops
 from tilewright.transform.loops.whole import whole_vectors
 from tilewright.transform.loops.workspace import plan_workspace
 from tilewright.transform.math.expand import expand_math
@@ -96,7 +96,7 @@ def readable_loops(func: PrimFunc, target: Target, prefetch: WeightPrefetch | No
 
 def _remembering() -> Stage[PrimFunc]:
     """The checks of one kernel's passes, which look at what a pass has left as it was once."""
-    known: Inside = {}
+    known = Known()
     return replace(LOOPS, each=lambda func: verify_loops(func, known), end=lambda func: verify_flat(func, known))
 
 

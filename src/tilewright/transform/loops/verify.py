@@ -9,40 +9,62 @@ believed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import field
 from math import prod
 
 from tilewright.arith import Analyzer
 from tilewright.arith.forms import Form, add, scale
-from tilewright.ir.expr import Buffer, Expr, as_int, is_const
+from tilewright.ir.expr import Buffer, Expr, Var, as_int, is_const
 from tilewright.ir.guarded import Conditions, guarded_loads
 from tilewright.ir.loops import Allocate, Block, For, If, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, variables, walk
 from tilewright.ir.verify import verify_func
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import Problems, VerifyError
 from tilewright.transform.loops.workspace import STACK_LIMIT
 
 Around = tuple[For, ...]
 """The loops around a statement, the outermost first."""
 
-Inside = dict[tuple[int, ...], tuple[Stmt, Around]]
-"""Statements of which no access can leave its buffer, whatever conditions hold, in the loops that were around them; by
-the identities of the statement and of the variables and extents of the loops, which live as long as the entry does."""
+
+@dataclass(slots=True)
+class Known:
+    """What checks of one kernel have found: a pass leaves most of it as it was.
+
+    inside    statements of which no access can leave its buffer, whatever conditions hold, in the loops that were
+              around them; by the identities of the statement and of the variables and extents of the loops, which live
+              as long as the entry does
+    believed  indices that may leave their dimensions, but are not sure to: index, extent, loops, conditions, symbols
+    extents   of the last function's loops, with their analyzer and what it said of indices
+    """
+
+    inside: dict[tuple[int, ...], tuple[Stmt, Around]] = field(default_factory=dict)
+    believed: set[tuple[object, ...]] = field(default_factory=set)
+    extents: dict[Var, Expr] = field(default_factory=dict)
+    analyzer: Analyzer = field(default_factory=Analyzer)
+    indices: dict[tuple[Expr, Expr], bool] = field(default_factory=dict)
+
+    def of(self, func: PrimFunc) -> Known:
+        """The same for the loops of this function."""
+        extents = {s.var: s.extent for s in walk(func.body) if isinstance(s, For)}
+        if len(extents) != len(self.extents) or any(self.extents.get(v) is not n for v, n in extents.items()):
+            self.extents, self.analyzer, self.indices = extents, Analyzer(extents), {}
+        return self
 
 
-def verify_loops(func: PrimFunc, known: Inside | None = None) -> None:
+def verify_loops(func: PrimFunc, known: Known | None = None) -> None:
     """Check a function between two loop passes: names, types, indices in bounds. Raises VerifyError.
 
-    `known` is what earlier calls for the same kernel have found, and gets what this one finds: a pass leaves most
-    statements as they were.
+    `known` is what earlier calls for the same kernel have found, and gets what this one finds.
     """
     verify_func(func)
     problems = Problems()
     if not any(isinstance(s, Block) for s in walk(func.body)):  # their iterators are not in order yet
-        _Bounds(func, problems, {} if known is None else known).statement(func.body, (), ())
+        _Bounds(func, problems, (Known() if known is None else known).of(func)).statement(func.body, (), ())
     problems.raise_if_any(where=f"func {func.name!r}", kind=VerifyError)
 
 
-def verify_flat(func: PrimFunc, known: Inside | None = None) -> None:
+def verify_flat(func: PrimFunc, known: Known | None = None) -> None:
     """Check flat loops, as code generation takes them: no blocks, every buffer placed, indices in bounds; `known` as in
     `verify_loops`. Raises VerifyError."""
     verify_loops(func, known)
@@ -92,25 +114,24 @@ class _Bounds:
     """One walk over loops without blocks. `around` are the loops at the place where the walk is, `conditions` those
     that hold there."""
 
-    __slots__ = ("_inside", "analyzer", "known", "problems", "symbols")
+    __slots__ = ("analyzer", "known", "problems", "symbols")
 
-    def __init__(self, func: PrimFunc, problems: Problems, known: Inside) -> None:
-        self.analyzer = Analyzer({s.var: s.extent for s in walk(func.body) if isinstance(s, For)})
+    def __init__(self, func: PrimFunc, problems: Problems, known: Known) -> None:
+        self.analyzer = known.analyzer
         self.symbols = frozenset(func.symbols)
         self.problems = problems
         self.known = known
-        self._inside: dict[tuple[Expr, Expr], bool] = {}
 
     def statement(self, s: Stmt, around: Around, conditions: Conditions) -> bool:
         """Check a statement; whether no access in it can leave its buffer, wherever it stands in these loops."""
         if not isinstance(s, For):
             return self._statement(s, around, conditions)
         key = (id(s), *(id(x) for loop in around for x in (loop.var, loop.extent)))
-        if key in self.known:
+        if key in self.known.inside:
             return True
         inside = self._statement(s, around, conditions)
         if inside:
-            self.known[key] = s, around
+            self.known.inside[key] = s, around
         return inside
 
     def _statement(self, s: Stmt, around: Around, conditions: Conditions) -> bool:
@@ -149,12 +170,12 @@ class _Bounds:
         return all(self._index_inside(i, n) for i, n in zip(indices, buffer.shape, strict=True))
 
     def _index_inside(self, index: Expr, extent: Expr) -> bool:
-        known = self._inside.get((index, extent))
+        known = self.known.indices.get((index, extent))
         if known is None:
             lo, hi = self.analyzer.bounds(index)
             size = as_int(extent)
             known = lo is not None and lo >= 0 and size is not None and hi is not None and hi < size
-            self._inside[index, extent] = known
+            self.known.indices[index, extent] = known
         return known
 
     def access(self, buffer: Buffer, indices: Sequence[Expr], around: Around, conditions: Conditions) -> bool:
@@ -164,7 +185,12 @@ class _Bounds:
             if self._index_inside(index, extent):
                 continue
             inside = False
-            if self.outside(index, extent, around, conditions):
+            key = (index, extent, conditions, self.symbols, *(x for loop in around for x in (loop.var, loop.extent)))
+            if key in self.known.believed:
+                continue
+            if not self.outside(index, extent, around, conditions):
+                self.known.believed.add(key)
+            else:
                 self.problems.add(
                     VerifyError(
                         f"an index of {buffer.name!r} is out of bounds",
