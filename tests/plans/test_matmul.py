@@ -317,6 +317,24 @@ def test_strips_of_rows() -> None:
     multiply((1600, 1024), (1024, 20))
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "strip"),
+    [
+        (281, 512, 2, 6),
+        (36, 2044, 2, 6),
+        (64, 512, 8, 6),  # four rows are left of ten tiles
+        (25, 2044, 2, 0),  # one row is left of four
+        (2000, 128, 64, 510),  # panels leave the first level: strips for the second
+        (40, 270, 3, 0),  # results that stay near
+    ],
+)
+def test_results_of_few_steps_are_written_in_whole_rows(rows: int, columns: int, depth: int, strip: int) -> None:
+    """Where all panels stay in the first level of cache and the results do not."""
+    target = Target.parse("haswell")
+    assert strip_rows(MatmulTile(6, 16), Product(rows, columns, depth), target) == strip
+    multiply((rows, depth), (depth, columns))
+
+
 def test_a_small_last_strip_goes_into_few_others() -> None:
     target = Target.parse("x86-64-v3")
     few, many, much = (Product(rows, 256, 1024) for rows in (9 * 30 + 6, 30 * 30 + 6, 9 * 30 + 15))

@@ -305,6 +305,8 @@ def strip_rows(tile: MatmulTile, product: Product, target: Target, *, symbolic: 
     """
     row = product.depth * product.itemsize
     panels = product.columns * row
+    if not symbolic and panels <= target.l1 // 2 and _in_whole_rows(tile, product, target):
+        return tile.rows
     parts = 2 if symbolic and panels > target.l2 // 2 else 4
     near = target.l2 // parts // row // tile.rows * tile.rows
     fits = level(product.rows * row, target) in ("l1", "l2")
@@ -318,6 +320,18 @@ def strip_rows(tile: MatmulTile, product: Product, target: Target, *, symbolic: 
             return 0
     rows = -(-product.rows // count)
     return -(-rows // tile.rows) * tile.rows
+
+
+def _in_whole_rows(tile: MatmulTile, product: Product, target: Target) -> bool:
+    """Whether a tile's rows of the result are written whole before the next ones, where all panels stay in the first
+    level: results that do not, unless the last of few tiles has hardly any rows."""
+    left = product.rows % tile.rows
+    even = product.rows >= MANY_TILES * tile.rows or not 0 < 2 * left < tile.rows
+    return even and product.rows * product.columns * product.itemsize > 2 * target.l1
+
+
+MANY_TILES = 8
+"""Tiles of rows from which on it does not matter how many rows the last one has."""
 
 
 def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target, *, symbolic: bool = False) -> int:
