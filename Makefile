@@ -164,6 +164,10 @@ bench-memory: $(STAMP) ## arenas against their lower bounds, weights, peaks
 audit: $(STAMP) ## estimates against the clock on random layers; ARGS="--count 2000 --target x86-64-v3 --peer", ARGS="compile --seconds 600"
 	$(PY) -m benchmarks.bench_audit $(ARGS)
 
+.PHONY: bench-random-peers
+bench-random-peers: $(STAMP) $(PEERS_STAMP) ## random layers against ONNX Runtime and OpenVINO; ARGS="--count 1500 --seed 5 --write"
+	$(PY) -m benchmarks.bench_random_peers $(ARGS)
+
 .PHONY: bench-jax
 bench-jax: $(STAMP) $(JAX_STAMP) ## networks in plain JAX against the same as ONNX models; ARGS="--only 'gru scan' --write"
 	$(PY) -m benchmarks.bench_jax $(ARGS)
