@@ -252,6 +252,18 @@ CASES = {
             for v in 0..8 vectorized { if i * 8 + v < n { c[i * 8 + v] = a[i * 8 + v] } }
           }
         }""",
+    "partition loops: strips and panels": """
+        func @tiles(a: f32[50, 5], c: f32[50, 5]) {
+          for t in 0..15 parallel {
+            for i in 0..12 {
+              for p in 0..2 unrolled {
+                if t // 3 * 12 + i < 50 and t % 3 * 2 + p < 5 {
+                  c[t // 3 * 12 + i, t % 3 * 2 + p] = a[t // 3 * 12 + i, t % 3 * 2 + p]
+                }
+              }
+            }
+          }
+        }""",
     "defer epilogues": """
         func @product(x: f32[6, 8], w: f32[8, 16], y: f32[6, 16]) {
           for t in 0..3 @defer(lanes=8) {

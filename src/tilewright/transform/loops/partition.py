@@ -27,7 +27,7 @@ from tilewright.arith import Analyzer
 from tilewright.arith.compare import nonnegative_forms
 from tilewright.arith.forms import Form, add, factors, to_expr
 from tilewright.arith.symbolic import Eliminator
-from tilewright.ir.expr import Const, Expr, Load, Op, Var, all_of, const, is_const, maximum, minimum
+from tilewright.ir.expr import Const, Expr, Load, Op, Var, all_of, as_int, const, is_const, maximum, minimum
 from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Seq, Stmt, seq
 from tilewright.ir.rewrite import (
     exprs_of,
@@ -179,6 +179,8 @@ class _Partition:
             tests.append(how.key < how.stop)
             tail = put(focus, how.key, how.stop) if how.single_tail else focus
             rest = self.version(tail, around, budget)
+            if as_int(loop.extent) is not None:
+                rest = self.main(how, rest, {**outer, **around}, budget)
         if how.has_head:
             tests.append(how.start <= how.key)
             head = put(focus, how.key, const(0)) if is_const(how.start, 1) else focus
@@ -188,7 +190,8 @@ class _Partition:
         return If(an.simplify(all_of(reversed(tests))), main, None if rest is EMPTY else rest)
 
     def main(self, how: _Split, main: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
-        """The main version by what else the loop's variable decides in it, through another quotient or remainder."""
+        """The main version by what else the loop's variable decides in it, through another quotient or remainder; or
+        the tail of a known number of iterations."""
         another = _find_split(replace(how.loop, body=main), outer) if how.key is not how.loop.var else None
         if another is None or another.key in (how.key, how.loop.var):
             return main
