@@ -253,12 +253,14 @@ CASES = {
           }
         }""",
     "partition loops: strips and panels": """
-        func @tiles(a: f32[50, 5], c: f32[50, 5]) {
+        func @tiles(a: f32[50, 5, 7], c: f32[50, 5]) {
           for t in 0..15 parallel {
             for i in 0..12 {
-              for p in 0..2 unrolled {
-                if t // 3 * 12 + i < 50 and t % 3 * 2 + p < 5 {
-                  c[t // 3 * 12 + i, t % 3 * 2 + p] = a[t // 3 * 12 + i, t % 3 * 2 + p]
+              for k in 0..7 {
+                for p in 0..2 unrolled {
+                  if t // 3 * 12 + i < 50 and t % 3 * 2 + p < 5 {
+                    c[t // 3 * 12 + i, t % 3 * 2 + p] = a[t // 3 * 12 + i, t % 3 * 2 + p, k]
+                  }
                 }
               }
             }

@@ -179,7 +179,7 @@ class _Partition:
             tests.append(how.key < how.stop)
             tail = put(focus, how.key, how.stop) if how.single_tail else focus
             rest = self.version(tail, around, budget)
-            if as_int(loop.extent) is not None:
+            if as_int(loop.extent) is not None and _asked_in_steps(rest, loop.var):
                 rest = self.main(how, rest, {**outer, **around}, budget)
         if how.has_head:
             tests.append(how.start <= how.key)
@@ -191,7 +191,7 @@ class _Partition:
 
     def main(self, how: _Split, main: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
         """The main version by what else the loop's variable decides in it, through another quotient or remainder; or
-        the tail of a known number of iterations."""
+        the tail of a known number of iterations, where each step of a loop in it would ask."""
         another = _find_split(replace(how.loop, body=main), outer) if how.key is not how.loop.var else None
         if another is None or another.key in (how.key, how.loop.var):
             return main
@@ -268,6 +268,14 @@ def _part(s: Stmt, conditions: set[Expr]) -> Stmt | None:
             if len(holding) == 1:
                 return _part(holding[0], conditions) or holding[0]
     return None
+
+
+def _asked_in_steps(s: Stmt, var: Var) -> bool:
+    """Whether copies inside of a serial loop stand under conditions that mention a variable: sums of a register tile,
+    which are in memory then."""
+    steps = [c for c in walk(s) if isinstance(c, For) and c.kind == "serial"]
+    copies = [c for step in steps for c in walk(step.body) if isinstance(c, For) and c.kind == "unrolled"]
+    return any(isinstance(c, If) and var in variables(c.condition) for copy in copies for c in walk(copy.body))
 
 
 def _loops_around(s: Stmt, inner: Stmt) -> dict[Var, Expr]:
