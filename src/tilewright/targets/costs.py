@@ -436,7 +436,7 @@ class Copies:
         4096,
         "elements",
         "of a transposition's destination up to which it is walked through as it comes: in the first level of cache",
-        Origin("2026-11-28", "Zen 5", "python -m benchmarks.bench_layers --groups memory-in-cache"),
+        Origin("2026-11-28", "Zen 5", 'make bench-random-peers ARGS="--kinds transpose"'),
     )
     box_run: int = constant(16, "elements", "read along a long row before the next row of the box", _TRANSPOSES)
     box_side: int = constant(64, "elements", "a side of a box that is transposed in the first level", _PACKING)

@@ -241,7 +241,7 @@ ZEN5_COSTS = (
     # level's sets: 0 to 4 cycles a line.
     .fitted(Origin("2026-11-28", "Zen 5", 'make audit ARGS="--kinds conv1x1"'), collision=3.0)
     # Softmaxes of 64 and 67 rows: 0.67 to 0.98 of the time without up to 3,072 numbers, 1.03 to 1.18 from 3,500 on.
-    .fitted(Origin("2026-11-28", "Zen 5", "make bench-layers ARGS=\"--only 'softmax-*'\""), pipelined_row=0.26)
+    .fitted(Origin("2026-11-28", "Zen 5", 'make bench-random-peers ARGS="--kinds softmax"'), pipelined_row=0.26)
     # 0.64 to 1.10 of the time without, 0.88 in the mean of ten chains.
     .fitted(Origin("2026-11-27", "Zen 5", "python -m benchmarks.bench_few_rows --maps"), alone_panel_bytes=24576)
     # Chains of 128 channels at 19, 256 at 14 and 512 at 7 pixels from memory, F(2) to F(5): 0.66 to 0.98 of the time of

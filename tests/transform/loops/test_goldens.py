@@ -95,6 +95,18 @@ CASES = {
             }
           }
         }""",
+    "compact buffers: under conditions on data": """
+        func @chosen(a: f32[32], c: f32[32], d: f32[32]) {
+          buffer b: f32[32]
+          buffer e: f32[32]
+          for s in 0..4 {
+            for i in 0..8 { b[s * 8 + i] = a[s * 8 + i] }
+            for j in 0..8 { if a[s * 8 + j] < 0.5 { c[s * 8 + j] = b[s * 8 + j] } }
+            for k in 0..8 { if d[s * 8 + k] < 0.5 { e[s * 8 + k] = a[s * 8 + k] } }
+            for l in 0..8 { d[s * 8 + l] = 0.0 }
+            for m in 0..8 { if d[s * 8 + m] < 0.5 { c[s * 8 + m] = e[s * 8 + m] } }
+          }
+        }""",
     "compact buffers: spread": """
         func @planes(a: f32[16, 64, 16], c: f32[16, 64, 16]) {
           buffer b: f32[16, 64, 16] in padded

@@ -575,5 +575,6 @@ def _box_sides(s: Schedule, block: BlockRef, strip: list[str], target: Target) -
 
 
 BOX_LINES = 2
+"""Lines of the destination in a run of a box."""
 BOX_ROWS = 4
 """Rows of a box in each of several directions."""

@@ -91,12 +91,13 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 def cases(structure: Structure, target: Target) -> list[Values]:
     """One row of a symbolic number, where several go together otherwise."""
-    if not fits(structure, target) or candidates(structure, target)[0].knob("together") == 1:
+    if candidates(structure, target)[0].knob("together") == 1:
         return []
     out = next(s for s in structure.stages if structure.is_output(s))
     *others, row = (it.extent for it in out.spatial[: shared_rows(structure).leading])
-    alone = isinstance(row, Var) and (row.lo or 0) <= 1 == row.multiple and all(as_int(n) == 1 for n in others)
-    return [{row: 1}] if isinstance(row, Var) and alone else []
+    if not isinstance(row, Var) or any(as_int(n) != 1 for n in others):
+        return []
+    return [{row: 1}] if (row.lo or 0) <= 1 == row.multiple else []
 
 
 def strip_width(structure: Structure, rows: Rows, target: Target) -> int:

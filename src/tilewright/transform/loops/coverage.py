@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from tilewright.arith import Analyzer
 from tilewright.arith.regions import Access, Collector, Ends
+from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, Load, Op, Var, const
-from tilewright.ir.rewrite import substitute, variables, walk_expr
+from tilewright.ir.rewrite import loads, substitute, variables, walk_expr
 from tilewright.transform.loops.copies import conjuncts
 
 
@@ -56,7 +57,10 @@ def _happens(
 
 
 def _of_element(condition: Expr, write: Access, read: Access, around: frozenset[Var]) -> bool:
-    """True if a read has the condition of a write, with its own loops' variables where both go through the elements."""
+    """True if a read has the condition of a write, with its own loops' variables where both go through the elements.
+    What data decide may be decided otherwise by then."""
+    if loads(condition):
+        return False
     own: dict[Var, Expr] = {}
     for to, of in zip(write.indices, read.indices, strict=False):
         mine, others = ({*variables(e)} - around for e in (to, of))
@@ -76,7 +80,7 @@ def _bounds(an: Analyzer, read: Access, d: int, around: frozenset[Var]) -> list[
     """Where a dimension's indices end by the conditions of a read, as far as the loops around say."""
     found = []
     for part in _parts(read) if read.indices else ():
-        if isinstance(part, Op) and part.name == "lt":
+        if isinstance(part, Op) and part.name == "lt" and part.args[0].dtype is i64 and not loads(part):
             left, right = part.args
             end = an.simplify(read.indices[d] - left + right - 1)
             if around.issuperset(variables(end)):
