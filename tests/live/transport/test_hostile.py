@@ -108,18 +108,21 @@ def test_bytes_changed_on_the_way() -> None:
     rng = random.Random(FIRST)
     with serving(elements=SMALL) as (server, feed):
         proxy = Proxy(server.port, tamper=lambda data: damage(data, rng) if rng.random() < 0.15 else data)
-        arrived = 0
+        arrived = tried = 0
         node = source(proxy.port, timeout=0.3)
-        for version in range(2, 2 + count(30, 0.1)):
-            feed.publish(wide_weights(version, SMALL), version)
+        # How many pieces a connection is cut into, and so how many are changed, is the machine's affair: as many tries
+        # as it takes to have seen both.
+        tries = count(30, 0.1)
+        while tried < tries or arrived < 3 or server.stats()["hostile"] < 2:
+            tried += 1
+            assert tried < tries + 500, f"{arrived} updates arrived, {server.stats()['hostile']} were found out"
+            feed.publish(wide_weights(tried + 1, SMALL), tried + 1)
             try:
                 update = node.newer(None, None, 0)
             except Error:
                 continue
-            assert update is not None and seen(update) == version
+            assert update is not None and seen(update) == tried + 1
             arrived += 1
-        assert arrived > 2
-        assert server.stats()["hostile"] > 1
         node.close()
         proxy.close()
 
