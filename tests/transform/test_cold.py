@@ -18,6 +18,7 @@ from tilewright.ir.notes import ColdWeights
 from tilewright.ops.lowered.by_size import ConvBySizeAttrs
 from tilewright.plans.framework.cost import level, weights_level, working_set
 from tilewright.targets.costs import Costs
+from tilewright.targets.memory import Ceilings
 from tilewright.targets.target import Target
 from tilewright.transform.cold import with_cold_weights
 from tilewright.transform.graph.fuse import fuse
@@ -25,8 +26,9 @@ from tilewright.transform.lower import lower_group
 
 ROWS, WIDTH = 24, 128
 OWN = WIDTH * WIDTH * 4
-MACHINE = replace(Target.host().adjusted(l1=32 << 10, l2=4 * OWN, l3=40 * OWN), costs=Costs())
-"""A machine whose second level holds two such layers, and whose last one holds twenty; prefetching as nobody fitted."""
+MACHINE = replace(Target.host().adjusted(l1=32 << 10, l2=4 * OWN, l3=40 * OWN), costs=Costs(), ceilings=Ceilings())
+"""A machine whose second level holds two such layers, and whose last one holds twenty; speeds as nobody measured them,
+prefetching as nobody fitted it."""
 
 
 def chain(layers: int) -> tuple[Graph, dict[str, np.ndarray]]:

@@ -85,8 +85,9 @@ def test_how_many_requests_start_a_batch(server: Server) -> None:
 
 def test_a_batch_starts_when_all_have_asked_or_one_has_waited_long_enough(server: Server) -> None:
     now = time.monotonic_ns()
-    for ready, since, starts in ((0b11, now, 1), (0b1, now - 2 * HOUR, 1), (0b10, 0, 1)):
-        server.set([now, now])
+    wait = now // 3  # which the machine has been up for
+    for ready, since, starts in ((0b11, now, 1), (0b1, now - 2 * wait, 1), (0b10, 0, 1)):
+        server.set([now, now], max_wait_ns=wait)
         server.header[READY_AT] = ready
         server.header[BELL.first_ns] = since
         assert server.collect() == starts
