@@ -76,6 +76,19 @@ def test_digits_of_sums_merge(sizes: tuple[int, ...], scale: int, samples: list[
 
 @SETTINGS
 @given(st.tuples(*[st.integers(1, 12)] * 4), st.integers(-3, 3), st.lists(points(), min_size=4, max_size=8))
+def test_digits_of_remainders_merge(sizes: tuple[int, ...], scale: int, samples: list[dict[Var, int]]) -> None:
+    """The remainder of a number that has one itself is that of what it has it of; its quotient is not."""
+    a, k, m, n = sizes
+    number = X % (k * m * n) * a + Y
+    e = (number // k % m + number // (k * m) * m) * scale
+    simple = simplify(e)
+    assert simple is simplify(number // k * scale)
+    for values in samples:
+        assert int(evaluate(simple, values)) == int(evaluate(e, values))
+
+
+@SETTINGS
+@given(st.tuples(*[st.integers(1, 12)] * 4), st.integers(-3, 3), st.lists(points(), min_size=4, max_size=8))
 def test_remainders_of_quotients(sizes: tuple[int, ...], scale: int, samples: list[dict[Var, int]]) -> None:
     """What tiles leave of an extent that is a quotient is a remainder, with a remainder's bounds."""
     a, k, d, shift = sizes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.compiler import graph_passes
 from tilewright.ir.expr import Var, as_int
 from tilewright.ir.graph import Graph, GraphBuilder
-from tilewright.ir.loops import For
+from tilewright.ir.loops import Allocate, For
 from tilewright.ir.rewrite import walk
 from tilewright.ops.interpret import run_graph
 from tilewright.plans import plan
@@ -217,6 +218,23 @@ def test_all_blockings_mean_the_same(case: Case, knobs: tuple[int, ...], monkeyp
     interpret(kernel.func, plain)
     interpret(flat, [*given, *space])
     np.testing.assert_allclose(given[-1], plain[-1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("strip", [28, 196, 266, 784])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_sums_of_strips_stay_in_registers(batch: int, strip: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the strips of a map are counted from: sums are zeroed, summed up and read as one tile's."""
+    target, blocking = TARGETS["znver4"], Blocking(14, 16, strip)
+    case = (batch, 256, 128, (56, 56), (1, 1), (1, 1), (0,) * 4, (1, 1))
+    shape = DirectProblem(1, 56, 56, (1, 1), 1, 256, 16, 128, 4 * 256 * 56**2, False)
+    choice = [(estimate(shape, blocking, target), blocking)]
+    monkeypatch.setattr("tilewright.plans.convolution.direct.blockings", lambda *_: choice)
+    monkeypatch.setattr("tilewright.plans.PLANS", (direct.PLAN,))  # others may have the better estimate
+    planned = plan(kernel_of(case, target).func, target)
+    assert dict(planned.chosen.knobs)["strip"] == strip
+    sums = [s.buffer for s in walk(lower_loops(planned.func, target).body) if isinstance(s, Allocate)]
+    assert sums and all(b.scope == "local" for b in sums)
+    assert all(math.prod(as_int(d) or 0 for d in b.shape) <= target.registers * target.lanes(4) for b in sums), sums
 
 
 @pytest.mark.parametrize("name", TARGETS)

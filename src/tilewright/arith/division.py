@@ -222,9 +222,11 @@ def merge_digits(an: Analyzer, a: Form) -> Form:
             continue
         for other, co in terms.items():
             y, ky, my = views[other]
-            if other is not atom and y is x and ky == k * m and co == c * m:
+            if other is atom or co != c * m or ky % m:
+                continue
+            if (y is x and ky == k * m) or _same_digit(an, atom, y, ky // m, m):
                 rest = forms.add(forms.add(a, ({atom: 1}, 0), -c), ({other: 1}, 0), -co)
-                merged = floordiv_const(an, an.form(x), k)
+                merged = floordiv_const(an, an.form(y), ky // m)
                 if my is not None:
                     merged = mod_const(an, merged, m * my)
                 return merge_digits(an, forms.add(rest, merged, c))
@@ -313,6 +315,12 @@ def _merge_sum(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int, m: in
                 rest = forms.add(forms.add(a, ({atom: 1}, 0), -c), ({other: 1}, 0), -co)
                 return forms.add(rest, mod_const(an, whole, m * n), c)
     return None
+
+
+def _same_digit(an: Analyzer, atom: Expr, y: Expr, k: int, m: int) -> bool:
+    """Whether `atom` is `(y // k) % m`, where it looks different because remainders within it were opened:
+    `(2*(i % 16) + j) % 4` is written as `(2*i + j) % 4`, its quotient not."""
+    return mod_const(an, floordiv_const(an, an.form(y), k), m) == ({atom: 1}, 0)
 
 
 def _digit(atom: Expr) -> tuple[Expr, int, int | None]:
