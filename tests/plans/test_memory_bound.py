@@ -598,6 +598,18 @@ def test_a_last_group_of_rows_may_have_fewer(op: str, rows: int, count: int) -> 
     assert any(is_const(n, 8) and " log(" in body for n, body in inner.items()) == (op == "log_softmax" and count == 8)
 
 
+@pytest.mark.parametrize(("length", "vectors"), [(4, True), (8, False), (32, False)])
+def test_numbers_of_rows_are_vectors_where_rows_are_summed_in_them(length: int, vectors: bool) -> None:
+    """Lanes of a row are folded to a number that is stored: a vector of eight of them would wait for all the stores."""
+    b = GraphBuilder("case")
+    x = b.input("x", tensor((128, length)))
+    (group,) = fuse(b.finish(tuple(ops.emit(b, "layer_norm", x, axis=1, epsilon=1e-5))))
+    planned = plan(lower_group(group, "k").func, Target.parse("znver4"))
+    assert planned.chosen.knob("together") == 8
+    loops = [s for s in walk(planned.func.body) if isinstance(s, For) and s.kind == "vectorized"]
+    assert any(is_const(s.extent, 8) and "sqrt(" in str(s.body) for s in loops) == vectors
+
+
 PIPELINED = [(128, 128), (128, 1024), (20, 610), (8, 1025), (331, 600), (2, 40, 700)]
 
 

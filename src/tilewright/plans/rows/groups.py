@@ -96,14 +96,14 @@ def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target)
     if any(is_turned(structure, s) for s in kept):
         return none
     *others, count = (as_int(it.extent) for it in outputs[0].spatial[: rows.leading])
-    lengths = {_length(s, rows) for s in kept} - {1}
+    lengths = {row_length(s, rows.leading) for s in kept} - {1}
     if len(lengths) != 1 or (count is not None and count < FEWEST_PIPELINED):
         return none
     (length,), lanes = lengths, target.lanes(4)
     if length < 2 * STEP_VECTORS * lanes or length * 4 > target.l1 * target.costs.prefetching.pipelined_row:
         return none
     fold = 1 if count is None else _folded(count, length, target)
-    alone = sum(instructions(s.block) for s in kept if s.role == "spatial" and _length(s, rows) == 1)
+    alone = sum(instructions(s.block) for s in kept if s.role == "spatial" and row_length(s, rows.leading) == 1)
     if fold == 1 and 2 * alone * lanes > length:
         return none
     if count is None:
@@ -113,9 +113,9 @@ def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target)
     return _group(count, most, fold), fold
 
 
-def _length(stage: Stage, rows: Rows) -> int:
-    """Elements of a row, or iterations that make one; 0 if that is not known."""
-    return prod(as_int(it.extent) or 0 for it in stage.block.iters[rows.leading :])
+def row_length(stage: Stage, leading: int) -> int:
+    """Elements of a row behind so many dimensions, or iterations that make one; 0 if that is not known."""
+    return prod(as_int(it.extent) or 0 for it in stage.block.iters[leading:])
 
 
 def _folded(count: int, length: int, target: Target) -> int:

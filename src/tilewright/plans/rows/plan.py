@@ -50,7 +50,7 @@ from tilewright.plans.idioms.reducing import (
     reduce_window,
 )
 from tilewright.plans.rows.estimate import STEPS, folds, products, unfilled, windows
-from tilewright.plans.rows.groups import STEP_VECTORS, rows_pipelined, rows_together
+from tilewright.plans.rows.groups import STEP_VECTORS, row_length, rows_pipelined, rows_together
 from tilewright.plans.rows.stages import Rows, materialised, shared_rows, vector_last
 from tilewright.plans.rows.turned import is_turned, schedule_turned, turning
 from tilewright.schedule.recording import BlockRef, LoopRef
@@ -154,6 +154,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     names = {loop.name for loop in around}
     # Nothing but folds: one element a row is left.
     short = not strip and all(as_int(it.extent) == 1 for st in kept for it in st.spatial[rows:])
+    scalars = together > 1 and not pipeline and folded_to_scalars(structure, kept, rows, target)
     for stage in kept:
         if is_turned(structure, stage) and schedule_turned(s, stage, target):
             continue
@@ -162,7 +163,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
             schedule_folded(s, stage, own, target)
         else:
             outer = len(own) - len(stage.reduce)
-            schedule_inner(s, stage, own, outer, target, bool(strip), pipeline, short=short)
+            lone = scalars and all(as_int(it.extent) == 1 for it in stage.spatial[rows:])
+            schedule_inner(s, stage, own, outer, target, bool(strip), pipeline, short=short, lone=lone)
     if not strip:
         together = fold if pipeline else together
         least = target.costs.prefetching.pipelined_bytes if pipeline else 0
@@ -326,9 +328,10 @@ def schedule_inner(
     pipeline: bool = False,
     *,
     short: bool = False,
+    lone: bool = False,
 ) -> None:
     """The loops of one stage below the shared rows, of which the first `outer` are not the reduction's. `pipeline`: in
-    steps that are the same for all stages; `short`: a few steps are written out."""
+    steps that are the same for all stages; `short`: a few steps are written out; `lone`: rows have one element."""
     if not own:
         return
     lanes = lanes_of(stage, target)
@@ -336,7 +339,10 @@ def schedule_inner(
     if stage.role == "spatial":
         # What later stages read is made in as many vectors as their reductions take: two loops become one.
         most = 8 if any(b in s.func.params for b in stage.writes) and not pipeline else STEP_VECTORS
-        vector_tail(s, block, function_of_rows(s, stage, own) or own, lanes, target, stream=not strip, most=most)
+        if lone and not has_function(stage):
+            return
+        long = [loop for loop in own if extent(s, loop) != 1] if lone else []
+        vector_tail(s, block, long or own, lanes, target, stream=not strip, most=most)
         return
     spatial, reduce = own[:outer], own[outer:]
     if spatial and vector_last(stage) and (extent(s, spatial[-1]) or lanes) > 1:
@@ -348,15 +354,19 @@ def schedule_inner(
     reduce_lanes(s, stage, reduce, lanes, STEP_VECTORS if pipeline else None, short=short)
 
 
-def function_of_rows(s: Schedule, stage: Stage, own: list[LoopRef]) -> list[LoopRef]:
-    """The loop over rows of one element each, if that is a function of many operations: a vector of rows takes as long
-    as one row. Single operations are over before the vector is there, whose rows are stored one by one."""
-    long = [loop for loop in own if extent(s, loop) != 1]
-    if len(long) != 1 or long[0] == own[-1]:
-        return []
+def folded_to_scalars(structure: Structure, kept: list[Stage], rows: int, target: Target) -> bool:
+    """Whether the lanes of rows are folded one row after the other, so that results are stored one by one. Of rows that
+    are shorter, LLVM makes vectors of rows."""
+    reducing = [stage for stage in kept if stage.role != "spatial"]
+    short = (0 < row_length(stage, rows) < lanes_of(stage, target) // 2 for stage in reducing)
+    return not any(short) and not any(is_turned(structure, stage) for stage in kept)
+
+
+def has_function(stage: Stage) -> bool:
+    """Whether a stage has a function of many operations: where a row has one element, a vector of rows takes as long as
+    one row. Single operations are over before the vector is there, whose rows are stored and loaded one by one."""
     values = [store.value for store in walk(stage.block.body) if isinstance(store, Store)]
-    found = any(isinstance(e, Op) and e.name in FUNCTIONS for value in values for e in walk_expr(value))
-    return long if found else []
+    return any(isinstance(e, Op) and e.name in FUNCTIONS for value in values for e in walk_expr(value))
 
 
 def schedule_folded(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> None:
