@@ -253,6 +253,14 @@ def test_short_rows_of_a_large_transposition_are_written_whole(channels: int, pi
     assert (order[0] in pixel and order[1] in channel) == whole
 
 
+@pytest.mark.parametrize(("last", "tiles"), [(2, False), (3, True), (4, True), (9, True)])
+def test_tiles_of_a_transposition_have_three_rows_at_least(last: int, tiles: bool) -> None:
+    b = GraphBuilder("case")
+    graph = b.finish((ops.emit1(b, "transpose", b.input("x", tensor((4, 18, 32, last))), perm=(3, 0, 2, 1)),))
+    func = plan(lower_group(fuse(graph)[0], "kernel").func, Target.parse("znver4")).func
+    assert any(isinstance(s, Block) and s.name == "x_local" for s in walk(func.body)) == tiles
+
+
 @pytest.mark.parametrize(
     ("rows", "row", "together", "beside"),
     [(520, 8, 8, 2), (516, 8, 6, 2), (514, 8, 2, 2), (515, 8, 1, 2), (520, 16, 1, 1)]
