@@ -23,7 +23,7 @@ from tilewright.ir.rewrite import walk
 from tilewright.ops.interpret import run_graph
 from tilewright.plans import plan
 from tilewright.plans.convolution import direct
-from tilewright.plans.convolution.pixels import PixelProblem, runs_together
+from tilewright.plans.convolution.pixels import PixelProblem, ahead, runs_together
 from tilewright.plans.convolution.tiles import Blocking, DirectProblem, blockings, estimate, ranked, tile_steps
 from tilewright.plans.framework.analysis import analyse
 from tilewright.plans.framework.base import Candidate
@@ -495,6 +495,15 @@ def test_one_pixel_between_plain_maps(case: Case) -> None:
     with np.errstate(invalid="ignore"):
         want = np.maximum(reference(case, data), 0)
     np.testing.assert_allclose(model(data["x"]), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("channels", "side", "filters", "prefetched"),
+    [(16, 100, 8, False), (16, 127, 3, False), (16, 127, 4, True), (16, 800, 1, True)],
+)
+def test_few_filters_prefetch_from_memory_alone(channels: int, side: int, filters: int, prefetched: bool) -> None:
+    target = TARGETS["znver4"].adjusted(l2=1 << 20, l3=32 << 20)
+    assert ahead(PixelProblem(filters, side * side, channels), filters, target) == prefetched
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
             s.vectorize(vector)
     if copied:
         copy_run(s, maps, run, 4 * size, target)
-    elif far(shape_of(structure), target) and extent(s, lane) != 1:
+    elif ahead(shape_of(structure), candidate.knob("filters"), target) and extent(s, lane) != 1:
         s.annotate(channel, prefetch(maps, 4 * size, target))
     parallelize(s, [n, group, run])
 
@@ -245,6 +245,18 @@ def prefetch(maps: Stage, nbytes: int, target: Target) -> Prefetch:
 def far(shape: PixelProblem, target: Target) -> bool:
     """Whether maps come from beyond the second level of cache."""
     return 4 * shape.depth * shape.pixels > target.costs.traffic.kept_sets * target.l2
+
+
+HIDING = 4
+"""Filters of a panel from which on it prefetches the next run from the last level of cache, as all do from memory: less
+work hides no instructions (sides of 64 to 300: one filter 1.0 to 1.29 times as long with prefetches, four 0.9 to 1.06;
+Zen 4, 28 November 2026, docs/decisions/nchw-pixels.md)."""
+
+
+def ahead(shape: PixelProblem, filters: int, target: Target) -> bool:
+    """Whether panels of so many filters prefetch the next run."""
+    beyond = 4 * shape.depth * shape.pixels > target.costs.traffic.kept_l3 * target.l3
+    return far(shape, target) and (filters >= HIDING or beyond)
 
 
 PLAN = Plan("pixels", fits, candidates, apply)
