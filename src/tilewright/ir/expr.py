@@ -36,7 +36,7 @@ class Expr:
     """Base of scalar expressions. Python operators build expressions and fold constants; comparisons build boolean
     expressions (see the module for `==`)."""
 
-    __slots__ = ("__weakref__", "dtype", "known_loads", "known_of_elements", "known_variables")
+    __slots__ = ("__weakref__", "dtype", "known_loads", "known_of_elements", "known_parts", "known_variables")
     __array_ufunc__ = None  # NumPy's scalars leave the operators to this class
     __hash__ = object.__hash__
     dtype: DType
@@ -44,6 +44,8 @@ class Expr:
     """What `rewrite.loads` found, itself left out; unset before."""
     known_of_elements: bool
     """What `of_elements` found; unset before, and for variables and literals."""
+    known_parts: tuple[Expr, ...]
+    """What `rewrite.walk_expr` found, itself left out; unset before."""
     known_variables: tuple[Var, ...]
     """What `rewrite.variables` found; unset before."""
 
@@ -248,12 +250,14 @@ class Op(Expr):
     args: tuple[Expr, ...]
 
     def __new__(cls, name: str, args: tuple[Expr, ...], dtype: DType | None = None) -> Op:
-        if name == "lookup" and not all(isinstance(a, Const) for a in args[1:]):
-            raise ExpressionError("lookup: the entries are not literals of one type")
-        result = result_type(name, args, dtype)
-        identity = (Op, name, args, result)
+        identity = (Op, name, args, dtype)
         node: Op | None = known(identity)
         if node is None:
+            if name == "lookup" and not all(isinstance(a, Const) for a in args[1:]):
+                raise ExpressionError("lookup: the entries are not literals of one type")
+            result = result_type(name, args, dtype)
+            if dtype is not None and OPS[name].rule != "cast":
+                return Op(name, args)  # its arguments say what it gives
             node = object.__new__(cls)
             node.name, node.args, node.dtype = name, args, result
             node = keep(identity, node)

@@ -11,7 +11,7 @@ Names are unique inside a function: loops are addressed by their variable's name
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Literal
 
@@ -35,7 +35,9 @@ NTHREADS = Var("nthreads", lo=1)
 class Stmt:
     """Base of statements; all are frozen dataclasses compared by value."""
 
-    __slots__ = ()
+    __slots__ = ("known_inside",)
+    known_inside: tuple[Stmt, ...]
+    """What `rewrite.walk` found, itself left out; unset before."""
 
     def __str__(self) -> str:
         from tilewright.ir.printer import stmt_text
@@ -46,6 +48,10 @@ class Stmt:
     def children(self) -> tuple[Stmt, ...]:
         """The statements directly inside this one."""
         return ()
+
+
+keep_inside: Callable[[Stmt, tuple[Stmt, ...]], None] = Stmt.__dict__["known_inside"].__set__
+"""Notes the statements inside of one, whose class guards its fields."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

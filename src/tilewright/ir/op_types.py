@@ -29,7 +29,10 @@ def result_type(name: str, args: Sequence[Expr], dtype: DType | None) -> DType:
         return dtype
     operands = args[1:] if info.rule == "select" else args
     first = operands[0].dtype
-    if any(a.dtype is not first for a in operands) or (info.rule == "select" and args[0].dtype is not boolean):
+    for a in operands:
+        if a.dtype is not first:
+            raise _disagreement(name, args)
+    if info.rule == "select" and args[0].dtype is not boolean:
         raise _disagreement(name, args)
     if first.kind not in info.kinds:
         raise ExpressionError(f"{name} is not defined on {first}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -111,6 +110,8 @@ def _gflops(probes: Probes, threads: int) -> float:
         best = _best(lambda: probes.fma(rounds, 0.5, 1.0))
     else:
         rounds *= _SLOWER
+        from concurrent.futures import ThreadPoolExecutor  # and all of logging: few processes measure
+
         with ThreadPoolExecutor(threads) as pool:
             best = _best(
                 lambda: list(pool.map(lambda _: probes.fma(rounds, 0.5, 1.0), range(threads))), _ROUNDS // _SLOWER
@@ -138,6 +139,8 @@ def _read_bandwidth(probes: Probes, size: int, threads: int = 1) -> float:
     if threads == 1:
         best = _best(lambda: probes.read(addresses[0], n, passes))
     else:
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(threads) as pool:
             best = _best(lambda: list(pool.map(lambda a: probes.read(a, n, passes), addresses)), _ROUNDS // _SLOWER)
     return passes * size * threads / best / 1e9

@@ -47,7 +47,11 @@ class Writer:
 
     def inst(self, text: str, hint: str = "") -> str:
         """Write `%new = text` and return `%new`."""
-        name = "%" + self.fresh(hint)
+        if hint:
+            name = "%" + self.fresh(hint)
+        else:
+            self._count += 1
+            name = f"%.{self._count}"
         self.lines.append(f"  {name} = {text}")
         return name
 

@@ -128,12 +128,13 @@ _brought: dict[plugins.Plugin, Operators] = {}
 
 def brought() -> dict[plugins.Plugin, Operators]:
     """What plug-ins have brought."""
-    _load_families()
+    plugins.admit("operators", _admit)
     return _brought
 
 
 def _admit(plugin: plugins.Plugin, given: object) -> tuple[str, ...]:
     (operators,) = plugins.several(given, Operators)
+    _load_families()
     names = [op.name for op in operators.defs]
     rules = list(operators.onnx)
     plugins.check_new("operator", names, list(_registry))
@@ -156,8 +157,11 @@ def withdraw(plugin: plugins.Plugin, error: Exception) -> None:
 
 def get(name: str) -> OpDef[Any]:
     """The operator called `name`; UnsupportedError when there is none."""
-    _load_families()
     op = _registry.get(name)
+    if op is None:  # of a family that nobody has imported, which most models do without
+        _load_families()
+        brought()
+        op = _registry.get(name)
     if op is None:
         raise UnsupportedError(f"no operator named {name!r}")
     return op
@@ -182,13 +186,12 @@ def is_pointwise(node: Node) -> bool:
 def names() -> list[str]:
     """All operators."""
     _load_families()
+    brought()
     return sorted(_registry)
 
 
 def _load_families() -> None:
     import tilewright.ops.families  # noqa: F401  imports every family, which registers its operators
-
-    plugins.admit("operators", _admit)
 
 
 def attributes(op: str, values: Mapping[str, AttrValue]) -> Attrs:

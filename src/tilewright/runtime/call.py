@@ -139,7 +139,7 @@ def _make(m: Module) -> None:
             f.ret(0, I1)
         f.ret(f.swap_if(layout + LAYOUT.users, 0, -TAKEN))
     params = [("model", PTR), ("dims", PTR), ("first", I64)]
-    with m.function("tw_make", PTR, params, local=True) as (f, (model, dims, first)):
+    with m.function("tw_make", PTR, params) as (f, (model, dims, first)):
         with f.when(f.load(PTR, model, MODEL.places).eq(0)):
             f.ret(0, PTR)
         oldest, stamp = f.var(I64, first), f.var(I64, (1 << 62) - 1)
@@ -253,7 +253,7 @@ def _load_layout(m: Module) -> None:
 
 
 def _copy_words(m: Module) -> None:
-    with m.function("tw_copy", VOID, [("to", PTR), ("source", PTR), ("n", I64)], local=True) as (f, (to, source, n)):
+    with m.function("tw_copy", VOID, [("to", PTR), ("source", PTR), ("n", I64)]) as (f, (to, source, n)):
         with f.each(n) as i:
             f.store(f.load(I64, source, i * 8), to, i * 8)
         f.ret()
@@ -403,28 +403,21 @@ def _python_side(m: Module) -> None:
 
 
 def define_core(m: Module) -> None:
-    """Add the core to a module; it calls `tw_parallel`, and `tw_interrupted` of the glue."""
-    define_places(m)
-    define_check(m)
-    define_trials(m)
+    """Add the core to a module that is linked to what `define_seldom` adds to another one; it calls `tw_parallel`, and
+    `tw_interrupted` of the glue."""
     define_patience(m)
-    parts = (
-        _same_dims,
-        _copy_words,
-        _hash,
-        _sized,
-        _fill,
-        _make,
-        _find,
-        _claim,
-        _load_layout,
-        _run,
-        _execute,
-        _call,
-        _python_side,
-    )
-    for part in parts:
+    for part in (_same_dims, _copy_words, _hash, _find, _claim, _load_layout, _run, _execute, _call, _python_side):
         part(m)
 
 
-CORE_EXPORTS = ("tw_find", "tw_place", "tw_execute", "tw_call", "tw_poll", "tw_swap", "tw_add", "tw_set", "tw_scan")
+def define_seldom(m: Module) -> None:
+    """Add what few calls need: layouts for sizes that are new, and trials of numbers of threads."""
+    define_places(m)
+    define_check(m)
+    define_trials(m)
+    for part in (_sized, _fill, _make):
+        part(m)
+
+
+CORE_EXPORTS = ("tw_find", "tw_execute", "tw_call", "tw_poll", "tw_swap", "tw_add", "tw_set", "tw_scan")
+SELDOM_EXPORTS = ("tw_place",)

@@ -264,18 +264,24 @@ def _new_outputs(m: Module) -> None:
         f.ret()
 
 
+_CALL = (("self", PTR), ("args", PTR), ("nargs", I64), ("kwnames", PTR))
+"""The parameters of a builtin."""
+
+
 class _CallEmitter:
     """`tw_vectorcall(self, args, nargs, kwnames)`: `self` is a tuple (address of the model, slow path, ...).
 
-    `tw_versioned` is the same, but gives a pair of the result and the version of the weights that it used.
+    `tw_versioned` is the same, but gives a pair of the result and the version of the weights that it used: both are
+    `tw_face`, which is told by `pair`.
     `tw_watching` has the address of a table of watched tensors in the tuple, and those behind the model's inputs; where
     one has changed, the slow path is called.
     """
 
-    def __init__(self, m: Module, name: str, *, versioned: bool = False, watching: bool = False) -> None:
-        self.versioned, self.watching = versioned, watching
-        params = [("self", PTR), ("args", PTR), ("nargs", I64), ("kwnames", PTR)]
-        with m.function(name, PTR, params) as (self.f, (self.self, self.args, self.nargs, self.kwnames)):
+    def __init__(self, m: Module, name: str, *, watching: bool = False) -> None:
+        self.watching = watching
+        params = _CALL if watching else (*_CALL, ("pair", I64))
+        with m.function(name, PTR, params, local=not watching) as (self.f, values):
+            self.self, self.args, self.nargs, self.kwnames, *self.pair = values
             self.emit()
 
     def emit(self) -> None:
@@ -442,9 +448,11 @@ class _CallEmitter:
         with self.slow_unpinned_if(status.get().ne(OK)):
             f.call(VOID, "Py_DecRef", result)
         f.add_atomic(self.layout + LAYOUT.users, -1)
-        if not self.versioned:
+        if not self.pair:
             f.ret(result)
             return
+        with f.when(self.pair[0].eq(0)):
+            f.ret(result)
         version = f.call(PTR, "PyLong_FromLongLong", f.load(I64, self.io, (self.inputs + self.outputs) * 8))
         pair = f.call(PTR, "PyTuple_New", (I64, 2))
         with f.when(version.eq(0)):
@@ -467,8 +475,10 @@ def define_glue(m: Module) -> None:
     m.external("_Py_NoneStruct")
     m.external("_Py_TrueStruct")
     m.external("PyExc_MemoryError")
-    _CallEmitter(m, "tw_vectorcall")
-    _CallEmitter(m, "tw_versioned", versioned=True)
+    _CallEmitter(m, "tw_face")
+    for pair, name in enumerate(("tw_vectorcall", "tw_versioned")):
+        with m.function(name, PTR, _CALL) as (f, values):
+            f.ret(f.call(PTR, "tw_face", *values, (I64, pair)))
 
 
 def define_watching(m: Module) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import sysconfig
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
@@ -19,7 +18,7 @@ import numpy as np
 from tilewright.native.assembler import Module
 from tilewright.native.link import Library, compile_text, host_triple, missing_features
 from tilewright.runtime import dlpack, glue
-from tilewright.runtime.call import CORE_EXPORTS, define_core
+from tilewright.runtime.call import CORE_EXPORTS, SELDOM_EXPORTS, define_core, define_seldom
 from tilewright.runtime.foreign import FOREIGN_EXPORTS, define_foreign
 from tilewright.runtime.glue import (
     GLOBALS,
@@ -55,6 +54,18 @@ def support_text() -> str:
     return m.text()
 
 
+def seldom_text() -> str:
+    """LLVM text of what a call needs for new sizes."""
+    m = Module(host_triple())
+    define_seldom(m)
+    return m.text()
+
+
+def seldom_code() -> bytes:
+    """Its object, made in a fifth of the time that good code takes."""
+    return compile_text(seldom_text, speed=0)
+
+
 def watch_text() -> str:
     """LLVM text of the builtin that watches tensors, and of digests."""
     m = Module(host_triple())
@@ -78,8 +89,9 @@ class Native:
         imports |= {name: ctypes.addressof(_I64.in_dll(ctypes.pythonapi, name)) for name in PYTHON_DATA}
         imports["PyArray_NewFromDescr"] = _numpy_api(_NEW_FROM_DESCR)
         imports["tw_parallel"] = pool().parallel
-        exports = (*CORE_EXPORTS, *GLUE_EXPORTS, *SCAN_EXPORTS)
-        self.linked = Library({"support": compile_text(support_text)}, exports, imports)
+        exports = (*CORE_EXPORTS, *SELDOM_EXPORTS, *GLUE_EXPORTS, *SCAN_EXPORTS)
+        objects = {"support": compile_text(support_text), "seldom": seldom_code()}
+        self.linked = Library(objects, exports, imports)
         self.linked.keep_forever()
         self._symbols = imports | self.linked.addresses
         self.call = self._function("tw_call", _I64, _PTR, _PTR, _PTR)
@@ -196,6 +208,7 @@ def compile_support() -> None:
     """Have the code that `native` links ready, in the object cache or in this process. Any thread may call it."""
     if not native.cache_info().currsize:
         pool_code()
+        seldom_code()
         compile_text(support_text)
 
 
@@ -240,7 +253,8 @@ def _exchange_api(capsule: Any) -> int | None:
 
 def _objects_are_as_assumed() -> bool:
     """Compare the offsets that the builtin reads with live objects."""
-    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED") or sys.maxsize < 2**32:
+    free_threaded = "t" in getattr(sys, "abiflags", "")
+    if sys.implementation.name != "cpython" or free_threaded or sys.maxsize < 2**32:
         return False
     sample = np.zeros((3, 5), np.float32)
     at = id(sample)

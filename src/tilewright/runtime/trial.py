@@ -63,7 +63,7 @@ _OF_A_NUMBER = (TRIAL.turn, TRIAL.total, TRIAL.longest, TRIAL.second)
 
 def _turn(m: Module) -> None:
     """The number of threads of the next call, which is part of a trial; `most` is the user's."""
-    with m.function("tw_turn", I64, [("trial", PTR), ("most", I64)], local=True) as (f, (trial, most)):
+    with m.function("tw_turn", I64, [("trial", PTR), ("most", I64)]) as (f, (trial, most)):
         tried = f.load(I64, trial, TRIAL.tried)
         with f.when(tried > 0), f.when(tried <= most):
             f.ret(tried)
@@ -76,7 +76,7 @@ def _turn(m: Module) -> None:
 def _note(m: Module) -> None:
     """Take in how long a call of a trial took."""
     params = [("trial", PTR), ("most", I64), ("took", I64)]
-    with m.function("tw_note", VOID, params, local=True) as (f, (trial, most, took)):
+    with m.function("tw_note", VOID, params) as (f, (trial, most, took)):
         f.store(f.load(I64, trial, TRIAL.total) + took, trial, TRIAL.total)
         longest = f.load(I64, trial, TRIAL.longest)
         with f.when(took > longest):
@@ -137,7 +137,7 @@ def _compare(f: Function, trial: Value, tried: Value, time: Value) -> None:
 
 def _check(m: Module) -> None:
     """Let there be a trial at once where calls have become slow, and one thread where they are so on average."""
-    with m.function("tw_check", VOID, [("trial", PTR), ("took", I64)], local=True) as (f, (trial, took)):
+    with m.function("tw_check", VOID, [("trial", PTR), ("took", I64)]) as (f, (trial, took)):
         timed, total = f.load(I64, trial, TRIAL.timed) + 1, f.load(I64, trial, TRIAL.sum) + took
         f.store(timed, trial, TRIAL.timed)
         f.store(total, trial, TRIAL.sum)

@@ -32,6 +32,8 @@ def dataclass(
     def made(plain: type[T]) -> type[T]:
         # The standard library lets none but frozen classes inherit from frozen ones, and makes the guards of those.
         guarded = frozen and any(map(dataclasses.is_dataclass, plain.__mro__[1:]))
+        # Else the standard library would write down the signature, for which it compiles `__init__`.
+        plain.__doc__ = plain.__doc__ or plain.__name__
         with_fields = dataclasses.dataclass(
             init=False, repr=False, eq=False, frozen=guarded, slots=slots, kw_only=kw_only
         )

@@ -117,6 +117,7 @@ class Converter:
         self.atoms = atoms
         self.constants = constants
         self.memo: dict[Expr, Poly] = {}
+        self.offsets: dict[tuple[tuple[Expr, ...], tuple[Expr, ...]], Poly] = {}
         self.outer = outer
         self.inner = inner
 
@@ -161,8 +162,19 @@ class Converter:
 
     def offset(self, buffer: Buffer, indices: Sequence[Expr]) -> Poly:
         """The element offset of `buffer[indices]`, row-major."""
+        access = buffer.shape, tuple(indices)
+        found = self.offsets.get(access)
+        if found is None:
+            if self.outer is not None and all(self.inner.isdisjoint(variables(i)) for i in indices):
+                found = self.outer.offset(buffer, indices)
+            else:
+                found = self._offset(*access)
+            self.offsets[access] = found
+        return found
+
+    def _offset(self, shape: tuple[Expr, ...], indices: tuple[Expr, ...]) -> Poly:
         total: Poly = {}
-        for stride, index in zip(self.atoms.strides(buffer.shape), indices, strict=True):
+        for stride, index in zip(self.atoms.strides(shape), indices, strict=True):
             for m, c in self.poly(index).items():
                 for n, d in stride.items():
                     at = tuple(sorted(m + n)) if m and n else m or n

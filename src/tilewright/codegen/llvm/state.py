@@ -46,6 +46,9 @@ class Tiles:
 ValueKey = Expr | tuple[Expr, int]
 """An expression, with the number of the lanes it was computed for if it differs between them."""
 
+Facts = tuple[ValueKey, frozenset[str], frozenset[Expr]]
+"""Under which key a value is remembered, the written buffers that it reads, and the variables in it."""
+
 
 @dataclass(slots=True)
 class Places:
@@ -109,6 +112,9 @@ class State:
         self._evaluate = evaluate
         self._varies: dict[Expr, bool] = {}
         self._varies_in: list[dict[Expr, bool]] = []
+        self._facts_alone: dict[Expr, Facts] = {}
+        self._facts = self._facts_alone
+        self._facts_in: list[dict[Expr, Facts]] = []
         self._lanes: dict[Lanes, int] = {}
         self._lane_number = 0
         self._numbers: dict[Key | tuple[str, str, Key], int] = {}
@@ -152,9 +158,12 @@ class State:
 
     @contextmanager
     def some_lanes(self) -> Iterator[None]:
-        """Code for some of the lanes without a branch: the values made inside are forgotten after."""
-        with self._straight(is_open=False):
+        """Code for some of the lanes without a branch: the values made inside are forgotten after, places stay."""
+        self.scopes.append(Scope())
+        try:
             yield
+        finally:
+            self.scopes.pop()
 
     @contextmanager
     def binding(self, var: Var, value: int) -> Iterator[None]:
@@ -163,21 +172,13 @@ class State:
         self.constants[var] = value
         self.counters.add(var)
         self.converter = Converter(self.atoms, self.constants, outer, frozenset((var,)))
-        try:
-            with self._straight(var):
-                yield
-        finally:
-            self.constants.pop(var, None)
-            self.converter = outer
-
-    @contextmanager
-    def _straight(self, var: Var | None = None, *, is_open: bool = True) -> Iterator[None]:
-        """A scope within the same region, whose places stay valid."""
-        self.scopes.append(Scope(is_open, var))
+        self.scopes.append(Scope(True, var))
         try:
             yield
         finally:
             self.scopes.pop()
+            self.constants.pop(var, None)
+            self.converter = outer
 
     @contextmanager
     def vectorized(self, lanes: Lanes) -> Iterator[None]:
@@ -186,12 +187,15 @@ class State:
         number = self._lane_number = self._lanes.setdefault(lanes, len(self._lanes))
         if number == len(self._varies_in):
             self._varies_in.append({})
-        self._varies = self._varies_in[number]
+            self._facts_in.append({})
+        self._varies, self._facts = self._varies_in[number], self._facts_in[number]
+        self.scopes.append(Scope(True))
         try:
-            with self._straight():
-                yield
+            yield
         finally:
+            self.scopes.pop()
             self.lanes = None
+            self._facts = self._facts_alone
 
     @contextmanager
     def masked(self, mask: Value | None, on: tuple[bool, ...] | None = None) -> Iterator[None]:
@@ -217,7 +221,7 @@ class State:
                     del places.loads[name]
 
     def known(self, e: Expr) -> Value | None:
-        key, read = self._key(e), self._mutable(e)
+        key, read, _ = self._facts.get(e) or self._facts_of(e)
         for scope in reversed(self.scopes):
             values = scope.loaded.get(read) if read else scope.values
             if values and (found := values.get(key)) is not None:
@@ -226,12 +230,18 @@ class State:
 
     def remember(self, e: Expr, value: Value) -> Value:
         """Note the value of `e` as far out as it holds."""
-        k = len(self.scopes) - 1
-        while k and self.scopes[k].open and self.scopes[k].var not in self._free(e):
+        key, read, free = self._facts.get(e) or self._facts_of(e)
+        k, scopes = len(self.scopes) - 1, self.scopes
+        while k and scopes[k].open and scopes[k].var not in free:
             k -= 1
-        scope, read = self.scopes[k], self._mutable(e)
-        (scope.loaded.setdefault(read, {}) if read else scope.values)[self._key(e)] = value
+        scope = scopes[k]
+        (scope.loaded.setdefault(read, {}) if read else scope.values)[key] = value
         return value
+
+    def _facts_of(self, e: Expr) -> Facts:
+        key: ValueKey = (e, self._lane_number) if self.varies(e) else e
+        found = self._facts[e] = (key, self._mutable(e), self._free(e))
+        return found
 
     def remember_store(self, buffer: Buffer, indices: tuple[Expr, ...], value: Value) -> None:
         """Note what reading an element just written gives."""
@@ -267,9 +277,6 @@ class State:
         if found is None:
             found = self._constants[e] = Value(e.dtype, (literal(e.value, e.dtype),))
         return found
-
-    def _key(self, e: Expr) -> ValueKey:
-        return (e, self._lane_number) if self.lanes is not None and self.varies(e) else e
 
     def _free(self, e: Expr) -> frozenset[Expr]:
         """The variables in `e`."""

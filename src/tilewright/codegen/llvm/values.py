@@ -91,10 +91,12 @@ def literal(value: float | int | bool, t: DType) -> str:
         return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
     if t is f32:
         # LLVM writes floats as the double of the same value.
-        with np.errstate(over="ignore"):
-            rounded = float(np.float32(value))
-        if math.isnan(rounded):
+        if math.isnan(value):
             return "0x7FF8000000000000"
+        try:
+            (rounded,) = struct.unpack("<f", struct.pack("<f", value))
+        except OverflowError:
+            rounded = math.copysign(math.inf, value)
         return f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016X}"
     with np.errstate(over="ignore"):
         bits = int(np.asarray(value, np.float64).astype(t.numpy).view(np.uint16))

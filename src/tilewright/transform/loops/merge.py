@@ -147,14 +147,23 @@ def depend(a: Stmt, b: Stmt) -> bool:
 
 
 def touched(s: Stmt) -> set[Buffer]:
-    read = {x.buffer for inner in walk(s) for e in exprs_of(inner) for x in loads(e)}
-    calls = {r.buffer for inner in walk(s) if isinstance(inner, Intrinsic) for r in (*inner.inputs, *inner.outputs)}
-    return read | calls | written(s)
+    found = written(s)
+    for inner in walk(s):
+        for e in exprs_of(inner):
+            found.update([x.buffer for x in loads(e)])
+        if isinstance(inner, Intrinsic):
+            found.update([r.buffer for r in inner.inputs])
+    return found
 
 
 def written(s: Stmt) -> set[Buffer]:
-    stores = {inner.buffer for inner in walk(s) if isinstance(inner, Store)}
-    return stores | {r.buffer for inner in walk(s) if isinstance(inner, Intrinsic) for r in inner.outputs}
+    found: set[Buffer] = set()
+    for inner in walk(s):
+        if isinstance(inner, Store):
+            found.add(inner.buffer)
+        elif isinstance(inner, Intrinsic):
+            found.update([r.buffer for r in inner.outputs])
+    return found
 
 
 def _apart(s: Stmt, store: Store, outer: For, lanes: For) -> bool:
