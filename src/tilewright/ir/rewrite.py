@@ -191,23 +191,18 @@ def exprs_of(stmt: Stmt) -> Iterator[Expr]:
 
 
 def with_children(stmt: Stmt, children: tuple[Stmt, ...]) -> Stmt:
-    """`stmt` with other inner statements. The classes are called with all of their fields: `replace` takes twice as
-    long."""
+    """`stmt` with other inner statements."""
     if all(map(is_, stmt.children, children)):
         return stmt
     match stmt:
-        case For():
-            return For(stmt.var, stmt.extent, children[0], stmt.kind, stmt.thread, stmt.notes)
         case Seq():
             return seq(children)
-        case Let():
-            return Let(stmt.var, stmt.value, children[0])
-        case If():
-            return If(stmt.condition, *children)
-        case Allocate():
-            return Allocate(stmt.buffer, children[0])
         case Block():
             return replace(stmt, body=children[-1], init=children[0] if stmt.init is not None else None)
+        case If():
+            return replace(stmt, then=children[0], orelse=children[1] if len(children) > 1 else None)
+        case For() | Let() | Allocate():
+            return replace(stmt, body=children[0])
     return stmt
 
 

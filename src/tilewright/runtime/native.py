@@ -251,10 +251,19 @@ def _exchange_api(capsule: Any) -> int | None:
     return api if major == 1 and all(functions) else None
 
 
+def _free_threaded() -> bool:
+    """Whether this Python is built without the interpreter lock."""
+    flags = getattr(sys, "abiflags", None)
+    if flags is not None:
+        return "t" in flags
+    import sysconfig  # which takes milliseconds, where no flags say it
+
+    return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
 def _objects_are_as_assumed() -> bool:
     """Compare the offsets that the builtin reads with live objects."""
-    free_threaded = "t" in getattr(sys, "abiflags", "")
-    if sys.implementation.name != "cpython" or free_threaded or sys.maxsize < 2**32:
+    if sys.implementation.name != "cpython" or _free_threaded() or sys.maxsize < 2**32:
         return False
     sample = np.zeros((3, 5), np.float32)
     at = id(sample)
