@@ -77,6 +77,7 @@ from tilewright.transform.graph.quantised import multiply_quantised
 from tilewright.transform.graph.ragged import check_ragged, with_ragged
 from tilewright.transform.graph.recurrences import recognise_recurrences
 from tilewright.transform.graph.requantised import move_quantised
+from tilewright.transform.graph.resampled import resample_known
 from tilewright.transform.graph.rows import compute_read_rows
 from tilewright.transform.graph.simplify import (
     eliminate_common,
@@ -268,6 +269,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("assign layouts", lambda g: assign_layouts(g, target)),
         ("separate pooling", lambda g: separate_pooling(g, target)),
         ("tabulate", lambda g: tabulate(g, target)),
+        ("resample known", resample_known),
         ("remove identities", remove_identities),
         ("eliminate common", eliminate_common),
         ("eliminate dead", eliminate_dead),

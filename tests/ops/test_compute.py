@@ -314,6 +314,10 @@ case(
     **RESIZE | {"antialias": True, "exclude_outside": True},
 )
 case("resample", x(2, 5, 3), ints(2, 4, lo=0, hi=5), x(2, 4), axis=1)
+for mode in ("nearest", "linear", "cubic"):
+    taps = {"axis": 1, "size": 7, "extent": 5, "scale": 1.4, "mode": mode, "coordinates": "half_pixel", "dtype": f32}
+    case("lowered.resampled", x(2, 5), **taps | RESIZE)
+case("lowered.resampled", x(3, 5, dtype=np.float16), **taps | RESIZE)
 
 GRID = (2 * rng.random((2, 3, 2, 2)) - 1).astype(F) * F(1.3)
 for mode in ("nearest", "linear", "cubic"):

@@ -14,7 +14,7 @@ from tilewright import ops
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.compiler import graph_passes
 from tilewright.ir.dtype import DType, f32, f64
-from tilewright.ir.expr import as_expr
+from tilewright.ir.expr import as_expr, as_int
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ops import parse_func
 from tilewright.ops.interpret import run_graph
@@ -133,6 +133,8 @@ GROWN = {
     "multiplier 37, stride 2": Case(3, 111, (7, 7), 5, 3, stride=2, pads=2),
     "volume, depthwise": Case(5, 5, (3, 4, 5), 3, 5, pads=1),
     "volume, groups of half a block": Case(16, 16, (3, 4, 19), 3, 2, pads=1),
+    "groups of three halves": Case(14, 42, (5, 18), 3, 2, pads=1, batch=BATCH),
+    "groups of eight": Case(24, 24, (6, 17), 3, 3, pads=1, batch=BATCH),
 }
 """Groups whose filters do not fill blocks."""
 
@@ -201,11 +203,24 @@ def test_wide_vectors_by_interpretation(name: str) -> None:
             np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("filters", "windows"), [(16, True), (8, False)])
+@pytest.mark.parametrize(("filters", "windows"), [(16, True), (8, True), (4, False)])
 def test_groups_of_half_a_block_are_windows(filters: int, windows: bool) -> None:
-    """Tiles of pixels fill as much of a line's vectors, and use it half as well; a quarter is left to them."""
+    """Tiles of pixels fill as much of a line's vectors, and use it half as well; a quarter of one stays theirs."""
     case = Case(filters, filters, (3, 4, 19), 3, 2, pads=1)
     assert any(k.label.startswith("conv_windows") for k in kernels(case.graph(), ZEN4)) == windows
+
+
+@pytest.mark.parametrize(
+    ("each", "columns", "block"),
+    [(8, 19, 8), (8, 1, 8), (5, 19, 8), (5, 4, 16), (12, 19, 16), (20, 19, 8), (40, 19, 16)],
+)
+def test_blocks_are_halves_where_these_take_no_longer(each: int, columns: int, block: int) -> None:
+    """Zen 4 starts two halves at once; short lines wait for their sums, many halves for loads."""
+    graph = Case(2 * each, 2 * each, (3, 4, columns), 3, 2, pads=1).graph()
+    for _, function in graph_passes(ZEN4):
+        graph = function(graph)
+    (conv,) = [n for n in graph.nodes if n.op == "lowered.conv_windows"]
+    assert as_int(conv.output.shape[-1]) == block
 
 
 def arguments(kernel: KernelCall, batch: int) -> list[Any]:

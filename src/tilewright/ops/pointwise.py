@@ -309,6 +309,13 @@ def _softplus(e: Expr) -> Expr:
     return maximum(e, _c(0, e)) + call("log1p", call("exp", -call("abs", e)))
 
 
+def _mish(e: Expr) -> Expr:
+    """x tanh(log(1 + e^x)): the quotient of ((1 + e^x)^2 - 1) and ((1 + e^x)^2 + 1), both times e^-2x where x > 0."""
+    t, below = call("exp", -call("abs", e)), e < 0
+    above = select(below, t * (t + 2.0), t * 2.0 + 1.0)
+    return e * (above / (above + select(below, _c(2.0, e), t * t * 2.0)))
+
+
 def _softplus_numpy(x: Any) -> Any:
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
@@ -366,7 +373,7 @@ activation(
 )
 activation("softplus", lambda x, _: _softplus(x[0]), _softplus_numpy)
 activation("softsign", lambda x, _: x[0] / (_c(1, x[0]) + call("abs", x[0])), lambda x: x / (1 + np.abs(x)))
-activation("mish", lambda x, _: x[0] * call("tanh", _softplus(x[0])), lambda x: x * np.tanh(_softplus_numpy(x)))
+activation("mish", lambda x, _: _mish(x[0]), lambda x: x * np.tanh(_softplus_numpy(x)))
 activation(
     "gelu",
     lambda x, a: call(_GELU[a.approximate], x[0]),

@@ -336,6 +336,11 @@ def _taps_compute(inputs: Tensors, attrs: ResizeTapsAttrs, out: Out) -> tuple[Te
 
 
 def _taps_numpy(arrays: Sequence[Any], attrs: ResizeTapsAttrs) -> tuple[Any, ...]:
+    return known_taps(attrs)
+
+
+def known_taps(attrs: ResizeTapsAttrs) -> tuple[Any, Any]:
+    """The indices and weights, [taps, size] each, of sizes that are numbers."""
     extent, size, n = number(attrs.extent), number(attrs.size), taps(attrs)
     c = _coordinate(_Numeric, np.arange(size, dtype=np.float64), float(extent), size, attrs)
     positions = _first_tap(_Numeric, c, attrs)[None] + np.arange(n)[:, None]

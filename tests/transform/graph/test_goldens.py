@@ -24,6 +24,8 @@ from tilewright.transform.graph.verify import graph_stage
 TARGET = Target.parse("x86-64-v3")
 
 CONV3, CONV1 = (f"dilations = [1, 1], groups = 1, pads = [{p}, {p}, {p}, {p}], strides = [1, 1]" for p in (1, 0))
+AT = 'coordinates = "half_pixel", dtype = f32'
+TAPS = 'mode = "linear", rounding = "floor"'
 
 CASES = {
     "remove identities": """
@@ -77,6 +79,16 @@ CASES = {
           %y = cast(%m) {dtype = i8} : i8[2, n]
           return %y
         }""",
+    "resample known": f"""
+        graph @g(%x: f32[n, 3, 4]) where n in 1.. {{
+          %i, %w = resize_taps() {{axis = 1, {AT}, extent = 3, {TAPS}, scale = 2.0, size = 6}} : i64[2, 6], f32[2, 6]
+          %j, %v = resize_taps() {{axis = 2, {AT}, extent = 4, {TAPS}, scale = 1.25, size = 5}} : i64[2, 5], f32[2, 5]
+          %k, %u = resize_taps() {{axis = 2, {AT}, extent = 5, {TAPS}, scale = 0.4, size = 2}} : i64[2, 2], f32[2, 2]
+          %a = resample(%x, %i, %w) {{axis = 1}} : f32[n, 6, 4]
+          %b = resample(%a, %j, %v) {{axis = 2}} : f32[n, 6, 5]
+          %c = resample(%b, %k, %u) {{axis = 2}} : f32[n, 6, 2]
+          return %c
+        }}""",
     "move quantised": """
         graph @g(%q: i8[2, n]) params(%s: f32[1]) where n in 1.. {
           %x = cast(%q) {dtype = f32} : f32[2, n]

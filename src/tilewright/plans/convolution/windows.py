@@ -22,6 +22,7 @@ from tilewright.plans.framework.common import extent, inline_all, lanes_of, para
 from tilewright.plans.framework.cost import Cost, around, number, roofline
 from tilewright.plans.framework.tiles import RegisterTile, cycles
 from tilewright.plans.idioms.panels import panel_width
+from tilewright.plans.matmul.tiles import starts
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
@@ -45,9 +46,9 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     columns = as_int(anchor.spatial[-2].extent)
     counts = (14, 28, 56) if columns is None else (max(1, columns),)
     depth = prod(as_int(it.extent) or 64 for it in anchor.reduce)
-    lanes = lanes_of(anchor, target)
+    lanes = min(lanes_of(anchor, target), as_int(anchor.spatial[-1].extent) or width)
     vectors = max(1, width // lanes)
-    times = prod(number(it.extent) for it in anchor.spatial) / width / target.fma_per_cycle * share_inside(anchor)
+    times = prod(number(it.extent) for it in anchor.spatial) / width / starts(4 * lanes, target) * share_inside(anchor)
     rest, found = around(structure, anchor, target), []
     for count in range(1, 15):
         if count == 1 or count * vectors + vectors + 1 <= target.registers:

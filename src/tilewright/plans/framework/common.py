@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from tilewright.arith import bounds
-from tilewright.ir.expr import Buffer, Expr, as_int
+from tilewright.ir.expr import Buffer, Expr, Op, as_int
 from tilewright.ir.loops import Block, BlockIter, For, Store
 from tilewright.ir.notes import BufferName, PastCaches, Prefetch, Streaming, find
-from tilewright.ir.rewrite import exprs_of, loads, walk
+from tilewright.ir.rewrite import exprs_of, loads, variables, walk, walk_expr
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.cost import instructions
 from tilewright.schedule.recording import BlockRef, LoopRef
@@ -118,13 +118,26 @@ def vectorize_spatial(s: Schedule, block: BlockRef, target: Target, lanes: int, 
     outer = loops[:-1]
     if size is None or size > 8 * lanes:
         chunk, inner = s.split(inner, factor=few_vectors(whole_extent(s, inner), lanes))
-        outer.append(chunk)
+        if reads_tables(s, block):
+            s.unroll(chunk)  # what a table says of known places is known
+        else:
+            outer.append(chunk)
     s.vectorize(inner)
     stream_outputs(s, block, inner, target)
     if parallel and outer:
         parallelize(s, outer)
     if len(outer) == len(loops):
         prefetch_inputs(s, block, 4 * lanes, target)
+
+
+def reads_tables(s: Schedule, ref: BlockRef) -> bool:
+    """Whether a block reads elements where tables of numbers say so for its innermost iterator."""
+    block = s.get(ref)
+    assert isinstance(block, Block)
+    last = block.iters[-1].var
+    each = {load for stmt in walk(block.body) for e in exprs_of(stmt) for load in loads(e)}
+    places = {e for load in each for i in load.indices for e in walk_expr(i) if isinstance(e, Op)}
+    return any(e.name == "lookup" and last in variables(e.args[0]) for e in places)
 
 
 def parallelize(s: Schedule, loops: list[LoopRef]) -> LoopRef | None:

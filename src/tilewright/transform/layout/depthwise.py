@@ -11,6 +11,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.tiles import conv_tile
+from tilewright.plans.matmul.tiles import starts
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.pixels import is_pointwise, pointwise
 
@@ -20,6 +21,9 @@ FEW_FILTERS = 4
 OF_WINDOWS = 0.5
 """What tiles of pixels get out of the vectors that they fill, of what windows with filters of zeros do: 0.2 to 0.58 for
 18 groups of 3 to 8 filters with AVX-512, 0.5 to 0.65 with AVX2 (Zen 5, 27 November 2026)."""
+OF_HALVES = 0.75
+"""The same of windows whose blocks are half a vector: 4 filters on lines of 22 to 42 pixels took 1.1 to 2 times as long
+in them (Zen 4, 28 November 2026)."""
 
 
 def grouped(a: Assigner, node: Node) -> bool:
@@ -41,7 +45,7 @@ def grouped(a: Assigner, node: Node) -> bool:
         return windows(a, node)
     if x.type.rank == 5 and per_in == 1:
         return False
-    if x.type.rank == 5 or not lanes_follow(per_in, per_out, a.block):
+    if x.type.rank == 5 or in_halves(per_in, per_out, node, a) or not lanes_follow(per_in, per_out, a.block):
         return windows(a, node) if per_out % a.block == 0 else grown_groups(a, node)
     (packed,) = a.emit("lowered.pack_depthwise", (a.as_plain(w),), {"block": a.block}, f"{w.name}_packed")
     a.follow(w, packed)
@@ -59,13 +63,43 @@ def lanes_follow(per_in: int, per_out: int, block: int) -> bool:
     return per_in == per_out and block % per_in == 0
 
 
+def in_halves(per_in: int, per_out: int, node: Node, a: Assigner) -> bool:
+    """Whether groups are half a block, of which a core starts twice as many: each lane reads the same channel then."""
+    half = a.block // 2
+    more = starts(4 * half, a.target) > starts(4 * a.block, a.target)
+    return per_in == per_out == half and more and keeps_busy(node, half, a)
+
+
+def keeps_busy(node: Node, lanes: int, a: Assigner) -> bool:
+    """Whether a line has as many pixels as vectors of so many lanes are started before the first one's sum is there."""
+    width = as_int(node.output.shape[-1])
+    return width is None or width >= a.target.costs.arithmetic.fma_latency * starts(4 * lanes, a.target)
+
+
+def group_block(each: int, node: Node, a: Assigner) -> int:
+    """Filters of a block of groups of `each`: half a vector where a panel of the halves that a group needs takes no
+    longer than the vectors."""
+    half = a.block // 2
+    halves, whole = -(-each // half), -(-each // a.block)
+    if a.block <= LEAST_BLOCK or halves > MOST_HALVES or halves == 2 * whole:
+        return a.block
+    in_time = halves / starts(4 * half, a.target) <= whole / starts(4 * a.block, a.target)
+    return half if in_time and (each % half == 0 or keeps_busy(node, half, a)) else a.block
+
+
+MOST_HALVES = 3
+"""Half vectors of a panel: groups that need more have panels of one, which use each pixel once."""
+LEAST_BLOCK = 8
+"""Lanes of vectors that are not halved: what has so few starts no more of four."""
+
+
 def windows(a: Assigner, node: Node) -> bool:
     """A convolution of any rank without stored padding: groups whose filters fill blocks, or volumes of one group."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     if not a.packs(w, node.output) or x.dtype.name != "f32" or any(not as_int(d) for d in w.shape):
         return False
-    a.blocked[node.output] = in_windows(a, node, a.as_plain(w))
+    a.blocked[node.output] = in_windows(a, node, a.as_plain(w), a.block)
     return True
 
 
@@ -76,11 +110,17 @@ def grown_groups(a: Assigner, node: Node) -> bool:
     groups, y = node.of(ConvAttrs).groups, node.output
     filters, *window = (as_int(d) or 0 for d in w.shape)
     each, name = filters // groups, w.name
-    whole = -(-each // a.block) * a.block
+    block = group_block(each, node, a)
+    whole = -(-each // block) * block
+    share = OF_WINDOWS if block == a.block else OF_HALVES
     plain = all(s == 1 for s in node.of(ConvAttrs).strides)
-    if plain and 2 * each <= a.block and each / whole < OF_WINDOWS * line_share(node, a.block):
+    if plain and 2 * each <= a.block and each / whole < share * line_share(node, a.block):
         return False  # tiles of pixels, `plans/sketch/`; sampled ones would be gathered
     grown = a.as_plain(w)
+    if whole == each:
+        channels = {"channels": filters}
+        (a.plain[y],) = a.emit("lowered.unblock_channels", (in_windows(a, node, grown, block),), channels, y.name)
+        return True
     pads = {"before": (0, 0, 0), "after": (0, whole - each, 0), "mode": "constant"}
     for op, attrs in (
         ("reshape", {"shape": (groups, each, prod(window))}),
@@ -89,9 +129,8 @@ def grown_groups(a: Assigner, node: Node) -> bool:
     ):
         (grown,) = a.emit(op, (grown,), attrs, f"{name}_grown")
         a.follow(w, grown)
-    (value,) = a.emit(
-        "lowered.unblock_channels", (in_windows(a, node, grown),), {"channels": groups * whole}, f"{y.name}_grown"
-    )
+    blocked, channels = in_windows(a, node, grown, block), {"channels": groups * whole}
+    (value,) = a.emit("lowered.unblock_channels", (blocked,), channels, f"{y.name}_grown")
     batch, _, *space = y.shape
     (value,) = a.emit("reshape", (value,), {"shape": (batch, groups, whole, *space)}, f"{y.name}_grown")
     rank = len(space) + 3
@@ -107,8 +146,8 @@ def line_share(node: Node, lanes: int) -> float:
     return 1.0 if not width else width / (-(-width // lanes) * lanes)
 
 
-def in_windows(a: Assigner, node: Node, w: Value) -> Value:
-    """The blocked result of a convolution with weights that may have more filters than the node's."""
+def in_windows(a: Assigner, node: Node, w: Value, out_block: int) -> Value:
+    """The result, in such blocks, of a convolution with weights that may have more filters than the node's."""
     x = node.inputs[0]
     assert x is not None
     conv = node.of(ConvAttrs)
@@ -116,12 +155,14 @@ def in_windows(a: Assigner, node: Node, w: Value) -> Value:
     block = a.block if depth % a.block == 0 else 1
     key = partial(key_of_nodes, "panels", [node], a.target)
     width = conv_tile(key, (*x.shape[:2], *node.output.shape[-2:]), filters // groups, a.target).width
+    if out_block < a.block:
+        width = filters // groups
     if groups > 1:
         width = gcd(width, filters // groups)
     (packed,) = a.emit("lowered.pack_conv", (w,), {"block": block, "width": width}, f"{w.name}_packed")
     a.follow(w, packed)
     attrs: dict[str, Any] = {"strides": conv.strides, "dilations": conv.dilations, "pads": conv.pads}
-    attrs |= {"groups": groups, "channels": filters, "out_block": a.block}
+    attrs |= {"groups": groups, "channels": filters, "out_block": out_block}
     source = a.as_blocked(x) if block > 1 else a.as_plain(x)
     (out,) = a.emit("lowered.conv_windows", (source, packed), attrs, node.output.name)
     return out
