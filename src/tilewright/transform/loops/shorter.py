@@ -36,7 +36,7 @@ def shorter_sums(func: PrimFunc, target: Target) -> PrimFunc:
     sums = summed(func.body)
     if not sums:
         return func
-    body = _shorter(func.body, sums, names_of(func), target)
+    body = _Versions(func, sums, target).statement(func.body)
     return func if body is func.body else func.with_body(body)
 
 
@@ -58,25 +58,32 @@ def _sums(s: Stmt, buffer: Buffer, *, looped: bool) -> Iterator[bool]:
         yield from _sums(c, buffer, looped=looped)
 
 
-def _shorter(s: Stmt, sums: frozenset[Buffer], taken: set[str], target: Target) -> Stmt:
-    if isinstance(s, Allocate) and s.buffer in sums and (line := _line(s)) is not None:
-        return _versions(s, line, target.lanes(s.buffer.dtype.itemsize), taken)
-    return with_children(s, tuple([_shorter(c, sums, taken, target) for c in s.children])) if s.children else s
+class _Versions:
+    __slots__ = ("loops", "sums", "taken", "target")
 
+    def __init__(self, func: PrimFunc, sums: frozenset[Buffer], target: Target) -> None:
+        self.sums, self.target, self.taken = sums, target, names_of(func)
+        self.loops = {s.var for s in walk(func.body) if isinstance(s, For)}
 
-def _line(s: Allocate) -> Line | None:
-    """The line that vectors of a temporary are of, if something outside says how long it is."""
-    bound = {x.var for x in walk(s) if isinstance(x, For | Let)}
-    lines = {
-        line
-        for x in walk(s)
-        if isinstance(x, For) and isinstance(x.body, If) and any(y.buffer == s.buffer for y in _stores(x.body))
-        if (line := _line_of(x)) is not None
-    }
-    if len(lines) != 1:
-        return None
-    ((count, size),) = lines
-    return (count, size) if variables(count) and bound.isdisjoint(variables(count)) else None
+    def statement(self, s: Stmt) -> Stmt:
+        if isinstance(s, Allocate) and s.buffer in self.sums and (line := self.line(s)) is not None:
+            return _versions(s, line, self.target.lanes(s.buffer.dtype.itemsize), self.taken)
+        return with_children(s, tuple([self.statement(c) for c in s.children])) if s.children else s
+
+    def line(self, s: Allocate) -> Line | None:
+        """The line that vectors of a temporary are of, if a symbol, and nothing inside, says how long it is."""
+        bound = {x.var for x in walk(s) if isinstance(x, For | Let)}
+        lines = {
+            line
+            for x in walk(s)
+            if isinstance(x, For) and isinstance(x.body, If) and any(y.buffer == s.buffer for y in _stores(x.body))
+            if (line := _line_of(x)) is not None
+        }
+        if len(lines) != 1:
+            return None
+        ((count, size),) = lines
+        named = set(variables(count))
+        return (count, size) if named - self.loops and bound.isdisjoint(named) else None
 
 
 def _stores(s: Stmt) -> Iterator[Store]:
