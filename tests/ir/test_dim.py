@@ -25,6 +25,15 @@ def test_a_dimension_says_what_it_knows() -> None:
     assert tw.dim(likely={4: 0.0, 8: 0.5}).likely == (8,)
 
 
+@pytest.mark.parametrize(("known", "size"), [(tw.dim(8, 8), 8), (tw.dim(5, 15, multiple=8), 8), (tw.dim(0, 0), 0)])
+def test_a_range_of_one_value_is_that_value(known: Dim, size: int) -> None:
+    compiled = tw.compile(relu(["n", 4]), dims={"n": known})
+    assert f"%x: f32[{size}, 4]" in compiled.show("graph")
+    assert compiled(np.ones((size, 4), np.float32)).shape == (size, 4)
+    with pytest.raises(tw.errors.Error):
+        compiled(np.ones((9, 4), np.float32))
+
+
 def test_quantiles_of_a_histogram() -> None:
     assert quantiles({128: 1, 32: 1, 64: 1}) == (32, 64, 128)
     assert quantiles({10: 3.0, 20: 1.0, 99: 0.0}) == (10,) * 6 + (20,) * 2

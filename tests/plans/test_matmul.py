@@ -14,7 +14,7 @@ from tilewright import ops, te
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.ir.dtype import dtype
-from tilewright.ir.expr import Op, Var, as_int, const
+from tilewright.ir.expr import Expr, Op, Var, as_int, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.loops import For, If
 from tilewright.ir.notes import BufferName, Prefetch, PrefetchTile, find
@@ -539,12 +539,13 @@ def test_few_columns_take_half_a_vector_where_that_is_faster() -> None:
     zen4 = Target.parse("znver4")
     two = zen4.adjusted(fma_per_cycle=2.0)
 
-    def width(columns: int, target: Target, narrow: bool = True) -> int:
+    def width(columns: int | Expr, target: Target, narrow: bool = True) -> int:
         return matmul_tile(no_key, ROWS, columns, 64, dtype(np.float32), target, narrow=narrow).width
 
     assert width(6, zen4) == 8
     assert width(9, zen4) == width(6, zen4, narrow=False) == width(6, two) == 16
     assert width(3, Target.parse("x86-64-v3")) == 8
+    assert width(Var("m", lo=1, hi=4), zen4) == 8
     half, whole = (estimate(MatmulTile(8, n), Product(64, 6, 64), zen4).cycles for n in (8, 16))
     assert half < 0.75 * whole
 

@@ -15,7 +15,7 @@ from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.expr import Var, ceildiv, const
 from tilewright.plans import candidates, named, scheduled_by
 from tilewright.plans.framework.analysis import analyse
-from tilewright.plans.framework.symbolic import SYMBOLIC_SIDES, maps_of, sides_of, values_of
+from tilewright.plans.framework.symbolic import SYMBOLIC_SIDES, instances_of, maps_of, sides_of, values_of
 from tilewright.plans.winograd.tiles import WinogradProblem, mean
 from tilewright.targets.target import Target
 
@@ -35,6 +35,8 @@ def test_values_of_an_extent() -> None:
     assert values_of(m, USUAL) == (8, 32, 33)
     assert values_of(ceildiv(m, 16), USUAL) == (1, 2, 3)
     assert values_of(m * 2, USUAL) == (16, 64, 66)
+    assert values_of(Var("n", lo=1, hi=4), USUAL) == (1, 2, 3, 4)
+    assert values_of(Var("n", lo=64, hi=128, multiple=64), USUAL) == (64, 128)
 
 
 def test_sides_of_maps() -> None:
@@ -45,6 +47,13 @@ def test_sides_of_maps() -> None:
     assert sides_of(Var("h", lo=1, hi=64)) == (12, 32, 54)
     assert sides_of(Var("h", lo=5, hi=5)) == (5,)
     assert sides_of(Var("h", lo=0, hi=2)) == (1, 2)
+    few = Var("h", lo=8, hi=16, multiple=2)
+    assert sides_of(few // 2) == (4, 5, 6, 7, 8) and sides_of(few // 4) == (2, 3, 4)
+    assert instances_of([const(3)]) == ({},)
+    assert [(n[few], n[m]) for m in [Var("w", lo=1, hi=2)] for n in instances_of([few * 2, m])] == [
+        *((const(8), const(1)), (const(10), const(2)), (const(12), const(1)), (const(14), const(2))),
+        (const(16), const(1)),
+    ]
     assert maps_of(Var("h", lo=1, hi=64), const(7)) == ((12, 7), (32, 7), (54, 7))
 
 

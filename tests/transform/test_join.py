@@ -114,7 +114,7 @@ def test_rows_of_products_are_joined_with_symbols() -> None:
 
 
 def test_one_run_of_symbols() -> None:
-    """What a pointwise function walks over is joined if it is all one run, else where sizes are numbers."""
+    """What a pointwise function walks over is joined if it is all one run, else where lines are symbols or numbers."""
     n = Var("n", lo=1, hi=50)
     x, c = te.placeholder((3, n, 5), "f32", "x"), te.placeholder((5,), "f32", "c")
     func = te.create_prim_func([x, same(same(x))])
@@ -129,7 +129,18 @@ def test_one_run_of_symbols() -> None:
         results.append(arrays[1])
     np.testing.assert_array_equal(*results)
     wide = te.create_prim_func([x, c, te.compute(x.shape, lambda i, j, k: x[i, j, k] * c[k])])
-    assert join_dimensions(wide) is wide
+    assert ranks(join_dimensions(wide)) == [2] and join_dimensions(wide).params[0].shape == (n * 3, as_expr(5))
+    lines = te.placeholder((n, 16), "f32", "x"), te.placeholder((16,), "f32", "c")
+    named = te.create_prim_func([*lines, te.compute((n, 16), lambda i, j: lines[0][i, j] * lines[1][j])])
+    assert join_dimensions(named) is named
+    m = Var("m", lo=1, hi=50)
+    maps = te.placeholder((32, n, m), "f32", "x")
+    blocks = te.create_prim_func([maps, te.compute((2, n, m, 16), lambda c, h, w, k: maps[c * 16 + k, h, w])])
+    joined = join_dimensions(blocks)
+    assert ranks(joined) == [3] and joined.params[0].shape == (as_expr(32), m * n)
+    images = te.placeholder((n, 2, 16), "f32", "y"), te.placeholder((n, 1), "f32", "d")
+    scaled = te.compute((n, 2, 16), lambda i, j, k: images[0][i, j, k] * images[1][i, 0])
+    assert ranks(join_dimensions(te.create_prim_func([*images, scaled]))) == [2]
     y = te.placeholder((n, 3, 5), "f32", "y")
     turned = te.compute((3, 5, n), lambda i, j, k: y[k, i, j])
     assert ranks(join_dimensions(te.create_prim_func([y, turned]))) == [2]

@@ -114,9 +114,14 @@ def quantiles(counts: Mapping[int, float], most: int = MOST_LIKELY) -> tuple[int
 
 
 def size(name: str, dims: DimSizes, symbol: str, needs: Dim | None = None) -> Expr:
-    """What a dimension called `name` is: the number that is stated, or the symbol with what is known of it."""
+    """What a dimension called `name` is: the number that is stated or that alone it can be, or the symbol with what is
+    known of it."""
     said = dims.get(name, Dim(1))
-    return said.var(symbol, needs) if isinstance(said, Dim) else as_expr(said)
+    if not isinstance(said, Dim):
+        return as_expr(said)
+    var = said.var(symbol, needs)
+    least = -(-(var.lo or 0) // var.multiple) * var.multiple
+    return as_expr(least) if var.hi is not None and least <= var.hi < least + var.multiple else var
 
 
 __all__ = ["Dim", "DimSizes", "dim", "quantiles", "size", "stated"]

@@ -8,8 +8,9 @@
 Maps of 7 x 7 or 19 x 19 pixels fill no vectors line by line; as one run of pixels they do. So do eight rows of a
 product no tile of twelve, but 128 times eight. Parameters keep their places in memory and get another shape. Rows of
 products are joined whether their sizes are numbers or symbols, as is all that a pointwise function walks over where it
-is one run; other dimensions are joined where they are numbers, those that a fold reduces among each other. A function
-with other reductions stays as it is, for its plans look at windows, rows and channels.
+is one run; elsewhere lines of a known length stay by themselves behind a symbol, for no part of a vector is left of
+them. What a fold reduces is joined by itself. A function with other reductions stays as it is, for its plans look at
+windows, rows and channels.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def join_dimensions(func: PrimFunc) -> PrimFunc:
 
 
 def _joints(walks: Sequence[_Walk], symbols: bool) -> _Joints:
-    """What may be joined; of sizes that are symbols, too, or of numbers alone."""
+    """What may be joined; `symbols`: numbers behind symbols, too."""
     axes = {(w.block.name, k) for w in walks for k in range(len(w.block.iters) - 1) if _may_join(w, k, symbols)}
     joints = _Joints(axes, set())
     if not axes:
@@ -103,12 +104,15 @@ def _is_fold(walked: _Walk) -> bool:
 
 
 def _may_join(walked: _Walk, k: int, symbols: bool) -> bool:
-    """Whether two neighbouring iterators, both of a reduction or none, have sizes that are numbers, or any sizes if
-    `symbols`, and only indices depend on them."""
+    """Whether only indices depend on two neighbouring iterators, both of a reduction or none, and no symbol is before a
+    number, unless `symbols`."""
     pair = walked.block.iters[k : k + 2]
     if len({it.kind for it in pair}) > 1 or (_is_product(walked.block) and pair[0].kind == "reduce"):
         return False
-    return all((symbols or as_int(it.extent) is not None) and it.var not in walked.used for it in pair)
+    if any(it.var in walked.used for it in pair):
+        return False
+    first, second = (as_int(it.extent) for it in pair)
+    return symbols or second is None or first is not None
 
 
 def _outside_of_indices(block: Block) -> set[Var]:

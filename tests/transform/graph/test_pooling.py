@@ -8,7 +8,7 @@ import pytest
 import tilewright as tw
 from tilewright import ops
 from tilewright.ir.dtype import DType, f16, f32, i8
-from tilewright.ir.expr import as_expr
+from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ops.interpret import run_graph
 from tilewright.targets.target import Target
@@ -27,7 +27,7 @@ CASES = {
 }
 
 
-def graph_of(shape: tuple[int, ...], given: dict[str, object], dtype: DType, op: str = "max_pool") -> Graph:
+def graph_of(shape: tuple[int | Expr, ...], given: dict[str, object], dtype: DType, op: str = "max_pool") -> Graph:
     rank = len(shape) - 2
     attrs = {"dilations": (1,) * rank, "pads": (0,) * 2 * rank, "ceil_mode": False} | given
     b = GraphBuilder("g")
@@ -88,6 +88,17 @@ def test_nine_maxima_cost_more_than_nine_sums(op: str, count: int) -> None:
     attrs = {"kernel": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1)}
     graph = graph_of((1, 64, 56, 56), attrs | ({"count_include_pad": False} if op == "avg_pool" else {}), f32, op)
     assert len(separate_pooling(graph, Target.parse("x86-64-v3")).nodes) == count
+
+
+@pytest.mark.parametrize(("low", "high"), [(32, 33), (1, 96), (1, None)])
+def test_maps_of_any_size_go_as_those_of_known_sizes(low: int, high: int | None) -> None:
+    """Lines of the map and those of the result are of one size only where nobody asks."""
+    sides = Var("a", lo=low, hi=high), Var("b", lo=low, hi=high)
+    given = {"kernel": (2, 2), "strides": (2, 2), "pads": (1, 1, 1, 1)}
+    mean = graph_of((1, 32, *sides), given | {"count_include_pad": False}, f32, "avg_pool")
+    assert separate_pooling(mean, TARGET) is mean
+    wide = graph_of((1, 32, *sides), {"kernel": (9, 9), "strides": (1, 1), "pads": (4,) * 4}, f32)
+    assert len(separate_pooling(wide, TARGET).nodes) == 2
 
 
 def test_means_of_short_floats_stay() -> None:

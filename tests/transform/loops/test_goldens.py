@@ -337,6 +337,26 @@ CASES = {
           for i in 0..8 { b[i] = a[i] * 2.0 }
           for j in 0..8 { c[j] = a[j] + 1.0 }
         }""",
+    "shorter sums": """
+        func @columns(a: f32[9, n], c: f32[n], d: f32[n]) where n in 1..64 {
+          alloc t: f32[64] {
+            for i in 0..64 vectorized { if i < n { t[i] = 0.0 } }
+            for k in 0..9 { for v in 0..64 vectorized { if v < n { t[v] = t[v] + a[k, v] } } }
+            for w in 0..64 vectorized { if w < n { c[w] = t[w] } }
+          }
+          alloc u: f32[64]
+          for j in 0..64 vectorized { if j < n { u[j] = 0.0 } }
+          for l in 0..3 unrolled { for x in 0..64 vectorized { if x < n { u[x] = u[x] + a[l, x] } } }
+          for y in 0..64 vectorized { if y < n { d[y] = u[y] } }
+        }""",
+    "narrow tails: behind a test": """
+        func @tested(a: f32[n], c: f32[n]) where n in 1..48 {
+          if n <= 32 {
+            if n >= 17 { for v in 0..32 vectorized { if v < n { c[v] = a[v] * 2.0 } } }
+          } else {
+            for w in 0..48 vectorized { if w < n { c[w] = a[w] + 1.0 } }
+          }
+        }""",
     "narrow tails": """
         func @pairs(a: f32[96], c: f32[n], d: f32[48]) where n in 1..40 {
           for v in 0..48 vectorized { if v < n { c[v] = a[v * 2] } }

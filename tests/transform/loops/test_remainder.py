@@ -31,9 +31,11 @@ def few(low: int, high: int, kind: str = "parallel", test: str = "r < n") -> str
     return FUNC.format(low=low, high=high, size=high + 1, kind=kind, test=test)
 
 
+@pytest.mark.parametrize("kind", ["parallel", ""])
 @pytest.mark.parametrize(("low", "high"), [(0, 2), (1, 5), (6, 7), (2, MOST)])
-def test_every_number(low: int, high: int) -> None:
-    func = parse_func(few(low, high))
+def test_every_number(low: int, high: int, kind: str) -> None:
+    """Of what a thread does, or of all where one thread does it."""
+    func = parse_func(few(low, high, kind))
     numbered = rows_by_number(func)
     text = str(numbered)
     assert not any(" < n {" in line for line in text.splitlines()), "a row is tested"
@@ -51,7 +53,6 @@ def test_every_number(low: int, high: int) -> None:
     "text",
     [
         pytest.param(few(1, MOST + 1), id="too many numbers"),
-        pytest.param(few(1, 5, kind="serial").replace(" serial", ""), id="a loop that one thread runs"),
         pytest.param(few(1, 5, test="r < n and k < n"), id="another test"),
         pytest.param(few(1, 5, test="r < n - 1"), id="two numbers of rows"),
         pytest.param(few(1, 5).replace("for k in 0..6 {", "for k in 0..6 unrolled {"), id="no sum over a loop"),

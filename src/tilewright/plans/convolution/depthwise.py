@@ -99,6 +99,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     block = s.block(anchor.name)
     out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
     *outer, column, _ = s.loops(out)
+    known = extent(s, column) is not None  # of a symbol each version has its own tiles (`transform/loops/overlap.py`)
     tile, _ = s.split(column, factor=candidate.knob("columns"))
     s.compute_at(block, tile)
     s.set_scope(block, "local")
@@ -106,7 +107,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     spatial, reduce = own[: len(anchor.spatial)], own[len(anchor.spatial) :]
     s.reorder(*reduce, *spatial)
     init = s.decompose_reduction(block, reduce[0])
-    if (extent(s, tile) or MAX_TILES + 1) <= MAX_TILES:
+    if known and (extent(s, tile) or MAX_TILES + 1) <= MAX_TILES:
         s.unroll(tile)
     taps = 1
     for loop in reversed(reduce):

@@ -40,10 +40,13 @@ def whole_extent(s: Schedule, loop: LoopRef) -> Expr:
     return found.extent
 
 
-def few_vectors(extent: Expr, lanes: int) -> int:
-    """Elements of four vectors, or of as many as a symbolic extent can have."""
+def few_vectors(extent: Expr, lanes: int, vectors: int = 4) -> int:
+    """Elements of so many vectors, or of as many as a symbolic extent can have; of a part of one if it never fills
+    one."""
     most = bounds(extent, {}).hi
-    return lanes * (4 if most is None else max(1, min(4, -(-most // lanes))))
+    if most is None or most > lanes:
+        return lanes * (vectors if most is None else min(vectors, -(-most // lanes)))
+    return min(lanes, 1 << max(0, most - 1).bit_length())
 
 
 def own_loops(s: Schedule, ref: BlockRef) -> list[tuple[BlockIter, LoopRef]]:

@@ -6,7 +6,7 @@ sequence; rounded, they are multiples of no one tile, so that the rows that a ti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tilewright.arith import Analyzer, simplify
 from tilewright.ir.expr import Expr, Var, as_int, const
@@ -14,6 +14,8 @@ from tilewright.ir.rewrite import substitute, variables
 
 FEWEST = 3
 """Numbers that a range with both ends is judged by, at least."""
+FEW = 5
+"""Values of a symbol that are all judged by, if there are no more."""
 
 
 def geometric(most: int, count: int) -> tuple[int, ...]:
@@ -23,13 +25,16 @@ def geometric(most: int, count: int) -> tuple[int, ...]:
 
 def values_of(extent: Expr, usual: Sequence[int]) -> tuple[int, ...]:
     """Numbers of equal weight that an extent is judged by: itself; what it is at the likely values of its symbols; else
-    those of `usual` that it can be; where these are fewer than three, its ends and their geometric mean."""
+    all values of few; else those of `usual` that it can be; where these are fewer than three, its ends and their
+    geometric mean."""
     known = as_int(extent)
     if known is not None:
         return (max(1, known),)
     symbols = variables(extent)
     if symbols and all(s.likely for s in symbols):
         return tuple(at(extent, symbols, k) for k in range(max(len(s.likely) for s in symbols)))
+    if few := few_values_of(extent):
+        return few
     lo, hi = Analyzer().bounds(extent)
     least = max(1, lo or 1)
     most = max(*usual, least) if hi is None else max(1, hi)
@@ -40,6 +45,17 @@ def values_of(extent: Expr, usual: Sequence[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(round(least * (most / least) ** (k / (FEWEST - 1))) for k in range(FEWEST)))
 
 
+def few_values_of(extent: Expr) -> tuple[int, ...]:
+    """All values of an extent, if it is of one symbol that has few; none elsewhere."""
+    symbols = variables(extent)
+    symbol = symbols[0] if len(symbols) == 1 else None
+    if symbol is None or symbol.hi is None:
+        return ()
+    by = symbol.multiple
+    values = range(-(-(symbol.lo or 1) // by) * by, symbol.hi + 1, by)
+    return tuple(dict.fromkeys(where(extent, {symbol: const(n)}) for n in values)) if len(values) <= FEW else ()
+
+
 def maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
     """Sizes of maps that a height and a width are judged by, of equal weight."""
     rows, columns = sides_of(height), sides_of(width)
@@ -48,14 +64,24 @@ def maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
 
 
 def sides_of(extent: Expr) -> tuple[int, ...]:
-    """Numbers of equal weight that a height or width is judged by: as `values_of`, but of a range that has both ends
-    the middles of its thirds. Maps of one pixel are in a range because nobody excluded them."""
+    """Numbers of equal weight that a height or width is judged by: as `values_of`, but of a longer range that has both
+    ends the middles of its thirds. Maps of one pixel are in a range because nobody excluded them."""
     lo, hi = Analyzer().bounds(extent)
     symbols = variables(extent)
     if not symbols or hi is None or all(s.likely for s in symbols):
         return values_of(extent, SYMBOLIC_SIDES)
+    if few := few_values_of(extent):
+        return few
     least = max(1, lo or 1)
     return tuple(dict.fromkeys(round(least + (max(least, hi) - least) * third) for third in (1 / 6, 1 / 2, 5 / 6)))
+
+
+def instances_of(extents: Iterable[Expr]) -> tuple[dict[Var, Expr], ...]:
+    """Values of the symbols in extents that maps are judged by, of equal weight; one without any if all are known."""
+    symbols = list(dict.fromkeys(v for e in extents for v in variables(e)))
+    sides = {s: sides_of(s) for s in symbols}
+    count = max(map(len, sides.values()), default=1)
+    return tuple({s: const(sides[s][k % len(sides[s])]) for s in symbols} for k in range(count))
 
 
 def small_maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
@@ -92,7 +118,11 @@ def judged_by(symbol: Var) -> tuple[int, ...]:
 
 def at(extent: Expr, symbols: Sequence[Var], place: int) -> int:
     """An extent where each symbol has the likely value at one place of its list, from the start again at its end."""
-    numbers: dict[Var, Expr] = {s: const(s.likely[place % len(s.likely)]) for s in symbols}
+    return where(extent, {s: const(s.likely[place % len(s.likely)]) for s in symbols})
+
+
+def where(extent: Expr, numbers: Mapping[Var, Expr]) -> int:
+    """An extent where symbols have these values."""
     return max(1, as_int(simplify(substitute(extent, numbers))) or 1)
 
 

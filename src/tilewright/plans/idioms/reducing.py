@@ -128,14 +128,14 @@ def reduce_lanes(
     assert isinstance(block, Block)
     few = vectors is None
     if vectors is None and length is None:
-        vectors = few_vectors(whole_extent(s, inner), lanes) // lanes
-    elif vectors is None:
-        vectors = partial_vectors(length or 0, lanes, outer=len(reduce) > 1)
+        width = few_vectors(whole_extent(s, inner), lanes)
+    else:
+        width = lanes * (vectors or partial_vectors(length or 0, lanes, outer=len(reduce) > 1))
     if few and (all(b not in s.func.params for b in stage.reads) or instructions(block) > FEW):
         # As many as the stage before makes at once: the two loops become one. Or as many as keep their operands in
         # registers while functions are computed, which need no more to hide the latency of an addition.
-        vectors = min(vectors, 4)
-    outer, lane = s.split(inner, factor=lanes * vectors)
+        width = min(width, 4 * lanes)
+    outer, lane = s.split(inner, factor=width)
     if len(stage.writes) > 1:
         return  # LLVM makes better vectors of a loop of known trips than partial results in memory are
     partial: BlockRef | None = None

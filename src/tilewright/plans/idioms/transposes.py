@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import gcd, log2
+from math import gcd, log2, prod
 
 from tilewright.arith import linear, simplify
 from tilewright.ir.expr import Expr, Load, Op, Var, as_int, const
 from tilewright.ir.loops import Block, BlockIter, Store
 from tilewright.ir.notes import Prefetch
 from tilewright.ir.rewrite import loads, substitute, variables
-from tilewright.plans.framework.common import buffer_names, extent, own_loops, parallelize, stream_outputs
+from tilewright.plans.framework.common import buffer_names, extent, own_loops, parallelize, shares_well, stream_outputs
 from tilewright.plans.framework.cost import FAR, fma_cycles, level
 from tilewright.plans.idioms.reducing import steps
 from tilewright.schedule.index_map import IndexMap
@@ -312,14 +312,18 @@ def transpose_tiles(
     along, down = tiles
     if beside is not None:
         wide.append(inside)
-    around = [*others, *far, *wide, *reversed(near)]
+    shared = [*others, *far]
+    if target.threads > 1 and not shares_well(prod(extent(s, loop) or 1 for loop in others)):
+        # Threads share loops that are nothing but known, or what comes first.
+        shared.sort(key=lambda loop: extent(s, loop) is not None)
+    around = [*shared, *wide, *reversed(near)]
     s.reorder(*around, down, along)
     for source, _ in axes.sources:
         _fill_tile(s, block, source, around[-1])
     s.unroll(down)
     s.vectorize(along)
     stream_outputs(s, block, along, target)
-    return [*others, *far]
+    return shared
 
 
 def _fill_tile(s: Schedule, block: BlockRef, source: str, around: LoopRef) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.expr import Expr, as_expr, as_int, const
 from tilewright.plans.framework.cost import FAR, Cost, level
 from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.framework.decisions import decide
@@ -91,7 +91,7 @@ class Product:
 def matmul_tile(
     key: Callable[[], Key],
     rows: Expr,
-    columns: int,
+    columns: Expr | int,
     depth: int,
     dtype: DType,
     target: Target,
@@ -99,11 +99,12 @@ def matmul_tile(
     whole: bool = False,
     narrow: bool = False,
 ) -> MatmulTile:
-    """The tile for a product of `rows` (may be symbolic) x `depth` with `depth` x `columns`; `whole`: its panels fill
-    the columns if any do; `narrow`: they may be half a vector wide."""
-    ranked = _ranked(*_counts(rows), columns, max(1, depth), dtype.itemsize, target, narrow)
-    if whole:
-        ranked = tuple(r for r in ranked if columns % r[1].width == 0) or ranked
+    """The tile for a product of `rows` x `depth` with `depth` x `columns` (both may be symbolic); `whole`: its panels
+    fill the columns if any do; `narrow`: they may be half a vector wide."""
+    ranked = _ranked(_sizes(rows, as_expr(columns)), max(1, depth), dtype.itemsize, target, narrow)
+    known = as_int(as_expr(columns))
+    if whole and known is not None:
+        ranked = tuple(r for r in ranked if known % r[1].width == 0) or ranked
     return decide(key, ranked, lambda r: Setting("panels", (("width", r[1].width),)), lambda r: r[0])[1]
 
 
@@ -143,41 +144,52 @@ def multiplies_in_place(
 
 def has_whole_panels(rows: Expr, columns: int, depth: int, dtype: DType, target: Target) -> bool:
     """Whether panels of some width fill the columns."""
-    ranked = _ranked(*_counts(rows), columns, max(1, depth), dtype.itemsize, target, False)
+    ranked = _ranked(_sizes(rows, const(columns)), max(1, depth), dtype.itemsize, target, False)
     return any(columns % tile.width == 0 for _, tile in ranked)
 
 
-def _counts(rows: Expr) -> tuple[tuple[int, ...], bool]:
-    """The numbers of rows that a product is judged by, and whether they are not known."""
-    return values_of(rows, SYMBOLIC_ROWS), as_int(rows) is None
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """The numbers of rows and of columns that a product is judged by, pairwise, and which of the two are not known."""
+
+    pairs: tuple[tuple[int, int], ...]
+    symbolic: bool
+    open: bool
+
+
+def _sizes(rows: Expr, columns: Expr) -> _Sizes:
+    counts, widths = (values_of(extent, SYMBOLIC_ROWS) for extent in (rows, columns))
+    number = max(len(counts), len(widths))
+    pairs = tuple((counts[k % len(counts)], widths[k % len(widths)]) for k in range(number))
+    return _Sizes(pairs, as_int(rows) is None, as_int(columns) is None)
 
 
 @lru_cache(maxsize=4096)
 def _ranked(
-    counts: tuple[int, ...], symbolic: bool, columns: int, depth: int, itemsize: int, target: Target, narrow: bool
+    sizes: _Sizes, depth: int, itemsize: int, target: Target, narrow: bool
 ) -> tuple[tuple[float, MatmulTile], ...]:
     """The best tile of each width of panels with its mean cycles, ordered by the mean distance from the best of each
-    number of rows: being slow at any of them counts alike."""
+    number of rows and columns: being slow at any of them counts alike."""
     lanes = max(4, target.lanes(itemsize))
     found: dict[int, list[tuple[float, MatmulTile]]] = {}
-    halves = [lanes // 2] if narrow and columns <= lanes // 2 else []
-    whole = [v * lanes for v in range(1, MOST_VECTORS + 1) if v == 1 or (v - 1) * lanes < columns]
-    sizes = (columns, depth, itemsize)
+    most = max(columns for _, columns in sizes.pairs)
+    halves = [lanes // 2] if narrow and most <= lanes // 2 else []
+    whole = [v * lanes for v in range(1, MOST_VECTORS + 1) if v == 1 or (v - 1) * lanes < most]
     for width in (*halves, *whole):
-        found[width] = [
-            min(
-                ((estimate(t, Product(m, *sizes), target, symbolic=symbolic).cycles, t) for t in options),
-                key=lambda c: c[0],
-            )
-            for m in counts
-            if (options := tiles(None if symbolic else m, width, *sizes, target))
-        ]
-    least = [min(costs[k][0] for costs in found.values()) for k in range(len(counts))]
-    scores = {w: sum(c / least[k] for k, (c, _) in enumerate(costs)) / len(counts) for w, costs in found.items()}
+        found[width] = []
+        for m, columns in sizes.pairs:
+            # Panels whose number nobody knows come one at a time.
+            options = tiles(None if sizes.symbolic else m, width, 1 if sizes.open else columns, depth, itemsize, target)
+            product = Product(m, columns, depth, itemsize)
+            costs = [(estimate(t, product, target, symbolic=sizes.symbolic).cycles, t) for t in options]
+            found[width].append(min(costs, key=lambda c: c[0]))
+    least = [min(costs[k][0] for costs in found.values()) for k in range(len(sizes.pairs))]
+    scores = {w: sum(c / least[k] for k, (c, _) in enumerate(costs)) / len(costs) for w, costs in found.items()}
     cycles = {w: sum(c for c, _ in costs) / len(costs) for w, costs in found.items()}
     # Of equals the widest; of one row the narrowest, whose function is computed beside the next panel's products, where
     # these wait for nothing else.
-    near = counts == (1,) and Product(1, *sizes).level(target) == "l1"
+    one = sizes.pairs[0] if len(sizes.pairs) == 1 else (0, 0)
+    near = one[0] == 1 and Product(*one, depth, itemsize).level(target) == "l1"
     width = 1 if near else -1
     return tuple((cycles[w], found[w][-1][1]) for w in sorted(found, key=lambda w: (scores[w], width * w)))
 

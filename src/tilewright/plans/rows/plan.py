@@ -112,7 +112,7 @@ def strip_width(structure: Structure, rows: Rows, target: Target) -> int:
     if any(is_window(st) for st in kept if st.reduce):
         # A whole line, or so little of one that some strips touch neither end, where padding is.
         if width is None:
-            return lanes
+            return few_vectors(out.spatial[-1].extent, lanes, 1)
         return few_vectors(out.spatial[-1].extent, lanes) if width > 8 * lanes else width
     full = [st for st in kept if st.role == "spatial" and len(st.spatial) > rows.leading + 1]
     height = 1

@@ -12,22 +12,29 @@ A mean is the mean of means, also where padding does not count: how many element
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil, prod
 
 from tilewright import ops
+from tilewright.ir.expr import Expr, Var
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.dims import accumulator
 from tilewright.ops.pool import PoolAttrs
-from tilewright.plans.framework.cost import number
+from tilewright.plans.framework.symbolic import instances_of, where
 from tilewright.targets.target import Target
 from tilewright.transform.regions.captures import names_of
+
+Numbers = Mapping[Var, Expr]
 
 PASSED = 2.0
 """What a vector that one kernel writes and the next one reads costs, in vectors read."""
 LARGE = {"max_pool": 1.12, "avg_pool": 1.3}
 """How many times as long reading the whole window must take, not to be cheaper in fact: a maximum is several operations
 for each element that is read, a sum is one."""
+SYMBOLIC_LARGE = 1.05
+"""The same of maps of any size, of whose windows each tap is tested for more (means of 3x3, stride 2, at 35 pixels: 7.4
+us by dimension, 10 otherwise; of 2x2 at 33 pixels 4.7 and 3.3; Zen 4, 28 November 2026)."""
 FOLLOWED = 2
 """Elements between the windows of a line up to which vectors go along the line (`plans/rows/stages.py`)."""
 
@@ -54,13 +61,22 @@ def _pays(node: Node, target: Target) -> bool:
     if node.op == "avg_pool" and accumulator(node.output.dtype) is not node.output.dtype:
         return False  # what stands between would be rounded
     attrs = node.of(PoolAttrs)
-    parts = _parts(attrs)
-    if len(parts) < 2:
+    if len(_parts(attrs)) < 2:
         return False
-    whole = _cycles(attrs, node, len(attrs.kernel), target)
-    apart = sum(_cycles(part, node, k + 1, target) for k, part in parts)
-    passed = sum(prod(_extents(node, k + 1)) * PASSED / target.lanes(_size(node)) for k, _ in parts[:-1])
-    return whole > LARGE[node.op] * (apart + passed)
+    (x, *_), y = node.inputs, node.output
+    assert x is not None
+    sizes = instances_of((*x.shape, *y.shape))
+    least = LARGE[node.op] if sizes == ({},) else SYMBOLIC_LARGE
+    return prod(_gain(attrs, node, numbers, target) for numbers in sizes) > least ** len(sizes)
+
+
+def _gain(attrs: PoolAttrs, node: Node, numbers: Numbers, target: Target) -> float:
+    """How many times as long the whole window takes as the dimensions apart, where symbols have these values."""
+    parts = _parts(attrs)
+    whole = _cycles(attrs, _extents(node, len(attrs.kernel), numbers), node, target)
+    apart = sum(_cycles(part, _extents(node, k + 1, numbers), node, target) for k, part in parts)
+    passed = sum(prod(_extents(node, k + 1, numbers)) * PASSED / target.lanes(_size(node)) for k, _ in parts[:-1])
+    return whole / (apart + passed)
 
 
 def _parts(attrs: PoolAttrs) -> list[tuple[int, PoolAttrs]]:
@@ -78,10 +94,10 @@ def _parts(attrs: PoolAttrs) -> list[tuple[int, PoolAttrs]]:
     return found
 
 
-def _cycles(attrs: PoolAttrs, node: Node, done: int, target: Target) -> float:
-    """About how long a pooling takes behind which `done` spatial dimensions have the result's extents, in reads of a
-    vector: line by line in vectors, or element by element where windows are far apart."""
-    extents, lanes = _extents(node, done), target.lanes(_size(node))
+def _cycles(attrs: PoolAttrs, extents: Sequence[int], node: Node, target: Target) -> float:
+    """About how long a pooling takes to results of these extents, in reads of a vector: line by line in vectors, or
+    element by element where windows are far apart."""
+    lanes = target.lanes(_size(node))
     *outer, line = extents
     taps, step = prod(attrs.kernel), attrs.strides[-1]
     if step <= FOLLOWED and line > 1:
@@ -89,12 +105,11 @@ def _cycles(attrs: PoolAttrs, node: Node, done: int, target: Target) -> float:
     return prod(extents) * taps * target.costs.arithmetic.window_element
 
 
-def _extents(node: Node, done: int) -> list[int]:
+def _extents(node: Node, done: int, numbers: Numbers) -> list[int]:
     """Extents where the first `done` spatial dimensions have been pooled and the others have not; all others count."""
     (x, *_), y = node.inputs, node.output
     assert x is not None
-    shape = (*y.shape[: 2 + done], *x.shape[2 + done :])
-    return [number(extent) for extent in shape]
+    return [where(extent, numbers) for extent in (*y.shape[: 2 + done], *x.shape[2 + done :])]
 
 
 def _size(node: Node) -> int:

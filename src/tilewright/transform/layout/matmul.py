@@ -61,7 +61,7 @@ def matmul(a: Assigner, node: Node) -> bool:
             return False
     left = plain_rows(a, node, x)
     key = partial(key_of_nodes, "panels", [node], a.target)
-    tile = matmul_tile(key, node.output.shape[-2], as_int(n) or 64, as_int(k) or 64, left.dtype, a.target, narrow=True)
+    tile = matmul_tile(key, node.output.shape[-2], n, as_int(k) or 64, left.dtype, a.target, narrow=True)
     (packed,) = a.emit(
         "lowered.pack_matmul", (a.as_plain(w),), {"width": tile.width, "transpose": transpose}, f"{w.name}_packed"
     )

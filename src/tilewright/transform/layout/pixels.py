@@ -22,12 +22,11 @@ from tilewright.transform.layout.assigner import Assigner
 
 
 def is_pointwise(node: Node) -> bool:
-    """Whether every output pixel reads one input pixel: on maps of known size, or each of them."""
+    """Whether every output pixel reads one input pixel."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     attrs, size = node.of(ConvAttrs), [as_int(d) for d in (*x.shape[2:], *node.output.shape[2:])]
-    sampled = any(s > 1 for s in attrs.strides)
-    if any(attrs.pads) or 0 in size or (sampled and None in size):
+    if any(attrs.pads) or 0 in size:
         return False
     return all(as_int(d) == 1 for d in w.shape[2:])
 

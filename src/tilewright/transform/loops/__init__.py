@@ -30,6 +30,7 @@ from tilewright.transform.loops.portions import even_blocks
 from tilewright.transform.loops.promote import promote_partials
 from tilewright.transform.loops.remainder import rows_by_number
 from tilewright.transform.loops.reuse import reuse_outputs
+from tilewright.transform.loops.shorter import shorter_sums
 from tilewright.transform.loops.simplify import simplify_loops
 from tilewright.transform.loops.unread import leave_out_unread
 from tilewright.transform.loops.unswitch import unswitch_loops
@@ -68,6 +69,7 @@ def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tupl
         ("pipeline loops", lambda func: pipeline_loops(func, target.caches)),
         ("bound loops", bound_loops),
         ("drop dead stores", drop_dead_stores),
+        ("shorter sums", lambda func: shorter_sums(func, target)),
         ("narrow tails", lambda func: narrow_tails(func, target)),
         ("whole vectors", whole_vectors),
         ("unswitch loops", unswitch_loops),

@@ -5,7 +5,8 @@
     }                                             if 32 <= n { for v in 0..16 vectorized { B[v + 16] = ... } } ...
 
 Code for a condition that differs between lanes is masked, which for what is not contiguous takes many times as long.
-Loops of a single vector are left as they are, and those whose sizes are numbers, of which partial ones are few.
+Loops of a single vector are left as they are, those whose sizes are numbers, of which partial ones are few, and sums of
+vectors over a loop (`shorter.py`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from dataclasses import replace
 from tilewright.arith import Analyzer
 from tilewright.arith.compare import coefficient, nonnegative_forms
 from tilewright.arith.forms import to_expr
-from tilewright.ir.expr import Expr, Var, all_of, as_int, const
+from tilewright.ir.expr import Expr, Load, Var, all_of, as_int, const
 from tilewright.ir.loops import For, If, PrimFunc, Stmt, Store, seq
 from tilewright.ir.rewrite import names_of, substitute, substitute_stmt, variables, walk, walk_expr, with_children
 from tilewright.targets.target import Target
 from tilewright.transform.loops.copies import conjuncts, copy_fresh
+from tilewright.transform.loops.shorter import summed
 from tilewright.transform.loops.simplify import analyzer_of, simplify_stmt
 
 
@@ -30,22 +32,40 @@ def narrow_tails(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 class _Narrower:
-    __slots__ = ("an", "taken", "target")
+    __slots__ = ("an", "facts", "sums", "taken", "target")
 
     def __init__(self, func: PrimFunc, target: Target) -> None:
         self.an, self.taken, self.target = analyzer_of(func.body), names_of(func), target
+        self.sums = summed(func.body)
+        self.facts: tuple[Expr, ...] = ()
 
     def statement(self, s: Stmt) -> Stmt:
         if isinstance(s, For) and s.kind == "vectorized":
             return self.vectors(s) or s
         if not s.children:
             return s
+        if isinstance(s, If) and any(isinstance(x, For) and x.kind == "vectorized" for x in walk(s)):
+            then = self.under(s.condition, s.then)
+            return replace(s, then=then, orelse=None if s.orelse is None else self.under(~s.condition, s.orelse))
         return with_children(s, tuple([self.statement(c) for c in s.children]))
+
+    def under(self, fact: Expr, s: Stmt) -> Stmt:
+        """A statement where a condition is known to hold, if that does not depend on memory."""
+        if any(type(e) is Load for e in walk_expr(fact)):
+            return self.statement(s)
+        before = self.an, self.facts
+        self.facts = (*self.facts, fact)
+        self.an = Analyzer(self.an.extents, self.facts)
+        s = self.statement(s)
+        self.an, self.facts = before
+        return s
 
     def vectors(self, loop: For) -> Stmt | None:
         """The loop vector by vector; None if it has no condition that says which lanes count."""
         size, body = as_int(loop.extent), loop.body
         if size is None or not isinstance(body, If) or body.orelse is not None:
+            return None
+        if isinstance(body.then, Store) and body.then.buffer in self.sums:
             return None
         parts = conjuncts(body.condition)
         varying = [c for c in parts if loop.var in walk_expr(c)]
@@ -81,6 +101,8 @@ class _Narrower:
         partial = If(self.an.simplify(all_of(some)), self.copied(loop, loop.body, first, width))
         if any(self.an.prove(~c) for c in whole):
             return partial
+        if all(map(self.an.prove, whole)):
+            return self.copied(loop, body, first, width)
         return If(self.an.simplify(all_of(whole)), self.copied(loop, body, first, width), partial)
 
     def copied(self, loop: For, body: Stmt, first: int, width: int) -> Stmt:

@@ -100,7 +100,7 @@ def _overlapped(s: Stmt, outer: dict[Var, Expr], taken: set[str]) -> Stmt:
 
 def _line(loop: For, outer: dict[Var, Expr]) -> _Line | None:
     """The tiles that a loop goes over, each element of them behind a test that it exists."""
-    if loop.kind != "serial" or type(loop.extent) is Const:
+    if loop.kind != "serial":
         return None
     inside = list(walk(loop.body))
     inner = {s.var: s for s in inside if isinstance(s, For) and s.kind in ("vectorized", "unrolled")}

@@ -12,7 +12,8 @@ All versions together are several times the code of a whole tile. So a loop that
 hide that it is a loop, is unrolled less often where a version's rows alone make it long.
 
 Remainders come from splitting loops over tiles (`partition.py`, `even.py`). Where the symbol's range has one tile at
-the most there is no such loop, and what each thread does gets its versions from the start.
+the most there is no such loop, and what each thread does, or what is in the outermost loop of one, gets its versions
+from the start.
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ often than in a whole tile. One step of eight rows takes as long as two (the ran
 def rows_by_number(func: PrimFunc) -> PrimFunc:
     """The function with a version for each number of rows, where sums over a loop are of one tile of them."""
     taken = names_of(func)
+    alone = not any(isinstance(s, For) and s.kind == "parallel" for s in walk(func.body))
 
     def on(s: Stmt, outer: dict[Var, Expr]) -> Stmt:
         if isinstance(s, For):
             inside = {**outer, s.var: s.extent}
-            body = _numbered(s.body, inside, taken) if s.kind == "parallel" else None
+            body = _numbered(s.body, inside, taken) if s.kind == "parallel" or (alone and not outer) else None
             return replace(s, body=body or on(s.body, inside))
         return with_children(s, tuple([on(c, outer) for c in s.children])) if s.children else s
 
@@ -54,6 +56,8 @@ def rows_by_number(func: PrimFunc) -> PrimFunc:
 
 def _numbered(s: Stmt, outer: dict[Var, Expr], taken: set[str]) -> Stmt | None:
     """The versions of what a thread does, if a loop that is neither unrolled nor vectorized has such tests inside."""
+    if any(isinstance(x, Intrinsic) for x in walk(s)):
+        return None  # whoever is called reads rows of the buffer's own width
     if not any(isinstance(x, For) and x.kind == "serial" and _tested(x) for x in walk(s)):
         return None
 

@@ -51,6 +51,11 @@ def _whole(s: Stmt, an: Analyzer, free: frozenset[Buffer]) -> Stmt:
     return with_children(s, tuple([_whole(c, an, free) for c in s.children]))
 
 
+def is_under_one_condition(allocation: Allocate, an: Analyzer) -> bool:
+    """Whether vectors of a temporary can do without the condition on their lanes."""
+    return _one_condition(_grown(allocation, an), an)
+
+
 def _lane_store(s: Stmt) -> tuple[For, Store, list[Expr], list[Expr]] | None:
     """A vectorized loop over a store under a condition: the loop, the store, the parts of the condition that are the
     same for all lanes, and the others."""
@@ -116,4 +121,4 @@ def _inside(an: Analyzer, access: Store | Load, facts: tuple[Expr, ...]) -> bool
     return all(known.prove(i >= 0) and known.prove(i < d) for i, d in pairs)
 
 
-__all__ = ["whole_vectors"]
+__all__ = ["is_under_one_condition", "whole_vectors"]

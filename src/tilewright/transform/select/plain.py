@@ -6,9 +6,9 @@ from collections.abc import Set
 from math import prod
 
 from tilewright import ops
-from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.conv import ConvAttrs
+from tilewright.plans.convolution.tiles import side
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
 from tilewright.plans.idioms.transposes import shuffle_cycles
 from tilewright.targets.target import Target
@@ -18,7 +18,7 @@ from tilewright.transform.layout.pixels import is_pointwise
 
 def conversion(value: Value, target: Target) -> float:
     """Cycles of changing the layout of an image: square tiles through registers."""
-    elements = prod(as_int(d) or 1 for d in value.shape[1:])
+    elements = prod(side(d) for d in value.shape[1:])
     nbytes = 4 * elements
     apart = max(2 * nbytes, target.l1)
     memory = fetch_cycles(nbytes, apart, target) + write_cycles(nbytes, apart, target)
