@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -73,6 +75,25 @@ def test_interleaved_rows(dtype, across: bool, group: int) -> None:  # type: ign
         np.testing.assert_array_equal(got[k], data[rows, columns])
     text = emit_llvm(func, ZEN4)
     assert "gather" not in text and f"load {'float' if dtype is f32 else 'i8'}," not in text
+
+
+@pytest.mark.parametrize("dtype", [f32, i8], ids=str)
+@pytest.mark.parametrize("lanes", [3, 5, 6, 7, 8, 9, 12, 15, 16])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_every_other_element_is_loaded_in_whole_pieces(dtype, lanes: int, backwards: bool) -> None:  # type: ignore[no-untyped-def]
+    """Two loads of a power of two lanes, none of them outside of what is read: the buffer ends there."""
+    i, v = Var("i"), Var("v")
+    read = 2 * lanes - 1
+    a, b = Buffer("a", dtype, (const(3 * read),)), Buffer("b", dtype, (const(3), const(lanes)))
+    at = i * read + ((lanes - 1 - v) if backwards else v) * 2
+    func = PrimFunc("f", (a, b), For(i, const(3), For(v, const(lanes), Store(b, (i, v), a[at]), "vectorized")))
+    data = np.random.default_rng(0).integers(-100, 100, 3 * read).astype(dtype.numpy)
+    got = np.zeros((3, lanes), dtype.numpy)
+    run(func, data, got)
+    want = data.reshape(3, read)[:, ::2]
+    np.testing.assert_array_equal(got, want[:, ::-1] if backwards else want)
+    loaded = [int(n) for n in re.findall(r"= load <(\d+) x ", emit_llvm(func, ZEN4))]
+    assert loaded == [1 << read.bit_length() - 1] * 2
 
 
 def test_lanes_apart_read_nothing_behind_the_last() -> None:

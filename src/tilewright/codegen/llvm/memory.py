@@ -212,12 +212,14 @@ def _load_vector(s: State, buffer: Buffer, access: Access, k: int, start: int, w
             whole = _load_contiguous(s, buffer, first, high - low + 1)
             return whole if picks == tuple(range(width)) else _shuffle(s, whole, None, t, high - low + 1, picks)
         if high - low < 2 * width and width > 2:
-            # Two loads that lie inside the touched range, one at each end, cover it.
-            head = _load_contiguous(s, buffer, first, width)
-            tail = _load_contiguous(s, buffer, add(access.base, constant(high - width + 1)), width)
-            shift = high - low + 1 - width
-            where = tuple(x if x < width else width + x - shift for x in picks)
-            return _shuffle(s, head, tail, t, width, where)
+            # Two loads that lie inside the touched range, one at each end, cover it: of as many lanes as are loaded in
+            # one piece (docs/decisions/idle-lanes.md).
+            touched = high - low + 1
+            lanes = width if width & (width - 1) == 0 else 1 << touched.bit_length() - 1
+            head = _load_contiguous(s, buffer, first, lanes)
+            tail = _load_contiguous(s, buffer, add(access.base, constant(high - lanes + 1)), lanes)
+            where = tuple(x if x < lanes else 2 * lanes + x - touched for x in picks)
+            return _shuffle(s, head, tail, t, lanes, where)
         found = joined(
             steps,
             lambda first, length: _load_contiguous(s, buffer, add(access.base, constant(first)), length),
