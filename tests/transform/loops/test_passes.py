@@ -299,6 +299,22 @@ def test_memory_of_what_vanishes_goes_with_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("first", "second", "never"),
+    [
+        ("(t // 3 + 2) % 3 < 1", "t < 3", True),
+        ("(t // 3 + 2) % 3 < 1", "t > 3", False),
+        ("t % 4 == 3", "t < 3", True),
+        ("I[t] // 4 == 1", "I[t] < 4", False),  # what is read may be another number by then
+    ],
+)
+def test_what_conditions_around_exclude_is_dead(first: str, second: str, never: bool) -> None:
+    """A quotient says nothing of the number, but the number of the quotient."""
+    body = f"for t in 0..8 {{ if {first} {{ I[t] = 0 if {second} {{ a[t] = 1.0 }} else {{ a[t] = 2.0 }} }} }}"
+    text = str(simplify_loops(parse_func(f"func @f(I: i64[8], a: f32[8]) {{ {body} }}")))
+    assert ("1.0" not in text, "2.0" in text) == (never, True)
+
+
+@pytest.mark.parametrize(
     "body",
     [
         "for j in 0..8 { c[i, j] = b[j] } for k in 0..8 { b[k] = a[i, k] }",  # it is read first

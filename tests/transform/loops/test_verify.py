@@ -39,6 +39,8 @@ INSIDE = {
     "or": "for i in 0..8 { if i >= 7 or A[i + 1] > 0.0 { B[i] = 0.0 } }",
     "no iteration": "for i in 0..0 { A[i + 9] = 0.0 }",
     "never": "for k in 0..4 { for i in 0..9 { if k > 5 { A[i] = 0.0 } } }",
+    "never both": "for t in 0..4 { if (t // 3 + 2) % 3 < 1 { if t < 3 { for i in 0..9 { A[i] = 0.0 } } } }",
+    "never both, in the other order": "for t in 0..4 { if t < 3 { if t // 3 == 1 { for i in 0..9 { A[i] = 0.0 } } } }",
     "data": "for i in 0..8 { A[I[i]] = 0.0 }",
     "a condition's data": "for i in 0..8 { for j in 0..9 { if I[i] < 0 { A[j] = 0.0 } } }",
     "a triangle": "for i in 0..8 { for j in 0..8 - i { A[i + j] = 0.0 } }",

@@ -7,7 +7,7 @@ Loops of one iteration are replaced by their body, of none removed. Conditions p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tilewright.arith import Analyzer
@@ -101,6 +101,8 @@ class _Simplifier:
         if type(condition) is Const:
             taken = s.then if condition.value else s.orelse
             return None if taken is None else self.statement(taken)
+        if self.excluded(condition):
+            return None if s.orelse is None else self.statement(s.orelse)
         fixed = _fixed(condition)
         then = self.under(condition, s.then).statement(substitute_stmt(s.then, fixed) if fixed else s.then)
         orelse = None
@@ -111,6 +113,13 @@ class _Simplifier:
         if condition is s.condition and then is s.then and orelse is s.orelse:
             return s
         return If(condition, then, orelse)
+
+    def excluded(self, condition: Expr) -> bool:
+        """Whether a condition around, of quotients or remainders, cannot hold where this one does: `i // 3 == 1` says
+        nothing of `i < 3`, but the other way round."""
+        own = set(variables(condition))
+        digits = [f for f in self.facts if _has_digits(f) and not own.isdisjoint(variables(f))]
+        return bool(digits) and contradict(digits, (condition,), self.an)
 
     def under(self, condition: Expr, body: Stmt) -> _Simplifier:
         """The simplifier for `body`, which runs only where `condition` holds."""
@@ -127,6 +136,24 @@ class _Simplifier:
         return (
             None if body is None else s if value is s.value and body is s.body else replace(s, value=value, body=body)
         )
+
+
+def contradict(conditions: Iterable[Expr], others: Iterable[Expr], an: Analyzer) -> bool:
+    """Whether one of some conditions is sure not to hold where others do; nothing is known of what memory says."""
+    known = Analyzer(an.extents, [c for c in others if not _of_memory(c)])
+    return any(_is_false(known.simplify(c)) for c in conditions if not _of_memory(c))
+
+
+def _is_false(e: Expr) -> bool:
+    return type(e) is Const and not e.value
+
+
+def _of_memory(e: Expr) -> bool:
+    return any(type(x) is Load for x in walk_expr(e))
+
+
+def _has_digits(e: Expr) -> bool:
+    return any(type(x) is Op and x.name in ("floordiv", "mod") for x in walk_expr(e))
 
 
 def _says_more(name: Var, value: Var) -> bool:
@@ -163,4 +190,4 @@ def _same(a: Sequence[object], b: Sequence[object]) -> bool:
     return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
 
 
-__all__ = ["EMPTY", "simplify_loops", "simplify_stmt"]
+__all__ = ["EMPTY", "contradict", "simplify_loops", "simplify_stmt"]

@@ -21,6 +21,7 @@ from tilewright.ir.rewrite import exprs_of, loads, variables, walk
 from tilewright.ir.verify import verify_func
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Problems, VerifyError
+from tilewright.transform.loops.simplify import contradict
 from tilewright.transform.loops.workspace import STACK_LIMIT
 
 Around = tuple[For, ...]
@@ -204,11 +205,19 @@ class _Bounds:
     def outside(self, index: Expr, extent: Expr, around: Around, conditions: Conditions) -> bool:
         """Whether an iteration that is reached for all values of the symbols, if the loops run at all, leaves
         `0..extent`."""
-        if not self._reached(index, extent, around, conditions):
+        if not self._reached(index, extent, around, conditions) or self._impossible(conditions):
             return False
         above = add(self.analyzer.form(index), self.analyzer.form(extent), -1)
         below = add(({}, -1), self.analyzer.form(index), -1)
         return any(self._not_negative(self._greatest(form, around)) for form in (above, below))
+
+    def _impossible(self, conditions: Conditions) -> bool:
+        """Whether conditions are sure not to hold at once, so that nobody comes here."""
+        return any(
+            contradict(conditions[:k], conditions[k:], self.analyzer)
+            or contradict(conditions[k:], conditions[:k], self.analyzer)
+            for k in range(1, len(conditions))
+        )
 
     def _not_negative(self, form: Form) -> bool:
         lo = self.analyzer.form_range(form).lo
