@@ -209,6 +209,9 @@ ZEN4_COSTS = (
         passing_pixels=1.5,
     )
     .fitted(Origin("2026-11-26", "Zen 4", commit="2a963d0"), scattered_line=1.5, scattered_line_of_many=1.5)
+    # 1x1 convolutions over plain maps of 32 x 32 and 64 x 64, as below: of 234 to 512 channels and 2 to 64 filters all
+    # take 1.0 to 8 times as long in blocks.
+    .fitted(Origin("2026-11-28", "Zen 4", 'make audit ARGS="--kinds conv1x1"'), collision=1.0)
 )
 
 ZEN5_COSTS = (
