@@ -79,6 +79,7 @@ from tilewright.transform.graph.recurrences import recognise_recurrences
 from tilewright.transform.graph.requantised import move_quantised
 from tilewright.transform.graph.resampled import resample_known
 from tilewright.transform.graph.rows import compute_read_rows
+from tilewright.transform.graph.sampled import sample_once
 from tilewright.transform.graph.simplify import (
     eliminate_common,
     eliminate_dead,
@@ -270,6 +271,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("separate pooling", lambda g: separate_pooling(g, target)),
         ("tabulate", lambda g: tabulate(g, target)),
         ("resample known", resample_known),
+        ("sample once", lambda g: sample_once(g, target)),
         ("remove identities", remove_identities),
         ("eliminate common", eliminate_common),
         ("eliminate dead", eliminate_dead),

@@ -326,6 +326,12 @@ for mode in ("nearest", "linear", "cubic"):
 for corners in (False, True):  # reflected several times
     case("grid_sample", x(2, 3, 4, 5), 5 * GRID, mode="linear", padding="reflection", align_corners=corners)
 case("grid_sample", x(1, 2, 3, 2, 4), x(1, 2, 2, 2, 3), mode="linear", padding="zeros", align_corners=False)
+for mode, padding in (("linear", "zeros"), ("cubic", "reflection"), ("nearest", "border")):
+    sampling = {"mode": mode, "padding": padding, "align_corners": False, "extents": (4, 5), "dtype": f32}
+    case("lowered.sample_taps", GRID, **sampling)
+case("lowered.sampled", x(2, 3, 4, 5), ints(2, 2, 2, 3, 2, lo=-1, hi=4), x(2, 2, 2, 3, 2), axis=1)
+case("lowered.sampled", x(2, 4, 5, 3), ints(2, 2, 2, 3, 2, lo=-1, hi=4), x(2, 2, 2, 3, 2), axis=3)
+case("lowered.sampled", x(2, 6, 3, dtype=np.float16), ints(1, 4, 2, 5, lo=-1, hi=6), x(1, 4, 2, 5), axis=2)
 REGIONS = np.array([[0, 0, 3, 4], [-2, 1, 2, 9], [1, 1, 1.2, 1.1]], F)
 for mode in ("avg", "max"):
     case(

@@ -12,7 +12,7 @@ import numpy as np
 from tilewright import te
 from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import f32, f64, i64
-from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, minimum, select
+from tilewright.ir.expr import Expr, as_int, call, cast, const, equal, maximum, minimum, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import check_kind, dims, need, present, same_dim, scalar, wide
 from tilewright.ops.registry import OpDef, Types, register
@@ -25,6 +25,8 @@ Out = tuple[TensorType, ...]
 
 PADDINGS = ("zeros", "border", "edge", "reflection")
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+FIRST = {"nearest": 0, "linear": 0, "cubic": -1}
+"""The first tap, from the floor of the place."""
 CUBIC = -0.75
 """The parameter a of cubic convolution, as in ONNX's and PyTorch's grid sampling."""
 
@@ -90,19 +92,45 @@ def _weights(fraction: Expr, mode: str) -> list[Expr]:
         return [scalar(1, f64)]
     if mode == "linear":
         return [scalar(1, f64) - fraction, fraction]
-    result = []
-    for k in range(-1, 3):
-        d = call("abs", fraction - float(k))
-        near = ((CUBIC + 2) * d - (CUBIC + 3)) * d * d + 1.0
-        far = ((CUBIC * d - 5 * CUBIC) * d + 8 * CUBIC) * d - 4 * CUBIC
-        result.append(select(d <= 1.0, near, far))
-    return result
+    return [_cubic(call("abs", fraction - float(k))) for k in range(-1, 3)]
+
+
+def _cubic(d: Expr) -> Expr:
+    """The weight of a tap at distance `d`."""
+    near = ((CUBIC + 2) * d - (CUBIC + 3)) * d * d + 1.0
+    far = ((CUBIC * d - 5 * CUBIC) * d + 8 * CUBIC) * d - 4 * CUBIC
+    return select(d <= 1.0, near, far)
+
+
+def _tap(at: Expr, extent: Expr, attrs: GridSampleAttrs) -> tuple[Expr, Expr]:
+    """The index of a tap at `at` along a dimension, and whether it lies inside."""
+    if attrs.padding == "reflection":
+        at = _reflected(at, *_limits(extent, attrs))
+    # Far away places must not wrap when they become integers.
+    at = minimum(maximum(at, scalar(-4, f64)), cast(extent, f64) + 4.0)
+    index = cast(call("round", at), i64)
+    inside = (index >= 0) & (index < extent) if attrs.padding == "zeros" else const(True)
+    return minimum(maximum(index, 0), extent - 1), inside
+
+
+def tap_of(g: Expr, t: Expr, extent: Expr, attrs: GridSampleAttrs) -> tuple[Expr, Expr]:
+    """The index of tap `t` of coordinate `g` along a dimension, -1 where it counts as zero, and its weight."""
+    at = _coordinate(g, extent, attrs)
+    floor, step = call("floor", at), cast(t + FIRST[attrs.mode], f64)
+    index, inside = _tap(floor + step, extent, attrs)
+    fraction = at - floor
+    weight: Expr = scalar(1, f64)
+    if attrs.mode == "linear":
+        weight = select(equal(t, 0), scalar(1, f64) - fraction, fraction)
+    elif attrs.mode == "cubic":
+        weight = _cubic(call("abs", fraction - step))
+    return select(inside, index, const(-1)), weight
 
 
 def _grid_compute(inputs: Tensors, attrs: GridSampleAttrs, out: Out) -> tuple[Tensor, ...]:
     x, grid, (type,) = need(inputs[0]), need(inputs[1]), out
     rank, mode = x.ndim - 2, attrs.mode
-    first = -1 if mode == "cubic" else 0
+    first = FIRST[mode]
     shape = (x.shape[0], *type.shape[2:])
     acc = f64 if x.dtype is f64 else f32
 
@@ -112,24 +140,12 @@ def _grid_compute(inputs: Tensors, attrs: GridSampleAttrs, out: Out) -> tuple[Te
 
     places = [stage(k) for k in range(rank)]
 
-    def tap(floor: Expr, offset: int, k: int) -> tuple[Expr, Expr]:
-        """Index of a tap along dimension `k`, and whether it lies inside."""
-        extent = x.shape[2 + k]
-        at = floor + float(offset)
-        if attrs.padding == "reflection":
-            at = _reflected(at, *_limits(extent, attrs))
-        # Far away places must not wrap when they become integers.
-        at = minimum(maximum(at, scalar(-4, f64)), cast(extent, f64) + 4.0)
-        index = cast(call("round", at), i64)
-        inside = (index >= 0) & (index < extent) if attrs.padding == "zeros" else const(True)
-        return minimum(maximum(index, 0), extent - 1), inside
-
     def element(n: Expr, c: Expr, *space: Expr) -> Expr:
         axes = []
         for k in range(rank):
             at = places[k][(n, *space)]
             floor = call("floor", at)
-            taps = [tap(floor, first + t, k) for t in range(TAPS[mode])]
+            taps = [_tap(floor + float(first + t), x.shape[2 + k], attrs) for t in range(TAPS[mode])]
             axes.append(list(zip(taps, _weights(at - floor, mode), strict=True)))
         total: Expr | None = None
         for corner in itertools.product(*axes):
@@ -150,23 +166,8 @@ def _grid_numpy(arrays: Sequence[Any], attrs: GridSampleAttrs) -> tuple[Any, ...
     given = np.asarray(arrays[0])
     x, grid = wide(given), np.asarray(arrays[1]).astype(np.float64)
     rank, mode = x.ndim - 2, attrs.mode
-    first = -1 if mode == "cubic" else 0
-    indices, inside, weights = [], [], []
-    for k in range(rank):
-        length = x.shape[2 + k]
-        g = grid[..., rank - 1 - k]
-        c = (g + 1) / 2 * (length - 1) if attrs.align_corners else ((g + 1) * length - 1) / 2
-        c = np.rint(c) if mode == "nearest" else c
-        low, high = (0.0, length - 1.0) if attrs.align_corners else (-0.5, length - 0.5)
-        c = np.clip(c, 0, length - 1) if attrs.padding == "border" else c
-        c = _mirror(c, low, high) if attrs.padding == "reflection" else c
-        floor = np.floor(c)
-        at = floor[..., None] + first + np.arange(TAPS[mode])
-        at = _mirror(at, low, high) if attrs.padding == "reflection" else at
-        at = np.rint(np.clip(at, -4, length + 4)).astype(np.int64)
-        inside.append((at >= 0) & (at < length) if attrs.padding == "zeros" else np.ones(at.shape, bool))
-        indices.append(np.clip(at, 0, length - 1))
-        weights.append(_tap_weights(c - floor, mode))
+    axes = [known_taps(grid[..., rank - 1 - k], x.shape[2 + k], attrs) for k in range(rank)]
+    indices, inside, weights = zip(*axes, strict=True)
     batch = np.arange(x.shape[0]).reshape(-1, *[1] * rank)
     y = np.zeros((*grid.shape[:-1], x.shape[1]), np.float64)
     for corner in itertools.product(range(TAPS[mode]), repeat=rank):
@@ -176,6 +177,22 @@ def _grid_numpy(arrays: Sequence[Any], attrs: GridSampleAttrs) -> tuple[Any, ...
         values = x[(batch, slice(None), *place)]
         y += np.where(valid[..., None], values, 0) * np.asarray(weight)[..., None]
     return (np.ascontiguousarray(np.moveaxis(y, -1, 1)).astype(given.dtype),)
+
+
+def known_taps(g: Any, length: int, attrs: GridSampleAttrs) -> tuple[Any, Any, Any]:
+    """The taps of coordinates `g` along a dimension: indices, which of them lie inside, and weights, [..., taps]."""
+    first = FIRST[attrs.mode]
+    c = (g + 1) / 2 * (length - 1) if attrs.align_corners else ((g + 1) * length - 1) / 2
+    c = np.rint(c) if attrs.mode == "nearest" else c
+    low, high = (0.0, length - 1.0) if attrs.align_corners else (-0.5, length - 0.5)
+    c = np.clip(c, 0, length - 1) if attrs.padding == "border" else c
+    c = _mirror(c, low, high) if attrs.padding == "reflection" else c
+    floor = np.floor(c)
+    at = floor[..., None] + first + np.arange(TAPS[attrs.mode])
+    at = _mirror(at, low, high) if attrs.padding == "reflection" else at
+    at = np.rint(np.clip(at, -4, length + 4)).astype(np.int64)
+    inside = (at >= 0) & (at < length) if attrs.padding == "zeros" else np.ones(at.shape, bool)
+    return np.clip(at, 0, length - 1), inside, _tap_weights(c - floor, attrs.mode)
 
 
 def _mirror(c: Any, low: float, high: float) -> Any:

@@ -53,6 +53,7 @@ _SEPARATE = Origin("2026-11-26", "Zen 4 with AVX2", commit="2a963d0")
 _IN_PLACE = Origin("2026-11-26", "Zen 4", "python -m benchmarks.bench_train ppo")
 _BRANCHES = Origin("2026-11-25", "Zen 4, 2 cores", "python -m benchmarks.bench_threads --branches", "8289fa8")
 
+_SAMPLES = Origin("2026-11-28", "Zen 4", "both ways by turns on grids of 16 to 4096 pixels, 2 to 64 channels")
 _MATRICES = Origin("2026-11-27", "Emerald Rapids, 2 cores")
 
 _TRANSFORMED = Origin("2026-11-26", "Zen 4", 'make audit ARGS="--kinds conv3x3 conv5x5"', "2a963d0")
@@ -452,6 +453,12 @@ class Copies:
         "elements",
         "columns that are summed together: results stay in the first level, rows are read in long runs",
         Origin("2026-11-21", commit="60ce046"),
+    )
+    sampled_channels: int = constant(
+        4, "channels", "from which on they are moved to the last dimension, to be sampled as vectors", _SAMPLES
+    )
+    sampled_sparse: int = constant(
+        16, "ratio", "pixels of an input for one sampled, from which on moving them costs more than to gather", _SAMPLES
     )
 
 

@@ -89,6 +89,12 @@ CASES = {
           %c = resample(%b, %k, %u) {{axis = 2}} : f32[n, 6, 2]
           return %c
         }}""",
+    "sample once": """
+        graph @g(%x: f32[n, 32, 9, 8], %p: f32[n, 6, 5, 2], %z: f32[n, 2, 9, 8]) where n in 1.. {
+          %a = grid_sample(%x, %p) {align_corners = false, mode = "linear", padding = "zeros"} : f32[n, 32, 6, 5]
+          %b = grid_sample(%z, %p) {align_corners = true, mode = "cubic", padding = "border"} : f32[n, 2, 6, 5]
+          return %a, %b
+        }""",
     "move quantised": """
         graph @g(%q: i8[2, n]) params(%s: f32[1]) where n in 1.. {
           %x = cast(%q) {dtype = f32} : f32[2, n]
