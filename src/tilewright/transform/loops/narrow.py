@@ -16,9 +16,18 @@ from dataclasses import replace
 from tilewright.arith import Analyzer
 from tilewright.arith.compare import coefficient, nonnegative_forms
 from tilewright.arith.forms import to_expr
-from tilewright.ir.expr import Expr, Load, Var, all_of, as_int, const
+from tilewright.ir.expr import Expr, Var, all_of, as_int, const
 from tilewright.ir.loops import For, If, PrimFunc, Stmt, Store, seq
-from tilewright.ir.rewrite import names_of, substitute, substitute_stmt, variables, walk, walk_expr, with_children
+from tilewright.ir.rewrite import (
+    loads,
+    names_of,
+    substitute,
+    substitute_stmt,
+    variables,
+    walk,
+    walk_expr,
+    with_children,
+)
 from tilewright.targets.target import Target
 from tilewright.transform.loops.copies import conjuncts, copy_fresh
 from tilewright.transform.loops.shorter import summed
@@ -51,7 +60,7 @@ class _Narrower:
 
     def under(self, fact: Expr, s: Stmt) -> Stmt:
         """A statement where a condition is known to hold, if that does not depend on memory."""
-        if any(type(e) is Load for e in walk_expr(fact)):
+        if loads(fact):
             return self.statement(s)
         before = self.an, self.facts
         self.facts = (*self.facts, fact)

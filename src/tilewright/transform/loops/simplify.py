@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tilewright.arith import Analyzer
-from tilewright.ir.expr import Const, Expr, Load, Op, Var, const
+from tilewright.ir.expr import Const, Expr, Load, Op, Var, const, is_const
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Region, Seq, Stmt, Store, seq
-from tilewright.ir.rewrite import exprs_of, substitute_stmt, variables, walk, walk_expr
+from tilewright.ir.rewrite import exprs_of, loads, substitute_stmt, variables, walk, walk_expr
 
 EMPTY = Seq(())
 
@@ -140,16 +140,8 @@ class _Simplifier:
 
 def contradict(conditions: Iterable[Expr], others: Iterable[Expr], an: Analyzer) -> bool:
     """Whether one of some conditions is sure not to hold where others do; nothing is known of what memory says."""
-    known = Analyzer(an.extents, [c for c in others if not _of_memory(c)])
-    return any(_is_false(known.simplify(c)) for c in conditions if not _of_memory(c))
-
-
-def _is_false(e: Expr) -> bool:
-    return type(e) is Const and not e.value
-
-
-def _of_memory(e: Expr) -> bool:
-    return any(type(x) is Load for x in walk_expr(e))
+    known = Analyzer(an.extents, [c for c in others if not loads(c)])
+    return any(is_const(known.simplify(c), False) for c in conditions if not loads(c))
 
 
 def _has_digits(e: Expr) -> bool:
