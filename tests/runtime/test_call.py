@@ -136,10 +136,25 @@ def test_refused(copy: Model, args: tuple[object, ...], out: object, message: st
 
 
 def test_unknown_keyword(copy: Model) -> None:
-    with pytest.raises(CallError, match="inputs are not keywords: got into"):
+    with pytest.raises(CallError, match=r"input 'into': there is no such input: expected one of \['x'\]"):
         copy(sixteen(), into=sixteen())
-    with pytest.raises(CallError, match="got more"):
+    with pytest.raises(CallError, match="input 'more': there is no such input"):
         copy(sixteen(), out=None, more=1)
+    with pytest.raises(CallError, match="input 'x': was given twice, by its place and by its name"):
+        copy(sixteen(), x=sixteen())
+    with pytest.raises(CallError, match=r"too many inputs: expected 1 \(x\), got 2"):
+        copy(sixteen(), sixteen(), y=1)
+
+
+def test_inputs_by_name(copy: Model) -> None:
+    y = np.empty(16, np.float32)
+    assert (copy(x=sixteen()) == sixteen()).all()
+    assert copy(x=sixteen(), out=y) is y and (y == sixteen()).all()
+    assert copy.versioned(x=sixteen())[1] == 0
+    with copy.record_shapes():
+        assert (copy(x=sixteen()) == sixteen()).all()
+    with pytest.raises(CallError, match="wrong element type"):
+        copy(x=sixteen().astype(np.float64))
 
 
 def test_read_only_output(copy: Model) -> None:

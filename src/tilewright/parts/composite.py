@@ -19,9 +19,10 @@ from tilewright.frontend.onnx.tensors import DTYPES
 from tilewright.parts.context import Context, FallbackWarning
 from tilewright.parts.part import Part, Watch
 from tilewright.parts.report import coverage_of
-from tilewright.runtime.arguments import describe_spec
+from tilewright.runtime.arguments import describe_spec, in_order
 from tilewright.runtime.engine import check_iterations, check_time_limit
 from tilewright.runtime.interop import Array, as_numpy, in_kind_of
+from tilewright.runtime.pending import Pending, in_background
 from tilewright.runtime.profile import KernelTime, Profile
 from tilewright.runtime.specs import InputSpec, OutputSpec, ParamSpec
 from tilewright.runtime.weights.check import check_finite, check_version, check_weights
@@ -61,8 +62,9 @@ class Composite:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def __call__(self, *inputs: Any, out: Any = None) -> Any:
+    def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
         """The output, or a tuple of them; `out` itself if it is given (an array, or a tuple of all outputs)."""
+        inputs = in_order([i.name for i in self.inputs], inputs, named)
         if len(inputs) != len(self.inputs):
             names = ", ".join(f"{i.name}: {describe_spec(i)}" for i in self.inputs)
             raise CallError("wrong number of inputs", expected=f"{len(self.inputs)} ({names})", got=len(inputs))
@@ -73,6 +75,15 @@ class Composite:
             return out
         results = tuple(in_kind_of(inputs[0], r) if inputs and isinstance(r, np.ndarray) else r for r in results)
         return results[0] if len(results) == 1 else results
+
+    def call_async(self, /, *inputs: Any, out: Any = None, **named: Any) -> Pending:
+        """The call, made by another thread, as of a `Model`."""
+        return in_background(self, inputs, out, named)
+
+    def stream(self) -> Composite:
+        """The model itself: each compiled part has an arena for each of its callers, and the other hosts see to
+        theirs."""
+        return self
 
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call by names. `out` may hold some of the outputs; the others are new arrays."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,30 @@ class BoundInputs:
 def describe_spec(spec: InputSpec | OutputSpec) -> str:
     """ "f32[n, 17]"."""
     return f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
+
+
+def in_order(names: Sequence[str], inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """All inputs of a call in the order of `names`: the first ones as they came, the others from those by name.
+
+    CallError listing names that there are not, that came twice, and inputs that did not come.
+    """
+    if not named:
+        return tuple(inputs)
+    problems = Problems()
+    first = names[: len(inputs)]
+    for name in named:
+        if name not in names:
+            expected = f"one of {list(names)}"
+            problems.add(CallError("there is no such input", where=f"input {name!r}", expected=expected))
+        elif name in first:
+            problems.add(CallError("was given twice, by its place and by its name", where=f"input {name!r}"))
+    for name in names[len(inputs) :]:
+        if name not in named:
+            problems.add(CallError("is missing", where=f"input {name!r}"))
+    if len(inputs) > len(names):
+        problems.add(CallError("too many inputs", expected=f"{len(names)} ({', '.join(names)})", got=len(inputs)))
+    problems.raise_if_any("the inputs do not fit", kind=CallError)
+    return (*inputs, *(named[name] for name in names[len(inputs) :]))
 
 
 def bind_inputs(inputs: Sequence[InputSpec], symbols: Sequence[SymbolSpec], args: Sequence[Any]) -> BoundInputs:

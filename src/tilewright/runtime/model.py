@@ -25,6 +25,7 @@ from tilewright.support.options import check_option
 
 if TYPE_CHECKING:
     from tilewright.runtime.spans import Timeline
+    from tilewright.runtime.stream import Stream
 
 
 class Model(Runner):
@@ -32,7 +33,10 @@ class Model(Runner):
 
         action, value = model(obs)                       new arrays, of the kind of the first input
         model(obs, out=(action, value))                  into the caller's arrays; nothing is allocated
-        model.run({"obs": obs}, out={"action": action})  by names
+        model(obs=obs)                                   inputs by name
+        model.run({"obs": obs}, out={"action": action})  inputs and outputs by name
+        await model.call_async(obs)                      by another thread
+        model.stream()                                   a way in for one of several callers, with memory of its own
         model.update(weights)                            new weights for all later calls
 
     A call gives the output, or a tuple of them; `out` itself if it is given (an array, or a tuple of all outputs).
@@ -84,6 +88,16 @@ class Model(Runner):
             chosen = check_version(version, self.version)
             self._weights.publish(arrays, chosen, finite=finite)
             return chosen
+
+    def stream(self, threads: int | None = None) -> Stream:
+        """A caller's own way in: an arena of its own, code and weights shared (`runtime/stream.py`).
+
+        Args:
+            threads: of each of its calls; as many as the model's if None. With a stream for each core, 1.
+        """
+        from tilewright.runtime.stream import Stream  # which is built on models
+
+        return Stream(self, self.threads if threads is None else threads)
 
     @property
     def version(self) -> int:

@@ -7,11 +7,12 @@ states = model(batch)                               a Ragged again: states[1] ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tilewright.runtime.arguments import in_order
 from tilewright.runtime.interop import Array, as_numpy
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.specs import InputSpec, RaggedSpec
@@ -77,29 +78,34 @@ def ragged(arrays: Sequence[Any]) -> Ragged:
     return Ragged(np.concatenate(given), offsets)
 
 
-def call_ragged(manifest: Manifest, call: Callable[..., Any], *inputs: Any, out: Any = None) -> Any:
+def call_ragged(manifest: Manifest, call: Callable[..., Any], /, *inputs: Any, out: Any = None, **named: Any) -> Any:
     """Call a program on packed rows: a `Ragged` (or a list of arrays) for each input that has rows, arrays for others.
 
     Outputs that have rows are `Ragged`s. Raises CallError for what does not fit.
     """
-    given, offsets = _arguments(manifest, inputs, out)
+    given, offsets = _arguments(manifest, inputs, out, named)
     return _results(manifest, call(*given), offsets)
 
 
-def call_versioned(manifest: Manifest, call: Callable[..., Any], *inputs: Any, out: Any = None) -> tuple[Any, int]:
+def call_versioned(
+    manifest: Manifest, call: Callable[..., Any], /, *inputs: Any, out: Any = None, **named: Any
+) -> tuple[Any, int]:
     """The same, and the version of the weights that the call used, as `call` says it."""
-    given, offsets = _arguments(manifest, inputs, out)
+    given, offsets = _arguments(manifest, inputs, out, named)
     found, version = call(*given)
     return _results(manifest, found, offsets), version
 
 
-def _arguments(manifest: Manifest, inputs: Sequence[Any], out: Any) -> tuple[list[Any], Array]:
+def _arguments(
+    manifest: Manifest, inputs: Sequence[Any], out: Any, named: Mapping[str, Any]
+) -> tuple[list[Any], Array]:
     """The inputs as the program takes them, and the offsets of the sequences in them."""
     spec, where = manifest.ragged, f"program {manifest.name!r}"
     assert spec is not None
     if out is not None:
         raise CallError("ragged outputs are new arrays", where=where)
     wanted = [i for i in manifest.inputs if i.name != spec.starts]
+    inputs = in_order([i.name for i in wanted], inputs, named)
     if len(inputs) != len(wanted):
         raise CallError("wrong number of inputs", where=where, expected=len(wanted), got=len(inputs))
     given = dict(zip((i.name for i in wanted), inputs, strict=True))

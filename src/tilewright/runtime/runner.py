@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.runtime.arguments import BoundInputs, bind_inputs, bind_outputs, describe_spec, separate
+from tilewright.runtime.arguments import BoundInputs, bind_inputs, bind_outputs, describe_spec, in_order, separate
 from tilewright.runtime.engine import Engine, StoreMoved
 from tilewright.runtime.interop import Array, in_kind_of
 from tilewright.runtime.manifest import Manifest
@@ -26,6 +26,7 @@ from tilewright.support.options import check_option
 
 if TYPE_CHECKING:
     from tilewright.runtime import report
+    from tilewright.runtime.pending import Pending
     from tilewright.runtime.profile import Profile, StepClock
     from tilewright.runtime.state import State
 
@@ -99,7 +100,7 @@ class Runner(Called):
         """A call with the memory of a state, which has seen to it that there is room."""
         return self._face.call(*inputs) if out is None else self._face.call(*inputs, out=out)
 
-    def _refuse(self, *inputs: Any, out: Any = None) -> Any:
+    def _refuse(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
         """What a program with caches says to calls without a state."""
         hint = "state = model.state(capacity=...), then state(...)"
         raise CallError("the program has caches that are kept between calls", where=f"program {self.name!r}", hint=hint)
@@ -125,21 +126,22 @@ class Runner(Called):
 
     if TYPE_CHECKING:
 
-        def __call__(self, *inputs: Any, out: Any = None) -> Any:
+        def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
             """The output, or a tuple of them; `out` itself if it is given (an array, or a tuple or list of all
-            outputs)."""
+            outputs). Inputs come in their order or by their names, as arguments of a function do; one that is called
+            "out" by its place only."""
 
-        def versioned(self, *inputs: Any, out: Any = None) -> tuple[Any, int]:
+        def versioned(self, /, *inputs: Any, out: Any = None, **named: Any) -> tuple[Any, int]:
             """What a call gives, and the version of the weights that this very call used."""
 
-    def _slow_call(self, *inputs: Any, out: Any = None, **named: Any) -> Any:
+    def _slow_call(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
         """What the builtin calls when it meets anything out of the ordinary."""
         return self._slow_versioned(*inputs, out=out, **named)[0]
 
-    def _slow_versioned(self, *inputs: Any, out: Any = None, **named: Any) -> tuple[Any, int]:
+    def _slow_versioned(self, /, *inputs: Any, out: Any = None, **named: Any) -> tuple[Any, int]:
         if named:
-            hint = f"call it by names: run({{{', '.join(f'{name!r}: ...' for name in named)}}})"
-            raise CallError("inputs are not keywords", got=", ".join(named), hint=hint)
+            ordered = in_order(self._face.inputs, inputs, named)
+            return self.versioned(*ordered) if out is None else self.versioned(*ordered, out=out)
         if isinstance(out, list):
             _, version = self.versioned(*inputs, out=tuple(out))  # the builtin takes tuples, at a fifth of the time
             return out, version
@@ -204,6 +206,13 @@ class Runner(Called):
             self(*inputs)
         return self._bound(self._engine, inputs)
 
+    def call_async(self, /, *inputs: Any, out: Any = None, **named: Any) -> Pending:
+        """The call, made by another thread: `await` its result or ask for it with `result()` (`runtime/pending.py`).
+        The arrays that it reads and writes must stay as they are until then."""
+        from tilewright.runtime.pending import in_background  # here: most programs make no such calls
+
+        return in_background(self.__call__, inputs, out, named)
+
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call by names. `out` may hold some of the outputs; the others are new arrays."""
         self._stateless()
@@ -245,7 +254,8 @@ class Runner(Called):
         `tw.dim(likely=)` takes it. Calls pass through Python meanwhile."""
         face, seen = self._face, {s.name: dict[int, int]() for s in self.manifest.symbols}
 
-        def counted(*inputs: Any, out: Any = None) -> Any:
+        def counted(*inputs: Any, out: Any = None, **named: Any) -> Any:
+            inputs = in_order(face.inputs, inputs, named)
             result = face.call(*inputs, out=out)
             for name, size in _sizes_by_name(self.inputs, inputs).items():
                 seen[name][size] = seen[name].get(size, 0) + 1

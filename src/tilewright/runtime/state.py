@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.ir.dtype import BY_NAME
+from tilewright.runtime.arguments import in_order
 from tilewright.runtime.interop import Array, as_numpy
 from tilewright.runtime.layout import aligned_bytes
 from tilewright.runtime.specs import ALIGNMENT, CacheSpec, InputSpec, evaluate
@@ -58,8 +59,9 @@ class State:
         self._count = inputs.index(named[spec.length])
         self._reserve()
 
-    def __call__(self, *inputs: Any, out: Any = None) -> Any:
-        """What the model gives for these inputs, which are all but the caches, after all that came before.
+    def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
+        """What the model gives for these inputs, in their order or by name, which are all but the caches, after all
+        that came before.
 
         Raises CallError, and the state is as it was, for inputs that do not fit or rows for which there is no room.
         """
@@ -68,6 +70,7 @@ class State:
         try:
             if self._runner.manifest.state != self._spec:
                 raise CallError("the program has become another one", where=f"program {self._runner.name!r}")
+            inputs = in_order([i.name for i in self._given], inputs, named)
             rows = self._rows(inputs)
             if self._length + rows > self._capacity:
                 raise CallError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -42,6 +44,8 @@ class LocalWeights:
         self._numbers = free_numbers(engine.manifest)
         self._slots: list[_Slot | None] = [None] * SLOTS
         self._fixed: dict[str, Array] = {}
+        self._followers: weakref.WeakSet[Engine] = weakref.WeakSet()
+        self._publishing = threading.Lock()
 
     @property
     def control(self) -> Control:
@@ -63,6 +67,14 @@ class LocalWeights:
             slot.lent, weights = True, slot.weights
             if self.control.current == index and slot.weights is weights:
                 return weights
+
+    def follow(self, engine: Engine) -> None:
+        """Let another engine of the same program, made for the same control page, read these weights from now on."""
+        with self._publishing:
+            for index, slot in enumerate(self._slots):
+                if slot is not None and slot.weights is not None:
+                    engine.set_slot(index, slot.weights.packed_addresses)
+            self._followers.add(engine)
 
     def adopt(self, arrays: Sequence[Array], version: int) -> None:
         """Publish raw weights that are aligned and never written again, without a copy."""
@@ -106,8 +118,10 @@ class LocalWeights:
         except BaseException:
             self.control.release(index)
             raise
-        slot.weights = weights
-        self._slots[index] = slot
-        self._engine.set_slot(index, weights.packed_addresses)
-        self.control.seal(index, version)
-        self.control.flip(index)
+        with self._publishing:
+            slot.weights = weights
+            self._slots[index] = slot
+            for engine in (self._engine, *self._followers):
+                engine.set_slot(index, weights.packed_addresses)
+            self.control.seal(index, version)
+            self.control.flip(index)

@@ -1,0 +1,101 @@
+"""`Pending`: a call that another thread makes, to be awaited or asked for its result.
+
+    y = await model.call_async(x)                    in a coroutine: the event loop goes on meanwhile
+    pending = model.call_async(x)                    anywhere else
+    y = pending.result(timeout=1.0)
+
+The threads are the process's own, as many as it may use cores, started when they are first needed. Calls wait for one
+of them in the order in which they were made. A call that has not begun can be cancelled; one that runs goes to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import threading
+import weakref
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from tilewright.support.machine import usable_cpus
+
+
+class Pending(Future[Any]):
+    """A `concurrent.futures.Future` that coroutines can await as well."""
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return asyncio.wrap_future(self).__await__()
+
+
+_live: weakref.WeakSet[Background] = weakref.WeakSet()
+
+
+class Background:
+    """Threads that make calls one after another, each as soon as one of the threads is idle.
+
+    Args:
+        threads: how many; one keeps the calls' order.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._count = threads
+        self._process = -1
+        self._lock = threading.Lock()
+        _live.add(self)
+
+    def submit(self, call: Callable[..., Any], inputs: Sequence[Any], out: Any, named: Mapping[str, Any]) -> Pending:
+        """The call, which will be made; its errors are those of the `Pending`."""
+        pending = Pending()
+        self._started().submit(_make, pending, call, inputs, {**named, **({} if out is None else {"out": out})})
+        return pending
+
+    def _started(self) -> ThreadPoolExecutor:
+        """The threads of this process: the child of a fork has none of its parent's."""
+        process = os.getpid()
+        if self._process != process:
+            with self._lock:
+                if self._process != process:
+                    self._threads = ThreadPoolExecutor(self._count, thread_name_prefix="tilewright")
+                    self._process = process
+        return self._threads
+
+    def close(self) -> None:
+        """Make the calls that are waiting, then end the threads."""
+        if self._process == os.getpid():
+            self._threads.shutdown()
+
+    def forget(self) -> None:
+        """In the child of a fork."""
+        self._lock = threading.Lock()
+
+
+def in_background(call: Callable[..., Any], inputs: Sequence[Any], out: Any, named: Mapping[str, Any]) -> Pending:
+    """A call by the threads of the process."""
+    return _background.submit(call, inputs, out, named)
+
+
+def _make(pending: Pending, call: Callable[..., Any], inputs: Sequence[Any], named: Mapping[str, Any]) -> None:
+    if not pending.set_running_or_notify_cancel():
+        return
+    try:
+        result = call(*inputs, **named)
+    except BaseException as error:
+        pending.set_exception(error)
+    else:
+        pending.set_result(result)
+
+
+_background = Background(max(1, math.ceil(usable_cpus())))
+
+
+def _after_fork() -> None:
+    for background in list(_live):
+        background.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+__all__ = ["Background", "Pending", "in_background"]
