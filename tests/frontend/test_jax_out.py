@@ -19,6 +19,7 @@ from tilewright.codegen.stablehlo import stablehlo_text
 from tilewright.frontend.common.finish import Imported
 from tilewright.frontend.onnx import import_onnx
 from tilewright.frontend.stablehlo import import_stablehlo
+from tilewright.ir.dtype import BY_NAME
 from tilewright.ir.graph import Graph
 from tilewright.ir.key import key
 from tilewright.ops import parse_graph
@@ -242,6 +243,49 @@ def test_operators_of_every_kind_agree() -> None:
     for x, (name, e) in zip(found, expected.items(), strict=True):
         assert x.dtype == e.dtype, name
         np.testing.assert_allclose(x, e, atol=1e-5, rtol=1e-5, err_msg=name)
+
+
+INTEGERS = ("floordiv", "mod", "truncdiv", "truncmod", "shl", "shr")
+
+
+def corners(dtype: str) -> tuple[Any, Any]:
+    """Pairs of a type's ends, of what is next to them, of the width and of small numbers."""
+    info, kind = np.iinfo(dtype), np.dtype(dtype).type
+    bits = info.bits
+    each = [info.min, info.min + 1, info.max, info.max - 1, 0, 1, 2, 3, 7, 11, bits - 1, bits, bits + 1]
+    each += [-1, -2, -3, -7, -bits] if info.min < 0 else [info.max // 2, info.max // 2 + 1]
+    a, b = np.meshgrid(np.array(each, kind), np.array(each, kind))
+    return a.reshape(-1), b.reshape(-1)
+
+
+@pytest.mark.parametrize("element", "i8 u8 i16 u16 i32 u32 i64 u64".split())
+@pytest.mark.parametrize("way", ["xla", "iree", "linalg"])
+def test_integers_divide_and_shift_as_the_interpreter_does(way: str, element: str) -> None:
+    """By 0, by -1, by the width and more, by negative numbers: what StableHLO leaves open and `arith` undefined; also
+    by each of these as a constant."""
+    dtype = np.dtype(BY_NAME[element].numpy).name
+    a, b = corners(dtype)
+    constants = [0, int(b.min()), int(b.max()), np.iinfo(dtype).bits, *([-1] if b.min() < 0 else [2])]
+    lines = [f"%{op} = {op}(%a, %b) : {element}[{len(a)}]" for op in INTEGERS]
+    names = [*INTEGERS]
+    for k, c in enumerate(constants):
+        lines.append(f"%c{k} = constant() {{value = array {element}[] ({c})}} : {element}[]")
+        for op in INTEGERS:
+            names.append(f"{op}_by_{k}")
+            lines.append(f"%{names[-1]} = {op}(%a, %c{k}) : {element}[{len(a)}]")
+    body = "\n  ".join(lines)
+    given = f"%a: {element}[{len(a)}], %b: {element}[{len(a)}]"
+    returned = ", ".join(f"%{n}" for n in names)
+    graph = parse_graph(f"graph @g({given}) {{\n  {body}\n  return {returned}\n}}\n")
+    expected = run_graph(graph, {"a": a, "b": b}, {})
+    text = linalg_text(graph) if way == "linalg" else stablehlo_text(graph)
+    found = by_xla(text, [a, b]) if way == "xla" else by_iree(text, [a, b], "none" if way == "linalg" else "stablehlo")
+    if way == "xla":
+        again = import_stablehlo(text).graph
+        found += list(run_graph(again, {v.name: x for v, x in zip(again.inputs, (a, b), strict=True)}, {}).values())
+    for k, x in enumerate(found):
+        name, e = list(expected.items())[k % len(expected)]
+        np.testing.assert_array_equal(x.view(e.dtype), e, err_msg=name)
 
 
 def test_what_has_no_words_is_listed() -> None:

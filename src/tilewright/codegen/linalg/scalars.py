@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.codegen.defined import defined
 from tilewright.ir.dtype import DType, boolean, i64
 from tilewright.ir.expr import Const, Expr, Load, Op, Var, as_expr, as_int
 from tilewright.support.classes import dataclass
@@ -157,7 +158,8 @@ class Body:
             case Load(tensor, indices):
                 return self.load(tensor, indices)
             case Op(name, args):
-                return self.operator(e, name, args)
+                total = defined(e)
+                return self.value(total) if total is not e else self.operator(e, name, args)
         raise UnsupportedError("this expression cannot be written as linalg", got=e)
 
     def number(self, number: Any, t: DType) -> str:
@@ -235,16 +237,22 @@ class Body:
             case "atan2":
                 return new(f"math.atan2 {x[0]}, {x[1]} : {kind}")
             case "mod":
-                rest = new(f"arith.remsi {x[0]}, {x[1]} : {kind}")
-                up = new(f"arith.addi {rest}, {x[1]} : {kind}")
-                turned = new(f"arith.remsi {up}, {x[1]} : {kind}")
-                return turned
+                return self.floored(x[0], x[1], t)
             case "sigmoid":
                 power = new(f"math.exp {new(f'arith.negf {x[0]} : {kind}')} : {kind}")
                 return new(f"arith.divf {number(1)}, {new(f'arith.addf {number(1)}, {power} : {kind}')} : {kind}")
             case "gelu" | "gelu_tanh":
                 return self.gelu(x[0], t, name == "gelu_tanh")
         raise UnsupportedError(f"the operator {name} cannot be written as linalg", got=t)
+
+    def floored(self, a: str, b: str, t: DType) -> str:
+        """The remainder that has the divisor's sign."""
+        kind, new = element(t), self.w.new
+        rest, zero = new(f"arith.remsi {a}, {b} : {kind}"), self.number(0, t)
+        opposite = new(f"arith.cmpi slt, {new(f'arith.xori {rest}, {b} : {kind}')}, {zero} : {kind}")
+        inexact = new(f"arith.cmpi ne, {rest}, {zero} : {kind}")
+        wrong = new(f"arith.andi {opposite}, {inexact} : i1")
+        return new(f"arith.select {wrong}, {new(f'arith.addi {rest}, {b} : {kind}')}, {rest} : {kind}")
 
     def gelu(self, x: str, t: DType, tanh: bool) -> str:
         kind, new = element(t), self.w.new

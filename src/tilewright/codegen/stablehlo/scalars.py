@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from tilewright.codegen.defined import defined
 from tilewright.codegen.stablehlo.writer import Ref, Shape, Writer
 from tilewright.ir.dtype import boolean
 from tilewright.ir.expr import Const, Expr, Op, Var
@@ -79,7 +80,8 @@ def elementwise(w: Writer, e: Expr, arguments: Mapping[Var, Ref], shape: Shape) 
             case Const(number):
                 return w.full(number, e.dtype, shape)
             case Op(name, args):
-                return _operator(w, e, name, [value(a) for a in args])
+                total = defined(e)
+                return value(total) if total is not e else _operator(w, e, name, [value(a) for a in args])
         raise UnsupportedError("this expression cannot be said in StableHLO", got=e)
 
     return value(e)
