@@ -67,11 +67,13 @@ def _read(path: Path) -> Array | dict[str, Array]:
             return array
         case ".pb":
             import onnx
-            from onnx import numpy_helper
+
+            from tilewright.frontend.onnx.external import Folder
+            from tilewright.frontend.onnx.tensors import to_array
 
             tensor = onnx.TensorProto()
             tensor.ParseFromString(path.read_bytes())
-            return np.asarray(numpy_helper.to_array(tensor))
+            return np.asarray(to_array(tensor, f"tensor {tensor.name!r}", Folder.of(path)))
     raise ValueError("expected .npy, .npz or .pb")
 
 

@@ -12,7 +12,7 @@ import onnx
 from tilewright.frontend.common.finish import Imported
 from tilewright.frontend.onnx.section import Section, graphs, operator
 from tilewright.frontend.onnx.survey import Survey
-from tilewright.frontend.onnx.tensors import DTYPES, to_array
+from tilewright.frontend.onnx.tensors import DTYPES, embed, to_array
 from tilewright.parts.hosts import NOBODY, Hosts
 from tilewright.parts.plan import is_control
 from tilewright.parts.values import is_on_values
@@ -85,8 +85,11 @@ class Context:
         tensor = section.initializers[name]
         if id(tensor) not in self.arrays:
             where = f"initializer {name!r}"
-            known = tensor.data_type in DTYPES
-            array = to_array(tensor, where, section.loaded.folder) if known else onnx.numpy_helper.to_array(tensor)
+            if tensor.data_type in DTYPES:
+                array = to_array(tensor, where, section.loaded.folder)
+            else:
+                embed(tensor, where, section.loaded.folder)
+                array = onnx.numpy_helper.to_array(tensor)
             self.arrays[id(tensor)] = (tensor, array)
         return self.arrays[id(tensor)][1]
 

@@ -15,6 +15,7 @@ import onnx
 
 from tilewright.frontend.onnx import functions
 from tilewright.frontend.onnx.section import Section, TensorInfo, graphs, info_of, operator
+from tilewright.frontend.onnx.tensors import embed, tensors_of
 from tilewright.support.errors import CallError
 
 ORT = "ONNX Runtime"
@@ -118,15 +119,13 @@ class HostPart:
 
 
 def _set_weights(model: onnx.ModelProto, section: Section, weights: Values) -> None:
-    """Put the present weights into a model's initializers."""
-    folder = section.loaded.folder
+    """Put the present weights, and all data that lies in other files, into a model."""
     for tensor in model.graph.initializer:
         if tensor.name in section.weights and tensor.name in weights:
             tensor.CopyFrom(onnx.numpy_helper.from_array(weights[tensor.name], tensor.name))
-        elif tensor.data_location == onnx.TensorProto.EXTERNAL and folder is not None:
-            onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
-            tensor.data_location = onnx.TensorProto.DEFAULT
-            del tensor.external_data[:]
+    # Hosts would look for files themselves, in the present folder.
+    for tensor in tensors_of(model):
+        embed(tensor, f"{section.loaded.label}: tensor {tensor.name!r}", section.loaded.folder)
 
 
 def _open(info: TensorInfo | None) -> TensorInfo | None:

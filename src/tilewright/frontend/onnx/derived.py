@@ -12,13 +12,13 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
 from tilewright.frontend.onnx.exported import Exported
+from tilewright.frontend.onnx.external import Folder
 from tilewright.frontend.onnx.tensors import DTYPES, to_array
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -56,7 +56,7 @@ FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 ABSENT = "it is not in the file: its exporter folded it into constants, or nothing reads it"
 
 
-def folded_weights(model: onnx.ModelProto, module: Exported, folder: Path | None) -> dict[str, str]:
+def folded_weights(model: onnx.ModelProto, module: Exported, folder: Folder | None) -> dict[str, str]:
     """The module's weights of which the file has constants, each with what became of it."""
     constants: dict[str, Array] = {}
     weights: dict[str, Array] = {}

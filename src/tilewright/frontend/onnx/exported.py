@@ -109,7 +109,7 @@ def _is_transpose(a: onnx.TensorProto, b: onnx.TensorProto) -> bool:
     """Whether one tensor in the file is the other's transpose; False for those outside of it."""
     if list(a.dims) != list(b.dims)[::-1] or a.data_type != b.data_type or not a.raw_data or not b.raw_data:
         return False
-    if len(a.raw_data) != len(b.raw_data):
+    if len(a.raw_data) != len(b.raw_data) or onnx.TensorProto.EXTERNAL in (a.data_location, b.data_location):
         return False
     first, second = numpy_helper.to_array(a), numpy_helper.to_array(b).T
     return np.array_equal(first[:1], second[:1]) and np.array_equal(first, second)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import onnx
 
 from tilewright.frontend.onnx.call import Call
+from tilewright.frontend.onnx.external import Folder
 from tilewright.frontend.onnx.tensors import DTYPES, to_array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Var, as_int
@@ -18,7 +18,7 @@ _A = onnx.AttributeProto
 _CODES: dict[DType, int] = {t: code for code, t in DTYPES.items()}
 
 
-def attributes(node: onnx.NodeProto, outer: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+def attributes(node: onnx.NodeProto, outer: Mapping[str, Any], folder: Folder | None) -> dict[str, Any]:
     """A node's attributes as Python values; references to a function's attributes are looked up in `outer`."""
     found: dict[str, Any] = {}
     for a in node.attribute:
@@ -32,7 +32,7 @@ def attributes(node: onnx.NodeProto, outer: Mapping[str, Any], folder: Path | No
     return found
 
 
-def _value(a: onnx.AttributeProto, folder: Path | None) -> Any:
+def _value(a: onnx.AttributeProto, folder: Folder | None) -> Any:
     match a.type:
         case _A.FLOAT:
             return a.f

@@ -64,16 +64,21 @@ def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: DimSizes | No
 
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """
-    loaded = load(model, whole=False)
+    with load(model, whole=False) as loaded:
+        return _imported(loaded, dims or {})
+
+
+def _imported(loaded: Loaded, dims: DimSizes) -> Imported:
+    """A model that was loaded; read again where its shapes are equal if symbols are of some kind only."""
     try:
-        return _read(loaded, dims or {}, {}, {})
+        return _read(loaded, dims, {}, {})
     except ModelError as error:
         unequal = [e for e in error.each() if isinstance(e, ShapeError)]
-        needs, same = _sizes(loaded, dims or {}) if unequal else ({}, {})
+        needs, same = _sizes(loaded, dims) if unequal else ({}, {})
         if needs or same:
             with suppress(ModelError):
-                return _read(loaded, dims or {}, needs, same)
-        if unequal and (hint := _sizes_to_state(loaded, dims or {})):
+                return _read(loaded, dims, needs, same)
+        if unequal and (hint := _sizes_to_state(loaded, dims)):
             for e in unequal:
                 e.hint = e.hint or hint
         raise error from None

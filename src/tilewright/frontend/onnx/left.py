@@ -9,7 +9,7 @@ that nothing changes if another is put in its place meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from io import SEEK_END, BytesIO
+from io import SEEK_END, BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +57,16 @@ class Left:
     def __init__(self, path: Path) -> None:
         self.places: dict[str, tuple[int, int]] = {}
         """By name where a tensor's elements begin, and how many bytes they are."""
-        file = path.open("rb")
-        self._file = file if file.seekable() else BytesIO(file.read())  # A pipe is read once, from its beginning.
+        self._file: BufferedReader | BytesIO = path.open("rb")
+        if not self._file.seekable():  # A pipe is read once, from its beginning.
+            with self._file as pipe:
+                self._file = BytesIO(pipe.read())
         self.size = self._file.seek(0, SEEK_END)
         """Bytes of the file."""
+
+    def close(self) -> None:
+        """Close the file: what is left in it cannot be read from then on."""
+        self._file.close()
 
     def whole(self) -> bytes:
         """All of the file."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from tilewright.frontend.onnx.external import Folder
 from tilewright.frontend.onnx.left import WALKED, Left
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, UnsupportedError
@@ -20,14 +22,21 @@ MAX_FILE = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A parsed model, what to call it in messages, the folder its external data may lie in, and the large initializers
-    whose elements are still in the file."""
+    """A parsed model, what to call it in messages, where its external data may lie, and the large initializers whose
+    elements are still in the file, which stays open as long as the `with` of this."""
 
     model: onnx.ModelProto
     label: str
-    folder: Path | None
+    folder: Folder | None
     opsets: dict[str, int]
     left: Left | None = None
+
+    def __enter__(self) -> Loaded:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self.left is not None:
+            self.left.close()
 
 
 def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loaded:
@@ -36,18 +45,15 @@ def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loa
     Args:
         whole: read all of it; else the elements of large tensors may stay in the file.
     """
-    folder: Path | None = None
+    folder: Folder | None = None
     left: Left | None = None
     label = "model"
     if isinstance(model, str | Path):
         path = Path(model)
-        label, folder = path.name, path.parent
+        label = path.name
         try:
-            left = Left(path)
-            if left.size > MAX_FILE:
-                raise ModelError("the file is too large for a protocol buffer", where=label)
-            rest = None if whole or left.size < WALKED else left.rest()
-            model = left.whole() if rest is None else rest
+            folder = Folder.of(path)
+            model, left = _contents(path, whole)
         except (OSError, ValueError) as error:  # a path with a character that no path has
             text = getattr(error, "strerror", None) or error
             raise ModelError(f"the file cannot be read: {text}", where=str(path)) from None
@@ -63,6 +69,20 @@ def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loa
         raise ModelError("the file holds no ONNX graph", where=label)
     _check_text(model, label)
     return Loaded(model, label, folder, _opsets(model, label), left)
+
+
+def _contents(path: Path, whole: bool) -> tuple[bytes, Left | None]:
+    """A file's bytes, or those beside the elements of large tensors with the open file that they are left in."""
+    left = Left(path)
+    with contextlib.ExitStack() as stack:
+        stack.callback(left.close)
+        if left.size > MAX_FILE:
+            raise ModelError("the file is too large for a protocol buffer", where=path.name)
+        rest = None if whole or left.size < WALKED else left.rest()
+        if rest is None:
+            return left.whole(), None
+        stack.pop_all()
+        return rest, left
 
 
 def _check_text(model: onnx.ModelProto, label: str) -> None:

@@ -1,19 +1,18 @@
 """ONNX tensors and element types to NumPy arrays, checked: a file may claim anything.
 
 The number of elements that a tensor claims is compared with the bytes that are there before anything is allocated.
-External data is read only from files inside the model's folder.
 """
 
 from __future__ import annotations
 
 import math
-import os
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import onnx
 
+from tilewright.frontend.onnx.external import Folder, read_external
 from tilewright.ir import dtype as dtypes
 from tilewright.ir.dtype import DType
 from tilewright.support.errors import ModelError, UnsupportedError
@@ -74,7 +73,7 @@ def element_type(code: int, where: str | None = None) -> DType:
     raise UnsupportedError(f"the element type {name} is not supported", where=where)
 
 
-def to_array(tensor: onnx.TensorProto, where: str, folder: Path | None, raw: Any = None) -> Any:
+def to_array(tensor: onnx.TensorProto, where: str, folder: Folder | None, raw: Any = None) -> Any:
     """The tensor's elements, from `raw` if those bytes are not in the message. Raises ModelError when the data does not
     fit what the tensor claims."""
     t = element_type(tensor.data_type, where)
@@ -86,7 +85,7 @@ def to_array(tensor: onnx.TensorProto, where: str, folder: Path | None, raw: Any
     if tensor.HasField("segment"):
         raise UnsupportedError("tensors in segments are not supported", where=where)
     if tensor.data_location == _T.EXTERNAL:
-        raw = _external(tensor, where, folder, _packed_bytes(t, count))
+        raw = read_external(tensor, where, folder, _packed_bytes(t, count))
     elif tensor.HasField("raw_data"):
         raw = tensor.raw_data
     elif raw is None:
@@ -142,43 +141,36 @@ def _from_field(tensor: onnx.TensorProto, t: DType, shape: tuple[int, ...], coun
     return array.astype(t.numpy).reshape(shape)
 
 
-def _external(tensor: onnx.TensorProto, where: str, folder: Path | None, expected: int) -> Any:
-    """The bytes of a tensor kept in a file beside the model, mapped rather than read."""
-    entries = {e.key: e.value for e in tensor.external_data}
-    location = entries.get("location", "")
-    if folder is None:
-        raise ModelError(
-            "the tensor's data is in another file, but the model was not read from a file", where=where, got=location
-        )
-    path = _inside(folder, location, where)
-    try:
-        offset = int(entries.get("offset") or 0)
-        length = int(entries.get("length") or expected)
-    except ValueError:
-        raise ModelError("the place of the tensor's external data is not a number", where=where) from None
-    size = path.stat().st_size
-    if offset < 0 or length != expected or offset + length > size:
-        raise ModelError(
-            "the tensor's external data does not fit its file",
-            where=where,
-            expected=f"{expected} bytes at {offset} within {size} of {location!r}",
-            got=length,
-        )
-    if not expected:
-        return b""
-    return np.memmap(path, np.uint8, "r", offset, (expected,))
+def embed(tensor: onnx.TensorProto, where: str, folder: Folder | None) -> None:
+    """Put the data of a tensor that is in another file into its message; nothing for others. Raises ModelError."""
+    if tensor.data_location != _T.EXTERNAL:
+        return
+    t = DTYPES.get(tensor.data_type)
+    expected = None if t is None or any(d < 0 for d in tensor.dims) else _packed_bytes(t, math.prod(tensor.dims))
+    data = bytes(read_external(tensor, where, folder, expected))
+    del tensor.external_data[:]
+    tensor.data_location = _T.DEFAULT
+    tensor.raw_data = data
 
 
-def _inside(folder: Path, location: str, where: str) -> Path:
-    """The path of `location`, which must be a regular file in the folder, reached without links."""
-    relative = Path(location.replace("\\", "/"))
-    if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts or relative.drive:
-        raise ModelError("external data must lie in the model's folder", where=where, got=location)
-    path = folder
-    for part in relative.parts:
-        path = path / part
-        if path.is_symlink():
-            raise ModelError("external data must not be a link", where=where, got=location)
-    if not path.is_file() or os.path.commonpath([path.resolve(), folder.resolve()]) != str(folder.resolve()):
-        raise ModelError("the file of external data is missing", where=where, got=location)
-    return path
+def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """All tensors of a model: initializers and attributes, those of functions and of graphs inside nodes as well."""
+    yield from _tensors_of_graph(model.graph)
+    for function in model.functions:
+        yield from _tensors_of_nodes(function.node)
+
+
+def _tensors_of_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _tensors_of_nodes(graph.node)
+
+
+def _tensors_of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for a in (a for node in nodes for a in node.attribute):
+        yield from (a.t, *a.tensors)
+        for sparse in (a.sparse_tensor, *a.sparse_tensors):
+            yield from (sparse.values, sparse.indices)
+        for graph in (a.g, *a.graphs):
+            yield from _tensors_of_graph(graph)
