@@ -32,6 +32,7 @@ from tilewright.ir.verify import verify_func
 from tilewright.runtime.kernel import KernelParam, NativeFunction
 from tilewright.runtime.runner import Called
 from tilewright.runtime.specs import StepSpec, SymbolSpec, TargetSpec
+from tilewright.schedule.dependence import reordered_sums
 from tilewright.schedule.in_place import in_place as write_in_place
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import StageSchedule
@@ -70,6 +71,8 @@ def build(
         threads: how many threads a call uses, the caller included (loops that are marked parallel).
         bounds: "check" makes each call raise CallError for the first access out of bounds; it runs one iteration after
             another, slowly. Without it, accesses that are not proven to be inside are remarks of the function's `log`.
+
+    The function's `log` remarks vectorized loops that change the order of a sum, too.
     """
     if bounds not in (None, "check"):
         raise CompileError("there is no such treatment of bounds", expected='"check" or None', got=repr(bounds))
@@ -143,6 +146,8 @@ class BuiltFunction(Called):
         self._params = func.params
         self._views = views
         self._said: tuple[Var, ...] = ()
+        for text in reordered_sums(func):
+            self.log.remark(text)
         if checked:
             func, self._accesses = check_bounds(func)
         else:

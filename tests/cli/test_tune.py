@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tilewright.cli.tune import differences
+from tilewright.cli.tune import _note, differences
 from tilewright.support.errors import Error
 from tilewright.tuning import entry
 from tilewright.tuning.judge import Gain
@@ -94,3 +94,17 @@ def test_verify_is_asked_for_and_says_when_there_is_nothing(cli: Cli, layer: Pat
     asked["result"] = replace(TUNED, rows=(), settings={})
     code, text, _ = cli("tune", layer, "--verify")
     assert code == 0 and asked["verify"] and "no record of another compiler is about a decision of this model" in text
+
+
+def test_a_gain_that_is_not_verified_is_not_printed(cli: Cli, layer: Path, asked: dict[str, Any]) -> None:
+    rejected = replace(ROWS[0], accepted=False, gain=Gain(1.321, 1.2, 1.4))
+    asked["result"] = replace(TUNED, rows=(rejected,), settings={}, gain=Gain(1.0, 1.0, 1.0))
+    code, text, _ = cli("tune", layer)
+    assert code == 0 and "not verified" in text and "1.321" not in text
+
+
+def test_the_bar_says_what_is_known() -> None:
+    searching = Progress("kernels", 3, 9, 12.0, 1.0, "tiles rows=6")
+    assert _note(searching) == "search ends within 12 s  nothing verified yet  kernels: tiles rows=6"
+    finals = replace(searching, done=9, left=0.0, gain=1.02)
+    assert _note(finals) == "verified 1.020 times faster  kernels: tiles rows=6"

@@ -230,5 +230,5 @@ gc.collect()
     assert done.returncode == 0, done.stderr
     assert "ResourceWarning" not in done.stderr, done.stderr
     with load(tmp_path / "big.onnx", whole=False) as loaded:
-        assert loaded.left is not None and loaded.left.places  # noqa: PT018
+        assert loaded.left is not None and loaded.left.places
     assert import_onnx(tmp_path / "big.onnx").weights["w"].shape == big.shape

@@ -115,6 +115,20 @@ def test_what_is_not_proven_is_noted() -> None:
     ]
 
 
+@pytest.mark.parametrize(("reducer", "said"), [(te.sum, True), (te.max, False)])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_vectors_that_change_the_order_of_a_sum_say_so(reducer: Any, said: bool, dtype: str) -> None:
+    a, k = te.placeholder((4, 64), dtype, name="A"), te.reduce_axis(64, "k")
+    b = te.compute((4,), lambda i: reducer(a[i, k], axis=k), name="B")
+    s = te.create_schedule(b)
+    assert tw.build(s, [a, b]).log.remarks == []
+    _, inner = s[b].split(k, factor=8)
+    s[b].vectorize(inner)
+    remarks = tw.build(s, [a, b]).log.remarks
+    order = ["another order, whose rounding differs" in r and "block 'B' in 8 partial" in r for r in remarks]
+    assert order == ([True] if said and dtype == "float32" else [])
+
+
 def test_reductions_and_indices_of_indices() -> None:
     """The index that leads outside may itself be read from outside: nothing outside is touched."""
     at = te.placeholder((8,), "int64", name="I")

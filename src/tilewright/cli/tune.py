@@ -108,11 +108,17 @@ def _shown(title: str, json: bool) -> Iterator[Callable[[Progress], None]]:
         task = bars.add_task(f"tune {title}", total=None, note="")
 
         def show(p: Progress) -> None:
-            note = f"gain {p.gain:.3f}  {p.level}: {p.next}"
-            left = "" if math.isinf(p.left) else f"{p.left:.0f} s left  "
-            bars.update(task, completed=p.done, total=p.total or None, note=left + note)
+            bars.update(task, completed=p.done, total=p.total or None, note=_note(p))
 
         yield show
+
+
+def _note(p: Progress) -> str:
+    """What stands beside the bar: how long the search may go on, what is verified, what is timed."""
+    searches = p.done < p.total and not math.isinf(p.left)
+    left = f"search ends within {p.left:.0f} s  " if searches else ""
+    gain = f"verified {p.gain:.3f} times faster" if p.gain > 1.0 else "nothing verified yet"
+    return f"{left}{gain}  {p.level}: {p.next}"
 
 
 def progress_line(p: Progress) -> dict[str, Any]:
@@ -135,7 +141,7 @@ def _print(tuned: Tuned, threads: int, verify: bool = False) -> None:
                 " -> ".join(differences(row.untuned, row.tuned)) or "the same",
                 f"{row.share:.0%}",
                 f"{tried} of {row.space - 1}" + (f", {failed} failed" if failed else ""),
-                str(row.gain) if row.tuned != row.untuned else "-",
+                str(row.gain) if row.accepted else "not verified" if row.tuned != row.untuned else "-",
                 "yes" if row.accepted else "",
             ]
         )

@@ -26,6 +26,7 @@ from tilewright.schedule.state import (
     find,
     last_loop,
     loads_in,
+    loops_in,
     loops_on,
     read_buffers,
     refuse,
@@ -132,6 +133,26 @@ def check_independent(func: PrimFunc, loop: For, *, reductions: bool) -> None:
                 f"{shared[0].name!r} in block {block.name!r}",
             )
         _check_in_place(func, loop, block, word)
+
+
+def reordered_sums(func: PrimFunc) -> tuple[str, ...]:
+    """What vectorized loops change of sums and products of floating-point numbers, a sentence for each loop and block.
+
+    Lanes make partial sums, which are added at the end: another order than the loop's, whose rounding differs.
+    """
+    texts = []
+    for loop in loops_in(func.body):
+        if loop.kind != "vectorized" or runs_once(loop.extent):
+            continue
+        for block in blocks_in(loop.body):
+            update = reduction_update(block) if reduce_iters_using(block, loop.var) else None
+            if update is not None and update.op in ("add", "mul") and update.target.buffer.dtype.is_float:
+                what = "adds" if update.op == "add" else "multiplies"
+                texts.append(
+                    f"vectorized loop {loop.var.name!r} {what} up block {block.name!r} in {loop.extent} partial "
+                    "results: another order, whose rounding differs from the loop's"
+                )
+    return tuple(texts)
 
 
 def require_any_order(func: PrimFunc, loop: For, what: str) -> None:

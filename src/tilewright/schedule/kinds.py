@@ -73,8 +73,9 @@ def vectorize(func: PrimFunc, loop: str) -> PrimFunc:
         for i in 0..8:  # vectorized
             block C(vi = i)
 
-    A loop over a reduction is accepted for sums, products, minima and maxima. Refuses symbolic extents, loops whose
-    iterations are not independent, and loops inside or around another vectorized loop.
+    A loop over a reduction is accepted for sums, products, minima and maxima. Its lanes make partial results, so that
+    sums and products of floating-point numbers are rounded in another order (`tw.build` remarks it). Refuses symbolic
+    extents, loops whose iterations are not independent, and loops inside or around another vectorized loop.
     """
     path = loop_path(func, loop)
     target = last_loop(path)

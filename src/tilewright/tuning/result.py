@@ -17,9 +17,10 @@ class Progress:
 
     Args:
         level: what is tuned now.
-        done, total: candidates that were timed, and at most will be; 0 where none are.
-        left: seconds; infinity without a limit.
-        gain: so far, verified or not, of the whole model.
+        done, total: candidates of this level that were timed, and at most will be, fewer with each search that ends
+            early; 0 where none are.
+        left: seconds after which no further search begins; infinity without a limit.
+        gain: of the whole model, what is verified so far; 1 where nothing is.
         next: what is timed next.
     """
 

@@ -57,6 +57,7 @@ class _Search:
     outcomes: dict[str, str] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
     closed: bool = False
+    exhausted: bool = False
     settled: str | None = None
     winner: str = ""
     gain: Gain = NONE
@@ -288,6 +289,7 @@ class Tuner:
             unknown = [label for label in labels if not self._known(s, label)]
             if unknown:
                 return unknown
+        s.exhausted = True
         return []
 
     def _known(self, s: _Search, label: str) -> bool:
@@ -516,10 +518,15 @@ class Tuner:
 
     def _progress(self, level: str, searches: Mapping[str, _Search], what: str) -> None:
         done = sum(s.search.measured for s in searches.values())
+        most = sum(self._most(s) for s in searches.values())
+        self.announce(Progress(level, done, most, self._left(), self.total.median, what))
+
+    def _most(self, s: _Search) -> int:
+        """How many candidates of a search are timed at most, once it is over how many were."""
+        if s.closed or s.exhausted or s.settled is not None:
+            return s.search.measured
         # Alternatives that estimates do not leave are timed, too.
-        most = sum(max(min(self.policy.most, len(s.search.allowed)), s.search.measured) for s in searches.values())
-        saved = sum(s.share * (1 - s.search.times[s.search.best]) for s in searches.values() if s.site.is_kernel)
-        self.announce(Progress(level, done, most, self._left(), self.total.median / max(1 - saved, 0.1), what))
+        return max(min(self.policy.most, len(s.search.allowed)), s.search.measured)
 
 
 def _finalists(s: _Search) -> list[str]:
