@@ -35,6 +35,10 @@ from tilewright.transform.loops.ahead import WeightPrefetch
 from tilewright.transform.loops.workspace import used_where
 from tilewright.transform.work import operations, traffic
 
+MAX_ENTRY_LINES = 6000
+"""A longer entry is compiled without optimisation: LLVM's register allocation takes time that is quadratic in its calls
+(2 s for 1,200 of them, 0.05 s without), and what is left to gain is some loads a call."""
+
 
 class KernelTexts:
     """The stages of one kernel as text, made when asked."""
@@ -136,7 +140,7 @@ class KernelCompiler:
             return lambda: done
 
         def make() -> bytes:
-            code = compile_llvm(text, self.target)
+            code = compile_llvm(text, self.target, opt=0 if text.count("\n") > MAX_ENTRY_LINES else 3)
             self.store.put(name, code)
             return code
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.runtime.arena import ALIGNMENT, Interval, Plan, plan
+from tilewright.runtime.arena import ALIGNMENT, Block, Interval, Plan, _least_of_ranges, conflicts_of, plan
 from tilewright.support.errors import Error
 
 
@@ -108,6 +108,23 @@ def test_fast() -> None:
     start = time.process_time()
     plan(intervals)
     assert time.process_time() - start < 0.5
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=40), st.data())
+def test_least_of_ranges(values: list[int], data: st.DataObject) -> None:
+    begin = st.integers(0, len(values) - 1)
+    ranges = [(a, data.draw(st.integers(a + 1, len(values)))) for a in data.draw(st.lists(begin, max_size=20))]
+    assert _least_of_ranges(values, ranges) == [min(values[a:b]) for a, b in ranges]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), max_size=20))
+def test_blocks_conflict_where_their_lives_meet(lives: list[tuple[int, int]]) -> None:
+    blocks = [Block(first, first + length, 1) for first, length in lives]
+    assert [sorted(others) for others in conflicts_of(blocks)] == [
+        [k for k, b in enumerate(blocks) if b is not a and a.first <= b.last and b.first <= a.last] for a in blocks
+    ]
 
 
 def test_in_place_costs_nothing() -> None:

@@ -7,9 +7,9 @@ order and then by random moves, and the search stops as soon as the lower bound 
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from random import Random
 
 from tilewright.runtime.specs import TempSpec
@@ -55,7 +55,9 @@ class Plan:
 
 
 @dataclass(slots=True)
-class _Block:
+class Block:
+    """Memory that one or more intervals take, live from step `first` to `last` inclusive."""
+
     first: int
     last: int
     nbytes: int
@@ -79,10 +81,10 @@ def plan(intervals: Sequence[Interval]) -> Plan:
         if x.first > x.last or x.nbytes < 0 or (x.alias is not None and not 0 <= x.alias < k):
             raise Error("not a block that can be placed", where=f"block {k}", got=str(x))
     whose = roots(intervals)
-    blocks: dict[int, _Block] = {}
+    blocks: dict[int, Block] = {}
     for k, x in enumerate(intervals):
         size = -(-x.nbytes // ALIGNMENT) * ALIGNMENT
-        block = blocks.setdefault(whose[k], _Block(x.first, x.last, size))
+        block = blocks.setdefault(whose[k], Block(x.first, x.last, size))
         block.first, block.last = min(block.first, x.first), max(block.last, x.last)
         block.nbytes = max(block.nbytes, size)
     live = _largest_sum(_live_blocks(intervals, whose))
@@ -93,7 +95,7 @@ def plan(intervals: Sequence[Interval]) -> Plan:
     return Plan(tuple(at[r] for r in whose), arena, live)
 
 
-def _where_others_stand(blocks: dict[int, _Block], at: dict[int, int], arena: int) -> dict[int, int]:
+def _where_others_stand(blocks: dict[int, Block], at: dict[int, int], arena: int) -> dict[int, int]:
     """Places of empty blocks. Where they are not empty, for other sizes, those may be that live at the same steps, as
     workspaces of another version of a kernel: each stands where one of them does. Others stand above all blocks, of
     which none is moved up for them (`places.py`)."""
@@ -121,22 +123,22 @@ def least_bytes(intervals: Sequence[Interval]) -> int:
     return _largest_sum(_live_blocks(intervals, roots(intervals)))
 
 
-def _live_blocks(intervals: Sequence[Interval], whose: Sequence[int]) -> Iterable[_Block]:
+def _live_blocks(intervals: Sequence[Interval], whose: Sequence[int]) -> Iterable[Block]:
     """What must be held at each step: blocks in one place count once, where several are live the largest counts."""
     groups: dict[int, list[Interval]] = {}
     for k, x in enumerate(intervals):
         groups.setdefault(whose[k], []).append(x)
     for group in groups.values():
         if len(group) == 1:
-            yield _Block(group[0].first, group[0].last, group[0].nbytes)
+            yield Block(group[0].first, group[0].last, group[0].nbytes)
             continue
         points = sorted({x.first for x in group} | {x.last + 1 for x in group})
         for start, end in pairwise(points):
             most = max((x.nbytes for x in group if x.first <= start <= x.last), default=0)
-            yield _Block(start, end - 1, most)
+            yield Block(start, end - 1, most)
 
 
-def _largest_sum(blocks: Iterable[_Block]) -> int:
+def _largest_sum(blocks: Iterable[Block]) -> int:
     change: dict[int, int] = {}
     for b in blocks:
         change[b.first] = change.get(b.first, 0) + b.nbytes
@@ -148,11 +150,11 @@ def _largest_sum(blocks: Iterable[_Block]) -> int:
     return most
 
 
-def _search(blocks: list[_Block]) -> tuple[list[int], int]:
+def _search(blocks: list[Block]) -> tuple[list[int], int]:
     if not blocks:
         return [], 0
     goal = _largest_sum(blocks)
-    conflicts = _conflicts(blocks)
+    conflicts = conflicts_of(blocks)
     n = range(len(blocks))
     orders = [
         sorted(n, key=lambda k: (-blocks[k].nbytes, blocks[k].first)),
@@ -173,20 +175,38 @@ def _search(blocks: list[_Block]) -> tuple[list[int], int]:
     return _wander(best, best_order, blocks, conflicts, goal)
 
 
-def _by_pressure(blocks: list[_Block]) -> list[int]:
+def _by_pressure(blocks: list[Block]) -> list[int]:
     """Blocks live at the fullest step first, then those at the fullest of what is left, and so on."""
-    load: dict[int, int] = {}
     steps = sorted({b.first for b in blocks})
-    for b in blocks:
-        for s in steps:
-            if b.first <= s <= b.last:
-                load[s] = load.get(s, 0) + b.nbytes
-    rank = {s: i for i, s in enumerate(sorted(steps, key=lambda s: -load[s]))}
-    best = [min(rank[s] for s in steps if b.first <= s <= b.last) for b in blocks]
+    spans = [(bisect_left(steps, b.first), bisect_right(steps, b.last)) for b in blocks]
+    change = [0] * (len(steps) + 1)
+    for b, (begin, end) in zip(blocks, spans, strict=True):
+        change[begin] += b.nbytes
+        change[end] -= b.nbytes
+    load = list(accumulate(change[:-1]))
+    rank = [0] * len(steps)
+    for position, step in enumerate(sorted(range(len(steps)), key=lambda step: -load[step])):
+        rank[step] = position
+    best = _least_of_ranges(rank, spans)
     return sorted(range(len(blocks)), key=lambda k: (best[k], -blocks[k].nbytes))
 
 
-def _conflicts(blocks: list[_Block]) -> list[list[int]]:
+def _least_of_ranges(values: list[int], ranges: Iterable[tuple[int, int]]) -> list[int]:
+    """The least of `values[begin:end]` for each range, none of which is empty: a table of the least of each run of
+    2, 4, 8, ... values answers each by two runs that overlap."""
+    levels = [values]
+    while 2 ** len(levels) <= len(values):
+        below, half = levels[-1], 2 ** (len(levels) - 1)
+        levels.append([min(pair) for pair in zip(below, below[half:], strict=False)])
+    return [
+        min(level[begin], level[end - 2**k])
+        for begin, end in ranges
+        for k in ((end - begin).bit_length() - 1,)
+        for level in (levels[k],)
+    ]
+
+
+def conflicts_of(blocks: Sequence[Block]) -> list[list[int]]:
     """For each block, the others that are live at some step of its life."""
     result: list[list[int]] = [[] for _ in blocks]
     active: list[tuple[int, int]] = []
@@ -199,7 +219,7 @@ def _conflicts(blocks: list[_Block]) -> list[list[int]]:
     return result
 
 
-def _place(order: Sequence[int], blocks: list[_Block], conflicts: list[list[int]]) -> tuple[list[int], int]:
+def _place(order: Sequence[int], blocks: list[Block], conflicts: list[list[int]]) -> tuple[list[int], int]:
     """Best fit: each block into the smallest gap, below what it conflicts with, that holds it; else on top."""
     offsets = [-1] * len(blocks)
     top = 0
@@ -217,7 +237,7 @@ def _place(order: Sequence[int], blocks: list[_Block], conflicts: list[list[int]
 
 
 def _raise_the_top(
-    best: tuple[list[int], int], order: list[int], blocks: list[_Block], conflicts: list[list[int]], goal: int
+    best: tuple[list[int], int], order: list[int], blocks: list[Block], conflicts: list[list[int]], goal: int
 ) -> tuple[tuple[list[int], int], list[int]]:
     """Move a block that reaches the top to the front of the order and place again, as long as that may help."""
     current, seen = order, {tuple(order)}
@@ -238,7 +258,7 @@ def _raise_the_top(
 
 
 def _wander(
-    best: tuple[list[int], int], order: list[int], blocks: list[_Block], conflicts: list[list[int]], goal: int
+    best: tuple[list[int], int], order: list[int], blocks: list[Block], conflicts: list[list[int]], goal: int
 ) -> tuple[list[int], int]:
     """Move random blocks of the order and keep what is no worse. The seed is fixed: plans are reproducible."""
     random = Random(len(order))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.native.assembler import I1, I64, PTR, Function, Module, Value, Variable
-from tilewright.runtime.arena import ALIGNMENT, Plan, roots
+from tilewright.runtime.arena import ALIGNMENT, Block, Plan, conflicts_of, roots
 from tilewright.runtime.layout import Struct
 from tilewright.runtime.specs import MAX_BYTES, SymbolSpec, TempSpec
 
@@ -57,15 +57,18 @@ def _legal(symbol: SymbolSpec, value: int) -> int:
     return min(up, symbol.hi // symbol.multiple * symbol.multiple)
 
 
-def _conflicts(temps: Sequence[TempSpec], whose: Sequence[int]) -> dict[int, set[int]]:
+def _conflicts(temps: Sequence[TempSpec], whose: Sequence[int]) -> dict[int, list[int]]:
     """For each block, named by its first temporary, the others that live at some step of its life."""
-    first, last = dict[int, int](), dict[int, int]()
+    blocks: dict[int, Block] = {}
     for t, root in zip(temps, whose, strict=True):
-        first[root], last[root] = min(first.get(root, t.first), t.first), max(last.get(root, t.last), t.last)
-    return {a: {b for b in first if b != a and first[a] <= last[b] and first[b] <= last[a]} for a in first}
+        block = blocks.setdefault(root, Block(t.first, t.last, 0))
+        block.first, block.last = min(block.first, t.first), max(block.last, t.last)
+    named = list(blocks)
+    others = conflicts_of(list(blocks.values()))
+    return {root: [named[k] for k in ks] for root, ks in zip(named, others, strict=True)}
 
 
-def _directly_below(order: Sequence[int], conflicts: dict[int, set[int]]) -> list[tuple[int, list[int]]]:
+def _directly_below(order: Sequence[int], conflicts: dict[int, list[int]]) -> list[tuple[int, list[int]]]:
     """Each block with those before it in the order that it conflicts with, less those that stand below one of them."""
     at = {root: k for k, root in enumerate(order)}
     under: dict[int, int] = {}  # as bits
