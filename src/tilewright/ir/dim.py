@@ -30,12 +30,17 @@ class Dim:
     likely: tuple[int, ...] = ()
 
     def var(self, name: str, needs: Dim | None = None) -> Var:
-        """The symbol of this name; `needs` is what the model itself needs: a least value, and what divides it."""
-        lo, multiple = self.lo, self.multiple
-        if needs is not None:
-            lo, multiple = max(lo, needs.lo), lcm(multiple, needs.multiple)
-        likely = tuple(n for n in self.likely if n >= lo and n % multiple == 0)
-        return Var(name, lo=lo, hi=self.hi, multiple=multiple, likely=likely)
+        """The symbol of this name; `needs` is what the model itself needs: a range, and what divides it."""
+        if needs is None:
+            return Var(name, lo=self.lo, hi=self.hi, multiple=self.multiple, likely=self.likely)
+        both = self.within(needs)
+        likely = tuple(n for n in self.likely if n % both.multiple == 0 and both.lo <= n <= (both.hi or n))
+        return Var(name, lo=both.lo, hi=both.hi, multiple=both.multiple, likely=likely)
+
+    def within(self, other: Dim) -> Dim:
+        """The values that are those of another dimension as well, without likely ones."""
+        ends = [end for end in (self.hi, other.hi) if end is not None]
+        return Dim(max(self.lo, other.lo), min(ends, default=None), lcm(self.multiple, other.multiple))
 
     def __str__(self) -> str:
         text = f"{self.lo}..{'' if self.hi is None else self.hi}"

@@ -5,6 +5,8 @@ inputs that are added have one batch under two names.
 
 A network that halves its maps and doubles them again, and then joins them with those from before, takes heights that
 halving does not round: `height // 2 * 2` is `height` for the even ones. Nobody says so in the file.
+
+A table of positions is cut at its end: `min(seq, 512)` rows of it are added to `seq` rows, which fits up to 512.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from collections.abc import Sequence
 from math import gcd
 
 from tilewright.arith import simplify
-from tilewright.ir.expr import Expr, Var, as_int, const
-from tilewright.ir.rewrite import substitute, variables
+from tilewright.ir.dim import MOST as LARGEST
+from tilewright.ir.dim import Dim
+from tilewright.ir.expr import Expr, Op, Var, as_int, const
+from tilewright.ir.rewrite import substitute, variables, walk_expr
 
 START = 1 << 12
 """Sizes from which on pairs are compared: small ones are rounded to nothing."""
@@ -49,6 +53,71 @@ def sufficient(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, int]:
                 found[symbol.name] = by
                 break
     return found
+
+
+def ranges(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, Dim]:
+    """The range of each symbol, by name, in which a minimum or a maximum is the one of its two sides that makes the
+    sizes of a pair equal, where they are for no sizes outside of it. Symbols whose pairs need none are left out."""
+    found: dict[str, Dim] = {}
+    for symbol, own in _by_symbol(pairs).items():
+        for a, b in own:
+            range_ = _range(symbol, a, b)
+            if range_ is not None:
+                known = found.get(symbol.name, range_)
+                ends = [end for end in (known.hi, range_.hi) if end is not None]
+                found[symbol.name] = Dim(max(known.lo, range_.lo), min(ends, default=None))
+    return {name: d for name, d in found.items() if d.hi is None or d.lo <= d.hi}
+
+
+def _range(symbol: Var, a: Expr, b: Expr) -> Dim | None:
+    """The one part of the symbol's range in which two sizes are equal; None if it is none, several or all of it."""
+    step, most = symbol.multiple, symbol.hi if symbol.hi is not None else LARGEST
+    first, last = -(-max(symbol.lo or 0, 1) // step), most // step
+    turns = sorted({t for e in (a, b) for t in _turns(e, symbol, first, last)})
+    starts = [first, *turns]
+    parts = list(zip(starts, [*(t - 1 for t in turns), last], strict=True))
+    equal = [[_equal(a, b, symbol, n * step) for n in _sample(*part)] for part in parts]
+    whole = [k for k, results in enumerate(equal) if all(results)]
+    if not turns or not whole or whole != list(range(whole[0], whole[-1] + 1)) or len(whole) == len(parts):
+        return None
+    if any(any(results) for k, results in enumerate(equal) if k not in whole):
+        return None
+    begin, end = parts[whole[0]][0], parts[whole[-1]][1]
+    return Dim(begin * step if whole[0] else 1, end * step if end < last else None)
+
+
+def _sample(begin: int, end: int) -> list[int]:
+    """Numbers of a range: its ends, those around them, and some between."""
+    near = 24
+    between = range(begin, end + 1, max(1, (end - begin) // 7))
+    return sorted({*range(begin, min(begin + near, end + 1)), *range(max(end - near, begin), end + 1), *between})
+
+
+def _turns(e: Expr, symbol: Var, first: int, last: int) -> list[int]:
+    """The numbers n from which on, for `n * multiple`, a minimum or a maximum is both sides or the other one."""
+    found = []
+    for atom in walk_expr(e):
+        if type(atom) is Op and atom.name in ("min", "max") and set(variables(atom)) == {symbol}:
+            difference = atom.args[0] - atom.args[1]
+            found += [_first_above(end, difference, symbol, first, last) for end in (-1, 0)]
+    return [n for n in found if n is not None]
+
+
+def _first_above(end: int, e: Expr, symbol: Var, low: int, high: int) -> int | None:
+    """The first number n of a range from which on, for `n * multiple`, `e` is on the other side of `end`, as sizes that
+    grow or shrink with their symbol have one; None if there is none."""
+
+    def above(n: int) -> bool:
+        number = as_int(simplify(substitute(e, {symbol: const(n * symbol.multiple)})))
+        return number is not None and number > end
+
+    before = above(low)
+    if above(high) == before:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if above(middle) == before else (low, middle)
+    return high
 
 
 def joined(pairs: Sequence[tuple[Expr, Expr]], order: Sequence[Var]) -> dict[Var, Var]:

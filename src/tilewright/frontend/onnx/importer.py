@@ -21,7 +21,7 @@ import onnx
 
 from tilewright.arith import simplify
 from tilewright.frontend.common.emitter import check_size
-from tilewright.frontend.common.equal_sizes import divisors, joined, sufficient
+from tilewright.frontend.common.equal_sizes import divisors, joined, ranges, sufficient
 from tilewright.frontend.common.finish import (
     MALFORMED,
     Imported,
@@ -85,8 +85,8 @@ def _imported(loaded: Loaded, dims: DimSizes) -> Imported:
 
 
 def _sizes(loaded: Loaded, dims: DimSizes) -> tuple[dict[str, Dim], dict[str, str]]:
-    """What divides symbols, and which ones are the same, so that shapes are equal that the model needs to be, but that
-    are not for all sizes; nothing if that is not all."""
+    """Ranges of symbols, what divides them, and which ones are the same, so that shapes are equal that the model needs
+    to be, but that are not for all sizes; nothing if that is not all."""
     needs: dict[str, Dim] = {}
     same: dict[str, str] = {}
     while True:
@@ -99,10 +99,11 @@ def _sizes(loaded: Loaded, dims: DimSizes) -> tuple[dict[str, Dim], dict[str, st
         more = joined(pairs, list(order))
         first: dict[Var, Expr] = {**more}
         rest = [(simplify(substitute(a, first)), simplify(substitute(b, first))) for a, b in pairs]
-        found = divisors([(a, b) for a, b in rest if a is not b])
+        unequal = [(a, b) for a, b in rest if a is not b]
+        found = ranges(unequal) or {name: Dim(0, multiple=by) for name, by in divisors(unequal).items()}
         known = len(same), dict(needs)
         same |= {v.name: w.name for v, w in more.items()}
-        needs |= {name: Dim(0, multiple=by) for name, by in found.items()}
+        needs |= {name: needs.get(name, Dim(0)).within(d) for name, d in found.items()}
         if known == (len(same), needs):
             return {}, {}
 
