@@ -172,7 +172,8 @@ graph @g(%c: bool[], %x: f32[3], %y: f32[3]) {
     agree(graph, {}, {"c": np.array(taken), "x": normal(3), "y": normal(3)})
 
 
-ELSEWHERE = {"lstm_cell", "loop", "recurrence", "head", "nonzero", "suppress", "log1p", "expm1", "stop_gradient"}
+ELSEWHERE = {"lstm_cell", "loop", "recurrence", "head", "nonzero", "suppress", "log1p", "expm1"}
+ELSEWHERE |= {"stop_gradient", "surrogate"}
 """Met by models and tests in `test_onnx_out.py`."""
 
 

@@ -82,6 +82,7 @@ case("not", flags(5))
 case("select", flags(3, 1), x(3, 4), x(4))
 case("identity", x(2, 3))
 case("stop_gradient", x(2, 3))
+case("surrogate", x(2, 3), x(2, 3))
 for to in (f16, bf16, f64, i8, u8, i32, i64, boolean):
     case("cast", ODD, dtype=to)
 for to in (f32, i4, i8, u8, boolean):

@@ -134,6 +134,13 @@ for _name, _info in OPS.items():
 
 pointwise("identity", 1, lambda x, _: x[0], lambda x: x, same("float", "int", "uint", "bool", "minifloat"))
 pointwise("stop_gradient", 1, lambda x, _: x[0], lambda x: x, same("float"))
+pointwise(
+    "surrogate",  # the value of the first, through which gradients flow as if it were the second
+    2,
+    lambda x, _: x[0],
+    lambda x, like: np.broadcast_to(x, np.broadcast_shapes(np.shape(x), np.shape(like))),
+    same("float"),
+)
 
 
 # --- selection and conversion ---------------------------------------------------------------------------------------

@@ -23,8 +23,9 @@ from tilewright.ops.gradients.control import needed
 from tilewright.ops.gradients.reverse import backward
 from tilewright.runtime.model import Model
 from tilewright.support.classes import dataclass
-from tilewright.support.errors import CallError, ModelError
+from tilewright.support.errors import CallError, Error, ModelError
 from tilewright.targets.target import Target
+from tilewright.train import hooks
 from tilewright.train.rewritten import rewritten
 from tilewright.train.torch_loss import check_backward, ran, tensors
 
@@ -112,7 +113,8 @@ class Differentiable(torch.nn.Module):  # type: ignore[misc]
                 "wrong number of tensors", where=type(self.module).__name__, expected=expected, got=len(inputs)
             )
         held = dict(self.module.named_parameters())
-        found = _Call.apply(self, *inputs, *(held[name] for name in self.names))
+        others = (p for name, p in held.items() if name not in self.names)  # whose gradient is zero
+        found = _Call.apply(self, *inputs, *(held[name] for name in self.names), *others)
         return pytree.tree_unflatten(list(found), self._spec)
 
 
@@ -121,7 +123,7 @@ class _Call(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, owner: Differentiable, *values: torch.Tensor) -> Any:
-        plain = [v.detach().contiguous() for v in values]
+        plain = [v.detach().contiguous() for v in values[: len(owner._ways.forward.inputs)]]
         found = _tuple(owner.forward_model(*plain))
         count = owner._spec.num_leaves
         ctx.owner = owner
@@ -146,6 +148,24 @@ class _Call(torch.autograd.Function):  # type: ignore[misc]
         for k, g in zip(owner._ways.moved, found, strict=True):
             results[1 + k] = g
         return tuple(results)
+
+
+def _run(module: torch.nn.Module, batch: Sequence[torch.Tensor]) -> Any:
+    """What a module gives of an example, with autograd's record of how. Raises ModelError where its code fails, and
+    UnsupportedError for hooks on gradients."""
+    leaves = [x.detach().requires_grad_(x.is_floating_point()) for x in batch]
+    try:
+        with hooks.watched() as seen:
+            try:
+                _, given = ran(module, module, leaves)
+            except RuntimeError:  # code may ask what has a gradient, or change what has none
+                _, given = ran(module, module, batch)
+    except Error:
+        raise
+    except Exception as error:  # the module's own code
+        raise ModelError("the module fails on the example", got=f"{type(error).__name__}: {error}") from error
+    hooks.refuse(seen)
+    return given
 
 
 def _tuple(found: Any) -> tuple[Any, ...]:
@@ -175,8 +195,9 @@ def differentiable(
     """
     if not isinstance(module, torch.nn.Module):
         raise ModelError("not a module", expected="torch.nn.Module", got=type(module).__name__)
+    hooks.refuse(hooks.of_modules([module]))
     batch = tensors(example)
-    _, given = ran(module, module, [x.detach().requires_grad_(x.is_floating_point()) for x in batch])
+    given = _run(module, batch)
     check_backward(given)
     _, spec = pytree.tree_flatten(given)
     trained = import_training(module, batch, "auto" if symbolic else None)

@@ -35,6 +35,6 @@ def traced(params: Any, loss: Callable[..., Any], example: Sequence[Any]) -> Obj
         found = loss(model, *given)
         return tuple(found[name] for name in metrics) if isinstance(found, dict) else (found,)
 
-    read = import_model(jax.jit(objective), example=(params, *batch), params=0)
+    read = import_model(jax.jit(objective, keep_unused=True), example=(params, *batch), params=0)
     movable = tuple(v.name for v in read.graph.params if v.dtype.name == "f32" and v.name in read.weights)
     return Objective(read.graph, read.weights, metrics, movable)

@@ -20,7 +20,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.runtime.interop import framework
 from tilewright.support.errors import CallError, Error, ModelError, UnsupportedError
-from tilewright.train import kept
+from tilewright.train import hooks, kept
 from tilewright.train.kept import Traced
 from tilewright.train.plan import Objective
 from tilewright.train.tape import tape_of
@@ -69,12 +69,15 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
     batch = tensors(example)
     _check_arguments(model if loss is None else partial(loss, model), batch)
     objective = _Loss(model, loss)
+    hooks.refuse([*hooks.of_modules([objective]), *hooks.of_parameters([objective])])
     try:
-        tape, given = ran(objective.found, objective, batch)
+        with hooks.watched() as seen:
+            tape, given = ran(objective.found, objective, batch)
     except Error:
         raise
     except Exception as error:  # the user's own code
         raise ModelError("the loss of the example fails", got=f"{type(error).__name__}: {error}") from error
+    hooks.refuse(seen)
     metrics = _names(given)
     check_backward(given["loss"] if isinstance(given, dict) else given)
     name = None if tape is None or symbolic else kept.name_of(tape, metrics)

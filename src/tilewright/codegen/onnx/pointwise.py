@@ -120,6 +120,11 @@ for _ours, _kind in DIRECT.items():
     RULES[_ours] = _direct(_kind)
 
 
+@rule("surrogate")
+def surrogate(w: Writer, node: Node, x: Sequence[str]) -> str:
+    return w.op("Identity", x[:1])
+
+
 @rule("ne")
 def differs(w: Writer, node: Node, x: Sequence[str]) -> str:
     return w.op("Not", [w.op("Equal", x)])

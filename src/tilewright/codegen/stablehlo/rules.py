@@ -157,7 +157,7 @@ def triangle(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
     return w.op("select", [kept, x[0], w.full(0, x[0].dtype, shape)], x[0].dtype, shape)
 
 
-@rule("identity", "stop_gradient")
+@rule("identity", "stop_gradient", "surrogate")
 def identity(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
     return x[0]
 

@@ -107,6 +107,25 @@ class Call(Emitter):
             self.sizes.known[str(size.node.expr)] = rows.shape[0]
         return rows
 
+    # --- gradients ----------------------------------------------------------------------------------------------------
+
+    def surrogate(self, value: Value, like: Callable[[], Value]) -> Value:
+        """A value through which, where gradients are asked for, they flow as if it were `like`: how PyTorch says them
+        where there are several, as of equal elements and at corners."""
+        if self.random is None or not value.dtype.is_float:
+            return value
+        return self.emit("surrogate", self.emit("stop_gradient", value), like())
+
+    def picked(self, value: Value, x: Value, index: Value, axis: int) -> Value:
+        """A value that is the element at `index` of each row along an axis of `x`, to which alone gradients flow;
+        the index has the value's shape, and so has the axis if it is kept, with one element or more."""
+
+        def element() -> Value:
+            kept = index if index.type.rank == x.type.rank else self.reshape(index, _with_one(index.shape, axis))
+            return self.reshape(self.emit("gather_elements", x, kept, axis=axis), value.shape)
+
+        return self.surrogate(value, element)
+
     # --- small things that many rules want ----------------------------------------------------------------------------
 
     def axis(self, axis: int, x: Value) -> int:
@@ -131,6 +150,10 @@ class Call(Emitter):
 
     def unsupported(self, what: str, **details: Any) -> UnsupportedError:
         return UnsupportedError(f"{self.name} {what} is not supported", **details)
+
+
+def _with_one(shape: Sequence[Expr], axis: int) -> tuple[Any, ...]:
+    return (*shape[:axis], 1, *shape[axis:])
 
 
 def _is_half(t: DType) -> bool:

@@ -89,6 +89,7 @@ def _exported(module: torch.nn.Module, trace: Trace, training: bool) -> Exported
     with mode, quietly(), recurrences_whole(), torch.set_grad_enabled(training):
         found = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
         if training:
+            detach_in_place(found)
             detach_regions(found)
         return found
 
@@ -105,6 +106,14 @@ def _is_about_sizes(error: Exception) -> bool:
     """Whether an error of PyTorch's names a size that it does not know."""
     text = str(error)
     return "Suggested fixes" in text or re.search(r"\bs\d+\b", text) is not None
+
+
+def detach_in_place(program: ExportedProgram) -> None:
+    """Say `detach_` as `detach`: PyTorch forgets the former where it makes a graph functional."""
+    for graph in [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]:
+        for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default):
+            node.target = torch.ops.aten.detach.default
+        graph.recompile()
 
 
 def detach_regions(program: ExportedProgram) -> None:

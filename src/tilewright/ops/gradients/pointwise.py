@@ -87,6 +87,12 @@ def select(b: Backward) -> Result:
     return [None, *(b.reduced_to(_where(b, chosen, *sides[k]), b.x(k + 1).shape) for k in range(2))]
 
 
+@gradient("surrogate")
+def surrogate(b: Backward) -> Result:
+    """The value is the first operand's, what comes back goes to the second."""
+    return [None, b.reduced_to(b.g, b.x(1).shape)]
+
+
 @gradient("sqrt")
 def sqrt(b: Backward) -> Result:
     """Infinite at zero, but zero for the norm of a vector, as PyTorch takes it: there is no direction there."""
@@ -163,6 +169,6 @@ def hard_sigmoid(b: Backward) -> Result:
 def hard_swish(b: Backward) -> Result:
     x = b.x()
     slope = b.add(b.div(x, b.like(3, x)), b.like(0.5, x))
-    low = b.emit("lt", x, b.like(-3, x))
-    high = b.emit("gt", x, b.like(3, x))
+    low = b.emit("le", x, b.like(-3, x))
+    high = b.emit("ge", x, b.like(3, x))
     return [b.mul(b.g, _where(b, low, b.like(0, x), _where(b, high, b.like(1, x), slope)))]

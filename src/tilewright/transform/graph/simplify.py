@@ -87,7 +87,7 @@ def _is_identity(node: Node, source: Value | None) -> bool:
     """Whether a node gives what `source` is."""
     if len(node.outputs) != 1 or source is None or source.type != node.output.type:
         return False
-    if node.op in ("reshape", "identity", "stop_gradient", "broadcast", "cast"):
+    if node.op in ("reshape", "identity", "stop_gradient", "surrogate", "broadcast", "cast"):
         return True
     return node.op == "transpose" and node.of(TransposeAttrs).perm == tuple(range(node.output.type.rank))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 from tilewright.frontend.torch.call import Call, Operand
@@ -62,12 +63,18 @@ def hardsigmoid(n: Call, x: Value) -> Value:
 
 @rule("relu6")
 def relu6(n: Call, x: Value) -> Value:
-    return clamp(n, x, 0, 6)
+    return hardtanh(n, x, 0, 6)
 
 
 @rule("hardtanh")
 def hardtanh(n: Call, x: Value, min_val: float = -1, max_val: float = 1) -> Value:
-    return clamp(n, x, min_val, max_val)
+    """Flat at its corners, where clamp is not."""
+
+    def inside() -> Value:
+        outside = n.emit("or", n.emit("le", x, n.like(min_val, x)), n.emit("ge", x, n.like(max_val, x)))
+        return n.emit("select", outside, n.like(0, x), x)
+
+    return n.surrogate(clamp(n, x, min_val, max_val), inside)
 
 
 @rule("hardshrink")
@@ -97,12 +104,31 @@ def clamp(n: Call, x: Value, low: Operand | None = None, high: Operand | None = 
     """Bounds that are numbers are attributes."""
     t = n.dtype
     x = n.cast(x, t)
-    if isinstance(low, Value | Expr):
-        x, low = n.emit("max", x, n.operand(low, t)), None
-    if isinstance(high, Value | Expr):
-        bounded = x if low is None else n.emit("clip", x, **_bounds(t, low, None))
-        return n.emit("min", bounded, n.operand(high, t))
-    return x if low is None and high is None else n.emit("clip", x, **_bounds(t, low, high))
+    if low is None and high is None:
+        return x
+    if not isinstance(low, Value | Expr) and not isinstance(high, Value | Expr):
+        return n.emit("clip", x, **_bounds(t, low, high))
+    least, most = (None if b is None else n.operand(b, t) for b in (low, high))
+    bounded = x if least is None else n.emit("max", x, least)
+    bounded = bounded if most is None else n.emit("min", bounded, most)
+    return n.surrogate(bounded, lambda: _between(n, bounded, x, least, most))
+
+
+def _between(n: Call, bounded: Value, x: Value, low: Value | None, high: Value | None) -> Value:
+    """The operand that a gradient of clamp flows to, as `clamp_backward` and `clamp_backward_min_max` of PyTorch say:
+    where it is at a bound to the operand itself, and to none where the bounds are equal and it is not between them."""
+    zero = n.like(0, x)
+    chosen = []
+    inside = [n.emit(op, x, bound) for op, bound in (("ge", low), ("le", high)) if bound is not None]
+    chosen.append((inside[0] if len(inside) == 1 else n.emit("and", *inside), x))
+    if low is not None:
+        below = n.emit("lt", x, low)
+        chosen.append((below if high is None else n.emit("and", below, n.emit("lt", low, high)), low))
+    if high is not None:
+        above = n.emit("gt", x, high)
+        chosen.append((above if low is None else n.emit("or", above, n.emit("lt", high, low)), high))
+    parts = [n.broadcast(n.emit("select", where, operand, zero), bounded.shape) for where, operand in chosen]
+    return reduce(lambda a, b: n.emit("add", a, b), parts)
 
 
 def _bounds(t: DType, low: Any, high: Any) -> dict[str, Any]:

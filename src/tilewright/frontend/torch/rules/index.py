@@ -15,8 +15,37 @@ from tilewright.support.errors import UnsupportedError
 
 
 @rule("embedding")
-def embedding(n: Call, table: Value, indices: Value, *_: Any, **__: Any) -> Value:
-    return n.emit("gather", table, indices, axis=0)
+def embedding(
+    n: Call, table: Value, indices: Value, padding: Any = -1, by_frequency: bool = False, sparse: bool = False
+) -> Value:
+    """Rows of a table; that of padding has no gradient, and `by_frequency` divides each row's by how often it is read.
+    What `sparse` says is how PyTorch keeps the gradient."""
+    rows = n.emit("gather", table, indices, axis=0)
+    number = as_int(padding)
+    ignored = number if number is not None and number >= 0 else None
+    return _trained(n, rows, table, indices, ignored, by_frequency)
+
+
+def _trained(n: Call, rows: Value, table: Value, indices: Value, padding: int | None, by_frequency: bool) -> Value:
+    """Rows of a table as gradients flow to them."""
+
+    def counted() -> Value:
+        found = rows
+        if by_frequency:
+            found = n.emit("div", found, n.reshape(_frequencies(n, table, indices), (*indices.shape, 1)))
+        if padding is not None:
+            trained = n.reshape(n.emit("ne", indices, n.like(padding, indices)), (*indices.shape, 1))
+            found = n.emit("select", trained, found, n.like(0, found))
+        return found
+
+    return rows if padding is None and not by_frequency else n.surrogate(rows, counted)
+
+
+def _frequencies(n: Call, table: Value, indices: Value) -> Value:
+    """How often each of the indices stands among them."""
+    flat = n.reshape(indices, (indices.type.size, 1))
+    ones, none = n.filled(1, table.dtype, flat.shape[:1]), n.filled(0, table.dtype, table.shape[:1])
+    return n.emit("gather", n.emit("scatter_nd", none, flat, ones, reduction="add"), indices, axis=0)
 
 
 @rule("index_select")
@@ -308,7 +337,12 @@ def embedding_bag(
     padding: int = -1,
 ) -> list[Value]:
     """Sums, means or maxima of the rows of each bag; `offsets` are the first places of the bags. A row's bag is the
-    number of offsets not after it. Only the first result is made."""
+    number of offsets not after it. Only the first result is made.
+
+    Gradients by frequency are refused: PyTorch 2.13 divides the row of the k-th distinct index by how often the index
+    is met that stands k-th in the sorted list of all of them (`EmbeddingBag.cpp`), which is another row's number."""
+    if scale_grad and n.random is not None:
+        raise n.unsupported("with scale_grad_by_freq in training", hint="nn.Embedding has it, before a sum")
     bags = n.shape[0]
     width = table.shape[1]
     if as_int(indices.type.size) == 0 or as_int(bags) == 0:

@@ -10,6 +10,7 @@ from tilewright.frontend.common.norm import batch_norm as common_batch_norm
 from tilewright.frontend.common.norm import group_norm as common_group_norm
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
+from tilewright.frontend.torch.rules.reduce import root
 from tilewright.ir.expr import is_const, product
 from tilewright.ir.graph import Value
 
@@ -245,5 +246,5 @@ def local_response_norm(n: Call, x: Value, size: int, alpha: float = 1e-4, beta:
 def weight_norm(n: Call, v: Value, g: Value, dim: int = 0) -> Value:
     """g v / |v|, the norm over all dimensions but `dim`."""
     axes = tuple(k for k in range(v.type.rank) if k != dim % max(v.type.rank, 1))
-    norm = n.emit("sqrt", n.emit("reduce_sum", n.emit("mul", v, v), axes=axes, keepdims=True))
+    norm = root(n, n.emit("reduce_sum", n.emit("mul", v, v), axes=axes, keepdims=True))
     return n.emit("mul", v, n.emit("div", g, norm))

@@ -58,7 +58,17 @@ def median(n: Call, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
 def median_of_all(n: Call, x: Value) -> Value:
     if as_int(x.type.size) == 0:
         return n.filled(float("nan"), x.dtype, ())
-    return median(n, n.reshape(x, (product(x.shape),)), 0)[0]
+    found = median(n, n.reshape(x, (product(x.shape),)), 0)[0]
+    return n.surrogate(found, lambda: shared(n, x, found))
+
+
+def shared(n: Call, x: Value, found: Value) -> Value:
+    """The mean of all elements that are equal to one of them, NaN to NaN: each has its share of the gradient."""
+    same = n.emit("or", n.emit("eq", x, found), n.emit("and", n.emit("isnan", x), n.emit("isnan", found)))
+    axes = tuple(range(x.type.rank))
+    count = n.emit("reduce_sum", n.cast(same, x.dtype), axes=axes, keepdims=False)
+    chosen = n.emit("select", same, x, n.like(0, x))
+    return n.emit("div", n.emit("reduce_sum", chosen, axes=axes, keepdims=False), count)
 
 
 @rule("mode")
@@ -75,6 +85,7 @@ def mode(n: Call, x: Value, dim: int = -1, keepdim: bool = False) -> list[Value]
     value = n.emit("gather_elements", values, best, axis=axis)
     same = n.cast(n.emit("eq", x, value), i32)
     place = n.emit("argmax", same, axis=axis, keepdims=True, select_last_index=True)
+    value = n.picked(value, x, place, axis)
     return [_without(n, v, axis, keepdim) for v in (value, place)]
 
 

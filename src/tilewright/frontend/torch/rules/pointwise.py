@@ -334,9 +334,26 @@ def softplus(n: Call, x: Value, beta: float = 1, threshold: float = 20) -> Value
     return n.emit("mul", n.emit("softplus", n.emit("mul", x, n.like(beta, x))), n.like(1 / beta, x))
 
 
+@rule("sinc", "special_sinc", single=True)
+def sinc(n: Call, x: Value) -> Value:
+    """sin(pi x) / (pi x), and 1 at 0, where it is flat."""
+    x = n.floats(x)
+    origin, one = n.emit("eq", x, n.like(0, x)), n.like(1, x)
+    angle = n.emit("mul", n.emit("select", origin, one, x), n.like(math.pi, x))
+    return n.emit("select", origin, one, n.emit("div", n.emit("sin", angle), angle))
+
+
 @rule("atan2", "arctan2")
 def atan2(n: Call, y: Value, x: Value) -> Value:
-    return _binary(n, "atan2", y, x)
+    """At the origin its gradient is zero."""
+    y, x = n.operand(y, n.dtype), n.operand(x, n.dtype)
+
+    def elsewhere() -> Value:
+        origin = n.emit("and", *(n.emit("eq", v, n.like(0, v)) for v in (y, x)))
+        angle = n.emit("atan2", y, n.emit("select", origin, n.like(1, x), x))
+        return n.emit("select", origin, n.like(0, angle), angle)
+
+    return n.surrogate(n.emit("atan2", y, x), elsewhere)
 
 
 # --- signs, logic, bits ----------------------------------------------------------------------------------------------

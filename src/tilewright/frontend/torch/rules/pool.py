@@ -114,7 +114,7 @@ def adaptive_pool(n: Call, x: Value, size: Any) -> Any:
     axes = tuple(range(x.type.rank - rank, x.type.rank))
     if as_int(product(n.shape)) == 0:
         return [n.filled(0, x.dtype, n.shape), n.filled(0, i64, n.shape)] if largest else n.filled(0, x.dtype, n.shape)
-    if all(w == 1 for w in wanted) and not (largest and 1 in n.read):
+    if all(w == 1 for w in wanted) and not (largest and (1 in n.read or n.random)):
         result = n.emit("reduce_max" if largest else "reduce_mean", x, axes=axes, keepdims=True)
     else:
         extents = [static(x.shape[a], "a dimension that is pooled adaptively") for a in axes]
@@ -131,25 +131,26 @@ def adaptive_pool(n: Call, x: Value, size: Any) -> Any:
 
 def _uneven(n: Call, x: Value, extents: Sequence[int], wanted: Sequence[int], largest: bool) -> Any:
     """Windows of different widths, one axis after another: each as wide as the widest, by gathering, where elements
-    past a window's end are its last one again."""
+    past a window's end are its last one again. Of equal maxima the first row by row counts."""
     lead = x.type.rank - len(wanted)
     index = None
     if largest and 1 in n.read:
         plane = np.arange(math.prod(extents)).reshape(extents)
         index = n.broadcast(n.constant(plane, i64), x.shape)
-    for k, (extent, count) in enumerate(zip(extents, wanted, strict=True)):
-        axis = lead + k
+    axes = list(zip(range(lead, x.type.rank), extents, wanted, strict=True))
+    for axis, extent, count in reversed(axes) if largest else axes:
         starts = np.arange(count) * extent // count
         widths = -(-(np.arange(1, count + 1) * extent) // count) - starts
         steps = np.arange(widths.max())
         places = n.constant(starts[:, None] + np.minimum(steps, widths[:, None] - 1), i64)
         windows = n.emit("gather", x, places, axis=axis)
-        if index is not None:
+        if largest:
             best = n.emit("argmax", windows, axis=axis + 1, keepdims=True, select_last_index=False)
+        if index is not None:
             index = n.emit("gather_elements", n.emit("gather", index, places, axis=axis), best, axis=axis + 1)
             index = n.reshape(index, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
         if largest:
-            x = n.emit("reduce_max", windows, axes=(axis + 1,), keepdims=False)
+            x = n.picked(n.emit("reduce_max", windows, axes=(axis + 1,), keepdims=False), windows, best, axis + 1)
             continue
         inside = n.constant(steps < widths[:, None], boolean)
         tail = [1] * (x.type.rank - axis - 1)

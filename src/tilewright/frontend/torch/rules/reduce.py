@@ -54,7 +54,8 @@ def extreme_with_index(n: Call, x: Value, dim: int, keepdim: bool = False) -> li
     if x.type.rank == 0:
         return [x, n.filled(0, i64, ())]
     values = _reduced(n, "reduce_max" if largest else "reduce_min", x, dim, keepdim)
-    return [values, _arg(n, largest, x, dim, keepdim)]
+    index = _arg(n, largest, x, dim, keepdim)
+    return [n.picked(values, x, index, n.axis(dim, x)), index]
 
 
 @rule("argmax", "argmin")
@@ -121,12 +122,26 @@ def variance(
         raise n.unsupported("with this correction", got=correction)
     result = n.emit("div", total, divisor)
     if "std" in n.name:
-        result = n.emit("sqrt", result)
+        result = root(n, result)
     result = n.cast(result, n.dtype)
     if "_mean" not in n.name:
         return result
     mean_ = n.cast(mean_, n.dtype)
     return [result, mean_ if keepdim else n.reshape(mean_, result.shape)]
+
+
+def root(n: Call, x: Value, power: float = 0.5) -> Value:
+    """The square root (or another power) of numbers that are sums of no negative ones: flat where they are zero."""
+
+    def away_from_zero() -> Value:
+        flat, one = n.emit("eq", x, n.like(0, x)), n.like(1, x)
+        return n.emit("select", flat, n.like(0, x), _power(n, n.emit("select", flat, one, x), power))
+
+    return n.surrogate(_power(n, x, power), away_from_zero)
+
+
+def _power(n: Call, x: Value, power: float) -> Value:
+    return n.emit("sqrt", x) if power == 0.5 else n.emit("pow", x, n.like(power, x))
 
 
 @rule("logsumexp", "special_logsumexp", single=True)
@@ -150,11 +165,14 @@ def vector_norm(
     order = 2 if order is None else order
     if order in (float("inf"), float("-inf")):
         return _reduced(n, "reduce_max" if order > 0 else "reduce_min", n.emit("abs", x), axes, keepdim)
-    if order not in (1, 2):
+    if order == 0:
         raise n.unsupported("of this order", got=order)
     if order == 1:
         return _reduced(n, "reduce_sum", n.emit("abs", x), axes, keepdim)
-    return n.emit("sqrt", _reduced(n, "reduce_sum", n.emit("mul", x, x), axes, keepdim))
+    if order != 2:
+        powers = _reduced(n, "reduce_sum", root(n, n.emit("abs", x), order), axes, keepdim)
+        return root(n, powers, 1 / order)
+    return root(n, _reduced(n, "reduce_sum", n.emit("mul", x, x), axes, keepdim))
 
 
 @rule("cumsum", "cumprod")

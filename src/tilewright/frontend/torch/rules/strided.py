@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import rule
+from tilewright.frontend.torch.rules.reduce import root
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import as_int, product
 from tilewright.ir.graph import Value
@@ -210,9 +211,9 @@ def distance(n: Call, difference: Value, p: float) -> Value:
     if p == 1:
         return n.emit("reduce_sum", size, **axes)
     if p == 2:
-        return n.emit("sqrt", n.emit("reduce_sum", n.emit("mul", difference, difference), **axes))
-    powers = n.emit("reduce_sum", n.emit("pow", size, n.like(p, size)), **axes)
-    return n.emit("pow", powers, n.like(1 / p, powers))
+        return root(n, n.emit("reduce_sum", n.emit("mul", difference, difference), **axes))
+    powers = n.emit("reduce_sum", root(n, size, p), **axes)
+    return root(n, powers, 1 / p)
 
 
 @rule("_pdist_forward", "pdist", single=True)

@@ -1,0 +1,67 @@
+"""Rules for losses that PyTorch's own ways of taking them apart do not say as its operators compute them."""
+
+from __future__ import annotations
+
+from tilewright.frontend.torch.call import Call
+from tilewright.frontend.torch.registry import rule
+from tilewright.ir.dtype import i64
+from tilewright.ir.graph import Value
+
+LEAST_LOG = -100.0
+"""What PyTorch takes for the logarithm of zero in a binary cross entropy."""
+LEAST_VARIANCE = 1e-12
+"""What its gradient divides by at least."""
+
+
+def _over_batch(n: Call, x: Value, reduction: int) -> Value:
+    """All elements (0), their mean (1) or their sum (2)."""
+    if reduction == 0:
+        return x
+    axes = tuple(range(x.type.rank))
+    return n.emit("reduce_mean" if reduction == 1 else "reduce_sum", x, axes=axes, keepdims=False)
+
+
+@rule("binary_cross_entropy", single=True)
+def binary_cross_entropy(n: Call, x: Value, target: Value, weight: Value | None = None, reduction: int = 1) -> Value:
+    """Logarithms are no less than -100; the gradient is (x - target) / max(x (1 - x), 1e-12), as PyTorch says it."""
+    one = n.like(1, x)
+    least = n.like(LEAST_LOG, x)
+    rest = n.emit("sub", one, x)
+    log, other = n.emit("max", n.emit("log", x), least), n.emit("max", n.emit("log1p", n.emit("neg", x)), least)
+    loss = n.emit("sub", n.emit("mul", n.emit("sub", target, one), other), n.emit("mul", target, log))
+
+    def linear() -> Value:
+        spread = n.emit("max", n.emit("mul", rest, x), n.like(LEAST_VARIANCE, x))
+        slope = n.emit("div", n.emit("sub", x, target), spread)
+        by_x = n.emit("mul", x, n.emit("stop_gradient", slope))
+        return n.emit("add", by_x, n.emit("mul", target, n.emit("stop_gradient", n.emit("sub", other, log))))
+
+    loss = n.surrogate(loss, linear)
+    if weight is not None:
+        loss = n.emit("mul", loss, weight)
+    return _over_batch(n, loss, reduction)
+
+
+@rule("multilabel_margin_loss", single=True)
+def multilabel_margin_loss(n: Call, x: Value, target: Value, reduction: int = 1) -> Value:
+    """The sum over classes j that are no target and targets t of max(0, 1 - x[t] + x[j]), over the classes; the targets
+    of a row are those before its first -1."""
+    shape = x.shape
+    if x.type.rank == 1:
+        x, target = n.reshape(x, (1, *shape)), n.reshape(target, (1, *shape))
+    rows, classes = x.shape
+    ended = n.emit(
+        "cumsum", n.cast(n.emit("lt", target, n.like(0, target)), i64), axis=1, exclusive=False, reverse=False
+    )
+    counts = n.emit("eq", ended, n.like(0, ended))
+    place = n.emit("select", counts, target, n.like(0, target))
+    wide = n.reshape(n.emit("select", counts, target, n.like(-1, target)), (rows, classes, 1))
+    number = n.emit("range", start=0, step=1, size=classes, dtype=target.dtype)
+    among = n.emit("reduce_max", n.cast(n.emit("eq", wide, number), i64), axes=(1,), keepdims=True)
+    scores = n.reshape(n.emit("gather_elements", x, place, axis=1), (rows, classes, 1))
+    gap = n.emit("add", n.emit("sub", n.like(1, x), scores), n.reshape(x, (rows, 1, classes)))
+    counted = n.emit("and", n.reshape(counts, (rows, classes, 1)), n.emit("eq", among, n.like(0, among)))
+    counted = n.emit("and", counted, n.emit("gt", gap, n.like(0, gap)))
+    total = n.emit("reduce_sum", n.emit("select", counted, gap, n.like(0, gap)), axes=(1, 2), keepdims=False)
+    loss = n.emit("div", total, n.number(classes, x.dtype))
+    return _over_batch(n, n.reshape(loss, ()) if len(shape) == 1 else loss, reduction)

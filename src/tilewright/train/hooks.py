@@ -1,0 +1,105 @@
+"""What acts on the way back alone and what PyTorch's exporter does not tell of: hooks on gradients.
+
+Code is watched while it runs on an example (`watched`), and a module's own hooks are looked for (`of_modules`,
+`of_parameters`); `refuse` names what was seen. Hooks of a forward pass are code like any other, and are traced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.modules import module as modules
+
+from tilewright.support.errors import UnsupportedError
+
+HINT = (
+    "say it in operators: factor * x + ((1 - factor) * x).detach() has the value of x and factor times its gradient; "
+    "or leave the way back to PyTorch: torch.compile(module, backend='tilewright')"
+)
+_PLACES: tuple[tuple[Any, str, str], ...] = (
+    (torch.Tensor, "register_hook", "Tensor.register_hook"),
+    (torch.Tensor, "register_post_accumulate_grad_hook", "Tensor.register_post_accumulate_grad_hook"),
+    (torch.autograd.graph, "register_multi_grad_hook", "torch.autograd.graph.register_multi_grad_hook"),
+    (torch.autograd.graph.saved_tensors_hooks, "__enter__", "torch.autograd.graph.saved_tensors_hooks"),
+    (torch.inference_mode, "__enter__", "torch.inference_mode"),
+)
+"""Functions of PyTorch that change what comes back, and what a message calls them."""
+_OF_NODES = ("register_hook", "register_prehook")
+"""Methods of the nodes of autograd's graph, which are functions of C."""
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[list[str]]:
+    """While this lasts, what code registers that acts on the way back is noted in the list that this gives; each thing
+    once. Subclasses of PyTorch's own context managers, such as those of `torch.utils.checkpoint`, keep what they save
+    as it is and are let be."""
+    seen: dict[str, None] = {}
+    found: list[str] = []
+    before = [(owner, name, owner.__dict__[name]) for owner, name, _ in _PLACES]
+
+    def noting(owner: Any, function: Any, what: str) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not isinstance(owner, type) or issubclass(owner, torch.Tensor) or type(args[0]) is owner:
+                seen[what] = None
+            return function(*args, **kwargs)
+
+        return run
+
+    def profile(frame: Any, event: str, function: Any) -> None:
+        if event == "c_call" and getattr(function, "__name__", "") in _OF_NODES:
+            seen[f"grad_fn.{function.__name__}"] = None
+
+    profiler = sys.getprofile()
+    for (owner, name, function), (_, _, what) in zip(before, _PLACES, strict=True):
+        setattr(owner, name, noting(owner, function, what))
+    if profiler is None:
+        sys.setprofile(profile)
+    try:
+        yield found
+    finally:
+        if profiler is None:
+            sys.setprofile(None)
+        for owner, name, function in before:
+            setattr(owner, name, function)
+        found.extend(seen)
+
+
+def of_modules(several: Iterable[torch.nn.Module]) -> list[str]:
+    """Backward hooks of modules and their parts, by name, and those of all modules there are."""
+    found = []
+    for whole in several:
+        for name, part in whole.named_modules():
+            where = f" of {name or type(part).__name__}"
+            if part._backward_hooks:
+                found.append(f"register_full_backward_hook{where}")
+            if part._backward_pre_hooks:
+                found.append(f"register_full_backward_pre_hook{where}")
+    if modules._global_backward_hooks or modules._global_backward_pre_hooks:
+        found.append("register_module_full_backward_hook of all modules")
+    return found
+
+
+def of_parameters(several: Iterable[torch.nn.Module]) -> list[str]:
+    """Hooks on gradients of parameters, by name."""
+    found = []
+    for whole in several:
+        for name, p in whole.named_parameters():
+            if getattr(p, "_backward_hooks", None):
+                found.append(f"register_hook of the parameter {name}")
+            if getattr(p, "_post_accumulate_grad_hooks", None):
+                found.append(f"register_post_accumulate_grad_hook of the parameter {name}")
+    return found
+
+
+def refuse(found: Iterable[str]) -> None:
+    """Raises UnsupportedError naming what acts on the way back, if anything does."""
+    names = list(dict.fromkeys(found))
+    if names:
+        raise UnsupportedError("what acts on gradients alone is not traced", got=", ".join(names), hint=HINT)
+
+
+__all__ = ["of_modules", "of_parameters", "refuse", "watched"]
