@@ -7,14 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from tilewright.codegen.llvm.entry import emit_entry
 from tilewright.frontend.common.finish import Interface
 from tilewright.ir.dim import MOST
-from tilewright.ir.expr import Expr, Var, as_int
+from tilewright.ir.expr import Expr, Var, as_int, equal
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ir.rewrite import variables
+from tilewright.ir.rewrite import fresh_name, variables
 from tilewright.kernels import KernelCompiler, KernelTexts
 from tilewright.plans.framework.decisions import forcing, recorded, settled
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program
-from tilewright.runtime.specs import InputSpec, OutputSpec, PackedSpec, ParamSpec, SymbolSpec, TargetSpec, Work
+from tilewright.runtime.specs import (
+    MAX_TEXT,
+    AssumptionSpec,
+    InputSpec,
+    OutputSpec,
+    PackedSpec,
+    ParamSpec,
+    SymbolSpec,
+    TargetSpec,
+    Work,
+)
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 from tilewright.support.log import PassLog
@@ -76,18 +86,19 @@ def assemble(
 ) -> Program:
     """Slots, the native entry and the manifest."""
     graph, raw, target = split.run, split.prepare.params, compiler.target
-    computed = _computed_sizes(graph) if names.trusted else {}
+    computed = _computed_sizes(graph)
     caches = _caches(names)
-    symbols = (*graph.symbols, *(Var(name, lo=0) for name in computed.values()))
+    symbols = (*graph.symbols, *computed.values())
+    assumptions = _assumptions(graph, computed)
     leading = [*graph.inputs, *graph.outputs, *graph.params]
     run_storage = stored(graph, run.calls, run.places, symbols, outputs_are_hosts(names, options.memory))
     prepare_storage = assign_slots(prepare.calls, [*raw, *graph.params], prepare.places, ())
     control = len(leading) + len(run_storage.temps)
     bounds = run_storage.bounds
     shapes = [*run_storage.sizes, *(bounded(d, bounds) for v in graph.outputs for d in v.shape)]
-    entry = compiler.entry(
-        log.run("entry", emit_entry, run_storage.steps, prepare_storage.steps, symbols, shapes, target, control)
-    )
+    conditions = [condition for condition, _ in assumptions]
+    steps = run_storage.steps, prepare_storage.steps
+    entry = compiler.entry(log.run("entry", emit_entry, *steps, symbols, shapes, target, control, conditions))
     with log.timed("objects"):
         objects = {"entry": entry()}
         objects.update((call.code.symbol, call.code.object) for part in (run, prepare) for call in part.kernels)
@@ -98,7 +109,7 @@ def assemble(
             SymbolSpec(s.name, s.lo or 0, MOST if s.hi is None else s.hi, s.multiple, s.likely) for s in symbols
         ),
         inputs=tuple(
-            InputSpec(name, v.dtype.name, tuple(computed.get(d, d) for d in _dims(v)), name in caches)
+            InputSpec(name, v.dtype.name, _dims(v, computed), name in caches)
             for name, v in zip(names.inputs, graph.inputs, strict=True)
         ),
         outputs=tuple(
@@ -124,6 +135,7 @@ def assemble(
         alone=run.is_small(target),
         state=names.state,
         ragged=names.ragged,
+        assumptions=tuple(spec for _, spec in assumptions),
     )
     return Program(manifest, objects, {}, _texts(split, run, prepare, target))
 
@@ -151,13 +163,28 @@ def stored(
     return storage if where is places else assign_slots(calls, leading, where, symbols)
 
 
-def _computed_sizes(graph: Graph) -> dict[int | str, str]:
-    """A symbol of its own for each size of an input that is computed from symbols: calls bind single symbols only. They
-    stand behind the graph's, so that no code reads them."""
-    found: dict[int | str, str] = {}
+def _computed_sizes(graph: Graph) -> dict[Expr, Var]:
+    """A symbol of its own for each size of an input that is computed from symbols: calls bind single symbols only. It
+    is called as it is computed. They stand behind the graph's, so that no code of kernels reads them."""
+    found: dict[Expr, Var] = {}
+    taken = {s.name for s in graph.symbols}
     for d in (d for v in graph.inputs for d in v.shape if as_int(d) is None and not isinstance(d, Var)):
-        found.setdefault(str(d), f"size{len(found)}")
+        if d not in found:
+            found[d] = Var(fresh_name(str(d), taken), lo=0)
     return found
+
+
+def _assumptions(graph: Graph, computed: Mapping[Expr, Var]) -> list[tuple[Expr, AssumptionSpec]]:
+    """What a call checks of its sizes beside ranges: what the graph assumes, and that computed sizes of inputs are what
+    they are computed to be. Conditions, and what the manifest says of them."""
+    found = [(a.condition, str(a.condition), a.reason) for a in graph.assumptions]
+    for size, symbol in computed.items():
+        name = next(v.name for v in graph.inputs if size in v.shape)
+        found.append((equal(symbol, size), f"the size {size} of input {name!r}", ""))
+    return [
+        (condition, AssumptionSpec(text[:MAX_TEXT], reason[:MAX_TEXT], tuple(v.name for v in variables(condition))))
+        for condition, text, reason in found
+    ]
 
 
 def _packed(value: Value, raw: set[Value], where: Mapping[Value, Place]) -> PackedSpec:
@@ -179,9 +206,14 @@ def _real(value: Value, bounds: Mapping[Var, Expr]) -> tuple[Work, ...] | None:
     return tuple(work for work in found if work is not None)
 
 
-def _dims(value: Value) -> tuple[int | str, ...]:
-    numbers = (as_int(d) for d in value.shape)
-    return tuple(str(d) if n is None else n for n, d in zip(numbers, value.shape, strict=True))
+def _dims(value: Value, computed: Mapping[Expr, Var] | None = None) -> tuple[int | str, ...]:
+    """Dimensions as a manifest has them: numbers, names of symbols (those of `computed` sizes too), or texts."""
+    return tuple(_dim((computed or {}).get(d, d)) for d in value.shape)
+
+
+def _dim(d: Expr) -> int | str:
+    number = as_int(d)
+    return number if number is not None else d.name if isinstance(d, Var) else str(d)
 
 
 def _numbers(value: Value) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ from tilewright.runtime.arena import plan, temp_intervals
 from tilewright.runtime.native import compile_support
 from tilewright.runtime.program import Program
 from tilewright.runtime.recorded import RecordUse, summary
-from tilewright.runtime.specs import RoomSpec
+from tilewright.runtime.specs import RoomSpec, divided
 from tilewright.runtime.threads import check_threads
 from tilewright.support import flags
 from tilewright.support.background import Background
@@ -58,6 +58,7 @@ from tilewright.transform.cold import with_cold_weights
 from tilewright.transform.driver import GRAPHS_SHOWN, LOOPS_SHOWN, VERIFY_STAGES, check_names, run_passes
 from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.again import compute_again
+from tilewright.transform.graph.assume import settled
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.batch_first import batch_first
 from tilewright.transform.graph.conversions import absorbs
@@ -151,6 +152,7 @@ def compile_program(
     with Background() as background:
         background.submit(compile_support)  # what the runtime links at the end
         read = log.run("import", import_model, model, dims, example, dynamic, params)
+        read = replace(read, graph=settled(read.graph))
         if state is not None:
             check_state(state)
             read = log.run("keep state", _stateful, read, state)
@@ -350,7 +352,7 @@ def _compile(
     """A graph and its weights to a program, from the cache if it was compiled before."""
     if log.dumps:
         check_names(log, [name for names in pass_names(target).values() for name in names])
-    source = graph
+    source = graph = settled(graph, _named(interface))
     graph, constants = hoist_constants(lift_constants(graph))
     seen = tuple(v.name for v in graph.outputs)
     graph, extents = with_extents(graph)
@@ -362,7 +364,6 @@ def _compile(
         interface.tied,
         interface.folded,
         interface.fixed,
-        interface.trusted,
         extents,
         _rooms(graph, interface.inputs),
         interface.state,
@@ -457,6 +458,13 @@ def with_extents(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     if values:
         graph = replace(graph, nodes=tuple(builder.nodes), outputs=(*graph.outputs, *values))
     return graph, tuple(n.defines.name for n in found if n.defines is not None)
+
+
+def _named(interface: Interface) -> set[str]:
+    """The symbols that an interface names."""
+    ragged, state = interface.ragged, interface.state
+    rows = () if state is None else (name for _, names in state.rows for name in names)
+    return {divided(name)[0] for name in (*rows, *(() if ragged is None else (ragged.rows,)))}
 
 
 def _rooms(graph: Graph, inputs: Sequence[str]) -> tuple[RoomSpec, ...]:

@@ -6,6 +6,9 @@ Values are named; each is defined once. Shapes are tuples of `Expr`, so a dimens
 `params`: the graph knows their types, never their numbers. Small structural constants are nodes of the operator
 "constant" with an array attribute.
 
+A graph may take something for granted of its sizes: `assume s <= 512 "why"`. What it computes at other sizes is not
+defined; a call checks that they hold (docs/shapes.md, "Assumptions").
+
 Attributes may hold graphs: the bodies of loops and branches (`ops/control.py`). A body sees nothing of the graph around
 it but its own inputs and params, for which the node has operands, and the symbols.
 """
@@ -18,7 +21,7 @@ from typing import TypeVar
 
 from tilewright.ir.attributes import NO_ATTRS, Attrs, AttrValue
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, Var, as_int, product
+from tilewright.ir.expr import Expr, Sameness, Var, as_expr, as_int, is_const, product
 from tilewright.ir.rewrite import variables
 from tilewright.ir.selection import Algorithm, Precision, Selection
 from tilewright.support.classes import dataclass
@@ -153,15 +156,28 @@ class Node:
         return base_name(self.op)
 
 
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """A condition (bool, over the symbols of a graph's inputs) that holds at every call, and in a few words why."""
+
+    condition: Expr
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.condition} ({self.reason})" if self.reason else str(self.condition)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Graph:
-    """Inputs and weights to outputs. `nodes` are in execution order; outputs may be inputs or params themselves."""
+    """Inputs and weights to outputs. `nodes` are in execution order; outputs may be inputs or params themselves.
+    Bodies assume nothing: what they rely on, the graph around them assumes."""
 
     name: str
     inputs: tuple[Value, ...]
     params: tuple[Value, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Value, ...]
+    assumptions: tuple[Assumption, ...] = ()
 
     def __str__(self) -> str:
         from tilewright.ir.printer import graph_text
@@ -230,6 +246,8 @@ class GraphBuilder:
     taken: set[str] = field(default_factory=set)
     given: dict[str, int] = field(default_factory=dict, repr=False)
     """The number of the last fresh name with each base."""
+    assumptions: list[Assumption] = field(default_factory=list)
+    """Shared by the builders of bodies with the one of the graph around them."""
 
     def fresh(self, base: str) -> str:
         """`base`, or `base_1`, `base_2`, ... : the first that is not taken."""
@@ -244,6 +262,13 @@ class GraphBuilder:
         self.given[base] = n
         self.taken.add(name)
         return name
+
+    def assume(self, condition: Expr | Sameness, reason: str) -> None:
+        """Take a condition over symbols for granted: each call checks it, and one where it does not hold is a CallError
+        that says it and the reason."""
+        made = Assumption(as_expr(condition), reason)
+        if not is_const(made.condition, True) and made not in self.assumptions:
+            self.assumptions.append(made)
 
     def input(self, name: str, type: TensorType) -> Value:
         value = Value(self.fresh(name), type)
@@ -270,4 +295,5 @@ class GraphBuilder:
         return outputs
 
     def finish(self, outputs: tuple[Value, ...]) -> Graph:
-        return Graph(self.name, tuple(self.inputs), tuple(self.params), tuple(self.nodes), outputs)
+        inputs, params, nodes = tuple(self.inputs), tuple(self.params), tuple(self.nodes)
+        return Graph(self.name, inputs, params, nodes, outputs, tuple(self.assumptions))

@@ -13,7 +13,7 @@ from tilewright.ir.attributes import Attrs, ConstantArray
 from tilewright.ir.dtype import BY_NAME, DType
 from tilewright.ir.expr import Expr
 from tilewright.ir.exprparser import element_type, expr, number_or_bool, skip_group, where_clause
-from tilewright.ir.graph import Graph, Node, TensorType, Value
+from tilewright.ir.graph import Assumption, Graph, Node, TensorType, Value
 from tilewright.ir.lexer import Cursor, Scope, Token
 from tilewright.ir.selection import ALGORITHMS, PRECISIONS, Selection
 from tilewright.support.errors import Error
@@ -22,7 +22,7 @@ A = TypeVar("A", bound=Attrs)
 
 
 def graph(c: Cursor) -> Graph:
-    """`graph @main(inputs) params(weights) where ... { nodes  return outputs }`."""
+    """`graph @main(inputs) params(weights) where ... { assumptions  nodes  return outputs }`."""
     c.expect("graph")
     c.expect("@")
     name = c.name("the graph's name")
@@ -44,11 +44,23 @@ def graph(c: Cursor) -> Graph:
         params = tuple(c.separated(_typed_value, ")"))
     c.position = after
     c.expect("{")
+    assumptions = []
+    while c.accept("assume"):
+        assumptions.append(_assumption(c))
     nodes = []
     while not c.accept("return"):
         nodes.append(_node(c))
     outputs = tuple(c.separated(_value, "}"))
-    return Graph(name, inputs, params, tuple(nodes), outputs)
+    return Graph(name, inputs, params, tuple(nodes), outputs, tuple(assumptions))
+
+
+def _assumption(c: Cursor) -> Assumption:
+    """After `assume`: `s <= 512 "why"`."""
+    condition, token = expr(c), c.token
+    if token.kind != "string":
+        c.fail("cannot read this", expected="the reason of an assumption as a string")
+    c.position += 1
+    return Assumption(condition, c.unquote(token))
 
 
 def _value_name(c: Cursor) -> str:

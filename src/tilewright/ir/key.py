@@ -203,6 +203,8 @@ class _Writer:
             for value in node.outputs:
                 self.define(value)
         self.tokens.append("return " + " ".join([str(self.values[v]) for v in g.outputs]))
+        if g.assumptions:  # reasons are words about them
+            self.tokens.append(f"assume {self.list(tuple(a.condition for a in g.assumptions))}")
 
     def body(self, g: Graph) -> str:
         """A graph inside another, whose values are numbered by themselves; expressions are shared with what is around

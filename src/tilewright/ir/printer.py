@@ -74,7 +74,8 @@ def func_text(f: PrimFunc) -> str:
 
 
 def graph_text(g: Graph) -> str:
-    """A graph: `graph @name(%x: f32[n]) params(...) where ... { %y = op(%x) {attr = 1} : f32[n]  return %y }`."""
+    """A graph: `graph @name(%x: f32[n]) params(...) where ... { assume n != 3 "why"  %y = op(%x) {attr = 1} : f32[n]
+    return %y }`."""
     return _graph_text(g, _ExprPrinter(), _where(_variables_of_graph(g)))
 
 
@@ -84,6 +85,7 @@ def _graph_text(g: Graph, exprs: _ExprPrinter, where: str = "") -> str:
     if g.params:
         header += f" params({_typed_values(g.params, exprs)})"
     lines = [f"{header}{where} {{"]
+    lines += [f"  assume {exprs.text(a.condition)} {json.dumps(a.reason)}" for a in g.assumptions]
     lines += [f"  {_node_text(node, exprs)}" for node in g.nodes]
     results = ", ".join(value_text(v.name) for v in g.outputs)
     # No text of a node but a body has line breaks: strings write them as escapes.
@@ -429,7 +431,7 @@ def _variables_of_func(f: PrimFunc) -> Iterator[Var]:
 def _variables_of_graph(g: Graph) -> Iterator[Var]:
     values = [*g.inputs, *g.params, *(out for node in g.nodes for out in node.outputs)]
     exprs = [dim for v in values for dim in v.shape]
-    exprs += [e for node in g.nodes for e in node.attrs.exprs]
+    exprs += [e for node in g.nodes for e in node.attrs.exprs] + [a.condition for a in g.assumptions]
     yield from (v for e in dict.fromkeys(exprs) for v in walk_expr(e) if isinstance(v, Var) and not _is_plain(v))
     for body in (body for node in g.nodes for body in node.bodies):
         yield from _variables_of_graph(body)

@@ -17,6 +17,7 @@ KEYWORDS = frozenset(
         "alloc",
         "and",
         "array",
+        "assume",
         "at",
         "block",
         "buffer",

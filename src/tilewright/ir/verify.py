@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import DType, boolean, i64
-from tilewright.ir.expr import Buffer, Expr, Load, Var
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Var
 from tilewright.ir.graph import Graph, Node, TensorType, Value
 from tilewright.ir.loops import (
     NTHREADS,
@@ -81,6 +81,8 @@ def verify_graph(graph: Graph, check: NodeCheck | None = None, around: Iterable[
                 )
             )
 
+    for wrong in _assumption_problems(graph):
+        problems.add(wrong)
     for value in graph.inputs:
         define(value, "inputs")
     for value in graph.params:
@@ -91,6 +93,8 @@ def verify_graph(graph: Graph, check: NodeCheck | None = None, around: Iterable[
             if used is not None:
                 use(used, where)
         for body in node.bodies:
+            if body.assumptions:
+                problems.add(VerifyError("has a body that assumes something", where=where))
             try:
                 verify_graph(body, check, symbols)
             except VerifyError as error:
@@ -107,6 +111,21 @@ def verify_graph(graph: Graph, check: NodeCheck | None = None, around: Iterable[
     for value in graph.outputs:
         use(value, "outputs")
     problems.raise_if_any(where=f"graph {graph.name!r}", kind=VerifyError)
+
+
+def _assumption_problems(graph: Graph) -> Iterable[VerifyError]:
+    """Assumptions are conditions over the symbols of the inputs alone."""
+    known = set(graph.symbols)
+    for a in graph.assumptions:
+        where = f"assumption {str(a)[:200]}"
+        if a.condition.dtype is not boolean:
+            yield VerifyError(f"is {a.condition.dtype}, not bool", where=where)
+        leaves = [e for e in walk_expr(a.condition) if not e.children and not isinstance(e, Const)]
+        unknown = sorted({str(e) for e in leaves if e not in known})
+        if unknown or loads(a.condition):
+            yield VerifyError(
+                f"mentions {', '.join(unknown) or 'an array'}, which is no symbol of an input", where=where
+            )
 
 
 def _type_problems(type: TensorType, symbols: AbstractSet[Var]) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewright.ir.expr import Const, Expr, Op, Var, const
 from tilewright.ir.graph import Graph, Value
+from tilewright.ir.rewrite import variables
 from tilewright.ir.scalar_ops import OPS
 from tilewright.ops.registry import get
 from tilewright.ops.rooms import is_room
@@ -19,7 +20,8 @@ from tilewright.support.errors import CallError, VerifyError
 def run_graph(graph: Graph, inputs: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The outputs by name. Symbolic dimensions are bound by the inputs' shapes. Rooms may be left out.
 
-    Raises CallError for arguments that do not fit, VerifyError when an operator's reference disagrees with its type.
+    Raises CallError for arguments that do not fit, or sizes that are not what the graph assumes, VerifyError when an
+    operator's reference disagrees with its type.
     """
     symbols: dict[Var, int] = {}
     arrays: dict[Value, Any] = {}
@@ -30,6 +32,10 @@ def run_graph(graph: Graph, inputs: Mapping[str, Any], params: Mapping[str, Any]
                 raise CallError("an argument is missing", where=f"graph {graph.name}: {value.name!r}")
             arrays[value] = np.asarray(source[value.name])
             _bind(value, arrays[value], symbols)
+    for a in graph.assumptions:
+        if not evaluate(a.condition, symbols):
+            got = ", ".join(f"{s} = {symbols[s]}" for s in variables(a.condition))
+            raise CallError("sizes are not what the graph assumes", where=f"graph {graph.name}", expected=a, got=got)
     for node in graph.nodes:
         given = [None if v is None else arrays[v] for v in node.inputs]
         if node.defines is not None:

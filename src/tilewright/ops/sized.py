@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright.arith import simplify
-from tilewright.ir.expr import Expr, Var
+from tilewright.ir.expr import Expr, Var, is_const
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.rewrite import substitute
 
@@ -39,7 +39,9 @@ def with_symbols(graph: Graph, table: Mapping[Var, Expr]) -> Graph:
         for n in graph.nodes
     )
     inputs, params, outputs = (tuple(map(sized, vs)) for vs in (graph.inputs, graph.params, graph.outputs))
-    return Graph(graph.name, inputs, params, nodes, outputs)
+    assumptions = (replace(a, condition=simplify(substitute(a.condition, table))) for a in graph.assumptions)
+    kept = tuple(a for a in assumptions if not is_const(a.condition, True))
+    return Graph(graph.name, inputs, params, nodes, outputs, kept)
 
 
 __all__ = ["with_symbols"]

@@ -52,11 +52,12 @@ MODEL = Struct(
     "executors", "executor_size", "executor_count",
     "weights", "weights_size", "slots", "current", "reader",
     "ensure", "writes", "execute",
-    "shapes", "promised", "outdims", "places", "tags", "call_error", "endless_message", "late_message",
+    "shapes", "promised", "outdims", "assumed", "places", "tags", "call_error", "endless_message", "late_message",
 )  # fmt: skip
 """`execute` is what a call runs once arguments are checked: `tw_execute`, or an agent's way to its broker. `promised`
-is what `shapes` must give, or -1, word for word; `places` is null until memory is planned; `tags` counts layouts
-that were made. `call_error` is the class that the native face raises where loops do not end, with one of the two texts
+is what `shapes` must give, or -1, word for word; the last `assumed` of the words say that what is assumed of sizes
+holds. `places` is null until memory is planned; `tags` counts layouts that were made. `call_error` is the class that
+the native face raises where loops do not end, with one of the two texts
 at `endless_message` and `late_message`."""
 TENSOR = Struct("descr", "code", "itemsize", "rank", "dims", "message", "written")
 RANGE = Struct("lo", "hi", "multiple")
@@ -188,11 +189,12 @@ def _fill(m: Module) -> None:
     with m.function("tw_fill", PTR, params, local=True) as (f, (model, layout, dims)):
         temps, outdims = f.load(I64, model, MODEL.temps), f.load(I64, model, MODEL.outdims)
         symbols = f.load(I64, model, MODEL.symbols)
-        values = f.dynamic_space(temps + outdims + 1)
+        given = temps + outdims + f.load(I64, model, MODEL.assumed)
+        values = f.dynamic_space(given + 1)
         f.put(0, I64, layout, LAYOUT.tag)
         f.call(VOID, f.load(PTR, model, MODEL.shapes), dims, values)
         promised = f.load(PTR, model, MODEL.promised)
-        with f.when(f.call(I1, "tw_promised", promised, values, temps + outdims).eq(0)):
+        with f.when(f.call(I1, "tw_promised", promised, values, given).eq(0)):
             f.add_atomic(layout + LAYOUT.users, TAKEN)
             f.ret(0, PTR)
         with f.when(f.call(I1, "tw_sized", model, values + temps * 8).eq(0)):

@@ -15,6 +15,7 @@ from tilewright.runtime.specs import (
     MAX_ENTRIES,
     MAX_NESTING,
     MAX_RANK,
+    MAX_TEXT,
     Dim,
     InputSpec,
     OutputSpec,
@@ -57,7 +58,8 @@ class _Checker:
         for name, value in (("precision", m.precision), ("fast", m.fast)):
             self.expect(_OPTION.fullmatch(value) is not None, f"{value[:40]!r} is no setting", name)
         lists = (m.symbols, m.inputs, m.outputs, m.params, m.packed, m.run_temps, m.run_steps, m.prepare_temps)
-        if any(len(part) > MAX_ENTRIES for part in (*lists, m.prepare_steps, m.ignored, m.tied, m.folded, m.records)):
+        more = (m.prepare_steps, m.ignored, m.tied, m.folded, m.records, m.assumptions)
+        if any(len(part) > MAX_ENTRIES for part in (*lists, *more)):
             self.expect(False, f"a list has more than {MAX_ENTRIES} entries", "manifest")
             return self.found
         self.unique("symbol", [s.name for s in m.symbols])
@@ -69,6 +71,7 @@ class _Checker:
         for name, leader in m.tied:
             self.expect(name in ignored and leader in names, "is tied to no parameter", f"weight {name[:80]!r}")
         self.symbols()
+        self.assumptions()
         self.tensors()
         self.state()
         self.ragged()
@@ -147,6 +150,13 @@ class _Checker:
             fits = 0 <= s.lo <= s.hi <= MAX_DIM and 1 <= s.multiple <= MAX_DIM
             self.expect(fits, f"range {s.lo}..{s.hi} by {s.multiple} is not possible", f"symbol {s.name!r}")
             self.expect(s.name in bound, "no input has this dimension", f"symbol {s.name!r}")
+
+    def assumptions(self) -> None:
+        names = {s.name for s in self.m.symbols}
+        for a in self.m.assumptions:
+            where = f"assumption {a.condition[:80]!r}"
+            self.expect(max(len(a.condition), len(a.reason)) <= MAX_TEXT, "its text is too long", where)
+            self.expect(bool(a.symbols) and names.issuperset(a.symbols), "is about no symbols of the program", where)
 
     def terms(self, names: set[str] | set[Dim]) -> set[str]:
         """What stands in polynomials for these symbols."""

@@ -40,7 +40,7 @@ from tilewright.runtime.places import places_table, usual_dims
 from tilewright.runtime.specs import MAX_BYTES, InputSpec, OutputSpec
 from tilewright.runtime.weights.control import SLOTS, Control
 from tilewright.runtime.weights.prepare import Prepare
-from tilewright.support.errors import CallError, CompileError
+from tilewright.support.errors import CallError, CompileError, Problems
 
 MAX_EXECUTORS = 64
 """Calls of one model at the same time, each with an arena of its own."""
@@ -121,6 +121,7 @@ class Engine:
         model[MODEL.threads] = 1 if m.alone else self.threads
         model[MODEL.execute] = self._native.linked["tw_execute"]
         model[MODEL.shapes], model[MODEL.outdims] = self.linked["tw_shapes"], self._outdims
+        model[MODEL.assumed] = len(m.assumptions)
         model[MODEL.promised] = self._promised().address
         model[MODEL.writes] = int(any(i.written for i in m.inputs))
         model[MODEL.call_error] = id(CallError)
@@ -149,6 +150,7 @@ class Engine:
         m = self.manifest
         words = [-1 if t.nbytes is None else t.nbytes for t in m.run_temps]
         words += [d if isinstance(d, int) else -1 for o in m.outputs for d in o.shape]
+        words += [1] * len(m.assumptions)
         memory = self._kept(Memory(8 * len(words)))
         memory.write(0, words)
         return memory
@@ -220,17 +222,20 @@ class Engine:
 
     def intervals(self, dims: tuple[int, ...]) -> list[Interval]:
         """The run temporaries with their sizes for these values of the symbols."""
-        sizes, _ = self._ask_shapes(dims)
+        sizes, _ = self._ask_shapes(dims, assumed=False)
         return temp_intervals(self.manifest.run_temps, sizes, self.threads)
 
-    def _ask_shapes(self, dims: tuple[int, ...]) -> tuple[list[int], list[int]]:
-        """Bytes of each temporary (of one thread) and the outputs' dims; CompileError if they break a promise."""
+    def _ask_shapes(self, dims: tuple[int, ...], *, assumed: bool = True) -> tuple[list[int], list[int]]:
+        """Bytes of each temporary (of one thread) and outputs' dims. CompileError if they break a promise; CallError
+        for dims that are too large, or where what is `assumed` of them does not hold."""
         m = self.manifest
         values = np.array([*dims, 0], np.int64)
-        out = np.full(len(m.run_temps) + self._outdims + 1, -1, np.int64)
+        out = np.full(len(m.run_temps) + self._outdims + len(m.assumptions) + 1, -1, np.int64)
         self._shapes(values.ctypes.data, out.ctypes.data)
         flat = [int(v) for v in out[:-1]]
-        sizes, outputs = flat[: len(m.run_temps)], flat[len(m.run_temps) :]
+        sizes, outputs = flat[: len(m.run_temps)], flat[len(m.run_temps) : len(flat) - len(m.assumptions)]
+        if assumed:
+            check_assumptions(m, dims, flat[len(flat) - len(m.assumptions) :])
         promised = [d for o in m.outputs for d in o.shape]
         kept = all(not isinstance(p, int) or p == d for p, d in zip(promised, outputs, strict=True))
         stated = all(t.nbytes is None or t.nbytes == s for t, s in zip(m.run_temps, sizes, strict=True))
@@ -469,6 +474,17 @@ class Engine:
         self.prepare.forget()
         if self._reader == 0 and self.control.readers == 1:
             self.control.forget_pins(0)  # a shared page's entry is the parent's
+
+
+def check_assumptions(manifest: Manifest, dims: Sequence[int], holds: Sequence[int]) -> None:
+    """Raise CallError naming each assumption that does not hold, with the sizes that it is about."""
+    problems, sizes = Problems(), dict(zip((s.name for s in manifest.symbols), dims, strict=True))
+    for a, held in zip(manifest.assumptions, holds, strict=True):
+        if not held:
+            got = ", ".join(f"{name} = {sizes[name]}" for name in a.symbols)
+            expected = f"{a.condition} ({a.reason})" if a.reason else a.condition
+            problems.add(CallError("sizes are not what the model assumes", expected=expected, got=got))
+    problems.raise_if_any("sizes are not what the model assumes", where=f"program {manifest.name!r}", kind=CallError)
 
 
 def check_iterations(most: object) -> None:

@@ -22,6 +22,7 @@ from tilewright.runtime.recorded import RecordUse
 from tilewright.runtime.schema import SchemaError, decode, encode
 from tilewright.runtime.specs import (
     ABI_VERSION,
+    AssumptionSpec,
     InputSpec,
     OutputSpec,
     PackedSpec,
@@ -49,7 +50,7 @@ class Manifest:
     are for those of which nothing else says how large they may be. `records` are the tuning records that there were
     about what was decided. `alone`: a call does so little that its caller's thread makes it, whatever number of threads
     is allowed. `state`: that the program has caches which its caller keeps. `ragged`: that inputs are packed rows of
-    sequences."""
+    sequences. `assumptions` are about the symbols, and checked where sizes are new."""
 
     name: str
     target: TargetSpec
@@ -75,6 +76,7 @@ class Manifest:
     alone: bool = False
     state: StateSpec | None = None
     ragged: RaggedSpec | None = None
+    assumptions: tuple[AssumptionSpec, ...] = ()
     abi_version: int = field(default=ABI_VERSION)
 
     def __post_init__(self) -> None:

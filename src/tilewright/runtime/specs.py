@@ -21,6 +21,8 @@ MAX_ENTRIES = 100_000
 """Entries of each list of a manifest."""
 MAX_DIM = 1 << 40
 """The largest value of a dimension, in elements."""
+MAX_TEXT = 10_000
+"""Characters of an assumption."""
 MAX_NESTING = 64
 """Regions of steps inside each other."""
 FEW_ITERATIONS = 1 << 20
@@ -140,6 +142,21 @@ class RoomSpec:
 
     input: str
     extent: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssumptionSpec:
+    """What a program takes for granted of its sizes: `tw_shapes` says behind all sizes whether it holds, 1 or 0.
+
+    Args:
+        condition: as text, for messages; nothing reads it.
+        reason: why it must hold, in a few words.
+        symbols: those that it is about.
+    """
+
+    condition: str
+    reason: str
+    symbols: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ parameters are inputs of both programs, so that an optimiser may move them in pl
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -71,7 +72,8 @@ def divided(graph: Graph, movable: Sequence[str]) -> Ways:
     values = (*inputs, *ahead)
     read = {v for n in nodes for v in n.inputs} | set(results)
     reads = tuple(k for k, v in enumerate(values) if v in read)
-    ways = Graph(graph.name, inputs, fixed, tuple(needed(builder.nodes[: len(graph.nodes)], ahead)), ahead)
+    nodes_ahead = tuple(needed(builder.nodes[: len(graph.nodes)], ahead))
+    ways = replace(graph, inputs=inputs, params=fixed, nodes=nodes_ahead, outputs=ahead)
     seen = tuple(seeds[v] for v in outputs)
     own = tuple(v for v in fixed if v in read)
     back = Graph(f"{graph.name}_backward", (*(values[k] for k in reads), *seen), own, tuple(nodes), results)

@@ -16,7 +16,7 @@ from types import NoneType
 from typing import Any, Literal, get_args
 
 from tilewright.compiler import compile_program, from_torch, import_model, passed
-from tilewright.frontend.common.finish import Imported, Interface
+from tilewright.frontend.common.finish import Imported
 from tilewright.ir.graph import Graph
 from tilewright.runtime.model import Model
 from tilewright.runtime.threads import check_threads
@@ -141,7 +141,7 @@ def compile_step(
     def compiled(graph: Graph) -> Model:
         kept = {v.name: weights[v.name] for v in graph.params}
         program = compile_program(
-            Imported(graph, kept, Interface(trusted=True)),
+            Imported(graph, kept),
             threads=threads,
             target=machine,
             precision=precision,

@@ -84,7 +84,14 @@ def jvp(graph: Graph, of: Sequence[str], wrt: Sequence[str]) -> Graph:
 
 
 def _builder(graph: Graph) -> GraphBuilder:
-    return GraphBuilder(graph.name, list(graph.inputs), list(graph.params), list(graph.nodes), set(_names(graph)))
+    return GraphBuilder(
+        graph.name,
+        list(graph.inputs),
+        list(graph.params),
+        list(graph.nodes),
+        set(_names(graph)),
+        assumptions=list(graph.assumptions),
+    )
 
 
 def _sources(graph: Graph, names: Sequence[str]) -> list[Value]:

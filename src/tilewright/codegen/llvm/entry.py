@@ -8,7 +8,7 @@ An entry calls its kernels in order, their buffers taken from the slot table and
 threads share end with a barrier; where such a one follows those of one thread, a barrier stands before it. `tw_prepare`
 knows no symbols: its `dims` are the first step to execute and the one to stop before, so that a caller may look at some
 weights, pack them while they are in the cache, and go on with the next. `tw_shapes` fills `out` with expressions of the
-symbols.
+symbols: sizes, and whether what is assumed of them holds.
 
 Loops and branches are basic blocks around the calls inside. Whether there is another iteration, or which branch is
 taken, every thread reads from memory, between two barriers: the one that wrote it has done so, and nobody writes it
@@ -24,8 +24,9 @@ from tilewright.codegen.llvm.expr import evaluate
 from tilewright.codegen.llvm.regions import Caller, Regions, load_dim, polynomial
 from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.values import Value
-from tilewright.ir.dtype import f64, i64
-from tilewright.ir.expr import Const, Expr, Op, Var, as_int, call, cast, const, select
+from tilewright.ir.dtype import boolean, f64, i64
+from tilewright.ir.expr import Const, Expr, Op, Var, all_of, as_int, call, cast, const, select
+from tilewright.ir.rewrite import walk_expr
 from tilewright.native.text import Writer, identifier
 from tilewright.runtime.specs import StepSpec, Work
 from tilewright.targets.target import Target
@@ -40,6 +41,7 @@ def emit_entry(
     shapes: Sequence[Expr],
     target: Target,
     control: int = 0,
+    assumptions: Sequence[Expr] = (),
 ) -> str:
     """The text of a module with the three entries.
 
@@ -47,13 +49,14 @@ def emit_entry(
         run, prepare: the steps of `tw_run` and `tw_prepare`; the latter have no symbols.
         symbols: the symbols that `dims` holds, in order.
         shapes: what `tw_shapes` writes, in order: byte sizes of the run temporaries, then the outputs' dimensions.
+        assumptions: conditions, of which `tw_shapes` writes behind them whether they hold.
         control: the slot of `tw_run` with the address of the words that bound loops.
     """
     arity = {step.kernel: (len(step.slots), len(step.symbols)) for step in (*run, *prepare) if step.region is None}
     lines = [f'target triple = "{target.triple}"', ""]
     lines += _calls("tw_run", run, symbols, target, control)
     lines += _ranged_calls("tw_prepare", prepare, target)
-    lines += _shapes(symbols, shapes, target)
+    lines += _shapes(symbols, [*map(_guarded, shapes), *(cast(_held(a), i64) for a in assumptions)], target)
     for kernel in sorted(arity):
         buffers, integers = arity[kernel]
         arguments = ["ptr"] * buffers + ["i64"] * (integers + 2) + ["ptr"]
@@ -107,33 +110,34 @@ def _function(name: str, out: Writer) -> list[str]:
 
 def _guarded(e: Expr) -> Expr:
     """A size, or -1 where it is so large that it may not fit an i64: symbols of tensors without elements can be any."""
-    size = _as_float(e)
-    return e if size is None or as_int(e) is not None else select(size > const(TOO_LARGE, f64), const(-1), e)
+    if as_int(e) is not None or (size := _magnitude(e)) is None:
+        return e
+    return select(size > const(TOO_LARGE, f64), const(-1), e)
+
+
+def _held(e: Expr) -> Expr:
+    """A condition, or false where one of its numbers is so large that it may not fit an i64."""
+    compared = [a for part in walk_expr(e) if part.dtype is boolean for a in part.children if a.dtype is i64]
+    sizes = [size for a in compared if (size := _magnitude(a)) is not None and not isinstance(size, Const)]
+    return all_of([*(size <= const(TOO_LARGE, f64) for size in sizes), e])
 
 
 TOO_LARGE = float(1 << 61)
 
 
-def _as_float(e: Expr) -> Expr | None:
-    """About the value of a size, or more, which does not overflow; None where that is not known."""
+def _magnitude(e: Expr) -> Expr | None:
+    """A bound of a size and of the numbers that it is computed from, which does not overflow; None where that is not
+    known. What is multiplied by 0 counts as 0, as it does in integers that wrap."""
     match e:
         case Const():
-            return const(float(e.value), f64)
+            return const(abs(float(e.value)), f64)
         case Var():
             return cast(e, f64)
-        case Op("add" | "sub" | "mul" | "min" | "max" | "floordiv" | "mod", (a, b)):
-            x, y = _as_float(a), _as_float(b)
+        case Op("add" | "sub" | "mul" | "min" | "max" | "floordiv" | "mod", (a, b)) | Op("select", (_, a, b)):
+            x, y = _magnitude(a), _magnitude(b)
             if x is None or y is None:
                 return None
-            match e.name:
-                case "floordiv":
-                    return x / y
-                case "mod":
-                    return y
-            return call(e.name, x, y)
-        case Op("select", (_, a, b)):  # what only some versions of a kernel need
-            x, y = _as_float(a), _as_float(b)
-            return None if x is None or y is None else call("max", x, y)
+            return call({"add": "add", "sub": "add", "mul": "mul"}.get(e.name, "max"), x, y)
     return None
 
 
@@ -142,7 +146,7 @@ def _shapes(symbols: Sequence[Var], shapes: Sequence[Expr], target: Target) -> l
     for index, symbol in enumerate(symbols):
         s.env[symbol] = Value(i64, (load_dim(s.out, index),))
     for index, e in enumerate(shapes):
-        value = s.scalar(_guarded(e))
+        value = s.scalar(e)
         where = s.out.inst(f"getelementptr inbounds i64, ptr %out, i64 {index}")
         s.out.effect(f"store i64 {value}, ptr {where}, align 8")
     head = "define void @tw_shapes(ptr noalias readonly %dims, ptr noalias %out) nounwind {"

@@ -25,8 +25,6 @@ class Interface:
     folded           weights that the program has no parameter of because something was computed from them when the
                      model was exported or compiled, each with what that is: updates that hold them are refused
     fixed            parameters of the graph that are constants of the program: updates leave them out
-    trusted          the caller sees to it that sizes of inputs which are computed from symbols fit; otherwise such
-                     sizes are refused, as a call does not look at them
     extents          the symbols that data decides; the last outputs are their values, which no user sees
     rooms            inputs without elements that the runtime gives (`ops/extent.py`)
     state            the caches that callers keep (`transform/graph/state.py`)
@@ -39,7 +37,6 @@ class Interface:
     tied: tuple[tuple[str, str], ...] = ()
     folded: tuple[tuple[str, str], ...] = ()
     fixed: frozenset[str] = frozenset()
-    trusted: bool = False
     extents: tuple[str, ...] = ()
     rooms: tuple[RoomSpec, ...] = ()
     state: StateSpec | None = None

@@ -102,16 +102,18 @@ class Bodies:
 
     def attempt(self, rule: Callable[[], T]) -> T | None:
         """What a rule gives, or None where it is not supported, as if nobody had tried."""
-        noted = len(self.problems)
+        noted, assumptions = len(self.problems), self.call.builder.assumptions
+        assumed = len(assumptions)
         with self.apart() as made:
             try:
                 result = rule()
             except UnsupportedError:
+                del assumptions[assumed:]
                 return None
             except Noted:
                 if not all(isinstance(p, UnsupportedError) for p in self.problems.found[noted:]):
                     raise
-                del self.problems.found[noted:]
+                del self.problems.found[noted:], assumptions[assumed:]
                 return None
         self.call.builder.nodes += made
         return result

@@ -257,7 +257,7 @@ class _Importer:
         """The graph of a region, and the values around it that it reads: its last inputs, or its params if they are
         weights."""
         outer = self.builder
-        inner = self.builder = GraphBuilder(name, taken=outer.taken)
+        inner = self.builder = GraphBuilder(name, taken=outer.taken, assumptions=outer.assumptions)
         try:
             inputs = [Item(i.type, inner.input("carried", i.type)) for i in like]
             results = run(inputs)

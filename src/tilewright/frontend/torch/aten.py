@@ -261,7 +261,7 @@ class PartImporter:
         results = [(f"y{k}", self.left(port, values[port.node])) for k, port in enumerate(outputs)]
         names = tuple(name for name, _ in results)
         imported = finished(self.builder, results, arrays)
-        return Imported(imported.graph, imported.weights, Interface(outputs=names, trusted=True))
+        return Imported(imported.graph, imported.weights, Interface(outputs=names))
 
     def type(self, port: Port) -> TensorType:
         found = stated_type(self.sizes, port.node.meta["val"])

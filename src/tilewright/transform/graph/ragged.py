@@ -88,6 +88,10 @@ class _Packer:
         self.problems = Problems()
 
     def run(self) -> RaggedGraph:
+        for a in self.graph.assumptions:
+            if self.counts(a.condition):
+                what = "a condition on the rows of each sequence is more than a range"
+                self.problems.add(ModelError(what, where="assumption", got=a))
         for v in self.graph.inputs:
             if self.packed(v) and not self.leads(v):
                 expected = f"[{self.batch}, {self.length}, ...] or [{self.length}, ...]"
@@ -103,7 +107,7 @@ class _Packer:
         self.problems.raise_if_any("the model does not take ragged batches", where=self.graph.name, kind=ModelError)
         inputs = (*(self.made[v] for v in self.graph.inputs), self.starts)
         outputs = tuple(self.value(v) for v in self.graph.outputs)
-        graph = Graph(self.graph.name, inputs, self.graph.params, tuple(self.builder.nodes), outputs)
+        graph = replace(self.graph, inputs=inputs, nodes=tuple(self.builder.nodes), outputs=outputs)
         spec = RaggedSpec(self.starts.name, self.rows.name, self.length.lo or 0, self.length.hi)
         return RaggedGraph(graph, (*self.names, self.starts.name), spec)
 
@@ -113,7 +117,7 @@ class _Packer:
         return any(self.counts(d) for d in v.shape)
 
     def counts(self, d: Expr) -> bool:
-        """Whether a dimension counts rows."""
+        """Whether a dimension, or a condition, counts rows."""
         return self.length in variables(d)
 
     def leads(self, v: Value) -> bool:

@@ -9,6 +9,8 @@ New weights are packed by running `prepare` again; nothing of it is ever done in
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.support.classes import dataclass
@@ -52,7 +54,7 @@ def split_prepare(graph: Graph) -> SplitGraph:
     made = tuple(v for v in crossing if v not in set(graph.params))
     return SplitGraph(
         Graph(f"{graph.name}_prepare", (), graph.params, (*_used(free, prepare, ()), *prepare), made),
-        Graph(graph.name, graph.inputs, crossing, (*_used(free, run, graph.outputs), *run), graph.outputs),
+        replace(graph, params=crossing, nodes=(*_used(free, run, graph.outputs), *run)),
     )
 
 

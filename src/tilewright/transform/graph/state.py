@@ -194,8 +194,8 @@ class _Rewriter:
         gone = {k.output for k in kept}
         outputs = {name: renamed.get(v, v) for name, v in self.outputs.items() if name not in gone}
         inputs = {name: caches.get(v, v) for name, v in self.inputs.items()} | {length.name: length}
-        graph = Graph(
-            self.graph.name, tuple(inputs.values()), self.graph.params, tuple(builder.nodes), tuple(outputs.values())
+        graph = replace(
+            self.graph, inputs=tuple(inputs.values()), nodes=tuple(builder.nodes), outputs=tuple(outputs.values())
         )
         count = polynomial(rows)
         known = {d for name, v in inputs.items() if v not in caches.values() and v != length for d in v.shape}

@@ -1,0 +1,165 @@
+"""What a graph assumes of its sizes, made as simple as can be: ranges, multiples and equalities of symbols.
+
+    assume s <= 512, assume t == s + 1, assume a * b <= c          with  x: f32[s], y: f32[t], ...
+    ->
+    assume a * b <= c                                              with  x: f32[s], y: f32[s + 1],  s in 1..512
+
+Ranges of symbols are checked at every call, are known to every proof, and `min(s, 512)` is `s` then. What is left is
+checked where sizes are new (`runtime/engine.py`), as is a size of an input that is computed from symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from math import lcm
+
+from tilewright.arith import Linear, linear, simplify
+from tilewright.ir.dtype import i64
+from tilewright.ir.expr import Const, Expr, Op, Var, call, const, equal, is_const
+from tilewright.ir.graph import Assumption, Graph
+from tilewright.ir.rewrite import map_expr, variables
+from tilewright.ops.sized import with_symbols
+from tilewright.support.errors import ModelError
+
+
+def settled(graph: Graph, keep: Collection[str] = ()) -> Graph:
+    """The graph with its assumptions settled. Symbols called as in `keep` stay symbols of their own. The same graph if
+    there are none.
+
+    Raises ModelError for an assumption that holds for no sizes.
+    """
+    if not graph.assumptions:
+        return graph
+    while True:
+        graph = replace(graph, assumptions=tuple(_parts(graph)))
+        found = next(((a, *f) for a in graph.assumptions if (f := _said(a.condition, graph, keep)) is not None), None)
+        if found is None:
+            return graph
+        assumption, symbol, size = found
+        rest = [a for a in graph.assumptions if a is not assumption]
+        if not (isinstance(size, Var) and size.name == symbol.name):
+            rest += [Assumption(condition, assumption.reason) for condition in _range_of(symbol, size)]
+        elif not _sizes(size):
+            raise _impossible(graph, assumption)
+        elif len(_sizes(size)) == 1:
+            size = const(_sizes(size)[0])
+        graph = with_symbols(replace(graph, assumptions=tuple(rest)), {symbol: size})
+
+
+def _parts(graph: Graph) -> list[Assumption]:
+    """Assumptions without conjunctions and without what always holds, each once, in simple words."""
+    found: dict[Expr, Assumption] = {}
+    for a in graph.assumptions:
+        stack = [a.condition]
+        while stack:
+            e = _simpler(simplify(stack.pop()))
+            if isinstance(e, Op) and e.name == "and":
+                stack += reversed(e.args)
+            elif is_const(e, False):
+                raise _impossible(graph, a)
+            elif not is_const(e, True):
+                found.setdefault(e, replace(a, condition=e))
+    return list(found.values())
+
+
+def _impossible(graph: Graph, a: Assumption) -> ModelError:
+    return ModelError("the model assumes what holds for no sizes", where=f"graph {graph.name!r}", got=a)
+
+
+def _simpler(e: Expr) -> Expr:
+    """A condition without what only asks for a range: `min(x, y) == x` is `x <= y`, `(x + 3) // 4 >= 2` is `x >= 5`."""
+    if not isinstance(e, Op) or not e.args or e.args[0].dtype is not i64:
+        return e
+    if e.name == "eq":
+        for atom, chosen, other in _choices(linear(e.args[0] - e.args[1])):
+            decided = map_expr(e, lambda x, atom=atom, chosen=chosen: chosen if x is atom else None)  # type: ignore[misc]
+            if is_const(simplify(decided), True):
+                return _simpler(simplify(call(_EXTREMA[atom.name], chosen, other)))
+    match _end(e):
+        case (Op("floordiv", (inner, Const(divisor))), sign, number) if divisor > 0:
+            first = number * divisor
+            return _simpler(simplify(inner >= first if sign < 0 else inner < first + divisor))
+    return e
+
+
+def _choices(form: Linear) -> Iterator[tuple[Op, Expr, Expr]]:
+    """The minima and maxima of a sum, and either argument that each may be, beside the other one."""
+    for atom, _ in form.terms:
+        if isinstance(atom, Op) and atom.name in _EXTREMA:
+            a, b = atom.args
+            yield atom, a, b
+            yield atom, b, a
+
+
+_EXTREMA = {"min": "le", "max": "ge"}
+
+
+def _end(e: Op) -> tuple[Expr, int, int] | None:
+    """What a condition says of one expression: (it, 1, n) for `it <= n`, (it, -1, n) for `it >= n`."""
+    if e.name not in ("lt", "le", "gt", "ge"):
+        return None
+    a, b = e.args if e.name in ("lt", "le") else e.args[::-1]
+    form = linear(a - b + (1 if e.name in ("lt", "gt") else 0))  # is not above 0
+    if len(form.terms) != 1:
+        return None
+    ((atom, factor),) = form.terms
+    return (atom, 1, -form.constant // factor) if factor > 0 else (atom, -1, -(-form.constant // -factor))
+
+
+def _said(e: Expr, graph: Graph, keep: Collection[str]) -> tuple[Var, Expr] | None:
+    """What a condition says of a symbol, if it says all that the condition does: the symbol, and what it is: the symbol
+    with another range or multiple, a number, or what is computed from other ones."""
+    if not isinstance(e, Op) or not e.args or e.args[0].dtype is not i64:
+        return None
+    end = _end(e)
+    if end is not None:
+        symbol, sign, number = end
+        if not isinstance(symbol, Var):
+            return None
+        lo, hi = symbol.lo, symbol.hi
+        lo, hi = (lo, number if hi is None else min(hi, number)) if sign > 0 else (max(number, lo or 0), hi)
+        return symbol, _ranged(symbol, lo, hi, symbol.multiple)
+    if e.name != "eq":
+        return None
+    form = linear(e.args[0] - e.args[1])
+    match form.terms:
+        case ((Op("mod", (Var() as symbol, Const() as divisor)), _),) if form.constant == 0 and divisor.value > 0:
+            return symbol, _ranged(symbol, symbol.lo, symbol.hi, lcm(symbol.multiple, divisor.value))
+    order = {symbol: k for k, symbol in enumerate(graph.symbols)}
+    own = [(order[v], v, c) for v, c in form.terms if isinstance(v, Var) and v in order and abs(c) == 1]
+    for _, symbol, factor in sorted(own, key=lambda entry: -entry[0]):
+        size = simplify(symbol - (e.args[0] - e.args[1]) * factor)
+        if symbol.name not in keep and symbol not in variables(size):
+            return symbol, size
+    if len(form.terms) == 1 and isinstance(form.terms[0][0], Var):
+        ((symbol, factor),) = form.terms
+        assert isinstance(symbol, Var)
+        return symbol, const(-form.constant // factor)  # else no number would fit, which simplifying tells
+    return None
+
+
+def _ranged(symbol: Var, lo: int | None, hi: int | None, multiple: int) -> Var:
+    likely = tuple(n for n in symbol.likely if (lo or 0) <= n <= (n if hi is None else hi) and n % multiple == 0)
+    return Var(symbol.name, symbol.dtype, lo, hi, multiple, likely=likely)
+
+
+def _sizes(symbol: Var) -> range:
+    """The values that a symbol may have."""
+    return range(
+        -(-(symbol.lo or 0) // symbol.multiple) * symbol.multiple,
+        (1 << 62) if symbol.hi is None else symbol.hi + 1,
+        symbol.multiple,
+    )
+
+
+def _range_of(symbol: Var, size: Expr) -> Iterator[Expr]:
+    """What is known of a symbol, as conditions on what takes its place."""
+    yield size >= (symbol.lo or 0)
+    if symbol.hi is not None:
+        yield size <= symbol.hi
+    if symbol.multiple > 1:
+        yield equal(size % symbol.multiple, const(0))
+
+
+__all__ = ["settled"]
