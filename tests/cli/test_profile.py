@@ -60,7 +60,7 @@ def test_a_picture_that_cannot_be_drawn(cli: Cli, layer: Path, monkeypatch: pyte
     assert ".svg" in errors
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, _, errors = cli("profile", layer, "--png", "layer.png")
-    assert code == 2
+    assert code == 4
     assert "tilewright[plot]" in errors
 
 

@@ -22,13 +22,16 @@ from tilewright.cli.common import (
     err,
     facts,
     out,
-    parse_dims,
+    parse_ranges,
     print_json,
+    refuse_unused,
     shape_text,
     time_text,
 )
 from tilewright.cli.inputs import Array, read_inputs
+from tilewright.cli.models import call_sizes, check_dims
 from tilewright.cli.publish import DirectoryOption, StoreName
+from tilewright.cli.run import check_sizes, input_sizes
 from tilewright.runtime.examples import random_inputs
 from tilewright.support import flags
 from tilewright.support.classes import dataclass
@@ -56,6 +59,7 @@ class Interval:
 
 
 def attach(
+    context: typer.Context,
     name: StoreName,
     inputs: Annotated[
         list[str] | None,
@@ -90,13 +94,19 @@ def attach(
     """
     import tilewright
 
-    dims = parse_dims(dim)
+    dims = parse_ranges(dim)
+    refuse_unused(context, {"seconds": "with --watch, which goes on"} if watch else {})
     count = flags.THREADS() if threads is None else threads
     start = time.perf_counter()
     with tilewright.attach(name, threads=count, timeout=timeout, directory=directory) as actor:
         attached = time.perf_counter() - start
         arrays = read_inputs(inputs or [], actor.inputs)
-        arrays = random_inputs(actor.inputs, dims, seed) | arrays
+        check_dims(dims, actor.manifest.symbols, f"store {name!r}")
+        if arrays and len(arrays) == len(actor.inputs):
+            refuse_unused(context, {"seed": "where all inputs are given"})
+        given = input_sizes(actor.inputs, arrays)
+        check_sizes(dims, given)
+        arrays = random_inputs(actor.inputs, call_sizes(actor, dims) | given, seed) | arrays
         arguments = [arrays[spec.name] for spec in actor.inputs]
         outputs, _ = actor.versioned(*arguments)
         first = time.perf_counter() - start

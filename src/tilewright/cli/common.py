@@ -5,10 +5,8 @@ from __future__ import annotations
 import json as json_library
 import re
 import sys
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -17,14 +15,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tilewright.support import flags
-from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
+from tilewright.support.errors import Error, MissingPackageError
 
 if TYPE_CHECKING:
     from tilewright.ir.dim import Dim
-    from tilewright.parts.composite import Composite
-    from tilewright.runtime.model import Model
-    from tilewright.runtime.program import Program
     from tilewright.targets.target import Target
 
 # Where there is no terminal to fit, tables are as wide as they like.
@@ -44,7 +38,6 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-ModelArgument = Annotated[Path, typer.Argument(help="An .onnx file, or a .tw file that was compiled before.")]
 ThreadsOption = Annotated[
     int | None,
     typer.Option("--threads", "-t", min=1, help="Threads of one call at most. [default: TILEWRIGHT_THREADS or 1]"),
@@ -53,14 +46,15 @@ PackThreadsOption = Annotated[
     int | None,
     typer.Option("--threads", "-t", min=1, help="Threads that pack weights. [default: TILEWRIGHT_THREADS or 1]"),
 ]
-RangeOption = Annotated[
+DimOption = Annotated[
     list[str] | None,
     typer.Option(
         "--dim",
         "-d",
         metavar="NAME=N|LO..HI",
-        help="A symbolic dimension's value, `--dim batch=8`, or what is known of it: `--dim seq=1..512@32,64` (32 and "
-        "64 are likely), `--dim height=32..640/32` (multiples of 32). May be repeated.",
+        help="A symbolic dimension is one size, `--dim batch=8`, or what is known of it: `--dim seq=1..512@32,64` (32 "
+        "and 64 are likely), `--dim height=32..640/32` (multiples of 32). Of a .tw file: the size in calls. May be "
+        "repeated.",
     ),
 ]
 StateOption = Annotated[
@@ -78,15 +72,6 @@ RaggedOption = Annotated[
         "--ragged",
         metavar="BATCH,LENGTH",
         help="The symbols that count the sequences of a batch and the rows of each: sequences are packed, not padded.",
-    ),
-]
-DimOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dim",
-        "-d",
-        metavar="NAME=N",
-        help="The value of a symbolic dimension: `--dim batch=8`. May be repeated.",
     ),
 ]
 PrecisionOption = Annotated[
@@ -155,6 +140,19 @@ def report_error(error: Error, *, json: bool = False) -> None:
         print_json(error.to_dict())
     else:
         err.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+
+
+def exit_code(error: Error) -> Exit:
+    """With which code the program ends after an error."""
+    return Exit.MISSING if isinstance(error, MissingPackageError) else Exit.ERROR
+
+
+def refuse_unused(context: typer.Context, unused: Mapping[str, str]) -> None:
+    """Options by the names of their parameters that would do nothing here, and why: a usage error if one was given."""
+    for name, why in unused.items():
+        given = context.get_parameter_source(name)
+        if given is not None and given.name == "COMMANDLINE":
+            raise typer.BadParameter(f"does nothing {why}", param_hint=f"--{name.replace('_', '-')}")
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> None:
@@ -268,79 +266,6 @@ def fast_option(fast: str | None, winograd: str | None) -> str | None:
     return winograd
 
 
-def open_model(
-    path: Path,
-    threads: int | None,
-    dims: Mapping[str, int],
-    precision: str | None = None,
-    fast: str | None = None,
-    target: str | None = None,
-) -> Model:
-    """Compile an ONNX file or load a compiled one, which must have been compiled with the options that are given."""
-    import tilewright
-
-    count = flags.THREADS() if threads is None else threads
-    if path.suffix == ".tw" and path.exists():
-        machine = on_host(target)
-        cpu = None if machine is None else machine.cpu
-        return _with_options(tilewright.load(path, threads=count), path, precision, fast, cpu)
-    return tilewright.Model(compile_file(path, threads, dims, precision, fast, target), threads=count)
-
-
-def open_any(
-    path: Path,
-    threads: int | None,
-    precision: str | None,
-    fast: str | None,
-    target: str | None,
-    fallback: str,
-) -> Model | Composite:
-    """What `open_model` gives, or a model of parts where the compiler lacks an operator."""
-    import tilewright
-
-    if path.suffix == ".tw" or fallback == "never":
-        return open_model(path, threads, {}, precision, fast, target)
-    if not path.exists():
-        raise ModelError("no such file", where=str(path))
-    count = flags.THREADS() if threads is None else threads
-    options: dict[str, Any] = {"fallback": fallback, **accuracy(precision, fast)}
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        opened = tilewright.compile(path, threads=count, target=on_host(target), **options)
-    for warning in said:
-        err.print(f"warning: {warning.message}", soft_wrap=True)
-    return opened
-
-
-def compile_file(
-    path: Path,
-    threads: int | None,
-    dims: Mapping[str, int | Dim],
-    precision: str | None = None,
-    fast: str | None = None,
-    target: str | None = None,
-    *,
-    records: str = "auto",
-    require_records: bool = False,
-    state: Mapping[str, str] | Literal["auto"] | None = None,
-    ragged: tuple[str, str] | None = None,
-) -> Program:
-    """Compile an ONNX file for any target, without loading what comes out."""
-    import tilewright
-
-    if not path.exists():
-        raise ModelError("no such file", where=str(path))
-    count = flags.THREADS() if threads is None else threads
-    options: dict[str, Any] = accuracy(precision, fast)
-    options |= {"records": None if records == "none" else records, "require_records": require_records}
-    options |= {"state": state, "ragged": ragged}
-    try:
-        return tilewright.compile_program(path, threads=count, dims=dict(dims), target=on_host(target), **options)
-    except UnsupportedError as error:
-        error.hint = error.hint or f"a program needs all of the model; `tilewright run {path}` runs the rest elsewhere"
-        raise
-
-
 def on_host(target: str | None) -> Target | None:
     """What `--target` stands for; None where it was not given, which is the default of `tilewright.compile`."""
     from tilewright.targets.target import Target
@@ -352,21 +277,6 @@ def accuracy(precision: str | None, fast: str | None) -> dict[str, Any]:
     """The options that were given, as arguments of `tilewright.compile`."""
     given = {"precision": precision, "fast": fast}
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _with_options(model: Model, path: Path, precision: str | None, fast: str | None, cpu: str | None) -> Model:
-    manifest = model.manifest
-    problems = Problems()
-    found = {"precision": manifest.precision, "fast": manifest.fast, "target": manifest.target.cpu}
-    wanted = {"precision": precision, "fast": fast, "target": cpu}
-    for name, value in wanted.items():
-        if value is not None and value != found[name]:
-            hint = "compile the model again"
-            problems.add(
-                ModelError(f"compiled with another {name}", where=str(path), expected=value, got=found[name], hint=hint)
-            )
-    problems.raise_if_any("the file does not fit the options")
-    return model
 
 
 def is_quiet(json: bool) -> bool:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.common import (
+    DimOption,
     FastOption,
     JsonOption,
     PrecisionOption,
     RaggedOption,
-    RangeOption,
     RecordsOption,
     RequireRecordsOption,
     StateOption,
@@ -21,7 +21,6 @@ from tilewright.cli.common import (
     ThreadsOption,
     WinogradOption,
     bytes_text,
-    compile_file,
     facts,
     fast_option,
     is_quiet,
@@ -32,6 +31,7 @@ from tilewright.cli.common import (
     shape_text,
     time_text,
 )
+from tilewright.cli.models import SourceArgument, check_output, compile_source, source
 from tilewright.runtime.recorded import summary
 from tilewright.support.progress import progress
 
@@ -41,12 +41,13 @@ if TYPE_CHECKING:
 
 
 def compile_command(
-    model: Annotated[Path, typer.Argument(help="An .onnx file.")],
+    model: SourceArgument,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file to write. [default: MODEL with the suffix .tw]")
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write. [default: MODEL's name with the suffix .tw]"),
     ] = None,
     threads: ThreadsOption = None,
-    dim: RangeOption = None,
+    dim: DimOption = None,
     state: StateOption = None,
     ragged: RaggedOption = None,
     precision: PrecisionOption = None,
@@ -65,19 +66,20 @@ def compile_command(
     ```
     tilewright compile policy.onnx -o policy.tw
     tilewright compile resnet50.onnx --threads 2 --dim batch=1
+    tilewright compile policies.py:make_actor
     tilewright compile bert.onnx --dim seq=1..512@32,64,128
     tilewright compile decoder.onnx --state auto
     tilewright compile policy.onnx --target aarch64-neoverse-v1
     tilewright compile resnet50.onnx --fast exact
     ```
     """
-    if model.suffix == ".tw":
-        raise typer.BadParameter(f"{model} is compiled already", param_hint="MODEL")
-    path = output or model.with_suffix(".tw")
+    read = source(model)
+    path = output or (model.with_suffix(".tw") if model in read.files else Path(f"{read.stem}.tw"))
+    check_output(path, read.files, "--output")
     start = time.perf_counter()
     with progress(f"compile {model.name}", enabled=not is_quiet(json)):
-        compiled = compile_file(
-            model,
+        compiled = compile_source(
+            read,
             threads,
             parse_ranges(dim),
             precision,

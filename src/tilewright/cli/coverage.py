@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import runpy
-from typing import Annotated, Any
-
 import typer
 
-from tilewright.cli.common import DimOption, JsonOption, parse_dims, print_json
+from tilewright.cli.common import DimOption, JsonOption, parse_ranges, print_json, refuse_unused
+from tilewright.cli.models import SourceArgument, source
+from tilewright.support.errors import ModelError
 
 
 def coverage(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="An .onnx file; or package.module:function or file.py:function, which gives a PyTorch module and an "
-            "example of its inputs."
-        ),
-    ],
+    context: typer.Context,
+    model: SourceArgument,
     dim: DimOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -33,26 +26,20 @@ def coverage(
     ```
     """
     import tilewright
+    from tilewright.compiler import from_torch
+    from tilewright.frontend import stablehlo
 
-    found, example = made(model) if ":" in model and not model.endswith(".onnx") else (model, None)
-    report = tilewright.coverage(found, example, dims=parse_dims(dim))
+    named = source(model)
+    found, example = named.model, named.example
+    if example is not None or from_torch(found):
+        refuse_unused(context, {"dim": "on a PyTorch module, which is run on its example"})
+    if model.suffix == ".pt2":
+        arguments, named_arguments = found.example_inputs
+        example, found = arguments or named_arguments, found.module()
+    if stablehlo.reads(found):
+        raise ModelError("coverage is of ONNX files and of PyTorch modules", where=str(model))
+    report = tilewright.coverage(found, example, dims=parse_ranges(dim))
     if json:
         print_json(report.to_dict())
         return
     print(report)
-
-
-def made(name: str) -> tuple[Any, Any]:
-    """The module and the example that a function gives, by the name of its file or module and its own.
-
-    Raises typer.BadParameter where there is no such function, or it gives something else.
-    """
-    place, _, function = name.rpartition(":")
-    try:
-        names = runpy.run_path(place) if place.endswith(".py") else vars(importlib.import_module(place))
-        pair = names[function]()
-    except (ImportError, OSError, KeyError) as error:
-        raise typer.BadParameter(f"there is no {name}: {error}", param_hint="MODEL") from None
-    if not isinstance(pair, tuple) or len(pair) != 2:
-        raise typer.BadParameter(f"{name} gives {type(pair).__name__}, not (module, example)", param_hint="MODEL")
-    return pair

@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.common import DimOption, ModelArgument, parse_dims
+from tilewright.cli.common import DimOption, parse_ranges
+from tilewright.cli.models import SourceArgument, check_output, source, write
 
 
 def export(
-    model: ModelArgument,
+    model: SourceArgument,
     to: Annotated[str, typer.Option("--to", help="The language: stablehlo, linalg or onnx.")] = "stablehlo",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The file; the output if none.")] = None,
     dim: DimOption = None,
@@ -36,7 +37,9 @@ def export(
     languages = {"stablehlo": stablehlo_text, "linalg": linalg_text}
     if to not in (*languages, "onnx"):
         raise typer.BadParameter(f"there is no {to!r}", param_hint="--to: stablehlo, linalg or onnx")
-    read = import_model(model, parse_dims(dim))
+    named = source(model)
+    check_output(output, named.files, "--output")
+    read = import_model(named.model, parse_ranges(dim), named.example)
     if to == "onnx":
         data = onnx_model(read.graph, read.weights).SerializeToString()
     else:
@@ -44,4 +47,4 @@ def export(
     if output is None:
         sys.stdout.buffer.write(data)
     else:
-        output.write_bytes(data)
+        write(output, data)

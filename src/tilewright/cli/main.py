@@ -11,7 +11,7 @@ import typer
 from tilewright.cli.attach import attach
 from tilewright.cli.bench import bench
 from tilewright.cli.broker import broker
-from tilewright.cli.common import Exit, out, report_error
+from tilewright.cli.common import Exit, exit_code, out, report_error
 from tilewright.cli.compile import compile_command
 from tilewright.cli.coverage import coverage
 from tilewright.cli.db import db
@@ -86,7 +86,7 @@ def main() -> None:
         app()
     except Error as error:
         report_error(error, json="--json" in sys.argv)
-        sys.exit(Exit.ERROR)
+        sys.exit(exit_code(error))
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
     except MemoryError:
@@ -96,6 +96,12 @@ def main() -> None:
         # The reader of a pipe went away (`tilewright show ... | head`); nothing is left to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(Exit.OK)
+    except OSError as error:
+        # A full disk, a folder that may not be written: the machine's matter, not a defect.
+        what = error.strerror or str(error)
+        where = None if error.filename is None else str(error.filename)
+        report_error(Error(what, where=where), json="--json" in sys.argv)
+        sys.exit(Exit.ERROR)
     except Exception as error:
         traceback.print_exc()
         hint = "this is a defect of Tilewright, not of your input: please report it with the text above"

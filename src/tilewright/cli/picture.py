@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from tilewright.measure.roofline import Roofline
-from tilewright.support.errors import CallError
+from tilewright.support.errors import CallError, MissingPackageError
 
 if TYPE_CHECKING:
     from tilewright.cli.profile import Kernel
@@ -32,8 +32,7 @@ def check(path: Path | None) -> None:
 
         matplotlib.use("Agg")
     except ImportError:
-        message = "matplotlib is not installed (pip install 'tilewright[plot]')"
-        raise typer.BadParameter(message, param_hint="--png") from None
+        raise MissingPackageError("pictures need matplotlib", hint="pip install 'tilewright[plot]'") from None
 
 
 def save(path: Path, title: str, kernels: Sequence[Kernel], timeline: Timeline, roofline: Roofline) -> None:

@@ -17,20 +17,20 @@ from tilewright.cli.common import (
     DimOption,
     FastOption,
     JsonOption,
-    ModelArgument,
     PrecisionOption,
     SeedOption,
     TargetOption,
     ThreadsOption,
     bytes_text,
     is_quiet,
-    open_model,
     out,
     parse_dims,
+    parse_ranges,
     print_json,
     table,
     time_text,
 )
+from tilewright.cli.models import ModelArgument, call_sizes, check_dims, check_output, open_model
 from tilewright.measure import calibration
 from tilewright.measure.roofline import Level, Roofline
 from tilewright.runtime.examples import random_inputs
@@ -122,9 +122,16 @@ def profile(
     """
     sizes = parse_trace(over)
     picture.check(png)
-    fixed = parse_dims(dim)
+    check_output(trace, [model], "--trace")
+    check_output(png, [model], "--png")
+    dims = parse_ranges(dim)
+    if twice := sorted({n for at in sizes for n in at} & {n for n, said in dims.items() if isinstance(said, int)}):
+        raise typer.BadParameter(f"{twice[0]} has sizes by --over and one by --dim", param_hint="--over")
     with progress(f"compile {model.name}", enabled=not is_quiet(json)):
-        compiled = open_model(model, threads, {}, precision, fast, target)
+        compiled = open_model(model, threads, dims, precision, fast, target)
+    for at in sizes:
+        check_dims(at, compiled.manifest.symbols, f"{model}, --over")
+    fixed = call_sizes(compiled, dims)
     distinct: dict[tuple[tuple[str, int], ...], int] = {}
     for at in sizes:
         key = tuple(sorted((fixed | at).items()))
@@ -184,7 +191,7 @@ def _measured(model: Model, dims: dict[str, int], count: int, calls: int, seed: 
     by_kernel = model.profile(*inputs, repeat=calls, threads=threads)
     timeline = model.timeline(*inputs, calls=min(calls, TRACED_CALLS), threads=threads)
     arena = model.memory(**by_kernel.symbols).arena
-    return Shape(by_kernel.symbols, count, float(np.median(times)), threads, arena), by_kernel, timeline
+    return Shape(dims | by_kernel.symbols, count, float(np.median(times)), threads, arena), by_kernel, timeline
 
 
 def summary(found: Sequence[tuple[Shape, Profile, Timeline]], machine: Target) -> list[Kernel]:

@@ -10,17 +10,16 @@ import typer
 
 from tilewright.cli.common import (
     JsonOption,
-    ModelArgument,
     PackThreadsOption,
     TargetOption,
     bytes_text,
     facts,
     is_quiet,
-    open_model,
     print_json,
     time_text,
 )
 from tilewright.cli.inputs import read_weights
+from tilewright.cli.models import ModelArgument, open_model
 from tilewright.support import flags
 from tilewright.support.progress import progress
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,6 @@ from tilewright.cli.common import (
     FallbackOption,
     FastOption,
     JsonOption,
-    ModelArgument,
     PrecisionOption,
     SeedOption,
     TargetOption,
@@ -24,21 +24,23 @@ from tilewright.cli.common import (
     WinogradOption,
     fast_option,
     is_quiet,
-    open_any,
     out,
-    parse_dims,
+    parse_ranges,
     print_json,
+    refuse_unused,
     shape_text,
     table,
     time_text,
 )
 from tilewright.cli.inputs import Array, read_arrays, read_inputs
+from tilewright.cli.models import ModelArgument, call_sizes, check_output, open_any
 from tilewright.runtime.examples import random_inputs
-from tilewright.support.errors import CallError
+from tilewright.support.errors import CallError, Problems
 from tilewright.support.progress import progress
 
 
 def run(
+    context: typer.Context,
     model: ModelArgument,
     inputs: Annotated[
         list[str] | None,
@@ -71,12 +73,19 @@ def run(
     tilewright run policy.tw -i inputs.npz --expect out.npz
     ```
     """
-    dims = parse_dims(dim)
+    dims = parse_ranges(dim)
+    refuse_unused(context, {} if expect else {"rtol": "without --expect"})
+    refuse_unused(context, {"fallback": "on a compiled file"} if model.suffix == ".tw" else {})
+    read = [model, *(Path(text.partition("=")[2] or text) for text in inputs or ()), *([expect] if expect else [])]
+    check_output(_npz(save), read, "--save")
     with progress(f"compile {model.name}", enabled=not is_quiet(json)):
-        # The dimensions given here are those of this run's inputs: the compiled code keeps them symbolic.
-        compiled = open_any(model, threads, precision, fast_option(fast, winograd), target, fallback)
+        compiled = open_any(model, threads, dims, precision, fast_option(fast, winograd), target, fallback)
     arrays = read_inputs(inputs or [], compiled.inputs)
-    arrays = random_inputs(compiled.inputs, dims | _sizes(compiled.inputs, arrays), seed) | arrays
+    if arrays and len(arrays) == len(compiled.inputs):
+        refuse_unused(context, {"seed": "where all inputs are given"})
+    given = input_sizes(compiled.inputs, arrays)
+    check_sizes(dims, given)
+    arrays = random_inputs(compiled.inputs, call_sizes(compiled, dims) | given, seed) | arrays
     results, times = {}, []
     for _ in range(repeat):
         start = time.perf_counter()
@@ -99,6 +108,20 @@ def run(
         print(f"\n{kernels}")
     if any(not d["equal"] for d in differences):
         raise typer.Exit(Exit.MISMATCH)
+
+
+def check_sizes(dims: Mapping[str, Any], given: Mapping[str, int]) -> None:
+    """Refuse sizes that are others than those of the inputs that are given."""
+    problems = Problems()
+    for name, size in given.items():
+        if isinstance(said := dims.get(name), int) and said != size:
+            problems.add(CallError(f"--dim {name}={said} is not the size of the inputs", expected=said, got=size))
+    problems.raise_if_any("inputs do not fit")
+
+
+def _npz(path: Path | None) -> Path | None:
+    """The file that NumPy writes."""
+    return path if path is None or path.suffix == ".npz" else path.with_name(f"{path.name}.npz")
 
 
 def _save(path: Path, arrays: dict[str, Array]) -> None:
@@ -132,7 +155,7 @@ def difference(name: str, found: Array | None, wanted: Array, rtol: float) -> di
     return {"output": name, "equal": bool(error <= rtol), "error": error}
 
 
-def _sizes(specs: Any, arrays: dict[str, Array]) -> dict[str, int]:
+def input_sizes(specs: Any, arrays: dict[str, Array]) -> dict[str, int]:
     """Symbols whose value the given arrays tell."""
     sizes: dict[str, int] = {}
     for spec in specs:

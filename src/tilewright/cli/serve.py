@@ -17,11 +17,11 @@ from tilewright.cli.common import (
     err,
     facts,
     is_quiet,
-    open_model,
     out,
     print_line,
 )
 from tilewright.cli.inputs import read_weights
+from tilewright.cli.models import ModelArgument, open_model
 from tilewright.support.errors import Error, TransportError, WeightError
 from tilewright.support.progress import progress
 
@@ -50,7 +50,7 @@ _POLL = 0.1
 
 def serve(
     name: NameArgument,
-    model: Annotated[Path, typer.Argument(help="An .onnx file, or a .tw file that was compiled before.")],
+    model: ModelArgument,
     watch: Annotated[
         Path | None,
         typer.Option("--watch", "-w", metavar="FILE", help="Publish this .safetensors or .npz whenever it changes."),

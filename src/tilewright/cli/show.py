@@ -14,7 +14,6 @@ from tilewright.cli.common import (
     DimOption,
     FastOption,
     JsonOption,
-    ModelArgument,
     PrecisionOption,
     TargetOption,
     ThreadsOption,
@@ -22,11 +21,12 @@ from tilewright.cli.common import (
     facts,
     fast_option,
     is_quiet,
-    open_model,
-    parse_dims,
+    parse_ranges,
     print_json,
+    refuse_unused,
 )
 from tilewright.cli.compile import describe
+from tilewright.cli.models import ModelArgument, open_model
 from tilewright.support.progress import progress
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ RUNNERS_UP = 3
 
 
 def show(
+    context: typer.Context,
     model: ModelArgument,
     graph: Annotated[bool, typer.Option("--graph", help="The graph after all passes (the default).")] = False,
     loops: Annotated[bool, typer.Option("--loops", help="Each kernel's loops, as they are emitted.")] = False,
@@ -73,10 +74,12 @@ def show(
     asked = {"graph": graph, "schedule": schedule, "loops": loops, "llvm": llvm, "asm": asm, "memory": memory}
     asked["records"] = records
     stages = [name for name, wanted in asked.items() if wanted] or ([] if info or decisions else ["graph"])
+    if model.suffix == ".tw":
+        refuse_unused(context, {"dim": "on a compiled file: its code is as it is"})
     if decisions and model.suffix == ".tw":
         raise typer.BadParameter("a compiled file does not keep its decisions; show the model", param_hint="MODEL")
     with progress(f"compile {model.name}", enabled=not is_quiet(json)), _listing(decisions) as made:
-        compiled = open_model(model, threads, parse_dims(dim), precision, fast_option(fast, winograd), target)
+        compiled = open_model(model, threads, parse_ranges(dim), precision, fast_option(fast, winograd), target)
     texts = {stage: compiled.show(stage) for stage in stages}
     about = describe(compiled) | {"target": asdict(compiled.manifest.target)}
     if json:

@@ -23,19 +23,21 @@ from tilewright.cli.common import (
     is_quiet,
     on_host,
     out,
-    parse_dims,
+    parse_ranges,
     print_line,
+    refuse_unused,
     table,
 )
+from tilewright.cli.models import SourceArgument, source
 from tilewright.support import flags
-from tilewright.support.errors import ModelError
 
 if TYPE_CHECKING:
     from tilewright.tuning.result import Progress, Tuned
 
 
 def tune(
-    model: Annotated[Path, typer.Argument(help="An .onnx file.")],
+    context: typer.Context,
+    model: SourceArgument,
     seconds: Annotated[
         float | None, typer.Option("--seconds", min=0.0, help="When no further candidates are timed. [default: never]")
     ] = None,
@@ -67,15 +69,17 @@ def tune(
     """
     from tilewright.tuning.entry import tune as run
 
-    if not model.exists():
-        raise ModelError("no such file", where=str(model))
+    if verify:
+        refuse_unused(context, {"fresh": "with --verify, which searches nothing"})
+    read = source(model)
     count = flags.THREADS() if threads is None else threads
     with _shown(model.name, json) as announce:
         tuned = run(
-            model,
+            read.model,
+            example=read.example,
             seconds=seconds,
             threads=count,
-            dims=parse_dims(dim),
+            dims=parse_ranges(dim),
             target=on_host(target),
             store=records,
             fresh=fresh,

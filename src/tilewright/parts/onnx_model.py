@@ -17,6 +17,7 @@ from tilewright.parts.part import Part
 from tilewright.parts.report import coverage_ahead
 from tilewright.runtime.model import Model
 from tilewright.support.coverage import Coverage
+from tilewright.support.errors import ModelError
 
 
 def compile_parts(
@@ -54,8 +55,23 @@ def coverage(
     loaded: Loaded, *, name: str | None = None, dims: DimSizes | None = None, custom_ops: Sequence[type] = ()
 ) -> Coverage:
     """What of a model would be compiled, in which parts the rest would run, and why; nothing is compiled for it."""
+    _check_names(loaded, dims or {})
     section = whole(inlined(loaded))
     return coverage_ahead(name or section.name, section, stated_types(section, dims or {}), Hosts(custom_ops))
+
+
+def _check_names(loaded: Loaded, dims: DimSizes) -> None:
+    """Raise ModelError for what is said of dimensions that the model's inputs do not have."""
+    sizes = [d for value in loaded.model.graph.input for d in value.type.tensor_type.shape.dim]
+    known = {d.dim_param for d in sizes if d.dim_param}
+    unknown = [name for name in dims if name not in known]
+    if unknown and all(d.dim_param or d.HasField("dim_value") for d in sizes):  # those without a name are given one
+        raise ModelError(
+            "no dimension of the inputs has this name",
+            where=loaded.label,
+            expected=", ".join(sorted(known)) or "none",
+            got=", ".join(unknown),
+        )
 
 
 def stated_types(section: Section, dims: DimSizes) -> dict[str, TensorInfo | None]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright.ir.dtype import BY_NAME
+from tilewright.runtime.specs import SymbolSpec
 
 Array = np.ndarray[Any, Any]
 
@@ -41,3 +42,8 @@ def random_inputs(specs: Sequence[Spec], dims: Mapping[str, int], seed: int = 0)
             array = source.integers(0, 256 if spec.dtype == "u8" else 2, shape).astype(dtype)
         made[spec.name] = array
     return made
+
+
+def usual_sizes(symbols: Sequence[SymbolSpec]) -> dict[str, int]:
+    """A size of each symbol for a call that says none: the first likely one, or else the least but no zero."""
+    return {s.name: s.likely[0] if s.likely else -(-max(s.lo, 1) // s.multiple) * s.multiple for s in symbols}

@@ -32,6 +32,7 @@ __all__ = [
     "Error",
     "ExpressionError",
     "FlagError",
+    "MissingPackageError",
     "ModelError",
     "ParseError",
     "PluginError",
@@ -156,6 +157,10 @@ class Error(Exception):
 
 class ModelError(Error):
     """A model file or graph that cannot be read or is not well formed."""
+
+
+class MissingPackageError(ModelError):
+    """Something optional that a model, or what was asked for, needs is not installed."""
 
 
 class UnsupportedError(ModelError):

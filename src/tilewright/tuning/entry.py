@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tilewright.ir.dim import DimSizes
 from tilewright.measure.paired import Team
 from tilewright.records.places import stores, user_store
 from tilewright.records.store import Store
-from tilewright.runtime.examples import random_inputs
+from tilewright.runtime.examples import random_inputs, usual_sizes
 from tilewright.runtime.program import Program
 from tilewright.support.errors import Error
 from tilewright.targets.target import Target
@@ -35,7 +36,7 @@ def tune(
     *,
     seconds: float | None = None,
     threads: int = 1,
-    dims: Mapping[str, int] | None = None,
+    dims: DimSizes | None = None,
     target: Target | str | None = None,
     store: Store | Path | str | None = None,
     inputs: Mapping[str, Any] | None = None,
@@ -51,7 +52,8 @@ def tune(
         model, example, threads, dims, target: as for `tw.compile`; the target must be one that this machine runs.
         seconds: after which no further candidates are timed; None: until the search is over.
         store: where records go: a store or its folder; the user's, in the cache folder, if None.
-        inputs: arrays of the call that is timed, by name; random ones, with symbols at 1, where they are left out.
+        inputs: arrays of the call that is timed, by name; random ones, with symbols at likely or least sizes, where
+            they are left out.
         policy: how far the search goes.
         fresh: time again what records settle.
         verify: search nothing; race again, in this model, what records of other compilers recommend for its decisions,
@@ -133,8 +135,8 @@ def example_inputs(program: Program, given: Mapping[str, Any] | None) -> dict[st
 
 
 def _sizes(program: Program, arrays: Mapping[str, Any]) -> dict[str, int]:
-    """The values of the symbols, 1 where the arrays do not say."""
-    sizes = {symbol.name: 1 for symbol in program.manifest.symbols}
+    """The values of the symbols: a likely one, or the least, where the arrays do not say."""
+    sizes = usual_sizes(program.manifest.symbols)
     for spec in program.manifest.inputs:
         if spec.name in arrays:
             shape = arrays[spec.name].shape

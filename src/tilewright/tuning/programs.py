@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.compiler import compile_program, import_model
+from tilewright.ir.dim import DimSizes
 from tilewright.measure.contender import save_arrays
 from tilewright.plans.framework.decisions import Decision, Scheduled, deciding, forcing
 from tilewright.runtime import artifact
@@ -68,7 +69,7 @@ class Maker:
         threads: int,
         target: Target | None = None,
         example: Any = None,
-        dims: Mapping[str, int] | None = None,
+        dims: DimSizes | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         extra = dict(options or {})

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.frontend.common.finish import Imported
 from tilewright.ir.dim import DimSizes
-from tilewright.support.errors import ModelError
+from tilewright.support.errors import MissingPackageError, ModelError
 
 SUFFIXES = (".mlir", ".mlirbc", ".stablehlo")
 MAGIC = b"ML\xefR"
@@ -46,7 +46,7 @@ def import_stablehlo(model: Any, example: Any = None, dims: DimSizes | None = No
         import jaxlib  # noqa: F401
     except ImportError:
         hint = "pip install 'tilewright[jax]'"
-        raise ModelError("reading StableHLO needs jaxlib, whose parser it uses", hint=hint) from None
+        raise MissingPackageError("reading StableHLO needs jaxlib, whose parser it uses", hint=hint) from None
     from tilewright.frontend.stablehlo.importer import import_module
 
     if is_jax(model):

@@ -1,0 +1,295 @@
+"""Models as the command line names them: files of several formats, compiled files, functions that give a model; and
+what is made of them. All commands that take a model take it from here."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import runpy
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from tilewright.cli.common import accuracy, err, on_host
+from tilewright.runtime.examples import usual_sizes
+from tilewright.support import flags
+from tilewright.support.classes import dataclass
+from tilewright.support.errors import CallError, MissingPackageError, ModelError, Problems, UnsupportedError
+
+if TYPE_CHECKING:
+    from tilewright.ir.dim import Dim
+    from tilewright.parts.composite import Composite
+    from tilewright.runtime.model import Model
+    from tilewright.runtime.program import Program
+    from tilewright.runtime.runner import Runner
+    from tilewright.runtime.specs import SymbolSpec
+
+_FORMS = (
+    ".onnx, .pt2 (torch.export) and .mlir (StableHLO) files; package.module:function or file.py:function, which gives "
+    "a model, or a PyTorch module and an example of its inputs"
+)
+ModelArgument = Annotated[
+    Path, typer.Argument(metavar="MODEL", help=f"A .tw file that was compiled before, or a model: {_FORMS}.")
+]
+SourceArgument = Annotated[Path, typer.Argument(metavar="MODEL", help=f"The model: {_FORMS}.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A model that the command line names.
+
+    Args:
+        path: as it was written.
+        model, example: what `tilewright.compile` takes; the path where that is a file that it reads itself.
+        files: that are read for it, which no output may overwrite.
+    """
+
+    path: Path
+    model: Any
+    example: Any = None
+    files: tuple[Path, ...] = ()
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.path.suffix == ".tw"
+
+    @property
+    def stem(self) -> str:
+        """What files that are made of it are called: the file's name, or the function's."""
+        return self.path.stem if self.files and self.files[0] == self.path else str(self.path).rpartition(":")[2]
+
+
+def named(path: Path) -> Named:
+    """The model of a name. Raises ModelError for a file that is not there or that holds no model, MissingPackageError
+    where reading it needs a package that is not installed, and typer.BadParameter for a function that is not there."""
+    text = str(path)
+    if text.rpartition(":")[2].isidentifier() and ":" in text and not path.exists():
+        place = Path(text.rpartition(":")[0])
+        return Named(path, *_model_of(text, made(text)), files=(place,) if place.suffix == ".py" else ())
+    if not path.exists():
+        raise ModelError("no such file", where=text)
+    model = _exported(path) if path.suffix == ".pt2" else path
+    return Named(path, model, files=(path,))
+
+
+def source(path: Path) -> Named:
+    """The model of a name that must not be compiled yet."""
+    if path.suffix == ".tw":
+        raise typer.BadParameter(f"{path} is compiled already", param_hint="MODEL")
+    return named(path)
+
+
+def made(name: str) -> Any:
+    """What a function gives, by the name of its file or module and its own; modules are looked for in the present
+    folder, too. Raises typer.BadParameter where there is no such function, ModelError where it fails."""
+    place, _, function = name.rpartition(":")
+    before = list(sys.path)
+    try:
+        if place.endswith(".py"):
+            names = runpy.run_path(place)
+        else:
+            sys.path.insert(0, os.getcwd())
+            names = vars(importlib.import_module(place))
+        return names[function]()
+    except ModuleNotFoundError as error:
+        if error.name is None or not place.startswith(error.name):
+            what = f"it needs the package {error.name}, which is not installed"
+            raise MissingPackageError(what, where=name) from None
+        raise typer.BadParameter(f"there is no {name}: {error}", param_hint="MODEL") from None
+    except (FileNotFoundError, KeyError) as error:
+        raise typer.BadParameter(f"there is no {name}: {error}", param_hint="MODEL") from None
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        raise ModelError(f"the function fails: {type(error).__name__}: {error}", where=name) from error
+    finally:
+        sys.path[:] = before
+
+
+def _model_of(name: str, given: Any) -> tuple[Any, Any]:
+    """A function's result as a model and its example."""
+    from tilewright.compiler import from_torch
+    from tilewright.frontend.stablehlo import is_jax
+    from tilewright.ir.graph import Graph
+
+    if isinstance(given, tuple) and len(given) == 2:
+        return (given, None) if isinstance(given[0], Graph) else given
+    if from_torch(given) or is_jax(given) or isinstance(given, Graph) or type(given).__module__.startswith("onnx"):
+        return given, None
+    what = f"{name} gives {type(given).__name__}, not (module, example) or a model"
+    raise typer.BadParameter(what, param_hint="MODEL")
+
+
+def _exported(path: Path) -> Any:
+    """The program in a file of `torch.export.save`."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingPackageError(
+            "reading a .pt2 file needs PyTorch", where=str(path), hint="pip install 'tilewright[torch]'"
+        ) from None
+    try:
+        return torch.export.load(path)
+    except Exception as error:  # of many kinds
+        got = str(error).strip().splitlines()[:1]
+        raise ModelError("the file is no program of torch.export", where=str(path), got="".join(got)[:200]) from None
+
+
+# --- what is made of them ---------------------------------------------------------------------------------------------
+
+
+def compile_source(
+    model: Named,
+    threads: int | None,
+    dims: Mapping[str, int | Dim],
+    precision: str | None = None,
+    fast: str | None = None,
+    target: str | None = None,
+    *,
+    records: str = "auto",
+    require_records: bool = False,
+    state: Mapping[str, str] | Literal["auto"] | None = None,
+    ragged: tuple[str, str] | None = None,
+) -> Program:
+    """Compile a model for any target, without loading what comes out."""
+    import tilewright
+
+    count = flags.THREADS() if threads is None else threads
+    options: dict[str, Any] = accuracy(precision, fast)
+    options |= {"records": None if records == "none" else records, "require_records": require_records}
+    options |= {"state": state, "ragged": ragged}
+    try:
+        return tilewright.compile_program(
+            model.model, model.example, threads=count, dims=dict(dims), target=on_host(target), **options
+        )
+    except UnsupportedError as error:
+        hint = f"a program needs all of the model; `tilewright run {model.path}` runs the rest elsewhere"
+        error.hint = error.hint or hint
+        raise
+
+
+def open_model(
+    path: Path,
+    threads: int | None,
+    dims: Mapping[str, int | Dim],
+    precision: str | None = None,
+    fast: str | None = None,
+    target: str | None = None,
+) -> Model:
+    """Compile a model or load a compiled one, which must have been compiled with the options that are given."""
+    import tilewright
+
+    count = flags.THREADS() if threads is None else threads
+    model = named(path)
+    if model.is_compiled:
+        machine = on_host(target)
+        cpu = None if machine is None else machine.cpu
+        loaded = _with_options(tilewright.load(path, threads=count), path, precision, fast, cpu)
+        check_dims(dims, loaded.manifest.symbols, str(path))
+        return loaded
+    return tilewright.Model(compile_source(model, threads, dims, precision, fast, target), threads=count)
+
+
+def open_any(
+    path: Path,
+    threads: int | None,
+    dims: Mapping[str, int | Dim],
+    precision: str | None,
+    fast: str | None,
+    target: str | None,
+    fallback: str,
+) -> Model | Composite:
+    """What `open_model` gives, or a model of parts where the compiler lacks an operator."""
+    import tilewright
+
+    if path.suffix == ".tw" or fallback == "never":
+        return open_model(path, threads, dims, precision, fast, target)
+    model = named(path)
+    count = flags.THREADS() if threads is None else threads
+    options: dict[str, Any] = {"fallback": fallback, "dims": dict(dims), **accuracy(precision, fast)}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        opened = tilewright.compile(model.model, model.example, threads=count, target=on_host(target), **options)
+    for warning in said:
+        err.print(f"warning: {warning.message}", soft_wrap=True, markup=False)
+    return opened
+
+
+def check_dims(dims: Mapping[str, int | Dim], symbols: Sequence[SymbolSpec], where: str) -> None:
+    """Refuse what is said of dimensions of a compiled program that it does not have, or that it cannot be told."""
+    known = {symbol.name for symbol in symbols}
+    problems = Problems()
+    for name, said in dims.items():
+        if name not in known:
+            what = f"no dimension of the program is open and has this name: --dim {name}"
+            problems.add(ModelError(what, where=where, expected=" ".join(sorted(known)) or "none", got=name))
+        elif not isinstance(said, int):
+            what = f"the range of --dim {name} is the model's, before it is compiled"
+            problems.add(ModelError(what, where=where, expected=f"{name}=N", got=said))
+    problems.raise_if_any("the program has other dimensions")
+
+
+def call_sizes(model: Runner | Composite, dims: Mapping[str, int | Dim]) -> dict[str, int]:
+    """The sizes of the symbols in a call: those that are said, else likely ones, else the least, 1 if that is not known
+    either."""
+    manifest = getattr(model, "manifest", None)
+    sizes = {} if manifest is None else usual_sizes(manifest.symbols)
+    return sizes | {name: said for name, said in dims.items() if isinstance(said, int)}
+
+
+def _with_options(model: Model, path: Path, precision: str | None, fast: str | None, cpu: str | None) -> Model:
+    manifest = model.manifest
+    problems = Problems()
+    compiled = {"precision": manifest.precision, "fast": manifest.fast, "target": manifest.target.cpu}
+    wanted = {"precision": precision, "fast": fast, "target": cpu}
+    for name, value in wanted.items():
+        if value is not None and value != compiled[name]:
+            hint = "compile the model again"
+            what = f"compiled with another {name}"
+            problems.add(ModelError(what, where=str(path), expected=value, got=compiled[name], hint=hint))
+    problems.raise_if_any("the file does not fit the options")
+    return model
+
+
+# --- outputs ----------------------------------------------------------------------------------------------------------
+
+
+def check_output(output: Path | None, inputs: Sequence[Path], option: str) -> None:
+    """Refuse a file to write, before anything is done for it: one that is read, also by another name (links), is wrong
+    usage; a folder, or a file in a folder that is not there, a CallError."""
+    if output is None:
+        return
+    for path in inputs:
+        for read in (path, *_data_of(path)) if output.exists() else (path,):
+            if output.resolve() == read.resolve() or (output.exists() and read.exists() and output.samefile(read)):
+                what = f"{output} is read by this command, which would write over it"
+                raise typer.BadParameter(what, param_hint=option)
+    if output.is_dir():
+        raise CallError("cannot be written: it is a folder", where=str(output))
+    if not output.absolute().parent.is_dir():
+        raise CallError("cannot be written: there is no such folder", where=str(output))
+
+
+def _data_of(path: Path) -> list[Path]:
+    """The files with external data of an ONNX model."""
+    if path.suffix != ".onnx" or not path.is_file():
+        return []
+    from tilewright.frontend.onnx.load import load
+    from tilewright.frontend.onnx.tensors import tensors_of
+
+    try:
+        with load(path, whole=False) as loaded:
+            locations = {e.value for t in tensors_of(loaded.model) for e in t.external_data if e.key == "location"}
+    except ModelError:
+        return []
+    return [path.parent / location for location in locations if "\0" not in location]
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file. Raises CallError."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise CallError(f"cannot be written: {error.strerror}", where=str(path)) from None
