@@ -23,6 +23,9 @@ os.environ.setdefault("TILEWRIGHT_PLUGINS", "0")
 # Whatever this user has tuned; `tests/records` has folders of its own.
 os.environ.setdefault("TILEWRIGHT_RECORDS", "none")
 
+# The workers of pytest take the CPUs already; tests of several processes ask for them.
+os.environ.setdefault("TILEWRIGHT_PROCESSES", "1")
+
 # What each pass makes is verified.
 os.environ.setdefault("TILEWRIGHT_VERIFY", "2")
 

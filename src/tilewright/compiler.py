@@ -30,7 +30,7 @@ from tilewright.ir.key import key
 from tilewright.ir.notes import Far, MayAlias, PastCaches, with_note
 from tilewright.ir.rewrite import variables
 from tilewright.ir.selection import Precision
-from tilewright.kernels import KernelCompiler, KernelTexts
+from tilewright.kernels import Asked, KernelCompiler, KernelTexts
 from tilewright.ops.registry import emit1
 from tilewright.ops.rooms import rooms
 from tilewright.plans.framework.cost import level, weights_level
@@ -541,6 +541,16 @@ def _compile_part(
     )
     hosts = {id(kernels[k]): found for k, found in prefetches.items()}
     expect(len(kernels))
+    ready: dict[int, KernelCall] = {}
+    for kernel in kernels:
+        call = with_cold_weights(_noted(kernel, late), weights, away, compiler.target)
+        if id(kernel) in hosts:
+            weight, prefetch = hosts[id(kernel)]
+            call = replace(call, args=(*call.args, weight), prefetch=prefetch)
+        ready[id(kernel)] = call
+    asked = {k: _asked(call, compiler) for k, call in ready.items()}
+    with log.timed("kernels together"):
+        compiler.compile_together(asked.values())
     calls: list[Call] = []
     for step in lowered:
         if isinstance(step, Group) and step.nodes[-1].defines is not None:
@@ -551,12 +561,8 @@ def _compile_part(
             calls += flat.calls
             where |= flat.places
             continue
-        call = with_cold_weights(_noted(step, late), weights, away, compiler.target)
-        if id(step) in hosts:
-            weight, prefetch = hosts[id(step)]
-            call = replace(call, args=(*call.args, weight), prefetch=prefetch)
-        calls.append(_compiled(call, compiler, log))
-        tell(call.label)
+        calls.append(_compiled(ready[id(step)], asked[id(step)], compiler, log))
+        tell(step.label)
     return Part(graph, tuple(calls), where, made)
 
 
@@ -593,16 +599,20 @@ def _compile_region(node: Node, graph: Graph, path: str, compiler: KernelCompile
     def copy(source: Value, target: Value) -> KernelCall:
         made = Node("identity", (source,), (target,))
         call = lower_group(Group((made,), (source,), (target,)), f"{path}copy")
-        return _compiled(call, compiler, log)
+        return _compiled(call, _asked(call, compiler), compiler, log)
 
     parts = [_compile_part(body, f"{path}{node.label}", compiler, log) for body in node.bodies]
     return flatten(node, [Flat(part.calls, part.places) for part in parts], f"{path}{node.label}.", copy)
 
 
-def _compiled(call: KernelCall, compiler: KernelCompiler, log: PassLog) -> KernelCall:
-    target = call.on(compiler.target)
-    call = replace(call, compiled=log.run("kernel", compiler.compile, call.func, call.prefetch, target))
-    _show(KernelTexts(call.func, target, call.prefetch), call.label, log)
+def _asked(call: KernelCall, compiler: KernelCompiler) -> Asked:
+    """The kernel that a call needs."""
+    return compiler.asked(call.func, call.prefetch, call.on(compiler.target))
+
+
+def _compiled(call: KernelCall, asked: Asked, compiler: KernelCompiler, log: PassLog) -> KernelCall:
+    call = replace(call, compiled=log.run("kernel", compiler.compile, asked))
+    _show(KernelTexts(call.func, asked.target, call.prefetch), call.label, log)
     return call
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -22,11 +22,15 @@ from tilewright.ir.rewrite import substitute
 from tilewright.plans import Planned, decided, may_differ, plan
 from tilewright.plans.framework.decisions import scheduled
 from tilewright.runtime.specs import Work
-from tilewright.support import plugins
-from tilewright.support.background import Background
+from tilewright.support import flags, plugins
+from tilewright.support.background import Background, all_done
 from tilewright.support.cache import ObjectCache
+from tilewright.support.classes import dataclass
+from tilewright.support.copies import share
 from tilewright.support.errors import ParseError
 from tilewright.support.log import PassLog
+from tilewright.support.machine import usable_cpus
+from tilewright.support.progress import expect, tell
 from tilewright.targets.target import Target
 from tilewright.transform.call import CompiledKernel, Workspace
 from tilewright.transform.driver import LOOPS_SHOWN
@@ -81,6 +85,34 @@ class KernelTexts:
         return assembly(self.llvm(), self.target)
 
 
+Facts = tuple[tuple[Workspace, ...], tuple[Var, ...], bool, int]
+"""What a compiled kernel needs of its caller: workspaces, symbols; whether one thread runs it, and estimated cycles."""
+
+SHARED_KERNELS = 3
+"""Missing kernels from which on other processes help: to copy this one costs a tenth of a kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A kernel that is asked for: its name in the cache, a digest of all that it depends on, the unscheduled function,
+    what it prefetches and for which machine."""
+
+    name: str
+    func: PrimFunc
+    prefetch: WeightPrefetch | None
+    target: Target
+
+    @property
+    def symbol(self) -> str:
+        """What it is called in object code."""
+        return f"tw_{self.name}"
+
+    @property
+    def canonical(self) -> dict[Var, Var]:
+        """The symbols as they are called in the cache."""
+        return {s: s.renamed(f"s{i}") for i, s in enumerate(self.func.symbols)}
+
+
 class KernelCompiler:
     """The kernels of one model: equal ones are compiled once, under whatever names, and looked for in the cache first.
 
@@ -100,10 +132,8 @@ class KernelCompiler:
         self.log = log or PassLog(level=0, dumps=())
         self._known: dict[str, tuple[bytes, Callable[[], bytes]]] = {}
 
-    def compile(
-        self, func: PrimFunc, prefetch: WeightPrefetch | None = None, target: Target | None = None
-    ) -> CompiledKernel:
-        """Native code of an unscheduled function; its object may come later. With `prefetch` it has one more parameter,
+    def asked(self, func: PrimFunc, prefetch: WeightPrefetch | None = None, target: Target | None = None) -> Asked:
+        """What is asked for where native code of an unscheduled function is. With `prefetch` it has one more parameter,
         of which it prefetches a part. `target`: the machine with another number of threads than the model's."""
         target = target or self.target
         workload = key(func) if prefetch is None else f"{key(func)} {prefetch!r}"
@@ -111,26 +141,70 @@ class KernelCompiler:
         made = decided(func, target) if may_differ(func, target) else ()
         settings = [c.forced for c in made if c.forced]
         name = identity(workload, target, decisions=settings, extensions=plugins.digests())
-        symbol = f"tw_{name}"
-        scheduled(symbol, tuple(c.decision for c in made))
-        canonical = {s: s.renamed(f"s{i}") for i, s in enumerate(func.symbols)}
-        found = self._known.get(name)
-        if found is None and not self.log.dumps and self.log.level < LOOPS_SHOWN:
-            found = _split(self.store.get(f"kernel-{name}"))
-        work = operations(func), traffic(func)
-        done = None if found is None else _decode(*found, symbol, canonical, work)
+        scheduled(f"tw_{name}", tuple(c.decision for c in made))
+        return Asked(name, func, prefetch, target)
+
+    def compile(self, asked: Asked) -> CompiledKernel:
+        """The kernel that is asked for; its object may come later."""
+        canonical, work = asked.canonical, (operations(asked.func), traffic(asked.func))
+        found = self._kept(asked)
+        done = None if found is None else _decode(*found, asked.symbol, canonical, work)
         if found is None or done is None:
-            texts = KernelTexts(func, target, prefetch, self.log)
-            flat = replace(texts.flat, name=symbol)
-            facts = _workspaces(flat), kernel_symbols(flat), runs_alone(flat), round(texts.planned.chosen.cycles)
-            header = _encode(*facts, canonical)
-            with self.log.announcing(LOOPS_SHOWN):
-                text = self.log.run("emit", emit_llvm, flat, target)
-            code = self.background.submit(self._llvm(name, header, text, target))
-            found = header, code
-            done = CompiledKernel(symbol, code, *facts, work)
-        self._known[name] = found
+            header, code, facts = self._made(asked)
+            found, done = (header, code), CompiledKernel(asked.symbol, code, *facts, work)
+        self._known[asked.name] = found
         return done
+
+    def compile_together(self, kernels: Iterable[Asked]) -> None:
+        """Compile those of the kernels that are not there yet by several processes, if that pays: a third of a kernel's
+        time is LLVM's, which has a thread of its own, and the rest holds the interpreter lock."""
+        missing: dict[str, Asked] = {}
+        for asked in kernels:
+            if asked.name not in missing and asked.name not in self._known:
+                found = self._kept(asked)
+                if found is None:
+                    missing[asked.name] = asked
+                else:
+                    self._known[asked.name] = found
+        jobs = list(missing.values())
+        processes = flags.PROCESSES() or min(8, int(usable_cpus()))
+        quiet = self.log.level == 0 and not self.log.dumps
+        if len(jobs) < SHARED_KERNELS or processes < 2 or not (quiet and all_done()):
+            return
+
+        def own(k: int) -> None:
+            header, code, _ = self._made(jobs[k])
+            self._known[jobs[k].name] = header, code
+            tell(jobs[k].func.name)
+
+        def copied(k: int) -> bytes:
+            with Background(cpus=1) as self.background:
+                header, code, _ = self._made(jobs[k])
+            return _entry(header, code())
+
+        expect(len(jobs))
+        for k, entry in share(len(jobs), own, copied, processes).items():
+            tell(jobs[k].func.name)
+            found = _split(entry)
+            if found is not None:
+                self._known[jobs[k].name] = found
+
+    def _kept(self, asked: Asked) -> tuple[bytes, Callable[[], bytes]] | None:
+        """The header and the object of a kernel that was compiled before, now or in another process."""
+        found = self._known.get(asked.name)
+        if found is None and not self.log.dumps and self.log.level < LOOPS_SHOWN:
+            found = _split(self.store.get(f"kernel-{asked.name}"))
+        return found
+
+    def _made(self, asked: Asked) -> tuple[bytes, Callable[[], bytes], Facts]:
+        """The header and the object of a kernel that is compiled now, and what the header says."""
+        texts = KernelTexts(asked.func, asked.target, asked.prefetch, self.log)
+        flat = replace(texts.flat, name=asked.symbol)
+        facts = _workspaces(flat), kernel_symbols(flat), runs_alone(flat), round(texts.planned.chosen.cycles)
+        header = _encode(*facts, asked.canonical)
+        with self.log.announcing(LOOPS_SHOWN):
+            text = self.log.run("emit", emit_llvm, flat, asked.target)
+        return header, self.background.submit(self._llvm(asked.name, header, text, asked.target)), facts
 
     def entry(self, text: str) -> Callable[[], bytes]:
         """The object of a program's entry, which may come later."""
@@ -149,7 +223,7 @@ class KernelCompiler:
     def _llvm(self, name: str, header: bytes, text: str, target: Target) -> Callable[[], bytes]:
         def make() -> bytes:
             code = compile_llvm(text, target)
-            self.store.put(f"kernel-{name}", struct.pack("<I", len(header)) + header + code)
+            self.store.put(f"kernel-{name}", _entry(header, code))
             return code
 
         return make
@@ -182,6 +256,11 @@ def _encode(
         "cycles": cycles,
     }
     return json.dumps(header).encode()
+
+
+def _entry(header: bytes, code: bytes) -> bytes:
+    """What the cache keeps of a kernel."""
+    return struct.pack("<I", len(header)) + header + code
 
 
 def _split(entry: bytes | None) -> tuple[bytes, Callable[[], bytes]] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tilewright.programs import ProgramCache
 from tilewright.runtime.artifact import pack_blobs, unpack_blobs
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program
+from tilewright.support import copies
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ModelError
 from tilewright.targets.target import Target
@@ -60,6 +62,23 @@ def test_two_processes_make_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> N
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
         digests.add(done.stdout.strip())
     assert len(digests) == 1 and len(digests.pop()) == 64
+
+
+def test_kernels_that_copies_of_the_process_compile_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
+    alone = digest_of("residual")
+    copied: list[int] = []
+
+    def share(count: int, own: Any, copied_job: Any, processes: int) -> dict[int, bytes]:
+        assert processes == 3
+        made = copies.share(count, lambda k: time.sleep(0.2) or own(k), copied_job, processes)
+        copied.extend(made)
+        return made
+
+    monkeypatch.setenv("TILEWRIGHT_PROCESSES", "3")
+    monkeypatch.setattr(kernels, "share", share)
+    assert digest_of("residual") == alone
+    assert copied
 
 
 def test_kernels_come_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,7 +212,8 @@ def test_wrong_decisions_are_refused() -> None:
 
 def compile_kernel(func: PrimFunc, target: Target, store: ObjectCache | None = None) -> CompiledKernel:
     with Background(cpus=1) as at_once:
-        return KernelCompiler(target, at_once, store).compile(func)
+        compiler = KernelCompiler(target, at_once, store)
+        return compiler.compile(compiler.asked(func))
 
 
 def test_a_forced_kernel_has_an_entry_of_its_own_in_the_cache() -> None:

@@ -106,7 +106,8 @@ def test_candidates_that_do_more_are_rejected_and_the_next_one_is_taken(
     assert f"  rejected: {said}\n" in planned.describe()
     log = PassLog(level=0)
     with Background() as background:
-        KernelCompiler(AVX2, background, ObjectCache(tmp_path), log).compile(func)
+        compiler = KernelCompiler(AVX2, background, ObjectCache(tmp_path), log)
+        compiler.compile(compiler.asked(func))
     assert log.remarks[0] == f"chain: rejected {said}" and len(log.remarks) == 2
 
 

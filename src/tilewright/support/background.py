@@ -39,6 +39,7 @@ class Background:
         self._jobs: SimpleQueue[_Job[object] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._left = False
+        self._begun = self._done = 0
 
     def submit(self, work: Callable[[], T]) -> Callable[[], T]:
         """Begin a job. What comes back waits for it, gives its result, or raises what it raised."""
@@ -54,6 +55,7 @@ class Background:
                 job.run()
                 return job.result
             self._thread = thread
+        self._begun += 1
         self._jobs.put(job)  # type: ignore[arg-type]  # of any result
         return job.result
 
@@ -63,8 +65,13 @@ class Background:
                 job.drop()
             else:
                 job.run()
+            with _changed:
+                self._done += 1
+                _changed.notify_all()
 
     def __enter__(self) -> Background:
+        with _changed:
+            _open.append((threading.get_ident(), self))
         self._switches.__enter__()
         return self
 
@@ -77,6 +84,8 @@ class Background:
             self._thread.join()
             self._thread = None
         self._switches.__exit__(None, None, None)
+        with _changed:
+            _open.remove((threading.get_ident(), self))
 
 
 class _Job(Generic[T]):
@@ -107,6 +116,19 @@ class _Job(Generic[T]):
             raise self._error
         return self._result
 
+
+def all_done(seconds: float = 1.0) -> bool:
+    """Wait until the jobs of this thread's blocks are done; whether they are, and no other thread is in a block. Then
+    no thread holds a lock of LLVM's or of the compiler's."""
+    with _changed:
+        return _changed.wait_for(
+            lambda: all(owner == threading.get_ident() and b._begun == b._done for owner, b in _open), seconds
+        )
+
+
+_changed = threading.Condition()
+_open: list[tuple[int, Background]] = []
+"""The blocks that are entered, each with its thread."""
 
 _lock = threading.Lock()
 _inside = 0

@@ -129,6 +129,13 @@ TARGET = Flag(
 THREADS = Flag(
     "TILEWRIGHT_THREADS", _integer(1, 1024), lambda: 1, "1", "Threads of a model when the caller names none."
 )
+PROCESSES = Flag(
+    "TILEWRIGHT_PROCESSES",
+    _integer(1, 64),
+    lambda: 0,
+    "one a CPU, 8 at most",
+    "Processes that compile the kernels of a model: its caller's and forked copies of it, which end with the compile.",
+)
 CACHE = Flag("TILEWRIGHT_CACHE", _switch, lambda: True, "1", "Keep compiled objects on disk.")
 CACHE_DIR = Flag(
     "TILEWRIGHT_CACHE_DIR",
@@ -179,7 +186,21 @@ PLUGINS = Flag(
 
 def table() -> list[Flag[int] | Flag[bool] | Flag[str] | Flag[Path] | Flag[tuple[str, ...]]]:
     """All flags, in the order in which the documents show them."""
-    return [DEBUG, DUMP, VERIFY, TARGET, THREADS, CACHE, CACHE_DIR, CACHE_SIZE, RECORDS, SKETCHES, STORE_DIR, PLUGINS]
+    return [
+        DEBUG,
+        DUMP,
+        VERIFY,
+        TARGET,
+        THREADS,
+        PROCESSES,
+        CACHE,
+        CACHE_DIR,
+        CACHE_SIZE,
+        RECORDS,
+        SKETCHES,
+        STORE_DIR,
+        PLUGINS,
+    ]
 
 
 def markdown() -> str:

@@ -1,0 +1,138 @@
+"""Independent jobs shared with forked copies of this process, for work that holds the interpreter lock.
+
+    made = share(count, own, copied, processes=2)
+
+A copy inherits all that a job depends on, so that nothing has to be sent to it; its results come back as bytes. All
+processes take jobs from one queue, which is a pipe: a read of two bytes is atomic, and gives each job to one process.
+A copy that fails, dies or says nothing for long (it may have inherited a lock that another thread held) costs its
+unfinished jobs, which the caller then does itself; none is left when `share` returns or raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import struct
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+
+MAX_JOBS = 30_000
+"""Jobs whose indices fit a pipe's 64 KiB: more are not shared."""
+PATIENCE = 10.0
+"""Seconds of silence after which a copy is given up, or four times the caller's longest job if that is more."""
+
+_JOB = struct.Struct("<H")
+_RESULT = struct.Struct("<II")
+
+
+def share(count: int, own: Callable[[int], None], copied: Callable[[int], bytes], processes: int) -> dict[int, bytes]:
+    """Do the jobs 0 to `count - 1`, each in one process.
+
+    Args:
+        own: does a job in this process.
+        copied: does a job in a copy.
+        processes: how many work, this one included.
+
+    Returns what copies gave, by job. A job that is neither there nor was done by `own` has failed in its copy.
+    Raises what `own` raises.
+    """
+    if not 0 < count <= MAX_JOBS:
+        return {}
+    jobs, end = os.pipe()
+    copies: list[_Copy] = []
+    try:
+        with contextlib.closing(os.fdopen(end, "wb", closefd=True)) as queue:
+            queue.write(b"".join(map(_JOB.pack, range(count))))
+        for _ in range(min(processes, count) - 1):
+            try:
+                copies.append(_Copy(jobs, copied))
+            except OSError:  # no process or pipe is to be had
+                break
+        longest = 0.0
+        for k in _taken(jobs):
+            began = time.monotonic()
+            own(k)
+            longest = max(longest, time.monotonic() - began)
+        made: dict[int, bytes] = {}
+        for copy in copies:
+            made |= copy.finished(max(PATIENCE, 4 * longest))
+        return made
+    finally:
+        os.close(jobs)
+        for copy in copies:
+            copy.end()
+
+
+def _taken(jobs: int) -> Iterator[int]:
+    """Jobs from the queue until it is empty."""
+    while len(word := os.read(jobs, _JOB.size)) == _JOB.size:
+        yield _JOB.unpack(word)[0]
+
+
+class _Copy:
+    """A forked copy, and a thread that reads what it sends."""
+
+    def __init__(self, jobs: int, work: Callable[[int], bytes]) -> None:
+        source, sink = os.pipe()
+        try:
+            with warnings.catch_warnings():
+                # Of other threads, whose locks a copy may inherit: it is given up where it waits for one.
+                warnings.simplefilter("ignore")
+                self.pid = os.fork()
+        except OSError:
+            os.close(source)
+            os.close(sink)
+            raise
+        if self.pid == 0:
+            _run_copy(jobs, source, sink, work)
+        os.close(sink)
+        self._source = source
+        self._made: dict[int, bytes] = {}
+        self._heard = time.monotonic()
+        self._thread = threading.Thread(target=self._read, name="tilewright copy", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with os.fdopen(self._source, "rb") as source:
+            while len(head := source.read(_RESULT.size)) == _RESULT.size:
+                index, length = _RESULT.unpack(head)
+                data = source.read(length)
+                if len(data) < length:
+                    return
+                self._heard = time.monotonic()
+                self._made[index] = data
+
+    def finished(self, patience: float) -> dict[int, bytes]:
+        """What it gave, when it ends or has been silent for so many seconds."""
+        while self._thread.is_alive() and time.monotonic() - self._heard < patience:
+            self._thread.join(0.05)
+        return dict(self._made)
+
+    def end(self) -> None:
+        """Make sure that it is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+def _run_copy(jobs: int, source: int, sink: int, work: Callable[[int], bytes]) -> None:
+    """All that a copy does; it does not return."""
+    try:
+        os.close(source)
+        with contextlib.suppress(Exception):
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a copy ends with its parent
+        for k in _taken(jobs):
+            data = work(k)
+            for part in (_RESULT.pack(k, len(data)), data):
+                left = memoryview(part)
+                while left:
+                    left = left[os.write(sink, left) :]
+    except BaseException:  # the parent does what is not done, and raises what there is to raise
+        pass
+    finally:
+        os._exit(0)
