@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tilewright.live.transport.ray_nodes import ray_weights as ray_weights
     from tilewright.live.transport.relay import relay as relay
     from tilewright.live.transport.serve import serve_weights as serve_weights
+    from tilewright.onnxruntime.session import InferenceSession as Session  # noqa: F401
     from tilewright.ops.library import operators as operators
     from tilewright.parts.entry import compile as compile
     from tilewright.parts.entry import coverage as coverage
@@ -51,6 +52,7 @@ _PUBLIC = {
     "Model": "tilewright.runtime.model:Model",
     "Program": "tilewright.runtime.program:Program",
     "Publisher": "tilewright.live.store.publisher:Publisher",
+    "Session": "tilewright.onnxruntime.session:InferenceSession",
     "attach": "tilewright.live.store.actor:attach",
     "build": "tilewright.builder:build",
     "compile": "tilewright.parts.entry:compile",

@@ -305,8 +305,8 @@ class _Gate:
 
 def _value(value: Any, where: str) -> Any:
     """An input as parts take it."""
-    if value is None:
-        return None
+    if value is None or isinstance(value, dict):
+        return value
     if isinstance(value, list | tuple):
         return [_value(v, where) for v in value]
     if isinstance(value, np.ndarray) and value.dtype.kind in "OUS":

@@ -1,0 +1,132 @@
+"""`IOBinding`: inputs and outputs that are told once and used by several runs. Here all of them lie in main memory, so
+that nothing is copied between devices; an output that is bound to memory is written there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.onnxruntime.description import NodeArg
+from tilewright.onnxruntime.values import OrtDevice, OrtValue, OrtValueVector, check_device, view_memory
+from tilewright.runtime.interop import Array
+
+if TYPE_CHECKING:
+    from tilewright.onnxruntime.session import InferenceSession
+
+
+class IOBinding:
+    """Inputs and outputs for `InferenceSession.run_with_iobinding`. Memory that is bound by its address must live as
+    long as it is bound; arrays and values are kept."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._session = session
+        self._inputs: dict[str, Any] = {}
+        self._bound: dict[str, Array | None] = {}
+        self._results: dict[str, Any] = {}
+
+    # -- binding -------------------------------------------------------------------------------------------------------
+
+    def bind_cpu_input(self, name: str, array: Any) -> None:
+        """Use this array as an input."""
+        self._input(name)
+        self._inputs[name] = array
+
+    def bind_input(self, name: str, device: str | OrtDevice, *rest: Any, **named: Any) -> None:
+        """Use the memory at an address as an input: (name, "cpu", 0, element_type, shape, address), or without the
+        number where the device is an `OrtDevice`."""
+        self._input(name)
+        self._inputs[name] = _memory(device, rest, named)
+
+    def bind_ortvalue_input(self, name: str, value: OrtValue) -> None:
+        """Use a value as an input."""
+        self._input(name)
+        self._inputs[name] = value
+
+    def bind_output(self, name: str, device: str | OrtDevice = "cpu", *rest: Any, **named: Any) -> None:
+        """Ask for an output: in new memory, or at an address, said as for `bind_input`."""
+        self._output(name)
+        self._bound[name] = _memory(device, rest, named)
+
+    def bind_ortvalue_output(self, name: str, value: OrtValue) -> None:
+        """Have an output written into a value."""
+        self._output(name)
+        self._bound[name] = value.numpy()
+
+    def clear_binding_inputs(self) -> None:
+        """Forget all inputs."""
+        self._inputs.clear()
+
+    def clear_binding_outputs(self) -> None:
+        """Forget all outputs, and what runs gave."""
+        self._bound.clear()
+        self._results.clear()
+
+    def synchronize_inputs(self) -> None:
+        """Nothing: inputs are where they are read."""
+
+    def synchronize_outputs(self) -> None:
+        """Nothing: outputs are there when a run is over."""
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    def get_outputs(self) -> OrtValueVector:
+        """What the last run gave, in the order in which outputs were bound."""
+        return OrtValueVector(OrtValue(self._results[name]) for name in self._bound if name in self._results)
+
+    def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
+        """What the last run gave."""
+        return self.get_outputs()
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        """What the last run gave, as arrays of their own."""
+        values = [self._results[name] for name in self._bound if name in self._results]
+        return [v.copy() if isinstance(v, np.ndarray) else v for v in values]
+
+    # -- for the session -----------------------------------------------------------------------------------------------
+
+    @property
+    def feed(self) -> dict[str, Any]:
+        """The inputs by name."""
+        return self._inputs
+
+    @property
+    def targets(self) -> dict[str, Array | None]:
+        """The outputs that are asked for, each with the memory that it goes to."""
+        return self._bound
+
+    def keep(self, results: dict[str, Any]) -> None:
+        """Take what a run gave."""
+        self._results = results
+
+    def _input(self, name: str) -> NodeArg:
+        return _named([*self._session.get_inputs(), *self._session.get_overridable_initializers()], name)
+
+    def _output(self, name: str) -> NodeArg:
+        return _named(self._session.get_outputs(), name)
+
+
+def _named(args: Sequence[NodeArg], name: str) -> NodeArg:
+    for arg in args:
+        if arg.name == name:
+            return arg
+    raise RuntimeError(f"Failed to find NodeArg with name: {name} in the def list")
+
+
+def _memory(device: str | OrtDevice, rest: Sequence[Any], named: dict[str, Any]) -> Array | None:
+    """The memory that a caller means by (number,) element type, shape and address; None for new memory."""
+    check_device(device)
+    names = ["device_id", "element_type", "shape", "buffer_ptr"] if isinstance(device, str) else _WHERE
+    given = dict(zip(names, rest, strict=False)) | named
+    element, shape, address = (given.get(n) for n in _WHERE)
+    if address is None:
+        return None
+    if element is None or shape is None:
+        raise RuntimeError("memory at an address has an element type and a shape")
+    return view_memory(int(address), [int(n) for n in shape], element)
+
+
+_WHERE = ["element_type", "shape", "buffer_ptr"]
+
+__all__ = ["IOBinding"]

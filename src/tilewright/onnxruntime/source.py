@@ -1,0 +1,188 @@
+"""From what a session is given to a compiled model: the file read, options put into it, and the model's description."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from tilewright.frontend.onnx.load import load
+from tilewright.onnxruntime.description import (
+    ModelMetadata,
+    NodeArg,
+    metadata_of,
+    node_arg,
+    spec_arg,
+    with_inferred_shapes,
+)
+from tilewright.onnxruntime.errors import of_model
+from tilewright.onnxruntime.options import SessionOptions, configure
+from tilewright.parts.composite import Composite
+from tilewright.parts.entry import compile
+from tilewright.runtime.model import Model
+from tilewright.support.classes import dataclass
+from tilewright.support.errors import Error
+from tilewright.support.machine import usable_cpus
+
+Compiled = Model | Composite
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A compiled model and what its file says.
+
+    Args:
+        overridable: initializers that the file lists as inputs, which a feed may have.
+        variant: compiles the model once more with some of those as inputs.
+    """
+
+    model: Compiled
+    inputs: list[NodeArg]
+    outputs: list[NodeArg]
+    overridable: list[NodeArg]
+    metadata: ModelMetadata
+    variant: Callable[[frozenset[str]], Compiled] | None = None
+
+
+def source_of(given: Any, options: SessionOptions, from_model: bool, compile_options: Mapping[str, Any]) -> Source:
+    """Read, change and compile what a session is given.
+
+    Args:
+        given: the path of an ONNX file or a .tw file, the bytes of an ONNX file, an `onnx.ModelProto`, or a model that
+            is compiled already.
+        from_model: take options from the model's metadata.
+        compile_options: further options of `tw.compile`.
+    """
+    if isinstance(given, Model | Composite):
+        return _of_compiled(given)
+    if not isinstance(given, str | os.PathLike | bytes | onnx.ModelProto):
+        raise TypeError(f"Unable to load from type '{type(given)}'")
+    path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    try:
+        if path is not None and str(path).endswith(".tw"):
+            return _of_compiled(Model.load(path, _threads(options)))
+        return _read(Path(path) if path is not None else given, options, from_model, dict(compile_options))
+    except Error as error:
+        raise of_model(error, None if path is None else str(path)) from error
+
+
+def _of_compiled(model: Compiled) -> Source:
+    inputs, outputs = [spec_arg(i) for i in model.inputs], [spec_arg(o) for o in model.outputs]
+    return Source(model, inputs, outputs, [], ModelMetadata(graph_name=model.name))
+
+
+def _read(given: Any, options: SessionOptions, from_model: bool, compile_options: dict[str, Any]) -> Source:
+    loaded = load(given)
+    proto = loaded.model
+    if from_model:
+        _configure(options, proto)
+    changed = onnx.ModelProto()
+    changed.CopyFrom(proto)
+    sizes = _fix_sizes(changed.graph, options)
+    replaced = _replace_initializers(changed.graph, options)
+    is_changed = bool(sizes or replaced)
+    if (is_changed or options.optimized_model_filepath) and loaded.folder is not None:
+        onnx.external_data_helper.load_external_data_for_model(changed, str(loaded.folder))
+    if options.optimized_model_filepath:
+        _write(changed, options)
+    threads = _threads(options)
+
+    def build(model: Any) -> Compiled:
+        return compile(model, threads=threads, **compile_options)
+
+    def variant(names: frozenset[str]) -> Compiled:
+        if loaded.folder is not None and not is_changed:
+            onnx.external_data_helper.load_external_data_for_model(changed, str(loaded.folder))
+        other = onnx.ModelProto()
+        other.CopyFrom(changed)
+        _drop_initializers(other.graph, names)
+        return build(other)
+
+    initialized = {t.name for t in proto.graph.initializer}
+    return Source(
+        build(changed if is_changed else given),
+        [node_arg(i) for i in changed.graph.input if i.name not in initialized],
+        with_inferred_shapes([node_arg(o) for o in changed.graph.output], changed),
+        [node_arg(i) for i in changed.graph.input if i.name in initialized],
+        metadata_of(proto),
+        variant if any(i.name in initialized for i in changed.graph.input) else None,
+    )
+
+
+def _threads(options: SessionOptions) -> int:
+    return options.intra_op_num_threads or max(1, int(usable_cpus()))
+
+
+def _configure(options: SessionOptions, model: onnx.ModelProto) -> None:
+    entry = next((p.value for p in model.metadata_props if p.key == "ort_config"), None)
+    if entry is not None:
+        configure(options, json.loads(entry).get("session_options", {}))
+
+
+def _fix_sizes(graph: onnx.GraphProto, options: SessionOptions) -> bool:
+    """Make numbers of the dimensions that options fix, in all that the graph states; whether there are any."""
+    by_name = dict(options.sizes_by_name)
+    for info in graph.input:
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.denotation in options.sizes_by_denotation:
+                size = options.sizes_by_denotation[dim.denotation]
+                if dim.dim_param:
+                    by_name[dim.dim_param] = size
+                elif not dim.HasField("dim_value"):
+                    dim.dim_value = size
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_param in by_name:
+                dim.dim_value = by_name[dim.dim_param]
+    return bool(by_name or options.sizes_by_denotation)
+
+
+def _replace_initializers(graph: onnx.GraphProto, options: SessionOptions) -> bool:
+    """Put the values of options in the place of the graph's initializers; whether there are any."""
+    for tensor in graph.initializer:
+        if tensor.name in options.initializers:
+            value = options.initializers[tensor.name].numpy()
+            tensor.CopyFrom(onnx.numpy_helper.from_array(value, tensor.name))
+    return bool(options.initializers)
+
+
+def _drop_initializers(graph: onnx.GraphProto, names: frozenset[str]) -> None:
+    kept = [t for t in graph.initializer if t.name not in names]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def _write(model: onnx.ModelProto, options: SessionOptions) -> None:
+    """Write the model as it was read, large initializers to a file of their own if options say so."""
+    entries: Sequence[str] = [_entry(options, f"session.optimized_model_external_initializers_{n}") for n in _ENTRIES]
+    file, least = entries
+    written = onnx.ModelProto()
+    written.CopyFrom(model)
+    if not file:
+        onnx.save(written, options.optimized_model_filepath)
+        return
+    onnx.save(
+        written,
+        options.optimized_model_filepath,
+        save_as_external_data=True,
+        all_tensors_to_one_file=True,
+        location=file,
+        size_threshold=int(least or 0),
+    )
+
+
+_ENTRIES = ("file_name", "min_size_in_bytes")
+
+
+def _entry(options: SessionOptions, key: str) -> str:
+    try:
+        return options.get_session_config_entry(key)
+    except RuntimeError:
+        return ""
+
+
+__all__ = ["Compiled", "Source", "source_of"]
