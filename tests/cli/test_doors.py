@@ -15,7 +15,7 @@ import tilewright as tw
 
 from .conftest import Cli
 
-COMMANDS = ("compile", "show", "export", "coverage", "profile", "tune", "run")
+COMMANDS = ("compile", "show", "export", "coverage", "bench", "profile", "tune", "run")
 FAST = {"tune": ("--seconds", 0), "bench": ("--rounds", 1, "--alone"), "profile": ("--calls", 1)}
 GIVES = """
 import onnx
@@ -95,7 +95,7 @@ def test_dimensions_mean_the_same_to_each_command(cli: Cli, layer: Path, command
     assert cli(command, layer, "--dim", "n=x", *FAST.get(command, ()))[0] == 2
 
 
-@pytest.mark.parametrize("command", ["run", "profile"])
+@pytest.mark.parametrize("command", ["run", "profile", "bench"])
 def test_dimensions_of_a_compiled_file(cli: Cli, layer: Path, command: str) -> None:
     options = FAST.get(command, ())
     path = layer.with_suffix(".tw")
@@ -181,6 +181,10 @@ def test_options_that_do_nothing_are_wrong_usage(cli: Cli, layer: Path, program:
         ("show", program, "--dim", "n=3"),
         ("tune", layer, "--verify", "--fresh"),
         ("profile", layer, "--dim", "n=3", "--over", "n=1,2"),
+        ("bench", layer, "--rounds", 3, "--duration", 1),
+        ("bench", layer, "--alone", "--rival", "onnxruntime"),
+        ("bench", layer, "--png", tmp_path / "b.png"),
+        ("bench", layer, "--sweep", "n=1,2", "--dim", "n=3"),
     ):
         assert cli(*command)[0] == 2, command
     assert cli("profile", layer, "--over", "m=1,2", "--calls", 1)[0] == 1

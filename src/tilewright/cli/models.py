@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from tilewright.runtime.runner import Runner
     from tilewright.runtime.specs import SymbolSpec
 
-_FORMS = (
+FORMS = (
     ".onnx, .pt2 (torch.export) and .mlir (StableHLO) files; package.module:function or file.py:function, which gives "
     "a model, or a PyTorch module and an example of its inputs"
 )
 ModelArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL", help=f"A .tw file that was compiled before, or a model: {_FORMS}.")
+    Path, typer.Argument(metavar="MODEL", help=f"A .tw file that was compiled before, or a model: {FORMS}.")
 ]
-SourceArgument = Annotated[Path, typer.Argument(metavar="MODEL", help=f"The model: {_FORMS}.")]
+SourceArgument = Annotated[Path, typer.Argument(metavar="MODEL", help=f"The model: {FORMS}.")]
 
 
 @dataclass(frozen=True, slots=True)

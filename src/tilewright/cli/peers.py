@@ -1,74 +1,175 @@
-"""Contenders of a race: a model file run by Tilewright and by ONNX Runtime. See `support.paired`.
+"""Contenders of a race: a model run by Tilewright, ONNX Runtime and OpenVINO. See `measure/paired.py`.
 
-Each function runs in its own process. All get the same random inputs, made from the ONNX file's own declaration.
+Each function runs in its own process. All get the same inputs, by name, from a file of `contender.save_arrays`.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from threading import Barrier
 from typing import Any
 
 import numpy as np
 
-from tilewright.ir.dtype import dtype
-from tilewright.measure.contender import Prepared
+from tilewright.ir.dtype import BY_NAME, dtype
+from tilewright.measure.contender import Prepared, load_arrays
 from tilewright.runtime.examples import Array, random_inputs
 from tilewright.runtime.specs import InputSpec
 
 TILEWRIGHT = "tilewright.cli.peers:tilewright"
 ONNXRUNTIME = "tilewright.cli.peers:onnxruntime"
+OPENVINO = "tilewright.cli.peers:openvino"
+RIVALS = {"onnxruntime": ONNXRUNTIME, "openvino": OPENVINO}
+"""By the names of their packages."""
+
+Call = Callable[[], object]
 
 
 def tilewright(
     path: str,
+    inputs: str,
     threads: int = 1,
+    streams: int = 1,
+    compile_seconds: float | None = None,
     dims: Mapping[str, int] | None = None,
-    seed: int = 0,
-    symbolic: bool = False,
     options: Mapping[str, Any] | None = None,
     target: str | None = None,
 ) -> Prepared:
-    """The model called with its inputs in order, new outputs each time.
+    """A compiled file, or an ONNX file of which only parts are compiled, called with its inputs in order, new outputs
+    each time. Each of several streams is one of the model's.
 
-    `symbolic` compiles with symbolic dimensions left open; otherwise `dims` are fixed at compile time. `options` are
-    further arguments of `tw.compile`: precision, fast. `target` names another instruction set (`Target.on_host`).
+    Args:
+        compile_seconds: that compiling took elsewhere.
+        dims, options, target: of `tw.compile`, for an ONNX file.
     """
     import tilewright as tw
     from tilewright.targets.target import Target
 
-    feeds = declared_inputs(path, dims or {}, seed)
     start = time.perf_counter()
-    machine = None if target is None else Target.on_host(target)
-    fixed = {} if symbolic else dict(dims or {})
-    model = tw.compile(path, threads=threads, dims=fixed, target=machine, **(options or {}))
-    seconds = time.perf_counter() - start
+    model: Any
+    if path.endswith(".tw"):
+        model = tw.load(path, threads=threads)
+    else:
+        machine = None if target is None else Target.on_host(target)
+        model = tw.compile(path, threads=threads, dims=dict(dims or {}), target=machine, **(options or {}))
+    seconds = time.perf_counter() - start if compile_seconds is None else compile_seconds
+    feeds = _arrays(inputs, model.inputs)
     arguments = [feeds[spec.name] for spec in model.inputs]
+    own = [model.stream() for _ in range(streams)] if streams > 1 and hasattr(model, "stream") else [model] * streams
+    calls = [lambda called=called: called(*arguments) for called in own]
     info = {"version": tw.__version__, "compile_seconds": seconds}
-    return Prepared(lambda: model(*arguments), lambda: model.run(feeds), info)
+    return Prepared(calls[0], lambda: model.run(feeds), info, timed=Streams(calls).run)
 
 
-def onnxruntime(path: str, threads: int = 1, dims: Mapping[str, int] | None = None, seed: int = 0) -> Prepared:
-    """`InferenceSession.run` with default optimisation, `threads` intra-op threads, new outputs each time."""
+def onnxruntime(path: str, inputs: str, threads: int = 1, streams: int = 1) -> Prepared:
+    """`InferenceSession.run` with default optimisation, `threads` intra-op threads, new outputs each time; several
+    streams call one session."""
     import onnxruntime as ort
 
-    feeds = declared_inputs(path, dims or {}, seed)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     start = time.perf_counter()
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     seconds = time.perf_counter() - start
+    arrays = load_arrays(inputs)
+    feeds = {i.name: arrays[i.name] for i in session.get_inputs()}
     names = [output.name for output in session.get_outputs()]
     run = session.run
     info = {"version": ort.__version__, "compile_seconds": seconds}
-    return Prepared(lambda: run(names, feeds), lambda: dict(zip(names, run(names, feeds), strict=True)), info)
+    calls = [lambda: run(names, feeds)] * streams
+    outputs = lambda: dict(zip(names, run(names, feeds), strict=True))  # noqa: E731
+    return Prepared(calls[0], outputs, info, timed=Streams(calls).run)
+
+
+def openvino(path: str, inputs: str, threads: int = 1, streams: int = 1, fixed: bool = True) -> Prepared:
+    """A request of OpenVINO's CPU plugin in f32, with its latency settings for one stream and as many streams as are
+    asked for else; nothing is pinned, because contenders take turns on the same cores.
+
+    Args:
+        fixed: the shapes are made those of the inputs; else dimensions stay open.
+    """
+    import openvino as ov
+    import openvino.properties as properties
+    import openvino.properties.hint as hints
+
+    arrays = load_arrays(inputs)
+    start = time.perf_counter()
+    core = ov.Core()
+    graph = core.read_model(path)
+    if fixed:
+        graph.reshape({port.any_name: list(arrays[_name(port, arrays)].shape) for port in graph.inputs})
+    mode = hints.PerformanceMode.LATENCY if streams == 1 else hints.PerformanceMode.THROUGHPUT
+    settings = {
+        hints.inference_precision(): ov.Type.f32,
+        hints.performance_mode(): mode,
+        hints.enable_cpu_pinning(): False,
+        properties.num_streams(): streams,
+        properties.inference_num_threads(): threads * streams,
+    }
+    compiled = core.compile_model(graph, "CPU", settings)
+    seconds = time.perf_counter() - start
+    feeds = {port.any_name: arrays[_name(port, arrays)] for port in compiled.inputs}
+    requests = [compiled.create_infer_request() for _ in range(streams)]
+    calls = [lambda r=r: r.infer(feeds, share_inputs=True) for r in requests]
+
+    def outputs() -> dict[str, Array]:
+        results = requests[0].infer(feeds)
+        return {name: np.array(results[port]) for port in compiled.outputs for name in port.names}
+
+    return Prepared(
+        calls[0], outputs, {"version": ov.__version__, "compile_seconds": seconds}, timed=Streams(calls).run
+    )
+
+
+def _name(port: Any, arrays: Mapping[str, Array]) -> str:
+    """Which of the arrays is a port's, that has several names."""
+    names: list[str] = [name for name in port.names if name in arrays]
+    return names[0]
+
+
+class Streams:
+    """Callers side by side, each with a thread of its own that stays."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self._calls = calls
+        self._pool = ThreadPoolExecutor(len(calls)) if len(calls) > 1 else None
+        self._barrier = Barrier(len(calls))
+
+    def run(self, count: int) -> tuple[float, list[float]]:
+        """Each caller calls so often: the seconds of a call (of all together, by how many they were), and those of each
+        single call."""
+        if self._pool is None:
+            ticks = [_ticks(self._calls[0], count)]
+        else:
+            ticks = list(self._pool.map(lambda call: self._together(call, count), self._calls))
+        elapsed = max(t[-1] for t in ticks) - min(t[0] for t in ticks)
+        latencies = [b - a for t in ticks for a, b in pairwise(t)]
+        return elapsed / len(latencies), latencies
+
+    def _together(self, call: Call, count: int) -> list[float]:
+        self._barrier.wait()
+        return _ticks(call, count)
+
+
+def _ticks(call: Call, count: int) -> list[float]:
+    """The clock before the first call and after each: one look at it a call."""
+    clock = time.perf_counter
+    ticks = [clock()]
+    for _ in range(count):
+        call()
+        ticks.append(clock())
+    return ticks
 
 
 def is_installed(setup: str) -> bool:
     """Whether a contender's framework can be imported."""
-    return setup != ONNXRUNTIME or importlib.util.find_spec("onnxruntime") is not None
+    package = setup.rpartition(":")[2]
+    return package not in RIVALS or importlib.util.find_spec(package) is not None
 
 
 def declared_inputs(path: str, dims: Mapping[str, int], seed: int) -> dict[str, Array]:
@@ -79,6 +180,12 @@ def declared_inputs(path: str, dims: Mapping[str, int], seed: int) -> dict[str, 
     weights = {tensor.name for tensor in graph.initializer}
     specs = [_spec(value) for value in graph.input if value.name not in weights]
     return random_inputs(specs, dims, seed)
+
+
+def _arrays(path: str, specs: Sequence[Any]) -> dict[str, Array]:
+    """The inputs in a file, of the types that a model says: the file has none that NumPy does not have."""
+    arrays = load_arrays(path)
+    return {s.name: arrays[s.name].astype(BY_NAME[s.dtype].numpy, copy=False) for s in specs if s.name in arrays}
 
 
 def _spec(value: Any) -> InputSpec:

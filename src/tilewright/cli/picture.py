@@ -1,8 +1,9 @@
-"""`tilewright profile --png`: kernels under the machine's roofline, and one call's threads, waits and memory."""
+"""Pictures: of `tilewright profile`, kernels under the machine's roofline, and one call's threads, waits and memory; of
+`tilewright bench`, times and throughput over sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,45 @@ def save(path: Path, title: str, kernels: Sequence[Kernel], timeline: Timeline, 
     end = _draw_threads(threads, timeline, colours)
     _draw_memory(memory, timeline, end)
     figure.suptitle(title)
+    _write(figure, path)
+
+
+def save_sweep(path: Path, reports: Sequence[Mapping[str, Any]], title: str) -> None:
+    """Write the picture of races at several sizes: a call's median time and 99th percentile, and how many samples go
+    through in a second, over the size. Raises CallError if the file cannot be written."""
+    from matplotlib import pyplot
+
+    figure, (times, rates) = pyplot.subplots(1, 2, figsize=(13, 5.5), layout="constrained")
+    lines: dict[str, list[tuple[int, float, float | None]]] = {}
+    for report in reports:
+        ((name, size),) = report["sizes"].items()
+        for c in report["contenders"]:
+            if c["median_seconds"]:
+                label = f"{report['name']}, {c['name']}"
+                lines.setdefault(label, []).append((size, c["median_seconds"], c["p99"]))
+        times.set(
+            xlabel=name, ylabel="a call, µs", xscale="log", yscale="log", title="median (dotted: 99th percentile)"
+        )
+        rates.set(xlabel=name, ylabel=f"{name} a second", xscale="log", yscale="log", title="throughput")
+    for label, points in lines.items():
+        sizes, medians, tails = zip(*sorted(points), strict=True)
+        (line,) = times.plot(sizes, [1e6 * m for m in medians], marker="o", label=label)
+        known = [(n, 1e6 * t) for n, t in zip(sizes, tails, strict=True) if t is not None]
+        times.plot([n for n, _ in known], [t for _, t in known], linestyle=":", color=line.get_color())
+        rates.plot(sizes, [n / m for n, m in zip(sizes, medians, strict=True)], marker="o", color=line.get_color())
+    for axes in (times, rates):
+        axes.grid(alpha=0.3, which="both")
+        axes.set_xticks(sorted({n for points in lines.values() for n, _, _ in points}))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
+    times.legend(fontsize=8)
+    figure.suptitle(title)
+    _write(figure, path)
+
+
+def _write(figure: Any, path: Path) -> None:
+    from matplotlib import pyplot
+
     try:
         figure.savefig(path, dpi=120)
     except OSError as error:

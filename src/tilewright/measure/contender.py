@@ -2,13 +2,14 @@
 
 {"setup": "module:function", "arguments": {...}, "warmup_seconds": s, "turn_seconds": s}  -> info, setup_seconds
 {"save": path}                                                                             -> {}
-{"turn": true}                                                                             -> seconds (per call), parts
+{"turn": true}                                                         -> seconds (per call), parts or latencies
 
 Its one argument, JSON, may limit it: {"memory": bytes, "cpus": [...]}.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -34,12 +35,14 @@ class Prepared:
         info: facts for the report (version, compile time ...), what JSON can carry.
         parts: does the work so many times and gives the seconds per call of each of its parts; where there is this, a
             turn is one call of it.
+        timed: does the work so many times and gives the seconds of a call, and those of each single one.
     """
 
     call: Callable[[], object]
     outputs: Callable[[], Mapping[str, Any]] | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
     parts: Callable[[int], Sequence[float]] | None = None
+    timed: Callable[[int], tuple[float, Sequence[float]]] | None = None
 
 
 def save_arrays(path: str, arrays: Mapping[str, Any]) -> None:
@@ -96,6 +99,9 @@ class _Worker:
         if self._prepared.parts is not None:
             parts = list(self._prepared.parts(self._calls))
             return {"seconds": sum(parts), "parts": parts, "peak_memory": _peak_memory()}
+        if self._prepared.timed is not None:
+            seconds, latencies = self._prepared.timed(self._calls)
+            return {"seconds": seconds, "latencies": list(latencies), "peak_memory": _peak_memory()}
         call = self._prepared.call
         calls = range(self._calls)
         start = time.perf_counter()
@@ -106,6 +112,10 @@ class _Worker:
 
 
 def _peak_memory() -> int:
+    """Bytes of this process at its largest. What `getrusage` says of a process counts the one that started it, too, as
+    long as it was this one's copy."""
+    with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmHWM:"))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -122,13 +132,14 @@ def limit(memory: int | None = None, cpus: Sequence[int] | None = None) -> None:
 
 def _calls_in(call: Callable[[], object], warmup: float, turn: float) -> int:
     """Warm up; how many calls fill a turn."""
-    calls, spent, last = 0, 0.0, 0.0
+    calls, spent, least = 0, 0.0, float("inf")
     start = time.perf_counter()
     while spent < warmup or calls < 2:
         call()
         calls += 1
-        spent, last = time.perf_counter() - start, spent
-    if spent - last >= turn:
+        last, spent = spent, time.perf_counter() - start
+        least = min(least, spent - last)  # any other call may have been disturbed
+    if least >= turn:
         return 1
     # What the first calls took includes warming up; time some more to know the pace.
     pace = spent / calls

@@ -1,8 +1,8 @@
 """Fair timing side by side: each contender in its own process, taking turns, compared round by round.
 
     results = race([
-        Contender("tilewright", "tilewright.cli.peers:tilewright", {"path": "m.onnx", "threads": 1}),
-        Contender("onnxruntime", "tilewright.cli.peers:onnxruntime", {"path": "m.onnx", "threads": 1}),
+        Contender("tilewright", "tilewright.cli.peers:tilewright", {"path": "m.tw", "inputs": "x.npz", "threads": 1}),
+        Contender("onnxruntime", "tilewright.cli.peers:onnxruntime", {"path": "m.onnx", "inputs": "x.npz"}),
     ])
     results[0].median, ratio(results[0], results[1])
 
@@ -16,6 +16,7 @@ A contender is named by a function "module:function" that runs in the child and 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field
 from pathlib import Path
@@ -73,7 +75,8 @@ class Result:
     `times` has seconds per call, one entry a round (the mean over the round's calls); `error` says why there are none.
     `info` is what its setup reported, `setup_seconds` how long that took, `peak_memory` the process's largest size in
     bytes, `outputs` the file with the outputs (`contender.load_arrays` reads it) if they were asked for. `parts` has
-    the seconds of each part of a call, a round each, where a contender times parts; `failure` is how it failed.
+    the seconds of each part of a call, a round each, where a contender times parts; `latencies` has the seconds of
+    each single call, where a contender times those; `failure` is how it failed.
     """
 
     name: str
@@ -85,6 +88,7 @@ class Result:
     error: str | None = None
     parts: tuple[tuple[float, ...], ...] = ()
     failure: Failure = ""
+    latencies: Sequence[float] = ()
 
     @property
     def median(self) -> float:
@@ -109,7 +113,7 @@ def ratio(a: Result, b: Result) -> float:
 def race(
     contenders: Sequence[Contender],
     *,
-    rounds: int = 30,
+    rounds: int | None = 30,
     turn_seconds: float = 0.01,
     warmup_seconds: float = 0.2,
     pause_seconds: float = 0.0,
@@ -122,7 +126,7 @@ def race(
     """Set all contenders up, then let them take turns.
 
     Args:
-        rounds: turns of each.
+        rounds: turns of each; None: as many as there are in `enough_seconds`.
         turn_seconds: about how long a turn takes; at least one call.
         warmup_seconds: calls before the first turn.
         pause_seconds: rest between turns; give 0.03 when contenders have spinning workers.
@@ -144,10 +148,10 @@ def race(
             child.prepare(warmup_seconds, turn_seconds, outputs / f"{number}.npz" if outputs else None)
             children.append(child)
         start = time.monotonic()
-        for number in range(rounds):
+        for number in itertools.count() if rounds is None else range(rounds):
             if number >= 3 and time.monotonic() - start > enough_seconds:
                 break
-            announce(f"round {number + 1} of {rounds}")
+            announce(f"round {number + 1}" + ("" if rounds is None else f" of {rounds}"))
             # The order is turned round each time, so that nobody always follows the same neighbour.
             for child in children if number % 2 == 0 else reversed(children):
                 child.turn()
@@ -214,6 +218,7 @@ class _Child:
         self.outputs: Path | None = None
         self.error: str | None = None
         self.parts: list[tuple[float, ...]] = []
+        self.latencies = array("d")
         self.failure: Failure = ""
         self._process = process.popen
         self._log = process.log
@@ -234,6 +239,7 @@ class _Child:
             self.times.append(answer["seconds"])
             self.peak_memory = answer["peak_memory"]
             self.parts.append(tuple(answer.get("parts", ())))
+            self.latencies.extend(answer.get("latencies", ()))
 
     def result(self) -> Result:
         return Result(
@@ -246,6 +252,7 @@ class _Child:
             self.error,
             () if self.error else tuple(self.parts),
             self.failure,
+            array("d") if self.error else self.latencies,
         )
 
     def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
