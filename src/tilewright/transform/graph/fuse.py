@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 
 from tilewright import ops
 from tilewright.arith import prove_equal
@@ -32,6 +33,8 @@ from tilewright.transform.graph.rowgroups import RowGrower, row_shape
 
 MAX_NODES = 48
 """Nodes of a group."""
+CUT_NODES = 6
+"""Nodes behind a place in a chain by which it is known again."""
 MAX_INPUTS = 24
 """Inputs of a group, each an address that its kernel keeps."""
 
@@ -361,18 +364,44 @@ class _Fuser:
         """Take in post-dominators as long as the rules allow."""
         root = start
         tip = start
+        steps: list[list[int]] = []
         while True:
             end = self.dominator[tip]
             if end is None:
                 return
             between = self.between(tip, end)
             if between is None or not self.may_join(root, tip, between, end):
+                if steps and len(self.members(root)) + 1 + len(between or ()) > MAX_NODES:
+                    self.cut(root, steps)
                 return
             for i in (*between, end):
                 self.join(self.find(i), root)
+            steps.append([*between, end])
             if ops.get(self.nodes[end].op).kind != "pointwise":
                 return
             tip = end
+
+    def cut(self, root: int, steps: Sequence[Sequence[int]]) -> None:
+        """Let a group that has no room for more end where its nodes say, not where room ends: a long chain that repeats
+        is cut at the same places of each repetition, so that its kernels are few. The place is that of the least digest
+        of the nodes behind it (content-defined chunking: Muthitacharoen et al., "A Low-bandwidth Network File System",
+        section 3.1)."""
+        last = range(max(1, len(steps) // 4), len(steps) + 1)
+        place = min(last, key=lambda k: self.digest_behind(steps[k - 1][-1]))
+        for i in (i for step in steps[place:] for i in step):
+            self.led[root].remove(i)
+            self.leader[i], self.led[i] = i, [i]
+
+    def digest_behind(self, i: int) -> bytes:
+        """A digest of the next nodes on the way from a node to the outputs, without names."""
+        seen = []
+        for _ in range(CUT_NODES):
+            following = self.dominator[i]
+            if following is None:
+                break
+            i, node = following, self.nodes[following]
+            seen.append(f"{node.op} {node.attrs!r} {[str(v.type) for v in node.outputs]}")
+        return blake2b("\n".join(seen).encode(), digest_size=8).digest()
 
     def between(self, start: int, end: int) -> list[int] | None:
         """The nodes strictly between, or None if they are too many."""
