@@ -9,7 +9,7 @@ Nothing is planned here: the code is what the schedule says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ from tilewright.ir.expr import Buffer, Expr, Var, as_int, const
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.verify import verify_func
+from tilewright.runtime.interop import as_numpy
 from tilewright.runtime.kernel import KernelParam, NativeFunction
 from tilewright.runtime.runner import Called
 from tilewright.runtime.specs import StepSpec, SymbolSpec, TargetSpec
@@ -38,11 +39,18 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import StageSchedule
 from tilewright.schedule.state import written_buffers
 from tilewright.support.collection import uncollected
-from tilewright.support.errors import CallError, CompileError, TargetError
+from tilewright.support.errors import CallError, CompileError, Problems, TargetError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops, readable_loops
 from tilewright.transform.loops.checked import FOUND, Access, check_bounds, unproven
+from tilewright.transform.loops.sizes import Outside, Sizes, decided_by_sizes, guarded, needed, requirement
+
+Bounds = Literal["check", "sizes", "unchecked"]
+"""How accesses that are not proven to be inside are treated: each is looked at, sizes are compared, or none is."""
+
+_REMEMBERED = 64
+"""Sizes of calls of which a function remembers that all is inside."""
 
 _LARGEST = (1 << 31) - 1
 """The largest value of a symbol that states no bound: that of a 32-bit integer."""
@@ -57,6 +65,7 @@ def build(
     name: str | None = None,
     threads: int = 1,
     bounds: Literal["check"] | None = None,
+    unchecked: bool = False,
     in_place: Mapping[te.Tensor, te.Tensor] | None = None,
 ) -> BuiltFunction:
     """Compile a scheduled program as it is.
@@ -76,6 +85,9 @@ def build(
     """
     if bounds not in (None, "check"):
         raise CompileError("there is no such treatment of bounds", expected='"check" or None', got=repr(bounds))
+    if bounds is not None and unchecked:
+        raise CompileError("bounds are checked or not", expected='bounds="check" or unchecked=True, not both')
+    treatment: Bounds = bounds or ("unchecked" if unchecked else "sizes")
     lines: Mapping[str, str] = {}
     tensors: dict[str, te.Tensor] = {}
     if isinstance(program, StageSchedule):
@@ -96,9 +108,9 @@ def build(
     verify_func(func)
     views = _views(func, tensors)
     if target in ("c", "cuda"):
-        return BuiltFunction(func, Target.host(), None, lines, bounds == "check", views)
+        return BuiltFunction(func, Target.host(), None, lines, treatment, views)
     machine = target if isinstance(target, Target) else Target.parse(target)
-    return BuiltFunction(func, machine, threads if machine == Target.host() else None, lines, bounds == "check", views)
+    return BuiltFunction(func, machine, threads if machine == Target.host() else None, lines, treatment, views)
 
 
 def plan(
@@ -127,7 +139,7 @@ class BuiltFunction(Called):
         target: the machine it is for.
         threads: of a call; None makes text only.
         lines: where blocks were written, for messages.
-        checked: check bounds in each call.
+        bounds: how accesses that are not proven to be inside are treated.
         views: the tensors of the parameters where some have strides, to be found in what is passed.
     """
 
@@ -137,7 +149,7 @@ class BuiltFunction(Called):
         target: Target,
         threads: int | None,
         lines: Mapping[str, str] | None = None,
-        checked: bool = False,
+        bounds: Bounds = "sizes",
         views: Sequence[te.Tensor | None] = (),
     ) -> None:
         self.log = PassLog(f"build {func.name}")
@@ -148,11 +160,20 @@ class BuiltFunction(Called):
         self._said: tuple[Var, ...] = ()
         for text in reordered_sums(func):
             self.log.remark(text)
-        if checked:
-            func, self._accesses = check_bounds(func)
-        else:
-            for access in unproven(func):
-                self.log.remark(f"not proven to be in bounds: {access}")
+        self._sizes = Sizes()
+        self._verdicts: dict[tuple[Any, ...], tuple[Outside, ...]] = {}
+        self._scheduled = func
+        match bounds:
+            case "check":
+                func, self._accesses = check_bounds(func)
+            case "sizes":
+                self._sizes, by_data = decided_by_sizes(func, unproven(func))
+                self._refuse_unknown(by_data)
+                for access in self._sizes.accesses:
+                    self.log.remark(f"compared with each call's sizes to be in bounds: {access}")
+            case "unchecked":
+                for access in unproven(func):
+                    self.log.remark(f"not proven to be in bounds: {access}")
         self.func = func
         self.target = target
         self.native = None if threads is None else self._compile(threads)
@@ -183,9 +204,9 @@ class BuiltFunction(Called):
             case "loops":
                 return str(self._readable)
             case "c":
-                return emit_c(self._readable, openmp=openmp)
+                return self._needs + emit_c(self._readable, openmp=openmp)
             case "cuda":
-                return emit_cuda(self._readable)
+                return self._needs + emit_cuda(self._readable)
             case "llvm":
                 return emit_llvm(self.flat, self.target)
             case "asm":
@@ -200,7 +221,10 @@ class BuiltFunction(Called):
                 folder, in which the function's name gets all of them.
 
         Code is for the function's target: where it may run on other machines, build it for a level that they all have,
-        such as "x86-64-v3". Raises CompileError where the name is no name of a C function, or is one of the C library.
+        such as "x86-64-v3". Where sizes decide whether an access is inside, the function takes one number more,
+        `outside`, which it writes: 0, or which of the header's conditions does not hold; nothing else is touched then.
+        Raises CompileError where the name is no name of a C function, or is one of the C library, and where such a
+        condition cannot be stated.
         """
         place = Path(path)
         if place.suffix in (".o", ".so"):
@@ -208,7 +232,37 @@ class BuiltFunction(Called):
         else:
             place.mkdir(parents=True, exist_ok=True)
             places = [place / f"{self.func.name}{suffix}" for suffix in (".o", ".so")]
-        return export(self.flat, self.func.name, self.target, places)
+        if not self._sizes.accesses:
+            return export(self.flat, self.func.name, self.target, places)
+        flat = guarded(self.flat, self._sizes)
+        if flat is None:
+            raise CompileError(
+                "only its loops can tell whether accesses are inside: " + "; ".join(map(str, self._sizes.accesses)),
+                where=self.func.name,
+                hint="tw.build(..., unchecked=True) leaves them to the caller",
+            )
+        return export(flat, self.func.name, self.target, places, [needed(a) for a in self._sizes.accesses])
+
+    @property
+    def _needs(self) -> str:
+        """What a reader of the text has to know of sizes."""
+        return "".join(f"// Needs {needed(a)}, else {a}\n" for a in self._sizes.accesses)
+
+    def _refuse_unknown(self, accesses: Sequence[Access]) -> None:
+        """Raises CompileError for accesses that data decides."""
+        problems = Problems()
+        for a in accesses:
+            problems.add(
+                CompileError(
+                    f"{a.block!r} {'writes' if a.writes else 'reads'} {a.buffer!r} at an index that data decides",
+                    where=self._lines.get(a.block, self._scheduled.name),
+                    expected=f"an index in 0..{a.extent} in dimension {a.dimension}",
+                    got=f"{a.index}",
+                    hint="te.minimum(te.maximum(index, 0), extent - 1) or te.if_then_else keeps it inside; "
+                    'tw.build(..., bounds="check") looks at each access, unchecked=True leaves it to you',
+                )
+            )
+        problems.raise_if_any(where=self._scheduled.name, kind=CompileError)
 
     def __repr__(self) -> str:
         return f"<{self.func.name}({', '.join(f'{p.name}: {_type(p)}' for p in self.func.params)}), {self.target.cpu}>"
@@ -264,7 +318,8 @@ class BuiltFunction(Called):
         if self._params is not self.func.params:
             entry = self._within_bounds
         else:
-            entry = self._checked if derived or scalars or self._views else self.native.__call__
+            known = not (derived or scalars or self._views or self._sizes.accesses)
+            entry = self.native.__call__ if known else self._checked
         return self._raising(entry) if external.calls_python(self.func.body) else entry
 
     def _raising(self, entry: Callable[..., None]) -> Callable[..., None]:
@@ -301,6 +356,7 @@ class BuiltFunction(Called):
     def _checked(self, *arrays: Any) -> None:
         """Call after numbers were made arrays, and dimensions that are expressions compared with what they must be."""
         values: dict[Var, Expr] = {}
+        given = arrays
         if self._views and len(arrays) == len(self.func.params):
             more = [None] * (len(arrays) - len(self._views))
             found, values = te.bind_views([*self._views, *more], arrays)
@@ -318,8 +374,56 @@ class BuiltFunction(Called):
                 wanted = tuple(as_int(substitute(d, values)) for d in param.shape)
                 if wanted != shape:
                     raise CallError("wrong shape", where=f"parameter {param.name!r}", expected=wanted, got=shape)
+            if self._sizes.accesses and (unsure := self._outside(arrays, values)):
+                return self._careful(unsure).__call__(*given)
         assert self.native is not None
         self.native(*arrays, *(np.empty((0, as_int(values[v]) or 0), np.bool_) for v in self._said if v in values))
+
+    def _outside(self, arrays: Sequence[Any], values: dict[Var, Expr]) -> tuple[Outside, ...]:
+        """The accesses that sizes and numbers do not prove to be inside. Raises CallError for what is outside."""
+        numbers = {b: x for b, x in zip(self.func.params, arrays, strict=True) if not b.shape}
+        scalars = {v: const(as_numpy(numbers[b], b.name).item(), b.dtype) for b, v in self._sizes.scalars}
+        values = values | scalars
+        key = tuple(values.values())
+        if (known := self._verdicts.get(key)) is not None:
+            return known
+        found = self._sizes.outside(values)
+        self._refuse_outside(f for f in found if f.sure)
+        if len(self._verdicts) >= _REMEMBERED:
+            self._verdicts.clear()
+        self._verdicts[key] = found
+        return found
+
+    def _out_of_bounds(self, outside: Outside) -> CallError:
+        """An access that would be outside, with the numbers of its index."""
+        a = outside.access
+        needs = "" if requirement(a) is None else f", which needs {needed(a)}"
+        return CallError(
+            f"{a.block!r} {'writes' if a.writes else 'reads'} {a.buffer!r} out of bounds",
+            where=self._lines.get(a.block, self.func.name),
+            expected=f"an index in 0..{outside.extent} in dimension {a.dimension}{needs}",
+            got=f"{outside.least} to {outside.most} ({a.index})",
+        )
+
+    def _refuse_outside(self, outside: Iterable[Outside]) -> None:
+        """Raises CallError for all of these."""
+        problems = Problems()
+        for each in outside:
+            problems.add(self._out_of_bounds(each))
+        problems.raise_if_any(where=self.func.name, kind=CallError)
+
+    def _careful(self, unsure: Sequence[Outside]) -> BuiltFunction:
+        """The function that looks at each access: for calls whose sizes do not prove that all are inside. Raises
+        CallError where there is none."""
+        try:
+            return self._checking
+        except CompileError as error:
+            self._refuse_outside(unsure)
+            raise error
+
+    @cached_property
+    def _checking(self) -> BuiltFunction:
+        return BuiltFunction(self._scheduled, self.target, 1, self._lines, "check", self._views)
 
 
 def _views(func: PrimFunc, tensors: Mapping[str, te.Tensor]) -> tuple[te.Tensor | None, ...]:

@@ -145,3 +145,20 @@ def test_a_library_for_another_machine_needs_its_linker(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match=r"cc -shared"):
         f.export(tmp_path / "x.so")
     assert f.export(tmp_path / "x.o")[0].read_bytes()[:4] == b"\x7fELF"
+
+
+@linux
+def test_sizes_that_do_not_fit_are_reported(tmp_path: Path) -> None:
+    """C[i] = A[i + by] for i < m: with wrong sizes nothing is touched but the number that says so."""
+    a, by = te.placeholder((te.var("n"),), name="A"), te.var("shift", lo=None)
+    c = te.compute((te.var("m"),), lambda i: a[i + by], name="C")
+    library, header = tw.build(te.create_schedule(c), [a, by, c], name="shifted").export(tmp_path / "shifted.so")
+    assert "1: 0 <= shift and m + shift <= n" in header.read_text()
+    call = ctypes.CDLL(str(library)).shifted
+    for shift, m, said in ((1, 3, 0), (2, 3, 1), (-1, 2, 1)):
+        x, number, y = np.arange(4, dtype=np.float32), np.array(shift, np.int64), np.full(m, 9, np.float32)
+        outside = np.full(1, 7, np.int64)
+        pointers = [ctypes.c_void_p(v.ctypes.data) for v in (x, number, y, outside)]
+        call(*pointers, ctypes.c_int64(4), ctypes.c_int64(m))
+        assert outside[0] == said
+        assert y.tolist() == ([9] * m if said else x[shift : shift + m].tolist())

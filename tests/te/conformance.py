@@ -34,8 +34,9 @@ def evaluate(
     shapes: Sequence[tuple[int, ...]] | None = None,
     schedule: Schedules | None = None,
     threads: int = 1,
+    unchecked: bool = False,
 ) -> list[Array]:
-    """The outputs, computed natively; the interpreter must agree."""
+    """The outputs, computed natively; the interpreter must agree. `unchecked`: data may decide what is read."""
     results = [outputs] if isinstance(outputs, te.Tensor) else list(outputs)
     s = te.create_schedule(results)
     if schedule is not None:
@@ -48,7 +49,7 @@ def evaluate(
     func = te.lower(s, args)
     oracle = [np.array(a, t.dtype.numpy) for t, a in inputs] + [o.copy() for o in outs]
     interpret(func, oracle)
-    tw.build(s, args, threads=threads)(*arrays, *outs)
+    tw.build(s, args, threads=threads, unchecked=unchecked)(*arrays, *outs)
     for native, expected in zip(outs, oracle[len(inputs) :], strict=True):
         close(native, expected)
     return outs

@@ -1,4 +1,4 @@
-"""Reads out of bounds: refused where they are sure, checked in each call where that is asked for, noted elsewhere."""
+"""Reads out of bounds: refused where they are sure, and where data decides; compared with the sizes of each call."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_checked_calls(scheduled: bool) -> None:
 
 def test_what_is_not_proven_is_noted() -> None:
     a, at, shift, b = gather()
-    f = tw.build(te.create_schedule(b), [a, at, shift, b])
+    f = tw.build(te.create_schedule(b), [a, at, shift, b], unchecked=True)
     assert f.log.remarks == [
         "not proven to be in bounds: B reads A at i64(I[vi]) in dimension 0, which has n",
         "not proven to be in bounds: B reads A at vi + shift[] in dimension 0, which has n",
@@ -173,3 +173,123 @@ def test_what_holds_where_a_branch_is_taken() -> None:
         }"""
     )
     assert [(a.buffer, str(a.index), a.writes) for a in unproven(func)] == [("b", "vi", True)]
+
+
+M = te.var("m")
+NUMBER = te.var("number", lo=None)
+
+SIZES: dict[str, tuple[Any, Callable[..., Any], list[tuple[int, int, int]], list[tuple[int, int, int, str]]]] = {
+    "prefix": (M, lambda a, i: a[i], [(4, 4, 0), (4, 1, 0)], [(4, 5, 0, "needs m <= n, got 0 to 4")]),
+    "scaled": (M, lambda a, i: a[2 * i + 1], [(4, 2, 0)], [(4, 3, 0, r"needs m \* 2 <= n, got 1 to 5")]),
+    "shifted": (
+        M,
+        lambda a, i: a[i + NUMBER],
+        [(4, 3, 1), (4, 4, 0)],
+        [(4, 3, 2, "got 2 to 4"), (4, 3, -1, "got -1 to 1"), (4, 1, 1 << 62, f"got {1 << 62} to {1 << 62}")],
+    ),
+    "remainder": (
+        M,
+        lambda a, i: a[i % NUMBER],
+        [(4, 9, 0), (4, 9, 4), (4, 3, 9)],
+        [(4, 9, 5, "got 4 "), (4, 9, -2, "got -1 ")],
+    ),
+    "quotient": (
+        M,
+        lambda a, i: a[i // NUMBER],
+        [(4, 9, 0), (4, 8, 2)],
+        [(4, 9, 2, "got 4 "), (4, 9, -1, "got -8 to 0")],
+    ),
+    "by turns": (M, lambda a, i: te.if_then_else(i % 2 == 0, a[i], 0.0), [(4, 5, 0)][:0], [(4, 5, 0, "got 4 ")]),
+    "reduced": (
+        M,
+        lambda a, i: te.sum(a[(k := te.reduce_axis(M, "k"))], axis=k),
+        [(4, 4, 0)],
+        [(4, 5, 0, "needs m <= n, got 0 to 4")],
+    ),
+}
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+@pytest.mark.parametrize("case", SIZES)
+def test_sizes_are_compared_in_each_call(case: str, scheduled: bool) -> None:
+    extent, body, inside, outside = SIZES[case]
+    a, b = stage(extent, (N,), body)
+    s = te.create_schedule(b)
+    if scheduled:
+        outer, inner = s[b].split(b.axis[0], 8)
+        s[b].vectorize(inner)
+        s[b].parallel(outer)
+    f = tw.build(s, [a, NUMBER, b], threads=2)
+    slow = tw.build(s, [a, NUMBER, b], bounds="check")
+    for n, m, number in inside:
+        x, y, z = np.arange(n, dtype=np.float32), np.full(m, -1, np.float32), np.zeros(m, np.float32)
+        f(x, number, y)
+        slow(x, number, z)
+        assert y.tolist() == z.tolist() and (y >= 0).all()
+    for n, m, number, message in outside:
+        with pytest.raises(CallError, match=f"'B' reads 'A' out of bounds: expected .* 0..{n} .*{message}") as caught:
+            f(np.arange(n, dtype=np.float32), number, np.zeros(m, np.float32))
+        assert Path(__file__).name in (caught.value.where or "")
+
+
+def test_a_condition_that_no_size_tells_is_looked_at() -> None:
+    """Only where it holds is anything read: the call is refused if one of these reads is outside."""
+    limit = te.placeholder((M,), "int32", name="L")
+    a, b = stage(M, (N,), lambda a, i: te.if_then_else(limit[i] > 0, a[i], -1.0))
+    f = tw.build(te.create_schedule(b), [a, limit, b])
+    y = np.zeros(6, np.float32)
+    f(np.arange(4, dtype=np.float32), np.array([1, 0, 1, 1, 0, 0], np.int32), y)
+    assert y.tolist() == [0, -1, 2, 3, -1, -1]
+    with pytest.raises(CallError, match=r"0\.\.4 in dimension 0, got 5"):
+        f(np.arange(4, dtype=np.float32), np.array([1, 0, 1, 1, 0, 1], np.int32), y)
+
+
+def test_what_data_decides_is_refused() -> None:
+    a, at, shift, b = gather()
+    with pytest.raises(
+        CompileError, match=r"'B' reads 'A' at an index that data decides: expected .*0..n .*I\[vi\]"
+    ) as e:
+        tw.build(te.create_schedule(b), [a, at, shift, b])
+    assert "unchecked=True" in str(e.value) and Path(__file__).name in (e.value.where or "")
+    with pytest.raises(CompileError, match="not both"):
+        tw.build(te.create_schedule(b), [a, at, shift, b], bounds="check", unchecked=True)
+    clamped = te.compute(at.shape, lambda i: a[te.minimum(te.maximum(te.cast(at[i], "int64"), 0), N - 1)], name="C")
+    f, y = tw.build(te.create_schedule(clamped), [a, at, clamped]), np.zeros(3, np.float32)
+    f(np.arange(4, dtype=np.float32), np.array([-9, 2, 9], np.int32), y)
+    assert f.log.remarks == [] and y.tolist() == [0, 2, 3]
+
+
+def test_an_index_of_a_narrow_type_is_bounded_by_it() -> None:
+    at = te.placeholder((M,), "uint8", name="I")
+    a, b = stage(M, (N,), lambda a, i: a[at[i]])
+    f, y = tw.build(te.create_schedule(b), [a, at, b]), np.zeros(2, np.float32)
+    f(np.arange(256, dtype=np.float32), np.array([3, 255], np.uint8), y)
+    assert y.tolist() == [3, 255]
+    f(np.arange(4, dtype=np.float32), np.array([3, 0], np.uint8), y)
+    assert y.tolist() == [3, 0]
+    with pytest.raises(CallError, match=r"0\.\.4 in dimension 0, got 4"):
+        f(np.arange(4, dtype=np.float32), np.array([3, 4], np.uint8), y)
+
+
+def test_an_intermediate_is_read_as_far_as_it_is_needed() -> None:
+    """What a stage would read beyond, if all of it were computed, is no fault of a call that needs less."""
+    a = te.placeholder((N,), name="A")
+    b = te.compute((M,), lambda i: a[i] * 2, name="B")
+    p = te.placeholder((M,), name="P")
+    c = te.compute((4,), lambda i: te.if_then_else(i < M, b[i] + p[i], 0.0), name="C")
+    s = te.create_schedule(c)
+    s[b].compute_at(s[c], c.axis[0])
+    f, y = tw.build(s, [a, p, c]), np.zeros(4, np.float32)
+    f(np.arange(4, dtype=np.float32), np.zeros(9, np.float32), y)
+    assert y.tolist() == [0, 2, 4, 6]
+    with pytest.raises(CallError, match=r"0\.\.2 in dimension 0, got 2"):
+        f(np.arange(2, dtype=np.float32), np.zeros(4, np.float32), y)
+
+
+def test_loops_without_blocks() -> None:
+    func = parse_func("func @f(a: f32[n], b: f32[m]) { for i in 0..m { b[i] = a[i] } }")
+    f, y = tw.build(func), np.zeros(3, np.float32)
+    f(np.arange(3, dtype=np.float32), y)
+    assert y.tolist() == [0, 1, 2]
+    with pytest.raises(CallError, match="needs m <= n"):
+        f(np.arange(2, dtype=np.float32), y)

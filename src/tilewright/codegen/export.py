@@ -24,8 +24,11 @@ from tilewright.targets.target import Target
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def export(flat: PrimFunc, name: str, target: Target, places: Sequence[Path]) -> tuple[Path, ...]:
-    """Write a flat function as `name` to each place ("x.o" or "x.so"), and the header "x.h" beside the first.
+def export(
+    flat: PrimFunc, name: str, target: Target, places: Sequence[Path], needs: Sequence[str] = ()
+) -> tuple[Path, ...]:
+    """Write a flat function as `name` to each place ("x.o" or "x.so"), and the header "x.h" beside the first. `needs`
+    are the conditions whose numbers it writes where they do not hold.
 
     Raises CompileError if the name is no C name, or one of the C library; before that nothing is written.
     """
@@ -40,7 +43,7 @@ def export(flat: PrimFunc, name: str, target: Target, places: Sequence[Path]) ->
     contents = {p: shared_object(image, functions, p.name) if p.suffix == ".so" else image for p in places}
     written = set(written_buffers(kernel.body))
     cpu = f"{target.triple.partition('-')[0]}, {target.cpu}"
-    text = header(kernel, name, kernel_symbols(kernel), written, not runs_alone(kernel), cpu)
+    text = header(kernel, name, kernel_symbols(kernel), written, not runs_alone(kernel), cpu, needs)
     for path, content in contents.items():
         path.write_bytes(content)
     beside = places[0].with_suffix(".h")

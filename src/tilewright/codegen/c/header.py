@@ -15,7 +15,15 @@ _LINE = 100
 _THREADS = ("int64_t thread", "int64_t threads", "int64_t barrier[2]")
 
 
-def header(kernel: PrimFunc, name: str, symbols: Sequence[Var], written: set[Buffer], shared: bool, cpu: str) -> str:
+def header(
+    kernel: PrimFunc,
+    name: str,
+    symbols: Sequence[Var],
+    written: set[Buffer],
+    shared: bool,
+    cpu: str,
+    needs: Sequence[str] = (),
+) -> str:
     """The header of a flat function that is exported as `name`.
 
     Args:
@@ -24,6 +32,7 @@ def header(kernel: PrimFunc, name: str, symbols: Sequence[Var], written: set[Buf
         written: the buffers that it writes.
         shared: it has parallel loops, so that several threads can call it together.
         cpu: the processor that its code is for, in words.
+        needs: conditions on sizes, with whose numbers the last buffer says which does not hold.
     """
     scratch = kernel.workspaces
     buffers = kernel.params[: len(kernel.params) - len(scratch)]
@@ -35,6 +44,9 @@ def header(kernel: PrimFunc, name: str, symbols: Sequence[Var], written: set[Buf
     arguments += [*sizes, *(["void *workspace"] if scratch else [])]
     notes = [_about(b, x, b in written) for b, x in zip(buffers, labels, strict=True)]
     notes += [_about_size(s) for s in symbols]
+    if needs:
+        numbered = "; ".join(f"{k}: {n}" for k, n in enumerate(needs, 1))
+        notes.append(f"{labels[-1]}: 0 after all was done; where one of these does not hold its number: {numbered}")
     prototypes = [_prototype("void", name, arguments)]
     if scratch:
         parts = ", ".join(f"{b.name} {b.dtype}[{', '.join(map(str, b.shape))}]" for b in scratch)

@@ -17,7 +17,7 @@ from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Buffer, Expr, Load, Var, const, equal, select
 from tilewright.ir.guarded import Conditions, guarded_loads
 from tilewright.ir.loops import TRUE, Block, For, If, Intrinsic, PrimFunc, Stmt, Store, seq
-from tilewright.ir.rewrite import exprs_of, fresh_name, loads, map_stmt, walk, with_children
+from tilewright.ir.rewrite import exprs_of, fresh_name, loads, with_children
 from tilewright.schedule.state import taken_names
 from tilewright.support.classes import dataclass
 
@@ -28,7 +28,11 @@ FOUND = 3
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One index of a read or write that is not proven to lie in its dimension."""
+    """One index of a read or write that is not proven to lie in its dimension.
+
+    `conditions` are those of the expression that it stands in, `given` those of the statements around it, `extents`
+    those of the variables around it: it is reached where all of these hold.
+    """
 
     block: str
     buffer: str
@@ -37,6 +41,8 @@ class Access:
     extent: Expr
     conditions: Conditions
     writes: bool = False
+    given: Conditions = ()
+    extents: tuple[tuple[Var, Expr], ...] = ()
 
     def __str__(self) -> str:
         what = "writes" if self.writes else "reads"
@@ -50,13 +56,8 @@ class Access:
 
 
 def unproven(func: PrimFunc) -> tuple[Access, ...]:
-    """The accesses of a function's blocks that are not proven to be inside."""
-    found: dict[Access, None] = {}
-    for block in (s for s in walk(func.body) if isinstance(s, Block)):
-        extents = {it.var: it.extent for it in block.iters}
-        for s in (block.body, *([] if block.init is None else [block.init])):
-            found |= dict.fromkeys(_within(s, block.name, extents, ()))
-    return tuple(found)
+    """The accesses of a function that are not proven to be inside."""
+    return tuple(dict.fromkeys(_within(func.body, func.name, {}, ())))
 
 
 def check_bounds(func: PrimFunc) -> tuple[PrimFunc, tuple[Access, ...]]:
@@ -73,17 +74,7 @@ def check_bounds(func: PrimFunc) -> tuple[PrimFunc, tuple[Access, ...]]:
             numbers[key] = len(accesses)
         return numbers[key]
 
-    def on_block(s: Stmt) -> Stmt | None:
-        if not isinstance(s, Block):
-            return None
-        extents = {it.var: it.extent for it in s.iters}
-
-        def guard(part: Stmt) -> Stmt:
-            return _guard(part, s.name, extents, (), lambda a: (number(a), report))
-
-        return replace(s, body=guard(s.body), init=None if s.init is None else guard(s.init))
-
-    body = _serial(map_stmt(func.body, on_block))
+    body = _serial(_guard(func.body, func.name, {}, (), lambda a: (number(a), report)))
     return replace(func, params=(*func.params, report), body=body), tuple(accesses)
 
 
@@ -92,7 +83,9 @@ Numbered = Callable[[Access], tuple[int, Buffer]]
 
 def _guard(s: Stmt, block: str, extents: Mapping[Var, Expr], given: Conditions, numbered: Numbered) -> Stmt:
     """A statement that runs only where all that it touches is inside, and else reports the first that is not."""
-    children = tuple(_guard(c, block, inner, known, numbered) for c, inner, known in _children(s, extents, given))
+    children = tuple(
+        _guard(c, name, inner, known, numbered) for c, name, inner, known in _children(s, block, extents, given)
+    )
     result = with_children(s, children)
     for access in reversed(tuple(_direct(s, block, extents, given))):
         inside = access.inside
@@ -109,24 +102,28 @@ def _reporting(access: Access, number: int, report: Buffer) -> Stmt:
 
 
 def _children(
-    s: Stmt, extents: Mapping[Var, Expr], given: Conditions
-) -> Iterator[tuple[Stmt, Mapping[Var, Expr], Conditions]]:
-    """The statements inside of one, each with what holds there."""
+    s: Stmt, block: str, extents: Mapping[Var, Expr], given: Conditions
+) -> Iterator[tuple[Stmt, str, Mapping[Var, Expr], Conditions]]:
+    """The statements inside of one, each with the block that it is of and what holds there. A block's mention none of
+    the loops around it."""
     match s:
+        case Block():
+            inner = {it.var: it.extent for it in s.iters}
+            yield from ((c, s.name, inner, ()) for c in s.children)
         case For():
-            yield s.body, {**extents, s.var: s.extent}, given
+            yield s.body, block, {**extents, s.var: s.extent}, given
         case If():
-            yield s.then, extents, (*given, s.condition)
+            yield s.then, block, extents, (*given, s.condition)
             if s.orelse is not None:
-                yield s.orelse, extents, (*given, ~s.condition)
+                yield s.orelse, block, extents, (*given, ~s.condition)
         case _:
-            yield from ((c, extents, given) for c in s.children)
+            yield from ((c, block, extents, given) for c in s.children)
 
 
 def _within(s: Stmt, block: str, extents: Mapping[Var, Expr], given: Conditions) -> Iterator[Access]:
     yield from _direct(s, block, extents, given)
-    for child, inner, known in _children(s, extents, given):
-        yield from _within(child, block, inner, known)
+    for child, name, inner, known in _children(s, block, extents, given):
+        yield from _within(child, name, inner, known)
 
 
 def _direct(s: Stmt, block: str, extents: Mapping[Var, Expr], given: Conditions) -> Iterator[Access]:
@@ -147,8 +144,10 @@ def _direct(s: Stmt, block: str, extents: Mapping[Var, Expr], given: Conditions)
 
 
 def _outside(access: Access, at: Load | Store, extents: Mapping[Var, Expr], given: Conditions) -> Iterator[Access]:
+    if any(prove(n <= 0) for n in extents.values()):
+        return  # a loop without iterations
     for d, (index, extent) in enumerate(zip(at.indices, at.buffer.shape, strict=True)):
-        found = replace(access, dimension=d, index=index, extent=extent)
+        found = replace(access, dimension=d, index=index, extent=extent, given=given, extents=tuple(extents.items()))
         if not prove(found.inside, extents, (*given, *access.conditions)):
             yield found
 

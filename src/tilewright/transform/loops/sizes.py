@@ -1,0 +1,171 @@
+"""What a call's sizes must be so that accesses stay inside of their buffers.
+
+    block C: C[vi] = A[vi]   for vi < m, A of n elements      ->   needs m <= n
+
+Which accesses are not proven is known when a function is made (`checked.unproven`); whether they are inside is a
+question about its sizes and numbers alone where their indices are, and is answered once a call. An index that comes
+from memory is no such question, unless its element type bounds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from tilewright.arith import Analyzer, linear, simplify, symbolic_bounds
+from tilewright.ir.dtype import i64
+from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const, equal, is_const, select
+from tilewright.ir.loops import TRUE, Block, If, PrimFunc, Store, seq
+from tilewright.ir.op_types import readable
+from tilewright.ir.rewrite import fresh_name, loads, map_expr, substitute, variables, walk
+from tilewright.schedule.state import conjoin, taken_names, written_buffers
+from tilewright.support.classes import dataclass
+from tilewright.transform.loops.checked import Access
+
+_LARGEST_TABLE = 1 << 16
+"""An index from memory whose type allows so many values at most is checked by sizes: an entry for each may exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """An access that is not inside for the sizes of a call: the numbers that its index may be, and the extent; `sure`
+    if the program would touch what is outside, not only may."""
+
+    access: Access
+    least: int | None
+    most: int | None
+    extent: int | None
+    sure: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Accesses that a call's sizes decide. `scalars` are the parameters without dimensions whose numbers decide as
+    well, each with the variable that stands for it in the accesses. `partial` are blocks of which the program may leave
+    some iterations out."""
+
+    accesses: tuple[Access, ...] = ()
+    scalars: tuple[tuple[Buffer, Var], ...] = ()
+    partial: frozenset[str] = frozenset()
+
+    def outside(self, values: Mapping[Var, Expr]) -> tuple[Outside, ...]:
+        """The accesses that are not proven to be inside for these sizes and numbers."""
+        found = (_outside(a, values, a.block in self.partial) for a in self.accesses)
+        return tuple(f for f in found if f is not None)
+
+
+def decided_by_sizes(func: PrimFunc, accesses: Iterable[Access]) -> tuple[Sizes, tuple[Access, ...]]:
+    """The accesses that sizes and numbers of a call decide, and those that data decides."""
+    written = set(written_buffers(func.body))
+    scalars = {b: Var(b.name, b.dtype, None) for b in func.params if not b.shape and b not in written}
+    by_sizes, by_data = [], []
+    for a in accesses:
+        known = _with_scalars(a, scalars)
+        if _asks_data(known):
+            by_data.append(a)
+        else:
+            by_sizes.append(known)
+    mentioned = {v for a in by_sizes for e in _expressions(a) for v in variables(e)}
+    passed = tuple((b, v) for b, v in scalars.items() if v in mentioned)
+    return Sizes(tuple(by_sizes), passed, _partial(func) if by_sizes else frozenset()), tuple(by_data)
+
+
+def _partial(func: PrimFunc) -> frozenset[str]:
+    """Blocks that stand behind a condition, or whose results are intermediate: computed where they are needed."""
+    results = set(func.params)
+    inside = {x.name for s in walk(func.body) if isinstance(s, If) for x in walk(s) if isinstance(x, Block)}
+    blocks = (s for s in walk(func.body) if isinstance(s, Block))
+    return frozenset(inside | {b.name for b in blocks if not results.issuperset(written_buffers(b))})
+
+
+def requirement(access: Access) -> Expr | None:
+    """A condition on sizes and numbers under which an access is inside wherever loops have iterations; None where there
+    is none without its loops."""
+    extents, given = dict(access.extents), (*access.given, *access.conditions)
+    ends = symbolic_bounds(access.index, extents, given=given)
+    if ends is None or any(v.axis or v in extents for e in (*ends, access.extent) for v in variables(e)):
+        return None
+    return simplify((ends[0] >= 0) & (ends[1] < access.extent))
+
+
+def needed(access: Access) -> str:
+    """What an access needs, in words: "m <= n"."""
+    condition = requirement(access)
+    return str(access) if condition is None else readable(condition)
+
+
+def _or_nothing_runs(access: Access, condition: Expr) -> Expr:
+    """A condition that counts only where no loop around an access is empty."""
+    own = {v for v, _ in access.extents}
+    runs = [n > 0 for _, n in access.extents if own.isdisjoint(variables(n))]
+    return simplify(select(conjoin(runs), condition, TRUE))
+
+
+def guarded(func: PrimFunc, sizes: Sizes) -> PrimFunc | None:
+    """A flat function that touches nothing where its sizes are wrong, with a parameter more, which it writes: 0, or
+    which access needs other sizes, counted from 1. None where only loops decide what an access needs.
+
+        C[i] = A[i] for i in 0..m    becomes    outside[0] = m <= n ? 0 : 1; if m <= n { ... }
+    """
+    conditions = [requirement(a) for a in sizes.accesses]
+    places: dict[Var, Expr] = {v: Load(b, ()) for b, v in sizes.scalars}
+    number: Expr = const(0)
+    for k, (access, condition) in reversed(tuple(enumerate(zip(sizes.accesses, conditions, strict=True), 1))):
+        if condition is None:
+            return None
+        number = select(substitute(_or_nothing_runs(access, condition), places), number, const(k))
+    report = Buffer(fresh_name("outside", taken_names(func)), i64, (const(1),))
+    body = seq([Store(report, (const(0),), number), If(equal(number, const(0)), func.body)])
+    at = len(func.params) - len(func.workspaces)
+    return replace(func, params=(*func.params[:at], report, *func.params[at:]), body=body)
+
+
+def _with_scalars(a: Access, scalars: Mapping[Buffer, Var]) -> Access:
+    """An access with variables in place of the numbers that a call passes."""
+
+    def bind(e: Expr) -> Expr:
+        return map_expr(e, lambda x: scalars.get(x.buffer) if isinstance(x, Load) else None)
+
+    def every(es: Iterable[Expr]) -> tuple[Expr, ...]:
+        return tuple(map(bind, es))
+
+    return replace(
+        a,
+        index=bind(a.index),
+        extent=bind(a.extent),
+        conditions=every(a.conditions),
+        given=every(a.given),
+        extents=tuple((v, bind(n)) for v, n in a.extents),
+    )
+
+
+def _expressions(a: Access) -> tuple[Expr, ...]:
+    return (a.index, a.extent, *a.conditions, *a.given, *(n for _, n in a.extents))
+
+
+def _asks_data(a: Access) -> bool:
+    """Whether elements of arrays decide if an access is inside, whatever the sizes are."""
+    if not loads(a.index):
+        return any(loads(n) for v, n in a.extents if v in variables(a.index))
+    lo, hi = Analyzer(dict(a.extents), (*a.given, *a.conditions)).bounds(a.index)
+    return lo is None or lo < 0 or hi is None or hi >= _LARGEST_TABLE
+
+
+def _outside(a: Access, values: Mapping[Var, Expr], partial: bool) -> Outside | None:
+    """An access with the sizes of a call, if it is not proven to be inside."""
+
+    def bind(e: Expr) -> Expr:
+        return simplify(substitute(e, values))
+
+    index, extent = bind(a.index), bind(a.extent)
+    extents = {v: bind(n) for v, n in a.extents}
+    if any((as_int(n) or 0) <= 0 for n in extents.values() if as_int(n) is not None):
+        return None  # a loop without iterations
+    facts = tuple(map(bind, (*a.given, *a.conditions)))
+    analyzer = Analyzer(extents, facts)
+    if any(is_const(f, False) for f in facts) or analyzer.prove((index >= 0) & (index < extent)):
+        return None
+    lo, hi = analyzer.bounds(index)
+    straight = all(isinstance(atom, Var) and atom in extents for atom, _ in linear(index).terms)
+    always = all(is_const(f, True) for f in facts) and all(as_int(n) is not None for n in (extent, *extents.values()))
+    return Outside(a, lo, hi, as_int(extent), straight and always and not partial)
