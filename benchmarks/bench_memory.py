@@ -17,6 +17,7 @@ from benchmarks import harness, light_models, models
 
 DEFAULT = "m64,m256,nat,imp,hok1,dz,az6,onnx-squeezenet,onnx-shufflenet,onnx-resnet50"
 ALL = ",".join((*models.POLICY, *(f"onnx-{n}" for n in light_models.names())))
+DEFAULT_EACH = "nat"
 BAR = 1.10
 TIMEOUT = 180.0
 """Seconds for one model."""
@@ -27,8 +28,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_memory", description=__doc__.splitlines()[0])
     parser.add_argument("--models", default=DEFAULT, help="names; onnx-NAME is a light model of the onnx wheel; all")
     parser.add_argument("--batches", default="1,8", help="values of a symbolic batch")
+    parser.add_argument(
+        "--each", type=int, default=0, help="what each of so many models more takes, of --models, alone"
+    )
     parser.add_argument("--no-report", action="store_true", help="print only")
     options = parser.parse_args(arguments)
+    if options.each:
+        return _print_each((DEFAULT_EACH if options.models == DEFAULT else options.models).split(","), options.each)
     console = harness.console()
     rows: list[dict[str, Any]] = []
     status = 0
@@ -66,6 +72,59 @@ def _cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
+def _print_each(names: list[str], count: int) -> int:
+    """Print what each of many models of a kind takes, compiled from its file, loaded from a .tw file, and compiled
+    with `keep_weights=True`."""
+    rows = []
+    for name in names:
+        for way in ("compiled", "loaded", "kept"):
+            found = _in_process(name, f"{way}:{count}")
+            if isinstance(found, str):
+                print(f"{name} failed: {found}")
+                return 1
+            rows += [[name, way, str(count), f"{found[0]['raw'] / 1e6:.2f}", f"{found[0]['each'] / 1e6:.2f}"]]
+    print(harness.markdown_table(["model", "way", "models", "raw weights MB", "resident MB each"], rows))
+    return 0
+
+
+def _resident() -> int:
+    """Bytes of memory that this process has."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def measure_each(name: str, way: str, count: int) -> None:
+    """Keeps `count` models of a kind that have been called, and prints what each of them has added as JSON."""
+    import gc
+    import tempfile
+
+    import onnx
+
+    import tilewright as tw
+
+    path = str(models.load(name))
+    inputs = models.example_inputs(onnx.load(path), 1)
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "model.tw")
+        first = tw.compile(path, threads=1)
+        first.save(file)
+
+        def another() -> tw.Model:
+            model = (
+                tw.load(file) if way == "loaded" else tw.compile(path, threads=1, keep_weights=way == "kept" or None)
+            )
+            model.run(inputs)
+            return model
+
+        kept = [another()]
+        gc.collect()
+        before = _resident()
+        kept += [another() for _ in range(count)]
+        gc.collect()
+        raw = sum(p.nbytes for p in first.params)
+        print(json.dumps([{"each": (_resident() - before) / count, "raw": raw}]))
+
+
 def _in_process(model: str, batches: str) -> list[dict[str, Any]] | str:
     """The rows of one model, or what went wrong."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
@@ -97,6 +156,10 @@ def measure(name: str, batches: str) -> None:
 
     import tilewright as tw
 
+    way, _, count = batches.partition(":")
+    if count:
+        measure_each(name, way, int(count))
+        return
     onnx_name = name.removeprefix("onnx-")
     path = models.load(name) if name == onnx_name else light_models.load(onnx_name).path
     model = tw.compile(str(path), threads=1)

@@ -7,14 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from tilewright.compiler import Dynamic, compile_program, from_torch
+from tilewright.compiler import Dynamic, compile_program, from_torch, import_model
 from tilewright.frontend import registry as frontends
+from tilewright.frontend import stablehlo
 from tilewright.ir.dim import DimSizes
 from tilewright.ir.selection import Precision
 from tilewright.records.places import Records
+from tilewright.runtime.interop import Array
 from tilewright.runtime.model import Model
+from tilewright.runtime.weights.local import Again
 from tilewright.support.coverage import Coverage
-from tilewright.support.errors import Error, ModelError, ShapeError, UnsupportedError
+from tilewright.support.errors import Error, ModelError, ShapeError, UnsupportedError, WeightError
 from tilewright.support.options import check_choice
 from tilewright.targets.target import Target
 
@@ -44,6 +47,7 @@ def compile(
     winograd: str | None = None,
     records: Records = "auto",
     require_records: bool = False,
+    keep_weights: bool | None = None,
 ) -> Model | Composite:
     """Compile a model to native code and load it.
 
@@ -83,6 +87,8 @@ def compile(
         records: where tuning records are looked for: "auto" (the user's, those of TILEWRIGHT_RECORDS, the package's), a
             folder, several with the nearest first, or None: everything is decided by estimates (see docs/records.md).
         require_records: refuse to decide anything by estimates where there is a choice.
+        keep_weights: whether raw weights stay in memory once they are packed. None: unless the model is a file, from
+            which `save` and `weights` read them again; False: never, so that `save` and `weights` are refused.
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
@@ -91,7 +97,9 @@ def compile(
         fast = winograd
     check_choice("fallback", fallback, get_args(Fallback))
 
-    def build(model: Any, name: str | None, **options: Any) -> Model:
+    def build(
+        model: Any, name: str | None, keep: bool | None = True, again: Again | None = None, **options: Any
+    ) -> Model:
         program = compile_program(
             model,
             threads=threads,
@@ -103,12 +111,12 @@ def compile(
             require_records=require_records,
             **options,
         )
-        return Model(program, threads=threads)
+        return Model(program, threads=threads, keep_weights=keep, again=again)
 
+    again = reads_again(model, dims) if keep_weights is None else None
+    given = {"example": example, "dims": dims, "dynamic": dynamic, "params": params, "state": state, "ragged": ragged}
     try:
-        return build(
-            model, name, example=example, dims=dims, dynamic=dynamic, params=params, state=state, ragged=ragged
-        )
+        return build(model, name, keep_weights, again, **given)
     except ModelError as error:
         loaded = _loaded(model) if fallback == "auto" and state is None and ragged is None else None
         if loaded is None or not can_fall_back(error, loaded):
@@ -155,6 +163,24 @@ def _loaded(model: Any) -> Loaded | None:
         return load(model)
     except ModelError:
         return None
+
+
+def reads_again(model: Any, dims: DimSizes | None) -> Again | None:
+    """How the weights of a model are read once more; None for what is no ONNX file, which its owner may change."""
+    is_path = isinstance(model, str | Path) and Path(model).is_file()
+    if not is_path or frontends.find(model) is not None or stablehlo.reads(model):
+        return None
+    where = Path(model).absolute()
+
+    def again() -> Mapping[str, Array]:
+        try:
+            return import_model(where, dims).weights
+        except ModelError as error:
+            what = "the weights cannot be read once more from the file that the model was compiled from"
+            hint = "compile it with keep_weights=True"
+            raise WeightError(what, where=str(where), hint=hint, problems=[error]) from error
+
+    return again
 
 
 def can_fall_back(error: Error, loaded: Loaded) -> bool:

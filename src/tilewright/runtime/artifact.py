@@ -22,6 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tilewright.runtime.image import Buffer, indexed, json_object, pack, unpack
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program, Text
@@ -150,6 +152,18 @@ def read(path: str | os.PathLike[str], *, code_only: bool = False) -> tuple[Prog
         raise ArtifactError(f"cannot be read: {error}", where=where) from None
     data = memoryview(mapped)
     return decode(data, where, code_only=code_only)
+
+
+def leave_in_file(program: Program) -> None:
+    """Take the pages of a file that `read` has mapped out of the process's memory: reading brings them back."""
+    for array in program.weights.values():
+        base: object = array
+        while isinstance(base, np.ndarray):
+            base = base.base
+        mapped = base.obj if isinstance(base, memoryview) else base
+        if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            mapped.madvise(mmap.MADV_DONTNEED)
+            return
 
 
 def decode(data: memoryview, where: str, *, code_only: bool = False) -> tuple[Program, int]:

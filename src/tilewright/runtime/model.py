@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from tilewright.runtime import artifact
@@ -18,8 +19,8 @@ from tilewright.runtime.runner import Runner
 from tilewright.runtime.target import check_target
 from tilewright.runtime.threads import check_threads
 from tilewright.runtime.weights.check import check_version, check_weights
-from tilewright.runtime.weights.local import LocalWeights
-from tilewright.runtime.weights.packed import adopted, copy_aligned
+from tilewright.runtime.weights.local import Again, LocalWeights
+from tilewright.runtime.weights.packed import adopted, copy_aligned, readable
 from tilewright.support.errors import ArtifactError, CallError, CompileError, WeightError
 from tilewright.support.options import check_option
 
@@ -48,9 +49,20 @@ class Model(Runner):
         program: what the compiler made.
         threads: how many threads a call uses, the caller included.
         version: of the weights.
+        keep_weights: whether raw weights are kept in memory once they are packed. None: unless they can be read again.
+        again: reads them again, by name.
     """
 
-    def __init__(self, program: Program, threads: int = 1, *, version: int = 0) -> None:
+    def __init__(
+        self,
+        program: Program,
+        threads: int = 1,
+        *,
+        version: int = 0,
+        keep_weights: bool | None = None,
+        again: Again | None = None,
+    ) -> None:
+        check_option("keep_weights", keep_weights, (bool, NoneType), "True, False or None", CallError)
         manifest = program.manifest
         check_target(manifest.target, f"program {manifest.name!r}")
         # Constants stay with the program; the rest of the weights is kept once, by `LocalWeights`.
@@ -59,9 +71,12 @@ class Model(Runner):
         self._update_lock = threading.Lock()
         engine = Engine(manifest, link(program), check_threads(threads))
         arrays = check_weights(manifest.params, program.weights, finite=False)
-        self._weights = LocalWeights(engine)
-        own = adopted if program.private else copy_aligned
-        self._weights.adopt(own(manifest.params, arrays), version)
+        self._weights = LocalWeights(engine, keep=keep_weights is not False)
+        if keep_weights is False or (keep_weights is None and again is not None):
+            self._weights.adopt(readable(manifest, arrays, program.private), version, again)
+        else:
+            own = adopted if program.private else copy_aligned
+            self._weights.adopt(own(manifest.params, arrays), version)
         self._start(engine)
 
     # -- weights -------------------------------------------------------------------------------------------------------
@@ -106,7 +121,11 @@ class Model(Runner):
 
     @property
     def weights(self) -> dict[str, Array]:
-        """The present raw weights by name, read-only: what `update` takes."""
+        """The present raw weights by name, read-only: what `update` takes.
+
+        Those of a file that a model was compiled from are read once more: WeightError if it has changed, or if they
+        were not kept (`keep_weights=False`).
+        """
         raw = zip(self.manifest.params, self._weights.lend().raw, strict=True)
         return {p.name: array for p, array in raw if not p.fixed}
 
@@ -126,14 +145,22 @@ class Model(Runner):
         replace(self._program, weights=named).save(path, texts=texts, version=weights.version)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], threads: int = 1) -> Model:
-        """The model that `save` wrote. ArtifactError if the file is damaged or not for this machine."""
+    def load(cls, path: str | os.PathLike[str], threads: int = 1, *, keep_weights: bool | None = None) -> Model:
+        """The model that `save` wrote. ArtifactError if the file is damaged or not for this machine.
+
+        Args:
+            keep_weights: True to keep raw weights in memory once they are packed; else they stay in the file, which is
+                mapped, until they are asked for.
+        """
         program, version = artifact.read(path)
         try:
             check_target(program.manifest.target, str(path))
-            return cls(program, threads, version=version)
+            model = cls(program, threads, version=version)
         except (CompileError, WeightError) as error:
             raise ArtifactError(f"does not hold a program that fits together: {error}", where=str(path)) from None
+        if not keep_weights:
+            artifact.leave_in_file(program)
+        return model
 
     @property
     def program(self) -> Program:
@@ -181,6 +208,6 @@ class Model(Runner):
         return f"<Model {self._described()}, weights version {self.version}>"
 
 
-def load(path: str | os.PathLike[str], threads: int = 1) -> Model:
-    """Load a `.tw` file."""
-    return Model.load(path, threads)
+def load(path: str | os.PathLike[str], threads: int = 1, *, keep_weights: bool | None = None) -> Model:
+    """Load a `.tw` file. `keep_weights=True` keeps raw weights in memory, not in the file alone."""
+    return Model.load(path, threads, keep_weights=keep_weights)

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import aligned_bytes
-from tilewright.runtime.weights.check import check_finite
+from tilewright.runtime.native import native
+from tilewright.runtime.weights.check import check_finite, check_weights
 from tilewright.runtime.weights.control import SLOTS, Control
-from tilewright.runtime.weights.packed import WeightSet, aligned_views, free_numbers, packed_nbytes, raw_nbytes
+from tilewright.runtime.weights.packed import (
+    WeightSet,
+    aligned_views,
+    free_numbers,
+    needed_raw,
+    packed_nbytes,
+    raw_nbytes,
+)
 from tilewright.runtime.weights.prepare import Bring
 from tilewright.support.classes import dataclass
+from tilewright.support.errors import WeightError
 
 if TYPE_CHECKING:
     from tilewright.runtime.engine import Engine
@@ -34,11 +43,30 @@ class _Slot:
     lent: bool = False
 
 
-class LocalWeights:
-    """Publishes versions to an engine of this process. The caller sees to it that one does at a time."""
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """All raw weights of a version, in the order of the manifest's parameters, which will never change."""
 
-    def __init__(self, engine: Engine) -> None:
+    raw: tuple[Array, ...]
+    version: int
+
+
+Again = Callable[[], Mapping[str, Array]]
+"""Reads raw weights once more, by name, from where they came from."""
+
+
+class LocalWeights:
+    """Publishes versions to an engine of this process. The caller sees to it that one does at a time.
+
+    Args:
+        keep: keep raw weights once they are packed; else only those that calls read in place.
+    """
+
+    def __init__(self, engine: Engine, keep: bool = True) -> None:
         self._engine = engine
+        self._keep = keep
+        self._needed = needed_raw(engine.manifest)
+        self._again: tuple[int, Again, list[int]] | None = None
         self._manifest = engine.manifest
         self._params = [p for p in engine.manifest.params if not p.fixed]
         self._numbers = free_numbers(engine.manifest)
@@ -58,15 +86,34 @@ class LocalWeights:
         assert slot is not None and slot.weights is not None, "weights are published before they are asked for"
         return slot.weights
 
-    def lend(self) -> WeightSet:
-        """The current weights, whose raw arrays will never change."""
+    def lend(self) -> Lent:
+        """The current raw weights; those that were dropped are read once more. WeightError if they cannot be, or are
+        others than those that were packed."""
         while True:
             index = self.control.current
             slot = self._slots[index]
             assert slot is not None and slot.weights is not None
             slot.lent, weights = True, slot.weights
             if self.control.current == index and slot.weights is weights:
-                return weights
+                return Lent(self._complete(weights), weights.version)
+
+    def _complete(self, weights: WeightSet) -> tuple[Array, ...]:
+        there = {k: a for k, a in enumerate(weights.raw) if a is not None}
+        params = self._manifest.params
+        if len(there) < len(params):
+            if self._again is None or self._again[0] != weights.version:
+                raise WeightError("raw weights were not kept once they were packed", hint=_KEEP)
+            _, again, digests = self._again
+            named = again()
+            lost = [k for k in range(len(params)) if k not in there]
+            arrays = check_weights(
+                [params[k] for k in lost], _some(named, [params[k].name for k in lost]), finite=False
+            )
+            if [_digest(a) for a in arrays] != digests:
+                what = "the file that the model was compiled from has other weights now"
+                raise WeightError(what, where=f"program {self._manifest.name!r}", hint=_KEEP)
+            there |= dict(zip(lost, arrays, strict=True))
+        return tuple(there[k] for k in range(len(params)))
 
     def follow(self, engine: Engine) -> None:
         """Let another engine of the same program, made for the same control page, read these weights from now on."""
@@ -76,10 +123,20 @@ class LocalWeights:
                     engine.set_slot(index, slot.weights.packed_addresses)
             self._followers.add(engine)
 
-    def adopt(self, arrays: Sequence[Array], version: int) -> None:
-        """Publish raw weights that are aligned and never written again, without a copy."""
+    def adopt(self, arrays: Sequence[Array], version: int, again: Again | None = None) -> None:
+        """Publish raw weights that are never written again, without a copy; those that calls read in place are aligned.
+
+        Args:
+            again: reads them once more, so that they need not be kept.
+        """
         self._fixed = {p.name: a for p, a in zip(self._manifest.params, arrays, strict=True) if p.fixed}
-        self._publish(arrays, version, self._take())
+        index = self._take()
+        if again is not None:
+            lost = [k for k in range(len(arrays)) if k not in self._needed]
+            self._again = version, again, [_digest(arrays[k]) for k in lost]
+        self._publish(arrays, version, index)
+        if again is not None:
+            self.current.drop(self._needed)
 
     def publish(self, arrays: Sequence[Array], version: int, *, finite: bool) -> None:
         """Publish copies of arrays, those of the parameters that are not fixed. WeightError, and nothing changes, if
@@ -88,10 +145,13 @@ class LocalWeights:
         slot = self._slots[index]
         if slot is None:
             slot = self._slots[index] = _Slot(aligned_bytes(packed_nbytes(self._manifest)))
+        kept = [p for p, k in zip(self._params, self._numbers, strict=True) if self._keep or k in self._needed]
         if slot.raw is None or slot.lent:
-            slot.raw = aligned_bytes(raw_nbytes(self._params))
+            slot.raw = aligned_bytes(raw_nbytes(kept))
             slot.lent = False
-        views = aligned_views(self._params, slot.raw)
+        views = aligned_views(kept, slot.raw)
+        if not self._keep:
+            views = self._with_others(views)
         copies = iter(views)
         everything = [self._fixed[p.name] if p.fixed else next(copies) for p in self._manifest.params]
 
@@ -104,6 +164,12 @@ class LocalWeights:
                 views[k].flags.writeable = False
 
         self._publish(everything, version, index, bring)
+
+    def _with_others(self, kept: Sequence[Array]) -> list[Array]:
+        """Memory for all parameters that are not fixed: that of those that stay, and new memory for the others."""
+        dropped = [p for p, k in zip(self._params, self._numbers, strict=True) if k not in self._needed]
+        stay, go = iter(kept), iter(aligned_views(dropped, aligned_bytes(raw_nbytes(dropped))))
+        return [next(stay if k in self._needed else go) for k in self._numbers]
 
     def _take(self) -> int:
         # Memory that was used before has its pages; a new slot is for when older versions are still being read.
@@ -119,9 +185,23 @@ class LocalWeights:
             self.control.release(index)
             raise
         with self._publishing:
+            if not self._keep:
+                weights.drop(self._needed)
             slot.weights = weights
             self._slots[index] = slot
             for engine in (self._engine, *self._followers):
                 engine.set_slot(index, weights.packed_addresses)
             self.control.seal(index, version)
             self.control.flip(index)
+
+
+_KEEP = "compile or load the model with keep_weights=True"
+
+
+def _some(named: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
+    return {name: named[name] for name in names if name in named}
+
+
+def _digest(array: Array) -> int:
+    dense = np.ascontiguousarray(array)
+    return native().digest(dense.ctypes.data, dense.nbytes)

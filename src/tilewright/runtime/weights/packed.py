@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -38,7 +38,7 @@ class WeightSet:
     """
 
     def __init__(self, manifest: Manifest, raw: Sequence[Array], packed: Array, version: int) -> None:
-        self.raw = tuple(raw)
+        self.raw: tuple[Array | None, ...] = tuple(raw)
         self.packed = packed
         self.version = version
         self.raw_addresses = [a.ctypes.data for a in raw]
@@ -51,6 +51,18 @@ class WeightSet:
             else:
                 self.packed_addresses.append(at)
                 at += _round(p.nbytes)
+
+    def drop(self, kept: Collection[int]) -> None:
+        """Forget the raw arrays but those of these numbers: all that is read is packed."""
+        self.raw = tuple(a if k in kept else None for k, a in enumerate(self.raw))
+        self.raw_addresses = []
+
+
+def needed_raw(manifest: Manifest) -> frozenset[int]:
+    """The numbers of the parameters whose raw arrays stay: those that calls read in place, and the fixed ones, which
+    later versions are packed with."""
+    aliases = {p.alias for p in manifest.packed}
+    return frozenset(k for k, p in enumerate(manifest.params) if p.fixed or p.name in aliases)
 
 
 def free_numbers(manifest: Manifest) -> dict[int, int]:
@@ -88,6 +100,15 @@ def adopted(params: Sequence[ParamSpec], arrays: Sequence[Array]) -> list[Array]
     others = [k for k, kept in enumerate(fit) if not kept]
     copies = iter(copy_aligned([params[k] for k in others], [arrays[k] for k in others]))
     return [a if kept else next(copies) for a, kept in zip(arrays, fit, strict=True)]
+
+
+def readable(manifest: Manifest, arrays: Sequence[Array], private: bool) -> list[Array]:
+    """Arrays to pack from and then to drop, copied only where they are not dense; those that stay (`needed_raw`) in
+    memory of their own."""
+    stay = sorted(needed_raw(manifest))
+    own = adopted if private else copy_aligned
+    copies = dict(zip(stay, own([manifest.params[k] for k in stay], [arrays[k] for k in stay]), strict=True))
+    return [copies[k] if k in copies else np.require(a, requirements=["C", "A"]) for k, a in enumerate(arrays)]
 
 
 def is_readable(array: Array) -> bool:
