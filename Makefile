@@ -35,6 +35,7 @@ $(PY):
 
 $(STAMP): pyproject.toml | $(PY)
 	$(BIN)/pip install --quiet -e '.[test]'
+	$(PY) -m compileall -q src # an import without bytecode takes three times as long
 	@touch $@
 
 $(TORCH_STAMP): | $(STAMP)

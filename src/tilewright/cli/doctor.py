@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tilewright.cli.common import JsonOption, bytes_text, facts, out, print_json
+from tilewright.cli.common import JsonOption, bytes_text, err, facts, out, print_json
 from tilewright.measure import calibration, peak
 from tilewright.support import flags, machine, plugins
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import PluginWarning
+from tilewright.targets.host import host as native
 
 _NEEDED = ("numpy", "llvmlite", "ml_dtypes", "onnx", "safetensors", "apache-tvm-ffi", "typer", "rich")
 _OPTIONAL = ("torch", "onnxruntime", "jax", "gymnasium", "stable-baselines3", "ray", "torchrl")
@@ -36,7 +37,7 @@ _TELLING = (
 
 def doctor(
     measure: Annotated[
-        bool, typer.Option(help="Measure the ceilings and store them for later compiles (about two seconds).")
+        bool, typer.Option(help="Measure the ceilings and store them for later compiles (about six seconds).")
     ] = True,
     json: JsonOption = False,
 ) -> None:
@@ -44,9 +45,15 @@ def doctor(
 
     The ceilings are what every kernel is judged by: no program does more multiply-adds a second than the peak, and what
     streams through memory moves no faster than the copy. They are stored in the cache folder, and from then on compiles
-    estimate with them what is faster here; run this once on a quiet machine. `--no-measure` shows what is stored.
+    estimate with them what is faster here; run this once on a quiet machine. Each is the best of several passes; what
+    was measured while others used the machine is not stored, but for what is better than what is stored. `--no-measure`
+    shows what is stored, and how old it is.
     """
     report = collect(measure)
+    if report["disturbed"] and not json:
+        err.print("warning: the measurement is disturbed: run this again on a quiet machine", soft_wrap=True)
+        for text in report["disturbed"]:
+            err.print(f"  {text}", soft_wrap=True)
     if json:
         print_json(report)
     else:
@@ -57,7 +64,8 @@ def _print(report: dict[str, Any]) -> None:
     host, ceilings, stored = report["machine"], report["ceilings"], report["calibration"]
     facts(
         {
-            "CPU": f"{host['model']} ({host['cpu']}, {host['triple']})",
+            "CPU": f"{host['model']} ({host['cpu']}, {host['triple']})"
+            + (f", by its features a {report['processor']}" if report["processor"] != host["cpu"] else ""),
             "features": " ".join(f for f in host["features"] if f.startswith(_TELLING)),
             "cores": f"{host['cores']} cores, {host['cpus']} threads, {host['usable']:g} usable here",
             "caches": ", ".join(
@@ -99,6 +107,7 @@ def _print(report: dict[str, Any]) -> None:
             + f", to all cores together {stored['memory_total']:g}; barrier {stored['barrier']:g}, "
             f"handover {stored['handover']:g} cycles",
             "stored in": report["calibration_file"] if stored else "-",
+            "measured": f"{age_text(report['calibration_age_seconds'])} ago" if stored else "never",
         }
     )
     out.print()
@@ -128,15 +137,18 @@ def collect(measure: bool) -> dict[str, Any]:
     versions: dict[str, str | None] = {"tilewright": tilewright.__version__}
     versions["LLVM"] = ".".join(map(str, llvm.llvm_version_info))
     versions |= {name: _version(name) for name in (*_NEEDED, *_OPTIONAL)}
-    ceilings, barrier, handover = calibrate(host) if measure else (None, None, None)
+    ceilings, barrier, handover, disturbed = calibrate(host) if measure else (None, None, None, [])
     stored = calibration.load(host)
     return {
         "machine": asdict(host) | {"caches": [asdict(c) | {"name": c.name} for c in host.caches]},
+        "processor": native().cpu,
         "ceilings": asdict(ceilings) if ceilings else None,
+        "disturbed": disturbed,
         "barrier_seconds": barrier,
         "handover_seconds": handover,
         "calibration": asdict(stored) if stored else None,
         "calibration_file": str(calibration.path(host)),
+        "calibration_age_seconds": calibration.age(host) if stored else None,
         "versions": versions,
         "cache": {
             "folder": str(cache.folder),
@@ -168,15 +180,45 @@ def open_doors() -> tuple[plugins.Outcome, ...]:
     return plugins.outcomes()
 
 
-def calibrate(host: machine.Machine) -> tuple[peak.Ceilings, float, float]:
+def calibrate(host: machine.Machine) -> tuple[peak.Ceilings, float, float, list[str]]:
     """Measure and store: (ceilings, seconds of a barrier among all usable threads and of handing a call to them, 0.0 if
-    there is one)."""
+    there is one, what disturbed it). What was disturbed only betters what is stored; alone it is not stored."""
     from tilewright.measure.barrier import barrier_seconds, handover_seconds
 
-    ceilings = peak.measure(host)
+    measured = peak.measure_often(host)
+    ceilings = measured.ceilings
     barrier, handover = barrier_seconds(ceilings.threads), handover_seconds(ceilings.threads)
-    calibration.store(calibration.settle(ceilings, barrier, calibration.load(host), handover), host)
-    return ceilings, barrier, handover
+    disturbed = _disturbed(measured, host)
+    before = calibration.load(host)
+    if before is not None or not disturbed:
+        calibration.store(calibration.settle(ceilings, barrier, before, handover), host)
+    return ceilings, barrier, handover, disturbed
+
+
+def _disturbed(measured: peak.Measured, host: machine.Machine) -> list[str]:
+    """Why a measurement is not what the machine can do; nothing where it is."""
+    from tilewright.targets.registry import family_of
+
+    family = family_of(host.triple)
+    describe = None if family is None else family.describe
+    known = {} if describe is None else asdict(describe(host.cpu, host.features).ceilings)
+    texts = calibration.doubts(measured.ceilings, known)
+    if measured.spread > peak.SPREAD:
+        texts.append(
+            f"passes differ by {measured.spread:.0%} (more than {peak.SPREAD:.0%}): others use caches or memory"
+        )
+    if measured.waited > peak.WAITED:
+        texts.append(f"this process did not run {measured.waited:.0%} of the time: others use its core")
+    return texts
+
+
+def age_text(seconds: float) -> str:
+    """200000.0 -> "2 days"."""
+    for scale, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= scale:
+            count = int(seconds // scale)
+            return f"{count} {unit}{'s' if count > 1 else ''}"
+    return "less than a minute"
 
 
 def _version(package: str) -> str | None:

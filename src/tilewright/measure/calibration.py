@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import json
 import math
+import time
+from collections.abc import Mapping
 from dataclasses import asdict, fields
+from itertools import pairwise
 from pathlib import Path
 
 from tilewright.measure.peak import Ceilings
@@ -132,6 +135,35 @@ def load(machine: Machine, folder: Path | None = None) -> Calibration | None:
     if any(not low <= values[name] <= high for name, (low, high) in _PLAUSIBLE.items()):
         return None
     return Calibration(**values)
+
+
+def doubts(measured: Ceilings, known: Mapping[str, float]) -> list[str]:
+    """What of a measurement cannot be, a sentence for each: less than a fourth of what a core of this kind is `known`
+    to read of a level in bytes a cycle, or a level that is slower than the next one."""
+    rates = {f"{n}_bandwidth": getattr(measured, f"{n}_gbs") / measured.frequency_ghz for n in _LEVELS}
+    texts = [
+        f"{name.partition('_')[0]}: {rates[name]:.2g} bytes a cycle, where this kind of CPU reads about {usual:.2g}"
+        for name, usual in known.items()
+        if name in rates and rates[name] < _LEAST * usual
+    ]
+    for a, b in pairwise(_LEVELS):
+        if rates[f"{a}_bandwidth"] < rates[f"{b}_bandwidth"] / _NEAR:
+            texts.append(f"{a} is read more slowly than {b}")
+    return texts
+
+
+_LEVELS = ("l1", "l2", "l3", "memory")
+_LEAST = 0.25
+"""Of what is known of a kind of CPU: its machines differ by a factor of two or three (a Granite Rapids reads 8 bytes a
+cycle of 19, 4 of 6.7, 2026-11-29), one whose core or cache others used by ten."""
+
+
+def age(machine: Machine, folder: Path | None = None) -> float | None:
+    """Seconds since this machine's file was written; None where there is none."""
+    try:
+        return max(0.0, time.time() - path(machine, folder).stat().st_mtime)
+    except OSError:
+        return None
 
 
 def store(calibration: Calibration, machine: Machine, folder: Path | None = None) -> Path | None:

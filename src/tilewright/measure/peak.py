@@ -8,7 +8,8 @@ one chain of dependent operations that take a cycle each, bandwidths from readin
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 
 import numpy as np
 
@@ -46,6 +47,67 @@ class Ceilings:
     l3_gbs: float
     memory_gbs: float
     memory_gbs_all: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The best of several passes, and how disturbed they were.
+
+    Args:
+        ceilings: the best of each.
+        spread: the largest difference of two passes, as a share of the better, among what one core does by itself.
+        waited: the share of the time in which a thread that had work did not run.
+    """
+
+    ceilings: Ceilings
+    spread: float
+    waited: float
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether others used the machine meanwhile so much that the best may be far from what it can do."""
+        return self.spread > SPREAD or self.waited > WAITED
+
+
+SPREAD, WAITED = 0.25, 0.1
+"""From which on a measurement is disturbed: judged, not fitted. A third level that others use gives passes that differ
+by more, a core that others use has its thread wait for half of the time."""
+_PASSES = 3
+_LOOK = 0.05
+"""Seconds of the look at whether a thread that has work runs."""
+_ALONE = ("peak_gflops_one", "frequency_ghz", "l1_gbs", "l2_gbs", "l3_gbs", "memory_gbs")
+"""What one core does by itself."""
+
+
+def measure_often(machine: Machine) -> Measured:
+    """Measure for about six seconds, in passes some seconds apart, so that what disturbs one need not disturb all."""
+    passes, waited = [], []
+    for _ in range(_PASSES):
+        waited.append(_waited(Probes(machine)))
+        passes.append(measure(machine))
+    return Measured(best_of(passes), spread_of(passes), sorted(waited)[_PASSES // 2])
+
+
+def _waited(probes: Probes) -> float:
+    """The share of some time in which this thread, which always had work, did not run."""
+    rounds = _rounds_that_take(_SECONDS, lambda n: probes.fma(n, 0.5, 1.0))
+    start, used = time.perf_counter(), time.thread_time()
+    while (wall := time.perf_counter() - start) < _LOOK:
+        probes.fma(rounds, 0.5, 1.0)
+    return max(0.0, 1 - (time.thread_time() - used) / wall)
+
+
+def best_of(passes: Sequence[Ceilings]) -> Ceilings:
+    """The largest of each rate; multiply-adds a cycle are those of the pass with the largest peak, by its own clock."""
+    most = {f.name: max(getattr(p, f.name) for p in passes) for f in fields(Ceilings)}
+    most["fma_per_cycle"] = max(passes, key=lambda p: p.peak_gflops_one).fma_per_cycle
+    return Ceilings(**most)
+
+
+def spread_of(passes: Sequence[Ceilings]) -> float:
+    """The largest difference of passes, as a share of the best."""
+    columns: list[list[float]] = [[getattr(p, name) for p in passes] for name in _ALONE]
+    return max(1 - min(column) / max(column) for column in columns)
 
 
 def measure(machine: Machine) -> Ceilings:

@@ -7,6 +7,8 @@ taken for their kin.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tilewright.ir.dtype import DType, bf16, i8, i16, u8
 from tilewright.targets.costs import Costs, Origin
 from tilewright.targets.isa import Dot, Isa, offered
@@ -397,9 +399,50 @@ CACHES = {
 """Makers' figures. Others have the default sizes, for which code has been made since they are known here."""
 
 
+_BEYOND_SKYLAKE = ("avx512vnni", "avx512bf16", "avx512fp16", "amx-tile", "amx-fp16")
+_BEYOND_HASWELL = ("avx512f", "avxvnni", *_BEYOND_SKYLAKE)
+_BEYOND_ICE_LAKE = ("avx512bf16", "avxvnni", "avx512fp16", "amx-tile", "amx-fp16")
+LACKS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("haswell", "broadwell", "skylake"), _BEYOND_HASWELL),
+    "skylake-avx512": ("avxvnni", *_BEYOND_SKYLAKE),
+    **dict.fromkeys(("cascadelake", "icelake-client", "icelake-server", "rocketlake", "tigerlake"), _BEYOND_ICE_LAKE),
+    "cooperlake": ("avxvnni", "avx512fp16", "amx-tile", "amx-fp16"),
+    **dict.fromkeys(INTEL_CLIENTS, ("amx-tile", "amx-fp16")),
+    **dict.fromkeys(("sapphirerapids", "emeraldrapids"), ("amx-fp16",)),
+    **dict.fromkeys(("znver1", "znver2", "znver3"), ("avx512f", "avxvnni")),
+    "znver4": ("avxvnni",),
+}
+"""Instructions that a processor of a name does not have (LLVM's X86TargetParser.cpp): one that has them is another."""
+_BY_FEATURES = (
+    ("amx-fp16", "graniterapids"),
+    ("amx-tile", "sapphirerapids"),
+    ("avx512fp16", "sapphirerapids"),
+    ("avx512bf16", "cooperlake"),
+    ("avx512vbmi", "icelake-server"),
+    ("avx512vnni", "cascadelake"),
+    ("avx512f", "skylake-avx512"),
+    ("avxvnni", "alderlake"),
+)
+"""Intel's processors by what the older ones lack, the newest first."""
+
+
+def name_by_features(cpu: str, features: Collection[str]) -> str:
+    """LLVM's name of a processor, or that of the kind which its features say where it cannot be what it is called.
+
+    Names are made from numbers that hypervisors choose: a Granite Rapids called Rocket Lake has AMX (measured on one,
+    2026-11-29). A name that the features do not contradict stays, for hypervisors hide features, too.
+    """
+    if not set(LACKS.get(cpu, ())).intersection(features):
+        return cpu
+    if "sse4a" in features:  # AMD's alone
+        return "znver5" if "avxvnni" in features else "znver4"
+    return next((name for feature, name in _BY_FEATURES if feature in features), cpu)
+
+
 def processor(cpu: str, features: tuple[str, ...]) -> Target:
     """What is known of a processor of this name with these features."""
     own = isa(features)
+    cpu = name_by_features(cpu, features)
     return Target(
         TRIPLE,
         cpu,
@@ -436,4 +479,4 @@ FAMILY = Family(
     describe=processor,
 )
 
-__all__ = ["DOTS", "FAMILY", "ceilings", "isa", "processor"]
+__all__ = ["DOTS", "FAMILY", "ceilings", "isa", "name_by_features", "processor"]

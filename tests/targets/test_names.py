@@ -1,0 +1,53 @@
+"""Processors whose names do not fit their features: hypervisors choose the numbers that LLVM makes names of."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.targets import x86
+from tilewright.targets.target import Target, known
+
+ICE = (*x86.V4, "avx512vbmi", "avx512vnni")
+SAPPHIRE = (*x86.V4_DOTS, "avxvnni", "avx512fp16", "amx-tile", "amx-bf16", "amx-int8")
+
+
+@pytest.mark.parametrize(
+    ("called", "features", "name"),
+    [
+        ("rocketlake", SAPPHIRE, "sapphirerapids"),
+        ("rocketlake", (*SAPPHIRE, "amx-fp16"), "graniterapids"),
+        ("rocketlake", (*x86.V4_DOTS, "avx512fp16"), "sapphirerapids"),  # AMX is hidden
+        ("rocketlake", ICE, "rocketlake"),
+        ("skylake-avx512", ICE, "icelake-server"),
+        ("skylake-avx512", x86.V4, "skylake-avx512"),
+        ("skylake-avx512", (*x86.V4, "avx512vnni"), "cascadelake"),
+        ("cascadelake", (*ICE, "avx512bf16"), "cooperlake"),
+        ("haswell", x86.V4, "skylake-avx512"),
+        ("haswell", x86.V3_DOTS, "alderlake"),
+        ("haswell", x86.V3, "haswell"),
+        ("sapphirerapids", x86.V3, "sapphirerapids"),  # features may be hidden
+        ("emeraldrapids", SAPPHIRE, "emeraldrapids"),
+        ("sapphirerapids", (*SAPPHIRE, "amx-fp16"), "graniterapids"),
+        ("znver3", (*x86.V4_DOTS, "sse4a"), "znver4"),
+        ("znver4", (*x86.V4_DOTS, "avxvnni", "sse4a"), "znver5"),
+        ("znver4", (*x86.V4_DOTS, "sse4a"), "znver4"),
+        ("x86-64", SAPPHIRE, "x86-64"),
+    ],
+)
+def test_names_that_features_contradict(called: str, features: tuple[str, ...], name: str) -> None:
+    assert x86.name_by_features(called, features) == name
+    made, real = x86.processor(called, features), x86.processor(name, features)
+    assert (made.cpu, made.costs, made.ceilings, made.caches) == (name, real.costs, real.ceilings, real.caches)
+
+
+def test_a_granite_rapids_called_rocket_lake_has_its_constants() -> None:
+    made = x86.processor("rocketlake", SAPPHIRE)
+    assert made.costs == x86.GOLDEN_COVE_COSTS and made.caches.l2 == 2 << 20
+    assert any(dot.rows == 16 for dot in made.isa.dots)
+
+
+def test_targets_that_are_named_keep_their_names() -> None:
+    for name in known():
+        target = Target.parse(name)
+        if target.triple.startswith("x86_64"):
+            assert x86.name_by_features(target.cpu, target.features) == target.cpu == name
