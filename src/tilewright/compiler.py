@@ -353,7 +353,8 @@ def _compile(
     if log.dumps:
         check_names(log, [name for names in pass_names(target).values() for name in names])
     source = graph = settled(graph, _named(interface))
-    graph, constants = hoist_constants(lift_constants(graph))
+    others = (*interface.ignored, *(name for pair in (*interface.tied, *interface.folded) for name in pair[:1]))
+    graph, constants = hoist_constants(lift_constants(graph), others)
     seen = tuple(v.name for v in graph.outputs)
     graph, extents = with_extents(graph)
     structure, fixed = key(graph), frozenset(constants) | interface.fixed

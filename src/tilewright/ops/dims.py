@@ -32,13 +32,18 @@ def dims(values: Sequence[Any]) -> Shape:
     return tuple(dim(v) for v in values)
 
 
-def same_dim(a: Expr, b: Expr) -> bool:
-    """True when two dimensions are provably equal."""
+def known_same(a: Expr, b: Expr) -> bool:
+    """True when two dimensions are provably equal, for rules that can go on where they are not."""
     if a is b:
         return True
     if isinstance(a, Const) and isinstance(b, Const):
         return bool(a.value == b.value)
-    if prove_equal(a, b):
+    return prove_equal(a, b)
+
+
+def same_dim(a: Expr, b: Expr) -> bool:
+    """True when two dimensions that an operator needs to be equal are, provably or as `assuming` takes them."""
+    if known_same(a, b):
         return True
     pairs = _assumed.get()
     if pairs is None or isinstance(a, Const) or isinstance(b, Const):

@@ -9,7 +9,7 @@ from tilewright.arith import prove
 from tilewright.frontend.common.emitter import Emitter
 from tilewright.ir.expr import Const, Expr, Op, as_expr, as_int, const, is_const, maximum, minimum, product
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import dim, same_dim, show
+from tilewright.ops.dims import dim, known_same, same_dim, show
 from tilewright.support.errors import ShapeError, UnsupportedError
 
 
@@ -34,7 +34,7 @@ def divide(numerator: Sequence[Expr], denominator: Sequence[Expr]) -> Expr | Non
     top, number = _factors(numerator)
     bottom, divisor = _factors(denominator)
     for factor in list(bottom):
-        match = next((t for t in top if same_dim(t, factor)), None)
+        match = next((t for t in top if known_same(t, factor)), None)
         if match is not None:
             top.remove(match)
             bottom.remove(factor)

@@ -20,12 +20,14 @@ from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import DType, i8, i16, u8, u16
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Graph, Node, TensorType, Value
+from tilewright.ir.rewrite import fresh_name
 from tilewright.ops import get
 from tilewright.ops.pointwise import CastAttrs
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.fuse import Group
 from tilewright.transform.graph.memory import Place
+from tilewright.transform.regions.captures import names_of
 
 Array = np.ndarray[Any, Any]
 
@@ -216,16 +218,22 @@ class _Maker:
         return name
 
 
-def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:
+def hoist_constants(graph: Graph, others: Iterable[str] = ()) -> tuple[Graph, dict[str, Array]]:
     """Constants of several elements become parameters with a fixed value; scalars stay in the code, but for those that
-    loop programs read, which take memory."""
+    loop programs read, which take memory. `others` are names of weights that are none of the graph's parameters: a
+    buffer of a module that is a constant of its graph gives the parameter another name."""
     arrays: dict[str, Array] = {}
     nodes: list[Node] = []
     params = list(graph.params)
+    reserved = set(others)
+    taken = reserved | names_of(graph)
     read = {v for n in graph.nodes if get(n.op).loops is not None for v in n.inputs}
     for node in graph.nodes:
         if node.op == "constant" and ((as_int(node.output.type.size) or 0) > 1 or node.output in read):
             value = node.output
+            if value.name in reserved:
+                value = Value(fresh_name(value.name, taken), value.type)
+                nodes.append(Node("identity", (value,), node.outputs))
             params.append(value)
             arrays[value.name] = node.of(ConstantAttrs).value.array
         else:

@@ -14,7 +14,7 @@ from tilewright.frontend.onnx.registry import rule
 from tilewright.ir.dtype import f64, i64
 from tilewright.ir.expr import Expr, as_int, const, is_const
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import axis_of, dim, same_dim
+from tilewright.ops.dims import axis_of, dim, known_same, same_dim
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 
@@ -97,7 +97,7 @@ def _of_data(n: Call, place: int, axes: list[int], options: dict[str, Any], poli
     if policy != "stretch":
         return _with_ratio(n, x, axes, wanted_sizes, how, smaller=policy == "not_larger")
     for axis, wanted in zip(axes, wanted_sizes, strict=True):
-        if not isinstance(wanted, Value) and same_dim(dim(wanted), x.shape[axis]):
+        if not isinstance(wanted, Value) and known_same(dim(wanted), x.shape[axis]):
             continue
         size = wanted if isinstance(wanted, Value) else n.symbols([wanted], i64, ())
         scale = n.emit("div", n.cast(size, f64), n.symbols([x.shape[axis]], f64, ()))
@@ -156,7 +156,7 @@ def _from_sizes(n: Call, sizes: list[Any], axes: list[int], policy: str) -> Plan
     plan: Plan = []
     for size, extent in zip(sizes, extents, strict=True):
         number, wanted = as_int(extent), as_int(size)
-        if isinstance(size, Expr) and same_dim(size, extent):
+        if isinstance(size, Expr) and known_same(size, extent):
             plan.append((1.0, extent))
         elif number is None or wanted is None or number < 1 or wanted < 1:
             raise UnsupportedError("resizing a symbolic dimension is not supported", got=f"{extent} to {size}")
