@@ -10,7 +10,8 @@ import pytest
 
 import tilewright as tw
 from tests.frontend.build import info, model, node
-from tilewright.frontend.common.equal_sizes import ranges
+from tilewright.arith import simplify
+from tilewright.frontend.common.equal_sizes import condition, ranges
 from tilewright.frontend.onnx.importer import import_onnx
 from tilewright.ir.dim import Dim
 from tilewright.ir.expr import Var, maximum, minimum
@@ -43,6 +44,75 @@ steps = (s + 240) // 320 - 1
 )
 def test_ranges(pairs: list[Any], found: dict[str, Dim]) -> None:
     assert ranges(pairs) == found
+
+
+past, total = Var("past", lo=1), Var("total", lo=1)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        (minimum(past + s, 16) - minimum(past, 16), s, "past + s < 17"),
+        (total - minimum(past, total), s, "total == past + s"),
+        (maximum(s - 3, 0), t, "s == t + 3"),
+        (minimum(s, 512), s, "s < 513"),
+        (past + s, total, "past + s == total"),
+        (s // 2 * 2, s, "s % 2 == 0"),
+        (minimum(s, 77), minimum(t, 77), "None"),  # neither s == t nor both of 77 and more alone
+    ],
+)
+def test_when_two_sizes_are_equal(a: Any, b: Any, said: str) -> None:
+    found = condition(a, b)
+    assert str(None if found is None else simplify(found)) == said
+
+
+def cached(slices: bool) -> onnx.ModelProto:
+    """Rows behind those of a cache: they take their places in a table, and a mask has a size for both."""
+    nodes = [
+        node("Shape", ["x"], ["seq"], start=1, end=2),
+        node("Shape", ["old"], ["past"], start=1, end=2),
+        node("Shape", ["mask"], ["all"], start=1, end=2),
+        node("Add", ["seq", "past"], ["both"]),
+        node("Slice", ["table", "past", "all" if slices else "both", "zero"], ["rows"]),
+        node("Add", ["x", "rows"], ["h"]),
+        node("Concat", ["old", "h"], ["longer"], axis=1),
+        node("Mul", ["longer", "mask"], ["y"]),
+    ]
+    shapes = {"x": ["n", "seq", 3], "mask": ["n", "total", 1], "old": ["n", "past", 3]}
+    table = np.arange(16 * 3, dtype=np.float32).reshape(16, 3)
+    return model(nodes, [info(k, v) for k, v in shapes.items()], ["y"], {"table": table, "zero": np.int64([0])})
+
+
+@pytest.mark.parametrize("slices", [False, True])
+def test_sizes_of_which_one_is_the_sum_of_others(slices: bool) -> None:
+    proto = cached(slices)
+    built = tw.compile(proto, fallback="never")
+    reference = onnx.reference.ReferenceEvaluator(proto)
+    rng = np.random.default_rng(0)
+
+    def given(n: int, seq: int, past: int, total: int) -> dict[str, Any]:
+        shapes = {"x": (n, seq, 3), "mask": (n, total, 1), "old": (n, past, 3)}
+        return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+    for n, seq, past in ((1, 2, 3), (2, 5, 11), (3, 1, 1), (1, 1, 15)):
+        values = given(n, seq, past, seq + past)
+        np.testing.assert_allclose(built(*values.values()), reference.run(None, values)[0], rtol=0, atol=1e-6)
+    for seq, past, total in ((5, 12, 17), (5, 3, 9), (5, 3, 7), (1, 16, 17)):
+        with pytest.raises(CallError):
+            built(*given(1, seq, past, total).values())
+
+
+def test_what_is_needed_of_two_sizes_and_cannot_be_said_of_either_is_refused() -> None:
+    nodes = [
+        *(node("Shape", [x], [f"n{x}"], start=0, end=1) for x in "ab"),
+        *(node("Slice", [x, "zero", "end", "zero"], [f"s{x}"]) for x in "ab"),
+        node("Add", ["sa", "sb"], ["y"]),
+    ]
+    proto = model(
+        nodes, [info("a", ["m", 2]), info("b", ["n", 2])], ["y"], {"zero": np.int64([0]), "end": np.int64([7])}
+    )
+    with pytest.raises(ShapeError, match="do not broadcast"):
+        import_onnx(proto)
 
 
 def positions(join: str) -> onnx.ModelProto:

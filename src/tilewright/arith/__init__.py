@@ -37,9 +37,10 @@ def _analyzer(extents: Extents | None, facts: tuple[Expr, ...] = ()) -> Analyzer
     return found
 
 
-def simplify(e: Expr, extents: Extents | None = None) -> Expr:
-    """An expression equal to `e` wherever the variables lie in their extents, in canonical form."""
-    return _analyzer(extents).simplify(e)
+def simplify(e: Expr, extents: Extents | None = None, given: tuple[Expr, ...] = ()) -> Expr:
+    """An expression equal to `e` wherever the variables lie in their extents and the conditions `given` hold, in
+    canonical form."""
+    return _analyzer(extents, given).simplify(e)
 
 
 def bounds(e: Expr, extents: Extents | None = None) -> Interval:
@@ -53,11 +54,11 @@ def prove(condition: Expr, extents: Extents | None = None, given: tuple[Expr, ..
     return _analyzer(extents, given).prove(condition)
 
 
-def prove_equal(a: Expr, b: Expr, extents: Extents | None = None) -> bool:
-    """True if `a` and `b` are proven equal."""
+def prove_equal(a: Expr, b: Expr, extents: Extents | None = None, given: tuple[Expr, ...] = ()) -> bool:
+    """True if `a` and `b` are proven equal where the conditions `given` hold."""
     if a is b:
         return True
-    analyzer = _analyzer(extents)
+    analyzer = _analyzer(extents, given)
     return analyzer.simplify(a) is analyzer.simplify(b) or (
         a.dtype.is_int and analyzer.simplify(a - b) is const(0, a.dtype)
     )

@@ -22,10 +22,28 @@ from tilewright.te import or_identity as or_identity
 Shape = tuple[Expr, ...]
 
 
+_given: ContextVar[tuple[Expr, ...]] = ContextVar("given", default=())
+
+
+@contextmanager
+def given(conditions: tuple[Expr, ...]) -> Iterator[None]:
+    """Inside, dimensions are known to be as these conditions over symbols say."""
+    token = _given.set(conditions)
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
 def dim(value: Any) -> Expr:
     """A dimension in canonical form: types are compared by identity of their dimensions."""
     e = as_expr(int(value) if isinstance(value, np.integer) else value)
-    return e if isinstance(e, Const) or not e.children else simplify(e)
+    return e if isinstance(e, Const) or not e.children else simplify(e, given=_given.get())
+
+
+def known(condition: Expr) -> bool:
+    """True if a condition over sizes holds, as far as is known."""
+    return prove(condition, given=_given.get())
 
 
 def dims(values: Sequence[Any]) -> Shape:
@@ -38,7 +56,7 @@ def known_same(a: Expr, b: Expr) -> bool:
         return True
     if isinstance(a, Const) and isinstance(b, Const):
         return bool(a.value == b.value)
-    return prove_equal(a, b)
+    return prove_equal(a, b, given=_given.get())
 
 
 def same_dim(a: Expr, b: Expr) -> bool:
@@ -137,7 +155,7 @@ def rank_at_least(t: TensorType, rank: int) -> None:
 
 def at_least(extent: Expr, count: Expr, what: str) -> None:
     """Raises TooSmallError saying `what` unless the dimension has `count` elements, none or more, at every call."""
-    if prove(count >= 0) and prove(count <= extent):
+    if known(count >= 0) and known(count <= extent):
         return
     number = as_int(count)
     error = TooSmallError(what, expected=f"{count} elements", got=extent, hint="fix the dimension when compiling")

@@ -11,17 +11,25 @@ A table of positions is cut at its end: `min(seq, 512)` rows of it are added to 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from functools import reduce
+from itertools import chain, combinations, product
 from math import gcd
+from operator import and_
 
-from tilewright.arith import simplify
+from tilewright.arith import prove_equal, simplify
 from tilewright.ir.dim import MOST as LARGEST
 from tilewright.ir.dim import Dim
-from tilewright.ir.expr import Expr, Op, Var, as_int, const
-from tilewright.ir.rewrite import substitute, variables, walk_expr
+from tilewright.ir.expr import Const, Expr, Op, Var, as_expr, as_int, const, equal, is_const
+from tilewright.ir.rewrite import map_expr, substitute, variables, walk_expr
 
 START = 1 << 12
 """Sizes from which on pairs are compared: small ones are rounded to nothing."""
+MOST_CHOICES = 3
+"""How many minima and maxima are decided at once."""
+DRAWN = 300
+"""Sizes that are drawn to see whether a condition loses some."""
 MOST = 256
 """The largest divisor that is looked for."""
 
@@ -118,6 +126,40 @@ def _first_above(end: int, e: Expr, symbol: Var, low: int, high: int) -> int | N
         middle = (low + high) // 2
         low, high = (middle, high) if above(middle) == before else (low, middle)
     return high
+
+
+def condition(a: Expr, b: Expr) -> Expr | None:
+    """When two sizes are equal, without minima and maxima, each of which is one of its two sides then, such as
+    `past + seq <= 64` for `min(past + seq, 64) - min(past, 64)` and `seq`. None if that does not say it."""
+    wanted = as_expr(equal(a, b))
+    atoms = [e for e in walk_expr(simplify(a - b)) if type(e) is Op and e.name in ("min", "max")]
+    if not atoms or len(atoms) > MOST_CHOICES:
+        return None if atoms else wanted
+    for some in chain.from_iterable(combinations(atoms, count) for count in range(1, len(atoms) + 1)):
+        for sides in product(*((x <= y, x >= y) for x, y in (atom.args for atom in some))):
+            if prove_equal(a, b, given=sides) and _is_needed(found := simplify(reduce(and_, sides)), wanted):
+                return found
+    for positions in product((0, 1), repeat=len(atoms)):
+        chosen: dict[Expr, Expr] = {atom: atom.args[k] for atom, k in zip(atoms, positions, strict=True)}
+        found = simplify(as_expr(equal(*(map_expr(e, chosen.get) for e in (a, b)))))
+        if all(prove_equal(atom, side, given=(found,)) for atom, side in chosen.items()) and _is_needed(found, wanted):
+            return found
+    return None
+
+
+def _is_needed(found: Expr, wanted: Expr) -> bool:
+    """Whether one condition holds wherever another does, as far as sizes drawn at random tell."""
+    symbols = variables(wanted)
+    ends = {abs(int(e.value)) + k for e in walk_expr(wanted) if isinstance(e, Const) for k in (-1, 0, 1)}
+    draw = random.Random(0)
+    for _ in range(DRAWN):
+        sizes: dict[Var, Expr] = {}
+        for v in symbols:
+            n = draw.choice((draw.randint(1, 12), *ends)) * v.multiple
+            sizes[v] = const(max(v.lo or 0, n if v.hi is None else min(n, v.hi)))
+        if is_const(simplify(substitute(wanted, sizes)), True) and is_const(simplify(substitute(found, sizes)), False):
+            return False
+    return True
 
 
 def joined(pairs: Sequence[tuple[Expr, Expr]], order: Sequence[Var]) -> dict[Var, Var]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.arith import prove
 from tilewright.frontend.common.emitter import Emitter
 from tilewright.ir.expr import Const, Expr, Op, as_expr, as_int, const, is_const, maximum, minimum, product
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import dim, known_same, same_dim, show
+from tilewright.ops.dims import dim, known, known_same, same_dim, show
 from tilewright.support.errors import ShapeError, UnsupportedError
 
 
@@ -79,7 +78,7 @@ def slice_range(start: Any, end: Any, step: int, extent: Expr) -> tuple[Expr, Ex
     number = as_int(size)
     if number is not None:
         size = const(max(number, 0))
-    elif not prove(size >= 0):
+    elif not known(size >= 0):
         size = dim(maximum(size, 0))
     return (const(0) if is_const(size, 0) else first), size
 
@@ -94,13 +93,13 @@ def _clamped(position: Any, extent: Expr, low: Expr, high: Expr) -> Expr:
             return low
         if number < 0:
             p = dim(extent + number)
-    elif prove(p < 0):
+    elif known(p < 0):
         p = dim(p + extent)
-    elif not prove(p >= 0):
+    elif not known(p >= 0):
         raise UnsupportedError("a slice bound whose sign is not known is not supported", got=p)
-    if not prove(p <= high):
+    if not known(p <= high):
         p = dim(minimum(p, high))
-    return p if prove(p >= low) else dim(maximum(p, low))
+    return p if known(p >= low) else dim(maximum(p, low))
 
 
 def cropped(n: Emitter, x: Value, before: list[Any], after: list[Any]) -> tuple[Value, list[Any], list[Any]]:

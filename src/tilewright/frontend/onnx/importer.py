@@ -21,7 +21,7 @@ import onnx
 
 from tilewright.arith import simplify
 from tilewright.frontend.common.emitter import check_size
-from tilewright.frontend.common.equal_sizes import divisors, joined, ranges, sufficient
+from tilewright.frontend.common.equal_sizes import condition, divisors, joined, ranges, sufficient
 from tilewright.frontend.common.finish import (
     MALFORMED,
     Imported,
@@ -44,12 +44,14 @@ from tilewright.frontend.onnx.scope import Item, Scope, Symbols, known_item
 from tilewright.frontend.onnx.tensors import element_type, to_array
 from tilewright.ir.dim import Dim, DimSizes
 from tilewright.ir.expr import Expr, Var, as_expr
-from tilewright.ir.graph import GraphBuilder, TensorType, Value
+from tilewright.ir.graph import Assumption, Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.rewrite import substitute
-from tilewright.ops.dims import assuming
+from tilewright.ops.dims import assuming, given
+from tilewright.ops.registry import check_node
 from tilewright.runtime.layout import aligned_copy
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, ModelError, Problems, ShapeError, TooSmallError, UnsupportedError
+from tilewright.transform.graph.assume import settled
 
 MAX_DEPTH = 32
 """Levels of functions that call each other, and of graphs inside graphs."""
@@ -78,6 +80,8 @@ def _imported(loaded: Loaded, dims: DimSizes) -> Imported:
         if needs or same:
             with suppress(ModelError):
                 return _read(loaded, dims, needs, same)
+        if unequal and (read := _assumed(loaded, dims)) is not None:
+            return read
         if unequal and (hint := _sizes_to_state(loaded, dims)):
             for e in unequal:
                 e.hint = e.hint or hint
@@ -106,6 +110,51 @@ def _sizes(loaded: Loaded, dims: DimSizes) -> tuple[dict[str, Dim], dict[str, st
         needs |= {name: needs.get(name, Dim(0)).within(d) for name, d in found.items()}
         if known == (len(same), needs):
             return {}, {}
+
+
+MOST_READINGS = 8
+"""How often a model is read again with what was found out of its sizes."""
+NEEDED = "the model joins what has these sizes"
+"""Why sizes must be equal, for those who call with others."""
+
+
+def _assumed(loaded: Loaded, dims: DimSizes) -> Imported | None:
+    """The model with what it needs of several sizes, such as `total == past + seq`, as assumptions, which calls check.
+    None where these do not say it all."""
+    known: Graph | None = None
+    for _ in range(MOST_READINGS):
+        types = {} if known is None else {value.name: value.type for value in known.inputs}
+        assumptions = () if known is None else known.assumptions
+        reader = Importer(loaded, dims, {}, {}, types=types)
+        read = None
+        with given(tuple(a.condition for a in assumptions)), assuming() as pairs, suppress(ModelError):
+            read = reader.run()
+        if not pairs:
+            return None if read is None else _with(read, assumptions)
+        builder = GraphBuilder(assumptions=list(assumptions))
+        for value in reader.builder.inputs:
+            builder.input(value.name, value.type)
+        for a, b in dict.fromkeys(pairs):
+            if (needed := condition(a, b)) is not None:
+                builder.assume(needed, NEEDED)
+        before = known
+        try:
+            known = settled(builder.finish(()), keep=dims)
+        except ModelError:
+            return None
+        if known == before:
+            return None
+    return None
+
+
+def _with(read: Imported, assumptions: tuple[Assumption, ...]) -> Imported | None:
+    """What was read with assumptions; None if its types are right with these alone, of which passes do not know."""
+    try:
+        for node in read.graph.nodes:
+            check_node(node)
+    except Error:
+        return None
+    return replace(read, graph=replace(read.graph, assumptions=assumptions))
 
 
 def _sizes_to_state(loaded: Loaded, dims: DimSizes) -> str:
@@ -152,6 +201,8 @@ class Importer:
     needs: Mapping[str, Dim]
     same: Mapping[str, str]
     open_sizes: bool = False
+    types: Mapping[str, TensorType] = field(default_factory=dict)
+    """What is known of inputs beside what the file says."""
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     weights: dict[str, Any] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)
@@ -260,7 +311,8 @@ class Importer:
             try:
                 if not info.name or info.name in scope.items:
                     raise ModelError("the input's name is empty or used twice", where=where)
-                type = self.input_type(info, symbols, where)
+                stated = self.input_type(info, symbols, where)
+                type = self.types.get(info.name, stated)
                 self.builder.taken.discard(info.name)
                 scope.items[info.name] = Item(type, self.builder.input(info.name, type), name=info.name)
             except Error as error:
