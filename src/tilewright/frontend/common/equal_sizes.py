@@ -78,20 +78,22 @@ def ranges(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, Dim]:
 
 
 def _range(symbol: Var, a: Expr, b: Expr) -> Dim | None:
-    """The one part of the symbol's range in which two sizes are equal; None if it is none, several or all of it."""
+    """The one part of the symbol's range in which two sizes are equal, or equal and not 0 if that is several; None if
+    it is none, several or all of it."""
     step, most = symbol.multiple, symbol.hi if symbol.hi is not None else LARGEST
     first, last = -(-max(symbol.lo or 0, 1) // step), most // step
     turns = sorted({t for e in (a, b) for t in _turns(e, symbol, first, last)})
-    starts = [first, *turns]
-    parts = list(zip(starts, [*(t - 1 for t in turns), last], strict=True))
-    equal = [[_equal(a, b, symbol, n * step) for n in _sample(*part)] for part in parts]
-    whole = [k for k, results in enumerate(equal) if all(results)]
-    if not turns or not whole or whole != list(range(whole[0], whole[-1] + 1)) or len(whole) == len(parts):
-        return None
-    if any(any(results) for k, results in enumerate(equal) if k not in whole):
-        return None
-    begin, end = parts[whole[0]][0], parts[whole[-1]][1]
-    return Dim(begin * step if whole[0] else 1, end * step if end < last else None)
+    parts = list(zip([first, *turns], [*(t - 1 for t in turns), last], strict=True))
+    sizes = [[_size(a, b, symbol, n * step) for n in _sample(*part)] for part in parts]
+    for least in (0, 1) if turns else ():
+        equal = [[n is not None and n >= least for n in part] for part in sizes]
+        whole = [k for k, results in enumerate(equal) if all(results)]
+        if not whole or len(whole) == len(parts) or whole != list(range(whole[0], whole[-1] + 1)):
+            continue
+        if not any(any(results) for k, results in enumerate(equal) if k not in whole):
+            begin, end = parts[whole[0]][0], parts[whole[-1]][1]
+            return Dim(begin * step if whole[0] else 1, end * step if end < last else None)
+    return None
 
 
 def _sample(begin: int, end: int) -> list[int]:
@@ -190,6 +192,11 @@ def _divisor(symbol: Var, pairs: Sequence[tuple[Expr, Expr]]) -> int | None:
 
 
 def _equal(a: Expr, b: Expr, symbol: Var, value: int) -> bool:
+    return _size(a, b, symbol, value) is not None
+
+
+def _size(a: Expr, b: Expr, symbol: Var, value: int) -> int | None:
+    """What two sizes are that are equal for a value of their symbol; None for others."""
     numbers: dict[Var, Expr] = {symbol: const(value)}
     left, right = (as_int(simplify(substitute(e, numbers))) for e in (a, b))
-    return left is not None and left == right
+    return left if left == right else None

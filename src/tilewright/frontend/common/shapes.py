@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.frontend.common.emitter import Emitter
-from tilewright.ir.expr import Const, Expr, Op, as_expr, as_int, const, is_const, maximum, minimum, product
+from tilewright.ir.expr import Const, Expr, Op, Var, as_expr, as_int, const, is_const, maximum, minimum, product
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dim, known, known_same, same_dim, show
 from tilewright.support.errors import ShapeError, UnsupportedError
@@ -37,6 +37,9 @@ def divide(numerator: Sequence[Expr], denominator: Sequence[Expr]) -> Expr | Non
         if match is not None:
             top.remove(match)
             bottom.remove(factor)
+    if len(top) == len(bottom) == 1 and isinstance(top[0], Var) and isinstance(bottom[0], Var):
+        if same_dim(top[0], bottom[0]):  # one size under two names
+            top, bottom = [], []
     if divisor == 0:
         return const(0) if number == 0 else None
     if not bottom:

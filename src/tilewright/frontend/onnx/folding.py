@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.arith import prove
 from tilewright.frontend.common.known import MAX_FOLDED, elementwise
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.functions import check_attributes
@@ -19,6 +18,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, as_int, maximum, minimum
 from tilewright.ir.expr import call as apply
 from tilewright.ir.graph import GraphBuilder, Value
+from tilewright.ops.dims import known
 from tilewright.ops.interpret import evaluate_attr
 from tilewright.ops.registry import get
 from tilewright.support.errors import Error
@@ -111,10 +111,12 @@ def _result_type(call: Call) -> DType:
 
 
 def _divide(a: Any, b: Any) -> Any:
-    """ONNX truncates; dimensions are not negative, so flooring is the same where that is proven."""
+    """ONNX truncates: flooring is the same for what is not negative, and of the rest the quotient is rounded up."""
     if isinstance(a, Expr) or isinstance(b, Expr):
-        positive = _decide(apply("ge", a, 0)) and _decide(apply("gt", b, 0))
-        return a // b if positive else None
+        if not _decide(apply("gt", b, 0)):
+            return None
+        floored = a // b
+        return floored if _decide(apply("ge", a, 0)) else maximum(floored, minimum((a + (b - 1)) // b, 0))
     return int(a / b) if isinstance(a, float) else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
@@ -122,9 +124,9 @@ def _decide(condition: Any) -> bool | None:
     """True or False where it is proven, else None."""
     if not isinstance(condition, Expr):
         return bool(condition)
-    if prove(condition):
+    if known(condition):
         return True
-    return False if prove(~condition) else None
+    return False if known(~condition) else None
 
 
 def _compare(name: str) -> Callable[..., Any]:
@@ -132,9 +134,9 @@ def _compare(name: str) -> Callable[..., Any]:
         if not isinstance(a, Expr) and not isinstance(b, Expr):
             return bool({"eq": a == b, "lt": a < b, "gt": a > b, "le": a <= b, "ge": a >= b}[name])
         negated = {"eq": "ne", "lt": "ge", "gt": "le", "le": "gt", "ge": "lt"}[name]
-        if prove(apply(name, a, b)):
+        if known(apply(name, a, b)):
             return True
-        return False if prove(apply(negated, a, b)) else None
+        return False if known(apply(negated, a, b)) else None
 
     return elementwise(decide)
 
