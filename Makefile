@@ -14,6 +14,10 @@ RL_STAMP := $(VENV)/.stamp-rl
 DEMO_STAMP := $(VENV)/.stamp-demo
 TREES_STAMP := $(VENV)/.stamp-trees
 ZOO_STAMP := $(VENV)/.stamp-zoo
+NEWEST_ENV := build/newest-env
+NEWEST_STAMP := $(NEWEST_ENV)/.stamp
+NEWEST_PYTHON ?= python3.13
+NEWEST ?= torch==2.14.1 onnxscript transformers expecttest absl-py
 LLEAVES_ENV := build/peers/lleaves-env
 LLEAVES_STAMP := $(LLEAVES_ENV)/.stamp
 LITERT_ENV := build/peers/litert-env
@@ -70,6 +74,12 @@ $(TREES_STAMP): pyproject.toml | $(STAMP)
 
 $(ZOO_STAMP): pyproject.toml | $(TORCH_STAMP)
 	$(BIN)/pip install --quiet -e '.[zoo]' $(firstword $(TORCH))
+	@touch $@
+
+# The newest releases of what we plug into, on a newer Python, have an environment of their own.
+$(NEWEST_STAMP): pyproject.toml
+	$(NEWEST_PYTHON) -m venv $(NEWEST_ENV)
+	$(NEWEST_ENV)/bin/pip install --quiet --upgrade --upgrade-strategy eager -e '.[test,rl,jax]' $(NEWEST)
 	@touch $@
 
 # TVM's tuner crashes with the apache-tvm-ffi that Tilewright uses, so it has an environment of its own.
@@ -136,6 +146,12 @@ torch-gradients: $(STAMP) $(TORCH_STAMP) ## gradients of PyTorch's operators aga
 # Not part of .ci/run: installing Ray, TorchRL and Stable-Baselines3 and training with them takes longer than is left there.
 rl: $(STAMP) $(TORCH_STAMP) $(RL_STAMP) $(DEMO_STAMP) ## drop-ins for Stable-Baselines3, RLlib and TorchRL against the real libraries
 	$(PY) -m pytest tests/rl $(PYTEST_ARGS)
+
+# Ray's libraries run by themselves: RLlib sets flags of cuDNN, which PyTorch's own testing tools forbid once they are loaded.
+.PHONY: newest
+newest: $(NEWEST_STAMP) ## a share of the tests with the newest PyTorch, JAX, ONNX, transformers, Ray and Stable-Baselines3 on Python 3.13
+	$(NEWEST_ENV)/bin/python -m pytest -n auto --dist worksteal --one-of 4 $(PYTEST_ARGS) tests/runtime tests/onnxruntime tests/frontend tests/onnx/test_runner.py tests/train/test_torch_*.py tests/train/test_jax_step.py
+	$(NEWEST_ENV)/bin/python -m pytest --one-of 3 $(PYTEST_ARGS) tests/rl
 
 onnx: $(STAMP) ## ONNX's own backend tests and real models, each skip with its reason
 	$(PY) -m tests.onnx.run

@@ -208,6 +208,16 @@ def test_the_doors_of_a_model(tmp_path: Path) -> None:
     (found, _), version = model.versioned(ids, extra)
     np.testing.assert_array_equal(found.rows, states.rows)
     assert version == 0
+    for y, _ in (
+        model(extra=extra, ids=ids),
+        model(ids, extra=extra),
+        model.call_async(ids, extra).result(60),
+        model.stream()(ids, extra),
+        model.stream().call_async(ids, extra=extra).result(60),
+    ):
+        np.testing.assert_array_equal(y.rows, states.rows)
+    with pytest.raises(CallError, match="input 'mask': there is no such input"):
+        model(ids, extra, mask=1)
     assert [s.shape for s in states] == [(3, WIDTH), (5, WIDTH)]
     assert states.padded().shape == (2, 5, WIDTH)
     np.testing.assert_array_equal(states.padded()[0, 3:], 0)

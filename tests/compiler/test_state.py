@@ -156,6 +156,21 @@ def test_results_go_where_the_caller_wants_them() -> None:
     assert state(rows(2), out=out) is out
     state.truncate(0)
     np.testing.assert_array_equal(state(rows(2)), out)
+    state.truncate(0)
+    np.testing.assert_array_equal(state(x=rows(2)), out)
+    with pytest.raises(CallError, match="input 'past_k': there is no such input"):
+        state(rows(2), past_k=rows(2))
+    assert state.length == 2
+
+
+def test_a_stream_has_states_too() -> None:
+    graph, weights = decoder()
+    model = tw.compile((graph, weights), state="auto")
+    assert isinstance(model, tw.Model)
+    with model.stream() as stream:
+        states = model.state(16, batch=1), stream.state(16, batch=1)
+        for x, _ in steps(graph, weights, 1, (3, 1, 1)):
+            np.testing.assert_array_equal(states[0](x), states[1](x))
 
 
 def test_without_a_state_the_program_is_not_called() -> None:

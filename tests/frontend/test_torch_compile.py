@@ -22,6 +22,7 @@ def strict() -> Any:
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
+        warnings.filterwarnings("ignore", "Guards may run slower on Python 3.13.0")  # PyTorch's, of that very release
         yield
 
 

@@ -119,6 +119,10 @@ def test_custom_operator_in_the_middle() -> None:
     found = compiled(m, custom_ops=[Fancy])
     for batch in (1, 3, 5, 0, 7):
         check(m, found, feeds_of(batch), [Fancy])
+    feeds = feeds_of(3)
+    by_place = found(*(feeds[i.name] for i in found.inputs))
+    for other in (found(**feeds), found.call_async(**feeds).result(60), found.stream()(**feeds)):
+        np.testing.assert_array_equal(other, by_place)
     report = found.coverage()
     assert (report.nodes, report.compiled, report.compiled_parts, len(report.parts)) == (5, 4, 2, 3)
     assert [p.runs_by for p in report.parts] == ["Tilewright", "onnx.reference", "Tilewright"]
