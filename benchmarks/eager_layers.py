@@ -246,6 +246,54 @@ def _others(to: Cases) -> None:
     to.function("masked softmax 12x77x77", lambda x, m: (x + m).softmax(-1), (12, 77, 77), (77, 77))
 
 
+class _GraphLayer(nn.Module):
+    """A layer of a graph network (Kipf and Welling's): sums over edges of a linear layer's rows."""
+
+    def __init__(self, width: int, expanded: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.expanded = expanded
+
+    def forward(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        y = self.linear(x)
+        if self.expanded:
+            sent = torch.gather(y, 0, source[:, None].expand(-1, y.shape[1]))
+            return torch.zeros_like(y).scatter_add(0, target[:, None].expand(-1, y.shape[1]), sent).relu()
+        return torch.zeros_like(y).index_add(0, target, y[source]).relu()
+
+
+def _graphs(to: Cases) -> None:
+    """Rows that are added where an index says: graph networks."""
+
+    def places(rows: int, count: int) -> Callable[[], Tensor]:
+        return lambda: torch.randint(0, rows, (count,))
+
+    def expanded(x: Tensor, i: Tensor, u: Tensor) -> Tensor:
+        return torch.scatter_add(x, 0, i[:, None].expand(-1, x.shape[1]), u)
+
+    for rows, edges, width in (
+        (100, 500, 16),
+        (100, 500, 64),
+        (1000, 5000, 32),
+        (1000, 5000, 128),
+        (3000, 12000, 64),
+        (10000, 40000, 64),
+    ):
+        size = f"{edges} of {rows}x{width}"
+        given: tuple[Given, ...] = ((rows, width), places(rows, edges), (edges, width))
+        to.function(f"graph index_add {size}", lambda x, i, u: torch.index_add(x, 0, i, u), *given)
+        to.function(f"graph scatter_add {size}", expanded, *given)
+    for rows, edges, width in ((100, 500, 32), (1000, 5000, 64), (2708, 10556, 64), (5000, 20000, 128)):
+        for whole in (False, True):
+            to.add(
+                f"graph layer {'gather' if whole else 'index'} {edges} of {rows}x{width}",
+                lambda width=width, whole=whole: _GraphLayer(width, whole),
+                (rows, width),
+                places(rows, edges),
+                places(rows, edges),
+            )
+
+
 FAMILIES = (
     _recurrent,
     _products,
@@ -257,6 +305,7 @@ FAMILIES = (
     _pools,
     _convolutions,
     _copies,
+    _graphs,
     _others,
 )
 

@@ -66,6 +66,7 @@ from tilewright.transform.graph.divisions import divide_by_products
 from tilewright.transform.graph.extra import extended
 from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.halves import widen_halves
+from tilewright.transform.graph.indexed import index_rows
 from tilewright.transform.graph.maps import keep_maps
 from tilewright.transform.graph.memory import Place, is_alias, overwritable, places, touched, written_last
 from tilewright.transform.graph.norms import keep_reduced, recognise_norms
@@ -244,6 +245,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("eliminate common", eliminate_common),
         ("join slices", join_slices),
         ("join pads", join_pads),
+        ("index rows", index_rows),
         ("eliminate dead", eliminate_dead),
         ("move quantised", move_quantised),
         ("remove identities", remove_identities),
