@@ -4,7 +4,7 @@
 
 One thread each, calls in turns, CPU time: the least of the turns on each side, and the median of the turns' ratios,
 eager's time by ours: 1 is level and less than 1 a cliff. Results are checked against eager first. `--write`
-puts the table into results/cliffs-TARGET.json.
+puts the table into results/cliffs-TARGET.json; that of some layers into one with their names behind it.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         console.print(f"{r.ratio:6.2f}  {r.name:36s} eager {r.eager:10.1f} µs  ours {r.ours:10.1f} µs", markup=False)
     if options.write:
         text = json.dumps([asdict(r) for r in rows], indent=1)
-        (RESULTS / f"cliffs-{options.target or 'host'}.json").write_text(text + "\n")
+        some = "".join(f"-{part}" for part in options.only if part)
+        (RESULTS / f"cliffs-{options.target or 'host'}{some}.json").write_text(text + "\n")
 
 
 if __name__ == "__main__":

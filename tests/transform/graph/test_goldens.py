@@ -154,6 +154,16 @@ CASES = {
           %z = add(%y, %c) : f32[2, 10]
           return %y, %z
         }""",
+    "index rows": """
+        graph @g(%x: f32[9, 4], %r: i64[20, 1], %u: f32[20, 4], %b: f32[2, 9, 4], %s: i64[2, 5, 1]) {
+          %i = broadcast(%r) {shape = [$20, $4]} : i64[20, 4]
+          %y = scatter_elements(%x, %i, %u) {axis = 0, reduction = "add"} : f32[9, 4]
+          %z = gather_elements(%x, %i) {axis = 0} : f32[20, 4]
+          %j = broadcast(%s) {shape = [$2, $5, $4]} : i64[2, 5, 4]
+          %w = gather_elements(%b, %j) {axis = 1} : f32[2, 5, 4]
+          %v = scatter_elements(%b, %j, %w) {axis = 1, reduction = "none"} : f32[2, 9, 4]
+          return %y, %z, %w, %v
+        }""",
     "optimise bodies": """
         graph @g(%xs: f32[n, 4, 16], %h0: f32[4, 16]) params(%w: f32[16, 16]) where n in 1.. {
           %two = constant() {value = array f32[] (2.0)} : f32[]
