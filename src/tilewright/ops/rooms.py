@@ -11,9 +11,7 @@ from __future__ import annotations
 from tilewright.ir.dtype import i8
 from tilewright.ir.expr import Var, const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
-
-ROOM = "_room"
-"""How the names of rooms and of their symbols begin, as no file's names do."""
+from tilewright.runtime.specs import ROOM
 
 
 def add_room(builder: GraphBuilder) -> Value:

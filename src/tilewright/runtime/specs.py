@@ -27,6 +27,8 @@ MAX_NESTING = 64
 """Regions of steps inside each other."""
 FEW_ITERATIONS = 1 << 20
 """A known number of iterations up to which a loop needs no other end."""
+ROOM = "_room"
+"""How the names of rooms and of their symbols begin, as no file's names do."""
 MAX_BYTES = 1 << 46
 """Bytes of an array: what x86 and Arm can address."""
 
@@ -234,9 +236,13 @@ class RegionSpec:
 
     @property
     def ends(self) -> bool:
-        """Whether sizes of inputs, or few iterations, are the end of a loop, so that nobody has to count them."""
-        return self.trip is not None and (
-            any(powers for _, powers in self.trip) or sum(number for number, _ in self.trip) <= FEW_ITERATIONS
+        """Whether sizes of inputs, or few iterations, are the end of a loop, so that nobody has to count them. A room
+        is no end: it grows."""
+        names = [name for _, powers in self.trip or () for name in powers]
+        return (
+            self.trip is not None
+            and not any(name.startswith(ROOM) for name in names)
+            and (bool(names) or sum(number for number, _ in self.trip) <= FEW_ITERATIONS)
         )
 
     @property

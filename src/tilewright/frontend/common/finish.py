@@ -95,7 +95,11 @@ def check_dialect(graph: Graph) -> None:
 
 def pruned(graph: Graph) -> Graph:
     """The graph without nodes and parameters that no output needs, and without rooms that nobody fills."""
-    kept = graph.needed()
+    used = {s for n in graph.needed() for s in n.symbols}
+    # What says how many rows a room has to have is needed where a loop has as many iterations.
+    heads = [n for n in graph.nodes if n.op == "head" and (x := n.inputs[0]) is not None and is_room(x)]
+    asked = [n.output for n in heads if n.inputs[0] is not None and n.inputs[0].shape[0] in used]
+    kept = replace(graph, outputs=(*graph.outputs, *asked)).needed()
     read = {v for n in kept for v in n.inputs} | set(graph.outputs)
     params = tuple(p for p in graph.params if p in read)
     inputs = tuple(v for v in graph.inputs if v in read or not is_room(v))

@@ -21,6 +21,8 @@ from tilewright.ir.graph import TensorType, Value
 from tilewright.ops.control import NUMBER, TRUTH, CondAttrs, LoopAttrs
 from tilewright.ops.dims import axis_of
 from tilewright.ops.registry import emit
+from tilewright.ops.rooms import add_room
+from tilewright.runtime.specs import FEW_ITERATIONS
 from tilewright.support.errors import ModelError, UnsupportedError
 
 MAX_ITERATIONS = 128
@@ -164,11 +166,18 @@ def _kept_loop(bodies: Bodies, body: onnx.GraphProto, count: Any, alive: bool | 
     condition = _scalar(call, 1, TRUTH) if alive is None else None
     steps = None if count is not None or not call.has(0) else _scalar(call, 0, NUMBER)
     collects = len(body.output) > 1 + len(initial)
-    if collects and trip is None:
+    counted = collects and (condition is not None or conditions[0] is None)
+    most, room = trip, None
+    if counted and _is_open(trip, cut.results[len(cut.results) - len(body.output) + 1 + len(initial) :]):
+        if not call.open_sizes:
+            raise UnsupportedError("Loop that collects values inside of another needs a bound that memory can hold")
+        call.decided.add(call.node.op_type)
+        room = add_room(call.builder)
+        trip = room.shape[0]
+    elif collects and trip is None:
         if steps is None or not call.is_data(0):
             raise UnsupportedError("Loop that collects values needs a count that is known, or a bound of it")
         trip, steps = call.extent(call.emit("max", steps, call.constant(0, i64))), None
-    counted = collects and (condition is not None or conditions[0] is None)
     values = [v for v in (item.value for item in (number, *carried)) if v is not None]
     attrs = LoopAttrs(
         body=cut.graph(values, cut.captured),
@@ -178,14 +187,38 @@ def _kept_loop(bodies: Bodies, body: onnx.GraphProto, count: Any, alive: bool | 
         counted=counted,
     )
     results = _emit_loop(call, [steps, condition, *initial], cut, attrs)
-    return [*results[: len(initial)], *_real(call, results[len(initial) :])] if counted else results
+    if not counted:
+        return results
+    limit = steps if not isinstance(most, int) else call.constant(most, i64)
+    return [*results[: len(initial)], *_real(call, results[len(initial) :], room, limit)]
 
 
-def _real(call: Call, results: Sequence[Item]) -> list[Item]:
-    """What a loop has collected, of as many iterations as there were, which is the last result."""
+def _is_open(trip: Any, rows: Sequence[Value]) -> bool:
+    """Whether a bound of iterations is no bound of memory: exporters write 2**63 - 1 where there is none."""
+    if not isinstance(trip, int):
+        return trip is None
+    row = sum(v.known_bytes for v in rows)
+    return trip > FEW_ITERATIONS or trip * row > MOST_HELD
+
+
+MOST_HELD = 1 << 30
+"""Bytes that are held for iterations that there may be."""
+
+
+def _real(call: Call, results: Sequence[Item], room: Value | None, most: Value | None) -> list[Item]:
+    """What a loop has collected, of as many iterations as there were, which is the last result. One with a `room` may
+    have ended because that was too small: it asks for twice as much then."""
     *stacks, count = [call.materialize(item) for item in results]
-    first = call.head(stacks[0], count)
-    return _items([first, *(call.slice(v, 0, 0, first.shape[0]) for v in stacks[1:])])
+    if room is None:
+        first = call.head(stacks[0], count)
+        return _items([first, *(call.slice(v, 0, 0, first.shape[0]) for v in stacks[1:])])
+    size = call.symbols([room.shape[0]], i64, ())
+    more = call.emit("ge", count, size)
+    if most is not None:
+        more = call.emit("and", more, call.emit("lt", count, most))
+    twice = call.emit("add", call.emit("add", size, size), call.constant(1, i64))
+    rows = call.head(room, call.emit("select", more, twice, count)).shape[0]
+    return _items([call.slice(v, 0, 0, rows) for v in stacks])
 
 
 def _emit_loop(call: Call, operands: Sequence[Value | None], body: Body, attrs: LoopAttrs) -> list[Item]:

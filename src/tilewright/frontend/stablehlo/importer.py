@@ -52,8 +52,8 @@ def import_module(
 
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """
-    sizes = Sizes(dict(dims or {}))
     signature = signature or Signature.of(module)
+    sizes = Sizes(dict(dims or {}), stated=signature.constraints is not None)
     restarts = 0
     while True:
         restarts += 1
@@ -97,6 +97,8 @@ class _Importer:
         self.builder.name = self.module.name if self.module.name.isidentifier() else "main"
         arguments = self.arguments(main)
         self.problems.raise_if_any("the arguments cannot be read", where=self.label, kind=ModelError)
+        for text, condition in self.signature.constraints or ():
+            self.sizes.assume(as_expr(condition(self.sizes.expr)), text, self.builder)
         inputs = [v.name for v in self.builder.inputs]
         results: list[Item] = []
         with contextlib.suppress(_Noted):  # what is noted is raised below

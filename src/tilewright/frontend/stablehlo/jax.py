@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +16,7 @@ from jax import tree_util
 from tilewright.frontend.stablehlo.module import Module
 from tilewright.frontend.stablehlo.read import parse_module, read_module
 from tilewright.frontend.stablehlo.signature import Argument, Signature, Size, distinct, path_name
+from tilewright.ir.expr import Expr, as_expr, equal, maximum, minimum
 from tilewright.support.errors import ModelError
 from tilewright.support.options import check_several
 
@@ -163,7 +166,7 @@ def _signature(
             found.append(Argument(f"size_{symbol}", size_of=symbol))
         else:
             found.append(Argument(by_leaf[k], weights.get(k), shape=_sizes(leaves[k][1])))
-    return Signature(tuple(found), main.results)
+    return Signature(tuple(found), main.results, constraints=_constraints([leaf for _, leaf in leaves]))
 
 
 def _labels(paths: Sequence[tuple[list[str], bool]]) -> list[str]:
@@ -223,22 +226,45 @@ def _sizes(about: Any) -> list[Size] | None:
         return None
 
     def size(d: Any) -> Size:
-        if isinstance(d, int):
-            return lambda look: d
-        return lambda look: d._evaluate(_Env(look))
+        return lambda look: _evaluated(d, look)
 
     return [size(d) for d in shape]
 
 
-class _Env(dict[str, Any]):
-    """Names of symbols to what they stand for, looked up when asked for."""
+def _constraints(leaves: Sequence[Any]) -> tuple[tuple[str, Size], ...]:
+    """What the scopes of symbolic dimensions say of them (`jax.export.symbolic_shape(constraints=)`)."""
+    dims = (d for leaf in leaves for d in getattr(leaf, "shape", ()) if not isinstance(d, int))
+    scopes = dict.fromkeys(d.scope for d in dims if hasattr(d, "scope"))
 
-    def __init__(self, look: Any) -> None:
-        super().__init__()
-        self.look = look
+    def condition(said: Any) -> Size:
+        compare = equal if said.cmp.name == "EQ" else lambda a, b: as_expr(a) >= b
+        return lambda look: compare(_evaluated(said.diff, look), 0)
 
-    def __contains__(self, name: object) -> bool:
-        return True
+    return tuple((f"the constraint {c.debug_str}", condition(c)) for s in scopes for c in s._explicit_constraints)
 
-    def __missing__(self, name: str) -> Any:
-        return self.look(name)
+
+def _evaluated(e: Any, look: Callable[[str], Expr]) -> Any:
+    """A size of JAX as one of ours, given what symbols stand for."""
+    if isinstance(e, int):
+        return e
+    total: Any = 0
+    for term, count in e._sorted_terms:
+        part: Any = count
+        for factor, power in term._factors:
+            part = functools.reduce(operator.mul, [_factor(factor, look)] * power, part)
+        total = total + part
+    return total
+
+
+def _factor(factor: Any, look: Callable[[str], Expr]) -> Expr:
+    if factor.var is not None:
+        return look(factor.var)
+    return _OPERATIONS[factor.operation](*(as_expr(_evaluated(a, look)) for a in factor.operands))
+
+
+_OPERATIONS: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "max": maximum,
+    "min": minimum,
+}

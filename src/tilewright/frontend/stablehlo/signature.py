@@ -40,6 +40,8 @@ class Signature:
     arrays: dict[str, Any] = field(default_factory=dict)
     sized: bool = False
     """Whether arguments were taken as sizes that somebody has to pass."""
+    constraints: tuple[tuple[str, Size], ...] | None = None
+    """Conditions on sizes, as text and as a function; None where the module's own assertions alone say them."""
 
     @classmethod
     def of(cls, module: Module) -> Signature:

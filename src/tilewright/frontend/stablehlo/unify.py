@@ -11,8 +11,9 @@ from tilewright.arith import linear, prove
 from tilewright.frontend.common.known import object_array
 from tilewright.frontend.stablehlo.module import Type
 from tilewright.ir.dim import Dim, DimSizes
-from tilewright.ir.expr import Expr, Var, as_expr
+from tilewright.ir.expr import Expr, Op, Var, as_expr
 from tilewright.ir.expr import call as apply
+from tilewright.ir.graph import GraphBuilder
 from tilewright.ir.rewrite import fresh_name, substitute, variables
 from tilewright.ops.dims import dim, show
 from tilewright.support.classes import dataclass
@@ -38,6 +39,8 @@ class Sizes:
     taken: set[str] = field(default_factory=set)
     batch: tuple[str, int] | None = None
     """The dimension that is called "batch"."""
+    stated: bool = False
+    """Whether all conditions on sizes are known beside the module, which says them once more."""
 
     def join(self, found: Equal) -> None:
         self.joined.append((found.symbol, found.size))
@@ -100,6 +103,16 @@ class Sizes:
             if isinstance(symbol, Var) and symbol not in variables(size):
                 raise Equal(symbol, size)
         raise ShapeError("two sizes that must be equal are not", expected=a, got=b)
+
+    def assume(self, condition: Expr, reason: str, builder: GraphBuilder) -> None:
+        """A condition on sizes holds at every call. Raises Equal where it says what a symbol is."""
+        if isinstance(condition, Op) and condition.name == "eq":
+            try:
+                self.equal(*condition.args)
+                return
+            except ShapeError:
+                pass
+        builder.assume(condition, reason)
 
     def age(self, e: Expr) -> int:
         """The position of a symbol among those of the module; -1 for what is none."""

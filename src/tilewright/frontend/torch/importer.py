@@ -7,6 +7,7 @@ Problems are noted node by node and raised together at the end.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
@@ -25,17 +26,18 @@ from tilewright.frontend.torch.example import Dims, read_example
 from tilewright.frontend.torch.export import export_module, refuse_example, serves_least, simplified
 from tilewright.frontend.torch.outputs import output_names
 from tilewright.frontend.torch.random import Random
-from tilewright.frontend.torch.symbols import Sizes
+from tilewright.frontend.torch.symbols import Sizes, guards_of
 from tilewright.frontend.torch.tensors import tensor_type, to_array
 from tilewright.frontend.torch.walk import Walk
 from tilewright.frontend.torch.weights import Weights, read_weights
 from tilewright.ir.dim import DimSizes
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, Var, as_int
-from tilewright.ir.graph import GraphBuilder, TensorType, Value
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ops.registry import emit1
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
+from tilewright.transform.graph.assume import settled
 
 
 def import_torch(
@@ -49,7 +51,12 @@ def import_torch(
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """
     if isinstance(model, ExportedProgram):
-        return _imported(model, None, None, dict(dims or {}), "exported program")[0]
+        try:
+            return _imported(model, None, None, dict(dims or {}), "exported program")[0]
+        except Error as error:
+            with contextlib.suppress(Error):  # it may be one that does not serve a size of 1
+                return _imported(model, None, None, dict(dims or {}), "exported program", 2)[0]
+            raise error from None
     if example is None:
         raise ModelError("a PyTorch module needs an example of its inputs", expected="tw.compile(module, example)")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -210,6 +217,7 @@ class _Importer:
                 expected=", ".join(self.sizes.named) or "none",
                 got=", ".join(unknown),
             )
+        self.assume()
         for node, name, _ in found:
             fake = node.meta["val"]
             try:
@@ -221,6 +229,17 @@ class _Importer:
                 self.problems.add(located(error, f"{self.label}: input {name!r}"))
         self.problems.raise_if_any("the inputs cannot be read", where=self.label, kind=ModelError)
         return [name for _, name, _ in found]
+
+    def assume(self) -> None:
+        """Refine symbols by what PyTorch assumed of them, and assume the rest."""
+        said = GraphBuilder()
+        self.sizes.assume(guards_of(self.program), said)
+        symbols = [v for v in self.sizes.named.values() if isinstance(v, Var)]
+        values = tuple(Value(v.name, TensorType(i64, (v,))) for v in symbols)
+        graph = Graph(self.label, values, (), (), values, tuple(said.assumptions))
+        found = settled(graph, keep=[v.name for v in symbols])
+        self.sizes.replace(dict(zip(symbols, (v.shape[0] for v in found.inputs), strict=True)))
+        self.builder.assumptions += found.assumptions
 
     def name_symbols(self, node: Node, name: str, axes: Dims | None, first: bool, alone: bool) -> None:
         """Name the sizes of one input: as asked for, or "batch" for the first axis of all and else by the input. Those

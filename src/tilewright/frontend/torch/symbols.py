@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
@@ -10,7 +12,9 @@ import sympy
 import torch
 
 from tilewright.ir.dim import Dim, DimSizes
-from tilewright.ir.expr import Expr, as_expr, as_int, maximum, minimum
+from tilewright.ir.expr import Expr, Var, all_of, any_of, as_expr, as_int, equal, maximum, minimum, not_equal
+from tilewright.ir.graph import GraphBuilder
+from tilewright.ir.rewrite import substitute
 from tilewright.ops.dims import dim
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, UnsupportedError
@@ -51,6 +55,38 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Max": _fold(maximum),
     "Min": _fold(minimum),
 }
+
+
+_RELATIONS: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "Equality": equal,
+    "Unequality": not_equal,
+    "LessThan": operator.le,
+    "StrictLessThan": operator.lt,
+    "GreaterThan": operator.ge,
+    "StrictGreaterThan": operator.gt,
+}
+
+
+def guards_of(program: torch.export.ExportedProgram) -> list[Any]:
+    """What PyTorch assumed of sizes while it traced a program, as SymPy conditions; of one that was read from a file,
+    nothing: it has ranges of symbols alone."""
+    for node in program.graph.nodes:
+        held = node.meta.get("val") if node.op == "placeholder" else None
+        mode = getattr(held, "fake_mode", None)
+        if mode is not None and mode.shape_env is not None:
+            return [guard.expr for guard in mode.shape_env.guards]
+    return []
+
+
+def _about_ones(guard: Any) -> bool:
+    """Whether a guard only says that a size is neither 0 nor 1, or that two are different."""
+    if not isinstance(guard, sympy.core.relational.Relational):
+        return False
+    a, b = guard.args
+    if isinstance(guard, sympy.Ne):
+        remainder = any(type(e).__name__ in ("Mod", "PythonMod") for e in (a, b))
+        return not remainder and (not b.is_number or b in (0, 1))
+    return (isinstance(guard, sympy.Ge) and b in (1, 2)) or (isinstance(guard, sympy.Gt) and b in (0, 1))
 
 
 def _linear(size: Any) -> tuple[Any, int, int] | None:
@@ -113,6 +149,30 @@ class Sizes:
         # Export reasons about sizes of 2 and more unless it is told of 1; the graph that it makes mostly serves 1 too.
         low = self.least if low is None or low <= 2 else low
         return low, None if high is None or high >= (1 << 31) - 1 else high
+
+    def assume(self, guards: Iterable[Any], builder: GraphBuilder) -> None:
+        """What PyTorch has found of sizes while it traced: each is assumed that speaks of known symbols. That they are
+        not 0 or 1 is no assumption: tracing takes that for granted, and what it makes mostly serves these too."""
+        for guard in guards:
+            if not _about_ones(guard):
+                with contextlib.suppress(UnsupportedError):
+                    builder.assume(as_expr(self.condition(guard)), "a guard of torch.export")
+
+    def replace(self, table: Mapping[Var, Expr]) -> None:
+        """Put what is known of symbols in their place."""
+        for sizes in (self.named, self.known):
+            sizes.update({name: dim(substitute(size, table)) for name, size in sizes.items()})
+
+    def condition(self, e: Any) -> Any:
+        """A condition on sizes. Raises UnsupportedError."""
+        name = type(e).__name__
+        if isinstance(e, sympy.logic.boolalg.BooleanAtom):
+            return bool(e)
+        if name in _RELATIONS:
+            return _RELATIONS[name](*(as_expr(self._expr(a)) for a in e.args))
+        if name in ("And", "Or"):
+            return (all_of if name == "And" else any_of)(as_expr(self.condition(a)) for a in e.args)
+        raise UnsupportedError(f"a condition on sizes by {name} is not supported", got=e)
 
     def expr(self, size: int | torch.SymInt | Any) -> Expr:
         """A size of PyTorch. Raises UnsupportedError for one that depends on data."""

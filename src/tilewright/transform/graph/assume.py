@@ -14,24 +14,25 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from math import lcm
 
-from tilewright.arith import Linear, linear, simplify
+from tilewright.arith import Linear, linear, prove, simplify
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Const, Expr, Op, Var, call, const, equal, is_const
-from tilewright.ir.graph import Assumption, Graph
+from tilewright.ir.graph import Assumption, Graph, Node
 from tilewright.ir.rewrite import map_expr, variables
+from tilewright.ops.dims import dims
+from tilewright.ops.shape import SliceAttrs
 from tilewright.ops.sized import with_symbols
 from tilewright.support.errors import ModelError
 
 
 def settled(graph: Graph, keep: Collection[str] = ()) -> Graph:
-    """The graph with its assumptions settled. Symbols called as in `keep` stay symbols of their own. The same graph if
-    there are none.
+    """The graph with its assumptions settled, and those of its slices: that they lie inside. The same graph if there
+    are none. Symbols called as in `keep` stay symbols of their own.
 
     Raises ModelError for an assumption that holds for no sizes.
     """
-    if not graph.assumptions:
-        return graph
-    while True:
+    graph = _within(graph)
+    while graph.assumptions:
         graph = replace(graph, assumptions=tuple(_parts(graph)))
         found = next(((a, *f) for a in graph.assumptions if (f := _said(a.condition, graph, keep)) is not None), None)
         if found is None:
@@ -45,6 +46,34 @@ def settled(graph: Graph, keep: Collection[str] = ()) -> Graph:
         elif len(_sizes(size)) == 1:
             size = const(_sizes(size)[0])
         graph = with_symbols(replace(graph, assumptions=tuple(rest)), {symbol: size})
+    return graph
+
+
+def _within(graph: Graph) -> Graph:
+    """The graph assuming that its slices lie inside of what they are of, where that is not proven."""
+    found: dict[Assumption, None] = dict.fromkeys(graph.assumptions)
+    known = set(graph.symbols)
+    for node in _nodes(graph):
+        x = node.inputs[0] if node.op == "slice" else None
+        if x is None:
+            continue
+        attrs = node.of(SliceAttrs)
+        for begin, size, step, extent in zip(dims(attrs.begin), dims(attrs.size), attrs.step, x.shape, strict=True):
+            end = begin + (size - 1) * step
+            first, last = (begin, end) if step > 0 else (end, begin)
+            for inside in (first >= 0, last < extent):
+                if not prove(inside) and known.issuperset(variables(inside)) and not prove(inside | (size < 1)):
+                    condition = inside if prove(size > 0) else inside | (size < 1)
+                    found[Assumption(condition, f"a slice of {x.name!r} lies inside of it")] = None
+    return graph if len(found) == len(graph.assumptions) else replace(graph, assumptions=tuple(found))
+
+
+def _nodes(graph: Graph) -> Iterator[Node]:
+    """All nodes, those of bodies too."""
+    for node in graph.nodes:
+        yield node
+        for body in node.bodies:
+            yield from _nodes(body)
 
 
 def _parts(graph: Graph) -> list[Assumption]:

@@ -7,7 +7,7 @@ from typing import Any
 from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.registry import find, rule
 from tilewright.frontend.stablehlo.scope import Item
-from tilewright.ir.expr import Expr, Op
+from tilewright.ir.expr import Expr
 from tilewright.support.errors import ShapeError, UnsupportedError
 
 SAME = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement", "LayoutConstraint"}
@@ -36,13 +36,16 @@ def custom_call(call: Call) -> Any:
 
 
 def _assertion(call: Call) -> list[Item]:
-    """Sizes that JAX says are equal become one symbol."""
+    """Sizes that JAX says are equal become one symbol; all else that it says of sizes is assumed, and checked by
+    calls."""
     condition = call.item(0).known
     said = None if condition is None else condition.reshape(-1)[0]
+    lines = str(call.op.attributes.get("error_message", "")).splitlines() or [""]
+    message = lines[0].partition(" Using the following")[0].strip()[:300]
     if isinstance(said, Expr):
-        if isinstance(said, Op) and said.name == "eq":
-            call.dimensions.equal(*said.args)
+        call.dimensions.assume(said, message, call.builder)
+    elif said is None and not call.dimensions.stated:
+        raise UnsupportedError("the module asserts what the sizes of its arguments do not tell", got=message)
     elif said is not None and not said:
-        message = str(call.op.attributes.get("error_message", "")).splitlines() or [""]
-        raise ShapeError("the shapes do not fit what the module asserts", got=message[0][:300])
+        raise ShapeError("the shapes do not fit what the module asserts", got=message)
     return []

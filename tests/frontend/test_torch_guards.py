@@ -1,0 +1,55 @@
+"""What `torch.export` assumes of sizes while it traces is checked at calls: guards, checks, ranges, slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tilewright as tw
+from tilewright.support.errors import CallError
+
+torch = pytest.importorskip("torch")
+
+
+def checked(x: Any, y: Any) -> Any:
+    torch._check(x.shape[0] % 4 == 0)
+    x = x * 2 if x.shape[0] % 32 else x
+    x = x + 1 if y.shape[0] < 300 else x
+    return x.reshape(-1, 4), y[:3], y[2]
+
+
+def compiled(function: Callable[..., Any], *sizes: int) -> tuple[Any, Any]:
+    class Model(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, *args: Any) -> Any:
+            return function(*args)
+
+    shapes = (tuple({0: torch.export.Dim.DYNAMIC} for _ in sizes),)
+    example = tuple(torch.ones(n) for n in sizes)
+    return Model(), tw.compile(torch.export.export(Model(), example, dynamic_shapes=shapes))
+
+
+CASES = [(8, 7), (4, 3), (9, 3), (32, 8), (64, 5), (8, 2), (8, 0), (8, 9), (1200, 299), (1200, 300), (12, 600)]
+
+
+def test_guards() -> None:
+    module, model = compiled(checked, 8, 7)
+    for n, m in CASES:
+        x, y = torch.arange(float(n)), torch.arange(float(m))
+        if n % 4 == 0 and n % 32 and 3 <= m < 300:
+            assert all(torch.equal(a, b) for a, b in zip(model(x, y), module(x, y), strict=True))
+            continue
+        with pytest.raises(CallError) as error:
+            model(x, y)
+        assert "batch" in str(error.value) or "y_dim0" in str(error.value) or "dim" in str(error.value)
+
+
+def test_slices_say_the_least_size() -> None:
+    module, model = compiled(lambda x: (x[:2] * 2, x[1]), 8)
+    base = torch.arange(64.0)
+    for n in (2, 3, 9):
+        assert all(torch.equal(a, b) for a, b in zip(model(base[5 : 5 + n]), module(base[5 : 5 + n]), strict=True))
+    for n in (0, 1):
+        with pytest.raises(CallError, match="out of range"):
+            model(base[5 : 5 + n])
