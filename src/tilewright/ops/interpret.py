@@ -23,10 +23,29 @@ def run_graph(graph: Graph, inputs: Mapping[str, Any], params: Mapping[str, Any]
     Raises CallError for arguments that do not fit, or sizes that are not what the graph assumes, VerifyError when an
     operator's reference disagrees with its type.
     """
+    rooms = {v.name: ROWS for v in graph.inputs if is_room(v) and v.name not in inputs}
+    while True:
+        try:
+            return _run(
+                graph, {**inputs, **{name: np.empty((n, 0), np.int8) for name, n in rooms.items()}}, params or {}
+            )
+        except _TooSmallRoom as asked:
+            if asked.name not in rooms:
+                raise CallError("data asks for more rows", where=repr(asked.name), got=asked.rows) from None
+            rooms[asked.name] = asked.rows
+
+
+class _TooSmallRoom(Exception):
+    """Data asks for more rows than a room has."""
+
+    def __init__(self, name: str, rows: int) -> None:
+        self.name, self.rows = name, rows
+
+
+def _run(graph: Graph, inputs: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
     symbols: dict[Var, int] = {}
     arrays: dict[Value, Any] = {}
-    large = {v.name: np.empty((LARGE, 0), np.int8) for v in graph.inputs if is_room(v)}
-    for source, values in ((large | dict(inputs), graph.inputs), (params or {}, graph.params)):
+    for source, values in ((inputs, graph.inputs), (params, graph.params)):
         for value in values:
             if value.name not in source:
                 raise CallError("an argument is missing", where=f"graph {graph.name}: {value.name!r}")
@@ -39,6 +58,9 @@ def run_graph(graph: Graph, inputs: Mapping[str, Any], params: Mapping[str, Any]
     for node in graph.nodes:
         given = [None if v is None else arrays[v] for v in node.inputs]
         if node.defines is not None:
+            room = node.inputs[0]
+            if room is not None and is_room(room) and int(np.asarray(given[1])) > len(np.asarray(given[0])):
+                raise _TooSmallRoom(room.name, int(np.asarray(given[1])))
             symbols[node.defines] = int(np.asarray(given[1]))
         attrs = node.attrs.mapped(lambda v: evaluate_attr(v, symbols))
         results = get(node.op).reference(given, attrs)
@@ -48,8 +70,8 @@ def run_graph(graph: Graph, inputs: Mapping[str, Any], params: Mapping[str, Any]
     return {v.name: arrays[v] for v in graph.outputs}
 
 
-LARGE = 1 << 40
-"""Rows of a room that nobody gives: there is memory for as many as data asks for."""
+ROWS = 8
+"""Rows at first of a room that nobody gives; it becomes as large as data asks for."""
 
 
 def evaluate(e: Expr, symbols: Mapping[Var, int]) -> Any:
