@@ -167,7 +167,7 @@ def _loaded(model: Any) -> Loaded | None:
 
 def reads_again(model: Any, dims: DimSizes | None) -> Again | None:
     """How the weights of a model are read once more; None for what is no ONNX file, which its owner may change."""
-    is_path = isinstance(model, str | Path) and Path(model).is_file()
+    is_path = isinstance(model, str | Path) and "\n" not in str(model) and Path(model).is_file()
     if not is_path or frontends.find(model) is not None or stablehlo.reads(model):
         return None
     where = Path(model).absolute()
