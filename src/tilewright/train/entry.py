@@ -68,8 +68,10 @@ def compile_step(
             Each part of a module is traced in its own mode: in training, dropout draws, and batch norm takes the
             batch's statistics and moves its running ones.
         loss: of a module: `loss(model, *batch)` in PyTorch gives the loss as one number, or a dict with "loss" and
-            metrics beside it; of a tree, the same in JAX. It is traced once. Or several `Stage`s, which follow each
-            other within the step; what moves and how stands with them.
+            metrics beside it; or a loss of an output and a target, such as `torch.nn.CrossEntropyLoss()`, which gets
+            what the model makes of all arrays of the batch but the last, and the last. Of a tree: `loss(tree, *batch)`
+            in JAX. It is traced once. Or several `Stage`s, which follow each other within the step; what moves and how
+            stands with them.
         optimizer: of `tilewright.train.optimizers`; Adam if None.
         example: a batch, whose shapes and types every batch has.
         clip: the largest norm of all gradients together, as `torch.nn.utils.clip_grad_norm_`.
@@ -122,6 +124,14 @@ def compile_step(
     check_option("seed", seed, int, "a whole number")
     if not isinstance(accumulate, int) or accumulate < 1:
         raise ModelError("an update takes at least one batch", where="accumulate", got=accumulate)
+    if loss is not None and not callable(loss):
+        check_several("loss", loss, "a function of the model and a batch, a loss module, or several Stage")
+        for stage in loss:
+            check_option("loss", stage, Stage, "a function of the model and a batch, a loss module, or several Stage")
+    if schedule is not None and not callable(schedule):
+        check_option("schedule", schedule, NoneType, "a function of tilewright.train.schedules")
+    if reduce is not None and not callable(reduce):
+        check_option("reduce", reduce, NoneType, "a function, as tilewright.train.averaged()")
     if loss is None or callable(loss):
         objective = _objective(model, loss, example, symbolic)
         stages = [_plan(objective, trained, Adam() if optimizer is None else optimizer, clip, groups or {})]
@@ -175,9 +185,10 @@ def _plan(
         known = ", ".join(v.name for v in objective.graph.params)
         raise ModelError("no parameter has this name", expected=known, got=", ".join(unknown))
     for each in (optimizer, *groups.values()):
-        if not hasattr(each, "scalars"):
+        if isinstance(each, type) or not hasattr(each, "scalars"):
             hint = "tilewright.train has SGD, Adam, AdamW, RMSprop and Lion"
-            raise ModelError("no optimiser of a step", got=type(each).__qualname__, hint=hint)
+            got = f"class {each.__name__}" if isinstance(each, type) else type(each).__qualname__
+            raise ModelError("no optimiser of a step", got=got, hint=hint)
     check_option("clip", clip, (int, float, NoneType), "the largest norm of the gradients")
     if clip is not None and not clip >= 0:
         raise ModelError("no length that gradients could be clipped to", where="clip", got=clip)

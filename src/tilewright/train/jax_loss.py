@@ -11,6 +11,7 @@ from typing import Any
 
 from tilewright.compiler import import_model
 from tilewright.support.errors import ModelError
+from tilewright.train.batch import named, names_of
 from tilewright.train.plan import Objective
 
 
@@ -37,4 +38,4 @@ def traced(params: Any, loss: Callable[..., Any], example: Sequence[Any]) -> Obj
 
     read = import_model(jax.jit(objective, keep_unused=True), example=(params, *batch), params=0)
     movable = tuple(v.name for v in read.graph.params if v.dtype.name == "f32" and v.name in read.weights)
-    return Objective(read.graph, read.weights, metrics, movable)
+    return named(Objective(read.graph, read.weights, metrics, movable), names_of(loss, len(batch) + 1)[1:])

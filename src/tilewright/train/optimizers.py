@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from numbers import Real
+from typing import Any, Protocol
 
 import numpy as np
 
 from tilewright.ir.graph import GraphBuilder, Value
 from tilewright.ops.registry import emit1
 from tilewright.support.classes import dataclass
+from tilewright.support.errors import ModelError
+from tilewright.support.options import described
 
 
 @dataclass(slots=True)
@@ -48,6 +51,33 @@ class Vectors:
     def mixed(self, old: Value, new: Value, keep: float) -> Value:
         """keep * old + (1 - keep) * new"""
         return self.add(self.scaled(old, keep), self.scaled(new, 1 - keep))
+
+
+def check_numbers(where: str, below: float = math.inf, **numbers: Any) -> None:
+    """Raises ModelError for what is no number from 0 on and less than `below`, named as `where.name`."""
+    bound = "a number from 0 on" if below == math.inf else f"a number from 0 to less than {below:g}"
+    for name, value in numbers.items():
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if not is_number or not (0 <= value < below):
+            raise ModelError(
+                "the argument makes no sense", where=f"{where}.{name}", expected=bound, got=described(value)
+            )
+
+
+def check_flags(where: str, **flags: Any) -> None:
+    """Raises ModelError for what is neither True nor False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            got = described(value)
+            raise ModelError("the argument makes no sense", where=f"{where}.{name}", expected="True or False", got=got)
+
+
+def check_betas(where: str, betas: Any) -> None:
+    """Raises ModelError for what is no pair of shares that means keep."""
+    if not isinstance(betas, tuple | list) or len(betas) != 2:
+        expected = "a pair of numbers from 0 to less than 1"
+        raise ModelError("the argument makes no sense", where=f"{where}.betas", expected=expected, got=described(betas))
+    check_numbers(where, 1.0, **{f"betas[{k}]": beta for k, beta in enumerate(betas)})
 
 
 class Optimizer(Protocol):
@@ -84,6 +114,14 @@ class SGD:
     dampening: float = 0.0
     maximize: bool = False
 
+    def __post_init__(self) -> None:
+        check_numbers("SGD", lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        check_numbers("SGD", dampening=self.dampening)
+        check_flags("SGD", nesterov=self.nesterov, maximize=self.maximize)
+        if self.nesterov and (not self.momentum or self.dampening):
+            expected, got = "momentum > 0 and dampening = 0", f"momentum {self.momentum}, dampening {self.dampening}"
+            raise ModelError("Nesterov's momentum needs others", where="SGD.nesterov", expected=expected, got=got)
+
     @property
     def state(self) -> tuple[str, ...]:
         return ("momentum",) if self.momentum else ()
@@ -115,6 +153,11 @@ class Adam:
     decoupled: bool = False
     amsgrad: bool = False
     maximize: bool = False
+
+    def __post_init__(self) -> None:
+        check_numbers("Adam", lr=self.lr, eps=self.eps, weight_decay=self.weight_decay)
+        check_betas("Adam", self.betas)
+        check_flags("Adam", decoupled=self.decoupled, amsgrad=self.amsgrad, maximize=self.maximize)
 
     @property
     def state(self) -> tuple[str, ...]:
@@ -165,6 +208,11 @@ class RMSprop:
     centered: bool = False
     maximize: bool = False
 
+    def __post_init__(self) -> None:
+        check_numbers("RMSprop", lr=self.lr, alpha=self.alpha, eps=self.eps)
+        check_numbers("RMSprop", weight_decay=self.weight_decay, momentum=self.momentum)
+        check_flags("RMSprop", centered=self.centered, maximize=self.maximize)
+
     @property
     def state(self) -> tuple[str, ...]:
         kept = {"momentum": bool(self.momentum), "grad_avg": self.centered}
@@ -196,6 +244,10 @@ class Lion:
     lr: float = 1e-4
     betas: tuple[float, float] = (0.9, 0.99)
     weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_numbers("Lion", lr=self.lr, weight_decay=self.weight_decay)
+        check_betas("Lion", self.betas)
 
     @property
     def state(self) -> tuple[str, ...]:

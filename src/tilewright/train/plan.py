@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ class Objective:
     key       the input that random numbers depend on
     others    what else the model's own dictionary of weights has
     tied      later names of parameters in that dictionary, each with the first
+    tensor    from an array to what the model's own dictionary holds; None: arrays
     """
 
     graph: Graph
@@ -41,6 +42,7 @@ class Objective:
     key: str | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
     tied: Mapping[str, str] = field(default_factory=dict)
+    tensor: Callable[[Any], Any] | None = None
 
 
 def together(objectives: Sequence[Objective]) -> Objective:

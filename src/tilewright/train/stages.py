@@ -14,7 +14,9 @@ from dataclasses import field
 from typing import Any
 
 from tilewright.support.classes import dataclass
-from tilewright.train.optimizers import Adam, Optimizer
+from tilewright.support.errors import ModelError
+from tilewright.support.options import check_option, check_several, described
+from tilewright.train.optimizers import Adam, Optimizer, check_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,14 @@ class Stage:
     groups: Mapping[str, Optimizer] = field(default_factory=dict)
     every: int = 1
 
+    def __post_init__(self) -> None:
+        check_option("Stage.name", self.name, str, "a name")
+        if not callable(self.loss):
+            expected, got = "a function: loss(model, *batch)", described(self.loss)
+            raise ModelError("the argument makes no sense", where="Stage.loss", expected=expected, got=got)
+        check_several("Stage.trained", self.trained, "patterns of names of parameters")
+        _check_every("Stage", self.every, 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Average:
@@ -52,3 +62,17 @@ class Average:
     source: str
     tau: float = 0.005
     every: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("target", "source"):
+            check_option(f"Average.{name}", getattr(self, name), str, "how names begin")
+        check_numbers("Average", tau=self.tau)
+        if self.tau > 1:
+            raise ModelError("the argument makes no sense", where="Average.tau", expected="0 to 1", got=self.tau)
+        _check_every("Average", self.every, 0)
+
+
+def _check_every(where: str, every: Any, least: int) -> None:
+    if not isinstance(every, int) or isinstance(every, bool) or every < least:
+        expected = f"a whole number from {least} on"
+        raise ModelError("the argument makes no sense", where=f"{where}.every", expected=expected, got=described(every))

@@ -169,7 +169,10 @@ class Step:
             self._sums()[0].fill(0)
         kind = self._only or self._kind(moves)
         inputs, outputs = kind.ready[self.turn] or self._vectors(kind, moves)
-        kind.model(*batch, *inputs, out=outputs)
+        try:
+            kind.model(*batch, *inputs, out=outputs)
+        except CallError as error:
+            raise self._misfit(batch, error) from None
         found = {name: number.item() for name, number in kind.numbers}
         if self.on_nonfinite != "keep":
             for name in kind.finite:
@@ -184,6 +187,14 @@ class Step:
             self.turn ^= 1
         self.count += 1
         return found
+
+    def _misfit(self, batch: tuple[Any, ...], error: CallError) -> CallError:
+        """What is wrong with a batch, by the names of its arrays alone: a step's programs take more than those."""
+        expected = [v for v in self._objective.graph.inputs if v.name != self._objective.key]
+        if len(batch) == len(expected):
+            return error
+        shown = ", ".join(f"{v.name}: {v.type}" for v in expected)
+        return CallError("wrong number of arrays in the batch", where="step", expected=shown, got=len(batch))
 
     def _nonfinite(self, kind: Kind, found: dict[str, float]) -> dict[str, float]:
         """What becomes of a step whose loss or gradients are not finite."""
@@ -330,9 +341,10 @@ class Step:
         found = {**self._objective.others, **self._objective.weights, **self.parameters, **self.buffers}
         return found | {name: found[first] for name, first in self._objective.tied.items() if first in found}
 
-    def state_dict(self) -> dict[str, Array]:
-        """Copies of `weights`."""
-        return {name: np.array(array) for name, array in self.weights.items()}
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of `weights`: tensors of a PyTorch module, which its `load_state_dict` takes, else arrays."""
+        copied = self._objective.tensor or np.array
+        return {name: copied(array) for name, array in self.weights.items()}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Take other parameters, and other buffers if they are among the values; what the optimiser keeps stays. What

@@ -21,6 +21,7 @@ from tilewright.ops.shape import ConstantAttrs
 from tilewright.runtime.interop import framework
 from tilewright.support.errors import CallError, Error, ModelError, UnsupportedError
 from tilewright.train import hooks, kept
+from tilewright.train.batch import named, names_of, with_values
 from tilewright.train.kept import Traced
 from tilewright.train.plan import Objective
 from tilewright.train.tape import tape_of
@@ -42,6 +43,65 @@ class _Loss(torch.nn.Module):
 
     def found(self, *batch: torch.Tensor) -> Any:
         return self.model(*batch) if self.loss is None else self.loss(self.model, *batch)
+
+
+def of_outputs(loss: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """A loss as a function of the model and a batch of so many arrays. What is one of an output and a target, as
+    PyTorch's own losses are, gets the model's output for the first arrays, and the last one.
+
+    Raises ModelError for a loss with parameters of its own, which nothing would train.
+    """
+    if isinstance(loss, type):
+        raise ModelError(
+            "a loss is a function or a module", expected=f"{loss.__name__}()", got=f"class {loss.__name__}"
+        )
+    held: Any = loss
+    trained = [n for n, p in held.named_parameters() if p.requires_grad] if isinstance(loss, torch.nn.Module) else []
+    if not isinstance(loss, torch.nn.Module) and not _is_of_outputs(loss, count):
+        return loss
+    if trained:
+        names = ", ".join(trained)
+        hint = "let the model have it: def loss(model, x, y): return model.loss(model(x), y)"
+        raise ModelError("a loss has parameters of its own", where=type(loss).__name__, got=names, hint=hint)
+    if count < 2:
+        expected = "example=(inputs..., target)"
+        raise ModelError("a loss of an output and a target needs both", where="example", expected=expected, got=count)
+
+    def of_batch(model: torch.nn.Module, *batch: torch.Tensor) -> Any:
+        *inputs, target = batch
+        return loss(model(*inputs), target)
+
+    return of_batch
+
+
+def _is_of_outputs(loss: Callable[..., Any], count: int) -> bool:
+    """Whether a function takes an output and a target: it is PyTorch's own, or does not take a model and a batch but
+    does take two."""
+    if (getattr(loss, "__module__", None) or "").partition(".")[0] == "torch":
+        return True
+    try:
+        signature = inspect.signature(loss)
+    except (TypeError, ValueError):  # a function of C, which says nothing
+        return True
+    return not _binds(signature, count + 1) and _binds(signature, 2)
+
+
+def _binds(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True
+
+
+def _batch_names(model: torch.nn.Module, loss: Callable[..., Any] | None, given: Any, count: int) -> list[str]:
+    """What the arrays of a batch are called: as the loss calls them, or, where it is of an output and a target, as the
+    model does, and "target"."""
+    if loss is None:
+        return names_of(model.forward, count)
+    if loss is given:
+        return names_of(loss, count + 1)[1:]
+    return [*names_of(model.forward, count - 1), "target"]
 
 
 def _check_arguments(function: Callable[..., Any], batch: Sequence[Any]) -> None:
@@ -67,9 +127,12 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
     if not isinstance(model, torch.nn.Module):
         raise ModelError("a step is made of a module", expected="torch.nn.Module or (Graph, weights)", got=type(model))
     batch = tensors(example)
+    given_loss = loss
+    loss = None if loss is None else of_outputs(loss, len(batch))
     _check_arguments(model if loss is None else partial(loss, model), batch)
     objective = _Loss(model, loss)
-    hooks.refuse([*hooks.of_modules([objective]), *hooks.of_parameters([objective])])
+    parts = [objective, *([given_loss] if isinstance(given_loss, torch.nn.Module) else [])]
+    hooks.refuse([*hooks.of_modules(parts), *hooks.of_parameters(parts)])
     try:
         with hooks.watched() as seen:
             tape, given = ran(objective.found, objective, batch)
@@ -89,7 +152,7 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
     tied = dict(read.tied)
     state = {n: to_array(t, n) for n, t in model.state_dict().items() if isinstance(t, torch.Tensor) and n not in tied}
     weights = {v.name: state[v.name] for v in read.graph.params}
-    return Objective(
+    found = Objective(
         read.graph,
         weights,
         metrics,
@@ -99,7 +162,9 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
         read.key,
         {name: array for name, array in state.items() if name not in read.counters},
         tied,
+        to_tensor,
     )
+    return named(found, _batch_names(model, loss, given_loss, len(batch)))
 
 
 def tensors(example: Sequence[Any]) -> tuple[torch.Tensor, ...]:
@@ -159,7 +224,7 @@ def _read(objective: _Loss, batch: Sequence[torch.Tensor], symbolic: bool) -> Tr
 
     found = import_training(objective, tuple(batch), "auto" if symbolic else None)
     read = found.read
-    graph = _renamed(read.graph, {v: Value(_own(v.name), v.type) for v in read.graph.params})
+    graph = with_values(read.graph, {v: Value(_own(v.name), v.type) for v in read.graph.params})
     graph, changed, counters = _without_counters(graph, tuple(map(_own, found.changed)))
     tied = tuple((_own(name), _own(first)) for name, first in read.interface.tied)
     return Traced(graph, changed, tuple(counters), found.key, tied)
@@ -194,18 +259,3 @@ def _counts(name: str, node: Node | None, makers: Mapping[Value, Node]) -> bool:
     if one is None or one.op != "constant" or node.inputs[0].name != name or node.output.dtype.is_float:
         return False
     return bool((one.of(ConstantAttrs).value.array == 1).all())
-
-
-def _renamed(graph: Graph, names: Mapping[Value, Value]) -> Graph:
-    def value(v: Value | None) -> Value | None:
-        return None if v is None else names.get(v, v)
-
-    def node(n: Node) -> Node:
-        return replace(n, inputs=tuple(value(v) for v in n.inputs))
-
-    return replace(
-        graph,
-        params=tuple(names[v] for v in graph.params),
-        nodes=tuple(node(n) for n in graph.nodes),
-        outputs=tuple(names.get(v, v) for v in graph.outputs),
-    )

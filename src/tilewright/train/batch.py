@@ -1,0 +1,54 @@
+"""What the arrays of a batch are called: as in the caller's own functions, which errors then name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.train.plan import Objective
+
+RESERVED = frozenset(("arena", "scalars", "gathered", "buffers"))
+"""Names of what a step reads beside a batch."""
+
+
+def names_of(function: Callable[..., Any], count: int) -> list[str]:
+    """The names of so many positional arguments of a function, as far as it says them."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a function of C, which says nothing
+        return []
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return positional[:count]
+
+
+def named(objective: Objective, names: Sequence[str]) -> Objective:
+    """The objective with the arrays of its batch under these names, in order; those that are taken stay as they are."""
+    graph = objective.graph
+    batch = [v for v in graph.inputs if v.name != objective.key]
+    taken = {v.name for v in (*graph.inputs, *graph.params)} | {v.name for n in graph.nodes for v in n.outputs}
+    taken = (taken | RESERVED) - {v.name for v in batch}
+    chosen = {v: name for v, name in zip(batch, names, strict=False) if name not in taken}
+    kept = {v.name for v in batch if v not in chosen}
+    renamed = {v: Value(name, v.type) for v, name in chosen.items() if name not in kept}
+    return replace(objective, graph=with_values(graph, renamed)) if renamed else objective
+
+
+def with_values(graph: Graph, others: Mapping[Value, Value]) -> Graph:
+    """A graph with other inputs and parameters in the place of its own."""
+
+    def node(n: Node) -> Node:
+        return replace(n, inputs=tuple(None if v is None else others.get(v, v) for v in n.inputs))
+
+    return replace(
+        graph,
+        inputs=tuple(others.get(v, v) for v in graph.inputs),
+        params=tuple(others.get(v, v) for v in graph.params),
+        nodes=tuple(node(n) for n in graph.nodes),
+        outputs=tuple(others.get(v, v) for v in graph.outputs),
+    )
+
+
+__all__ = ["named", "names_of", "with_values"]
