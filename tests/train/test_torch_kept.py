@@ -237,7 +237,11 @@ def taken(seed: int) -> list[Any]:
     step = compile_step(learner(seed), mixed, SGD(0.1), (torch.zeros(8, 6), torch.zeros(8, dtype=torch.int64)), seed=3)
     rng = np.random.default_rng(seed)
     found = [step(rng.normal(size=(8, 6)).astype(np.float32), rng.integers(6, size=8)) for _ in range(4)]
-    return [found, {name: value.numpy().tobytes() for name, value in step.state_dict().items()}, list(step.state_dict())]
+    return [
+        found,
+        {name: value.numpy().tobytes() for name, value in step.state_dict().items()},
+        list(step.state_dict()),
+    ]
 
 
 def test_steps_of_a_kept_loss_are_those_of_a_fresh_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

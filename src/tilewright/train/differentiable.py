@@ -28,7 +28,7 @@ from tilewright.support.errors import CallError, Error, ModelError
 from tilewright.targets.target import Target
 from tilewright.train import hooks
 from tilewright.train.rewritten import rewritten
-from tilewright.train.torch_loss import check_backward, ran, tensors
+from tilewright.train.torch_loss import check_backward, ran, refuse_control, tensors
 
 REPEATED = frozenset({"constant", "range", "broadcast", "reshape", "eye"})
 """Operators whose results are made again on the way back rather than kept."""
@@ -165,6 +165,7 @@ def _run(module: torch.nn.Module, batch: Sequence[torch.Tensor]) -> Any:
     except Error:
         raise
     except Exception as error:  # the module's own code
+        refuse_control(error)
         raise ModelError("the module fails on the example", got=f"{type(error).__name__}: {error}") from error
     hooks.refuse(seen)
     return given

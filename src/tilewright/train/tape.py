@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -23,6 +21,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from tilewright.frontend.torch.unskip import unskip
 
 aten = torch.ops.aten
 LIFTED = aten.lift_fresh.default
@@ -167,17 +167,8 @@ def tape_of(
             tape.write("found", tape.seen(found))
         return tape.digest.hexdigest(), found
     except Exception as error:  # the module's own code, which the exporter will run again and say what is wrong
-        _unskip(error)
+        unskip(error)
         return None
-
-
-def _unskip(error: Exception) -> None:
-    """Let TorchDynamo compile PyTorch's control flow again: what it meets inside of a dispatch mode it skips for as
-    long as the process lives, and exporting a `torch.cond` fails."""
-    if "torch._dynamo" in sys.modules:
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            if "_higher_order_ops" in frame.f_code.co_filename:
-                torch._dynamo.eval_frame.reset_code(frame.f_code)
 
 
 def _name_state(tape: Tape, module: torch.nn.Module) -> None:

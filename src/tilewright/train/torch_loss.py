@@ -6,6 +6,7 @@ Where the module was traced before, PyTorch's exporter is not even loaded: its t
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from tilewright.frontend.common.finish import pruned
 from tilewright.frontend.torch.tensors import to_array, to_tensor
+from tilewright.frontend.torch.unskip import unskip
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.runtime.interop import framework
@@ -139,6 +141,7 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
     except Error:
         raise
     except Exception as error:  # the user's own code
+        refuse_control(error)
         raise ModelError("the loss of the example fails", got=f"{type(error).__name__}: {error}") from error
     hooks.refuse(seen)
     metrics = _names(given)
@@ -200,6 +203,21 @@ def ran(function: Callable[..., Any], module: torch.nn.Module, batch: Sequence[t
         return None, function(*(x.clone() for x in batch))  # which code may write, and autograd may have to say how
 
 
+CONTROL = "torch._higher_order_ops"
+"""Where PyTorch has its control flow, whose functions of autograd do what their operators do."""
+
+
+def refuse_control(error: BaseException) -> None:
+    """Raises UnsupportedError where PyTorch's own control flow has failed, which it leaves as it was."""
+    unskip(error)
+    frames = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    if any(name.startswith(CONTROL) for name in frames):
+        hint = "torch.where takes both branches; torch.compile(module, backend='tilewright') leaves this to PyTorch"
+        got = f"{type(error).__name__}: {error}".partition("\n")[0]
+        what = "PyTorch cannot run this control flow (cond, while_loop, scan) with gradients"
+        raise UnsupportedError(what, got=got, hint=hint) from error
+
+
 def check_backward(found: Any) -> None:
     """Raises UnsupportedError if a result comes of a `torch.autograd.Function`: no trace has its `backward`."""
     ahead = [getattr(x, "grad_fn", None) for x in tree_leaves(found)]
@@ -211,7 +229,8 @@ def check_backward(found: Any) -> None:
             continue
         seen.add(node)
         ahead += [before for before, _ in node.next_functions]
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
+        own_class = getattr(node, "_forward_cls", type(node)).__module__
+        if isinstance(node, torch.autograd.function.BackwardCFunction) and not own_class.startswith(CONTROL):
             own.add(type(node).__name__.removesuffix("Backward"))
     if own:
         hint = "say it in operators: x + (f(x) - x).detach() has the value of f and the gradient of x"

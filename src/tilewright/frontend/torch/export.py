@@ -31,6 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.example import Dims, Example, Trace, assignments, trace_inputs
 from tilewright.frontend.torch.recurrent import recurrences_whole
+from tilewright.frontend.torch.unskip import unskip
 from tilewright.ir.dim import Dim, DimSizes
 from tilewright.support.errors import ModelError, UnsupportedError
 
@@ -67,6 +68,7 @@ def export_module(
                 try:
                     return _exported(module, trace, training), dims, known
                 except Exception as error:  # what a module's own code raises while it is traced may be anything
+                    unskip(error)
                     failures.append(error)
                     if "generated guard" not in str(error):
                         break
@@ -150,6 +152,7 @@ def refuse_example(module: torch.nn.Module, example: Example) -> None:
     except _GaveUp:
         return
     except Exception as error:  # the module's own code
+        unskip(error)
         given = (f"{x.name} {str(x.tensor.dtype).removeprefix('torch.')}{list(x.tensor.shape)}" for x in example.leaves)
         what = f"{type(module).__name__} cannot run on the example: {_reason(error)}"
         raise ModelError(what, got=", ".join(given)) from error
@@ -197,8 +200,8 @@ def _makes_huge(module: torch.nn.Module, example: Example) -> bool:
             module(*args, **kwargs)
     except _Huge:
         return True
-    except Exception:  # the module's own code
-        pass
+    except Exception as error:  # the module's own code
+        unskip(error)
     return False
 
 
@@ -216,7 +219,8 @@ def serves_least(
         with evaluating(module), quietly(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
             args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (trace.args, trace.kwargs))
             leaves = pytree.tree_leaves(module(*args, **kwargs))
-    except Exception:  # the module's own code again, which ran before
+    except Exception as error:  # the module's own code again, which ran before
+        unskip(error)
         return True
     results = next(n for n in program.graph.nodes if n.op == "output").args[0]
     kinds = [spec.kind is OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs]

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from tilewright.frontend.torch.control import is_control
+
 Rule = Callable[..., Any]
 F = TypeVar("F", bound=Rule)
 
@@ -80,7 +82,7 @@ def handles(node: torch.fx.Node) -> bool:
     """Whether the importer can take a node as it is: it has a rule, and changes nothing that others see."""
     target: Any = node.target
     if not isinstance(target, torch._ops.OpOverload):
-        return not isinstance(target, torch._ops.HigherOrderOperator) or is_wrapper(target)
+        return not isinstance(target, torch._ops.HigherOrderOperator) or is_wrapper(target) or is_control(target)
     if target._schema.name.removeprefix("aten::") in IGNORED or _is_symbolic(node):
         return True
     if is_mutable(target) and not _private(node):

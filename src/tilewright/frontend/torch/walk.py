@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Any
 
@@ -14,6 +15,7 @@ from tilewright.frontend.common.finish import located, reason
 from tilewright.frontend.torch import complexes, registry
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.complexes import Complex
+from tilewright.frontend.torch.control import control, is_control, truth
 from tilewright.frontend.torch.dtypes import DTYPES, element_type
 from tilewright.frontend.torch.export import is_composite
 from tilewright.frontend.torch.random import Random
@@ -48,6 +50,8 @@ class Walk:
     """Operators whose rules do not cover how they are used here, and which PyTorch can take apart."""
     random: Random | None = None
     """Where random numbers come from; without it, operators that draw some are refused."""
+    repeats: bool = False
+    """Whether nodes are those of a loop's body, whose iterations would all draw the same numbers."""
 
     def nodes(self, graph: GraphModule, values: dict[Node, Any]) -> None:
         """Walk the nodes of a graph that something needs; problems are noted."""
@@ -90,14 +94,19 @@ class Walk:
         held = node.meta.get("val")
         if isinstance(held, int | float | bool | torch.SymInt):
             return self.sizes.expr(held) if isinstance(held, torch.SymInt) else held
+        if isinstance(held, torch.SymBool):
+            return truth(self, held, node.name)
         target: Any = node.target
         if target is operator.getitem:
             return self.resolve(node.args[0], values)[node.args[1]]
         if registry.is_wrapper(target):
             return self.wrapped(graph, node, values)
+        if is_control(target):
+            return control(self, graph, node, values)
         if registry.is_ordered_check(node):
             return [None]
-        found = registry.find(target) or (registry.find_sampling(target) if self.random else None)
+        draws = self.random is not None and not self.repeats
+        found = registry.find(target) or (registry.find_sampling(target) if draws else None)
         packet = target._schema.name.removeprefix("aten::") if isinstance(target, torch._ops.OpOverload) else ""
         if found is None and packet not in complexes.RULES:
             raise _unsupported(node)
@@ -144,14 +153,27 @@ class Walk:
         """Walk the graph that a wrapper calls, in place of the wrapper."""
         position = registry.WRAPPERS[node.target.name()]
         inner = getattr(graph, node.args[position].target)
-        given = [self.resolve(a, values) for a in node.args[position + 1 :]]
+        return self.called(inner, [self.resolve(a, values) for a in node.args[position + 1 :]])
+
+    def called(self, inner: GraphModule, given: Sequence[Any]) -> list[Any]:
+        """Walk a graph inside of another one, with these values as its arguments; gives its results."""
         placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
         local = dict(zip(placeholders, given, strict=True))
         self.nodes(inner, local)
-        results = next(n for n in inner.graph.nodes if n.op == "output").args[0]
+        results: Any = next(n for n in inner.graph.nodes if n.op == "output").args[0]
+        results = results if isinstance(results, list | tuple) else (results,)
         if any(isinstance(r, Node) and r in self.failed for r in results):
             raise _Skipped
         return [self.resolve(r, local) for r in results]
+
+    @contextmanager
+    def repeating(self) -> Iterator[None]:
+        """While this lasts, nodes are those of a loop's body."""
+        before, self.repeats = self.repeats, True
+        try:
+            yield
+        finally:
+            self.repeats = before
 
     def attribute(self, graph: GraphModule, node: Node) -> Any:
         found: Any = graph

@@ -1,0 +1,211 @@
+"""PyTorch's control flow as operators with bodies (`ops/control.py`): `torch.cond`, `while_loop` and `scan`.
+
+    cond(predicate, then, orelse, operands)             a predicate that is known decides which branch is looked at
+    while_loop(condition, body, carried, others)        both are functions of what is carried and of others
+    scan(combine, initial, sequences, others)           from (carried, elements) to (carried, what is collected)
+
+PyTorch has lifted what the functions read from around them into `operands` or `others`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sympy
+import torch
+from torch.fx import GraphModule, Node
+
+from tilewright.frontend.common.emitter import Emitter
+from tilewright.ir.dtype import boolean, i64
+from tilewright.ir.expr import Expr
+from tilewright.ir.graph import Graph, Value
+from tilewright.ir.graph import Node as GraphNode
+from tilewright.ops.control import NUMBER, CondAttrs, LoopAttrs
+from tilewright.ops.registry import emit, emit1
+from tilewright.support.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from tilewright.frontend.torch.walk import Walk
+
+_COMPARISONS = {
+    sympy.StrictGreaterThan: "gt",
+    sympy.GreaterThan: "ge",
+    sympy.StrictLessThan: "lt",
+    sympy.LessThan: "le",
+    sympy.Equality: "eq",
+    sympy.Unequality: "ne",
+}
+_LOGIC = {sympy.And: "and", sympy.Or: "or", sympy.Not: "not"}
+
+
+def is_control(target: Any) -> bool:
+    """Whether an operator of PyTorch's is one of control flow that has a rule here."""
+    return isinstance(target, torch._ops.HigherOrderOperator) and target.name() in _RULES
+
+
+def control(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) -> list[Any]:
+    """The results of an operator of control flow."""
+    target: Any = node.target
+    return _RULES[target.name()](walk, graph, node, values)
+
+
+def truth(walk: Walk, size: torch.SymBool, name: str) -> Any:
+    """What sizes say of each other: a truth value, or a number that is computed from them at the call."""
+    return _truth(walk, Emitter(walk.builder, walk.weights, name), size.node.expr)
+
+
+def _truth(walk: Walk, n: Emitter, e: Any) -> Any:
+    if e in (sympy.true, sympy.false):
+        return bool(e)
+    kind = next((op for cls, op in _COMPARISONS.items() if isinstance(e, cls)), None)
+    if kind is not None:
+        return n.emit(kind, *(n.symbols([walk.sizes.expr(a)], i64, ()) for a in e.args))
+    logic = next((op for cls, op in _LOGIC.items() if isinstance(e, cls)), None)
+    if logic is None:
+        raise UnsupportedError("a condition on sizes is computed in a way that is not supported", got=e)
+    parts = [n.constant(p, boolean) if isinstance(p, bool) else p for p in (_truth(walk, n, a) for a in e.args)]
+    found = n.emit(logic, *parts[:2])
+    for part in parts[2:]:
+        found = n.emit(logic, found, part)
+    return found
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _cut(walk: Walk) -> Iterator[list[GraphNode]]:
+    """Takes the nodes that are made inside out of the graph again, into the list."""
+    nodes = walk.builder.nodes
+    before, made = len(nodes), list[GraphNode]()
+    try:
+        yield made
+    finally:
+        made += nodes[before:]
+        del nodes[before:]
+
+
+def _captured(nodes: Sequence[GraphNode], results: Sequence[Value], own: Sequence[Value]) -> list[Value]:
+    """What a body reads from around it."""
+    inside = {v for n in nodes for v in n.outputs} | set(own)
+    read = [v for n in nodes for v in n.inputs if v is not None]
+    return list(dict.fromkeys(v for v in (*read, *results) if v not in inside))
+
+
+def _function(walk: Walk, graph: GraphModule, node: Any) -> Callable[[Sequence[Any]], list[Any]]:
+    """A function of PyTorch's graph: from its arguments to its results."""
+    inner: Any = getattr(graph, node.target)
+    return lambda given: walk.called(inner, given)
+
+
+def _tensor(walk: Walk, found: Any, name: str) -> Value:
+    """A result as a value: sizes and numbers of Python as scalars."""
+    if isinstance(found, Value):
+        return found
+    n = Emitter(walk.builder, walk.weights, name)
+    if isinstance(found, Expr):
+        return n.symbols([found], i64, ())
+    if isinstance(found, bool | int | float):
+        return emit1(walk.builder, "constant", value=np.asarray(found))
+    raise UnsupportedError("control flow over what is no tensor is not supported", got=type(found).__name__)
+
+
+def _scalar(walk: Walk, found: Any, name: str) -> Value:
+    """A condition as one truth value."""
+    n = Emitter(walk.builder, walk.weights, name)
+    return n.reshape(n.cast(_tensor(walk, found, name), boolean), ())
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+def _cond(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) -> list[Any]:
+    predicate = walk.resolve(node.args[0], values)
+    operands: Any = node.args[3] if len(node.args) > 3 else ()
+    given = [walk.resolve(a, values) for a in operands]
+    branches = [_function(walk, graph, f) for f in node.args[1:3]]
+    if isinstance(predicate, bool | int | float):
+        return branches[0 if predicate else 1](given)
+    scalar = _scalar(walk, predicate, node.name)
+    bodies = []
+    for branch in branches:
+        with _cut(walk) as nodes:
+            results = [_tensor(walk, r, node.name) for r in branch(given)]
+        bodies.append((tuple(nodes), tuple(results)))
+    types = [[v.type for v in results] for _, results in bodies]
+    if types[0] != types[1]:
+        shown = [", ".join(map(str, t)) for t in types]
+        raise UnsupportedError("cond whose branches give other types is not supported", expected=shown[0], got=shown[1])
+    captured = list(dict.fromkeys(v for nodes, results in bodies for v in _captured(nodes, results, ())))
+    then, orelse = (
+        Graph(name, tuple(captured), (), nodes, results)
+        for name, (nodes, results) in zip(("then", "orelse"), bodies, strict=True)
+    )
+    attrs = CondAttrs(orelse=orelse, then=then)
+    return list(emit(walk.builder, "cond", scalar, *captured, attrs=attrs, names=[node.name] * len(types[0])))
+
+
+def _while(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) -> list[Any]:
+    starts, others, _ = _several(walk, node.args[2:4], values)
+    start = [_tensor(walk, v, node.name) for v in starts]
+    goes_on, body = (_function(walk, graph, f) for f in node.args[:2])
+    first = _scalar(walk, goes_on([*start, *others])[0], node.name)
+    carried = [_own(walk, node, v) for v in start]
+    with _cut(walk) as nodes, walk.repeating():
+        after = [_tensor(walk, v, node.name) for v in body([*carried, *others])]
+        results = [_scalar(walk, goes_on([*after, *others])[0], node.name), *after]
+    return _loop(walk, node, first, start, carried, (), (), nodes, results)
+
+
+def _scan(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) -> list[Any]:
+    starts, sequences, others = _several(walk, node.args[1:4], values)
+    start, rows = ([_tensor(walk, v, node.name) for v in given] for given in (starts, sequences))
+    combine = _function(walk, graph, node.args[0])
+    carried = [_own(walk, node, v) for v in start]
+    elements = [_own(walk, node, v, element=True) for v in rows]
+    with _cut(walk) as nodes, walk.repeating():
+        results = [_tensor(walk, v, node.name) for v in combine([*carried, *elements, *others])]
+    return _loop(walk, node, None, start, carried, rows, elements, nodes, results)
+
+
+def _several(walk: Walk, arguments: Sequence[Any], values: dict[Node, Any]) -> list[list[Any]]:
+    found = [[walk.resolve(a, values) for a in (several or ())] for several in arguments]
+    return [*found, *([] for _ in range(len(arguments), 3))]
+
+
+def _own(walk: Walk, node: Node, value: Value, element: bool = False) -> Value:
+    """A value of a body for what is carried to it, or for an element of a sequence."""
+    t = value.type
+    return Value(walk.builder.fresh(f"{node.name}.{value.name}"), type(t)(t.dtype, t.shape[1:]) if element else t)
+
+
+def _loop(
+    walk: Walk,
+    node: Node,
+    first: Value | None,
+    start: Sequence[Value],
+    carried: Sequence[Value],
+    rows: Sequence[Value],
+    elements: Sequence[Value],
+    nodes: Sequence[GraphNode],
+    results: Sequence[Value],
+) -> list[Any]:
+    number = Value(walk.builder.fresh(f"{node.name}.number"), NUMBER)
+    own = (number, *carried, *elements)
+    captured = _captured(nodes, results, own)
+    offset = first is not None
+    for before, after in zip(start, results[offset:], strict=False):
+        if before.type != after.type:
+            raise UnsupportedError("what is carried changes its type", expected=before.type, got=after.type)
+    body = Graph("body", (*own, *captured), (), tuple(nodes), tuple(results))
+    attrs = LoopAttrs(body=body, carried=len(start), scanned=len(rows), conditional=offset)
+    names = [node.name] * len(results)
+    return list(emit(walk.builder, "loop", None, first, *start, *rows, *captured, attrs=attrs, names=names))
+
+
+_RULES: dict[str, Callable[..., list[Any]]] = {"cond": _cond, "while_loop": _while, "scan": _scan}
+
+__all__ = ["control", "is_control", "truth"]
