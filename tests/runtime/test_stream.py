@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import threading
 import weakref
 from concurrent.futures import CancelledError
@@ -145,3 +146,29 @@ def test_child_of_a_fork_has_threads_of_its_own(model: Model) -> None:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert np.array_equal(stream.call_async(rows(7)).result(10)[0], want)
+
+
+def test_a_fork_while_weights_change() -> None:
+    model = Model(affine(lo=0, hi=5000))
+    stop = threading.Event()
+
+    def update() -> None:
+        while not stop.is_set():
+            model.update(weights())
+
+    thread = threading.Thread(target=update)
+    thread.start()
+    try:
+        for _ in range(30):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                try:
+                    version = model.stream().versioned(rows(7))[1]
+                    os._exit(0 if model.update(weights()) > version else 1)
+                finally:
+                    os._exit(2)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        stop.set()
+        thread.join()

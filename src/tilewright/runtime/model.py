@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import NoneType
@@ -68,7 +67,6 @@ class Model(Runner):
         # Constants stay with the program; the rest of the weights is kept once, by `LocalWeights`.
         fixed = {p.name: program.weights[p.name] for p in manifest.params if p.fixed and p.name in program.weights}
         self._program = replace(program, weights=fixed)
-        self._update_lock = threading.Lock()
         engine = Engine(manifest, link(program), check_threads(threads))
         arrays = check_weights(manifest.params, program.weights, finite=False)
         self._weights = LocalWeights(engine, keep=keep_weights is not False)
@@ -99,7 +97,7 @@ class Model(Runner):
             tied=self.manifest.tied,
             folded=self.manifest.folded,
         )
-        with self._update_lock:
+        with self._weights.updating:
             chosen = check_version(version, self.version)
             self._weights.publish(arrays, chosen, finite=finite)
             return chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +74,14 @@ class LocalWeights:
         self._slots: list[_Slot | None] = [None] * SLOTS
         self._fixed: dict[str, Array] = {}
         self._followers: weakref.WeakSet[Engine] = weakref.WeakSet()
+        self.forget()
+        _live.add(self)
+
+    def forget(self) -> None:
+        """In the child of a fork: other threads publish nothing there."""
         self._publishing = threading.Lock()
+        self.updating = threading.Lock()
+        """Held while new weights are taken: one version at a time."""
 
     @property
     def control(self) -> Control:
@@ -194,6 +202,17 @@ class LocalWeights:
             self.control.seal(index, version)
             self.control.flip(index)
 
+
+_live: weakref.WeakSet[LocalWeights] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for weights in list(_live):
+        weights.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 _KEEP = "compile or load the model with keep_weights=True"
 
