@@ -6,6 +6,8 @@ import pickle
 
 import pytest
 
+from tilewright.frontend.common.finish import first_line, reason
+from tilewright.parts.report import reason_of
 from tilewright.support.errors import (
     Error,
     ModelError,
@@ -22,6 +24,14 @@ def test_message_names_where_expected_and_got() -> None:
     assert str(error) == "node 'Add_3' (Add): operands do not broadcast: expected (n, 4), got (2, 5)"
     assert isinstance(error, ModelError)
     assert isinstance(error, Error)
+
+
+def test_fields_without_text_are_left_out() -> None:
+    error = Error("cannot be run", where="node 'a'", expected="", got="")
+    assert error.headline() == "node 'a': cannot be run"
+    assert reason_of(Error.many([error, UnsupportedError("no rule", got="")])) == "cannot be run; no rule"
+    assert (reason(KeyError()), reason(ValueError("so\nit is"))) == ("KeyError", "ValueError: so")
+    assert (first_line(RuntimeError()), first_line(RuntimeError("\n why \n"))) == ("", "why")
 
 
 def test_schedule_error_shows_the_loops() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tilewright.frontend.common.finish import Imported
+from tilewright.frontend.common.finish import Imported, first_line
 from tilewright.frontend.onnx.section import Section, graphs, operator
 from tilewright.frontend.onnx.survey import Survey
 from tilewright.frontend.onnx.tensors import DTYPES, embed, to_array
@@ -125,7 +125,7 @@ def invalid(section: Section, node: onnx.NodeProto) -> str | None:
     try:
         onnx.checker.check_node(node, checks)
     except onnx.checker.ValidationError as error:
-        return str(error).splitlines()[0][:200]
+        return first_line(error)
     return None
 
 

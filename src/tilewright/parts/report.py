@@ -100,7 +100,7 @@ def _elsewhere(step: Step, hosts: Hosts) -> tuple[str, str, list[Uncompiled]]:
 
 def reason_of(error: Error) -> str:
     """What is wrong, without the place."""
-    found = [e.what + (f", got {e.got}" if e.got is not None else "") for e in error.each()]
+    found = [e.what + (f", got {e.got}" if e.got else "") for e in error.each()]
     return "; ".join(dict.fromkeys(found))
 
 

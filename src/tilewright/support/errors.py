@@ -109,9 +109,9 @@ class Error(Exception):
         """The first line: where, what, expected, got."""
         text = f"{self.where}: {self.what}" if self.where else self.what
         details = []
-        if self.expected is not None:
+        if self.expected:
             details.append(f"expected {self.expected}")
-        if self.got is not None:
+        if self.got:
             details.append(f"got {self.got}")
         return f"{text}: {', '.join(details)}" if details else text
 

@@ -124,8 +124,14 @@ def located(error: Error, where: str) -> Error:
 
 
 def reason(error: BaseException) -> str:
-    """An unforeseen error in one line."""
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    """An unforeseen error in one line: its kind alone where it says nothing."""
+    text = first_line(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """The first line that an error says, as much of it as a message takes; nothing where it says nothing."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
 
 
 MALFORMED = (

@@ -17,6 +17,7 @@ import onnx
 from onnx import numpy_helper
 from onnx.inliner import inline_local_functions
 
+from tilewright.frontend.common.finish import first_line
 from tilewright.frontend.onnx.exported import exported
 from tilewright.frontend.onnx.load import Loaded
 from tilewright.frontend.onnx.tensors import to_array
@@ -232,7 +233,7 @@ def inlined(loaded: Loaded) -> Loaded:
     try:
         return replace(loaded, model=inline_local_functions(model))
     except Exception as error:  # ONNX's inliner has its own, of several classes
-        text = str(error).splitlines()[0][:200]
+        text = first_line(error)
         raise ModelError("the functions cannot be expanded", where=loaded.label, got=text) from None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+from tilewright.frontend.common.finish import first_line
 from tilewright.frontend.stablehlo.module import Function, Operation
 from tilewright.frontend.stablehlo.read import context, read_module
 from tilewright.ir.dtype import DType
@@ -41,7 +42,7 @@ def _expanded(name: str, operands: tuple[str, ...], result: str) -> Function:
             manager.run(parsed.operation)
         (function,) = read_module(parsed).functions.values()
     except (ir.MLIRError, ValueError, RuntimeError) as error:
-        raise UnsupportedError(f"the operation {name} is not supported", got=str(error).splitlines()[0][:200]) from None
+        raise UnsupportedError(f"the operation {name} is not supported", got=first_line(error)) from None
     if any(o.name == name for o in function.body.walk()):
         raise UnsupportedError(f"the operation {name} is not supported")
     return function
