@@ -106,7 +106,7 @@ def bench(
 
     ```
     tilewright bench policy.onnx
-    tilewright bench policy.onnx --rival onnxruntime --rival openvino --duration 10
+    tilewright bench policy.onnx --rival openvino --duration 10
     tilewright bench policy.tw --streams 4 --duration 5
     tilewright bench policy.onnx --sweep batch=1,2,4,8,16,32 --png policy.png
     tilewright bench policies.py:make_actor
