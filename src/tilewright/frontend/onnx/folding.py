@@ -111,12 +111,11 @@ def _result_type(call: Call) -> DType:
 
 
 def _divide(a: Any, b: Any) -> Any:
-    """ONNX truncates: flooring is the same for what is not negative, and of the rest the quotient is rounded up."""
+    """ONNX truncates: flooring is the same for what is not negative, and of the rest the negation is divided."""
     if isinstance(a, Expr) or isinstance(b, Expr):
         if not _decide(apply("gt", b, 0)):
             return None
-        floored = a // b
-        return floored if _decide(apply("ge", a, 0)) else maximum(floored, minimum((a + (b - 1)) // b, 0))
+        return a // b if _decide(apply("ge", a, 0)) else maximum(a, 0) // b - maximum(0 - a, 0) // b
     return int(a / b) if isinstance(a, float) else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
