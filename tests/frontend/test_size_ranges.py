@@ -200,3 +200,50 @@ def test_a_range_and_a_divisor() -> None:
     for seq in (7, 18):
         with pytest.raises(CallError):
             built(np.zeros((seq, 3), np.float32))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_maps_are_resized_to_symbolic_sizes(mode: str) -> None:
+    """A table of 4 columns becomes one of as many as the input has windows."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        node("Shape", ["x"], ["n"], start=1, end=2),
+        node("Div", ["n", "eight"], ["q"]),
+        node("Concat", ["ones", "q"], ["sizes"], axis=0),
+        node("Resize", ["table", "", "", "sizes"], ["r"], mode=mode, coordinate_transformation_mode="asymmetric"),
+        node("ReduceMean", ["x"], ["mean"], keepdims=1),
+        node("Reshape", ["mean", "three"], ["m"]),
+        node("Add", ["r", "m"], ["y"]),
+    ]
+    weights = {
+        "table": rng.standard_normal((1, 2, 4)).astype(np.float32),
+        "eight": np.int64([8]),
+        "ones": np.int64([1, 2]),
+        "three": np.int64([1, 1, 1]),
+    }
+    proto = model(nodes, [info("x", ["b", "n"])], ["y"], weights)
+    built = tw.compile(proto, fallback="never")
+    for n in (8, 32, 77):
+        x = rng.standard_normal((2, n)).astype(np.float32)
+        wanted = onnx.reference.ReferenceEvaluator(proto).run(None, {"x": x})[0]
+        np.testing.assert_allclose(built(x), wanted, rtol=0, atol=1e-5)
+
+
+def test_integer_division_of_what_may_be_negative() -> None:
+    """ONNX truncates: (n - 9) / 4 + 3 rows."""
+    names = ("nine", "four", "three")
+    nodes = [
+        node("Shape", ["x"], ["n"], start=0, end=1),
+        *(
+            node(op, [a, b], [y])
+            for op, a, b, y in zip(("Sub", "Div", "Add"), ("n", "less", "q"), names, ("less", "q", "rows"), strict=True)
+        ),
+        node("ConstantOfShape", ["rows"], ["ones"], value=onnx.numpy_helper.from_array(np.float32([1.5]))),
+        node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        node("Add", ["ones", "sum"], ["y"]),
+    ]
+    numbers = {name: np.int64([n]) for name, n in zip(names, (9, 4, 3), strict=True)}
+    proto = model(nodes, [info("x", ["n"])], ["y"], numbers)
+    built = tw.compile(proto, fallback="never")
+    for n in (1, 5, 6, 8, 9, 12, 13, 30):
+        assert built(np.ones(n, np.float32)).shape == (int((n - 9) / 4) + 3,)

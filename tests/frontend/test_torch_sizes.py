@@ -132,3 +132,51 @@ def test_pytorchs_recurrent_layers_are_its_own_again() -> None:
     apart = torch.export.export(nn.Sequential(lstm), (x,)).run_decompositions()
     with torch.no_grad():
         torch.testing.assert_close(apart.module()(x), lstm(x))
+
+
+@pytest.mark.costly(2)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"mode": "bicubic", "align_corners": False},
+        {"mode": "bilinear", "align_corners": True},
+        {"mode": "bilinear", "align_corners": False},
+        {"mode": "nearest"},
+        {"mode": "nearest-exact"},
+    ],
+)
+def test_maps_are_resized_to_sizes_of_another_input(how: dict[str, Any]) -> None:
+    """As tables of positions of vision transformers are, for images of any size."""
+    table = torch.randn(1, 3, 4, 5)
+
+    def resized(x: Any) -> Any:
+        size = (x.shape[2] // 8, x.shape[3] // 8 + 1)
+        return x.mean((1, 2, 3), keepdim=True) + nn.functional.interpolate(table, size=size, **how)
+
+    module = Functional(resized)
+    imported = import_model(module, None, torch.zeros(2, 3, 64, 64), {"args_0": {0: "b", 2: "h", 3: "w"}})
+    for h, w in ((64, 64), (32, 40), (24, 8), (80, 129)):
+        x = torch.randn(1, 3, h, w)
+        assert_close(interpreted(imported, x), module(x))
+
+
+def test_a_table_of_positions_that_is_a_buffer() -> None:
+    """A buffer cut to the open size is a constant of the graph and has the module's name for it in `update` still."""
+
+    class Positions(nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("position_ids", 2 * torch.arange(16)[None], persistent=True)
+            self.table = nn.Embedding(32, 3)
+
+        def forward(self, x: Any) -> Any:
+            return x + self.table(self.position_ids[:, : x.shape[1]])
+
+    module = Positions().eval()
+    model = tw.compile(module, torch.zeros(2, 5, 3), dynamic={"x": {0: "n", 1: "seq"}}, dims={"seq": tw.dim(1, 16)})
+    for seq in (1, 9, 16):
+        x = torch.randn(2, seq, 3)
+        assert_close([model(x.numpy())], module(x))
+    model.update({name: t.numpy() for name, t in module.state_dict().items()}, version=2)
+    with pytest.raises(CallError):
+        model(torch.zeros(1, 17, 3).numpy())

@@ -71,6 +71,8 @@ def resize(n: Call) -> Value:
         sizes = n.dimensions(3, "the sizes of Resize")
         if sizes is None:
             raise ModelError("Resize needs scales or sizes")
+        if policy == "stretch" and not options["antialias"] and "roi" not in options and _are_symbolic(n, sizes, axes):
+            return _stretched(n, x, axes, sizes, _sampling(options))
         plan = _from_sizes(n, sizes, axes, policy)
     return _resize(n, x, axes, plan, options)
 
@@ -81,11 +83,7 @@ def _of_data(n: Call, place: int, axes: list[int], options: dict[str, Any], poli
     given = place if by_scales else 3
     if not n.is_data(given) or not same_dim(n.type(given).size, const(len(axes))):
         return None
-    how = Sampling(
-        *(options[k] for k in ("mode", "coordinates", "rounding")),
-        **{k: options[k] for k in ("cubic_a", "exclude_outside") if k in options},
-    )
-    x = n.value(0)
+    x, how = n.value(0), _sampling(options)
     if by_scales:
         scales = n.reshape(n.cast(n.value(place), f64), (len(axes),))
         for k, axis in enumerate(axes):
@@ -96,7 +94,28 @@ def _of_data(n: Call, place: int, axes: list[int], options: dict[str, Any], poli
     wanted_sizes = n.elements(3, "the sizes of Resize") or []
     if policy != "stretch":
         return _with_ratio(n, x, axes, wanted_sizes, how, smaller=policy == "not_larger")
-    for axis, wanted in zip(axes, wanted_sizes, strict=True):
+    return _stretched(n, x, axes, wanted_sizes, how)
+
+
+def _sampling(options: dict[str, Any]) -> Sampling:
+    """How any axis is resized."""
+    return Sampling(**{k: options[k] for k in SAMPLING if k in options})
+
+
+SAMPLING = ("mode", "coordinates", "rounding", "cubic_a", "exclude_outside")
+
+
+def _are_symbolic(n: Call, sizes: list[Any], axes: list[int]) -> bool:
+    """Whether an axis gets another size that is known as a symbol alone, or had one."""
+    pairs = [(dim(size), n.shape(0)[axis]) for size, axis in zip(sizes, axes, strict=False)]
+    return any(None in (as_int(size), as_int(extent)) and not known_same(size, extent) for size, extent in pairs)
+
+
+def _stretched(n: Call, x: Value, axes: list[int], sizes: list[Any], how: Sampling) -> Value:
+    """Each axis with its size: a number or symbol, or a scalar of i64."""
+    if len(sizes) != len(axes):
+        raise ShapeError("one size is needed for each axis", expected=len(axes), got=sizes)
+    for axis, wanted in zip(axes, sizes, strict=True):
         if not isinstance(wanted, Value) and known_same(dim(wanted), x.shape[axis]):
             continue
         size = wanted if isinstance(wanted, Value) else n.symbols([wanted], i64, ())

@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.frontend.common.resize import resize_axis
+from tilewright.frontend.common.resized import Sampling, resize_axis_by_data
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
+from tilewright.ir.dtype import f64
+from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import same_dim, static
 
@@ -68,6 +71,12 @@ def _resized(n: Call, x: Value, scales: Any, by_factor: bool = False, **how: Any
             continue
         if how["mode"] == "nearest" and not moves and same_dim(size, x.shape[axis] * 2):
             factor = 2
+        if None in (as_int(size), as_int(x.shape[axis])) and (factor is None or how["coordinates"] == "align_corners"):
+            if how.get("antialias"):
+                raise n.unsupported("with antialiasing of a symbolic size", got=f"{x.shape[axis]} to {size}")
+            scale = n.emit("div", n.symbols([size], f64, ()), n.symbols([x.shape[axis]], f64, ()))
+            x = resize_axis_by_data(n, x, axis, size, scale, Sampling(**how))
+            continue
         if factor is None or how["coordinates"] == "align_corners":
             factor = static(size, "the size of an image") / static(x.shape[axis], "the size of an image")
         x = resize_axis(n, x, axis=axis, scale=float(factor), size=size, **how)
