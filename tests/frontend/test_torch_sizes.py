@@ -180,3 +180,21 @@ def test_a_table_of_positions_that_is_a_buffer() -> None:
     model.update({name: t.numpy() for name, t in module.state_dict().items()}, version=2)
     with pytest.raises(CallError):
         model(torch.zeros(1, 17, 3).numpy())
+
+
+def test_a_loop_over_the_sequence_is_refused_at_once() -> None:
+    """It is traced once, for a short sequence, and not for ever longer ones."""
+    steps = 0
+
+    def looped(x: Any) -> Any:
+        nonlocal steps
+        h, found = x[:, 0], []
+        for t in range(x.shape[1]):
+            steps += 1
+            h = torch.tanh(h + x[:, t])
+            found.append(h)
+        return torch.stack(found, 1)
+
+    with pytest.raises(ModelError, match=r"needs a number for seq, as a loop in Python.*"):
+        import_model(Functional(looped), None, torch.zeros(2, 12, 3), {"args_0": {0: "n", 1: "seq"}})
+    assert steps < 100

@@ -72,13 +72,20 @@ def export_module(
                     failures.append(error)
                     if "generated guard" not in str(error):
                         break
-            if not _is_about_sizes(failures[0]):
+            # Multiples of a number that the code asks for are none either, and a loop would be traced for each of them.
+            if _numbers(failures[-1]) or not _is_about_sizes(failures[0]):
                 break
     if type(failures[0]).__name__ == "GuardOnDataDependentSymNode":
         what = f"{type(module).__name__} does other things for other values, which one program cannot"
         hint = "give outputs that say everything (logits, means), and draw or branch outside: tilewright.rl.sampling"
         raise ModelError(what, got=_place(failures[0]), hint=hint) from failures[0]
     refuse_example(module, example)
+    if numbers := _numbers(failures[0]):
+        what = f"{type(module).__name__} cannot be exported with symbolic dimensions: it needs a number for "
+        what += f"{', '.join(numbers)}, as a loop in Python over the steps of a sequence does"
+        expected = "operators whose number does not depend on sizes"
+        hint = f"say a loop over it as nn.RNN, nn.LSTM, nn.GRU, torch.while_loop or scan, or {_ADVICE}"
+        raise ModelError(what, expected=expected, hint=hint) from failures[0]
     symbols = dynamic is not None
     what = "cannot be exported" + (" with symbolic dimensions" if symbols else "")
     raise ModelError(
@@ -102,6 +109,11 @@ def _multiples(stated: Mapping[str, Dim], dims: Iterable[Dims]) -> Iterator[dict
     others = {name: stated.get(name, Dim()) for axes in dims for name in axes.values() if name not in batches}
     for unit in _POWERS if others else ():
         yield {**stated, **{n: replace(d, multiple=math.lcm(unit, d.multiple)) for n, d in others.items()}}
+
+
+def _numbers(error: Exception) -> list[str]:
+    """The sizes, by the names of their symbols, of which the module's code makes numbers, as a loop over them does."""
+    return re.findall(r"marked (\w+) as dynamic but your code specialized it to be a constant", str(error))
 
 
 def _is_about_sizes(error: Exception) -> bool:
