@@ -220,3 +220,45 @@ def test_a_condition_reads_only_where_the_loops_are_inside(tail: str, size: int)
         out = np.full(3, np.nan, np.float32)
         way(guarded(x), y, out)
         np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_formula_reads_what_a_body_may() -> None:
+    """A scalar, an axis, a reduction axis and tensors beside the values that it combines; its identity too."""
+    a, t = te.placeholder((4, 8), name="A"), te.placeholder((8,), name="T")
+    by, start = te.var("by", "float32", lo=None), te.var("start", "float32", lo=None)
+
+    def body(i: Any) -> Any:
+        k = te.reduce_axis(8, "k")
+        weighted = te.comm_reducer(
+            lambda x, y: x + y * by * t[k] + te.cast(i, "float32") * te.cast(k, "float32"),
+            lambda kind: start,
+            "weighted",
+        )
+        return weighted(a[i, k], axis=k)
+
+    b = te.compute((4,), body, name="B")
+    x, w = np.arange(32, dtype=np.float32).reshape(4, 8) / 8, np.arange(8, dtype=np.float32) - 3
+    wanted = 0.5 + (x * 2 * w).sum(1) + np.arange(4) * np.arange(8).sum()
+    for bounds in (None, "check"):
+        y = np.zeros(4, np.float32)
+        tw.build(te.create_schedule(b), [a, t, by, start, b], bounds=bounds)(x, w, 2.0, 0.5, y)
+        np.testing.assert_allclose(y, wanted, rtol=1e-5)
+
+
+def test_a_formula_is_checked_like_a_body() -> None:
+    a, t = te.placeholder((4, 8), name="A"), te.placeholder((8,), name="T")
+    other = te.reduce_axis(3, "other")
+
+    def stage(formula: Any, identity: Any) -> te.Tensor:
+        k = te.reduce_axis(8, "k")
+        reducer = te.comm_reducer(lambda x, y: formula(x, y, k), lambda kind: identity(k), "mine")
+        return te.compute((4,), lambda i: reducer(a[i, k], axis=k), name="B")
+
+    zero = lambda k: te.const(0.0, "float32")  # noqa: E731
+    with pytest.raises(ExpressionError, match="'other' is no axis of this stage") as caught:
+        stage(lambda x, y, k: x + y * t[other + 0], zero)
+    assert "test_reductions.py:" in (caught.value.where or "")
+    with pytest.raises(ExpressionError, match="the identity of a reduction reads 'k'"):
+        stage(lambda x, y, k: x + y, lambda k: t[k])
+    with pytest.raises(ExpressionError, match="is out of bounds"):
+        te.create_schedule(stage(lambda x, y, k: x + y * t[k + 1], zero))

@@ -24,7 +24,7 @@ from tilewright.te.bounds import check_reads
 from tilewright.te.externs import ExternOp
 from tilewright.te.memory import memory_index, memory_shape, place_results
 from tilewright.te.scans import ScanOp
-from tilewright.te.tensors import ComputeOp, Tensor
+from tilewright.te.tensors import ComputeOp, Tensor, formula
 
 Stage = ComputeOp | ScanOp | ExternOp
 
@@ -199,8 +199,9 @@ def _symbols_of(op: ComputeOp | ExternOp) -> tuple[Var, ...]:
 
 
 def _free(e: Expr) -> tuple[Var, ...]:
-    """The variables in an expression that are not axes; those of a reducer's formula are its own."""
-    return tuple(v for v in variables(e) if not v.axis)
+    """The variables in an expression that are not axes, nor the values that a reducer's formula combines."""
+    own = {*e.reducer.lhs, *e.reducer.rhs} if isinstance(e, Reduce) else set()
+    return tuple(v for part in (e, *formula(e)) for v in variables(part) if not v.axis and v not in own)
 
 
 def create_schedule(outputs: Tensor | Sequence[Tensor]) -> StageSchedule:
@@ -354,8 +355,10 @@ def _reduction_body(
     nothing: bool,
 ) -> tuple[Stmt, Stmt]:
     """`init` and the update; that of a reduction over `nothing` combines with the identity."""
-    values = list(reduce.reducer.identity) if nothing else [bind(v) for v in reduce.values]
-    init = seq(Store(b, point, e) for b, e in zip(outputs, reduce.reducer.identity, strict=True))
-    body = combine(reduce.reducer, [Load(b, point) for b in outputs], values, taken)
+    results, identity = (tuple(map(bind, es)) for es in (reduce.reducer.result, reduce.reducer.identity))
+    reducer = replace(reduce.reducer, result=results, identity=identity)
+    values = list(identity) if nothing else [bind(v) for v in reduce.values]
+    init = seq(Store(b, point, e) for b, e in zip(outputs, identity, strict=True))
+    body = combine(reducer, [Load(b, point) for b in outputs], values, taken)
     condition = bind(reduce.condition)
     return init, body if nothing or is_const(condition, True) else If(condition, body)

@@ -43,7 +43,7 @@ def _parts(body: Expr) -> Sequence[tuple[Expr, tuple[Expr, ...]]]:
     if not isinstance(body, Reduce):
         return [(body, ())]
     given = () if is_const(body.condition, True) else (body.condition,)
-    return [(body.condition, ()), *((v, given) for v in body.values)]
+    return [(body.condition, ()), *((v, given) for v in (*body.values, *body.reducer.result))]
 
 
 def _computed(stages: Iterable[ComputeOp | ScanOp | ExternOp]) -> Iterator[tuple[ComputeOp, int]]:

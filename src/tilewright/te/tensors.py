@@ -142,7 +142,7 @@ class ComputeOp:
     def inputs(self) -> tuple[Tensor, ...]:
         """The tensors the bodies read, by first appearance."""
         found: dict[Tensor, None] = {}
-        for body in self.bodies:
+        for body in (e for b in self.bodies for e in (b, *formula(b))):
             for node in walk_expr(body):
                 if isinstance(node, Load) and isinstance(node.buffer, Tensor):
                     found[node.buffer] = None
@@ -378,10 +378,16 @@ def _box(r: Reduce, axis: Sequence[IterVar], name: str, line: str | None) -> tup
     return tuple(axes), condition
 
 
+def formula(body: Expr) -> tuple[Expr, ...]:
+    """What a reduction's combination and identity are made of, which may read scalars, axes and tensors as a body may;
+    nothing of other bodies."""
+    return (*body.reducer.result, *body.reducer.identity) if isinstance(body, Reduce) else ()
+
+
 def _check_axes(bodies: Sequence[Expr], axes: Sequence[IterVar], name: str, line: str | None) -> None:
     """All axes in the bodies are the stage's own."""
     own = {a.var for a in axes}
-    parts = [part for body in bodies for part in (body.children if isinstance(body, Reduce) else (body,))]
+    parts = [p for body in bodies for p in (*(body.children if isinstance(body, Reduce) else (body,)), *formula(body))]
     for v in dict.fromkeys(v for part in parts for v in variables(part)):
         if v.axis and v not in own:
             label = v.name.rsplit(".", 1)[0]
@@ -391,6 +397,11 @@ def _check_axes(bodies: Sequence[Expr], axes: Sequence[IterVar], name: str, line
                 expected=f"axes {', '.join(repr(a.name) for a in axes)}",
                 hint=f"te.sum(..., axis={label}) reduces over a te.reduce_axis",
             )
+    reduced = {a.var for a in axes if a.kind == "reduce"}
+    starts = [e for body in bodies if isinstance(body, Reduce) for e in body.reducer.identity]
+    for v in dict.fromkeys(v for e in starts for v in variables(e) if v in reduced):
+        label = v.name.rsplit(".", 1)[0]
+        raise ExpressionError(f"{name}: the identity of a reduction reads {label!r}, which it reduces over", where=line)
 
 
 def _reduction_identity(r: Reduce) -> tuple[Any, ...]:
