@@ -300,28 +300,28 @@ def compare_outputs(ours: Result, other: Result, tolerance: float = _TOLERANCE) 
 
 
 def _print(reports: Sequence[Mapping[str, Any]], choices: Choices) -> None:
-    rows = []
+    races, calls = [], []
     for report in reports:
         title = " ".join([report["name"], *(f"{n}={size}" for n, size in report["sizes"].items())])
         for number, c in enumerate(report["contenders"]):
+            names = [title if number == 0 else "", c["name"]]
             quotient = report["ratios"].get(c["name"])
-            rows.append(
+            races.append(
                 [
-                    title if number == 0 else "",
-                    c["name"],
+                    *names,
                     f"{time_text(c['median_seconds'])} ±{c['spread']:.0%}" if c["median_seconds"] else "failed",
                     f"{quotient:.3f}" if quotient else "",
-                    *(time_text(c[p]) if c[p] is not None else "-" for p in PERCENTILES),
-                    f"{c['calls_per_second']:.4g}" if c["calls_per_second"] else "-",
                     _verdict(report, c["name"]),
                     time_text(c["info"].get("compile_seconds") or c["setup_seconds"]),
                     bytes_text(c["peak_memory"]),
                 ]
             )
-    title = f"time per call, {_callers(choices)}"
-    names = ["p50", "p90", "p99", "p99.9"]
-    columns = ["model", "", "median", "ours/its", *names, "calls/s", "error", "compile", "memory"]
-    table(title, columns, rows, left=2)
+            percentiles = [time_text(c[p]) if c[p] is not None else "-" for p in PERCENTILES]
+            rate = f"{c['calls_per_second']:,.0f}" if c["calls_per_second"] else "-"
+            calls.append([*names, *percentiles, rate, f"{c['calls']:,}"])
+    columns = ["model", "", "median", "ratio", "error", "compile", "memory"]
+    table(f"time per call, {_callers(choices)}", columns, races, left=2)
+    table("single calls", ["model", "", "p50", "p90", "p99", "p99.9", "calls/s", "timed"], calls, left=2)
     for text in dict.fromkeys(f"{r['name']}: {remark}" for r in reports for remark in r["remarks"]):
         out.print(text, markup=False, soft_wrap=True)
     for report in reports:
