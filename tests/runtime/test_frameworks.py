@@ -211,6 +211,11 @@ def test_lazy_negatives(model: Model) -> None:
             np.testing.assert_allclose(
                 model(x)[0].numpy(), affine_reference(x.resolve_neg().numpy(), model.weights["w"]), rtol=1e-5
             )
+    dense = torch._neg_view(torch.randn(7))
+    assert dense.is_neg() and dense.is_contiguous()
+    for _ in range(3):
+        expected = affine_reference(dense.resolve_neg().numpy(), model.weights["w"])
+        np.testing.assert_allclose(model(dense)[0].numpy(), expected, rtol=1e-5)
     negative = torch._neg_view(torch.zeros(1))
     with pytest.raises(CallError, match="cannot be written to"):
         model(torch.ones(1), out=(torch.zeros(1, 3), negative))

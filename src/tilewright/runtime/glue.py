@@ -177,10 +177,10 @@ def _take(m: Module) -> None:
                     f.call(VOID, "PyErr_Clear")
                     f.ret(0)
                 taken = f.call(I64, f"tw_take_dl_{suffix}", tensor, view, dims, io)
-                # A lazy negative of PyTorch is a view of imaginary parts: it is dense if it has one element at most.
-                with f.when(taken.ne(0)), f.when(f.load(I64, io, 8) <= f.load(I64, tensor, TENSOR.itemsize)):
-                    with f.when(f.call(I1, "tw_negative", obj)):
-                        f.ret(0)
+                # A lazy negative of PyTorch is dense where a conjugate's imaginary parts have one element, or where
+                # its rules of operators say so (`torch._neg_view`).
+                with f.when(taken.ne(0)), f.when(f.call(I1, "tw_negative", obj)):
+                    f.ret(0)
                 f.ret(taken)
             written = f.load(I64, tensor, TENSOR.written).cast(I32)
             need = written * (WRITABLE - READABLE) + READABLE
