@@ -354,6 +354,25 @@ def test_the_file_of_the_model_is_written(tmp_path: Path) -> None:
         np.testing.assert_array_equal(world.InferenceSession(str(tmp_path / "o.onnx")).run(None, x)[0], want[0])
 
 
+def test_external_data_with_options(tmp_path: Path) -> None:
+    proto = linear()
+    proto.graph.input.append(info("b", [3]))
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.bin", size_threshold=0)
+    x = {"x": np.ones((3, 2), F32)}
+    for size in (None, 3):
+        mine, other = ours.SessionOptions(), theirs.SessionOptions()
+        if size:
+            mine.add_free_dimension_override_by_name("n", size)
+            other.add_free_dimension_override_by_name("n", size)
+        mine.optimized_model_filepath = str(tmp_path / f"written{size}.onnx")
+        session = ours.InferenceSession(str(tmp_path / "m.onnx"), mine)
+        their = theirs.InferenceSession(str(tmp_path / "m.onnx"), other)
+        for feed in (x, x | {"b": np.full(3, 5, F32)}, x):
+            np.testing.assert_array_equal(session.run(["y"], feed)[0], their.run(["y"], feed)[0])
+        written = theirs.InferenceSession(mine.optimized_model_filepath)
+        np.testing.assert_array_equal(written.run(["y"], x)[0], their.run(["y"], x)[0])
+
+
 def test_providers() -> None:
     session = ours.InferenceSession(linear(), providers=["CPUExecutionProvider"])
     assert session.get_providers() == ["CPUExecutionProvider"] == ours.get_available_providers()

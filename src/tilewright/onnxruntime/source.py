@@ -10,7 +10,8 @@ from typing import Any
 
 import onnx
 
-from tilewright.frontend.onnx.load import load
+from tilewright.frontend.onnx.load import Loaded, load
+from tilewright.frontend.onnx.tensors import embed, tensors_of
 from tilewright.onnxruntime.description import (
     ModelMetadata,
     NodeArg,
@@ -85,8 +86,8 @@ def _read(given: Any, options: SessionOptions, from_model: bool, compile_options
     sizes = _fix_sizes(changed.graph, options)
     replaced = _replace_initializers(changed.graph, options)
     is_changed = bool(sizes or replaced)
-    if (is_changed or options.optimized_model_filepath) and loaded.folder is not None:
-        onnx.external_data_helper.load_external_data_for_model(changed, str(loaded.folder))
+    if is_changed or options.optimized_model_filepath:
+        _embed_external(changed, loaded)
     if options.optimized_model_filepath:
         _write(changed, options)
     threads = _threads(options)
@@ -95,8 +96,7 @@ def _read(given: Any, options: SessionOptions, from_model: bool, compile_options
         return compile(model, threads=threads, **compile_options)
 
     def variant(names: frozenset[str]) -> Compiled:
-        if loaded.folder is not None and not is_changed:
-            onnx.external_data_helper.load_external_data_for_model(changed, str(loaded.folder))
+        _embed_external(changed, loaded)
         other = onnx.ModelProto()
         other.CopyFrom(changed)
         _drop_initializers(other.graph, names)
@@ -148,6 +148,12 @@ def _replace_initializers(graph: onnx.GraphProto, options: SessionOptions) -> bo
             value = options.initializers[tensor.name].numpy()
             tensor.CopyFrom(onnx.numpy_helper.from_array(value, tensor.name))
     return bool(options.initializers)
+
+
+def _embed_external(model: onnx.ModelProto, loaded: Loaded) -> None:
+    """Put the elements of tensors that lie in files of their own into the model."""
+    for tensor in tensors_of(model):
+        embed(tensor, f"{loaded.label}: tensor {tensor.name!r}", loaded.folder)
 
 
 def _drop_initializers(graph: onnx.GraphProto, names: frozenset[str]) -> None:
