@@ -172,6 +172,17 @@ def test_cubic_samples_at_the_border(corners: bool) -> None:
     right(lambda x, g: F.grid_sample(x, g, "bicubic", "border", corners), image, grid)
 
 
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_samples_half_way_between_elements(mode: str, padding: str, corners: bool) -> None:
+    """Nearest elements of places that lie between two: which it is depends on whether places are reflected before."""
+    places = torch.linspace(-2, 2, 17)
+    grid = torch.stack(torch.meshgrid(places, places, indexing="xy"), -1)[None]
+    image = torch.arange(12, dtype=torch.float32).reshape(1, 1, 3, 4)
+    right(lambda x, g: F.grid_sample(x, g, mode, padding, corners), image, grid)
+
+
 @pytest.mark.filterwarnings("ignore:Since version")
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize("size", [(2, 3, 1, 4, 5), (2, 3, 2, 1, 1)])

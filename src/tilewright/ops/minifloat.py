@@ -117,17 +117,22 @@ def _rounded(e: Expr, bits: Expr, t: DType, saturate: bool) -> Expr:
 
 
 def _exponent(bits: Expr, saturate: bool, rounding: Rounding) -> Expr:
-    """f32's exponent, one more where the mantissa says so; NaN and infinity are NaN, signs are dropped."""
-    exponent = call("bitand", call("shr", bits, _u32(23)), _u32(0xFF))
-    mantissa = call("bitand", bits, _u32(0x7FFFFF))
-    more = call("lt", _u32(0), mantissa)
-    if rounding == "nearest":
-        half = _u32(0x400000)
-        more = call("lt", half, mantissa) | (call("eq", mantissa, half) & call("lt", _u32(0), exponent))
-    limit = _u32(0xFE if saturate else 0xFF)
-    if rounding == "down":
-        return exponent
-    return select(more & call("lt", exponent, limit), exponent + _u32(1), exponent)
+    """f32's exponent, one more where the mantissa says so (half way between two: one more). What lies outside of the
+    type's numbers, 2^-127 to 2^127, is the end next to it if `saturate`, else NaN, and zero and negative numbers lie
+    below: the table in ONNX's text of Cast, and where that says nothing ONNX Runtime."""
+    size = call("bitand", bits, _u32(0x7FFFFFFF))
+    exponent, mantissa = call("shr", size, _u32(23)), call("bitand", size, _u32(0x7FFFFF))
+    least = call("eq", exponent, _u32(0))  # a subnormal number of f32 from 2^-127 on, whose first bit is the power
+    rest = select(least, call("bitand", call("shl", mantissa, _u32(1)), _u32(0x7FFFFF)), mantissa)
+    code = exponent
+    if rounding != "down":
+        threshold = _u32(0x400000 if rounding == "nearest" else 1)
+        code = select(call("ge", rest, threshold), exponent + _u32(1), exponent)
+    below = call("lt", size, _u32(0x400000)) | call("ne", bits, size)
+    code = select(below, _u32(0 if saturate else 0xFF), code)
+    above = call("gt", size, _u32(0x7F000000)) & call("eq", bits, size)
+    code = select(above, _u32(0xFE if saturate else 0xFF), code)
+    return select(call("gt", size, _u32(_INFINITY)), _u32(0xFF), code)
 
 
 def encoded_numpy(x: Any, t: DType, saturate: bool, rounding: Rounding) -> Any:
@@ -145,13 +150,14 @@ def encoded_numpy(x: Any, t: DType, saturate: bool, rounding: Rounding) -> Any:
 
 
 def _exponent_numpy(bits: Any, saturate: bool, rounding: Rounding) -> Any:
-    exponent, mantissa = bits >> 23 & 0xFF, bits & 0x7FFFFF
-    more = mantissa > 0
-    if rounding == "nearest":
-        more = (mantissa > 0x400000) | ((mantissa == 0x400000) & (exponent > 0))
-    if rounding == "down":
-        return exponent
-    return exponent + (more & (exponent < (0xFE if saturate else 0xFF)))
+    size = bits & 0x7FFFFFFF
+    exponent, mantissa = size >> 23, size & 0x7FFFFF
+    rest = np.where(exponent == 0, (mantissa << 1) & 0x7FFFFF, mantissa)
+    threshold = {"up": 1, "nearest": 0x400000, "down": 0x800000}[rounding]
+    code = exponent + (rest >= threshold)
+    code = np.where((size < 0x400000) | (bits != size), 0 if saturate else 0xFF, code)
+    code = np.where((size > 0x7F000000) & (bits == size), 0xFE if saturate else 0xFF, code)
+    return np.where(size > _INFINITY, 0xFF, code)
 
 
 __all__ = ["FORMATS", "Format", "Rounding", "decoded", "encoded", "encoded_numpy"]

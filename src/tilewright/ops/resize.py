@@ -127,7 +127,7 @@ def _coordinate(m: Any, o: Any, extent: Any, size: Any, attrs: ResizeAttrs) -> A
                 return m.number((end - start) * (extent - 1) / 2 + start * (extent - 1), o)
             return o * ((end - start) * (extent - 1) / (length - 1)) + start * (extent - 1)
         case "pytorch_half_pixel" if size == 1:
-            return m.number(-0.5, o)
+            return m.number(0.0, o)
         case "half_pixel_symmetric":
             return (o + 0.5) / scale - 0.5 + extent / 2 * (1 - size / (scale * extent))
     return (o + 0.5) / scale - 0.5

@@ -23,7 +23,7 @@ from tilewright.te import Tensor
 Tensors = Sequence[Tensor | None]
 Out = tuple[TensorType, ...]
 
-PADDINGS = ("zeros", "border", "edge", "reflection")
+PADDINGS = ("zeros", "border", "reflection")
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 FIRST = {"nearest": 0, "linear": 0, "cubic": -1}
 """The first tap, from the floor of the place."""
@@ -31,20 +31,23 @@ CUBIC = -0.75
 """The parameter a of cubic convolution, as in ONNX's and PyTorch's grid sampling."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GridSampleAttrs(Attrs):
-    """`mode` nearest, linear or cubic; `padding` zeros, border, edge or reflection; with `align_corners`, -1 and 1 are
-    the middles of the outermost elements instead of their edges. What lies outside is moved to the border: the place
-    (border), or each of the elements around it (edge)."""
+    """`mode` nearest, linear or cubic; `padding` zeros, border or reflection; with `align_corners`, -1 and 1 are the
+    middles of the outermost elements instead of their edges. With border, each of the elements around a place outside
+    is moved to the border, not the place itself, which is another for cubics. `reflects_first` of nearest elements: a
+    place is reflected and then rounded (PyTorch), not rounded and then reflected (ONNX), which is another where it lies
+    half way between two elements."""
 
     mode: str
     padding: str
     align_corners: bool
+    reflects_first: bool = False
 
 
 def _grid_infer(types: Types, attrs: GridSampleAttrs) -> Out:
     """x [N, C, spatial...], grid [N, out..., rank] of coordinates from -1 to 1, the last dimension's first. `mode`
-    nearest, linear or cubic; `padding` zeros, border, edge or reflection; `align_corners`."""
+    nearest, linear or cubic; `padding` zeros, border or reflection; `align_corners`; `reflects_first`."""
     x, grid = present(types[0]), present(types[1])
     check_kind(x.dtype, ("float",))
     check_kind(grid.dtype, ("float",))
@@ -55,6 +58,8 @@ def _grid_infer(types: Types, attrs: GridSampleAttrs) -> Out:
         raise ShapeError("input and grid differ in batch", expected=x.shape[0], got=grid.shape[0])
     if attrs.mode not in TAPS or attrs.padding not in PADDINGS:
         raise UnsupportedError("the mode of GridSample is not supported", got=f"{attrs.mode}, {attrs.padding}")
+    if attrs.reflects_first and attrs.mode != "nearest":
+        raise UnsupportedError("only places of nearest elements are rounded", got=attrs.mode)
     return (TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1])),)
 
 
@@ -79,11 +84,12 @@ def _coordinate(g: Expr, extent: Expr, attrs: GridSampleAttrs) -> Expr:
     """The place in the input's own units."""
     g, length = cast(g, f64), cast(extent, f64)
     c = (g + 1.0) * 0.5 * (length - 1.0) if attrs.align_corners else ((g + 1.0) * length - 1.0) * 0.5
-    if attrs.mode == "nearest":
+    if attrs.mode == "nearest" and not attrs.reflects_first:
         c = call("round", c)
-    if attrs.padding == "border":
+    if attrs.padding == "border" and attrs.mode != "cubic":
         return minimum(maximum(c, scalar(0, f64)), length - 1.0)
-    return _reflected(c, *_limits(extent, attrs)) if attrs.padding == "reflection" else c
+    c = _reflected(c, *_limits(extent, attrs)) if attrs.padding == "reflection" else c
+    return call("round", c) if attrs.reflects_first else c
 
 
 def _weights(fraction: Expr, mode: str) -> list[Expr]:
@@ -183,10 +189,11 @@ def known_taps(g: Any, length: int, attrs: GridSampleAttrs) -> tuple[Any, Any, A
     """The taps of coordinates `g` along a dimension: indices, which of them lie inside, and weights, [..., taps]."""
     first = FIRST[attrs.mode]
     c = (g + 1) / 2 * (length - 1) if attrs.align_corners else ((g + 1) * length - 1) / 2
-    c = np.rint(c) if attrs.mode == "nearest" else c
+    c = np.rint(c) if attrs.mode == "nearest" and not attrs.reflects_first else c
     low, high = (0.0, length - 1.0) if attrs.align_corners else (-0.5, length - 0.5)
-    c = np.clip(c, 0, length - 1) if attrs.padding == "border" else c
+    c = np.clip(c, 0, length - 1) if attrs.padding == "border" and attrs.mode != "cubic" else c
     c = _mirror(c, low, high) if attrs.padding == "reflection" else c
+    c = np.rint(c) if attrs.reflects_first else c
     floor = np.floor(c)
     at = floor[..., None] + first + np.arange(TAPS[attrs.mode])
     at = _mirror(at, low, high) if attrs.padding == "reflection" else at

@@ -174,8 +174,8 @@ def resize(w: Writer, node: Node, x: Sequence[str]) -> str:
 @rule("grid_sample")
 def grid_sample(w: Writer, node: Node, x: Sequence[str]) -> str:
     a = node.of(GridSampleAttrs)
-    if a.padding == "edge":
-        raise UnsupportedError("ONNX has no sampling whose elements are moved to the border one by one")
+    if a.reflects_first:
+        raise UnsupportedError("ONNX rounds places before it reflects them")
     return w.op("GridSample", x, mode=a.mode, padding_mode=a.padding, align_corners=int(a.align_corners))
 
 

@@ -46,7 +46,8 @@ def _scalar(n: Emitter, number: Any) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How an axis is resized: the attributes of `resize` (`ops/resize.py`) that do not depend on its size."""
+    """How an axis is resized: the attributes of `resize` (`ops/resize.py`) that do not depend on its size. `rounding`
+    may be "outward", too: up where the axis becomes smaller, else down."""
 
     mode: str
     coordinates: str
@@ -110,7 +111,7 @@ class _Samples:
             case "half_pixel":
                 return emit("sub", centers, half)
             case "pytorch_half_pixel":
-                return emit("select", emit("eq", self.size, one), number(-0.5), emit("sub", centers, half))
+                return emit("select", emit("eq", self.size, one), number(0.0), emit("sub", centers, half))
             case "half_pixel_symmetric":
                 share = emit("sub", one, emit("div", self.size, emit("mul", self.scale, self.extent)))
                 shift = emit("mul", emit("mul", self.extent, half), share)
@@ -125,6 +126,9 @@ class _Samples:
                 return emit("floor", c)
             case "ceil":
                 return emit("ceil", c)
+            case "outward":
+                smaller = emit("lt", self.scale, self.number(1.0))
+                return emit("select", smaller, emit("ceil", c), emit("floor", c))
             case "round_prefer_floor":
                 return emit("ceil", emit("sub", c, half))
         return emit("floor", emit("add", c, half))

@@ -32,7 +32,7 @@ Tensors = Sequence[Tensor | None]
 Out = tuple[TensorType, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SampleTapsAttrs(GridSampleAttrs):
     """`extents` are the sizes of the sampled dimensions, `dtype` is the weights'."""
 

@@ -10,7 +10,7 @@ channel nothing is computed twice.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from tilewright import ops
 from tilewright.ir.dtype import f32, f64
@@ -41,7 +41,8 @@ def _lower(builder: GraphBuilder, node: Node, x: Value, costs: Copies) -> None:
     (y,), (_, grid), given = node.outputs, node.inputs, node.of(GridSampleAttrs)
     dtype = f64 if x.type.dtype is f64 else f32
     extents = tuple(d if (known := as_int(d)) is None else known for d in x.shape[2:])
-    taps = SampleTapsAttrs(given.mode, given.padding, given.align_corners, extents, dtype)
+    same = {f.name: getattr(given, f.name) for f in fields(given)}
+    taps = SampleTapsAttrs(**same, extents=extents, dtype=dtype)
     index, weight = ops.emit(builder, "lowered.sample_taps", grid, attrs=taps)
     if not _as_vectors(x, y, costs):
         builder.nodes.append(Node("lowered.sampled", (x, index, weight), (y,), SampledAttrs(1)))

@@ -130,7 +130,11 @@ def conv_transpose(n: Call) -> Value:
 def _transposed_pads(
     n: Call, x: Value, kernel: list[int], strides: list[int], dilations: list[int], extra: list[int]
 ) -> list[int]:
-    """Pads so that the result has `output_shape`, or the input's times the stride with auto_pad SAME."""
+    """Pads so that the result has `output_shape`, or the input's times the stride with auto_pad SAME.
+
+    An odd one is at the end with SAME_UPPER, else at the beginning. `output_shape` may ask for more than there is, then
+    zeros follow at the end; with SAME alone a kernel shorter than its stride gives what there is, as in ONNX Runtime
+    and OpenVINO (docs/disagreements.md)."""
     rank = len(kernel)
     auto = n.text("auto_pad", "NOTSET")
     wanted = n.ints("output_shape")
@@ -146,7 +150,9 @@ def _transposed_pads(
         total = as_int(dim(full - target))
         if total is None:
             raise ShapeError("output_shape with a symbolic input is not supported", got=x.type)
+        total = total if wanted is not None else max(total, 0)
         half = max(total, 0) // 2
-        before.append(total - half if auto == "SAME_LOWER" else half)
-        after.append(half if auto == "SAME_LOWER" else total - half)
+        first = half if auto == "SAME_UPPER" else max(total, 0) - half
+        before.append(first)
+        after.append(total - first)
     return before + after

@@ -58,7 +58,9 @@ def quantize_linear(n: Call) -> Value:
     to = zero.dtype if zero is not None else element_type(code) if code else u8
     if not (to.is_int or to.is_minifloat) or to.bits > 16:
         raise DTypeError("the quantised type must be a small float or an integer of at most 16 bits", got=to)
-    work = element_type(precision) if precision else f32
+    # From operator set 23 on the scale's type says how precise the division is; ONNX Runtime and OpenVINO do it in f32
+    # for older ones.
+    work = element_type(precision) if precision else scale.dtype if n.opset >= 23 else f32
     quotient = n.emit("div", n.cast(x, work), n.cast(along(n, scale, x, axis, block), work))
     if to.is_minifloat:  # whose zero point is 0
         return n.emit("cast", n.cast(quotient, f32), dtype=to, saturate=saturate)

@@ -41,13 +41,12 @@ def _floats(array: Any) -> list[float]:
 @rule("Resize")
 def resize(n: Call) -> Value:
     """Inputs x, roi, scales, sizes (scales alone before opset 11)."""
-    x, rank = n.value(0), n.rank(0)
-    given = n.ints("axes")
+    rank, given = n.rank(0), n.ints("axes")
     axes = list(range(rank)) if given is None else [axis_of(a, rank) for a in given]
     options: dict[str, Any] = {
         "mode": n.text("mode", "nearest"),
         "coordinates": n.text("coordinate_transformation_mode", "half_pixel" if n.opset >= 11 else "asymmetric"),
-        "rounding": n.text("nearest_mode", "round_prefer_floor" if n.opset >= 11 else "floor"),
+        "rounding": n.text("nearest_mode", "round_prefer_floor" if n.opset >= 11 else "outward"),
         "cubic_a": n.real("cubic_coeff_a", -0.75),
         "exclude_outside": bool(n.integer("exclude_outside", 0)),
         "antialias": bool(n.integer("antialias", 0)),
@@ -72,9 +71,10 @@ def resize(n: Call) -> Value:
         if sizes is None:
             raise ModelError("Resize needs scales or sizes")
         if policy == "stretch" and not options["antialias"] and "roi" not in options and _are_symbolic(n, sizes, axes):
+            x = _computed_in(n, n.value(0), options["mode"])
             return _stretched(n, x, axes, sizes, _sampling(options))
         plan = _from_sizes(n, sizes, axes, policy)
-    return _resize(n, x, axes, plan, options)
+    return _resize(n, n.value(0), axes, plan, options)
 
 
 def _of_data(n: Call, place: int, axes: list[int], options: dict[str, Any], policy: str = "stretch") -> Value | None:
@@ -83,17 +83,13 @@ def _of_data(n: Call, place: int, axes: list[int], options: dict[str, Any], poli
     given = place if by_scales else 3
     if not n.is_data(given) or not same_dim(n.type(given).size, const(len(axes))):
         return None
-    x, how = n.value(0), _sampling(options)
+    how = _sampling(options)
+    x = _computed_in(n, n.value(0), how.mode)
     if by_scales:
-        scales = n.reshape(n.cast(n.value(place), f64), (len(axes),))
-        for k, axis in enumerate(axes):
-            scale = n.reshape(n.slice(scales, 0, k, 1), ())
-            size = n.emit("floor", n.emit("mul", n.symbols([x.shape[axis]], f64, ()), scale))
-            x = resize_axis_by_data(n, x, axis, n.extent(n.cast(size, i64)), scale, how)
-        return x
+        return _stored_as(n, _by_scales(n, x, n.cast(n.value(place), f64), axes, how))
     wanted_sizes = n.elements(3, "the sizes of Resize") or []
     if policy != "stretch":
-        return _with_ratio(n, x, axes, wanted_sizes, how, smaller=policy == "not_larger")
+        return _stored_as(n, _with_ratio(n, x, axes, wanted_sizes, how, smaller=policy == "not_larger"))
     return _stretched(n, x, axes, wanted_sizes, how)
 
 
@@ -121,6 +117,32 @@ def _stretched(n: Call, x: Value, axes: list[int], sizes: list[Any], how: Sampli
         size = wanted if isinstance(wanted, Value) else n.symbols([wanted], i64, ())
         scale = n.emit("div", n.cast(size, f64), n.symbols([x.shape[axis]], f64, ()))
         x = resize_axis_by_data(n, x, axis, n.extent(size) if size is wanted else dim(wanted), scale, how)
+    return _stored_as(n, x)
+
+
+def _computed_in(n: Call, x: Value, mode: str) -> Value:
+    """What is resized: integers as floats, where they are weighed."""
+    return n.cast(x, f64) if x.dtype.is_int and mode != "nearest" else x
+
+
+def _stored_as(n: Call, y: Value) -> Value:
+    """The result in the input's type: integers are rounded once, behind all axes, to even, and saturate."""
+    return y if y.dtype is n.dtype(0) else n.cast(n.emit("round", y), n.dtype(0))
+
+
+def _by_scales(n: Call, x: Value, given: Value, axes: list[int], how: Sampling) -> Value:
+    """All axes by scales that are computed; a result of the input's size is the input, as in `_from_scales`."""
+    scales = n.reshape(given, (len(axes),))
+    parts = [n.reshape(n.slice(scales, 0, k, 1), ()) for k in range(len(axes))]
+    extents = [n.symbols([x.shape[axis]], f64, ()) for axis in axes]
+    sizes = [n.emit("floor", n.emit("mul", e, s)) for e, s in zip(extents, parts, strict=True)]
+    kept = [n.emit("eq", s, e) for s, e in zip(sizes, extents, strict=True)]
+    unchanged = kept[0]
+    for other in kept[1:]:
+        unchanged = n.emit("and", unchanged, other)
+    for axis, size, scale in zip(axes, sizes, parts, strict=True):
+        scale = n.emit("select", unchanged, n.constant(1.0, f64), scale)
+        x = resize_axis_by_data(n, x, axis, n.extent(n.cast(size, i64)), scale, how)
     return x
 
 
@@ -158,6 +180,8 @@ def _from_scales(n: Call, scales: list[float], axes: Any) -> Plan:
             plan.append((scale, dim(extent * int(scale))))
         else:
             raise UnsupportedError("a symbolic dimension cannot be scaled by a fraction", got=f"{extent} by {scale}")
+    if all(same_dim(dim(size), n.shape(0)[axis]) for (_, size), axis in zip(plan, axes, strict=True)):
+        return [(1.0, size) for _, size in plan]  # as ONNX Runtime and OpenVINO: nothing is resized
     return plan
 
 
@@ -190,10 +214,13 @@ def _resize(n: Call, x: Value, axes: list[int], plan: Plan, options: dict[str, A
     if mode not in ("nearest", "linear", "cubic"):
         raise UnsupportedError(f"the mode {mode} of Resize is not supported")
     changed = False
+    x = _computed_in(n, x, mode)
     for axis, (scale, size) in zip(axes, plan, strict=True):
         if scale == 1 and rois is None:
             continue
-        extra = {} if rois is None else {"roi": rois[axis]}
-        x = resize_axis(n, x, axis=axis, scale=scale, size=size, **options, **extra)
+        extra: dict[str, Any] = {} if rois is None else {"roi": rois[axis]}
+        if options["rounding"] == "outward":  # of operator set 10
+            extra["rounding"] = "ceil" if scale < 1 else "floor"
+        x = resize_axis(n, x, **options | {"axis": axis, "scale": scale, "size": size} | extra)
         changed = True
-    return x if changed else n.emit("identity", x)
+    return _stored_as(n, x) if changed else n.emit("identity", n.value(0))

@@ -11,10 +11,11 @@ from tilewright.frontend.common.resize import resize_axis
 from tilewright.frontend.common.resized import Sampling, resize_axis_by_data
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
-from tilewright.ir.dtype import f64
+from tilewright.ir.dtype import f64, i64
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import same_dim, static
+from tilewright.ops.resize import ResizeTapsAttrs, known_taps
 
 
 @rule("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
@@ -65,7 +66,8 @@ def _resized(n: Call, x: Value, scales: Any, by_factor: bool = False, **how: Any
     factors = scales[0] if n.name.endswith(".vec") and not by_factor else scales
     moves = how["rounding"] != "floor" or (how["mode"] == "cubic" and not how.get("antialias"))
     moves |= how["mode"] == "nearest" and x.type.rank != 4
-    for k, size in enumerate(n.shape[2:]):
+    axes = list(enumerate(n.shape[2:]))
+    for k, size in axes[::-1] if x.dtype.is_int else axes:  # bytes are rounded in between: lines first
         axis, factor = 2 + k, None if factors is None else factors[k]
         if same_dim(size, x.shape[axis]) and (factor in (None, 1) or not moves):
             continue
@@ -74,13 +76,38 @@ def _resized(n: Call, x: Value, scales: Any, by_factor: bool = False, **how: Any
         if None in (as_int(size), as_int(x.shape[axis])) and (factor is None or how["coordinates"] == "align_corners"):
             if how.get("antialias"):
                 raise n.unsupported("with antialiasing of a symbolic size", got=f"{x.shape[axis]} to {size}")
+            if x.dtype.is_int and how["mode"] != "nearest":
+                raise n.unsupported("of bytes to a symbolic size", got=f"{x.shape[axis]} to {size}")
             scale = n.emit("div", n.symbols([size], f64, ()), n.symbols([x.shape[axis]], f64, ()))
             x = resize_axis_by_data(n, x, axis, size, scale, Sampling(**how))
             continue
         if factor is None or how["coordinates"] == "align_corners":
             factor = static(size, "the size of an image") / static(x.shape[axis], "the size of an image")
-        x = resize_axis(n, x, axis=axis, scale=float(factor), size=size, **how)
+        if x.dtype.is_int and how["mode"] != "nearest":
+            x = _fixed_point(n, x, axis=axis, scale=float(factor), size=size, **how)
+        else:
+            x = resize_axis(n, x, axis=axis, scale=float(factor), size=size, **how)
     return x
+
+
+def _fixed_point(n: Call, x: Value, **how: Any) -> Value:
+    """`resize` of bytes as PyTorch's kernels do it (ATen/native/cpu/UpSampleKernel.cpp, release 2.13): weights are
+    integers of 16 bits, as fine as they can be for the largest of them, and each axis is rounded to bytes, ties up."""
+    size = static(how["size"], "the size of an image of bytes")
+    extent = static(x.shape[how["axis"]], "the size of an image of bytes")
+    attrs = ResizeTapsAttrs(**how | {"size": size}, extent=extent, dtype=f64)
+    index, weights = known_taps(attrs)
+    for t in range(1, len(index)):  # what several taps read weighs the sum of theirs
+        for s in range(t):
+            same = (index[s] == index[t]) & (weights[t] != 0)
+            weights[s], weights[t] = weights[s] + same * weights[t], np.where(same, 0, weights[t])
+    bits = 0
+    while bits < 22 and int(0.5 + weights.max() * 2 ** (bits + 1)) < 1 << 15:
+        bits += 1
+    units = np.trunc(weights * 2**bits + np.copysign(0.5, weights))
+    total = n.emit("resample", n.cast(x, f64), n.constant(index, i64), n.constant(units, f64), axis=how["axis"])
+    halves = n.emit("add", n.emit("mul", total, n.constant(2.0**-bits, f64)), n.constant(0.5, f64))
+    return n.cast(n.emit("floor", halves), x.dtype)
 
 
 @rule("affine_grid_generator", single=True)
@@ -99,14 +126,14 @@ def affine_grid(n: Call, theta: Value, size: Sequence[Any], align_corners: bool)
 
 @rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 def grid_sampler(n: Call, x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
-    """Modes and paddings are numbers. Cubics take the place as it is and move each of their elements to the border."""
+    """Modes and paddings are numbers."""
     modes, paddings = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
-    edge = (modes[mode], paddings[padding]) == ("cubic", "border")
     return n.emit(
         "grid_sample",
         x,
         grid,
         mode=modes[mode],
-        padding="edge" if edge else paddings[padding],
+        padding=paddings[padding],
         align_corners=bool(align_corners),
+        reflects_first=(modes[mode], paddings[padding]) == ("nearest", "reflection"),
     )
