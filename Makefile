@@ -156,6 +156,10 @@ newest: $(NEWEST_STAMP) ## a share of the tests with the newest PyTorch, JAX, ON
 onnx: $(STAMP) ## ONNX's own backend tests and real models, each skip with its reason
 	$(PY) -m tests.onnx.run
 
+.PHONY: onnx-releases
+onnx-releases: $(STAMP) ## the node tests of every ONNX release since 1.5, each that does not pass with its reason; ARGS="-k 'test_resize*'"
+	$(PY) -m tests.onnx.releases $(ARGS)
+
 # Options go into ARGS, such as ARGS="--groups 'conv3x3*' --rounds 20"; --help lists them.
 ulp: $(STAMP) ## errors of exp, tanh, ... over all 2^32 arguments of float32 against the stated bounds
 	$(PY) -m tests.transform.math.ulp

@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnx.backend.test.runner import Runner
@@ -153,7 +155,10 @@ def _value(data: bytes, type: onnx.TypeProto) -> Any:
             return numpy_helper.to_list(onnx.SequenceProto.FromString(data))
         case "optional_type":
             return numpy_helper.to_optional(onnx.OptionalProto.FromString(data))
-    return numpy_helper.to_array(onnx.TensorProto.FromString(data))
+    array = numpy_helper.to_array(onnx.TensorProto.FromString(data))
+    if type.tensor_type.elem_type == onnx.TensorProto.BFLOAT16 and array.dtype == np.uint16:
+        return array.view(ml_dtypes.bfloat16)  # up to 1.18 files hold the bits as integers
+    return array
 
 
 # ---------------------------------------------------------------- the list
@@ -187,6 +192,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--backend", choices=sorted(BACKENDS), default="tilewright")
     parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 8))
     parser.add_argument("--update", action="store_true", help="rewrite the list of tests that do not pass")
+    parser.add_argument("--listed", action="store_true", help="only the tests that releases.txt names")
     parser.add_argument("--in-process", action="store_true", help="run here, without workers (for a debugger)")
     return parser.parse_args(arguments)
 
@@ -199,6 +205,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise SystemExit(f"unknown releases {', '.join(unknown)}; there are {', '.join(RELEASES)}")
     start = time.perf_counter()
     cases = [c for c in collect(options.releases, options.folder) if fnmatch.fnmatch(c.name, options.k)]
+    cases = [c for c in cases if not options.listed or key(c) in read_listed()]
     watch = _Watch()
     tests = [test_of(c, watch.around(BACKENDS[options.backend])) for c in cases]
     with Progress(

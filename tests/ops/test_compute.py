@@ -215,6 +215,9 @@ for ceil in (False, True):
     case("avg_pool", x(2, 3, 7, 6), **POOL, ceil_mode=ceil, count_include_pad=False)
     case("avg_pool", x(2, 3, 7, 6), **POOL, ceil_mode=ceil, count_include_pad=True)
     case("max_pool_indices", x(2, 3, 7, 6), **POOL, ceil_mode=ceil, storage_order=int(ceil))
+HOLES = np.where(rng.random((2, 3, 7, 6)) < 0.6, F(np.nan), x(2, 3, 7, 6))
+for op in ("max_pool", "max_pool_indices", "max_pool_places"):
+    case(op, HOLES, **POOL, skips_nan=True)
 case("lp_pool", x(1, 2, 7, 6), **POOL, ceil_mode=False, p=2)
 case("lp_pool", x(1, 2, 7, 6), **POOL, ceil_mode=False, p=3)
 case(

@@ -121,13 +121,39 @@ def _windows(x: Tensor, attrs: PoolAttrs, out: TensorType, fill: Expr, reducer: 
 # --- maximum --------------------------------------------------------------------------------------------------------
 
 
-def _max_infer(types: Types, attrs: PoolAttrs) -> Out:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxPoolAttrs(PoolAttrs):
+    """With `skips_nan` a NaN counts as less than every number (ONNX), else as greater (PyTorch)."""
+
+    skips_nan: bool = False
+
+
+def _max_infer(types: Types, attrs: MaxPoolAttrs) -> Out:
+    """Attributes `kernel`, `strides`, `dilations`, `pads` (befores, afters), `ceil_mode`, `skips_nan`: NaN as minus
+    infinity."""
     return (infer_shape(types, attrs),)
 
 
-def _max_compute(inputs: Tensors, attrs: PoolAttrs, out: Out) -> tuple[Tensor, ...]:
+def _max_compute(inputs: Tensors, attrs: MaxPoolAttrs, out: Out) -> tuple[Tensor, ...]:
     x = need(inputs[0])
-    return (_windows(x, attrs, out[0], const(x.dtype.min, x.dtype), te.max, lambda e: e, "max_pool"),)
+    least = const(x.dtype.min, x.dtype)
+    if attrs.skips_nan and x.dtype.is_float:  # two instructions an element, which is less than a maximum with NaN takes
+        return (_windows(x, attrs, out[0], least, te.largest, lambda e: call("larger", least, e), "max_pool"),)
+    return (_windows(x, attrs, out[0], least, te.max, lambda e: e, "max_pool"),)
+
+
+def compared(value: Expr, attrs: MaxPoolAttrs) -> Expr:
+    """What a maximum compares of an element."""
+    if not attrs.skips_nan or not value.dtype.is_float:
+        return value
+    return select(call("isnan", value), const(value.dtype.min, value.dtype), value)
+
+
+def compared_numpy(x: Any, attrs: MaxPoolAttrs) -> Any:
+    """`compared` of an array."""
+    if not attrs.skips_nan or np.issubdtype(x.dtype, np.integer):
+        return x
+    return np.where(np.isnan(x), np.array(-np.inf, x.dtype), x)
 
 
 def window_views(x: Any, attrs: PoolAttrs, fill: Any, out: Sequence[int]) -> list[Any]:
@@ -156,8 +182,8 @@ def out_extents(x: Any, attrs: PoolAttrs) -> list[int]:
     return [static_value(d) for d in infer_shape([t], attrs).shape[2:]]
 
 
-def _max_numpy(arrays: Sequence[Any], attrs: PoolAttrs) -> tuple[Any, ...]:
-    x = np.asarray(arrays[0])
+def _max_numpy(arrays: Sequence[Any], attrs: MaxPoolAttrs) -> tuple[Any, ...]:
+    x = compared_numpy(np.asarray(arrays[0]), attrs)
     fill = -np.inf if not np.issubdtype(x.dtype, np.integer) else np.iinfo(x.dtype).min
     views = window_views(x, attrs, fill, out_extents(x, attrs))
     result = views[0]
@@ -166,14 +192,14 @@ def _max_numpy(arrays: Sequence[Any], attrs: PoolAttrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(result),)
 
 
-register(OpDef("max_pool", "reduction", PoolAttrs, _max_infer, _max_numpy, compute=_max_compute))
+register(OpDef("max_pool", "reduction", MaxPoolAttrs, _max_infer, _max_numpy, compute=_max_compute))
 
 
 # --- indices of the maxima ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaxPoolIndicesAttrs(PoolAttrs):
+class MaxPoolIndicesAttrs(MaxPoolAttrs):
     """`storage_order` 1 counts the spatial part of an index in column-major order."""
 
     storage_order: int = 0
@@ -226,7 +252,7 @@ def indices_compute(inputs: Tensors, attrs: MaxPoolIndicesAttrs, out: Out) -> tu
             p = space[k] * attrs.strides[k] + taps[k].var * attrs.dilations[k] - attrs.pads[k]
             inside = inside & (p >= 0) & (p < x.shape[2 + k])
             at.append(p)
-        value = select(inside, x[(n, c, *at)], const(x.dtype.min, x.dtype))
+        value = select(inside, compared(x[(n, c, *at)], attrs), const(x.dtype.min, x.dtype))
         flat = flat_index(x.shape, (n, c, *at), attrs.storage_order)
         return reducer((value, select(inside, flat, const(i64.max))), axis=taps)
 
@@ -235,7 +261,7 @@ def indices_compute(inputs: Tensors, attrs: MaxPoolIndicesAttrs, out: Out) -> tu
 
 
 def indices_numpy(arrays: Sequence[Any], attrs: MaxPoolIndicesAttrs) -> tuple[Any, ...]:
-    x = np.asarray(arrays[0])
+    x = compared_numpy(np.asarray(arrays[0]), attrs)
     out = out_extents(x, attrs)
     fill = -np.inf if not np.issubdtype(x.dtype, np.integer) else np.iinfo(x.dtype).min
     spatial = np.arange(int(np.prod(x.shape[2:])), dtype=np.int64).reshape(

@@ -40,7 +40,18 @@ from tilewright.ops.dims import (
     wide,
 )
 from tilewright.ops.loopnest import Nest, buffers
-from tilewright.ops.pool import AveragePoolAttrs, PoolAttrs, covered, first_max, infer_shape, out_extents, window_views
+from tilewright.ops.pool import (
+    AveragePoolAttrs,
+    MaxPoolAttrs,
+    PoolAttrs,
+    compared,
+    compared_numpy,
+    covered,
+    first_max,
+    infer_shape,
+    out_extents,
+    window_views,
+)
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
@@ -216,15 +227,15 @@ def _numbers(attrs: PoolAttrs) -> DType:
     return i8 if prod(attrs.kernel) <= i8.max + 1 else i32
 
 
-def _places_infer(types: Types, attrs: PoolAttrs) -> Out:
-    """The result of `max_pool`, and the number of the tap of each window's first maximum, NaN being the greatest, -1
-    where all is padding: a byte of windows of up to 128 taps, else i32."""
+def _places_infer(types: Types, attrs: MaxPoolAttrs) -> Out:
+    """The result of `max_pool`, and the number of the tap of each window's first maximum, NaN being the greatest
+    (or with `skips_nan` the least), -1 where all is padding: a byte of windows of up to 128 taps, else i32."""
     t = infer_shape(types, attrs)
     check_kind(t.dtype, ("float",))
     return t, TensorType(_numbers(attrs), t.shape, t.layout)
 
 
-def _places_compute(inputs: Tensors, attrs: PoolAttrs, out: Out) -> tuple[Tensor, ...]:
+def _places_compute(inputs: Tensors, attrs: MaxPoolAttrs, out: Out) -> tuple[Tensor, ...]:
     x, type = need(inputs[0]), out[1]
     rank = x.ndim - 2
     taps = [te.reduce_axis(attrs.kernel[k], KERNEL[rank][k]) for k in range(rank)]
@@ -235,7 +246,7 @@ def _places_compute(inputs: Tensors, attrs: PoolAttrs, out: Out) -> tuple[Tensor
         at = [space[k] * attrs.strides[k] + taps[k].var * attrs.dilations[k] - attrs.pads[k] for k in range(rank)]
         for k, p in enumerate(at):
             inside = inside & (p >= 0) & (p < x.shape[2 + k])
-        value = select(inside, x[(n, c, *at)], const(x.dtype.min, x.dtype))
+        value = select(inside, compared(x[(n, c, *at)], attrs), const(x.dtype.min, x.dtype))
         mine = cast(_number([tap.var for tap in taps], attrs), i32)
         return reducer((value, select(inside, mine, const(i32.max, i32))), axis=taps)
 
@@ -251,8 +262,8 @@ def _places_compute(inputs: Tensors, attrs: PoolAttrs, out: Out) -> tuple[Tensor
     )
 
 
-def _places_numpy(arrays: Sequence[Any], attrs: PoolAttrs) -> tuple[Any, ...]:
-    x = np.asarray(arrays[0])
+def _places_numpy(arrays: Sequence[Any], attrs: MaxPoolAttrs) -> tuple[Any, ...]:
+    x = compared_numpy(np.asarray(arrays[0]), attrs)
     out = out_extents(x, attrs)
     values = np.stack(window_views(x, attrs, -np.inf, out))
     real = np.stack(window_views(np.ones(x.shape, bool), attrs, False, out))
@@ -261,16 +272,16 @@ def _places_numpy(arrays: Sequence[Any], attrs: PoolAttrs) -> tuple[Any, ...]:
     return best, np.where(same.any(axis=0), same.argmax(axis=0), NONE).astype(_numbers(attrs).numpy)
 
 
-def _places_loops(types: Types, attrs: PoolAttrs, out: Out) -> PrimFunc:
+def _places_loops(types: Types, attrs: MaxPoolAttrs, out: Out) -> PrimFunc:
     (x,), (y, places) = ([b for b in found if b is not None] for found in buffers(types, out))
     nest = Nest("max_pool_places", (x, y, places))
     with _planes(nest, x.shape) as plane:
         for window in _lines(nest, attrs, plane, x.shape, y.shape[2:]):
-            _first_maxima(nest, window, x, (y, places))
+            _first_maxima(nest, attrs, window, x, (y, places))
     return nest.finish()
 
 
-def _first_maxima(nest: Nest, window: _Window, x: Buffer, results: tuple[Buffer, Buffer]) -> None:
+def _first_maxima(nest: Nest, attrs: MaxPoolAttrs, window: _Window, x: Buffer, results: tuple[Buffer, Buffer]) -> None:
     """The first maximum of each of some windows of a line, and its tap."""
     lanes, last = window.lanes, x.shape[-1]
     with nest.allocate("best", x.dtype, (lanes,)) as best, nest.allocate("which", i32, (lanes,)) as which:
@@ -282,7 +293,7 @@ def _first_maxima(nest: Nest, window: _Window, x: Buffer, results: tuple[Buffer,
                 w, there = tap.column(v)
                 # An index that is kept inside is read faster than one under a condition.
                 kept = w if is_const(there, True) else minimum(maximum(w, 0), last - 1)
-                value = x[(*window.plane, *tap.places[:-1], kept)]
+                value = compared(x[(*window.plane, *tap.places[:-1], kept)], attrs)
                 better = (value > best[v]) | (call("isnan", value) & call("not", call("isnan", best[v])))
                 takes = there & (better | call("eq", which[v], const(NONE, i32)))
                 with nest.let("takes", takes) as takes_it, nest.let("value", value) as seen:
@@ -298,7 +309,7 @@ register(
     OpDef(
         "max_pool_places",
         "opaque",
-        PoolAttrs,
+        MaxPoolAttrs,
         _places_infer,
         _places_numpy,
         compute=_places_compute,
@@ -404,9 +415,9 @@ def _max_infer(types: Types, attrs: PoolAttrs) -> Out:
     return _check(x, g, attrs)
 
 
-def _parts(x: TensorType, attrs: PoolAttrs) -> tuple[PoolAttrs, MaxPoolSpreadAttrs]:
+def _parts(x: TensorType, attrs: PoolAttrs) -> tuple[MaxPoolAttrs, MaxPoolSpreadAttrs]:
     sizes = {name: getattr(attrs, name) for name in ("kernel", "strides", "dilations", "pads", "ceil_mode")}
-    return PoolAttrs(**sizes), MaxPoolSpreadAttrs(**sizes, extents=x.shape[2:])
+    return MaxPoolAttrs(**sizes), MaxPoolSpreadAttrs(**sizes, extents=x.shape[2:])
 
 
 def _max_compute(inputs: Tensors, attrs: PoolAttrs, out: Out) -> tuple[Tensor, ...]:

@@ -20,7 +20,7 @@ from tilewright.ops.index import AxisAttrs, GatherNdAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.norm import LrnAttrs, NormAttrs, SoftmaxAttrs
 from tilewright.ops.pointwise import CastAttrs
-from tilewright.ops.pool import AveragePoolAttrs, PoolAttrs
+from tilewright.ops.pool import AveragePoolAttrs, MaxPoolAttrs, PoolAttrs
 from tilewright.ops.reduce import ArgAttrs, ReduceAttrs
 from tilewright.ops.resize import ResizeAttrs
 from tilewright.ops.shape import (
@@ -387,6 +387,9 @@ def pool(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
     )
     shape = node.output.shape
     if node.op == "max_pool":
+        if node.of(MaxPoolAttrs).skips_nan and x[0].dtype.is_float:
+            least = w.full(-math.inf, x[0].dtype, x[0].shape)
+            x = [w.op("select", [w.compare("EQ", x[0], x[0]), x[0], least], x[0].dtype, x[0].shape)]
         return w.reduced(x[0], "maximum", -math.inf, shape, text, "reduce_window")
     total = w.reduced(x[0], "add", 0, shape, text, "reduce_window")
     if node.of(AveragePoolAttrs).count_include_pad or not any(attrs.pads):

@@ -35,9 +35,9 @@ def max_pool(n: Call) -> list[Value]:
     window = _window(n)
     x = n.value(0)
     storage = n.integer("storage_order", 0)
-    results = [n.emit("max_pool", x, **window)]
+    results = [n.emit("max_pool", x, skips_nan=True, **window)]
     if n.outputs > 1:
-        results.append(n.emit("max_pool_indices", x, storage_order=storage, **window))
+        results.append(n.emit("max_pool_indices", x, storage_order=storage, skips_nan=True, **window))
     return results
 
 

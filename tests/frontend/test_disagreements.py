@@ -1,0 +1,177 @@
+"""Where ONNX's text, its reference and the runtimes disagree: what docs/disagreements.md says is done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import tilewright as tw
+
+Array = np.ndarray[Any, Any]
+F = np.float32
+
+
+def model(nodes: list[Any], inputs: dict[str, Array], weights: dict[str, Array], opset: int, outputs: int = 1) -> Any:
+    graph = helper.make_graph(
+        nodes,
+        "disagreement",
+        [
+            helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+            for k, v in inputs.items()
+        ],
+        [helper.make_empty_tensor_value_info(f"y{k or ''}") for k in range(outputs)],
+        [numpy_helper.from_array(v, k) for k, v in weights.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    made.ir_version = 10
+    return made
+
+
+def run(op: str, x: Array, weights: dict[str, Array], opset: int, names: str = "", **attributes: Any) -> Array:
+    """The first output of a node that reads `x` and the weights (their names, or `names` with blanks between)."""
+    read = ["x", *(names.split(" ") if names else weights)]
+    node = helper.make_node(op, [n.strip("-") for n in read], ["y"], **attributes)
+    return np.asarray(tw.compile(model([node], {"x": x}, weights, opset), fallback="never")(x))
+
+
+def scattered(x: Array, w: Array, strides: list[int], dilations: list[int], extra: list[int]) -> Array:
+    """The whole result of a transposed convolution of one channel, by its definition."""
+    spans = [(n - 1) * s + d * (k - 1) + 1 + e for n, s, d, k, e in zip(x.shape, strides, dilations, w.shape, extra, strict=True)]
+    y = np.zeros(spans, F)
+    for at in np.ndindex(*x.shape):
+        for tap in np.ndindex(*w.shape):
+            place = tuple(a * s + t * d for a, s, t, d in zip(at, strides, tap, dilations, strict=True))
+            y[place] += x[at] * w[tap]
+    return y
+
+
+@pytest.mark.parametrize("auto", ["NOTSET", "VALID", "SAME_LOWER", "SAME_UPPER"])
+@pytest.mark.parametrize("opset", [1, 11, 22])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_transposed_convolutions_cut_the_odd_one_at_the_beginning(auto: str, opset: int, rank: int) -> None:
+    rng = np.random.default_rng(rank)
+    sizes, kernel, strides = [3, 4, 2][:rank], [3, 2, 3][:rank], [2, 3, 2][:rank]
+    dilations, extra = [1, 2, 1][:rank], [1, 0, 1][:rank]
+    x, w = rng.integers(-3, 4, sizes).astype(F), rng.integers(-3, 4, kernel).astype(F)
+    whole = scattered(x, w, strides, dilations, extra)
+    for less in (0, 1, 2, 3):
+        shape = [n - less for n in whole.shape]
+        got = run(
+            "ConvTranspose",
+            x[None, None],
+            {"w": w[None, None]},
+            opset,
+            output_shape=shape,
+            auto_pad=auto,
+            strides=strides,
+            dilations=dilations,
+            output_padding=extra,
+        )
+        first = less // 2 if auto == "SAME_UPPER" else less - less // 2
+        want = whole[tuple(slice(first, first + n) for n in shape)]
+        np.testing.assert_array_equal(got[0, 0], want)
+
+
+def test_transposed_convolutions_give_what_there_is() -> None:
+    """A kernel shorter than its stride with auto_pad SAME: no zeros are put behind."""
+    x, w = np.array([[[1, 2, 3]]], F), np.array([[[5]]], F)
+    got = run("ConvTranspose", x, {"w": w}, 22, strides=[3], auto_pad="SAME_UPPER")
+    np.testing.assert_array_equal(got, [[[5, 0, 0, 10, 0, 0, 15]]])
+
+
+@pytest.mark.parametrize("scale, want", [(0.6, [1, 3, 5, 6]), (0.75, [1, 3, 4, 5, 7, 8]), (1.5, None), (0.5, None)])
+def test_nearest_elements_of_operator_set_10(scale: float, want: list[int] | None) -> None:
+    x = np.arange(1, 9, dtype=F).reshape(1, 1, 1, 8)
+    places = np.arange(int(8 * scale)) / np.float64(F(scale))
+    at = np.ceil(places) if scale < 1 else np.floor(places)
+    expected = x[0, 0, 0, np.minimum(at, 7).astype(int)] if want is None else want
+    scales = np.array([1, 1, 1, scale], F)
+    np.testing.assert_array_equal(run("Resize", x, {"s": scales}, 10, mode="nearest").ravel(), expected)
+    node = helper.make_node("Resize", ["x", "s"], ["y"], mode="nearest")
+    computed = tw.compile(model([node], {"x": x, "s": scales}, {}, 10), fallback="never")
+    np.testing.assert_array_equal(np.asarray(computed(x, scales)).ravel(), expected)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int32])
+@pytest.mark.parametrize("opset", [13, 19])
+def test_resized_integers_are_rounded_once(mode: str, kind: type, opset: int) -> None:
+    limits = np.iinfo(np.int8 if kind is np.int32 else kind)
+    x = np.random.default_rng(0).integers(limits.min, limits.max + 1, (1, 1, 5, 4)).astype(kind)
+    sizes = np.array([1, 1, 7, 9])
+    node = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode=mode)
+    made = model([node], {"x": x}, {"sizes": sizes}, opset)
+    reference = ReferenceEvaluator(made).run(None, {"x": x})[0]
+    np.testing.assert_array_equal(np.asarray(tw.compile(made, fallback="never")(x)), reference)
+    computed = tw.compile(model([node], {"x": x, "sizes": sizes}, {}, opset), fallback="never")
+    np.testing.assert_array_equal(np.asarray(computed(x, sizes)), reference)
+
+
+def test_resizing_to_the_same_size_does_nothing() -> None:
+    x = np.arange(6, dtype=F).reshape(1, 1, 2, 3)
+    scales = np.array([1, 1, 1.2, 1.1], F)
+    np.testing.assert_array_equal(run("Resize", x, {"s": scales}, 19, "- s", mode="linear"), x)
+
+
+@pytest.mark.parametrize("corners, want", [(0, [3.0, 6.6617207527]), (1, [2.90625, 6.2637524605])])
+def test_cubic_samples_at_the_border(corners: int, want: list[float]) -> None:
+    """As PyTorch 2.13, ONNX Runtime 1.32 and OpenVINO 2026.4 have it; ONNX's reference moves the place itself."""
+    x = np.arange(9, dtype=F).reshape(1, 1, 3, 3)
+    grid = np.array([-1.5, 0, 1.2, 0.3], F).reshape(1, 1, 2, 2)
+    for opset, mode in ((16, "bicubic"), (20, "cubic")):
+        got = run("GridSample", x, {"g": grid}, opset, mode=mode, padding_mode="border", align_corners=corners)
+        np.testing.assert_allclose(got.ravel(), want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [np.float16, np.float32])
+@pytest.mark.parametrize("opset", [21, 23, 25])
+@pytest.mark.parametrize("precision", [None, TensorProto.FLOAT, TensorProto.FLOAT16])
+def test_quantised_by_a_division_as_precise_as_the_scale(scale: type, opset: int, precision: int | None) -> None:
+    if opset < 23 and precision is not None:
+        pytest.skip("operator set 21 has no precision")
+    x = (np.random.default_rng(0).standard_normal(200) * 60).astype(scale)
+    s, z = np.array(0.1, scale), np.array(3, np.int16)
+    given = None if precision is None else np.float16 if precision == TensorProto.FLOAT16 else np.float32
+    work = given or (scale if opset >= 23 else np.float32)
+    want = np.rint((x.astype(work) / s.astype(work)).astype(F)).astype(np.int16) + 3
+    more = {} if precision is None else {"precision": precision}
+    np.testing.assert_array_equal(run("QuantizeLinear", x, {"s": s, "z": z}, opset, **more), want)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("opset", [1, 8, 12, 22])
+def test_maxima_of_windows_leave_nan_out(kind: type, opset: int) -> None:
+    if opset < 8 and kind is not np.float32:
+        pytest.skip("as before, of other types")
+    nan, least = np.nan, -np.inf
+    x = np.array([[[1, nan, 3, 2, nan, nan, -1, least, nan]]], kind)
+    want = [1, 3, 3, 2, least, -1, -1, least]
+    np.testing.assert_array_equal(run("MaxPool", x, {}, opset, kernel_shape=[2]).ravel(), want)
+    if opset >= 8:
+        node = helper.make_node("MaxPool", ["x"], ["y", "y1"], kernel_shape=[2])
+        both = tw.compile(model([node], {"x": x}, {}, opset, outputs=2), fallback="never")(x)
+        np.testing.assert_array_equal(np.asarray(both[0]).ravel(), want)
+        np.testing.assert_array_equal(np.asarray(both[1]).ravel(), [0, 2, 2, 3, 4, 6, 6, 7])
+
+
+@pytest.mark.parametrize(
+    "shape, kernel, stride", [((1, 17, 33, 40), 3, 2), ((1, 3, 28, 28), 5, 1), ((2, 16, 9, 31), 2, 2)]
+)
+def test_maxima_of_images_leave_nan_out(shape: tuple[int, ...], kernel: int, stride: int) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal(shape).astype(F)
+    x[rng.random(shape) < 0.6] = np.nan
+    got = run("MaxPool", x, {}, 22, kernel_shape=[kernel] * 2, strides=[stride] * 2)
+    windows = np.lib.stride_tricks.sliding_window_view(np.where(np.isnan(x), -np.inf, x), (kernel, kernel), (2, 3))
+    np.testing.assert_array_equal(got, windows[:, :, ::stride, ::stride].max(axis=(-1, -2)))
+
+
+@pytest.mark.parametrize("op", ["AveragePool", "LpPool", "GlobalMaxPool", "ReduceMax", "ReduceMin"])
+def test_other_reductions_keep_nan(op: str) -> None:
+    x = np.array([[[1, np.nan, 3, 2]]], F)
+    more: dict[str, Any] = {"kernel_shape": [4]} if op in ("AveragePool", "LpPool") else {}
+    assert np.isnan(run(op, x, {}, 13, **more)).all()
