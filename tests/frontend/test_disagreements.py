@@ -40,7 +40,10 @@ def run(op: str, x: Array, weights: dict[str, Array], opset: int, names: str = "
 
 def scattered(x: Array, w: Array, strides: list[int], dilations: list[int], extra: list[int]) -> Array:
     """The whole result of a transposed convolution of one channel, by its definition."""
-    spans = [(n - 1) * s + d * (k - 1) + 1 + e for n, s, d, k, e in zip(x.shape, strides, dilations, w.shape, extra, strict=True)]
+    spans = [
+        (n - 1) * s + d * (k - 1) + 1 + e
+        for n, s, d, k, e in zip(x.shape, strides, dilations, w.shape, extra, strict=True)
+    ]
     y = np.zeros(spans, F)
     for at in np.ndindex(*x.shape):
         for tap in np.ndindex(*w.shape):
@@ -175,3 +178,35 @@ def test_other_reductions_keep_nan(op: str) -> None:
     x = np.array([[[1, np.nan, 3, 2]]], F)
     more: dict[str, Any] = {"kernel_shape": [4]} if op in ("AveragePool", "LpPool") else {}
     assert np.isnan(run(op, x, {}, 13, **more)).all()
+
+
+@pytest.mark.parametrize("corners", [0, 1])
+@pytest.mark.parametrize("size", [(1, 1, 2, 2), (2, 3, 4, 1), (1, 1, 2, 3, 4), (2, 1, 1, 3, 2)])
+def test_affine_grids_of_one_and_of_several(size: tuple[int, ...], corners: int) -> None:
+    """ONNX's function, which a batch of one is squeezed out of, is not what is read."""
+    rank = len(size) - 2
+    theta = np.random.default_rng(0).standard_normal((size[0], rank, rank + 1)).astype(F)
+    node = helper.make_node("AffineGrid", ["x", "size"], ["y"], align_corners=corners)
+    made = model([node], {"x": theta}, {"size": np.array(size)}, 20)
+    got = np.asarray(tw.compile(made, fallback="never")(theta))
+    lines = [np.linspace(-1, 1, n) if corners or n == 1 else (2 * np.arange(n) + 1) / n - 1 for n in size[2:]]
+    lines = [np.zeros(1) if line.size == 1 else line for line in lines]
+    places = np.meshgrid(*lines, indexing="ij")[::-1]
+    points = np.stack([*places, np.ones_like(places[0])], -1)
+    np.testing.assert_allclose(got, np.einsum("...k,njk->n...j", points, theta), atol=1e-5)
+
+
+def test_quantised_softmax_over_several_dimensions() -> None:
+    x = np.random.default_rng(0).integers(0, 256, (2, 3, 5), dtype=np.uint8)
+    scales = {
+        "a": np.array(0.05, F),
+        "b": np.array(12, np.uint8),
+        "c": np.array(1 / 256, F),
+        "d": np.array(0, np.uint8),
+    }
+    node = helper.make_node("QLinearSoftmax", ["x", *scales], ["y"], domain="com.microsoft", axis=1, opset=12)
+    made = model([node], {"x": x}, scales, 12)
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    real = np.exp((x.astype(F) - 12) * F(0.05)).reshape(2, 15)
+    want = np.clip(np.rint(real / real.sum(axis=1, keepdims=True) * 256), 0, 255).reshape(x.shape)
+    np.testing.assert_array_equal(np.asarray(tw.compile(made, fallback="never")(x)), want)

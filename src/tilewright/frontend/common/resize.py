@@ -1,8 +1,11 @@
-"""Resizing one axis, as the frontends emit it."""
+"""Resizing one axis, and grids of places, as the frontends emit them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from tilewright.frontend.common.emitter import Emitter
 from tilewright.ir.attributes import Dim
@@ -25,6 +28,19 @@ def resize_axis(n: Emitter, x: Value, **given: Any) -> Value:
     if attrs.mode == "nearest":
         return n.emit("gather", x, n.reshape(index, (size,)), axis=axis)
     return n.emit("resample", x, index, weights, axis=axis)
+
+
+def affine_places(n: Emitter, theta: Value, extents: Sequence[int], align_corners: bool, shape: Sequence[Any]) -> Value:
+    """The places of a grid from -1 to 1, whose last coordinate is the first dimension's, moved by matrices [batch,
+    rank, rank + 1]."""
+    lines = []
+    for extent in extents:
+        line = np.linspace(-1, 1, extent) if extent > 1 else np.zeros(extent)
+        lines.append(line if align_corners or not extent else line * ((extent - 1) / extent))
+    places = np.meshgrid(*lines, indexing="ij")[::-1]
+    points = np.stack([*places, np.ones_like(places[0])], -1).reshape(1, -1, len(lines) + 1)
+    moved = n.emit("matmul", n.constant(points, theta.dtype), theta, transpose_a=False, transpose_b=True)
+    return n.reshape(moved, shape)
 
 
 def _number(size: Dim) -> Dim:

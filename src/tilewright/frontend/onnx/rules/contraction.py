@@ -12,7 +12,7 @@ from tilewright.frontend.onnx.registry import rule
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dim, static
-from tilewright.support.errors import ModelError, ShapeError
+from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 
 @rule("MatMul")
@@ -149,7 +149,7 @@ def _transposed_pads(
         full = (x.shape[2 + k] - 1) * strides[k] + extra[k] + dilations[k] * (kernel[k] - 1) + 1
         total = as_int(dim(full - target))
         if total is None:
-            raise ShapeError("output_shape with a symbolic input is not supported", got=x.type)
+            raise UnsupportedError("output_shape with a symbolic input is not supported", got=x.type)
         total = total if wanted is not None else max(total, 0)
         half = max(total, 0) // 2
         first = half if auto == "SAME_UPPER" else max(total, 0) - half

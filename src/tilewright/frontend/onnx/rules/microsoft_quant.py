@@ -13,9 +13,10 @@ from tilewright.frontend.onnx.rules.microsoft import DOMAIN
 from tilewright.frontend.onnx.rules.pool import _window
 from tilewright.frontend.onnx.rules.quant import along, centred, dequantize_linear, quantize_linear, quantized
 from tilewright.ir.dtype import DType, f32, i32, u8
+from tilewright.ir.expr import product as product_of
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import axis_of
-from tilewright.support.errors import ModelError, ShapeError
+from tilewright.ops.dims import axis_of, dim
+from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 RULES[f"{DOMAIN}QuantizeLinear"] = quantize_linear
 RULES[f"{DOMAIN}DequantizeLinear"] = dequantize_linear
@@ -47,7 +48,8 @@ def _softmax(n: Call, x: Value) -> Value:
     opset, rank = n.integer("opset", 13), x.type.rank
     axis = axis_of(n.integer("axis", -1), rank)
     if opset < 13 and axis != rank - 1:
-        raise ModelError("QLinearSoftmax over several dimensions is not supported")
+        rows = n.reshape(x, (*x.shape[:axis], dim(product_of(x.shape[axis:]))))
+        return n.reshape(n.emit("softmax", rows, axis=axis), x.shape)
     return n.emit("softmax", x, axis=axis)
 
 
@@ -69,7 +71,7 @@ def _global_pool(n: Call, x: Value) -> Value:
 
 def _average_pool(n: Call, x: Value) -> Value:
     if n.integer("channels_last", 0):
-        raise ModelError("QLinearAveragePool with channels last is not supported")
+        raise UnsupportedError("QLinearAveragePool with channels last is not supported")
     return n.emit("avg_pool", x, count_include_pad=bool(n.integer("count_include_pad", 0)), **_window(n))
 
 

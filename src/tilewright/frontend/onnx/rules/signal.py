@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+from tilewright.frontend.common.resize import affine_places
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.ir.dtype import f64, i64
-from tilewright.ir.expr import const
+from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import axis_of, dims, static
+from tilewright.ops.dims import axis_of, dim, dims, same_dim, static
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 _MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic"}
@@ -28,6 +29,23 @@ def grid_sample(n: Call) -> Value:
         align_corners=bool(n.integer("align_corners", 0)),
     )
     return n.cast(y, x.dtype)
+
+
+@rule("AffineGrid")
+def affine_grid(n: Call) -> Value:
+    """Inputs theta [N, rank, rank + 1] and the size (N, C, spatial...). (ONNX's function drops a batch of one.)"""
+    theta, size = n.value(0), n.dimensions(1, "the size of AffineGrid") or []
+    rank = len(size) - 2
+    if rank not in (2, 3) or theta.type.rank != 3 or not same_dim(theta.shape[0], dim(size[0])):
+        raise ShapeError("the size does not fit the matrices", expected="N, C and 2 or 3 extents", got=theta.type)
+    if [as_int(d) for d in theta.shape[1:]] != [rank, rank + 1]:
+        raise ShapeError("the matrices do not fit the size", expected=f"[N, {rank}, {rank + 1}]", got=theta.type)
+    extents = [as_int(d) for d in size[2:]]
+    if any(e is None for e in extents):
+        raise UnsupportedError("AffineGrid of a size that is a symbol is not supported", got=size)
+    known = [e for e in extents if e is not None]
+    corners = bool(n.integer("align_corners", 0))
+    return affine_places(n, theta, known, corners, (*theta.shape[:1], *known, rank))
 
 
 @rule("RoiAlign")

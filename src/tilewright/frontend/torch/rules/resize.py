@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.frontend.common.resize import resize_axis
+from tilewright.frontend.common.resize import affine_places, resize_axis
 from tilewright.frontend.common.resized import Sampling, resize_axis_by_data
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
@@ -112,16 +112,7 @@ def _fixed_point(n: Call, x: Value, **how: Any) -> Value:
 
 @rule("affine_grid_generator", single=True)
 def affine_grid(n: Call, theta: Value, size: Sequence[Any], align_corners: bool) -> Value:
-    """The places of a grid from -1 to 1, whose last coordinate is the first dimension's, moved by matrices [batch,
-    rank, rank + 1]."""
-    lines = []
-    for extent in (static(d, "the size of a grid") for d in size[2:]):
-        line = np.linspace(-1, 1, extent) if extent > 1 else np.zeros(extent)
-        lines.append(line if align_corners or not extent else line * ((extent - 1) / extent))
-    places = np.meshgrid(*lines, indexing="ij")[::-1]
-    points = np.stack([*places, np.ones_like(places[0])], -1).reshape(1, -1, len(lines) + 1)
-    moved = n.emit("matmul", n.constant(points, theta.dtype), theta, transpose_a=False, transpose_b=True)
-    return n.reshape(moved, n.shape)
+    return affine_places(n, theta, [static(d, "the size of a grid") for d in size[2:]], bool(align_corners), n.shape)
 
 
 @rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
