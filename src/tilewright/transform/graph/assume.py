@@ -20,7 +20,7 @@ from tilewright.ir.expr import Const, Expr, Op, Var, call, const, equal, is_cons
 from tilewright.ir.graph import Assumption, Graph, Node
 from tilewright.ir.rewrite import map_expr, variables
 from tilewright.ops.dims import dims
-from tilewright.ops.shape import SliceAttrs
+from tilewright.ops.shape import PadAttrs, SliceAttrs
 from tilewright.ops.sized import with_symbols
 from tilewright.support.errors import ModelError
 
@@ -50,12 +50,18 @@ def settled(graph: Graph, keep: Collection[str] = ()) -> Graph:
 
 
 def _within(graph: Graph) -> Graph:
-    """The graph assuming that its slices lie inside of what they are of, where that is not proven."""
+    """The graph assuming that its slices lie inside of what they are of, and that what is padded with its own elements
+    has some, where that is not proven."""
     found: dict[Assumption, None] = dict.fromkeys(graph.assumptions)
     known = set(graph.symbols)
     for node in _nodes(graph):
-        x = node.inputs[0] if node.op == "slice" else None
-        if x is None:
+        x = node.inputs[0] if node.inputs else None
+        if node.op == "pad" and x is not None and (pads := node.of(PadAttrs)).mode != "constant":
+            for before, after, extent in zip(dims(pads.before), dims(pads.after), x.shape, strict=True):
+                some = extent >= 1
+                if not prove(some) and known.issuperset(variables(some)) and not prove(before + after < 1):
+                    found[Assumption(some, f"{x.name!r}, which is padded with its elements, has some")] = None
+        if x is None or node.op != "slice":
             continue
         attrs = node.of(SliceAttrs)
         for begin, size, step, extent in zip(dims(attrs.begin), dims(attrs.size), attrs.step, x.shape, strict=True):
