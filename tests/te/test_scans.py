@@ -10,6 +10,8 @@ import pytest
 
 from tests.te.conformance import close, evaluate, random
 from tilewright import te
+from tilewright.ir.parser import parse_func
+from tilewright.schedule.inline import compute_inline
 from tilewright.support.errors import Error, ExpressionError, ScheduleError
 
 N = te.var("n")
@@ -132,6 +134,43 @@ def test_a_producer_moves_into_a_step() -> None:
     meant = np.arange(8) + np.concatenate([np.zeros((1, 8)), np.cumsum(3 * values[1:], 0)])
     for schedule in (lambda t: t[b].compute_at(t[s], s.axis[0]), lambda t: t[b].compute_inline()):
         close(evaluate(s, [(x, values)], schedule=schedule)[0], meant, 1e-4)
+
+
+@pytest.mark.parametrize("inlined", [False, True])
+def test_a_stage_of_the_step_is_inlined_into_the_next_row(inlined: bool) -> None:
+    """It reads the state's earlier row, which the update does not write."""
+    x = te.placeholder((6, 8), name="X")
+    state = te.placeholder((6, 8), name="state")
+    first = te.compute((1, 8), lambda t, i: x[t, i], name="first")
+    half = te.compute((6, 8), lambda t, i: state[t - 1, 7 - i] * 0.5, name="half")
+    after = te.compute((6, 8), lambda t, i: half[t, i] + x[t, i], name="next")
+    s = te.scan(first, after, state, name="S")
+    values = random((6, 8))
+    rows = [values[0]]
+    for row in values[1:]:
+        rows.append(rows[-1][::-1] * np.float32(0.5) + row)
+
+    def schedule(t: Any) -> None:
+        if inlined:
+            t[half].compute_inline()
+            assert "half" not in str(t.func)
+
+    close(evaluate(s, [(x, values)], schedule=schedule)[0], np.stack(rows), 1e-4)
+
+
+def test_a_stage_that_another_loop_reads_is_not_inlined_over_its_rows() -> None:
+    """Behind the loop its input is another one."""
+    func = parse_func(
+        """func @f(s: f32[9, 4], y: f32[4]) {
+          buffer h: f32[4]
+          for t in 0..8 {
+            for i in 0..4 { block H(vi = spatial(4): i) { h[vi] = s[0, vi] * 2.0 } }
+            for j in 0..4 { block S(vt = spatial(8): t, vj = spatial(4): j) { s[vt, vj] = h[vj] } }
+          }
+        }"""
+    )
+    with pytest.raises(ScheduleError, match="writes its input 's' later"):
+        compute_inline(func, "H")
 
 
 def test_several_states() -> None:

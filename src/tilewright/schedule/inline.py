@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.arith import prove, prove_equal, simplify
-from tilewright.ir.expr import Buffer, Expr, Load, Var, const, equal, product, select
+from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const, equal, product, select
 from tilewright.ir.loops import Block, If, Intrinsic, PrimFunc, Stmt, Store, seq
-from tilewright.ir.rewrite import map_expr, map_stmt, substitute, variables, walk
+from tilewright.ir.rewrite import loads, map_expr, map_stmt, substitute, variables, walk
 from tilewright.schedule.affine import inside, outside, solve
 from tilewright.schedule.dependence import check_kinds
 from tilewright.schedule.state import (
@@ -60,7 +60,7 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         if len(writers_of(func, buffer)) > 1:
             raise refuse(func, f"cannot inline block {block!r}: other blocks write {buffer.name!r} too")
     readers = {b.name for buffer in stores for b in readers_of(func, buffer)} - {block}
-    _require_stable_inputs(func, source, "inline")
+    _require_stable_inputs(func, source, "inline", readers)
     extents = {it.var: it.extent for it in source.iters}
     for store in stores.values():
         used = {v for v in variables(store.value) if v in extents}
@@ -229,14 +229,38 @@ def _require_intermediate(func: PrimFunc, block: Block, buffer: Buffer, what: st
         )
 
 
-def _require_stable_inputs(func: PrimFunc, block: Block, what: str) -> None:
-    """What the block reads must not be written after the block."""
+def _require_stable_inputs(func: PrimFunc, block: Block, what: str, readers: Iterable[str] = ()) -> None:
+    """What the block reads must not be written after the block, but for other rows in one iteration of a loop that is
+    around all its `readers` too: a step of a recurrence reads the state's earlier rows."""
     order = [b.name for b in blocks_in(func.body)]
     here = order.index(block.name)
     for buffer in read_buffers(block):
         for writer in writers_of(func, buffer):
-            if order.index(writer.name) > here:
+            if order.index(writer.name) > here and not _other_rows(func, block, writer, buffer, set(readers)):
                 raise refuse(
                     func,
                     f"cannot {what} block {block.name!r}: block {writer.name!r} writes its input {buffer.name!r} later",
                 )
+
+
+def _other_rows(func: PrimFunc, block: Block, writer: Block, buffer: Buffer, readers: set[str]) -> bool:
+    """Whether in each iteration of the loops that the blocks and the readers have in common, the writer writes other
+    elements of the buffer than the block reads: indices that only these loops decide, and that differ."""
+    inside = [{x.var for x in loops_on(block_path(func, name))} for name in {block.name, writer.name, *readers}]
+    common = set.intersection(*inside)
+    own = [stmt for stmt in (*walk(block), *walk(writer)) if isinstance(stmt, Intrinsic)]
+    if not readers or not common or own:
+        return False
+
+    def places(b: Block, indices: Sequence[Expr]) -> list[Expr]:
+        bound = {it.var: it.binding for it in b.iters}
+        return [substitute(i, bound) for i in indices]
+
+    reads = [places(block, x.indices) for x in loads_in(block) if x.buffer == buffer]
+    writes = [places(writer, x.indices) for x in stores_in(writer) if x.buffer == buffer]
+
+    def differ(r: Expr, w: Expr) -> bool:
+        decided = common.issuperset(v for e in (r, w) for v in variables(e) if v not in func.symbols)
+        return decided and not loads(r) and not loads(w) and as_int(simplify(r - w)) not in (None, 0)
+
+    return all(any(map(differ, r, w)) for r in reads for w in writes)
