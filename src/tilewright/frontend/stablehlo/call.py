@@ -49,6 +49,8 @@ class Call(Emitter):
     expand: Callable[[Operation, Sequence[Item]], list[Item]]
     """Takes an operation of CHLO apart as StableHLO's own pass does."""
     body: MakeBody
+    renewed: Callable[[], Call]
+    """The operation once more, which puts its operators into the body that is being made now."""
     attempt: Attempt
     dimensions: Sizes
     constants: dict[Value, Any]

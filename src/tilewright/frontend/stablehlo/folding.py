@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.registry import Rule
 from tilewright.frontend.stablehlo.scope import Item, element_type, full_array, known_item
 from tilewright.ir.dtype import boolean
-from tilewright.ir.expr import Expr, as_int, maximum, minimum
+from tilewright.ir.expr import Expr, as_expr, as_int, maximum, minimum
 from tilewright.ir.expr import call as apply
 from tilewright.ir.graph import GraphBuilder, Value
 from tilewright.ops.dims import dim
@@ -84,17 +85,57 @@ def _objects(array: Any) -> Any:
     return array if array.dtype == object else object_array(array.reshape(-1).tolist(), array.shape)
 
 
-def _divide(a: Any, b: Any) -> Any:
-    """StableHLO truncates; dimensions are not negative, so flooring is the same where that is proven."""
-    if isinstance(a, Expr) or isinstance(b, Expr):
-        return dim(a // b) if decide(apply("ge", a, 0)) and decide(apply("gt", b, 0)) else None
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+def _divide(call: Call, a: Any, b: Any) -> Any:
+    """StableHLO truncates. A quotient of expressions is kept in mind, as JAX makes floored ones of it (`_select`)."""
+    if not isinstance(a, Expr) and not isinstance(b, Expr):
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    if not decide(apply("gt", b, 0)):
+        return None
+    found = dim(_part(a) // b - _part(-a) // b)
+    call.dimensions.quotients.setdefault(as_expr(found), []).append((a, b))
+    return found
 
 
-def _remainder(a: Any, b: Any) -> Any:
-    if isinstance(a, Expr) or isinstance(b, Expr):
-        return dim(a % b) if decide(apply("ge", a, 0)) and decide(apply("gt", b, 0)) else None
-    return abs(a) % abs(b) * (1 if a >= 0 else -1)  # it has the sign of what is divided
+def _remainder(call: Call, a: Any, b: Any) -> Any:
+    """It has the sign of what is divided."""
+    if not isinstance(a, Expr) and not isinstance(b, Expr):
+        return abs(a) % abs(b) * (1 if a >= 0 else -1)
+    if not decide(apply("gt", b, 0)):
+        return None
+    found = dim(_part(a) % b - _part(-a) % b)
+    call.dimensions.remainders.setdefault(as_expr(found), []).append((a, b))
+    return found
+
+
+def _part(a: Any) -> Expr:
+    """What of a number is not below 0."""
+    if decide(apply("ge", a, 0)):
+        return as_expr(a)
+    return as_expr(0) if decide(apply("le", a, 0)) else dim(maximum(a, 0))
+
+
+def _floored(call: Call, condition: Expr, a: Expr, b: Expr) -> Expr | None:
+    """A floored quotient, or its remainder, where `select(condition, a, b)` is JAX's way of saying that."""
+    for n, d in call.dimensions.quotients.get(b, ()):
+        rest = _remainder(call, n, d)
+        wrong = _compared("ne", _sign(n), _sign(d)), _compared("ne", rest, 0)
+        if a is dim(b - 1) and condition in _both(*wrong):
+            return as_expr(-1) if _just_below(n, d) else dim(as_expr(n) // d)
+    for n, d in call.dimensions.remainders.get(b, ()):
+        if a is dim(b + d) and condition in _both(_compared("lt", b, 0), _compared("ne", b, 0)):
+            return dim(as_expr(n) + d) if _just_below(n, d) else dim(as_expr(n) % d)
+    return None
+
+
+def _just_below(n: Any, d: Any) -> bool:
+    """Whether a number is below 0 by d at most."""
+    return bool(decide(apply("lt", n, 0)) and decide(apply("ge", as_expr(n) + d, 0)))
+
+
+def _both(a: Any, b: Any) -> list[Expr]:
+    """The ways to say that both hold."""
+    found = _logic(True)(a, b), _logic(True)(b, a)
+    return [e for e in found if isinstance(e, Expr)]
 
 
 def decide(condition: Any) -> bool | None:
@@ -108,16 +149,28 @@ def decide(condition: Any) -> bool | None:
 
 def _compare(call: Call, a: Any, b: Any) -> Any:
     name = str(call.op.attributes.get("comparison_direction", "")).lower()
+    return elementwise(lambda x, y: _compared(name, x, y))(call, a, b)
+
+
+def _compared(name: str, x: Any, y: Any) -> Any:
+    if not isinstance(x, Expr) and not isinstance(y, Expr):
+        return {"eq": x == y, "ne": x != y, "lt": x < y, "gt": x > y, "le": x <= y, "ge": x >= y}[name]
+    if any(isinstance(v, bool | np.bool_) or (isinstance(v, Expr) and v.dtype is boolean) for v in (x, y)):
+        return _same_truth(name, x, y)
     negated = {"eq": "ne", "ne": "eq", "lt": "ge", "gt": "le", "le": "gt", "ge": "lt"}[name]
+    if prove(apply(name, x, y)):
+        return True
+    return False if prove(apply(negated, x, y)) else apply(name, x, y)
 
-    def compared(x: Any, y: Any) -> Any:
-        if not isinstance(x, Expr) and not isinstance(y, Expr):
-            return {"eq": x == y, "ne": x != y, "lt": x < y, "gt": x > y, "le": x <= y, "ge": x >= y}[name]
-        if prove(apply(name, x, y)):
-            return True
-        return False if prove(apply(negated, x, y)) else apply(name, x, y)
 
-    return elementwise(compared)(call, a, b)
+def _same_truth(name: str, x: Any, y: Any) -> Any:
+    """Whether two truths are equal, or differ, one of which is known."""
+    if isinstance(x, Expr) and isinstance(y, Expr):
+        return None
+    e, known = (x, bool(y)) if isinstance(x, Expr) else (y, bool(x))
+    if name not in ("eq", "ne"):
+        return None
+    return e if known == (name == "eq") else ~e
 
 
 def _logic(both: bool) -> Callable[[Any, Any], Any]:
@@ -125,15 +178,17 @@ def _logic(both: bool) -> Callable[[Any, Any], Any]:
         for x, y in ((a, b), (b, a)):
             if not isinstance(x, Expr):
                 return y if bool(x) is both else bool(x)
-        return None
+        return apply("and" if both else "or", a, b)
 
     return run
 
 
-def _select(c: Any, a: Any, b: Any) -> Any:
-    if isinstance(c, Expr):
-        return apply("select", c, a, b) if isinstance(a, Expr) or isinstance(b, Expr) else None
-    return a if c else b
+def _select(call: Call, c: Any, a: Any, b: Any) -> Any:
+    if not isinstance(c, Expr):
+        return a if c else b
+    if isinstance(a, Expr) and isinstance(b, Expr) and (found := _floored(call, c, a, b)) is not None:
+        return found
+    return apply("select", c, a, b) if isinstance(a, Expr) or isinstance(b, Expr) else None
 
 
 def _extreme(f: Any, numbers: Any) -> Callable[[Any, Any], Any]:
@@ -143,7 +198,9 @@ def _extreme(f: Any, numbers: Any) -> Callable[[Any, Any], Any]:
 def _sign(a: Any) -> Any:
     if not isinstance(a, Expr):
         return (a > 0) - (a < 0)
-    return 1 if prove(apply("gt", a, 0)) else None
+    if decide(apply("gt", a, 0)):
+        return 1
+    return -1 if decide(apply("lt", a, 0)) else dim(minimum(maximum(a, -1), 1))
 
 
 def _reshape(call: Call, a: Any) -> Any:
@@ -183,12 +240,17 @@ def _reduce(call: Call, a: Any, start: Any) -> Any:
     return object_array([total], ())
 
 
+def _of_call(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A handler, element by element, of a function that is given the call too."""
+    return lambda call, *arrays: elementwise(partial(f, call))(call, *arrays)
+
+
 _HANDLERS: dict[str, Callable[..., Any]] = {
     "add": elementwise(lambda a, b: a + b),
     "subtract": elementwise(lambda a, b: a - b),
     "multiply": elementwise(lambda a, b: a * b),
-    "divide": elementwise(_divide),
-    "remainder": elementwise(_remainder),
+    "divide": _of_call(_divide),
+    "remainder": _of_call(_remainder),
     "negate": elementwise(lambda a: -a),
     "sign": elementwise(_sign),
     "maximum": elementwise(_extreme(maximum, max)),
@@ -196,8 +258,9 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "clamp": elementwise(lambda low, a, high: _extreme(minimum, min)(_extreme(maximum, max)(a, low), high)),
     "and": elementwise(_logic(True)),
     "or": elementwise(_logic(False)),
+    "not": elementwise(lambda a: ~a if isinstance(a, Expr) else not a),
     "compare": _compare,
-    "select": elementwise(_select),
+    "select": _of_call(_select),
     "reshape": _reshape,
     "concatenate": _concatenate,
     "slice": _slice,

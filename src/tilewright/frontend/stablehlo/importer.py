@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -219,6 +219,9 @@ class _Importer:
         def expand(op: Operation, items: Sequence[Item]) -> list[Item]:
             return self.block(expanded(op, [i.type for i in items]).body, items, {}, True)
 
+        def renewed() -> Call:
+            return self.call(op, items, around, lifted)
+
         hint = op.name.rpartition(".")[2]
         return Call(
             self.builder,
@@ -229,6 +232,7 @@ class _Importer:
             walk,
             expand,
             self.body,
+            renewed,
             self.attempt,
             self.sizes,
             self.constants,
@@ -288,6 +292,9 @@ class _Importer:
         ):
             return [_empty(t) for t in op.types]
         found = find(op.name)
+        called = [self.module.functions.get(str(f)) for f in op.attributes.get("called_computations") or ()]
+        if called and op.name == "stablehlo.custom_call":
+            op = replace(op, regions=tuple(f.body for f in called if f is not None))
         call = self.call(op, items, values, lifted)
         folded = folding.fold(call, found)
         if folded is not None:

@@ -41,6 +41,9 @@ class Sizes:
     """The dimension that is called "batch"."""
     stated: bool = False
     """Whether all conditions on sizes are known beside the module, which says them once more."""
+    quotients: dict[Expr, list[tuple[Any, Any]]] = field(default_factory=dict)
+    remainders: dict[Expr, list[tuple[Any, Any]]] = field(default_factory=dict)
+    """What truncated quotients and remainders of sizes are of."""
 
     def join(self, found: Equal) -> None:
         self.joined.append((found.symbol, found.size))

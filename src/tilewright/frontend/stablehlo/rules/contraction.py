@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from tilewright.arith import prove
 from tilewright.frontend.common.contraction import conv_transpose, convolved
 from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.registry import rule
 from tilewright.frontend.stablehlo.rules.shape import padded, reversed_along
 from tilewright.frontend.stablehlo.scope import Item, known_item
 from tilewright.ir.dtype import DType, boolean, i32
-from tilewright.ir.expr import Expr, as_int, is_const, product
+from tilewright.ir.expr import Expr, as_int, is_const, maximum, product
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dim
 from tilewright.support.errors import ModelError, UnsupportedError
@@ -121,7 +123,7 @@ def convolution(call: Call) -> Value:
     return convolve(call, strides, pads[0::2], pads[1::2])
 
 
-def convolve(call: Call, strides: Sequence[int], low: Sequence[int], high: Sequence[int]) -> Value:
+def convolve(call: Call, strides: Sequence[int], low: Sequence[Any], high: Sequence[Any]) -> Value:
     n = call.fields("dimension_numbers")
     rank = len(n["input_spatial_dimensions"])
     x = _turned(call, call.value(0), "input", n)
@@ -165,8 +167,8 @@ def _convolved(
     x: Value,
     w: Value,
     strides: Sequence[int],
-    low: list[int],
-    high: list[int],
+    low: list[Any],
+    high: list[Any],
     spread: Sequence[int],
     dilations: Sequence[int],
     reversal: Sequence[int],
@@ -175,13 +177,19 @@ def _convolved(
     rank = x.type.rank - 2
     if rank == 0:
         return call.emit("matmul", x, w, transpose_b=True) if groups == 1 else _pointwise_groups(call, x, w, groups)
+    numbers = all(isinstance(v, int) for v in (*low, *high))
     if any(s > 1 for s in spread):
-        found = _transposed(call, x, w, strides, low, high, spread, dilations, reversal, groups)
+        found = (
+            None if not numbers else _transposed(call, x, w, strides, low, high, spread, dilations, reversal, groups)
+        )
         if found is not None:
             return found
         zero = known_item(0, x.dtype)
         x = padded(call, x, zero, [0] * (rank + 2), [0] * (rank + 2), [0, 0, *(s - 1 for s in spread)])
     w = reversed_along(call, w, [2 + k for k, r in enumerate(reversal) if r])
+    if not numbers:
+        x = padded(call, x, known_item(0, x.dtype), [0, 0, *low], [0, 0, *high], [0] * (rank + 2))
+        low, high = [0] * rank, [0] * rank
     cut_low, cut_high = [min(p, 0) for p in low], [min(p, 0) for p in high]
     if any(cut_low) or any(cut_high):
         x = padded(call, x, known_item(0, x.dtype), [0, 0, *cut_low], [0, 0, *cut_high], [0] * (rank + 2))
@@ -190,7 +198,30 @@ def _convolved(
     if lift:
         raise UnsupportedError("a convolution over more than 3 dimensions is not supported", got=rank)
     attrs = {"strides": tuple(strides), "dilations": tuple(dilations), "pads": pads, "groups": groups}
-    return convolved(call, x, w, None, attrs)
+    x, counts = _filled(call, x, w, strides, dilations, pads)
+    y = convolved(call, x, w, None, attrs)
+    for k, count in counts.items():
+        y = call.slice(y, k, 0, count)
+    return y
+
+
+def _filled(
+    call: Call, x: Value, w: Value, strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
+) -> tuple[Value, dict[int, Expr]]:
+    """`x` with zeros behind symbolic dimensions that may be shorter than the filter, so that it fits once; and for
+    these how many results there are, none where it does not fit."""
+    rank = x.type.rank
+    missing, counts = [dim(0)] * rank, dict[int, Expr]()
+    for k in range(2, rank):
+        reach = dim((w.shape[k] - 1) * dilations[k - 2] + 1)
+        room = dim(x.shape[k] + pads[k - 2] + pads[k - 4 + rank] - reach)
+        count = dim(room // strides[k - 2] + 1)
+        if as_int(room) is None and not prove(count >= 0):
+            missing[k] = dim(maximum(-room, 0))
+            counts[k] = dim(maximum(count, 0))
+    if counts:
+        x = padded(call, x, known_item(0, x.dtype), [0] * rank, missing, [0] * rank)
+    return x, counts
 
 
 def _pointwise_groups(call: Call, x: Value, w: Value, groups: int) -> Value:

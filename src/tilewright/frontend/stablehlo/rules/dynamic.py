@@ -8,6 +8,7 @@ from tilewright.frontend.stablehlo.registry import rule
 from tilewright.frontend.stablehlo.rules.contraction import convolve
 from tilewright.frontend.stablehlo.rules.gather import gathered
 from tilewright.frontend.stablehlo.rules.shape import as_item, counting, padded, placed, reshaped, sliced
+from tilewright.frontend.stablehlo.rules.sort import largest
 from tilewright.frontend.stablehlo.scope import Item, known_item
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import Value
@@ -78,8 +79,11 @@ def dynamic_gather(call: Call) -> Value:
 @rule("dynamic_conv")
 def dynamic_convolution(call: Call) -> Value:
     pads = call.sizes(2)
-    if not all(isinstance(p, int) for p in pads):
-        raise UnsupportedError("padding of a convolution by a symbolic size is not supported")
-    numbers = [int(p) for p in pads if isinstance(p, int)]
-    rank = len(numbers) // 2
-    return convolve(call, call.ints("window_strides", [1] * rank), numbers[0::2], numbers[1::2])
+    return convolve(call, call.ints("window_strides", [1] * (len(pads) // 2)), pads[0::2], pads[1::2])
+
+
+@rule("custom_call.stablehlo.dynamic_top_k")
+def dynamic_top_k(call: Call) -> list[Value]:
+    x = call.value(0)
+    (k,) = call.sizes(1)
+    return largest(call, x, x.type.rank - 1, k)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tilewright.arith import prove
 from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.registry import rule
 from tilewright.frontend.stablehlo.scope import Item, known_item
-from tilewright.ir.expr import Expr, as_expr, as_int, is_const, product
+from tilewright.ir.expr import Expr, as_expr, as_int, is_const, maximum, product
 from tilewright.ir.graph import TensorType, Value
 from tilewright.ops.dims import dim, dims, same_dim, same_shape
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
@@ -193,6 +194,8 @@ def pad(call: Call) -> Item:
 def padded(call: Call, x: Value, fill: Item, low: Sequence[Any], high: Sequence[Any], inner: Sequence[int]) -> Value:
     """`x` with `fill` between its elements and around them; negative pads cut."""
     x = _spread(call, x, fill, inner)
+    for k in range(x.type.rank):
+        x, low, high = _open_cut(call, x, fill, low, high, k)
     grown = [[v if (n := as_int(dim(v))) is None or n > 0 else 0 for v in side] for side in (low, high)]
     for k in range(x.type.rank):
         cut_low, cut_high = (max(0, -(as_int(dim(v[k])) or 0)) for v in (low, high))
@@ -208,6 +211,23 @@ def padded(call: Call, x: Value, fill: Item, low: Sequence[Any], high: Sequence[
     if all(is_const(dim(v), 0) for side in grown for v in side):
         return x
     return _surrounded(call, x, fill, dims(grown[0]), dims(grown[1]))
+
+
+def _open_cut(
+    call: Call, x: Value, fill: Item, low: Sequence[Any], high: Sequence[Any], k: int
+) -> tuple[Value, Sequence[Any], Sequence[Any]]:
+    """A dimension whose padding is a symbolic size that may be below 0, padded and then cut, and the padding that is
+    left to do: none of this dimension."""
+    sides = [dim(low[k]), dim(high[k])]
+    if all(as_int(v) is not None or prove(v >= 0) for v in sides):
+        return x, low, high
+    zeros = [dim(0)] * x.type.rank
+    most = [dim(maximum(v, 0)) for v in sides]
+    size, alone = x.shape[k], [[m if j == k else z for j, z in enumerate(zeros)] for m in most]
+    x = _surrounded(call, x, fill, dims(alone[0]), dims(alone[1]))
+    x = call.slice(x, k, dim(maximum(-sides[0], 0)), dim(size + sides[0] + sides[1]))
+    rest = ([0 if j == k else v for j, v in enumerate(side)] for side in (low, high))
+    return x, next(rest), next(rest)
 
 
 def _surrounded(call: Call, x: Value, fill: Item, low: Sequence[Expr], high: Sequence[Expr]) -> Value:

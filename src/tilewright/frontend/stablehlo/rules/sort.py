@@ -7,7 +7,7 @@ from tilewright.frontend.stablehlo.module import Block, Operation
 from tilewright.frontend.stablehlo.registry import rule
 from tilewright.frontend.stablehlo.rules.pointwise import total_order
 from tilewright.ir.dtype import boolean, i32, i64, u8
-from tilewright.ir.expr import as_int, is_const
+from tilewright.ir.expr import Expr, as_int, is_const
 from tilewright.ir.graph import Value
 from tilewright.support.errors import UnsupportedError
 
@@ -88,7 +88,7 @@ def top_k(call: Call) -> list[Value]:
     return largest(call, x, x.type.rank - 1, call.integer("k"))
 
 
-def largest(call: Call, x: Value, axis: int, k: int, smallest: bool = False) -> list[Value]:
+def largest(call: Call, x: Value, axis: int, k: int | Expr, smallest: bool = False) -> list[Value]:
     """The first values in their order, and their indices."""
     given = call.cast(x, u8) if x.dtype is boolean else x
     order = total_order(call, given) if given.dtype.is_float else given

@@ -1,16 +1,20 @@
-"""Reductions over windows: pooling, cumulative sums, and any monoid as one dimension after the other."""
+"""Reductions over windows: pooling, and any monoid as one dimension after the other. Windows that reach to an end of
+their dimension are in `running.py`."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
+from tilewright.arith import prove
 from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.registry import rule
 from tilewright.frontend.stablehlo.rules.reduce import OPERATORS, apply_body, combine, identity, is_identity, monoid
+from tilewright.frontend.stablehlo.rules.running import running
 from tilewright.frontend.stablehlo.rules.shape import as_item, padded, sliced
 from tilewright.frontend.stablehlo.scope import Item, known_item
 from tilewright.ir.dtype import boolean, i32
-from tilewright.ir.expr import Expr, as_expr, as_int, is_const
+from tilewright.ir.expr import as_expr, as_int, is_const, maximum
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dim
 from tilewright.support.classes import dataclass
@@ -22,14 +26,14 @@ MAX_TAPS = 128
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What an operation over windows says, a number a dimension."""
+    """What an operation over windows says, a number a dimension; sizes and padding may be expressions of symbols."""
 
-    size: list[int]
+    size: list[Any]
     strides: list[int]
     spread: list[int]
     dilations: list[int]
-    low: list[int]
-    high: list[int]
+    low: list[Any]
+    high: list[Any]
 
     @classmethod
     def of(cls, call: Call) -> Window:
@@ -39,48 +43,66 @@ class Window:
         strides, spread, dilations = (
             call.ints(n, ones) for n in ("window_strides", "base_dilations", "window_dilations")
         )
-        made = cls(size, strides, spread, dilations, pads[0::2], pads[1::2])
-        lists = (made.size, made.strides, made.spread, made.dilations, made.low, made.high)
-        if {len(v) for v in lists} != {len(call.item(0).shape)} or min(
-            (*size, *strides, *spread, *dilations), default=1
-        ) < 1:
-            raise ModelError("the window does not fit", got=f"{size} for {call.item(0).type}")
-        return made
+        return cls(size, strides, spread, dilations, pads[0::2], pads[1::2]).checked(call)
 
-    def reach(self, k: int) -> int:
+    @classmethod
+    def of_operands(cls, call: Call, first: int) -> Window:
+        """What the operands from `first` on say: sizes, strides, dilations of what is read and of windows, padding."""
+        size, strides, spread, dilations, pads = (call.sizes(first + k) for k in range(5))
+        steps = [[int(v) for v in part if isinstance(v, int)] for part in (strides, spread, dilations)]
+        if [len(part) for part in steps] != [len(size)] * 3:
+            raise UnsupportedError("steps of windows that are symbolic sizes are not supported")
+        return cls(size, steps[0], steps[1], steps[2], pads[0::2], pads[1::2]).checked(call)
+
+    def checked(self, call: Call) -> Window:
+        lists = (self.size, self.strides, self.spread, self.dilations, self.low, self.high)
+        numbers = (v for part in lists[:4] for v in part if isinstance(v, int))
+        if {len(v) for v in lists} != {len(call.item(0).shape)} or min(numbers, default=1) < 1:
+            raise ModelError("the window does not fit", got=f"{self.size} for {call.item(0).type}")
+        return self
+
+    def reach(self, k: int) -> Any:
         """Elements that a window spans along a dimension."""
         return (self.size[k] - 1) * self.dilations[k] + 1
+
+    def results(self, k: int, size: Any) -> Any:
+        """How many windows there are along a dimension of so many elements, padding included."""
+        count = (size - self.reach(k)) // self.strides[k] + 1
+        if isinstance(count, int):
+            return max(0, count)
+        return dim(count) if prove(as_expr(count) >= 0) else dim(maximum(count, 0))
+
+    def is_trivial(self, k: int) -> bool:
+        """Whether windows along a dimension are its elements."""
+        steps = (self.size[k], self.strides[k], self.spread[k])
+        return all(is_const(dim(v), 1) for v in steps) and all(is_const(dim(v[k]), 0) for v in (self.low, self.high))
 
 
 @rule("reduce_window")
 def reduce_window(call: Call) -> list[Value | Item]:
-    count = len(call.items) // 2
-    window = Window.of(call)
+    return reduced(call, Window.of(call))
+
+
+@rule("custom_call.stablehlo.dynamic_reduce_window")
+def dynamic_reduce_window(call: Call) -> list[Value | Item]:
+    return reduced(call, Window.of_operands(call, len(call.items) - 5))
+
+
+def reduced(call: Call, w: Window) -> list[Value | Item]:
+    """What the bodies of windows give: pairs of operands and their starts."""
+    count = len(call.op.results)
     kind = monoid(call.op.regions[0], call.item(0).dtype) if count == 1 else None
+    found = running(call, w, kind, count)
+    if found is not None:
+        return found
+    if any(not isinstance(v, int) for v in w.size):
+        raise UnsupportedError("windows of a symbolic size are supported if they reach to an end of their dimension")
     if kind is None:
-        return list(_general(call, window, count))
+        return list(_general(call, w, count))
     if kind not in OPERATORS:
         raise UnsupportedError(f"the reduction {kind} over windows is not supported")
-    found = _cumulative(call, window, kind) or _pool(call, window, kind)
-    if found is None:
-        found = _separable(call, window, kind)
-    return [found if is_identity(kind, call.item(1)) else combine(call, kind, found, call.near(1))]
-
-
-def _cumulative(call: Call, w: Window, kind: str) -> Value | None:
-    """Windows that reach from each element to the beginning, or the end, of one dimension."""
-    axes = [k for k, s in enumerate(w.size) if s > 1]
-    if len(axes) != 1 or kind not in ("add", "mul") or call.item(0).dtype is boolean:
-        return None
-    (axis,) = axes
-    rest = w.size[axis] - 1
-    if as_int(call.item(0).shape[axis]) != w.size[axis] or {*w.strides, *w.spread, *w.dilations} != {1}:
-        return None
-    others = [p for k in range(len(w.size)) if k != axis for p in (w.low[k], w.high[k])]
-    if any(others) or (w.low[axis], w.high[axis]) not in ((rest, 0), (0, rest)):
-        return None
-    op = "cumsum" if kind == "add" else "cumprod"
-    return call.emit(op, call.value(0), axis=axis, exclusive=False, reverse=w.low[axis] == 0)
+    y = _pool(call, w, kind) or _separable(call, w, kind)
+    return [y if is_identity(kind, call.item(1)) else combine(call, kind, y, call.near(1))]
 
 
 def _pool(call: Call, w: Window, kind: str) -> Value | None:
@@ -90,8 +112,12 @@ def _pool(call: Call, w: Window, kind: str) -> Value | None:
     axes = [k for k in range(x.type.rank) if w.size[k] > 1 or w.strides[k] > 1 or w.low[k] or w.high[k]]
     if rank not in (1, 2, 3) or kind not in ("max", "add") or not x.dtype.is_float or not axes:
         return None
-    if any(s > 1 for s in w.spread) or min((*w.low, *w.high)) < 0 or 0 in axes or as_int(x.type.size) == 0:
+    if any(s > 1 for s in w.spread) or 0 in axes or as_int(x.type.size) == 0:
         return None
+    if any(not isinstance(v, int) or v < 0 for v in (*w.low, *w.high)):
+        return None
+    if any(as_int(x.shape[k]) is None and not prove(x.shape[k] + w.low[k] + w.high[k] >= w.reach(k)) for k in axes):
+        return None  # where no window fits, there is none
     if any(max(w.low[k], w.high[k]) >= w.reach(k) for k in axes):
         return None
     space = list(range(2, x.type.rank)) if 1 not in axes else list(range(1, x.type.rank - 1))
@@ -125,34 +151,35 @@ def _separable(call: Call, w: Window, kind: str) -> Value:
 
 
 def _along(call: Call, x: Value, w: Window, kind: str, k: int) -> Value:
-    if w.size[k] == 1 and w.strides[k] == 1 and w.spread[k] == 1 and not w.low[k] and not w.high[k]:
+    if w.is_trivial(k):
         return x
     fill = known_item(identity(kind, x.dtype), x.dtype)
     only = [1 if j == k else 0 for j in range(x.type.rank)]
+    whole = dim((x.shape[k] - 1) * w.spread[k] + 1 + w.low[k] + w.high[k]) if as_int(x.shape[k]) != 0 else 0
+    # Of a size that is not known, all windows that begin in it are made: none of them is shorter than nothing.
+    extra = 0 if as_int(dim(whole)) is not None else w.reach(k) - 1
     x = padded(
         call,
         x,
         fill,
         [o * w.low[k] for o in only],
-        [o * w.high[k] for o in only],
+        [o * (w.high[k] + extra) for o in only],
         [o * (w.spread[k] - 1) for o in only],
     )
-    size = as_int(x.shape[k])
-    if size is None:
-        raise UnsupportedError("windows of this kind along a symbolic dimension are not supported")
-    results = max(0, (size - w.reach(k)) // w.strides[k] + 1)
+    size = x.shape[k]
+    results = w.results(k, size - extra if extra else as_int(size))
     # Windows of 1, 2, 4 ... elements are made of two of half the size; what a size lacks is made of the one before.
     parts, width, total, done = x, 1, None, 0
     for bit in range(w.size[k].bit_length()):
         if w.size[k] >> bit & 1:
             skipped = done * w.dilations[k]
-            part = call.slice(parts, k, skipped, (as_int(parts.shape[k]) or 0) - skipped)
+            part = call.slice(parts, k, skipped, dim(parts.shape[k] - skipped))
             total = part if total is None else _cut_and_combine(call, kind, total, part, k)
             done += width
         if w.size[k] >> (bit + 1):
             shift = width * w.dilations[k]
-            left = (as_int(parts.shape[k]) or 0) - shift
-            if left < 1:
+            left = dim(parts.shape[k] - shift)
+            if (number := as_int(left)) is not None and number < 1:
                 break
             parts = combine(call, kind, call.slice(parts, k, 0, left), call.slice(parts, k, shift, left))
             width *= 2
@@ -161,11 +188,11 @@ def _along(call: Call, x: Value, w: Window, kind: str, k: int) -> Value:
 
 
 def _cut_and_combine(call: Call, kind: str, a: Value, b: Value, k: int) -> Value:
-    least = min(as_int(a.shape[k]) or 0, as_int(b.shape[k]) or 0)
+    least = a.shape[k] if prove(a.shape[k] <= b.shape[k]) else b.shape[k]
     return combine(call, kind, call.slice(a, k, 0, least), call.slice(b, k, 0, least))
 
 
-def _strided(call: Call, x: Value, k: int, results: int, stride: int) -> Value:
+def _strided(call: Call, x: Value, k: int, results: Any, stride: int) -> Value:
     rank = x.type.rank
     sizes = [results if j == k else d for j, d in enumerate(x.shape)]
     item = sliced(call, as_item(x), [0] * rank, sizes, [stride if j == k else 1 for j in range(rank)])
@@ -177,12 +204,7 @@ def taps(call: Call, x: Value, fill: Item, w: Window) -> list[Value]:
     if math.prod(w.size) > MAX_TAPS:
         raise UnsupportedError("such large windows are not supported", expected=f"at most {MAX_TAPS}", got=w.size)
     x = padded(call, x, fill, w.low, w.high, [s - 1 for s in w.spread])
-    counts = list[Expr]()
-    for k, d in enumerate(x.shape):
-        size = as_int(d)
-        if size is None and (w.reach(k) > 1 or w.strides[k] > 1):
-            raise UnsupportedError("windows of this kind over a symbolic dimension are not supported")
-        counts.append(d if size is None else as_expr(max(0, (size - w.reach(k)) // w.strides[k] + 1)))
+    counts = [w.results(k, d if (size := as_int(d)) is None else size) for k, d in enumerate(x.shape)]
     found: list[Value] = []
     for flat in range(math.prod(w.size)):
         place: list[int] = []

@@ -1,0 +1,64 @@
+"""Windows, running reductions and convolutions along symbolic dimensions, against JAX at many sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+jax = pytest.importorskip("jax", reason="JAX is an extra: `make jax` runs this")
+from jax import lax  # noqa: E402
+from jax import numpy as jnp  # noqa: E402
+
+SIZES = (1, 2, 3, 8, 17)
+INF = float("inf")
+
+
+def window(body: Any, start: float, *rest: Any) -> Callable[[Any], Any]:
+    return lambda x: lax.reduce_window(x, start, body, *rest)
+
+
+def filtered(strides: Any, padding: Any, **rest: Any) -> Callable[[Any, Any], Any]:
+    return lambda x, k: lax.conv_general_dilated(x, k, strides, padding, **rest)
+
+
+CASES: dict[str, tuple[Callable[..., Any], list[str]]] = {
+    "cumsum of rows": (lambda x: jnp.cumsum(x, axis=1), ["3, b"]),
+    "cumsum from the end": (lambda x: lax.cumsum(x, 0, reverse=True), ["b, 3"]),
+    "cumprod": (jnp.cumprod, ["b"]),
+    "cummax": (lax.cummax, ["b"]),
+    "cummin from the end": (lambda x: lax.cummin(x, reverse=True), ["b"]),
+    "cumlogsumexp from the end": (lambda x: lax.cumlogsumexp(x, 1, reverse=True), ["2, b"]),
+    "maxima, VALID": (window(lax.max, -INF, (2,), (2,), "VALID"), ["b"]),
+    "maxima, SAME": (window(lax.max, -INF, (2,), (2,), "SAME"), ["b"]),
+    "sums, dilated": (window(lax.add, 0.0, (3,), (2,), [(1, 2)], (2,), (2,)), ["b"]),
+    "products": (window(lax.mul, 1.0, (3,), (1,), "SAME"), ["b"]),
+    "maxima of images": (window(lax.max, -INF, (1, 2, 2, 1), (1, 2, 2, 1), "SAME"), ["2, b, b, 3"]),
+    "convolution, SAME": (filtered((2,), "SAME"), ["1, 2, b", "4, 2, 3"]),
+    "convolution, VALID": (filtered((1,), "VALID"), ["1, 2, b", "4, 2, 3"]),
+    "roll": (lambda x: jnp.roll(x, 1), ["b"]),
+    "top k": (lambda x: lax.top_k(x, x.shape[1] // 2), ["3, b"]),
+    "padding of unknown sign": (lambda x: lax.pad(x, 0.0, [(x.shape[0] - 3, 3 - x.shape[0], 0)]), ["b"]),
+}
+
+
+@pytest.mark.parametrize("exported", [True, False], ids=["exported", "jitted"])
+@pytest.mark.parametrize("name", CASES)
+def test_along_symbols(name: str, exported: bool) -> None:
+    f, shapes = CASES[name]
+    scope = jax.export.SymbolicScope()
+    given = [jax.ShapeDtypeStruct(jax.export.symbolic_shape(s, scope=scope), np.float32) for s in shapes]
+    model = tw.compile(jax.export.export(jax.jit(f))(*given)) if exported else tw.compile(jax.jit(f), tuple(given))
+    rng = np.random.default_rng(0)
+    for b in SIZES:
+        sizes = [[b if d.strip() == "b" else int(d) for d in s.split(",")] for s in shapes]
+        arrays = [rng.normal(size=s).astype(np.float32) for s in sizes]
+        found = model(*arrays)
+        expected = jax.tree.leaves(f(*map(jnp.asarray, arrays)))
+        for x, e in zip(found if isinstance(found, tuple) else (found,), expected, strict=True):
+            assert x.shape == e.shape
+            np.testing.assert_allclose(x, e, rtol=1e-5, atol=1e-5, err_msg=f"b = {b}")
