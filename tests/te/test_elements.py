@@ -178,6 +178,28 @@ def test_pairs_of_floats() -> None:
     close(binary("float32", x, y, operator.truediv), x / y)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_remainders_of_floats(dtype: str) -> None:
+    """`%` has the sign of the divisor, zeros too, as in NumPy; what is no number stays none."""
+    special = [0.0, -0.0, 1.0, -1.0, 3.0, -3.0, 0.75, np.inf, -np.inf, np.nan, 5.5, -5.5, 1000.0, -0.1]
+    x, y = (g.ravel().astype(dtype) for g in np.meshgrid(special, special))
+    got = binary(dtype, x, y, operator.mod)
+    with np.errstate(invalid="ignore"):
+        expected = np.remainder(x, y)
+    np.testing.assert_array_equal(got, expected)
+    number = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(got)[number], np.signbit(expected)[number])
+    finite = np.array([7.5, -7.5, 2.0, -0.5], dtype)
+    np.testing.assert_array_equal(unary(dtype, finite, lambda e: e % -2.0), finite % np.array(-2, dtype))
+    np.testing.assert_array_equal(unary(dtype, finite, lambda e: -9.25 % e), np.array(-9.25, dtype) % finite)
+
+
+def test_a_remainder_of_two_types_is_refused() -> None:
+    a, b = te.placeholder((3,), name="A"), te.placeholder((3,), "float64", name="B")
+    with pytest.raises(ExpressionError, match="mod"):
+        te.compute((3,), lambda i: a[i] % b[i])
+
+
 INDEXING: dict[str, tuple[tuple[Any, ...], Callable[..., Any], tuple[Any, ...], Callable[[Any], Any]]] = {
     "copy": ((7, 5), lambda a, i, j: a[i, j], (7, 5), lambda x: x),
     "transpose": ((5, 7), lambda a, i, j: a[j, i], (7, 5), lambda x: x.T),

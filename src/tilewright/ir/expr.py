@@ -80,10 +80,10 @@ class Expr:
         return binary("floordiv", other, self)
 
     def __mod__(self, other: Any) -> Expr:
-        return binary("mod", self, other)
+        return _remainder(self, other)
 
     def __rmod__(self, other: Any) -> Expr:
-        return binary("mod", other, self)
+        return _remainder(other, self)
 
     def __eq__(self, other: object) -> Any:
         return _compared("eq", self, other)
@@ -479,6 +479,16 @@ def binary(name: str, a: Any, b: Any) -> Expr:
         if folded is not None:
             return folded
     return Op(name, (a, b))
+
+
+def _remainder(a: Any, b: Any) -> Expr:
+    """`a % b`. Of floats it has the sign of b, zeros too, as in NumPy: C's fmod, and b more where the signs differ."""
+    a, b = (x if isinstance(x, Expr) else _operand("mod", x, y) for x, y in ((a, b), (b, a)))
+    if not a.dtype.is_float or b.dtype is not a.dtype:
+        return binary("mod", a, b)
+    rest, zero = Op("fmod", (a, b)), const(0.0, a.dtype)
+    signed = select(b < zero, const(-0.0, a.dtype), zero)
+    return select(equal(rest, zero), signed, select((rest < zero) ^ (b < zero), rest + b, rest))
 
 
 def _operand(name: str, value: Any, other: Any) -> Expr:
