@@ -557,3 +557,45 @@ def test_refused(case: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         REFUSED[case](s, c)
     assert "the loops are:" in str(caught.value)
+
+
+# --- a loop of one iteration ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["alone", "parallel", "vectors inside", "moved to", "moved"])
+def test_fusion_of_no_axes(how: str) -> None:
+    """A loop of one iteration around all of a stage's own, which is a loop like others."""
+    x = random((6,))
+    a, k = te.placeholder((6,), name="A"), axis(6)
+    b = te.compute((6,), lambda i: a[i] + 1.0, name="B")
+    c = te.compute((), lambda: te.sum(b[k], axis=k), name="C")
+    d = te.compute((2,), lambda i: c[()] * te.cast(i + 1, "float32"), name="D")
+
+    def schedule(s: Any) -> None:
+        unit = s[c].fuse()
+        assert s[c].loops[0] == unit and s.schedule.extent(unit) == 1
+        match how:
+            case "parallel":
+                s[c].parallel(unit)
+            case "vectors inside":
+                s[b].vectorize(b.axis[0])
+            case "moved to":
+                s[b].compute_at(s[c], unit)
+            case "moved":
+                s[c].compute_at(s[d], s[d].fuse())
+
+    close(evaluate(d, [(a, x)], schedule=schedule)[0], (x + 1).sum() * np.array([1, 2], np.float32))
+
+
+def test_fusion_of_no_axes_of_a_single_element() -> None:
+    """A stage without dimensions has no loop else."""
+    a = te.placeholder((), name="A")
+    b = te.compute((), lambda: a[()] * 3.0, name="B")
+    c = te.compute((), lambda: b[()] + 1.0, name="C")
+
+    def schedule(s: Any) -> None:
+        assert s[c].loops == ()
+        s[b].compute_at(s[c], s[c].fuse())
+        assert len(s[c].loops) == 1
+
+    close(evaluate(c, [(a, np.float32(2))], schedule=schedule)[0], np.float32(7))

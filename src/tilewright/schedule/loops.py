@@ -1,4 +1,4 @@
-"""Primitives that change loops without moving blocks: split, tile, fuse, reorder.
+"""Primitives that change loops without moving blocks: split, tile, fuse, reorder, add_unit_loop.
 
 Each is a pure function over a `PrimFunc` and names; it returns the new function and the names of the loops it made.
 Only the bindings and predicates of the blocks below change, never their bodies.
@@ -15,6 +15,7 @@ from tilewright.ir.rewrite import fresh_name, variables
 from tilewright.schedule.dependence import check_reduction_order, require_any_order
 from tilewright.schedule.state import (
     Path,
+    block_path,
     blocks_in,
     extents_of,
     find,
@@ -143,6 +144,29 @@ def fuse(func: PrimFunc, *loops: str) -> tuple[PrimFunc, str]:
     return replace_at(func, path, For(fused, extent, body)), fused.name
 
 
+def add_unit_loop(func: PrimFunc, block: str) -> tuple[PrimFunc, str]:
+    """Put a loop of one iteration around a block and the loops that are its alone: a place to move other blocks to, or
+    to share among threads, where there is no loop, as around a stage without dimensions.
+
+    Before::
+
+        block C(): C[] = A[] + 1
+
+    After `add_unit_loop("C")`::
+
+        for C_unit in 0..1:
+            block C(): C[] = A[] + 1
+
+    Returns the new loop.
+    """
+    path = block_path(func, block)
+    depth = len(path) - 1
+    while depth and isinstance(path[depth - 1], For):
+        depth -= 1
+    loop = For(Var(fresh_name(f"{block}_unit", taken_names(func))), const(1), path[depth])
+    return replace_at(func, path[: depth + 1], loop), loop.var.name
+
+
 def reorder(func: PrimFunc, *loops: str) -> PrimFunc:
     """Put loops of one chain into the given order; loops of the chain that are not named keep their places.
 
@@ -266,4 +290,4 @@ def _require_own_extent(func: PrimFunc, loop: For, chain: Sequence[For]) -> None
         raise refuse(func, f"the extent {loop.extent} of loop {loop.var.name!r} depends on loop {names}")
 
 
-__all__ = ["fuse", "reorder", "split", "tile"]
+__all__ = ["add_unit_loop", "fuse", "reorder", "split", "tile"]

@@ -211,6 +211,11 @@ class Schedule(Recording):
             self._history.steps.append(Fusion(olds, fused))
         return fused
 
+    def add_unit_loop(self, block: BlockRef | str) -> LoopRef:
+        """Put a loop of one iteration around a block's own loops: see `loops.add_unit_loop`."""
+        new, name = loops.add_unit_loop(self.func, self._name(block))
+        return self._loop_results("add_unit_loop", (self._ref("b", block),), (), (name,), new)[0]
+
     def reorder(self, *targets: LoopRef | str) -> None:
         """Put loops of one chain into this order: see `loops.reorder`."""
         new = loops.reorder(self.func, *map(self._name, targets))
@@ -387,6 +392,6 @@ PRIMITIVES = frozenset(
     """block loop loops sample_perfect_tile sample_categorical split tile fuse reorder unroll vectorize parallel bind
     annotate compute_inline reverse_compute_inline compute_at reverse_compute_at decompose_reduction set_scope
     cache_write cache_read rfactor transform_layout pad tensorize expand implement storage_align
-    double_buffer""".split()
+    double_buffer add_unit_loop""".split()
 )
 """The methods of `Schedule` that a trace may name."""

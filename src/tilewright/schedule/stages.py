@@ -209,7 +209,10 @@ class Stage:
         return loops
 
     def fuse(self, *axes: Axis) -> LoopRef:
-        """Nested axes as one loop."""
+        """Nested axes as one loop; of no axes a loop of one iteration around all of the stage's own: see
+        `loops.add_unit_loop`."""
+        if not axes:
+            return self._schedule.add_unit_loop(self.block)
         fused = self._schedule.fuse(*map(self._loop, axes))
         if len(axes) > 1:
             self.owner.used(axes, "fuse")
