@@ -599,3 +599,60 @@ def test_fusion_of_no_axes_of_a_single_element() -> None:
         assert len(s[c].loops) == 1
 
     close(evaluate(c, [(a, np.float32(2))], schedule=schedule)[0], np.float32(7))
+
+
+# --- inlining of all pointwise stages -------------------------------------------------------------------------------
+
+
+def _pointwise_chain() -> tuple[te.Tensor, dict[str, te.Tensor]]:
+    """Pointwise stages before and behind a sum; one is reversed, one broadcasts."""
+    a, k = te.placeholder((6, 5), name="A"), axis(5)
+    b = te.compute((6, 5), lambda i, j: a[i, j] + 1.0, name="B")
+    c = te.compute((6, 5), lambda i, j: b[5 - i, j] * 2.0, name="C")
+    d = te.compute((6,), lambda i: te.sum(c[i, k], axis=k), name="D")
+    e = te.compute((6,), lambda i: te.maximum(d[i], 0.0), name="E")
+    f = te.compute((6, 5), lambda i, j: e[i] - b[i, j], name="F")
+    g = te.compute((6, 5), lambda i, j: f[i, j] * 3.0, name="G")
+    return a, {"B": b, "C": c, "D": d, "E": e, "F": f, "G": g}
+
+
+@pytest.mark.parametrize(
+    ("how", "gone"), [("inline_injective", ("B", "C", "E", "F")), ("inline_elementwise", ("B", "E"))]
+)
+def test_inlining_of_all_pointwise_stages(how: str, gone: tuple[str, ...]) -> None:
+    a, t = _pointwise_chain()
+    x = random((6, 5))
+
+    def schedule(s: Any) -> None:
+        assert getattr(s, how)() == gone
+        assert [b.name for b in s.schedule.blocks()] == [n for n in t if n not in gone]
+
+    d = ((x + 1)[::-1] * 2).sum(axis=1)
+    expected = (np.maximum(d, 0)[:, None] - (x + 1)) * 3
+    close(evaluate(t["G"], [(a, x)], schedule=schedule)[0], expected)
+
+
+def test_inlining_leaves_what_was_scheduled() -> None:
+    """A stage that was split, moved or placed in a memory stays, and so does a copy that a primitive made."""
+    a, t = _pointwise_chain()
+    x = random((6, 5))
+
+    def schedule(s: Any) -> None:
+        s[t["B"]].split(t["B"].axis[1], 4)
+        s[t["C"]].set_scope("local")
+        s[t["E"]].compute_at(s[t["F"]], t["F"].axis[0])
+        s[t["D"]].cache_write("local")
+        assert s.inline_injective() == ()  # F has E in its loop
+
+    d = ((x + 1)[::-1] * 2).sum(axis=1)
+    close(evaluate(t["G"], [(a, x)], schedule=schedule)[0], (np.maximum(d, 0)[:, None] - (x + 1)) * 3)
+
+
+def test_inlining_leaves_what_a_function_needs_whole() -> None:
+    a = te.placeholder((5,), name="A")
+    b = te.compute((5,), lambda i: a[i] * 2.0, name="B")
+    c = te.extern((5,), [b], lambda b, c: np.copyto(c, np.sort(b)), name="C")
+    d = te.compute((5,), lambda i: c[i] + 1.0, name="D")
+    s = te.create_schedule(d)
+    assert s.inline_injective() == ()
+    assert "B is not inlined" in s.schedule.refused[0]

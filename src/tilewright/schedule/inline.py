@@ -28,6 +28,7 @@ from tilewright.schedule.state import (
     writers_of,
     written_buffers,
 )
+from tilewright.support.errors import ScheduleError
 
 
 def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
@@ -99,6 +100,23 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     result = without_buffers(smaller.with_body(map_blocks(smaller.body, on_block)), tuple(stores))
     check_kinds(func, result, loops_on(path), f"cannot inline block {block!r}")
     return result
+
+
+def is_injective(func: PrimFunc, block: Block) -> bool:
+    """Whether a block computes each element of intermediates from elements, with no reduction: `compute_inline` may
+    take it."""
+    try:
+        stores = _plain_stores(func, block, "inline")
+    except ScheduleError:
+        return False
+    return all(buffer in func.buffers for buffer in stores)
+
+
+def is_elementwise(func: PrimFunc, block: Block) -> bool:
+    """Whether such a block reads its inputs where it writes, and nowhere else: no transposed or broadcast one."""
+    return is_injective(func, block) and all(
+        load.indices == store.indices for store in stores_in(block) for load in loads(store.value)
+    )
 
 
 def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:

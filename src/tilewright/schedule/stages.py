@@ -17,13 +17,14 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from tilewright.ir.expr import Var
-from tilewright.ir.loops import IterKind, PrimFunc
+from tilewright.ir.loops import Block, IterKind, PrimFunc
 from tilewright.ir.notes import Note
 from tilewright.schedule.index_map import IndexMap
+from tilewright.schedule.inline import is_elementwise, is_injective
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.requests import own_loops
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.state import block_path, depends_on, last_block, loops_on, refuse
+from tilewright.schedule.state import block_path, depends_on, find_block, last_block, loops_on, refuse, written_buffers
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
 
@@ -67,6 +68,7 @@ class StageSchedule:
         lines: Mapping[str, str] | None = None,
     ) -> None:
         self.schedule = Schedule(func)
+        self._first = func
         self.lines = dict(lines or {})
         self._buffers = dict(buffers)
         self._blocks = dict(blocks)
@@ -119,6 +121,53 @@ class StageSchedule:
         block = None if stage is None else self[stage].block
         found = self.schedule.find(pattern, block, role)
         return tuple(Stage(self, x) if isinstance(x, BlockRef) else x for x in found)
+
+    def inline_injective(self) -> tuple[str, ...]:
+        """Inline all stages without a reduction that are no output and of whose loops and memory nothing was asked.
+
+        Before::
+
+            for i in 0..n:
+                block B(vi = i): B[vi] = A[n - 1 - vi] + 1
+            for i2 in 0..n:
+                block C(vi2 = i2): C[vi2] = B[vi2] * 2
+            for i3 in 0..n:
+                block D(vi3 = i3): D[vi3] = C[vi3] - B[vi3]
+
+        After::
+
+            for i3 in 0..n:
+                block D(vi3 = i3): D[vi3] = (A[n - 1 - vi3] + 1) * 2 - (A[n - 1 - vi3] + 1)
+
+        Returns the names of the stages that are gone. What whole arrays are needed of, by an external function or an
+        intrinsic, stays; `schedule.refused` says why.
+        """
+        return self._inline_all(is_injective)
+
+    def inline_elementwise(self) -> tuple[str, ...]:
+        """`inline_injective` of those stages alone that read their inputs where they write: none that transposes,
+        broadcasts or shifts."""
+        return self._inline_all(is_elementwise)
+
+    def _inline_all(self, is_wanted: Callable[[PrimFunc, Block], bool]) -> tuple[str, ...]:
+        gone: list[str] = []
+        for block in self.schedule.blocks():
+            if is_wanted(self.func, last_block(block_path(self.func, block.name))) and self._is_untouched(block.name):
+                with self.schedule.trying(f"{block.name} is not inlined"):
+                    self.schedule.compute_inline(block)
+                    gone.append(block.name)
+        return tuple(gone)
+
+    def _is_untouched(self, block: str) -> bool:
+        """Whether a stage's loops and buffers are those it began with."""
+        if block not in self._blocks.values():
+            return False  # a primitive made it
+        then, now = (
+            [(x.var, x.extent, x.kind, x.thread, x.notes) for x in own_loops(block_path(func, block))]
+            for func in (self._first, self.func)
+        )
+        writes = (written_buffers(find_block(func, block)) for func in (self._first, self.func))
+        return then == now and next(writes) == next(writes)
 
     def diff(self) -> str:
         """What the last step changed: the lines of the program that went and came."""
