@@ -240,6 +240,11 @@ class Stage:
     def name(self) -> str:
         return self.block.name
 
+    def __str__(self) -> str:
+        """The stage as it stands, with the loops that are its alone."""
+        path = block_path(self.owner.func, self.name)
+        return str((*own_loops(path), path[-1])[0])
+
     @property
     def loops(self) -> tuple[LoopRef, ...]:
         """All loops around the stage, outermost first."""

@@ -24,7 +24,7 @@ from tilewright.support.errors import ExpressionError, user_line
 from tilewright.te.tensors import IterVar, Tensor, extents_of_shape, plain
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ExternOp:
     """One stage that an external function computes; `shapes` and `dtypes` are those of its outputs."""
 
@@ -34,6 +34,12 @@ class ExternOp:
     shapes: tuple[tuple[Expr, ...], ...]
     dtypes: tuple[DType, ...]
     line: str | None = None
+
+    def __str__(self) -> str:
+        """`y = scale(x)`: the function, and what it sees."""
+        return f"{self.name} = {self.external.symbol}({', '.join(t.name for t in self.inputs)})"
+
+    __repr__ = __str__
 
     @property
     def bodies(self) -> tuple[Expr, ...]:

@@ -23,7 +23,7 @@ from tilewright.support.errors import ExpressionError, user_line
 from tilewright.te.tensors import ComputeOp, IterVar, Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ScanOp:
     """One recurrence. `steps` are the stages of one step, producers first, the updates among them; `start` is how many
     rows the inits give."""
@@ -36,6 +36,14 @@ class ScanOp:
     steps: tuple[ComputeOp, ...]
     start: int
     line: str | None = None
+
+    def __str__(self) -> str:
+        """The rows that it starts from and the stages of one step."""
+        inits = ", ".join(t.name for t in self.inits)
+        rows = f"{self.name}: rows 0..{self.start} are {inits}; each further one:"
+        return "\n    ".join((rows, *(line for op in self.steps for line in str(op).splitlines())))
+
+    __repr__ = __str__
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -123,7 +123,22 @@ def plain(x: Any) -> Any:
     return x.as_expr() if isinstance(x, IterVar) else x
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+def _text(body: Expr) -> str:
+    """An element as its writer wrote it; of a reduction of several values the one that it is."""
+    if not isinstance(body, Reduce):
+        return readable(body)
+    values = ", ".join(map(readable, body.values))
+    values = values if len(body.values) == 1 else f"({values})"
+    where = "" if is_const(body.condition, True) else f" where {readable(body.condition)}"
+    part = "" if len(body.values) == 1 else f"[{body.index}]"
+    return f"{body.reducer.name}({values} for {_ranges(body.axes)}{where}){part}"
+
+
+def _ranges(axes: Iterable[tuple[Var, Expr]]) -> str:
+    return ", ".join(f"{readable(v)} in 0..{readable(extent)}" for v, extent in axes)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ComputeOp:
     """One stage: `bodies[k]` at the axes' point is the k-th output's element. `line` is where its function stands."""
 
@@ -137,6 +152,15 @@ class ComputeOp:
     @property
     def dtypes(self) -> tuple[DType, ...]:
         return tuple(body.dtype for body in self.bodies)
+
+    def __str__(self) -> str:
+        """`C[i, j] = sum(A[i, k] * B[k, j] for k in 0..n) for i in 0..m, j in 0..n`, a line for each output."""
+        place = f"[{', '.join(a.name for a in self.axis)}]"
+        around = f" for {_ranges((a.var, a.extent) for a in self.axis)}" if self.axis else ""
+        names = [self.name] if len(self.bodies) == 1 else [f"{self.name}_{k}" for k in range(len(self.bodies))]
+        return "\n".join(f"{n}{place} = {_text(b)}{around}" for n, b in zip(names, self.bodies, strict=True))
+
+    __repr__ = __str__
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -175,7 +199,7 @@ class _Whole:
         return not self == other
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tensor(_Whole):
     """A placeholder (`op` is None) or the result of a stage. Index it with axes to read an element. `strides` and
     `offset` say where elements lie, in elements (`te.memory`); None: row by row."""
@@ -187,6 +211,12 @@ class Tensor(_Whole):
     index: int = 0
     strides: tuple[Expr, ...] | None = None
     offset: Expr | None = None
+
+    def __str__(self) -> str:
+        """`A: f32[n, 4]`; `print(A.op)` shows how it is computed."""
+        return f"{self.name}: {self.dtype}[{', '.join(map(readable, self.shape))}]"
+
+    __repr__ = __str__
 
     def __getitem__(self, indices: Any) -> Expr:
         if not isinstance(indices, tuple):
