@@ -19,6 +19,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from tilewright.ir.expr import Var
 from tilewright.ir.loops import Block, IterKind, PrimFunc
 from tilewright.ir.notes import Note
+from tilewright.schedule import groups
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.inline import is_elementwise, is_injective
 from tilewright.schedule.recording import BlockRef, LoopRef
@@ -121,6 +122,25 @@ class StageSchedule:
         block = None if stage is None else self[stage].block
         found = self.schedule.find(pattern, block, role)
         return tuple(Stage(self, x) if isinstance(x, BlockRef) else x for x in found)
+
+    def create_group(self, outputs: Any, inputs: Any, include_inputs: bool = False) -> Group:
+        """The stages on the ways from `inputs` to `outputs` (tensors, or several), to be moved as one.
+
+        Args:
+            outputs: tensors that the group computes.
+            inputs: tensors where it begins; with placeholders, their first readers.
+            include_inputs: whether the stages that compute `inputs` belong to it.
+
+        Raises ScheduleError where no way leads from the ones to the others.
+        """
+        ends = outputs if isinstance(outputs, list | tuple) else [outputs]
+        starts = inputs if isinstance(inputs, list | tuple) else [inputs]
+        written = {b.name for t in ends for b in written_buffers(find_block(self.func, self[t].name))}
+        read = {self.buffer_name(t) for t in starts}
+        members = groups.blocks_between(self.func, read, written, include_inputs)
+        if not members:
+            raise refuse(self.func, f"no stage is between {', '.join(sorted(read))} and {', '.join(sorted(written))}")
+        return Group(self, tuple(Stage(self, self.schedule.block(n)) for n in members))
 
     def inline_injective(self) -> tuple[str, ...]:
         """Inline all stages without a reduction that are no output and of whose loops and memory nothing was asked.
@@ -364,6 +384,19 @@ class Stage:
 
     def _loop(self, axis: Axis) -> LoopRef:
         return self.owner.axis(axis)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Stages of a schedule, in program order, that are moved as one; each can be scheduled by itself."""
+
+    owner: StageSchedule
+    stages: tuple[Stage, ...]
+
+    def compute_at(self, consumer: Stage, axis: Axis) -> None:
+        """Compute all of them inside an axis of a consumer: see `groups.compute_at`."""
+        members = tuple(s.name for s in self.stages)
+        groups.compute_at(self.owner.schedule, members, self.owner.axis(axis))
 
 
 P = ParamSpec("P")
