@@ -519,7 +519,11 @@ CASES: dict[str, tuple[Callable[[], Schedule], Apply, str]] = {
     ),
     "note of a block": (_of(chain), lambda s: s.annotate(s.block("B"), "unrol"), "cannot annotate: .*'unrol'"),
     "no part": (_of(chain), lambda s: s.unroll(3), "not a part of the program: expected a block or loop"),  # type: ignore[arg-type]
-    "factor": (_of(chain), lambda s: s.split("i", factor=2.0), "expected a factor that is a number, got 2.0"),  # type: ignore[arg-type]
+    "factor": (
+        _of(chain),
+        lambda s: s.split("i", factor=2.0),
+        "expected a factor that is a number, or a dimension of the arguments, got 2.0",
+    ),  # type: ignore[arg-type]
     "primitive": (_of(chain), _done("unrol", Ref("l", 0)), "no primitive is called 'unrol'"),
     "reference": (_of(chain), _done("unroll", Ref("l", 7)), "l7 is used before an instruction gives it"),
     "results": (

@@ -118,8 +118,8 @@ def test_scalars_as_arguments() -> None:
         f(x, 1.0, 1.5, y)
 
 
-@pytest.mark.parametrize("factor", [N, 2.0, "4", True])
-def test_factors_are_numbers(factor: Any) -> None:
+@pytest.mark.parametrize("factor", [te.var("m"), N + 1, 2.0, "4", True])
+def test_factors_are_numbers_or_dimensions(factor: Any) -> None:
     b = plus(te.placeholder((N,), name="A"))
     s = te.create_schedule(b)
     with pytest.raises(ScheduleError, match="expected a factor that is a number"):

@@ -13,6 +13,7 @@ from tests.te.conformance import close, evaluate, random
 from tilewright import te
 from tilewright.ir.dtype import f32
 from tilewright.schedule.intrinsics import TensorIntrin, describe, register
+from tilewright.schedule.trace import parse_trace
 from tilewright.support.errors import ScheduleError
 
 N = te.var("n")
@@ -599,3 +600,29 @@ def test_fusion_of_no_axes_of_a_single_element() -> None:
         assert len(s[c].loops) == 1
 
     close(evaluate(c, [(a, np.float32(2))], schedule=schedule)[0], np.float32(7))
+
+
+@pytest.mark.parametrize("n", [1, 7, 12])
+@pytest.mark.parametrize("m", [1, 3, 4, 20])
+@pytest.mark.parametrize("how", ["factor", "nparts", "sum", "moved"])
+def test_splits_by_a_dimension(how: str, n: int, m: int) -> None:
+    """A factor that the arrays of each call give, whether or not it divides the extent."""
+    size, factor = te.var("n"), te.var("m")
+    a, w = te.placeholder((size,), name="A"), te.placeholder((factor,), name="W")
+    k = te.reduce_axis(size, "k")
+    b = te.compute((size,), lambda i: a[i] + w[0], name="B")
+    c = te.compute((size,), lambda i: b[i] * 2.0, name="C")
+    d = te.compute((1,), lambda i: te.sum(c[k], axis=k), name="D")
+
+    def schedule(s: Any) -> None:
+        if how == "sum":
+            s[d].split(k, factor=factor)
+            return
+        outer, _ = s[c].split(c.axis[0], **{"nparts" if how == "nparts" else "factor": factor})
+        if how == "moved":
+            s[b].compute_at(s[c], outer)
+        trace = parse_trace(str(s.schedule.trace))
+        assert trace.replay(te.create_schedule(d).func).func == s.func
+
+    x, y = random((n,)), random((m,), seed=1)
+    close(evaluate(d, [(a, x), (w, y)], schedule=schedule)[0], ((x + y[0]) * 2).sum(keepdims=True), 1e-4)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.arith import linear
+from tilewright.arith import linear, prove
 from tilewright.arith.forms import factors
-from tilewright.ir.expr import Buffer, Expr, Var
+from tilewright.ir.expr import Buffer, Expr, Op, Var, const, product
 from tilewright.ir.loops import NTHREADS, PrimFunc
 from tilewright.runtime.kernel import Workspace
 from tilewright.runtime.specs import Work
@@ -25,10 +25,26 @@ def _workspace(buffer: Buffer) -> Workspace:
 
 
 def _polynomial(size: Expr, name: str) -> Work:
-    """A size as a polynomial in the symbols."""
-    form = linear(size)
+    """A size as a polynomial in the symbols, or one that is at least as great where it is a minimum's product."""
+    form = linear(_without_minima(size))
     terms = [(coefficient, factors(atom)) for atom, coefficient in form.terms]
     if not all(isinstance(f, Var) for _, parts in terms for f in parts):
         raise CompileError("the size of a buffer is not a polynomial", where=f"buffer {name!r}", got=str(size))
     work = tuple((c, tuple(f.name for f in parts if isinstance(f, Var))) for c, parts in terms)
     return (*work, (form.constant, ()))
+
+
+def _without_minima(size: Expr) -> Expr:
+    """A size with the first of its minima's arguments in their place, where that makes no term of it smaller: a part of
+    a buffer, `min(m, n)` elements by a split of n into parts of m, gets m."""
+    form = linear(size)
+    result: Expr = const(form.constant)
+    for atom, coefficient in form.terms:
+        parts = factors(atom)
+        minima = [f for f in parts if isinstance(f, Op) and f.name == "min"]
+        if minima and (coefficient < 0 or not all(prove(f >= 0) for f in parts)):
+            return size
+        result = (
+            result + product([f.args[0] if isinstance(f, Op) and f.name == "min" else f for f in parts]) * coefficient
+        )
+    return result

@@ -41,7 +41,7 @@ from tilewright.schedule.state import (
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ScheduleError
 
-Factors = tuple[int | None, ...]
+Factors = tuple[int | Var | None, ...]
 Moving = Callable[[PrimFunc, str, str], PrimFunc]
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tilewright.ir.expr import as_int
+from tilewright.ir.expr import Var, as_int
 from tilewright.ir.loops import Block, For, IterKind
 from tilewright.ir.notes import Note
 from tilewright.ir.notetable import given, note_name
@@ -54,7 +54,8 @@ from tilewright.schedule.state import (
 )
 from tilewright.schedule.trace import Instruction
 
-Factor = int | None
+Factor = int | Var | str | None
+"""A factor of a split: a number, a dimension of the function's arguments, or its name, as traces have it."""
 
 
 class Schedule(Recording):
@@ -156,28 +157,33 @@ class Schedule(Recording):
     def split(
         self,
         loop: LoopRef | str,
-        factor: int | None = None,
+        factor: Factor = None,
         *,
-        nparts: int | None = None,
+        nparts: Factor = None,
         factors: Sequence[Factor] | None = None,
     ) -> tuple[LoopRef, ...]:
         """Split a loop into nested ones: see `loops.split`."""
-        self._require_numbers(loop, factor, nparts, *(factors or ()))
-        new, names = loops.split(self.func, self._name(loop), factor, nparts=nparts, factors=factors)
-        given = {"factor": factor, "nparts": nparts, "factors": None if factors is None else tuple(factors)}
+        size, count = self._size(loop, factor), self._size(loop, nparts)
+        sizes = None if factors is None else tuple(self._size(loop, f) for f in factors)
+        new, names = loops.split(self.func, self._name(loop), size, nparts=count, factors=sizes)
+        named = None if factors is None else tuple(map(_by_name, factors))
+        given = {"factor": _by_name(factor), "nparts": _by_name(nparts), "factors": named}
         inputs = (self._ref("l", loop),)
         old = self.find_loop(self._name(loop))
         results = self._loop_results("split", inputs, attributes_given(**given), names, new)
-        parts = (None, factor) if factor is not None else (nparts, None) if factors is None else tuple(factors)
-        self._history.steps.append(Split(old, results, tuple(None if f is None else int(f) for f in parts)))
+        parts = (None, size) if size is not None else (count, None) if sizes is None else sizes
+        self._history.steps.append(Split(old, results, tuple(int(f) if isinstance(f, int) else f for f in parts)))
         return results
 
     def tile(
         self, first: LoopRef | str, second: LoopRef | str, first_factor: int, second_factor: int
     ) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
         """Split two nested loops and put the inner parts inside: see `loops.tile`."""
-        self._require_numbers(first, first_factor)
-        self._require_numbers(second, second_factor)
+        for loop, factor in ((first, first_factor), (second, second_factor)):
+            if not isinstance(self._size(loop, factor), int):
+                raise refuse(
+                    self.func, f"tile of {self._name(loop)!r}", expected="a factor that is a number", got=factor
+                )
         new, names = loops.tile(self.func, self._name(first), self._name(second), first_factor, second_factor)
         inputs = (self._ref("l", first), self._ref("l", second), literal(first_factor), literal(second_factor))
         x, y = self.find_loop(self._name(first)), self.find_loop(self._name(second))
@@ -188,19 +194,19 @@ class Schedule(Recording):
         )
         return a, b, c, d
 
-    def _require_numbers(self, loop: LoopRef | str, *factors: object) -> None:
-        """Factors are whole numbers: a trace holds them, and code is made for them."""
-        for f in factors:
-            if f is not None and (isinstance(f, bool) or not isinstance(f, int)):
-                hint = "parameters of a schedule are Python numbers; a dimension that varies is the loop's own extent"
-                got = f"{f} ({type(f).__name__})"
-                raise refuse(
-                    self.func,
-                    f"split of {self._name(loop)!r}",
-                    expected="a factor that is a number",
-                    got=got,
-                    hint=hint,
-                )
+    def _size(self, loop: LoopRef | str, factor: object) -> int | Var | None:
+        """A factor as `loops` take it: a number, or a dimension that the arrays of each call give."""
+        if factor is None or (isinstance(factor, int) and not isinstance(factor, bool)):
+            return factor
+        for v in self.func.symbols:
+            if v is factor or v.name == factor:
+                return v
+        raise refuse(
+            self.func,
+            f"split of {self._name(loop)!r}",
+            expected="a factor that is a number, or a dimension of the arguments",
+            got=f"{factor} ({type(factor).__name__})",
+        )
 
     def fuse(self, *targets: LoopRef | str) -> LoopRef:
         """Join nested loops into one: see `loops.fuse`."""
@@ -386,6 +392,11 @@ class Schedule(Recording):
         if len(made) != len(instruction.outputs):
             raise refuse(self.func, f"gives {len(made)} results here", where=str(instruction))
         self._renumber(instruction.outputs, made)
+
+
+def _by_name(factor: Factor) -> int | str | None:
+    """A factor as a trace holds it."""
+    return factor.name if isinstance(factor, Var) else factor
 
 
 PRIMITIVES = frozenset(

@@ -24,7 +24,7 @@ from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.inline import is_elementwise, is_injective
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.requests import own_loops
-from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.schedule import Factor, Schedule
 from tilewright.schedule.state import block_path, depends_on, find_block, last_block, loops_on, refuse, written_buffers
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
@@ -270,8 +270,8 @@ class Stage:
         """All loops around the stage, outermost first."""
         return self.owner.schedule.loops(self.block)
 
-    def split(self, axis: Axis, factor: int | None = None, nparts: int | None = None) -> tuple[LoopRef, LoopRef]:
-        """Outer and inner part of an axis."""
+    def split(self, axis: Axis, factor: Factor = None, nparts: Factor = None) -> tuple[LoopRef, LoopRef]:
+        """Outer and inner part of an axis. A factor is a number, or a dimension of the arguments (`te.var`)."""
         outer, inner = self._schedule.split(self._loop(axis), factor=factor, nparts=nparts)
         self.owner.used([axis], "split")
         return outer, inner
