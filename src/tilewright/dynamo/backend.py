@@ -8,6 +8,7 @@ TorchDynamo finds it by the entry point group `torch_dynamo_backends`.
 from __future__ import annotations
 
 import itertools
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,17 +16,22 @@ from typing import Any
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis, TorchDynamoException
 from torch._functorch.aot_autograd import make_boxed_func
-from torch._guards import TracingContext
+from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule
 
 from tilewright.dynamo.apart import decompositions
 from tilewright.dynamo.attention import partitioned
 from tilewright.dynamo.graphs import GraphCompiler
 from tilewright.dynamo.options import BackendOptions, read_options
+from tilewright.dynamo.recurrent import listen, log, lstm_in_steps
+from tilewright.dynamo.report import GraphReport
 from tilewright.frontend.common.finish import reason
 from tilewright.support.errors import Error
 
 _numbers = itertools.count()
+_said: set[tuple[int | None, str]] = set()
+"""What was said of which of TorchDynamo's functions: tracing one again, for other sizes, mostly leaves as much out."""
+listen()
 
 
 def tilewright(
@@ -39,18 +45,22 @@ def tilewright(
     """
     chosen = read_options(options)
     number = next(_numbers)
+    listen()
+    traced = CompileContext.current_compile_id()
+    frame = None if traced is None else traced.frame_id
 
     def forward(graph: GraphModule, inputs: Sequence[Any]) -> Any:
-        return _compiled(graph, inputs, _weights(), chosen, f"graph{number}")
+        return _compiled(graph, inputs, _weights(), chosen, f"graph{number}", frame)
 
     def backward(graph: GraphModule, inputs: Sequence[Any]) -> Any:
-        return _compiled(graph, inputs, frozenset(), chosen, f"graph{number}_backward")
+        return _compiled(graph, inputs, frozenset(), chosen, f"graph{number}_backward", frame)
 
     backend = aot_autograd(
         fw_compiler=forward, bw_compiler=backward, decompositions=decompositions(), partition_fn=partitioned
     )
     try:
-        compiled: Callable[..., Any] = backend(gm, examples)
+        with lstm_in_steps():
+            compiled: Callable[..., Any] = backend(gm, examples)
         return compiled
     except (Error, TorchDynamoException, TensorifyScalarRestartAnalysis):
         raise
@@ -63,7 +73,12 @@ def tilewright(
 
 
 def _compiled(
-    gm: GraphModule, inputs: Sequence[Any], weights: frozenset[int], options: BackendOptions, label: str
+    gm: GraphModule,
+    inputs: Sequence[Any],
+    weights: frozenset[int],
+    options: BackendOptions,
+    label: str,
+    frame: int | None,
 ) -> Any:
     try:
         function, report = GraphCompiler(gm, weights, options, label).run(inputs)
@@ -72,9 +87,21 @@ def _compiled(
             raise
         _warn(label, "it could not be compiled", error)
         return make_boxed_func(gm.forward)
-    if options.report is not None:
+    if options.report is None:
+        _say(report, frame)
+    else:
         options.report(report)
     return function
+
+
+def _say(report: GraphReport, frame: int | None) -> None:
+    """Log what a graph leaves in PyTorch: a warning, unless all of it could have been compiled and would not pay."""
+    left = report.left()
+    if left and (frame, left) not in _said:
+        _said.add((frame, left))
+        level = logging.WARNING if report.refused else logging.INFO
+        sizes = len(report.uncompiled), len(report.operators)
+        log.log(level, "%s: %d of %d operators run in PyTorch: %s", report.name, *sizes, left)
 
 
 def _warn(label: str, what: str, error: Exception) -> None:
@@ -90,5 +117,7 @@ def _weights() -> frozenset[int]:
         return frozenset()
     return frozenset(known.static_input_indices) - frozenset(known.mutated_inp_runtime_indices)
 
+
+setattr(tilewright, "reset", _said.clear)  # noqa: B010  torch._dynamo.reset numbers functions from 0 again
 
 __all__ = ["tilewright"]

@@ -13,6 +13,7 @@ from tilewright.support.coverage import NATIVE, Coverage, PartCoverage, Uncompil
 from tilewright.support.errors import Error
 
 PYTORCH = "PyTorch"
+CHEAP = "a part of its own would cost more than it saves"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,21 @@ class GraphReport:
     def coverage(self) -> Coverage:
         return Coverage(self.name, totals(self.operators), self.parts, self.uncompiled)
 
+    @property
+    def refused(self) -> bool:
+        """Whether an operator is left out for another reason than its cost."""
+        return any(item.reason != CHEAP for item in self.uncompiled)
+
+    def left(self) -> str:
+        """Operators that PyTorch runs, how many of each, and why; empty where there are none."""
+        reasons: dict[str, list[str]] = {}
+        for item in self.uncompiled:
+            reasons.setdefault(item.reason, []).append(item.operator)
+        return "; ".join(
+            ", ".join(f"{count} {name}" for name, count in counted(names)) + f" ({reason})"
+            for reason, names in reasons.items()
+        )
+
 
 def reported(label: str, gm: GraphModule, schedule: Schedule, refused: Mapping[Node, Error]) -> GraphReport:
     """What a schedule makes of a graph."""
@@ -35,7 +51,7 @@ def reported(label: str, gm: GraphModule, schedule: Schedule, refused: Mapping[N
     counts = [n for n in gm.graph.nodes if is_operator(n)]
     operators = tuple((operator_name(n.target), n in compiled) for n in counts)
     lacking = tuple(_uncompiled(n, refused[n]) for n in counts if n in refused)
-    small = tuple(_left(n, "a part of its own would cost more than it saves") for n in schedule.small)
+    small = tuple(_left(n, CHEAP) for n in schedule.small)
     borders = tuple(_left(n, "complex tensors neither enter nor leave a part") for n in schedule.borders)
     return GraphReport(label, operators, tuple(_parts(label, schedule)), (*lacking, *small, *borders))
 

@@ -1,0 +1,64 @@
+"""Recurrent layers under TorchDynamo: their operators step by step, and a word where TorchDynamo leaves them out.
+
+TorchDynamo breaks the graph at `nn.RNN`, `nn.GRU` and `nn.LSTM` unless `torch._dynamo.config.allow_rnn` is set, before
+any backend is asked: a module of nothing else never reaches one. torch.compile gives a backend's function no place to
+set it for its own traces alone, and for the process it would change every other backend's graphs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from torch._decomp import decompositions
+from torch._dynamo.callback import callback_handler
+from torch._dynamo.utils import counters
+
+log = logging.getLogger("tilewright.dynamo")
+_KINDS = ("RNN", "GRU", "LSTM")
+_said: set[str] = set()
+"""Modules that were named."""
+
+
+@contextlib.contextmanager
+def lstm_in_steps() -> Iterator[None]:
+    """While this lasts PyTorch takes an LSTM apart into products, as it does a GRU, and not into oneDNN's layer: that
+    one has no rule, and saves for its way back what AOTAutograd (2.13, 2.14) refuses to save."""
+    before = decompositions.select_one_layer_lstm_function
+
+    def steps(*operands: Any) -> Any:
+        return decompositions.one_layer_lstm
+
+    decompositions.select_one_layer_lstm_function = steps
+    try:
+        yield
+    finally:
+        decompositions.select_one_layer_lstm_function = before
+
+
+def listen() -> None:
+    """Be called by TorchDynamo after each frame that it traces; `torch._dynamo.reset` forgets that."""
+    if _look not in callback_handler.end_callbacks:
+        callback_handler.register_end_callback(_look)
+
+
+def _look(*_: Any) -> None:
+    """Say, once for each, which recurrent modules broke a graph."""
+    for reason in list(counters["graph_break"]):
+        if not all(kind in reason for kind in _KINDS):
+            continue
+        context = re.search(r"Developer debug context: (.+)", reason)
+        module = f"nn.{context[1]}" if context else "nn.RNN, nn.GRU or nn.LSTM"
+        if module not in _said:
+            _said.add(module)
+            log.warning(
+                "%s runs in PyTorch: TorchDynamo breaks the graph there while torch._dynamo.config.allow_rnn is False; "
+                "with True it is compiled, for each number of steps anew",
+                module,
+            )
+
+
+__all__ = ["listen", "log", "lstm_in_steps"]
