@@ -144,6 +144,7 @@ HARMLESS = {
     "support.classes": "how classes are made, which are those of the standard library",
     "support.collection": "when memory is freed, not what is compiled",
     "support.digest": "BLAKE2b, as the standard library has it",
+    "support.copies": "which process compiles something, not what",
     "support.depth": "how deep functions may call each other, not what they give",
     "support.cache": "what keeps, and checks every entry",
     "support.errors": "what is raised",

@@ -18,7 +18,7 @@ def test_arena_is_near_its_lower_bound(name: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TILEWRIGHT_CACHE", "0")  # kernels without code must not be kept
     monkeypatch.setenv("TILEWRIGHT_VERIFY", "1")  # as users have it: this is about memory
     monkeypatch.setattr(kernels, "emit_llvm", lambda *_: "")
-    monkeypatch.setattr(kernels, "compile_llvm", lambda *_: b"")
+    monkeypatch.setattr(kernels, "compile_llvm", lambda *_, **__: b"")
     read = import_model(str(light_models.load(name).path))
     manifest = compile_graph(read.graph, read.weights, Target.host()).manifest
     sizes = [t.nbytes for t in manifest.run_temps]

@@ -10,8 +10,10 @@ import pytest
 import tilewright as tw
 from tests.frontend.build import info, model, node
 from tests.ops.test_winograd import convolution
+from tests.plans.programs import shown
 from tilewright import te
 from tilewright.codegen.interpret.interpreter import interpret
+from tilewright.compiler import compile_program
 from tilewright.ir.expr import Var, ceildiv, const
 from tilewright.plans import candidates, named, scheduled_by
 from tilewright.plans.framework.analysis import analyse
@@ -95,7 +97,11 @@ def test_convolutions_over_maps_of_unknown_size(
 
 def _kernel(compiled: tw.Model, name: str, what: str) -> str:
     """The text of the kernel of an operator."""
-    return next(t for t in f"\n{compiled.show(what)}".split("\n// ") if t.startswith(name))
+    return _of_kernel(compiled.show(what), name)
+
+
+def _of_kernel(text: str, name: str) -> str:
+    return next(t for t in f"\n{text}".split("\n// ") if t.startswith(name))
 
 
 def test_transposed_convolutions_copy_no_map_that_has_no_padding() -> None:
@@ -196,12 +202,14 @@ def test_panels_of_a_symbolic_number_come_one_at_a_time(target: str) -> None:
     """Each step of the sums would ask whether the other panels are there, so that they would not stay in registers."""
     inputs = [info("x", [6, "n", 16]), info("z", [6, 16, "n"])]
     proto = model([node("MatMul", ["x", "z"], ["y"])], inputs, ["y"], {})
-    compiled = tw.compile(proto, dims={"n": tw.dim(8, 100)}, target=target, records=None)
-    assert "panels=1," in _kernel(compiled, "matmul_packed", "schedule").splitlines()[1]
-    loops = _kernel(compiled, "matmul_packed", "loops")
+    dims = {"n": tw.dim(8, 100)}
+    program = compile_program(proto, dims=dims, target=target, records=None)
+    assert "panels=1," in _of_kernel(shown(program, "schedule"), "matmul_packed").splitlines()[1]
+    loops = _of_kernel(shown(program, "loops"), "matmul_packed")
     sums = [part.split("}")[0] for part in re.split(r"for k\w* in 0\.\.16", loops)[1:]]
     assert sums and not any("if " in part for part in sums)
     if target == "x86-64-v3":
+        compiled = tw.Model(program)
         for n in (8, 9, 31, 32, 33, 64, 65, 100):
             x, z = (np.random.default_rng(n).standard_normal((6, n, 16)).astype(np.float32) for _ in range(2))
             got = compiled(x, np.ascontiguousarray(z.swapaxes(1, 2)))

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.plans.programs import shown
 from tilewright import ops
+from tilewright.compiler import compile_graph
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
+from tilewright.targets.target import Target
 
 Array = np.ndarray[Any, Any]
 
@@ -70,8 +73,8 @@ def test_softmax_over_what_was_turned(shape: tuple[int, ...]) -> None:
     ("channels", "columns", "rows"), [(96, 64, 16), (96, 56, 16), (96, 8, 16), (96, 21, 32), (384, 14, 8), (768, 16, 8)]
 )
 def test_each_element_is_read_once(channels: int, columns: int, rows: int, target: str) -> None:
-    model = tw.compile((norm_behind((0, 2, 3, 1), 1, channels, 4, columns), {}), target=target)
-    text = model.show("loops")
+    graph = norm_behind((0, 2, 3, 1), 1, channels, 4, columns)
+    text = shown(compile_graph(graph, {}, Target.parse(target)), "loops")
     assert f"alloc transpose: f32[1, {rows}, {channels}]" in text
     reading = [line.strip() for line in text.splitlines() if "= x[0," in line or " x[0," in line]
     assert reading and all(line.startswith("x_local") for line in reading), "the passes of the norm read the tiles"

@@ -31,9 +31,7 @@ class Dim:
 
     def var(self, name: str, needs: Dim | None = None) -> Var:
         """The symbol of this name; `needs` is what the model itself needs: a range, and what divides it."""
-        if needs is None:
-            return Var(name, lo=self.lo, hi=self.hi, multiple=self.multiple, likely=self.likely)
-        both = self.within(needs)
+        both = self.within(needs or Dim(0))
         likely = tuple(n for n in self.likely if n % both.multiple == 0 and both.lo <= n <= (both.hi or n))
         return Var(name, lo=both.lo, hi=both.hi, multiple=both.multiple, likely=likely)
 

@@ -48,8 +48,10 @@ def test_strided_inputs() -> None:
 
 
 def test_keywords_are_explained() -> None:
-    with pytest.raises(CallError, match=r"run\(\{'x': \.\.\.\}\)"):
-        Model(affine())(x=X)
+    model = Model(affine())
+    np.testing.assert_array_equal(model(x=X)[0], model(X)[0])
+    with pytest.raises(CallError, match=r"input 'z': there is no such input: expected one of \['x'\]"):
+        model(z=X)
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod."])

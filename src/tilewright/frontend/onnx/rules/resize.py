@@ -180,7 +180,7 @@ def _from_scales(n: Call, scales: list[float], axes: Any) -> Plan:
             plan.append((scale, dim(extent * int(scale))))
         else:
             raise UnsupportedError("a symbolic dimension cannot be scaled by a fraction", got=f"{extent} by {scale}")
-    if all(same_dim(dim(size), n.shape(0)[axis]) for (_, size), axis in zip(plan, axes, strict=True)):
+    if all(known_same(dim(size), n.shape(0)[axis]) for (_, size), axis in zip(plan, axes, strict=True)):
         return [(1.0, size) for _, size in plan]  # as ONNX Runtime and OpenVINO: nothing is resized
     return plan
 
