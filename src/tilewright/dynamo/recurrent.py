@@ -46,7 +46,8 @@ def listen() -> None:
 
 
 def _look(*_: Any) -> None:
-    """Say, once for each, which recurrent modules broke a graph."""
+    """Say, once for each, which recurrent modules broke a graph. TorchDynamo does not try frames again that it gave up:
+    of modules called by themselves that is the first."""
     for reason in list(counters["graph_break"]):
         if not all(kind in reason for kind in _KINDS):
             continue
@@ -55,8 +56,8 @@ def _look(*_: Any) -> None:
         if module not in _said:
             _said.add(module)
             log.warning(
-                "%s runs in PyTorch: TorchDynamo breaks the graph there while torch._dynamo.config.allow_rnn is False; "
-                "with True it is compiled, for each number of steps anew",
+                "%s runs in PyTorch: TorchDynamo breaks the graph at nn.RNN, nn.GRU and nn.LSTM while "
+                "torch._dynamo.config.allow_rnn is False; with True they are compiled, for each number of steps anew",
                 module,
             )
 
