@@ -27,12 +27,13 @@ from tilewright.frontend.stablehlo.expand import expanded
 from tilewright.frontend.stablehlo.module import Block, Function, Module, Operation, Splat, Type
 from tilewright.frontend.stablehlo.registry import find
 from tilewright.frontend.stablehlo.scope import Item, element_type, known_item
-from tilewright.frontend.stablehlo.signature import Signature
+from tilewright.frontend.stablehlo.signature import Argument, Signature
 from tilewright.frontend.stablehlo.unify import Equal, Sizes
 from tilewright.ir.dim import DimSizes
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.rewrite import variables
+from tilewright.ops import emit1
 from tilewright.ops.dims import dims, same_dim
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
@@ -136,6 +137,7 @@ class _Importer:
     def arguments(self, main: Function) -> list[Item]:
         """Declare inputs and weights; gives the items of main's arguments."""
         found: list[Item] = []
+        self.solve(main)
         for k, t in enumerate(main.body.types):
             about = self.signature.argument(k)
             try:
@@ -151,10 +153,31 @@ class _Importer:
                     found.append(Item(type, self.builder.param(about.name, type)))
                     self.weights[found[-1].value.name] = about.weight  # type: ignore[union-attr]
                 else:
-                    found.append(Item(type, self.builder.input(about.name, type)))
+                    found.append(self.input(about, t, type))
             except Error as error:
                 self.problems.add(located(error, f"{self.label}: argument {about.name!r}"))
         return found
+
+    def solve(self, main: Function) -> None:
+        """Make symbols known that no input's dimension is alone, and say what that assumes."""
+        shapes = []
+        for k, t in enumerate(main.body.types):
+            about = self.signature.argument(k)
+            if None not in (about.shape, t.shape) and about.weight is None and not about.size_of:
+                shapes.append((about.name, self.sizes.shape(about.name, t, about.shape)))
+        self.sizes.solve(shapes)
+        for condition, text in self.sizes.solved:
+            self.builder.assume(self.sizes.told(condition), text)
+
+    def input(self, about: Argument, t: Type, type: TensorType) -> Item:
+        """An input. Where its sizes have words that the shape of a call's array has not, it is what lies inside of
+        them, which is all of it."""
+        shape = self.sizes.written(about.name, t, about.shape, type.shape)
+        declared = self.builder.input(about.name, replace(type, shape=shape))
+        if declared.type == type:
+            return Item(type, declared)
+        none = (as_expr(0),) * len(shape)
+        return Item(type, emit1(self.builder, "slice", declared, begin=none, size=type.shape, step=(1,) * len(shape)))
 
     # --- functions and regions ----------------------------------------------------------------------------------------
 

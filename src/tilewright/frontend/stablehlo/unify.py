@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
+from math import lcm
 from typing import Any
 
 from tilewright.arith import linear, prove
 from tilewright.frontend.common.known import object_array
 from tilewright.frontend.stablehlo.module import Type
 from tilewright.ir.dim import Dim, DimSizes
-from tilewright.ir.expr import Expr, Op, Var, as_expr
+from tilewright.ir.expr import Const, Expr, Op, Var, as_expr, as_int, equal
 from tilewright.ir.expr import call as apply
 from tilewright.ir.graph import GraphBuilder
 from tilewright.ir.rewrite import fresh_name, substitute, variables
@@ -41,6 +42,12 @@ class Sizes:
     """The dimension that is called "batch"."""
     stated: bool = False
     """Whether all conditions on sizes are known beside the module, which says them once more."""
+    solved: list[tuple[Expr, str]] = field(default_factory=list)
+    """What is assumed of dimensions that symbols were computed from, each with its reason."""
+    declared: dict[str, Expr] = field(default_factory=dict)
+    """Dimensions of inputs that are symbols of their own, by name and axis; other words for them are computed."""
+    rounded: list[tuple[Var, Expr]] = field(default_factory=list)
+    """Which of `joined` are symbols in words that keep a remainder: `4*(b // 4) + 1` is b."""
     quotients: dict[Expr, list[tuple[Any, Any]]] = field(default_factory=dict)
     remainders: dict[Expr, list[tuple[Any, Any]]] = field(default_factory=dict)
     """What truncated quotients and remainders of sizes are of."""
@@ -48,12 +55,14 @@ class Sizes:
     def join(self, found: Equal) -> None:
         self.joined.append((found.symbol, found.size))
 
-    def symbol(self, name: str) -> Var:
+    def symbol(self, name: str, needs: Dim | None = None) -> Var:
+        """The symbol of a name; `needs` is what the module itself wants of a new one."""
         known = self.symbols.get(name)
         if known is None:
             text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)[:40]
             chosen = fresh_name(text if text[:1].isalpha() else f"d_{text}", self.taken)
-            known = self.symbols[name] = self.said(name).var(chosen)
+            said = self.said(name) if needs is None or name in self.fixed else needs
+            known = self.symbols[name] = said.var(chosen, needs)
         return known
 
     def expr(self, name: str) -> Expr:
@@ -76,6 +85,47 @@ class Sizes:
             if symbol in variables(e):
                 e = dim(substitute(e, {symbol: size}))
         return e
+
+    def solve(self, shapes: Sequence[tuple[str, Sequence[Expr]]]) -> None:
+        """Compute symbols that no dimension is alone from one that is linear in them: of `2*b + 3` the dimension is a
+        symbol d of its own, and b is `(d - 3) // 2`. `shapes` are those of the inputs, by name."""
+        known = {d for _, shape in shapes for d in shape if isinstance(d, Var)}
+        places = [(f"{name}_dim{axis}", d) for name, shape in shapes for axis, d in enumerate(shape)]
+        progress = True
+        while progress:
+            progress = False
+            for name, size in places:
+                size = self.resolved(size)
+                unknown = [v for v in variables(size) if v not in known]
+                if len(unknown) == 1 and (d := self._solved(name, size, unknown[0])) is not None:
+                    known |= set(variables(d))
+                    progress = True
+
+    def _solved(self, name: str, size: Expr, symbol: Var) -> Expr | None:
+        """The dimension `size`, linear in a symbol, as a symbol or the number it is fixed to, from which the other is
+        computed from now on; None for others."""
+        factor = next((c for v, c in linear(size).terms if v is symbol), 0)
+        rest = dim(size - symbol * factor)
+        if factor <= 0 or symbol in variables(rest):
+            return None
+        offset, low, high = as_int(rest), symbol.lo or 0, symbol.hi
+        if offset is None:
+            needs = Dim(0)
+        else:
+            end = None if high is None else factor * high + offset
+            needs = Dim(max(factor * low + offset, 0), end, likely=tuple(factor * n + offset for n in symbol.likely))
+        whole = offset is not None and offset % factor == 0
+        self.symbol(name, replace(needs, multiple=factor) if whole else needs)
+        d = self.expr(name)
+        inside = dim(d - rest)
+        self.declared[name] = d
+        reason = f"{show((size,))} is a dimension"
+        if factor > 1 and not (whole and isinstance(d, Var)):
+            self.solved.append((equal(inside % factor, 0), reason))
+        if offset is None or symbol.multiple > 1 or not isinstance(d, Var):
+            self.solved += [(c, reason) for c in _range(symbol, dim(inside // factor))]
+        self.joined.append((symbol, dim(inside // factor)))
+        return d
 
     def shape(self, name: str, t: Type, said: Sequence[Any] | None) -> tuple[Expr, ...]:
         """The shape of an argument: what is known of it, numbers, or a symbol for each dimension that the type leaves
@@ -109,7 +159,11 @@ class Sizes:
 
     def assume(self, condition: Expr, reason: str, builder: GraphBuilder) -> None:
         """A condition on sizes holds at every call. Raises Equal where it says what a symbol is."""
+        refined = _refined(condition)
+        if refined is not None:
+            raise Equal(*refined)
         if isinstance(condition, Op) and condition.name == "eq":
+            self._rounds(condition, reason)
             try:
                 self.equal(*condition.args)
                 return
@@ -117,9 +171,46 @@ class Sizes:
                 pass
         builder.assume(condition, reason)
 
+    def written(self, name: str, t: Type, said: Sequence[Any] | None, shape: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The shape that an input is declared with: where `shape` is in words that keep a remainder, the same sizes in
+        the words of symbols, which calls tell."""
+
+        def raw(symbol: str) -> Expr:
+            number = self.fixed.get(symbol)
+            return as_expr(number) if isinstance(number, int) else self.told(self.symbol(symbol))
+
+        found = list(shape)
+        for axis, (size, d) in enumerate(zip(said or (), t.shape or (), strict=False)):
+            place = f"{name}_dim{axis}"
+            if place in self.declared:
+                found[axis] = self.told(self.declared[place])
+            elif d is None:
+                found[axis] = dim(size(raw))
+        return tuple(found)
+
+    def told(self, e: Expr) -> Expr:
+        """The same as `resolved`, in the words of symbols, which calls tell."""
+        for entry in self.joined:
+            if entry not in self.rounded and entry[0] in variables(e):
+                e = dim(substitute(e, dict([entry])))
+        return e
+
+    def _rounds(self, condition: Op, reason: str) -> None:
+        """Raises Equal where a remainder of a symbol is some number but 0: `b % 4 == 1` makes b `4*(b // 4) + 1`."""
+        form = linear(condition.args[0] - condition.args[1])
+        match form.terms:
+            case ((Op("mod", (Var() as v, Const(int(divisor)))), sign),) if abs(sign) == 1:
+                r = -form.constant * sign
+                if 0 < r < divisor:
+                    entry = (v, dim(v // divisor * divisor + r))
+                    self.solved.append((condition, reason))
+                    self.rounded.append(entry)
+                    raise Equal(*entry)
+
     def age(self, e: Expr) -> int:
         """The position of a symbol among those of the module; -1 for what is none."""
-        return next((k for k, v in enumerate(self.symbols.values()) if v is e), -1)
+        names = [v.name for v in self.symbols.values()]
+        return names.index(e.name) if isinstance(e, Var) and e.name in names else -1
 
     def equal_shapes(self, a: Sequence[Expr], b: Sequence[Expr]) -> None:
         if len(a) != len(b):
@@ -143,3 +234,42 @@ def _common(a: Expr, b: Expr) -> int:
     """The greatest number that divides all coefficients of two sizes: 3 of `3*n` and `6*m + 3`."""
     forms = linear(a), linear(b)
     return math.gcd(*(c for form in forms for c in (form.constant, *(c for _, c in form.terms))))
+
+
+def _range(symbol: Var, size: Expr) -> list[Expr]:
+    """What is known of a symbol, as conditions on a size that takes its place."""
+    found = [size >= (symbol.lo or 0)]
+    if symbol.hi is not None:
+        found.append(size <= symbol.hi)
+    if symbol.multiple > 1:
+        found.append(equal(size % symbol.multiple, 0))
+    return found
+
+
+def _refined(condition: Expr) -> tuple[Var, Var] | None:
+    """A symbol and the same one with what a condition says of it alone: `b % 4 == 0` is a multiple, `b - 2 >= 0` and
+    `b <= 7` are ends; None for all else, and for what is known."""
+    if prove(condition) or prove(~condition):
+        return None
+    match condition:
+        case Op("eq", (Op("mod", (Var() as v, Const(int(divisor)))), Const(0))) if divisor > 0:
+            return v, _var(v, v.lo, v.hi, lcm(v.multiple, divisor))
+        case Op(
+            "eq", (Op("mod", (Op("floordiv", (Var() as v, Const(int(inner)))), Const(int(divisor)))), Const(0))
+        ) if inner > 0 and divisor > 0 and v.multiple % inner == 0:
+            return v, _var(v, v.lo, v.hi, lcm(v.multiple, inner * divisor))
+        case Op("ge" | "le" | "gt" | "lt" as name, (a, b)):
+            low, high = (a, b) if name in ("le", "lt") else (b, a)
+            form = linear(low - high + (1 if name in ("gt", "lt") else 0))  # is not above 0
+            match form.terms:
+                case ((Var() as v, 1),):
+                    high_end = -form.constant
+                    return v, _var(v, v.lo, high_end if v.hi is None else min(high_end, v.hi), v.multiple)
+                case ((Var() as v, -1),):
+                    return v, _var(v, max(form.constant, v.lo or 0), v.hi, v.multiple)
+    return None
+
+
+def _var(v: Var, lo: int | None, hi: int | None, multiple: int) -> Var:
+    likely = tuple(n for n in v.likely if (lo or 0) <= n <= (n if hi is None else hi) and n % multiple == 0)
+    return Var(v.name, v.dtype, lo, hi, multiple, likely=likely)
