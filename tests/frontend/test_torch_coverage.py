@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.cli.coverage import coverage
+from tilewright.cli.main import main
 
 pytest.importorskip("torch", reason="PyTorch is an extra: `make torch` runs this")
 
@@ -22,9 +22,15 @@ def make():
 """
 
 
-def test_a_module_by_its_function(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_module_by_its_function(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "spectrum.py"
     file.write_text(SOURCE)
-    coverage(f"{file}:make")
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr("sys.argv", ["tilewright", "coverage", f"{file}:make"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code
     text = capsys.readouterr().out
     assert "operators are compiled" in text and "linalg_matrix_exp" in text and "spectrum.py" in text

@@ -176,9 +176,9 @@ def masks(step: Any, x: Any, steps: int) -> list[Any]:
     """What each step has kept, as its gradient says, times its scale."""
     found = []
     for _ in range(steps):
-        before = step.state_dict()["weight"]
+        before = step.state_dict()["weight"].numpy().copy()
         loss = step(x)["loss"]
-        found.append(before - step.state_dict()["weight"])
+        found.append(before - step.state_dict()["weight"].numpy())
         # Forward and backward have the same mask: the loss is the sum of what the gradient says was kept.
         assert loss == pytest.approx(((before + x.numpy()) * found[-1]).sum(), rel=1e-4)
     return found
@@ -271,9 +271,9 @@ def test_kinds_of_dropout() -> None:
     assert (mask == mask[:, :, :1, :1]).all() and 0 < (mask[:, :, 0, 0] != 0).mean() < 1
     x = torch.ones(40, 50)
     step = compile_step(Masked(nn.AlphaDropout(0.3), 40, 50), None, SGD(1.0), (x,))
-    before = step.state_dict()["weight"]
+    before = step.state_dict()["weight"].numpy().copy()
     step(x)
-    moved = before - step.state_dict()["weight"]
+    moved = before - step.state_dict()["weight"].numpy()
     saturated = 1.7580993408473766
     scale = 1 / np.sqrt(0.7 * (1 + 0.3 * saturated**2))
     np.testing.assert_allclose(moved[moved != 0], scale, rtol=1e-5)
