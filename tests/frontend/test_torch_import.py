@@ -361,8 +361,7 @@ def test_modules_that_never_end_are_not_run_for_long(monkeypatch: pytest.MonkeyP
         return x.expand(1 << 31, 1 << 30, 3).sum()
 
     monkeypatch.setattr(export, "PATIENCE_S", 0.5)
-    with pytest.raises(ModelError, match=r"while_loop is not supported|cannot run on the example"):
-        read(Functional(endless), torch.zeros(3))
+    assert "loop" in {node.op for node in read(Functional(endless), torch.zeros(3)).graph.nodes}  # it is not run
     with pytest.raises(ModelError, match=r"cannot be exported|too large"):
         read(Functional(huge), torch.zeros(3))
     assert sys.getprofile() is None
