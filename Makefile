@@ -102,11 +102,12 @@ demo-rl: $(STAMP) $(TORCH_STAMP) $(DEMO_STAMP) ## train PPO with actor processes
 demo-train: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) $(DEMO_STAMP) ## learn handwritten digits by compiled steps, live, beside PyTorch and JAX; ARGS="--epochs 20"
 	$(PY) -m examples.mnist_like $(ARGS)
 
-test: lint types layers pytest ## format, lint, types, import layers, documents, tests
+test: lint types layers pytest ## format, lint, words, types, import layers, documents, tests
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(PY) -m tests.words
 
 types: $(STAMP)
 	$(BIN)/mypy
