@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from tilewright.codegen.llvm.entry import emit_entry
 from tilewright.frontend.common.finish import Interface
 from tilewright.ir.dim import MOST
 from tilewright.ir.expr import Expr, Var, as_int, equal
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ir.rewrite import fresh_name, variables
+from tilewright.ir.rewrite import fresh_name, substitute, variables
 from tilewright.kernels import KernelCompiler, KernelTexts
 from tilewright.plans.framework.decisions import forcing, recorded, settled
 from tilewright.runtime.manifest import Manifest
@@ -137,7 +138,8 @@ def assemble(
         ragged=names.ragged,
         assumptions=tuple(spec for _, spec in assumptions),
     )
-    return Program(manifest, objects, {}, _texts(split, run, prepare, target))
+    texts = _texts(split, run, prepare, target) | {"sizes": partial(_sizes_text, shapes, symbols)}
+    return Program(manifest, objects, {}, texts)
 
 
 def _caches(names: Interface) -> set[str]:
@@ -218,6 +220,12 @@ def _dim(d: Expr) -> int | str:
 
 def _numbers(value: Value) -> tuple[int, ...]:
     return tuple(d for d in _dims(value) if isinstance(d, int))
+
+
+def _sizes_text(shapes: Sequence[Expr], symbols: Sequence[Var]) -> str:
+    """What `tw_shapes` gives, a line each, over symbols called s0, s1, ...: for those who plan memory ahead."""
+    canonical = {s: s.renamed(f"s{k}") for k, s in enumerate(symbols)}
+    return "\n".join(str(substitute(e, canonical)) for e in shapes)
 
 
 def _texts(split: SplitGraph, run: Part, prepare: Part, target: Target) -> dict[str, Callable[[], str]]:

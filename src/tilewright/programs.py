@@ -1,7 +1,8 @@
 """Programs kept on disk: a model that was compiled before is read, not laid out, fused and lowered again.
 
 The workload is the graph's structure with those of its names that users see, not any weight's value (`identity` says
-what else is in the key). The entry holds the manifest, the objects and the graph as text. The other texts of a program
+what else is in the key). The entry holds the manifest, the objects, the graph and the
+sizes of its temporaries as text. The other texts of a program
 are made again when somebody asks for them.
 """
 
@@ -29,6 +30,9 @@ from tilewright.transform.graph.options import Options
 TEXTS = ("graph", "loops", "schedule", "llvm", "asm")
 """What `Model.show` knows of a program that was just compiled."""
 
+
+KEPT = ("graph", "sizes")
+"""The texts that stand in the entry itself."""
 
 TRACES = 8
 """Answers of different sets of records that are kept for one graph."""
@@ -103,18 +107,18 @@ class ProgramCache:
         try:
             blobs = unpack_blobs(memoryview(entry))
             manifest = Manifest.from_json(blobs.pop("manifest").decode())
-            graph = blobs.pop("graph").decode()
+            graph, sizes = blobs.pop("graph").decode(), blobs.pop("sizes").decode()
         except (ArtifactError, KeyError, UnicodeDecodeError):
             return None  # by another version of the runtime; it will be replaced
         built = cache(partial(build, manifest.records))
         texts: dict[str, Text] = {name: partial(_text, built, name) for name in TEXTS}
-        return Program(manifest, blobs, {}, {**texts, "graph": graph})
+        return Program(manifest, blobs, {}, {**texts, "graph": graph, "sizes": sizes})
 
     def put(self, program: Program) -> None:
         """Keep a program, without its weights."""
         context = current()
         answers = {} if context is None else context.asked
-        texts = {"manifest": program.manifest.to_json(), "graph": _shown(program, "graph")}
+        texts = {"manifest": program.manifest.to_json(), **{name: _shown(program, name) for name in KEPT}}
         entry = pack_blobs({**{name: text.encode() for name, text in texts.items()}, **program.objects})
         self._store.put(f"program-{self._name(answers)}", b"".join(entry))
         if context is not None and context.advisor is not None:

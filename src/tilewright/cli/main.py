@@ -11,6 +11,7 @@ import typer
 from tilewright.cli.attach import attach
 from tilewright.cli.bench import bench
 from tilewright.cli.broker import broker
+from tilewright.cli.bundle import bundle
 from tilewright.cli.common import Exit, exit_code, out, report_error
 from tilewright.cli.compile import compile_command
 from tilewright.cli.coverage import coverage
@@ -66,6 +67,7 @@ app.command("compile")(compile_command)
 app.command("run")(run)
 app.command("show")(show)
 app.command("export")(export)
+app.command("bundle")(bundle)
 app.command("coverage")(coverage)
 app.command("bench")(bench)
 app.command("profile")(profile)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,6 +64,13 @@ class Program:
         check_path(path, ArtifactError)
         kept = {name: text for name, text in self.texts.items() if name in texts}
         artifact.write(path, replace(self, texts=kept), version)
+
+    def bundle(self, folder: str | os.PathLike[str], **options: Any) -> tuple[Path, ...]:
+        """Write an object, a header, weights and an example, for programs without Tilewright and Python, and give their
+        paths: `tilewright.bundle.bundle`, which says what options there are."""
+        write = importlib.import_module("tilewright.bundle").bundle  # of the compiler's house, which nothing here needs
+        paths: tuple[Path, ...] = write(self, folder, **options)
+        return paths
 
     def __repr__(self) -> str:
         target = self.manifest.target

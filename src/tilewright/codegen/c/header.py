@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilewright.codegen.c.helpers import MEMORY_TYPES
 from tilewright.codegen.c.names import Identifiers
-from tilewright.ir.dtype import bf16, boolean, f16
+from tilewright.ir.dtype import DType, bf16, boolean, f16
 from tilewright.ir.expr import Buffer, Var
 from tilewright.ir.loops import PrimFunc
 
@@ -47,21 +47,32 @@ def header(
     if needs:
         numbered = "; ".join(f"{k}: {n}" for k, n in enumerate(needs, 1))
         notes.append(f"{labels[-1]}: 0 after all was done; where one of these does not hold its number: {numbered}")
-    prototypes = [_prototype("void", name, arguments)]
+    prototypes = [prototype("void", name, arguments)]
     if scratch:
         parts = ", ".join(f"{b.name} {b.dtype}[{', '.join(map(str, b.shape))}]" for b in scratch)
         notes.append(f"workspace: memory of {name}_workspace(...) bytes at a multiple of 64; its parts: {parts}")
-        prototypes.append(_prototype("int64_t", f"{name}_workspace", [*sizes, *(_THREADS[1:2] if shared else [])]))
+        prototypes.append(prototype("int64_t", f"{name}_workspace", [*sizes, *(_THREADS[1:2] if shared else [])]))
     if shared:
         notes.append(
             f"{name}_thread: one thread's share; each of the threads 0 to threads - 1 calls it, all with one barrier, "
             "which is zero at first; threads is 1 for the workspace of a call of " + name
         )
-        prototypes.append(_prototype("void", f"{name}_thread", [*arguments, *_THREADS]))
+        prototypes.append(prototype("void", f"{name}_thread", [*arguments, *_THREADS]))
+    about = f"{name}: made by Tilewright for {cpu}. Arguments share no memory; arrays are dense, row by row."
+    return framed(name, about, notes, prototypes, [b.dtype for b in buffers])
+
+
+def framed(name: str, about: str, notes: Sequence[str], declarations: Sequence[str], dtypes: Sequence[DType]) -> str:
+    """A header "name.h": a comment with a line for each note, and declarations that C and C++ read.
+
+    Args:
+        declarations: texts, a line or some each.
+        dtypes: those of the arrays, for the headers that their types need.
+    """
     guard = f"{name.upper()}_H"
-    includes = ["#include <stdint.h>"] + ["#include <stdbool.h>"] * any(b.dtype is boolean for b in buffers)
+    includes = ["#include <stdint.h>"] + ["#include <stdbool.h>"] * (boolean in dtypes)
     lines = [
-        f"/* {name}: made by Tilewright for {cpu}. Arguments share no memory; arrays are dense, row by row.",
+        f"/* {about}",
         " *",
         *(f" *   {note}" for note in notes),
         " */",
@@ -74,7 +85,7 @@ def header(
         'extern "C" {',
         "#endif",
         "",
-        *prototypes,
+        *declarations,
         "",
         "#ifdef __cplusplus",
         "}",
@@ -103,7 +114,8 @@ def _about_size(s: Var) -> str:
     return f"{s.name}: {', '.join(filter(None, (least, most, multiple))) or 'any'}"
 
 
-def _prototype(result: str, name: str, arguments: Sequence[str]) -> str:
+def prototype(result: str, name: str, arguments: Sequence[str]) -> str:
+    """A function's prototype, a line for each argument where they are many."""
     line = f"{result} {name}({', '.join(arguments) or 'void'});"
     if len(line) <= _LINE:
         return line

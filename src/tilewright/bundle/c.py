@@ -1,0 +1,209 @@
+"""A bundle's texts in C: the header, an example, what CMake needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.bundle.face import ALIGNMENT, Array, Face, Size
+from tilewright.bundle.glue import STATUS
+from tilewright.codegen.c.header import framed, prototype
+from tilewright.codegen.c.helpers import MEMORY_TYPES
+from tilewright.ir.dtype import bf16, f16
+
+
+def numbers(face: Face) -> dict[str, int]:
+    """What a caller must know in numbers, by names that all languages use behind the program's own."""
+    found = {
+        "ALIGNMENT": ALIGNMENT,
+        "WEIGHTS_BYTES": face.weight_bytes,
+        "WEIGHTS_STAY": int(face.keeps_weights),
+        "CONSTANTS_BYTES": face.constant_bytes,
+        "WORKSPACE_BYTES": face.workspace_bytes,
+        "ACTIVATIONS_BYTES": face.activations.nbytes,
+    }
+    if face.state is not None:
+        found |= {"STATE_BYTES": face.state.nbytes, "STATE_ROWS": face.state.capacity}
+    for size in face.sizes:
+        found |= {f"{size.identifier.upper()}_MIN": size.spec.lo, f"{size.identifier.upper()}_MAX": size.spec.hi}
+    for array in (*face.inputs, *face.outputs):
+        found[f"{array.identifier.upper()}_ELEMENTS"] = array.elements
+    if face.extents:
+        found["EXTENTS"] = len(face.extents)
+    return found | {name: number for name, (number, _) in STATUS.items()}
+
+
+def offsets(face: Face) -> dict[str, int]:
+    """Where each raw weight begins in the weights, by the upper-case names of weights."""
+    return {f"AT_{w.identifier}": w.offset for w in face.weights}
+
+
+def arguments(face: Face) -> list[str]:
+    """The parameters of `NAME_run` in C."""
+    found = ["const void *constants", "void *activations"]
+    found += ["void *state"] if face.state is not None else []
+    found += [f"int64_t {s.identifier}" for s in face.sizes]
+    found += [f"const {c_type(a)} *{a.identifier}" for a in face.inputs]
+    found += [f"{c_type(a)} *{a.identifier}" for a in face.outputs]
+    return found + (["int64_t *extents"] if face.extents else [])
+
+
+def c_type(array: Array) -> str:
+    """The C type of an element."""
+    return MEMORY_TYPES[array.dtype.name]
+
+
+def about(array: Array, written: bool) -> str:
+    """What an argument is, for comments."""
+    shape = f"[{', '.join(map(str, array.shape))}]" if array.shape else ", a single number"
+    bits = f", the bits of {array.dtype}" if array.dtype in (f16, bf16) or array.dtype.bits < 8 else ""
+    label = "" if array.identifier == array.name else f' ("{_one_line(array.name)}")'
+    return f"{array.identifier}{label}: {array.dtype}{shape}{bits}, {'written' if written else 'read'}"
+
+
+def about_size(size: Size) -> str:
+    """What a dimension may be."""
+    s = size.spec
+    multiple = "" if s.multiple == 1 else f", a multiple of {s.multiple}"
+    return f"{size.identifier}: {s.lo} to {s.hi}{multiple}"
+
+
+def _one_line(text: str) -> str:
+    """A name as a comment may hold it."""
+    return "".join(c if c.isprintable() and c not in '*\\"' else "_" for c in text)
+
+
+def notes(face: Face) -> list[str]:
+    """What a caller must know, a line each."""
+    n = face.name
+    found = [
+        f"{n}_prepare packs raw weights into constants; call it again for new weights. workspace is needed during it.",
+        f"{n}_run computes; calls with activations of their own may run at the same time.",
+    ]
+    if face.keeps_weights:
+        found.append("Calls read some weights where they are: keep the weights as long as the constants.")
+    if face.state is not None:
+        found.append("state begins with the number of rows that it has, an int64_t: 0 begins a sequence.")
+    if face.extents:
+        found.append(
+            f"extents are told: {', '.join(map(_one_line, face.extents))}; outputs are dense at their beginning."
+        )
+    found += [about_size(s) for s in face.sizes]
+    found += [about(a, False) for a in face.inputs] + [about(a, True) for a in face.outputs]
+    return found
+
+
+def header(face: Face, cpu: str, embedded: bool) -> str:
+    """The text of NAME.h."""
+    upper = face.name.upper()
+    defines = [f"#define {upper}_{name} {number}" for name, number in numbers(face).items()]
+    places = [f"#define {upper}_{name} {at}" for name, at in offsets(face).items()]
+    prototypes = [
+        prototype("int", f"{face.name}_prepare", ["void *constants", "const void *weights", "void *workspace"]),
+        prototype("int", f"{face.name}_run", arguments(face)),
+    ]
+    if embedded:
+        prototypes.insert(0, f"extern const unsigned char {face.name}_weights[{upper}_WEIGHTS_BYTES];")
+    what = (
+        f"{face.name}: a model made by Tilewright for {cpu}. Arguments share no memory; arrays are dense, row by row."
+    )
+    dtypes = [a.dtype for a in (*face.inputs, *face.outputs)]
+    separate = ["", "/* Where raw weights begin in the weights. */", *places, ""] if places else [""]
+    return framed(face.name, what, notes(face), [*defines, *separate, *prototypes], dtypes)
+
+
+def example(face: Face, embedded: bool) -> str:
+    """The text of main.c: a call on files of inputs, or on zeros."""
+    n, upper = face.name, face.name.upper()
+    usage = " ".join(["main", "FOLDER", *(s.identifier.upper() for s in face.sizes)])
+    lines = [
+        f"/* Runs {n} once: `{usage}`, where each argument may be left out with those behind it.",
+        " * Inputs are FOLDER/NAME.bin where there are such files, else zeros; outputs are written there. */",
+        "#include <stdio.h>",
+        "#include <stdlib.h>",
+        "#include <string.h>",
+        f'#include "{n}.h"',
+        "",
+    ]
+    if not embedded:
+        lines.append(f"static _Alignas({upper}_ALIGNMENT) unsigned char weights[{upper}_WEIGHTS_BYTES + 1];")
+    memory = ["constants", "workspace", "activations", *(["state"] if face.state is not None else [])]
+    lines += [f"static _Alignas({upper}_ALIGNMENT) unsigned char {m}[{upper}_{m.upper()}_BYTES];" for m in memory]
+    for a in (*face.inputs, *face.outputs):
+        lines.append(f"static {c_type(a)} {a.identifier}[{upper}_{a.identifier.upper()}_ELEMENTS + 1];")
+    lines += _files(n, embedded)
+    lines += ["", "int main(int argc, char **argv) {", "    const char *folder = argc > 1 ? argv[1] : NULL;"]
+    for k, s in enumerate(face.sizes):
+        most = f"{upper}_{s.identifier.upper()}_MAX"
+        lines.append(f"    const int64_t {s.identifier} = argc > {k + 2} ? atoll(argv[{k + 2}]) : {most};")
+    if face.extents:
+        lines.append(f"    int64_t extents[{upper}_EXTENTS];")
+    source = f"{n}_weights" if embedded else "weights"
+    if not embedded:
+        lines.append(f'    if (bytes_of("{n}.weights", weights, {upper}_WEIGHTS_BYTES) != 0) return 2;')
+    lines.append(f"    if ({n}_prepare(constants, {source}, workspace) != {upper}_OK) return 3;")
+    for a in face.inputs:
+        lines.append(f'    input(folder, "{a.identifier}", {a.identifier}, sizeof {a.identifier});')
+    given = ["constants", "activations", *(["state"] if face.state is not None else [])]
+    given += [s.identifier for s in face.sizes] + [a.identifier for a in (*face.inputs, *face.outputs)]
+    given += ["extents"] if face.extents else []
+    lines.append(f"    const int status = {n}_run({', '.join(given)});")
+    lines.append(f'    if (status != {upper}_OK) return fprintf(stderr, "{n}_run gave %d\\n", status), 4;')
+    for a in face.outputs:
+        lines.append(
+            f'    output(folder, "{a.identifier}", {a.identifier}, sizeof {a.identifier} - sizeof *{a.identifier});'
+        )
+    lines += ['    printf("done\\n");', "    return 0;", "}"]
+    return "\n".join(lines) + "\n"
+
+
+def _files(name: str, embedded: bool) -> list[str]:
+    """Functions of the example that read and write files."""
+    read = [
+        "",
+        "static int bytes_of(const char *path, void *memory, size_t count) {",
+        '    FILE *file = fopen(path, "rb");',
+        "    const size_t got = file == NULL ? 0 : fread(memory, 1, count, file);",
+        "    if (file != NULL) fclose(file);",
+        "    return file != NULL && got == count ? 0 : 1;",
+        "}",
+    ]
+    return [
+        *(read if not embedded else []),
+        "",
+        "static FILE *opened(const char *folder, const char *name, const char *mode) {",
+        "    char path[1024];",
+        '    const int length = folder == NULL ? -1 : snprintf(path, sizeof path, "%s/%s.bin", folder, name);',
+        "    return length < 0 || (size_t)length >= sizeof path ? NULL : fopen(path, mode);",
+        "}",
+        "",
+        "static void input(const char *folder, const char *name, void *memory, size_t count) {",
+        '    FILE *file = opened(folder, name, "rb");',
+        "    if (file == NULL || fread(memory, 1, count, file) == 0) memset(memory, 0, count);",
+        "    if (file != NULL) fclose(file);",
+        "}",
+        "",
+        "static void output(const char *folder, const char *name, const void *memory, size_t count) {",
+        '    FILE *file = opened(folder, name, "wb");',
+        "    if (file == NULL) return;",
+        '    if (fwrite(memory, 1, count, file) != count) fprintf(stderr, "%s is not whole\\n", name);',
+        "    fclose(file);",
+        "}",
+    ]
+
+
+def cmake(face: Face, objects: Sequence[str], libraries: Sequence[str]) -> str:
+    """The text of NAME.cmake: the bundle as an imported library."""
+    n = face.name
+    files = ";".join(f"${{CMAKE_CURRENT_LIST_DIR}}/{o}" for o in objects)
+    link = [*objects_of(files), *libraries]
+    return f"""\
+# include(path/to/{n}.cmake); target_link_libraries(your_program {n})
+add_library({n} INTERFACE)
+target_include_directories({n} INTERFACE "${{CMAKE_CURRENT_LIST_DIR}}")
+target_link_libraries({n} INTERFACE {" ".join(link)})
+"""
+
+
+def objects_of(files: str) -> list[str]:
+    """Paths of objects as CMake takes them."""
+    return [f'"{f}"' for f in files.split(";")]

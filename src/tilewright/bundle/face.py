@@ -1,0 +1,300 @@
+"""What a bundle looks like from outside: names, sizes, and where everything stands in the caller's memory.
+
+    weights       [w0 | w1 | ...]                      the file, or in the object; each at a multiple of 64
+    constants     [address of the weights | packed weights]                       written by `prepare`
+    workspace     [temporaries of prepare | its table of slots]                   used by `prepare` only
+    activations   [temporaries | table of slots | dims | sizes | control | extents]      used by a call
+    state         [number of rows | caches]                                       kept by the caller between calls
+
+All sizes are known when the bundle is made: a dimension is a number or has a bound, for which memory is planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from tilewright.bundle.names import Names
+from tilewright.bundle.sizes import Sizes
+from tilewright.ir.dtype import BY_NAME, DType
+from tilewright.runtime.arena import plan, temp_intervals
+from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.specs import Dim, InputSpec, ParamSpec, RegionSpec, SymbolSpec
+from tilewright.support.classes import dataclass
+from tilewright.support.errors import Problems, UnsupportedError
+
+ALIGNMENT = 64
+"""Bytes at a multiple of which all memory of the caller begins that is no input or output."""
+MOST = 1 << 40
+"""Bytes of any part of the caller's memory."""
+MANY = (1 << 31) - 1
+"""The end of a symbol's range that nobody states."""
+HEADER = 64
+"""Bytes before the packed weights, and before the caches of a state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An input, an output or a cache.
+
+    Args:
+        name: as the model calls it.
+        identifier: as the languages do.
+        shape: numbers and names of dimensions, as texts for people where they are computed.
+        elements: how many there are at most.
+        slot: its number in the table of `tw_run`.
+    """
+
+    name: str
+    identifier: str
+    dtype: DType
+    shape: tuple[Dim, ...]
+    elements: int
+    slot: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * self.dtype.itemsize
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its size depends on a dimension."""
+        return any(isinstance(d, str) for d in self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A raw weight and where it begins in the weights."""
+
+    spec: ParamSpec
+    identifier: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A dimension that a call names."""
+
+    spec: SymbolSpec
+    identifier: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The caches: `capacity` rows each, at `offsets` in memory of `nbytes`; `room` and `length` are the numbers of the
+    symbols that say for how many rows there is memory and how many there are."""
+
+    caches: tuple[Array, ...]
+    offsets: tuple[int, ...]
+    nbytes: int
+    capacity: int
+    room: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """Where the parts of a call's memory begin."""
+
+    offsets: tuple[int, ...]
+    slots: int
+    dims: int
+    sizes: int
+    control: int
+    extents: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Face:
+    """A program as its callers see it. `limits` are what `tw_shapes` may give, word for word; `rooms` the numbers of
+    symbols that are memory for so many rows, with these rows, and the extents that must fit into them."""
+
+    name: str
+    manifest: Manifest
+    sizes: tuple[Size, ...]
+    inputs: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+    weights: tuple[Weight, ...]
+    weight_bytes: int
+    packed: tuple[int, ...]
+    constant_bytes: int
+    workspace: tuple[int, ...]
+    workspace_slots: int
+    workspace_bytes: int
+    activations: Activations
+    limits: tuple[int, ...]
+    rooms: Mapping[int, int]
+    state: State | None
+    threads: int
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether calls read some weights where they are, so that these must stay."""
+        return any(p.alias is not None for p in self.manifest.packed)
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether loops may be ended because they have too many iterations."""
+        return any(_endless(s.region) for s in self.manifest.run_steps if s.region is not None)
+
+    @property
+    def extents(self) -> tuple[str, ...]:
+        """Numbers that a call tells: of rows of outputs whose sizes data decides."""
+        return self.manifest.extents
+
+
+def _endless(region: RegionSpec) -> bool:
+    return region.kind == "loop" and not region.ends
+
+
+def face(manifest: Manifest, sizes: Sizes, name: str, threads: int, rows: int | None, pointer: int) -> Face:
+    """How a program is called.
+
+    Args:
+        sizes: bounds of what `tw_shapes` gives.
+        rows: for how many rows there shall be memory where nothing bounds them: those of a state, those of rooms.
+        pointer: bytes of an address.
+
+    Raises UnsupportedError that lists all that keeps the program from being called without Tilewright.
+    """
+    bounds = _bounds(manifest, rows)
+    flat = sizes.bounds(bounds)
+    names = Names(name)
+    m = manifest
+    rooms = {_symbol(m, r.input): bounds[_symbol(m, r.input)] for r in m.rooms}
+    state = _state(m, bounds, names)
+    hidden = {*rooms, *([] if state is None else [state.room, state.length])}
+    named = tuple(Size(s, names.take(s.name), k) for k, s in enumerate(m.symbols) if k not in hidden)
+    most = {s.name: bound for s, bound in zip(m.symbols, bounds, strict=True)}
+    caches = set() if m.state is None else {c.input for c in m.state.caches}
+    left_out = caches | {r.input for r in m.rooms} | ({m.state.length} if m.state is not None else set())
+    inputs = tuple(
+        _array(i, names, _elements(i.shape, most), k) for k, i in enumerate(m.inputs) if i.name not in left_out
+    )
+    temps, dims = flat[: len(m.run_temps)], flat[len(m.run_temps) :]
+    outputs, at = [], 0
+    for k, o in enumerate(m.results):
+        count = prod(dims[at : at + len(o.shape)])
+        outputs.append(Array(o.name, names.take(o.name), BY_NAME[o.dtype], o.shape, count, len(m.inputs) + k))
+        at += len(o.shape)
+    weights, weight_bytes = _weights(m, names)
+    packed, constant_bytes = _packed(m)
+    prepare = plan(temp_intervals(m.prepare_temps, [t.nbytes or 0 for t in m.prepare_temps], threads))
+    table = (len(m.params) + len(m.packed) + len(m.prepare_temps) + 1) * pointer + 16
+    placed = plan(temp_intervals(m.run_temps, temps, threads))
+    limits = (*temps, *dims)
+    places = _activations(m, placed.offsets, placed.arena, pointer)
+    found = Face(
+        name, m, named, inputs, tuple(outputs), weights, weight_bytes, packed, constant_bytes,
+        prepare.offsets, prepare.arena, _up(prepare.arena + table), places, limits, rooms, state, threads,
+    )  # fmt: skip
+    _check_sizes(found)
+    return found
+
+
+def _bounds(m: Manifest, rows: int | None) -> list[int]:
+    """The greatest value of each symbol."""
+    problems = Problems()
+    if m.ragged is not None:
+        problems.add(UnsupportedError("programs on ragged batches cannot be bundled yet", where=m.name))
+    free = {_symbol(m, r.input) for r in m.rooms}
+    if m.state is not None:
+        free |= {_symbol(m, m.state.caches[0].input), _symbol(m, m.state.length)}
+    found = []
+    for k, s in enumerate(m.symbols):
+        bound = rows if rows is not None and k in free and s.hi >= min(rows, MANY) else s.hi
+        if bound >= MANY:
+            if k in free:
+                what, hint = "nothing says for how many rows there shall be memory", "say so: rows=512, or --rows 512"
+            else:
+                what = f"dimension {s.name!r} has no bound, and a bundle's memory is planned ahead"
+                hint = f"compile it with dims={{{s.name!r}: 1}}, or tw.dim(1, 64) (--dim {s.name}=1..64)"
+            problems.add(UnsupportedError(what, where=m.name, hint=hint))
+        found.append(bound // s.multiple * s.multiple)
+    problems.raise_if_any("the program cannot be bundled", where=m.name, kind=UnsupportedError)
+    return found
+
+
+def _symbol(m: Manifest, name: str) -> int:
+    """The number of the symbol that is the first dimension of an input."""
+    first = next(i.shape[0] for i in m.inputs if i.name == name)
+    return next(k for k, s in enumerate(m.symbols) if s.name == first)
+
+
+def _elements(shape: Sequence[Dim], most: Mapping[str, int]) -> int:
+    return prod(d if isinstance(d, int) else most[d] for d in shape)
+
+
+def _array(spec: InputSpec, names: Names, elements: int, slot: int) -> Array:
+    return Array(spec.name, names.take(spec.name), BY_NAME[spec.dtype], spec.shape, elements, slot)
+
+
+def _state(m: Manifest, bounds: Sequence[int], names: Names) -> State | None:
+    if m.state is None:
+        return None
+    most = {s.name: bound for s, bound in zip(m.symbols, bounds, strict=True)}
+    slots = {i.name: k for k, i in enumerate(m.inputs)}
+    room, length = _symbol(m, m.state.caches[0].input), _symbol(m, m.state.length)
+    caches, offsets, at = [], [], HEADER
+    for cache in m.state.caches:
+        spec = m.inputs[slots[cache.input]]
+        array = _array(spec, names, _elements(spec.shape, most), slots[cache.input])
+        caches.append(array)
+        offsets.append(at)
+        at += _up(array.nbytes)
+    return State(tuple(caches), tuple(offsets), at, bounds[room], room, length)
+
+
+def _weights(m: Manifest, names: Names) -> tuple[tuple[Weight, ...], int]:
+    found, at = [], 0
+    for spec in m.params:
+        found.append(Weight(spec, names.constant(spec.name), at))
+        at += _up(spec.nbytes)
+    return tuple(found), at
+
+
+def _packed(m: Manifest) -> tuple[tuple[int, ...], int]:
+    """Where packed weights stand in the constants; what is read where it is stands in the weights instead."""
+    offsets, at, raw, begin = [], HEADER, {p.name: k for k, p in enumerate(m.params)}, 0
+    starts = []
+    for spec in m.params:
+        starts.append(begin)
+        begin += _up(spec.nbytes)
+    for p in m.packed:
+        if p.alias is not None:
+            offsets.append(starts[raw[p.alias]])
+            continue
+        offsets.append(at)
+        at += _up(p.nbytes)
+    return tuple(offsets), at
+
+
+def _activations(m: Manifest, offsets: Sequence[int], arena: int, pointer: int) -> Activations:
+    slots = _up(arena)
+    dims = _up(slots + (m.run_slots + 1) * pointer, 16)
+    sizes = _up(dims + 8 * (len(m.symbols) + 1), 16)
+    control = _up(sizes + 8 * (len(m.run_temps) + m.output_rank_total + len(m.assumptions) + 1), 16)
+    extents = _up(control + 8 * 16, 16)
+    return Activations(tuple(offsets), slots, dims, sizes, control, extents, _up(extents + 8 * len(m.extents)))
+
+
+def _check_sizes(f: Face) -> None:
+    parts = {
+        "weights": f.weight_bytes,
+        "constants": f.constant_bytes,
+        "workspace": f.workspace_bytes,
+        "activations": f.activations.nbytes,
+        "state": 0 if f.state is None else f.state.nbytes,
+    }
+    large = {name: n for name, n in parts.items() if n > MOST}
+    if large:
+        raise UnsupportedError("a bundle would need too much memory", where=f.name, got=str(large))
+
+
+def _up(nbytes: int, to: int = ALIGNMENT) -> int:
+    return -(-nbytes // to) * to
+
+
+__all__ = ["ALIGNMENT", "Activations", "Array", "Face", "Size", "State", "Weight", "face"]

@@ -1,0 +1,49 @@
+"""Names of a program that C, C++ and Rust all take."""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.codegen.c.names import RESERVED, Identifiers
+
+_CPP = (
+    "alignas alignof and asm bitand bitor catch class compl concept consteval constexpr constinit const_cast decltype "
+    "delete dynamic_cast explicit export friend module mutable namespace new noexcept not nullptr operator or private "
+    "protected public reinterpret_cast requires static_assert static_cast template this thread_local throw try "
+    "typeid typename using virtual wchar_t xor"
+)
+_RUST = (
+    "as async await box crate dyn fn gen impl in let loop match mod move mut pub ref self Self super trait type unsafe "
+    "use where yield abstract become final macro override priv typeof unsized"
+)
+_OURS = "constants activations workspace weights state extents model data"
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Names:
+    """Gives out identifiers for arguments, and upper-case ones for numbers."""
+
+    def __init__(self, program: str) -> None:
+        self._arguments = Identifiers({*RESERVED, *_CPP.split(), *_RUST.split(), *_OURS.split(), program})
+        self._numbers = Identifiers(())
+
+    def take(self, name: str) -> str:
+        """An argument's name."""
+        return self._arguments.take(name)
+
+    def constant(self, name: str) -> str:
+        """The name of a number about this, in upper case."""
+        return self._numbers.take(name).upper()
+
+
+def is_name(name: str) -> bool:
+    """Whether a name can begin those of a bundle in all languages."""
+    return _NAME.fullmatch(name) is not None and name not in {*RESERVED, *_CPP.split(), *_RUST.split()}
+
+
+def as_name(text: str) -> str:
+    """A text as such a name."""
+    found = re.sub(r"[^A-Za-z0-9_]", "_", text) or "model"
+    found = f"m_{found}" if found[0].isdigit() else found
+    return found if is_name(found) else f"{found}_model"

@@ -1,0 +1,56 @@
+"""Bundles built by a C compiler around them, and called beside the Python runtime."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tilewright as tw
+from tests.codegen.c_run import COMPILER
+from tilewright.bundle.face import Face
+from tilewright.bundle.write import described
+from tilewright.runtime.program import Program
+
+Array = np.ndarray[Any, Any]
+STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-fsanitize=address,undefined")
+
+
+def build(folder: Path, name: str, compiler: str | None = None, flags: Sequence[str] = STRICT) -> Path:
+    """The example of a bundle as a program. Fails the test with the compiler's messages."""
+    line = [compiler or str(COMPILER), *flags, "main.c", f"{name}.o", "-lm", "-o", "main"]
+    done = subprocess.run(line, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder / "main"
+
+
+def call(
+    command: Sequence[str], folder: Path, face: Face, inputs: Mapping[str, Array], sizes: Mapping[str, int]
+) -> list[Array]:
+    """What a built example writes for inputs by the model's names, flat; sizes by the model's names of dimensions."""
+    io = folder / "io"
+    io.mkdir(exist_ok=True)
+    for a in face.inputs:
+        np.ascontiguousarray(inputs[a.name]).tofile(io / f"{a.identifier}.bin")
+    line = [*command, "io", *(str(sizes[s.spec.name]) for s in face.sizes)]
+    done = subprocess.run(line, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == "done\n", f"{done.returncode} {done.stdout} {done.stderr[-4000:]}"
+    return [np.fromfile(io / f"{a.identifier}.bin", a.dtype.numpy) for a in face.outputs]
+
+
+def check_equal(
+    program: Program, folder: Path, inputs: Mapping[str, Array], sizes: Mapping[str, int] | None = None, **options: Any
+) -> Face:
+    """Bundle a program, build it with sanitizers and compare a call with the Python runtime's, bit by bit."""
+    program.bundle(folder, **options)
+    face = described(program, **{k: v for k, v in options.items() if k != "embed"})
+    build(folder, face.name)
+    wanted = tw.Model(program, threads=1).run(dict(inputs))
+    found = call(["./main"], folder, face, inputs, sizes or {})
+    for array, out in zip(face.outputs, found, strict=True):
+        expected = np.ascontiguousarray(wanted[array.name])
+        assert out[: expected.size].tobytes() == expected.tobytes(), f"{array.name} differs"
+    return face
