@@ -263,7 +263,7 @@ bench-rl: $(STAMP) $(TORCH_STAMP) $(RL_STAMP) ## Stable-Baselines3 and RLlib wit
 	$(PY) -m benchmarks.bench_rl_updates
 	$(PY) -m benchmarks.bench_rllib
 
-bytes: $(STAMP) $(TORCH_STAMP) ## whether the suites' code is as it was; ARGS="--against main --quick"
+bytes: $(STAMP) $(TORCH_STAMP) ## whether code and graphs are as they were; ARGS="--against main --quick", ARGS="--against main --graphs" in seconds
 	$(PY) -m benchmarks.bytes $(ARGS)
 
 bars: $(STAMP) ## which of the required figures the last results reach

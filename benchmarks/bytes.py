@@ -2,7 +2,9 @@
 
 Every model and layer of the suites is compiled for three kinds of machine up to the LLVM text of each kernel and of the
 entry, past all caches, and the texts' digests are compared with another revision's. LLVM is deterministic, so equal
-texts are equal objects; `--objects` makes these too. Nothing runs, so any machine gives the same digests.
+texts are equal objects; `--objects` makes these too. Nothing runs, so any machine gives the same digests. Graphs are
+digested as well, after import (with their weights and interface) and after the passes; `--graphs` compares these and
+exported texts alone, for one kind of machine, which takes seconds a case and judges a frontend or a pass.
 
 Digests are kept as `build/bytes/COMMIT.json` (a tree with changes: COMMIT-dirty, always made anew); a commit's are made
 once, from a copy of its sources. The exit code is 1 if something differs.
@@ -29,7 +31,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from benchmarks import code_cases, code_probe, models
+from benchmarks import built_cases, code_cases, code_probe, models
 from benchmarks.code_cases import Case
 from tilewright.support.progress import Step, progress
 
@@ -54,8 +56,9 @@ class Revision:
     def name(self) -> str:
         return self.commit + ("-dirty" if self.dirty else "")
 
-    def path(self, objects: bool) -> Path:
-        return FOLDER / f"{self.name}{'-objects' if objects else ''}.json"
+    def path(self, kind: str = "") -> Path:
+        """Where digests of a kind are kept: of texts, "objects" or "graphs"."""
+        return FOLDER / f"{self.name}{f'-{kind}' if kind else ''}.json"
 
 
 @contextlib.contextmanager
@@ -93,6 +96,8 @@ class Worker:
 
     def __init__(self, source: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": str(source), "TILEWRIGHT_CACHE": "0", "TILEWRIGHT_DEBUG": "0"}
+        environment["TILEWRIGHT_PROCESSES"] = "1"  # forked copies would keep their kernels' texts to themselves
+        environment |= {"TILEWRIGHT_RECORDS": "none", "TILEWRIGHT_PLUGINS": "0", "TILEWRIGHT_VERIFY": "0"}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.code_probe", str(source)],
             env=environment,
@@ -102,10 +107,10 @@ class Worker:
             text=True,
         )
 
-    def ask(self, case: Case, target: str, objects: bool) -> Row:
+    def ask(self, case: Case, target: str, kind: str = "") -> Row:
         assert self.process.stdin is not None and self.process.stdout is not None
-        path = str(models.load(case.model))
-        order = {**asdict(case), "dims": case.dims, "path": path, "target": target, "objects": objects}
+        order = {**asdict(case), "dims": case.dims, "path": _file(case), "target": target}
+        order |= {"objects": kind == "objects", "graphs": kind == "graphs"}
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps(order) + "\n")
             self.process.stdin.flush()
@@ -120,15 +125,20 @@ class Worker:
         self.process.communicate()
 
 
+def _file(case: Case) -> str:
+    """The file of a case's model, built if it is not there; none for what the process builds."""
+    return "" if case.model.startswith(built_cases.PREFIX) else str(models.load(case.model))
+
+
 def record(which: Revision, cases: Sequence[Case], options: argparse.Namespace) -> Rows:
     """The rows of these cases: those that are kept already, and the others, which are kept from now on."""
-    path = which.path(options.objects)
+    path = which.path(options.kind)
     kept = {} if which.dirty or options.again else _read(path)
     todo = [c for c in cases if any(_key(c, t) not in kept for t in options.targets)]
     start = saved = time.monotonic()
     if todo:
         for case in todo:
-            models.load(case.model)  # built here, not by several threads at once
+            _file(case)  # built here, not by several threads at once
         with sources(which) as source, progress(which.name, total=len(todo)) as step:
             for found in _in_workers(source, todo, options, step):
                 kept |= found
@@ -152,7 +162,7 @@ def _in_workers(source: Path, cases: Sequence[Case], options: argparse.Namespace
     def ask(case: Case) -> Rows:
         worker = idle.get()
         try:
-            rows = {_key(case, t): worker.ask(case, t, options.objects) for t in options.targets}
+            rows = {_key(case, t): worker.ask(case, t, options.kind) for t in options.targets}
         finally:
             idle.put(worker)
         step(case.name)
@@ -232,7 +242,7 @@ def compare(old: Rows, new: Rows) -> int:
     for key, found in changed.items():
         print(f"{key}: {'; '.join(found)}")
     kernels = sum(len(row.get("kernels", ())) for row in new.values())
-    print(f"{len(new) - len(changed)} of {len(new)} rows equal, with {kernels} kernels in all")
+    print(f"{len(new) - len(changed)} of {len(new)} rows equal, with {kernels} kernels, graphs and texts in all")
     return len(changed)
 
 
@@ -251,11 +261,20 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--against", metavar="REVISION", help="compare with this one; without it, only record")
     parser.add_argument("--quick", action="store_true", help="a few cases that have each plan in them")
     parser.add_argument("--only", default="*", help="names of cases, comma-separated, * and ? allowed")
-    parser.add_argument("--targets", type=lambda text: text.split(","), default=TARGETS, help="comma-separated")
-    parser.add_argument("--objects", action="store_true", help="digests of object code: LLVM works too, minutes")
+    parser.add_argument("--targets", type=lambda text: text.split(","), help="comma-separated")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.set_defaults(kind="")
+    kinds.add_argument(
+        "--objects", dest="kind", action="store_const", const="objects", help="of object code: LLVM works too, minutes"
+    )
+    kinds.add_argument(
+        "--graphs", dest="kind", action="store_const", const="graphs", help="of graphs and exported texts alone"
+    )
     parser.add_argument("--workers", type=int, default=2, help="processes that compile (default 2)")
     parser.add_argument("--again", action="store_true", help="make the digests of commits anew")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.targets = options.targets or (TARGETS[:1] if options.kind == "graphs" else TARGETS)
+    return options
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,7 +1,8 @@
 """What is compiled to see whether the compiler makes other code: the suites' models and layers, each in some settings.
 
 Models are taken as they are timed, with their batch fixed, and with it left open; some also for two threads, with
-products in bf16 and int8, and with other fast convolutions. Layers stand as in the tables, with two more.
+products in bf16 and int8, and with other fast convolutions. Layers stand as in the tables, with two more. What else
+the compiler makes, from learning steps to the runtime's own code, stands in `built_cases.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from benchmarks import bench_models, layers, models
+from benchmarks import bench_models, built_cases, layers, models
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +72,15 @@ def cases() -> list[Case]:
         *(replace(c, fast="strassen") for c in _named(_STRASSEN, _STRASSEN_LAYERS)),
         *(replace(c, fast="exact") for c in _named(_EXACT, _EXACT_LAYERS)),
     ]
-    return list(dict.fromkeys((*reversed(found), *variants, *layer)))
+    built = [Case(built_cases.PREFIX + name) for name in built_cases.BUILT]
+    return list(dict.fromkeys((*reversed(found), *variants, *layer, *built)))
 
 
 def quick() -> list[Case]:
-    """Those of `QUICK`."""
+    """Those of `QUICK`, and the built ones."""
     known = {case.name: case for case in cases()}
-    return [known[name.strip()] for name in QUICK.replace("\n", " ").split(",")]
+    built = [case for name, case in known.items() if name.startswith(built_cases.PREFIX)]
+    return [*(known[name.strip()] for name in QUICK.replace("\n", " ").split(",")), *built]
 
 
 def _named(labels: str, single: str) -> Iterator[Case]:

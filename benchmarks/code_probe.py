@@ -1,8 +1,9 @@
 """Digests of the code that a tree's compiler makes of one case after another: a process of `bytes.py`.
 
 Orders come as lines of JSON, answers go the same way. The compiler is whichever `tilewright` is imported, of this
-revision or an older one, so little of it is named here: `tilewright.compile`, what that calls `Model` and `Target`, and
-`compile_llvm`, in whose place stands a function that keeps the text. Whatever is not there is an error, not silence.
+revision or an older one, so little of it is named here: `tilewright.compile`, what that calls `Model` and `Target`,
+`compile_llvm`, in whose place stands a function that keeps the text, and `compile_graph`, `run_passes` and `key`, by
+which graphs are digested on the way. Whatever is not there is an error, not silence.
 
 A kernel's symbol is a digest of the compiler's own source too, and its parameters are called as the values of the
 first of several equal layers are. Both are therefore numbered in order of appearance before text is digested.
@@ -10,6 +11,7 @@ first of several equal layers are. Both are therefore numbered in order of appea
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import inspect
 import json
@@ -20,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import tilewright
+from benchmarks import built_cases
 
-VERSION = 2
+VERSION = 3
 """Raise it when the same code gets other digests, so that those made earlier are not compared with."""
 SYMBOL = re.compile(r"\btw_[0-9a-f]{32}\b")
 LOCAL = re.compile(r'%(?:[A-Za-z_$][\w$.]*|"[^"]*")')
@@ -43,6 +46,69 @@ class TextKeeper:
     def __call__(self, text: str, *_: Any, **__: Any) -> bytes:
         self.texts.append(text)
         return b""
+
+
+class Stopped(BaseException):
+    """Ends a compilation of which nothing more is asked; what stands behind it would load the program."""
+
+    def __init__(self, program: Any) -> None:
+        super().__init__()
+        self.program = program
+
+
+class GraphKeeper:
+    """Stands around `compile_graph` and the passes over graphs: keeps digests of graphs as (label, digest).
+
+    A graph after import counts by its key, the interface of its program, and the bytes of its weights; one after the
+    passes by its key. `only`: a compilation ends behind the passes over graphs. `first`: it ends with its first
+    program."""
+
+    def __init__(self) -> None:
+        self.graphs: list[list[str]] = []
+        self.only = self.first = False
+        self.compile: Callable[..., Any] = _replace_everywhere("compile_graph", self.compile_graph)
+        scope = vars(sys.modules[self.compile.__module__])
+        self.passes: Callable[..., Any] = scope["run_passes"]
+        self.key: Callable[[Any], str] = scope["key"]
+        scope["run_passes"] = self.run_passes
+
+    def begin(self, only: bool, first: bool) -> None:
+        self.graphs.clear()
+        self.only, self.first = only, first
+
+    def compile_graph(self, graph: Any, weights: Any, *rest: Any, **settings: Any) -> Any:
+        self.graphs.append(["graph after import", self.key(graph)])
+        self.graphs.append(["weights after import", digest(b"".join(map(_array_digest, sorted(weights.items()))))])
+        faces = [x for x in (*rest, *settings.values()) if type(x).__name__ == "Interface"]
+        self.graphs.extend(["interface", digest(_fields(face))] for face in faces)
+        program = self.compile(graph, weights, *rest, **settings)
+        if self.first:
+            raise Stopped(program)
+        return program
+
+    def run_passes(self, graph: Any, passes: Any, stage: Any, log: Any = None, what: str = "graph") -> Any:
+        result = self.passes(graph, passes, stage, log, what)
+        label = "graph" if what == "graph" or what.startswith("passes") else what
+        self.graphs.append([f"{label} after passes", self.key(result)])
+        if self.only and what == "run":
+            raise Stopped(None)
+        return result
+
+
+def _array_digest(named: tuple[str, Any]) -> bytes:
+    """Bytes that tell a weight from another: name, type, shape and contents."""
+    import numpy as np
+
+    name, value = named
+    value = np.ascontiguousarray(value)
+    return f"{name} {value.dtype} {value.shape} {digest(value.reshape(-1).view(np.uint8).data)}\n".encode()
+
+
+def _fields(value: Any) -> str:
+    """The fields of a dataclass that say something, so that a new one changes nothing where it is empty; sets in
+    order."""
+    found = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    return str({name: sorted(v) if isinstance(v, frozenset) else v for name, v in found.items() if v})
 
 
 def _replace_everywhere(name: str, by: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,30 +151,52 @@ def canonical(text: str) -> str:
     return "\n".join(declarations.pop(0) if line.startswith("declare ") else line for line in lines)
 
 
-def digest(content: str | bytes) -> str:
+def digest(content: str | bytes | memoryview) -> str:
     data = content.encode() if isinstance(content, str) else content
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-def probe(keeper: TextKeeper, order: dict[str, Any]) -> dict[str, Any]:
-    """The digests of one case for one target: the entry's, and each kernel's beside its label, in order of calls."""
+def probe(keeper: TextKeeper, graphs: GraphKeeper, order: dict[str, Any]) -> dict[str, Any]:
+    """The digests of one case for one target: the entry's, each graph's, and each kernel's or text's beside its label,
+    in order of calls. `order["graphs"]`: those of graphs and texts alone, no kernel is planned."""
     keeper.texts.clear()
+    only, built = order["graphs"], order["model"].startswith(built_cases.PREFIX)
+    graphs.begin(only, built)
     target = target_of(order["target"])
-    settings = {name: order[name] for name in ("threads", "dims", "precision")}
-    # What older revisions call it.
-    settings["fast" if "fast" in inspect.signature(tilewright.compile).parameters else "winograd"] = order["fast"]
-    program = tilewright.compile(order["path"], target=target, **settings)
-    texts = {_symbol(text): canonical(text) for text in keeper.texts}
+    row: dict[str, Any] = {"machine": machine_text(target), "entry": ""}
+    program, texts = None, None
+    try:
+        if built:
+            texts = built_cases.build(order["model"], order["target"])
+        else:
+            program = _compiled(order, target)
+    except Stopped as stopped:
+        program = stopped.program
+    if texts is not None:
+        return row | {"kernels": [[f"text {name}", digest(text)] for name, text in texts.items()]}
+    if only:
+        return row | {"kernels": [list(pair) for pair in graphs.graphs]}
+    if program is None:
+        raise SystemExit(f"{order['model']} has compiled no program and given no texts")
+    found = {_symbol(text): canonical(text) for text in keeper.texts}
     steps = [*program.manifest.prepare_steps, *program.manifest.run_steps]
-    labels = {step.kernel: step.label for step in steps}
-    if not texts.keys() >= {*labels, "entry"}:  # more, where a program turned out too small for its threads
+    labels = {step.kernel: step.label for step in steps if step.kernel}
+    if not found.keys() >= {*labels, "entry"}:  # more, where a program turned out too small for its threads
         raise SystemExit("LLVM was not told to compile all of the program's kernels and its entry")
 
     def code(text: str) -> str:
         return digest(keeper.original(text, target) if order["objects"] else text)
 
-    kernels = [[label, code(texts[kernel])] for kernel, label in labels.items()]
-    return {"machine": machine_text(target), "entry": code(texts["entry"]), "kernels": kernels}
+    kernels = [[label, code(found[kernel])] for kernel, label in labels.items()]
+    return row | {"entry": code(found["entry"]), "kernels": [*map(list, graphs.graphs), *kernels]}
+
+
+def _compiled(order: dict[str, Any], target: Any) -> Any:
+    """The program of a model of the suites."""
+    settings = {name: order[name] for name in ("threads", "dims", "precision")}
+    # What older revisions call it.
+    settings["fast" if "fast" in inspect.signature(tilewright.compile).parameters else "winograd"] = order["fast"]
+    return tilewright.compile(order["path"], target=target, **settings)
 
 
 def _symbol(text: str) -> str:
@@ -130,13 +218,13 @@ def main(source: str) -> None:
     for name in ("Model", "Target"):
         if name not in scope:
             raise SystemExit(f"tilewright.compile knows no {name}; code_probe.py expects one")
-    keeper = TextKeeper()
+    keeper, graphs = TextKeeper(), GraphKeeper()
     scope["Model"] = lambda program, **_: program
     if "compile_support" in scope:
         scope["compile_support"] = lambda: None  # takes a second, and nobody calls the programs
     for line in sys.stdin:
         try:
-            answer = probe(keeper, json.loads(line))
+            answer = probe(keeper, graphs, json.loads(line))
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
         print(json.dumps(answer), flush=True)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks import built_cases, code_cases, code_probe, models
 from benchmarks import bytes as bytes_tool
-from benchmarks import code_cases, code_probe, models
 from benchmarks.bytes import Revision, Row, Worker, compare, differences
 from benchmarks.code_cases import Case
 from tilewright.targets.target import Target
 
+STAGES = ("graph", "prepare", "run")
 _A, _B = "0" * 32, "f" * 32
 
 
@@ -68,13 +70,16 @@ def test_differences(old: Row, new: Row, found: list[str]) -> None:
 
 def test_compare_counts_rows(capsys: pytest.CaptureFixture[str]) -> None:
     assert compare({"a": _row(conv="a"), "b": _row()}, {"a": _row(conv="b"), "b": _row()}) == 1
-    assert capsys.readouterr().out.splitlines() == ["a: conv (1 of 1)", "1 of 2 rows equal, with 1 kernels in all"]
+    assert capsys.readouterr().out.splitlines() == [
+        "a: conv (1 of 1)",
+        "1 of 2 rows equal, with 1 kernels, graphs and texts in all",
+    ]
 
 
 def test_cases_have_names_of_their_own() -> None:
     cases = code_cases.cases()
     assert len({c.name for c in cases}) == len(cases)
-    assert len(code_cases.quick()) == len(set(code_cases.quick())) <= 40
+    assert len(code_cases.quick()) == len(set(code_cases.quick())) <= 75
     assert Case("az6", None, 2, "bf16", "exact").name == "az6@batch 2t bf16 exact"
     assert Case("az6", 8).dims == {"batch": 8} and Case("az6", None).dims == {} == Case("layer-x").dims
 
@@ -100,10 +105,14 @@ def copied(tmp_path: Path) -> Path:
     return Path(shutil.copytree(models.ROOT / "src", tmp_path / "src"))
 
 
-def _ask(source: Path, case: Case, objects: bool = False) -> Row:
+GRAPHS = ("graph after import", "weights after import", "interface", *(f"{x} after passes" for x in STAGES))
+"""What a row has of graphs."""
+
+
+def _ask(source: Path, case: Case, kind: str = "") -> Row:
     worker = Worker(source)
     try:
-        return worker.ask(case, "x86-64-v3", objects)
+        return worker.ask(case, "x86-64-v3", kind)
     finally:
         worker.close()
 
@@ -116,13 +125,14 @@ def test_only_changes_of_code_are_seen(copied: Path) -> None:
     assert differences(before, _ask(copied, Case("m64"))) == []
     emitter.write_text(emitter.read_text().replace("captures(none) align", "align"))
     found = differences(before, _ask(copied, Case("m64")))
-    assert "entry" not in found and len(found) == len({label for label, _ in before["kernels"]})
+    kernels = {label for label, _ in before["kernels"]} - set(GRAPHS)
+    assert "entry" not in found and len(found) == len(kernels)
 
 
 def test_objects(copied: Path) -> None:
     case = Case("layer-softmax-128x128")
-    text, made = _ask(copied, case), _ask(copied, case, objects=True)
-    assert made == _ask(models.ROOT / "src", case, objects=True)
+    text, made = _ask(copied, case), _ask(copied, case, "objects")
+    assert made == _ask(models.ROOT / "src", case, "objects")
     assert made["entry"] != text["entry"] and made["machine"] == text["machine"]
 
 
@@ -144,14 +154,100 @@ def test_digests_of_a_commit_are_kept(
         "_in_workers",
         lambda _source, cases, _options, _step: iter([{f"{c.name} | t": _row(conv="a")} for c in cases]),
     )
-    options = argparse.Namespace(objects=False, again=False, targets=("t",), workers=1)
+    options = argparse.Namespace(kind="", again=False, targets=("t",), workers=1)
     clean, dirty = Revision(bytes_tool.present().commit, False), Revision("0" * 10, True)
     monkeypatch.setattr(bytes_tool, "present", lambda: dirty)
     for which in (clean, clean, dirty, dirty):
         bytes_tool.record(which, [Case("m64")], options)
     bytes_tool.record(clean, [Case("nat")], options)
-    assert bytes_tool._read(clean.path(False)).keys() == {"m64 | t", "nat | t"}
+    assert bytes_tool._read(clean.path()).keys() == {"m64 | t", "nat | t"}
     monkeypatch.setattr(code_probe, "VERSION", code_probe.VERSION + 1)
     bytes_tool.record(clean, [Case("m64")], options)
     said = [line.split(": ")[1].split(", ")[2].split(" in")[0] for line in capsys.readouterr().out.splitlines()]
     assert said == ["1 compiled", "all kept from before", *["1 compiled"] * 4]
+
+
+TURNED = "replace(result := _was(*a), inputs=result.inputs[::-1])"
+CHANGES = {
+    "train/optimizers.py": ("eps: float = 1e-8", "eps: float = 1e-7"),
+    "train/program.py": ("CLIP_EPSILON = 1e-6", "CLIP_EPSILON = 2e-6"),
+    "arith/derivative.py": ('"tanh": lambda a, y: (_c(1, y)', '"tanh": lambda a, y: (_c(2, y)'),
+    "functions/backward.py": ("if v.dtype.is_float]", "if v.dtype.is_float][::-1]"),
+    "transform/graph/state.py": ("", f"_was = with_state; with_state = lambda *a: {TURNED}"),
+    "transform/graph/ragged.py": ("", f"_was = with_ragged; with_ragged = lambda *a: {TURNED}"),
+    "transform/graph/recurrences.py": ("", "recognise_recurrences = lambda graph: graph"),
+    "transform/regions/optimise.py": ("", "optimise_bodies = lambda graph, passes: graph"),
+    "transform/graph/quantised.py": ("", "multiply_quantised = lambda graph, target: graph"),
+    "frontend/common/forest.py": ("", "_i32 = lambda values: np.ascontiguousarray(values[::-1]).view(np.int32)"),
+    "frontend/stablehlo/rules/pointwise.py": ('"tanh": "tanh"', '"tanh": "sin"'),
+    "formulas/printer.py": ("", "_was = nest_text; nest_text = lambda *a: _was(*a).replace(' +! ', ' max! ')"),
+    "codegen/stablehlo/scalars.py": ('"tanh": "tanh"', '"tanh": "sine"'),
+    "codegen/linalg/scalars.py": ('"tanh": "tanh"', '"tanh": "sin"'),
+    "codegen/onnx/pointwise.py": ('"tanh": "Tanh"', '"tanh": "Sinh"'),
+    "codegen/c/emit.py": ("; ++{i})", "; {i} += 1)"),
+    "runtime/call.py": ("LAYOUT.users, 1)", "LAYOUT.users, 2)"),
+}  # fmt: skip
+"""A change of the compiler by file: a text and another in its place, or a line at its end."""
+
+IMPORT, PASSES = "graph after import", "graph after passes"
+NOTICED = {
+    "step-perceptron": IMPORT,
+    "step-convolutions": IMPORT,
+    "gradient": IMPORT,
+    "state": "interface",
+    "ragged": "interface",
+    "scan": PASSES,
+    "loop": PASSES,
+    "branch": PASSES,
+    "quantised": PASSES,
+    "trees": IMPORT,
+    "jax-policy": IMPORT,
+    "attention": IMPORT,
+    "radial-basis-backward": IMPORT,
+    "export-pointwise": "text stablehlo, text linalg, text onnx",
+    "kernel": "text c",
+    "runtime": "text support_text",
+}
+"""Built cases, one of each kind, and the first that differs in them once all of `CHANGES` are made."""
+UNTOUCHED = "shuffled"
+
+
+def test_graphs_and_texts_of_every_kind_notice_changes(copied: Path) -> None:
+    names = [*NOTICED, UNTOUCHED]
+    before = _graphs(copied, names)
+    assert _graphs(copied, ["kernel", "gradient"]) == {name: before[name] for name in ("kernel", "gradient")}
+    for name, (old, new) in CHANGES.items():
+        path = copied / "tilewright" / name
+        text = path.read_text()
+        assert old in text, name
+        path.write_text(text.replace(old, new) if old else f"{text}\n{new}\n")
+    now = _graphs(copied, names)
+    for name, labels in NOTICED.items():
+        found = [text.partition(" (")[0] for text in differences(before[name], now[name])]
+        assert ", ".join(found).startswith(labels), (name, found)
+    assert before[UNTOUCHED] == now[UNTOUCHED]
+
+
+def _graphs(source: Path, names: Sequence[str]) -> dict[str, Row]:
+    """The rows of built cases, without planning any kernel."""
+    worker = Worker(source)
+    try:
+        return {name: worker.ask(Case(built_cases.PREFIX + name), "znver4", "graphs") for name in names}
+    finally:
+        worker.close()
+
+
+def test_kernels_of_a_step_are_seen(copied: Path) -> None:
+    case = Case(f"{built_cases.PREFIX}step-perceptron")
+    before = _ask(copied, case)
+    assert "error" not in before and len(before["kernels"]) > 10 and before["entry"]
+    emitter = copied / "tilewright" / "codegen" / "llvm" / "emit.py"
+    emitter.write_text(emitter.read_text().replace("captures(none) align", "align"))
+    found = differences(before, _ask(copied, case))
+    assert found and not any(text.startswith(("entry", "graph", "weights", "interface")) for text in found)
+
+
+def test_built_cases_compile() -> None:
+    """Each of the others gives a row, so that none compares an error with an error."""
+    rows = _graphs(models.ROOT / "src", sorted(built_cases.BUILT.keys() - {*NOTICED, UNTOUCHED}))
+    assert rows and not [(name, row["error"]) for name, row in rows.items() if "error" in row]
