@@ -131,11 +131,11 @@ test-v3: $(STAMP) ## the numeric tests with AVX2's vectors, on a machine with AV
 	*) exit 1 ;; esac
 
 torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, its modules, its exporters' models
-	$(PY) -m pytest -n auto $(PYTEST_ARGS) tests/runtime/test_frameworks.py tests/builder/test_export_torch.py tests/train/test_torch_*.py tests/train/test_reduced.py tests/train/test_recompute.py tests/examples/test_compiled_ppo.py tests/examples/test_mnist_like.py tests/frontend/test_torch_*.py tests/torch_opinfo tests/benchmarks/test_zoo.py tests/benchmarks/test_zoo_peers.py tests/benchmarks/test_transformers.py tests/fuzz/test_fx.py tests/fuzz/test_narrow.py tests/fuzz/test_networks.py tests/fuzz/test_doors.py tests/comprehension/test_torch.py tests/docs
+	$(PY) -m pytest -n auto $(PYTEST_ARGS) tests/runtime/test_frameworks.py tests/builder/test_export_torch.py tests/train/test_torch_*.py tests/train/test_reduced.py tests/train/test_recompute.py tests/examples/test_compiled_ppo.py tests/examples/test_mnist_like.py tests/frontend/test_torch_*.py tests/torch_opinfo tests/benchmarks/test_zoo.py tests/benchmarks/test_zoo_peers.py tests/benchmarks/test_transformers.py tests/fuzz/test_fx.py tests/fuzz/test_narrow.py tests/fuzz/test_networks.py tests/fuzz/test_doors.py tests/fuzz/test_torch_guarded.py tests/comprehension/test_torch.py tests/docs
 	$(PY) -m benchmarks.bench_models --models resnet18 --rounds 5 --no-report
 
 jax: $(STAMP) $(JAX_STAMP) ## what needs JAX: its functions, exports and StableHLO, and its own test cases; ARGS="--every 1"
-	$(PY) -m pytest tests/frontend/test_jax*.py tests/train/test_jax_step.py tests/fuzz/test_stablehlo.py tests/fuzz/test_jax_functions.py tests/docs
+	$(PY) -m pytest tests/frontend/test_jax*.py tests/train/test_jax_step.py tests/fuzz/test_stablehlo.py tests/fuzz/test_jax_functions.py tests/fuzz/test_jax_guarded.py tests/docs
 	$(PY) -m tests.jax.run $(ARGS)
 
 torch-ops: $(STAMP) $(TORCH_STAMP) ## PyTorch's list of its operators against eager, each refusal with its reason; ARGS="--update", ARGS="'fft.*' --dtypes f16"
@@ -271,6 +271,10 @@ bars: $(STAMP) ## which of the required figures the last results reach
 
 mutate: $(STAMP) ## whether tests notice wrong lines: sampled mutants by room; ARGS="--rooms arith,ir --count 50 --seed 1"
 	$(PY) -m tests.mutate $(ARGS)
+
+.PHONY: guarded
+guarded: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) ## random programs of open sizes by every door between pages that nobody may touch; ARGS="--door te --seed 5"
+	$(PY) -m tests.fuzz.guarded --calls 100000 $(ARGS)
 
 fuzz: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) ## long random runs: schedules, parsers, importers
 	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/fuzz tests/laws tests/plans/test_restate.py

@@ -1,132 +1,193 @@
-"""Arrays between pages that nobody may touch, and random symbolic models called on them, in a process of their own.
+"""Random programs of open sizes, called at many sizes from 0 up with all that they touch between guarded pages.
 
-python -m tests.fuzz.guarded SEED PROGRAMS       prints each seed before it is tried; ends by a signal where a
-                                                 program reads or writes outside of an input or an output
+    python -m tests.fuzz.guarded --calls 100000                all doors, in child processes, with a progress bar
+    python -m tests.fuzz.guarded --door onnx --seed 44 --programs 1
+
+A child prints each seed before it tries it. One that ends by a signal has read or written outside; one whose results
+differ between two calls on the same inputs has read what nobody wrote; one that raises anything but an error of ours
+is a fault as well, and one that takes longer than a minute for a program.
 """
 
 from __future__ import annotations
 
-import ctypes
-import mmap
+import argparse
+import importlib
 import random
+import signal
+import subprocess
 import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
 
-import tilewright as tw
-from tilewright.support.errors import CallError, ModelError
+from tilewright.support.classes import dataclass
+from tilewright.support.errors import Error
+from tilewright.support.progress import progress
 
-PAGE = mmap.PAGESIZE
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_kept: list[mmap.mmap] = []
-
-
-def guarded(array: Any, at_end: bool = True) -> Any:
-    """A copy of an array that ends (or begins) at a page which cannot be read or written; so does the other side's."""
-    pages = max(1, -(-array.nbytes // PAGE))
-    memory = mmap.mmap(-1, (pages + 2) * PAGE)
-    _kept.append(memory)
-    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    for page in (0, pages + 1):
-        assert _libc.mprotect(base + page * PAGE, PAGE, 0) == 0
-    start = PAGE * (pages + 1) - array.nbytes if at_end else PAGE
-    copy = np.frombuffer(memory, array.dtype, array.size, start).reshape(array.shape)
-    copy[...] = array
-    return copy
+DOORS = ("onnx", "te", "torch", "jax", "stablehlo")
+SIZES = (*range(10), 15, 16, 17, 31, 33, 64, 65, 130)
+SECONDS = 120
+"""How long a program may take, compiled and called at all sizes."""
 
 
-def model(draw: random.Random) -> Any:
-    """A chain of operators on [n, c] or [c, n] whose attributes may not fit small n."""
-    c = draw.choice([1, 3, 4, 8, 17])
-    nodes, weights, name = [], [], "x"
-    first = draw.random() < 0.7
-    shape = ["n", c] if first else [c, "n"]
-    axis = 0 if first else 1
-    for k in range(draw.randint(1, 4)):
-        out, numbers = f"v{k}", lambda *v, k=k: _numbers(weights, f"w{k}_{len(weights)}", v)
-        kind = draw.choice(["slice", "gather", "pad", "relu", "softmax", "sum", "concat", "split", "topk", "reverse"])
-        match kind:
-            case "slice":
-                begin, end = draw.randint(-6, 6), draw.choice([1, 2, 5, -1, -3, 2**31])
-                inputs = [name, numbers(begin), numbers(end), numbers(axis), numbers(draw.choice([1, 2, 3, -1, -2]))]
-                nodes.append(helper.make_node("Slice", inputs, [out]))
-            case "reverse":
-                inputs = [name, numbers(-1), numbers(-(2**31)), numbers(axis), numbers(-1)]
-                nodes.append(helper.make_node("Slice", inputs, [out]))
-            case "gather":
-                places = [draw.randint(-4, 4) for _ in range(draw.randint(1, 3))]
-                nodes.append(helper.make_node("Gather", [name, numbers(*places)], [out], axis=axis))
-            case "pad":
-                mode = draw.choice(["constant", "edge", "reflect", "wrap"])
-                pads = [0, 0, 0, 0]
-                pads[axis], pads[2 + axis] = draw.randint(0, 3), draw.randint(0, 3)
-                nodes.append(helper.make_node("Pad", [name, numbers(*pads)], [out], mode=mode))
-            case "relu":
-                nodes.append(helper.make_node("Relu", [name], [out]))
-            case "softmax":
-                nodes.append(helper.make_node("Softmax", [name], [out], axis=draw.choice([0, 1])))
-            case "sum":
-                nodes.append(helper.make_node("ReduceMax", [name, numbers(axis)], [out], keepdims=1))
-            case "concat":
-                nodes.append(helper.make_node("Concat", [name, "x"], [out], axis=axis))
-            case "split":
-                nodes.append(helper.make_node("Split", [name], [out, f"{out}_b"], axis=axis, num_outputs=2))
-            case "topk":
-                inputs = [name, numbers(draw.randint(1, 3))]
-                nodes.append(helper.make_node("TopK", inputs, [out, f"{out}_i"], axis=axis))
-        name = out
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_empty_tensor_value_info(name)],
-        weights,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=10), shape
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What a program did that it must not."""
+
+    door: str
+    seed: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.door} {self.seed}: {self.what}"
 
 
-def _numbers(weights: list[Any], name: str, values: tuple[int, ...]) -> str:
-    weights.append(numpy_helper.from_array(np.array(values, np.int64), name))
-    return name
+def tried(door: str, seed: int) -> tuple[int, int]:
+    """Calls that ran, and calls that were refused, of the program of a seed. Raises AssertionError for a fault."""
+    from tests.fuzz.guards import GUARD, TooLarge
 
-
-def tried(seed: int) -> tuple[int, int]:
-    """Calls that ran, and calls that were refused, of the model of a seed at sizes from 0 up."""
-    draw = random.Random(seed)
-    proto, shape = model(draw)
-    try:
-        compiled = tw.compile(proto, dims={"n": tw.dim(0, None)} if draw.random() < 0.5 else None)
-    except ModelError:
-        return 0, 0
-    if not hasattr(compiled, "empty_outputs"):  # parts of it are another runtime's
-        return 0, 0
+    kind = importlib.import_module(f"tests.fuzz.open_{door}")
+    rng = random.Random(seed)
     ran = refused = 0
-    for n in (*range(7), 15, 16, 17, 33, 64):
-        x = np.random.default_rng(n).standard_normal([n if d == "n" else d for d in shape]).astype(np.float32)
-        for at_end in (True, False):
+    try:
+        call = kind.compiled(seed, rng.choice((1, 1, 1, 2, 3)))
+    except Error:
+        return 0, 0
+    pairs = [(n, m) for n in SIZES for m in rng.sample(SIZES, 2)] + [(rng.choice(SIZES), m) for m in SIZES[:12]]
+    for n, m in pairs:
+        results = []
+        for GUARD.at_end, GUARD.fill in ((True, 0xFF), (False, 0x2A)):
             try:
-                given = guarded(x, at_end)
-                wanted = [guarded(a, at_end) for a in compiled.empty_outputs(given).values()]
-                compiled(given, out=tuple(wanted) if len(wanted) > 1 else wanted[0])
+                results.append(_arrays(call(n, m)))
                 ran += 1
-            except CallError:
+            except (Error, TooLarge):
                 refused += 1
-    _kept.clear()
+            GUARD.pages.free()
+        if len(results) == 2:
+            assert all(map(_same, *results)), f"reads what nobody wrote, at n = {n}, m = {m}"
     return ran, refused
 
 
-def main() -> None:
-    first, count = int(sys.argv[1]), int(sys.argv[2])
-    totals = [0, 0]
+def _arrays(result: Any) -> list[Any]:
+    """The arrays of a result, in memory of their own."""
+    values = result.values() if isinstance(result, dict) else result if isinstance(result, tuple | list) else [result]
+    return [np.array(a) for a in values]
+
+
+def _same(a: Any, b: Any) -> bool:
+    exact = a.dtype.kind not in "fc" and a.dtype.kind != "V"
+    return a.shape == b.shape and bool(np.array_equal(a, b, equal_nan=not exact))
+
+
+def child(door: str, first: int, count: int) -> None:
+    """Try programs in this process, and say so line by line."""
+    from tests.fuzz.guards import install
+
+    install()
+    warnings.simplefilter("ignore")
     for seed in range(first, first + count):
         print("seed", seed, flush=True)
-        for k, number in enumerate(tried(seed)):
-            totals[k] += number
-    print("ran", totals[0], "refused", totals[1], flush=True)
+        try:
+            ran, refused = tried(door, seed)
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            print(
+                "fault",
+                f"{type(error).__name__}: {str(error)[:300]} ({last.filename}:{last.lineno})".replace("\n", " "),
+            )
+            continue
+        print("calls", ran, refused, flush=True)
+
+
+def report(door: str, first: int, count: int) -> Iterator[tuple[int, int] | Fault]:
+    """What children say of programs: their calls, or a fault. One that ends by a signal is followed by another."""
+    seed, end = first, first + count
+    while seed < end:
+        command = [sys.executable, "-m", "tests.fuzz.guarded", "--child", door, str(seed), str(end - seed)]
+        with tempfile.TemporaryFile("w+") as errors:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+            late = threading.Event()
+            try:
+                for word, rest in _words(process, late):
+                    if word == "seed":
+                        seed = int(rest)
+                    elif word == "calls":
+                        ran, refused = map(int, rest.split())
+                        yield ran, refused
+                    elif word == "fault":
+                        yield Fault(door, seed, rest)
+            finally:
+                process.kill()
+                code = process.wait()
+            if code == 0:
+                return
+            errors.seek(0)
+            name = signal.Signals(-code).name if code < 0 else f"exit {code}"
+            yield Fault(
+                door, seed, f"took more than {SECONDS} s" if late.is_set() else f"{name} {errors.read()[-500:]}"
+            )
+            seed += 1
+
+
+def _words(process: Any, late: threading.Event) -> Iterator[tuple[str, str]]:
+    """The lines that a child prints, as a word and the rest. It is killed where one takes too long."""
+
+    def stop() -> None:
+        late.set()
+        process.kill()
+
+    while True:
+        timer = threading.Timer(SECONDS, stop)
+        timer.start()
+        line = process.stdout.readline()
+        timer.cancel()
+        if not line:
+            process.wait()
+            return
+        word, _, rest = line.partition(" ")
+        yield word, rest.strip()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=2000, help="calls to make, all doors together")
+    parser.add_argument("--door", choices=DOORS, action="append", help="one of the doors; all if not given")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--programs", type=int, help="programs of each door, whatever the calls")
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        child(options.child[0], *map(int, options.child[1:]))
+        return 0
+    doors = options.door or DOORS
+    started, ran, refused, faults = time.monotonic(), 0, 0, []
+    with progress("guarded calls", total=None if options.programs else options.calls) as step:
+        for door in doors:
+            mine = 0
+            for said in report(door, options.seed, options.programs or 10**6):
+                if isinstance(said, Fault):
+                    faults.append(said)
+                    print(f"{said}\n    {_text(said)}", flush=True)
+                else:
+                    mine += sum(said)
+                    ran, refused = ran + said[0], refused + said[1]
+                    for _ in range(sum(said)):
+                        step(door)
+                if not options.programs and mine >= options.calls / len(doors):
+                    break
+    print(f"{ran} calls ran, {refused} were refused, {len(faults)} faults, {time.monotonic() - started:.0f} s")
+    return bool(faults)
+
+
+def _text(fault: Fault) -> str:
+    return str(importlib.import_module(f"tests.fuzz.open_{fault.door}").text(fault.seed))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

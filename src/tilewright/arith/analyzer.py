@@ -273,7 +273,7 @@ class Analyzer:
                 return gcd(self.form_divisor(self.form(args[1])), self.form_divisor(self.form(args[2])))
             if name == "mod" and type(args[1]) is Const:
                 return gcd(self.form_divisor(self.form(args[0])), args[1].value)
-            if name == "floordiv" and type(args[1]) is Const:
+            if name == "floordiv" and type(args[1]) is Const and args[1].value:
                 whole = self.form_divisor(self.form(args[0]))
                 return whole // args[1].value if whole % args[1].value == 0 else 1
         return 1

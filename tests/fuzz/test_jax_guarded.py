@@ -1,0 +1,19 @@
+"""As `test_guarded.py`, for programs that come by way of JAX and StableHLO."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.fuzz.guarded import Fault, report
+
+jax = pytest.importorskip("jax")
+COUNT = int(os.environ.get("TILEWRIGHT_FUZZ", "4"))
+
+
+@pytest.mark.parametrize("door", ["jax", "stablehlo"])
+def test_nothing_is_touched_outside(door: str) -> None:
+    said = list(report(door, 0, COUNT))
+    assert not [str(s) for s in said if isinstance(s, Fault)]
+    assert sum(s[0] for s in said if not isinstance(s, Fault)) > 100
