@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.model import load as load
     from tilewright.runtime.program import Program as Program
     from tilewright.runtime.ragged import ragged as ragged
+    from tilewright.serve import client as client
     from tilewright.support import errors as errors
     from tilewright.support.errors import Error as Error
     from tilewright.train.differentiable import differentiable as differentiable
@@ -54,6 +55,7 @@ _PUBLIC = {
     "Publisher": "tilewright.live.store.publisher:Publisher",
     "Session": "tilewright.onnxruntime.session:InferenceSession",
     "attach": "tilewright.live.store.actor:attach",
+    "client": "tilewright.serve.client",
     "build": "tilewright.builder:build",
     "compile": "tilewright.parts.entry:compile",
     "comprehension": "tilewright.functions.comprehension:comprehension",

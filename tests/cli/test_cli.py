@@ -53,6 +53,7 @@ def test_help_teaches(cli: Cli) -> None:
             ["publish"],
             ["attach"],
             ["serve"],
+            ["offer"],
             ["relay"],
             ["broker"],
         ),

@@ -1,4 +1,4 @@
-"""Weights across nodes on the command line: serve and relay."""
+"""Weights across nodes on the command line: offer and relay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-@pytest.mark.parametrize("command", ["serve", "relay"])
+@pytest.mark.parametrize("command", ["offer", "relay"])
 def test_help_teaches(cli: Cli, command: str) -> None:
     code, page, _ = cli(command, "--help")
     assert code == 0
@@ -39,15 +39,15 @@ def test_help_teaches(cli: Cli, command: str) -> None:
 
 def test_wrong_usage(cli: Cli, program: Path, tmp_path: Path) -> None:
     assert cli("relay")[0] == 2
-    assert cli("serve", "policy")[0] == 2
+    assert cli("offer", "policy")[0] == 2
     code, _, err = cli("relay", "http://somewhere/policy")
     assert code == 1 and "tcp://HOST:PORT/NAME" in err
     (tmp_path / "short").write_text("short\n")
     for arguments, text in (
-        (["serve", "policy", program, "--secret-file", tmp_path / "short"], "too short"),
-        (["serve", "policy", program, "--secret-file", tmp_path / "missing"], "cannot be read"),
-        (["serve", "policy", program, "--host", "0.0.0.0"], "open to the network"),
-        (["serve", "policy", program, "--certificate", program], "cannot be used for TLS"),
+        (["offer", "policy", program, "--secret-file", tmp_path / "short"], "too short"),
+        (["offer", "policy", program, "--secret-file", tmp_path / "missing"], "cannot be read"),
+        (["offer", "policy", program, "--host", "0.0.0.0"], "open to the network"),
+        (["offer", "policy", program, "--certificate", program], "cannot be used for TLS"),
         (["relay", "tcp://127.0.0.1:1/policy", "--ca", program], "cannot be used for TLS"),
     ):
         code, _, err = cli(*arguments, "--seconds", "0")
@@ -60,12 +60,12 @@ def test_relay_says_what_is_wrong(cli: Cli, root: Path) -> None:
     assert "cannot connect" in json.loads(page.splitlines()[0])["what"]
 
 
-def test_serve_and_relay(cli: Cli, program: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offer_and_relay(cli: Cli, program: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that changes on one side reaches an actor on the other; a damaged one is told and left out."""
     monkeypatch.setenv("TILEWRIGHT_SECRET", SECRET)
     port = free_port()
     newest = tmp_path / "newest.safetensors"
-    command = [sys.executable, "-m", "tilewright.cli", "serve", "policy", str(program), "--watch", str(newest)]
+    command = [sys.executable, "-m", "tilewright.cli", "offer", "policy", str(program), "--watch", str(newest)]
     weights = tw.load(program).weights
     with subprocess.Popen([*command, "--port", str(port), "--json"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

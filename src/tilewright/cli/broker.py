@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli.common import JsonOption, ThreadsOption, facts, out, print_line
+from tilewright.cli.offer import SecondsOption
 from tilewright.cli.publish import DirectoryOption, StoreName
-from tilewright.cli.serve import SecondsOption
 from tilewright.support import flags
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from tilewright.cli.coverage import coverage
 from tilewright.cli.db import db
 from tilewright.cli.doctor import doctor
 from tilewright.cli.export import export
+from tilewright.cli.offer import offer
 from tilewright.cli.profile import profile
 from tilewright.cli.publish import publish
 from tilewright.cli.relay import relay
@@ -77,6 +78,7 @@ app.command("publish")(publish)
 app.command("attach")(attach)
 app.add_typer(store)
 app.command("serve")(serve)
+app.command("offer")(offer)
 app.command("relay")(relay)
 app.command("broker")(broker)
 app.command("doctor")(doctor)

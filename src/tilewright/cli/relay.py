@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli.common import Exit, JsonOption, PackThreadsOption, bytes_text, out, print_line
+from tilewright.cli.offer import SecondsOption, SecretOption, TrustOption, load_pem, read_secret, report_line
 from tilewright.cli.publish import DirectoryOption
-from tilewright.cli.serve import SecondsOption, SecretOption, TrustOption, load_pem, read_secret, report_line
 from tilewright.support import flags
 
 if TYPE_CHECKING:

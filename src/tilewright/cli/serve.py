@@ -1,157 +1,109 @@
-"""`tilewright serve`: a model's code and weights to the nodes that run `tilewright relay`."""
+"""`tilewright serve`: models to any client of the Open Inference Protocol."""
 
 from __future__ import annotations
 
-import os
-import ssl
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.common import (
-    JsonOption,
-    TargetOption,
-    bytes_text,
-    err,
-    facts,
-    is_quiet,
-    out,
-    print_line,
-)
-from tilewright.cli.inputs import read_weights
-from tilewright.cli.models import ModelArgument, open_model
-from tilewright.support.errors import Error, TransportError, WeightError
+from tilewright.cli.common import JsonOption, err, facts, is_quiet, print_line
+from tilewright.cli.offer import SecretOption, TrustOption
+from tilewright.support.errors import MissingPackageError
 from tilewright.support.progress import progress
 
 if TYPE_CHECKING:
-    from tilewright.live.transport.serve import WeightServer
+    from tilewright.serve.opening import Source
 
-SECRET = "TILEWRIGHT_SECRET"
-
-NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="What nodes ask for, such as `policy`.", show_default=False)
-]
-SecretOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--secret-file",
-        metavar="FILE",
-        help=f"A file with the secret that learner and nodes share. [default: what {SECRET} holds, if it is set]",
-        show_default=False,
-    ),
-]
-TrustOption = Annotated[bool, typer.Option("--trust", help="Do without secret and TLS beyond this machine.")]
-SecondsOption = Annotated[float | None, typer.Option("--seconds", min=0.0, help="End after so long.")]
-_POLL = 0.1
-"""Seconds between two looks at what a server has done."""
+_OLD = {"hidden": True, "help": "Of `tilewright offer`, whose old name is `serve`."}
 
 
 def serve(
-    name: NameArgument,
-    model: ModelArgument,
-    watch: Annotated[
+    context: typer.Context,
+    models: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[MODEL]...", help="Files, .onnx or .tw. A model's name is its file's stem."),
+    ] = None,
+    folder: Annotated[
         Path | None,
-        typer.Option("--watch", "-w", metavar="FILE", help="Publish this .safetensors or .npz whenever it changes."),
+        typer.Option("--dir", metavar="DIR", help="All models of a folder, NAME.onnx or NAME/VERSION/model.onnx."),
+    ] = None,
+    stores: Annotated[
+        list[str] | None,
+        typer.Option("--store", metavar="NAME", help="The policy of a weight store of this node, always its newest."),
     ] = None,
     host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 is on all networks.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 7070,
-    secret_file: SecretOption = None,
-    certificate: Annotated[
-        Path | None, typer.Option("--certificate", metavar="PEM", help="Speak TLS with this certificate and key.")
+    http_port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    promise: Annotated[
+        float | None,
+        typer.Option("--promise", min=0.001, metavar="MS", help="In how many milliseconds requests must be answered."),
     ] = None,
-    trust: TrustOption = False,
-    seconds: SecondsOption = None,
-    target: TargetOption = None,
+    max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Most rows of a batch.")] = 64,
+    lanes: Annotated[int, typer.Option("--lanes", min=1, help="Batches computed at once in a process.")] = 1,
+    threads: Annotated[int, typer.Option("--threads", "-t", min=1, help="Threads of a batch.")] = 1,
     json: JsonOption = False,
+    watch: Annotated[Path | None, typer.Option("--watch", "-w", **_OLD)] = None,
+    port: Annotated[int | None, typer.Option("--port", **_OLD)] = None,
+    secret_file: SecretOption = None,
+    trust: TrustOption = False,
 ) -> None:
-    """Serve a model to other nodes: its code once, its weights whenever they change.
+    """Serve models over HTTP until SIGTERM, each request within its deadline or refused at once.
 
-    On each node `tilewright relay` fetches what is new and packs it into the node's store, where any number of actors
-    read it with `tilewright.attach("NAME")`. A learner in Python calls `tilewright.serve_weights` instead; one in any
-    other language writes its weights to a file beside the watched one and renames it.
+    Clients of Triton, KServe and MLServer speak the protocol, the Open Inference Protocol version 2. Requests meet in
+    batches whose time is known beforehand; none waits while a core is free.
 
     ```
-    python -c "import secrets; print(secrets.token_hex(32))" > secret
-    tilewright serve policy policy.tw --secret-file secret --watch w.safetensors
+    tilewright serve policy.onnx --promise 20
+    curl localhost:8000/v2/models/policy
     ```
     """
-    import tilewright
-
-    secret = read_secret(secret_file)
-    tls = None
-    if certificate:
-        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        load_pem(lambda: tls.load_cert_chain(certificate), certificate)
-    with progress(f"open {model.name}", enabled=not is_quiet(json)):
-        opened = open_model(model, None, {}, target=target)
-        if watch and watch.exists():
-            opened.update(read_weights(watch))
-    with tilewright.serve_weights(name, opened, host=host, port=port, secret=secret, tls=tls, trust=trust) as server:
-        if json:
-            print_line({"serving": server.address, "version": server.version})
-        else:
-            facts({"serving": server.address, "version": server.version, "watching": watch or "-"})
-        _loop(server, watch, seconds, json)
-
-
-def _loop(server: WeightServer, watch: Path | None, seconds: float | None, json: bool) -> None:
-    deadline = None if seconds is None else time.monotonic() + seconds
-    seen = _state(watch)
-    while deadline is None or time.monotonic() < deadline:
-        time.sleep(_POLL)
-        found = _state(watch)
-        if watch is None or found is None or found == seen:
-            continue
-        seen = found
-        start = time.perf_counter()
-        try:
-            version = server.publish(read_weights(watch))
-        except WeightError as error:
-            # The learner may still be writing, or may write better ones next time.
-            report_line(error, json)
-            continue
-        report = {"version": version, "seconds": time.perf_counter() - start, **server.stats()}
-        if json:
-            print_line(report)
-        else:
-            sent = bytes_text(report["bytes_sent"])
-            out.print(f"version {version}: offered to {report['connections']} nodes; {sent} sent so far")
-
-
-def _state(path: Path | None) -> tuple[int, int, int] | None:
-    """What changes when a file does; None if there is none."""
-    if path is None:
-        return None
+    given = [*(models or [])]
+    if _is_offer(given, watch, port, secret_file, trust):
+        _offer(given, watch, host, port, secret_file, trust, json)
+        return
     try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+        import httptools  # noqa: F401
+    except ImportError:
+        raise MissingPackageError("serving needs httptools", hint="pip install 'tilewright[serve]'") from None
+    from tilewright.serve.core import Options
+    from tilewright.serve.opening import Source, in_folder, of_file, open_source
+    from tilewright.serve.server import Server, Settings, run
+
+    options = {"promise": None if promise is None else promise / 1000, "max_batch": max_batch, "threads": threads}
+    sources: list[Source] = [of_file(path, **options) for path in given]
+    sources += in_folder(folder, **options) if folder is not None else []
+    sources += [Source(name, store=name, **options) for name in stores or []]  # type: ignore[arg-type]
+    if not sources:
+        raise typer.BadParameter("name a model, --dir or --store", param_hint="MODEL")
+    served = []
+    for source in sources:
+        with progress(f"open {source.name}", enabled=not is_quiet(json)):
+            served.append(open_source(source))
+    server = Server(Settings(host=host, http_port=http_port, core=Options(lanes=lanes)), served)
+    server.on_start = lambda: _report(server.url, sources, json)
+    run(server)
 
 
-def read_secret(path: Path | None) -> str | None:
-    """The secret in a file, or in the environment; None if there is none."""
-    if path is None:
-        return os.environ.get(SECRET) or None
-    try:
-        return path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TransportError(f"the secret cannot be read: {error}", where=str(path)) from None
+def _report(url: str, sources: list[Source], json: bool) -> None:
+    names = [f"{s.name}/{s.version}" for s in sources]
+    print_line({"serving": url, "models": names}) if json else facts({"serving": url, "models": ", ".join(names)})
 
 
-def load_pem(load: Any, path: Path) -> None:
-    """Call `load`; an error that names the file if it is not what TLS wants."""
-    try:
-        load()
-    except (OSError, ssl.SSLError) as error:
-        raise TransportError(f"cannot be used for TLS: {error}", where=str(path)) from None
+def _is_offer(models: list[Path], *old: object) -> bool:
+    """Whether the command line is that of `tilewright offer`: a name and a model, or an option that only it has."""
+    return any(old) or (len(models) == 2 and not models[0].suffix and not models[0].exists() and models[1].exists())
 
 
-def report_line(error: Error, json: bool) -> None:
-    """Say what went wrong, and go on."""
-    if json:
-        print_line(error.to_dict())
-    else:
-        err.print(str(error), style="red")
+def _offer(
+    given: list[Path], watch: Path | None, host: str, port: int | None, secret: Path | None, trust: bool, json: bool
+) -> None:
+    from tilewright.cli.offer import offer
+
+    err.print("warning: `tilewright serve NAME MODEL` is called `tilewright offer` now", soft_wrap=True)
+    if len(given) != 2:
+        raise typer.BadParameter("`tilewright offer` wants a name and a model", param_hint="MODEL")
+    name, model = str(given[0]), given[1]
+    offer(name, model, watch, host, 7070 if port is None else port, secret, trust=trust, json=json)
+
+
+__all__ = ["serve"]

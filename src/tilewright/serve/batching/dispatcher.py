@@ -1,0 +1,73 @@
+"""Several models on some lanes (cores): which model's queue a free lane takes from. As pure as `policy.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from tilewright.serve.batching.policy import Batch, Job, Queue
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A batch that a lane begins now, and until when it is expected to take."""
+
+    model: Hashable
+    lane: int
+    batch: Batch
+    began: float
+
+
+class Dispatcher:
+    """Queues by model, and when each lane will be free. No lane is idle while a job waits."""
+
+    def __init__(self, lanes: int) -> None:
+        self.queues: dict[Hashable, Queue] = {}
+        self._until = [0.0] * lanes
+        self._free = list(range(lanes))
+
+    @property
+    def idle(self) -> int:
+        """Lanes that are free."""
+        return len(self._free)
+
+    def arrive(self, model: Hashable, job: Job, now: float) -> bool:
+        """Take a job, or refuse it because it could not be done in time."""
+        lanes = len(self._until)
+        start = now if self._free else max(now, min(self._until))
+        others = sum(
+            queue.backlog()
+            for name, queue in self.queues.items()
+            if name != model and (first := queue.head()) is not None and first <= job.order
+        )
+        return self.queues[model].admit(job, now, start + others / lanes, lanes)
+
+    def next(self, now: float) -> tuple[Start | None, list[tuple[Hashable, Job]]]:
+        """A batch for a free lane, of the model whose first job is the most urgent, and jobs that are dropped."""
+        dropped: list[tuple[Hashable, Job]] = []
+        while self._free:
+            waiting = [(head, name) for name, queue in self.queues.items() if (head := queue.head()) is not None]
+            if not waiting:
+                break
+            name = min(waiting, key=lambda pair: pair[0])[1]
+            batch, gone = self.queues[name].take(now)
+            dropped += [(name, job) for job in gone]
+            if batch is not None:
+                lane = self._free.pop()
+                return Start(name, lane, batch, now), dropped
+        return None, dropped
+
+    def expect(self, start: Start, seconds: float) -> None:
+        """How long a batch that began will take, by the estimate."""
+        self._until[start.lane] = start.began + seconds
+
+    def finished(self, start: Start, now: float) -> None:
+        """A lane is free again, and its batch took this long."""
+        self._free.append(start.lane)
+        queue = self.queues.get(start.model)
+        if queue is not None:
+            met = all(now <= job.deadline for job in start.batch.jobs)
+            queue.finished(start.batch.rows, now - start.began, met)
+
+
+__all__ = ["Dispatcher", "Start"]

@@ -1,0 +1,99 @@
+"""How long a batch takes: the compiler's counts on a machine's roofline, corrected by what batches really took.
+
+The counts of operations and bytes in a program's manifest give the form of the curve over batch sizes before anything
+has run; each batch that runs corrects it where it was. Execution times of compiled programs vary by percents, which is
+what makes deadlines plannable (Clockwork, OSDI 2020).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+_FORGET = 0.1
+"""Weight of a new observation against all before it."""
+_LEAST_MARGIN, _MOST_MARGIN = 0.05, 0.5
+_OUTLIER = 4.0
+"""A batch that took so many times the estimate was interrupted by something else: it counts as that many."""
+
+
+class Estimates:
+    """Seconds by the number of rows.
+
+    Args:
+        most: rows of a batch.
+        prior: seconds of a batch of so many rows by the compiler's counts, up to a factor.
+    """
+
+    def __init__(self, most: int, prior: Callable[[int], float]) -> None:
+        self.sizes = sizes_up_to(most)
+        self._prior = [max(prior(n), 1e-9) for n in self.sizes]
+        self._ratio = [1.0] * len(self.sizes)
+        self._seen = [0] * len(self.sizes)
+        self._common, self._count = 1.0, 0
+        self._error = 0.0
+
+    def seconds(self, rows: int) -> float:
+        """The expected seconds of a batch."""
+        k = bisect_left(self.sizes, rows)
+        if k == 0:
+            return self._at(0)
+        if k == len(self.sizes):
+            return self._at(k - 1) * rows / self.sizes[-1]
+        low, high = self.sizes[k - 1], self.sizes[k]
+        share = (rows - low) / (high - low)
+        return self._at(k - 1) * (1 - share) + self._at(k) * share
+
+    def _at(self, k: int) -> float:
+        return self._prior[k] * (self._ratio[k] if self._seen[k] else self._common)
+
+    @property
+    def margin(self) -> float:
+        """By what part of the estimate a batch may take longer: twice the mean error that was seen."""
+        return min(max(2 * self._error, _LEAST_MARGIN), _MOST_MARGIN)
+
+    def bound(self, rows: int) -> float:
+        """Seconds within which a batch is done, most of the time: the estimate and the margin."""
+        return self.seconds(rows) * (1 + self.margin)
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """Learn from a batch that took so long."""
+        expected = self.seconds(rows)
+        if self._count:
+            seconds = min(seconds, expected * _OUTLIER)
+            self._error += _FORGET * (abs(seconds - expected) / expected - self._error)
+        k = min(bisect_left(self.sizes, rows), len(self.sizes) - 1)
+        near = k - 1 if k and rows - self.sizes[k - 1] < self.sizes[k] - rows else k
+        ratio = seconds / (expected / self._factor(near))
+        weight = max(_FORGET, 1 / (self._seen[near] + 1))
+        self._ratio[near] += weight * (ratio - self._ratio[near])
+        self._seen[near] += 1
+        self._count += 1
+        self._common += max(_FORGET, 1 / self._count) * (ratio - self._common)
+
+    def _factor(self, k: int) -> float:
+        return self._ratio[k] if self._seen[k] else self._common
+
+    def best(self, limit: float) -> int:
+        """The batch size with the most rows in a second among those whose bound is within `limit` seconds; 1 if none
+        is. Of sizes within three hundredths of each other, the smallest."""
+        chosen, rate = 1, 0.0
+        for rows in self.sizes:
+            if self.bound(rows) > limit:
+                break
+            if rows / self.seconds(rows) > rate * 1.03:
+                chosen, rate = rows, rows / self.seconds(rows)
+        return chosen
+
+    def table(self) -> list[tuple[int, float]]:
+        """Batch sizes and their seconds, for people."""
+        return [(rows, self.seconds(rows)) for rows in self.sizes]
+
+
+def sizes_up_to(most: int) -> Sequence[int]:
+    """1, 2, 4, ... and `most`."""
+    sizes = [1 << k for k in range(most.bit_length()) if 1 << k < most]
+    return [*sizes, most]
+
+
+__all__ = ["Estimates", "sizes_up_to"]

@@ -1,0 +1,204 @@
+"""Which waiting jobs become the next batch, and which are dropped. Nothing here knows of threads, sockets or clocks:
+every function is told what time it is, so that a simulation runs the very code that serves.
+
+`DeadlineQueue` is what the server uses:
+
+- A job that finds work before it that will take longer than its deadline allows is refused when it arrives, so that its
+  caller may ask elsewhere at once (Clockwork).
+- Jobs wait in the order of priority, then of deadline.
+- A free lane takes the largest batch whose estimate, with the margin, fits the slack of all its jobs (Nexus). It never
+  waits for more.
+- What can no longer be done in time is dropped before it costs a lane anything.
+
+`AimdQueue` is the comparison: Clipper's, which knows no estimates and searches for the batch size.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tilewright.serve.batching.estimates import Estimates
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """Work that waits.
+
+    Args:
+        rows: of the batch that it takes.
+        arrival, deadline: seconds of a clock; the deadline may be infinite.
+        payload: the caller's.
+    """
+
+    rows: int
+    arrival: float
+    deadline: float
+    priority: int = 0
+    payload: Any = None
+    order: tuple[int, float, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.order = (-self.priority, self.deadline, self.arrival)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Jobs that one call computes."""
+
+    jobs: Sequence[Job]
+    rows: int
+
+
+class Queue(Protocol):
+    """Jobs of one model that wait."""
+
+    def admit(self, job: Job, now: float, start: float, lanes: int) -> bool:
+        """Take a job, or refuse it: `start` is when a lane will be free."""
+
+    def take(self, now: float) -> tuple[Batch | None, list[Job]]:
+        """The next batch for a lane that is free, and jobs that are dropped."""
+
+    def finished(self, rows: int, seconds: float, met: bool) -> None:
+        """A batch took so long, and its jobs met their deadlines or not."""
+
+    def backlog(self) -> float:
+        """Seconds of work that waits."""
+
+    def head(self) -> tuple[int, float, float] | None:
+        """The order of the job that comes next."""
+
+    def remove(self, job: Job) -> bool:
+        """Forget a job whose caller has gone; False if it does not wait."""
+
+    def __len__(self) -> int: ...
+
+
+class DeadlineQueue:
+    """Jobs by deadline, batches by estimates.
+
+    Args:
+        estimates: of the model's batches.
+        promise: seconds in which most jobs must be answered; infinite: batches as large as are of use.
+    """
+
+    def __init__(self, estimates: Estimates, promise: float, max_batch: int) -> None:
+        self.estimates = estimates
+        self.promise = promise
+        self.max_batch = max_batch
+        self._jobs: list[Job] = []
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def target(self) -> int:
+        """The batch size with the most rows in a second that leaves half of the promise for waiting."""
+        return self.estimates.best(self.promise / 2)
+
+    def admit(self, job: Job, now: float, start: float, lanes: int) -> bool:
+        ahead = self._rows if not self._jobs or self._jobs[-1].order <= job.order else self._ahead(job)
+        target = self.target
+        batches = ahead // target / lanes
+        own = min(ahead % target + job.rows, max(target, job.rows))
+        finish = max(now, start) + batches * self.estimates.seconds(target) + self.estimates.bound(own)
+        if finish > job.deadline:
+            return False
+        insort(self._jobs, job, key=lambda j: j.order)
+        self._rows += job.rows
+        return True
+
+    def _ahead(self, job: Job) -> int:
+        return sum(other.rows for other in self._jobs if other.order <= job.order)
+
+    def take(self, now: float) -> tuple[Batch | None, list[Job]]:
+        dropped = []
+        jobs = self._jobs
+        gone = 0
+        while gone < len(jobs) and now + self.estimates.bound(jobs[gone].rows) > jobs[gone].deadline:
+            dropped.append(jobs[gone])
+            gone += 1
+        rows, deadline, end = 0, float("inf"), gone
+        for job in jobs[gone:]:
+            fits = rows + job.rows <= self.max_batch or not rows
+            deadline = min(deadline, job.deadline)
+            if not fits or now + self.estimates.bound(rows + job.rows) > deadline:
+                break
+            rows += job.rows
+            end += 1
+        batch = jobs[gone:end]
+        del jobs[:end]
+        self._rows -= rows + sum(job.rows for job in dropped)
+        return (Batch(batch, rows) if batch else None), dropped
+
+    def finished(self, rows: int, seconds: float, met: bool) -> None:
+        self.estimates.observe(rows, seconds)
+
+    def backlog(self) -> float:
+        if not self._rows:
+            return 0.0
+        target = self.target
+        full, rest = divmod(self._rows, target)
+        return full * self.estimates.seconds(target) + (self.estimates.seconds(rest) if rest else 0.0)
+
+    def head(self) -> tuple[int, float, float] | None:
+        return self._jobs[0].order if self._jobs else None
+
+    def remove(self, job: Job) -> bool:
+        if job not in self._jobs:
+            return False
+        self._jobs.remove(job)
+        self._rows -= job.rows
+        return True
+
+
+class AimdQueue:
+    """Clipper's adaptive batching (NSDI 2017): jobs in the order they came, a batch size that grows by one while
+    promises are kept and shrinks by a tenth when one is broken. Nothing is refused or dropped."""
+
+    def __init__(self, promise: float, max_batch: int) -> None:
+        self.promise = promise
+        self.max_batch = max_batch
+        self._size = 1.0
+        self._jobs: deque[Job] = deque()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def admit(self, job: Job, now: float, start: float, lanes: int) -> bool:
+        self._jobs.append(job)
+        return True
+
+    def take(self, now: float) -> tuple[Batch | None, list[Job]]:
+        rows = 0
+        jobs: list[Job] = []
+        while self._jobs and (not jobs or rows + self._jobs[0].rows <= int(self._size)):
+            jobs.append(self._jobs.popleft())
+            rows += jobs[-1].rows
+        return (Batch(jobs, rows) if jobs else None), []
+
+    def finished(self, rows: int, seconds: float, met: bool) -> None:
+        # A batch may take the whole promise (Clipper, section 4.3).
+        if seconds > self.promise:
+            self._size = max(1.0, self._size * 0.9)
+        elif rows >= int(self._size):
+            self._size = min(self._size + 1, float(self.max_batch))
+
+    def backlog(self) -> float:
+        return 0.0
+
+    def head(self) -> tuple[int, float, float] | None:
+        return self._jobs[0].order if self._jobs else None
+
+    def remove(self, job: Job) -> bool:
+        if job not in self._jobs:
+            return False
+        self._jobs.remove(job)
+        return True
+
+
+__all__ = ["AimdQueue", "Batch", "DeadlineQueue", "Job", "Queue"]

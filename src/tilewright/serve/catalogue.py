@@ -1,0 +1,160 @@
+"""Which models and versions there are, and which of them answers a request that names no version.
+
+The newest version answers, unless a canary takes a share of the requests: then its answers are watched, and when it
+fails or misses its promise more often than the version before it, all requests go back there by themselves.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tilewright.serve.errors import ServeError
+from tilewright.serve.models import Served, missing
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+"""What a model may be called: names come into paths and logs."""
+_ENOUGH = 50
+"""Requests of a canary before it is judged."""
+_WORSE = 0.02
+"""By how much more of its requests a canary may fail or miss their promise."""
+
+
+@dataclass(slots=True)
+class Canary:
+    """A version on trial.
+
+    Args:
+        share: of the requests that name no version.
+        before: the version that has the others.
+    """
+
+    version: str
+    before: str
+    share: float
+    given_up: str = ""
+
+
+@dataclass(slots=True)
+class _Versions:
+    by_name: dict[str, Served] = field(default_factory=dict)
+    canary: Canary | None = None
+
+
+class Catalogue:
+    """Models by name and version. Used on the thread of the server's loop only."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._models: dict[str, _Versions] = {}
+        self._random = random.Random(seed)
+
+    def __iter__(self) -> Iterator[Served]:
+        for versions in self._models.values():
+            yield from versions.by_name.values()
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def names(self) -> list[str]:
+        return sorted(self._models)
+
+    def add(self, served: Served, share: float = 1.0) -> Served | None:
+        """Serve a version from now on; gives the one of the same name that it takes the place of.
+
+        Args:
+            share: of requests without a version; below 1, it is a canary beside the version that had all of them.
+        """
+        versions = self._models.setdefault(served.name, _Versions())
+        before = self._standard(versions) if versions.by_name else None
+        replaced = versions.by_name.get(served.version)
+        versions.by_name[served.version] = served
+        if share < 1 and before is not None and before is not served and before.version != served.version:
+            versions.canary = Canary(served.version, before.version, share)
+        elif versions.canary is not None and versions.canary.version == served.version:
+            versions.canary = None
+        return replaced
+
+    def remove(self, name: str, version: str = "") -> list[Served]:
+        """Stop serving a model, or one version of it; gives what was served."""
+        versions = self._models.get(name)
+        if versions is None or (version and version not in versions.by_name):
+            raise missing(name, version)
+        gone = [versions.by_name.pop(version)] if version else list(versions.by_name.values())
+        if not version or not versions.by_name:
+            del self._models[name]
+        elif versions.canary is not None and version in (versions.canary.version, versions.canary.before):
+            versions.canary = None
+        return gone
+
+    def get(self, name: str, version: str = "") -> Served:
+        """The version that is asked for; without one, that which most requests get."""
+        versions = self._models.get(name)
+        if versions is None:
+            raise missing(name)
+        if not version:
+            return self._standard(versions)
+        if version not in versions.by_name:
+            raise missing(name, version)
+        return versions.by_name[version]
+
+    def choose(self, name: str, version: str = "") -> Served:
+        """As `get`, for a request: a canary gets its share."""
+        versions = self._models.get(name)
+        if version or versions is None or versions.canary is None or versions.canary.given_up:
+            return self.get(name, version)
+        canary = versions.canary
+        self._judge(versions, canary)
+        if not canary.given_up and self._random.random() < canary.share:
+            return versions.by_name[canary.version]
+        return versions.by_name[canary.before]
+
+    def versions(self, name: str) -> list[str]:
+        if name not in self._models:
+            raise missing(name)
+        return sorted(self._models[name].by_name, key=_order)
+
+    def canary(self, name: str) -> Canary | None:
+        return self._models[name].canary if name in self._models else None
+
+    def promote(self, name: str) -> None:
+        """Let a canary have all requests that name no version."""
+        versions = self._models.get(name)
+        if versions is None or versions.canary is None:
+            raise ServeError("has no canary", where=f"model {name[:100]!r}")
+        versions.canary = None
+
+    def _standard(self, versions: _Versions) -> Served:
+        if versions.canary is not None:
+            return versions.by_name[versions.canary.before]
+        return versions.by_name[max(versions.by_name, key=_order)]
+
+    def _judge(self, versions: _Versions, canary: Canary) -> None:
+        new, old = (_badness(versions.by_name[name]) for name in (canary.version, canary.before))
+        if new[1] >= _ENOUGH and new[0] > old[0] + _WORSE:
+            canary.given_up = (
+                f"{new[0]:.1%} of its requests failed or came too late, of version {canary.before} {old[0]:.1%}"
+            )
+
+
+def _badness(served: Served) -> tuple[float, int]:
+    """The share of requests that the server failed or that missed their promise, and how many there were."""
+    s = served.statistics
+    bad = s.missed + sum(s.dropped.values()) + sum(n for status, n in s.failed.items() if status >= 500)
+    total = s.success.count + sum(s.dropped.values()) + sum(n for status, n in s.failed.items() if status >= 500)
+    return (bad / total if total else 0.0), total
+
+
+def _order(version: str) -> tuple[int, int, str]:
+    return (1, int(version), "") if version.isascii() and version.isdigit() and len(version) < 19 else (0, 0, version)
+
+
+def check_name(name: str) -> str:
+    """A model's name, or ServeError."""
+    if not NAME.fullmatch(name):
+        raise ServeError("is no name of a model", expected=NAME.pattern, got=repr(name)[:100])
+    return name
+
+
+__all__ = ["Canary", "Catalogue", "check_name"]

@@ -1,0 +1,255 @@
+"""The server behind all protocols: requests come in, batches go to lanes, answers come out.
+
+`Core.infer` is called on the thread of an asyncio loop. A model that takes microseconds is computed there and then:
+handing it to another thread would take a hundred times as long. Anything longer goes to a lane, which is a thread; the
+GIL is free while it computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.serve.batching.dispatcher import Dispatcher, Start
+from tilewright.serve.batching.policy import AimdQueue, Batch, DeadlineQueue, Job, Queue
+from tilewright.serve.catalogue import Catalogue
+from tilewright.serve.errors import ServeError, Status
+from tilewright.serve.models import Rows, Served
+from tilewright.serve.requests import Answer, Done, Request
+from tilewright.serve.tensors import Array
+
+INLINE_SECONDS = 100e-6
+"""What a batch may take on the loop's own thread, which meanwhile reads no request."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A request on its way."""
+
+    request: Request
+    served: Served
+    arrays: list[Array]
+    done: Done
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a core computes.
+
+    Args:
+        lanes: batches at once; each is a thread.
+        in_flight: requests at once; more are refused with 503.
+        policy: "deadline", or "aimd" for comparisons.
+        inline: seconds below which a batch is computed on the loop's thread; 0: none is.
+    """
+
+    lanes: int = 1
+    in_flight: int = 1000
+    policy: str = "deadline"
+    inline: float = INLINE_SECONDS
+
+
+class Core:
+    """Models, and the lanes that compute them. Everything but `close` is called on one loop's thread."""
+
+    def __init__(self, options: Options = Options()) -> None:
+        self.options = options
+        self.catalogue = Catalogue()
+        self.accepting = True
+        self.in_flight = 0
+        self.started = time.time()
+        self.on_answer: Callable[[Request, Served | None, Answer | ServeError], None] | None = None
+        self._dispatcher = Dispatcher(options.lanes)
+        self._threads = ThreadPoolExecutor(options.lanes, "lane")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._empty = asyncio.Event()
+        self._lock = threading.Lock()
+
+    # -- models --------------------------------------------------------------------------------------------------------
+
+    def add(self, served: Served, share: float = 1.0) -> None:
+        """Serve a version; requests that wait for the one whose place it takes are computed by that one."""
+        self.catalogue.add(served, share)
+        self._dispatcher.queues[served] = self._queue(served)
+
+    def remove(self, name: str, version: str = "") -> None:
+        """Stop serving; what waits is still computed."""
+        self.catalogue.remove(name, version)
+
+    def _queue(self, served: Served) -> Queue:
+        if self.options.policy == "aimd":
+            return AimdQueue(served.promise, served.max_batch)
+        return DeadlineQueue(served.estimates, served.promise, served.max_batch)
+
+    def backlog(self, served: Served) -> int:
+        """Requests that wait for a model."""
+        queue = self._dispatcher.queues.get(served)
+        return 0 if queue is None else len(queue)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def infer(self, request: Request, done: Done) -> None:
+        """Compute a request; `done` is called once, now or later, on this thread."""
+        served = None
+        try:
+            if not self.accepting:
+                raise ServeError("the server is shutting down", Status.UNAVAILABLE)
+            served = self.catalogue.choose(request.model, request.version)
+            served.check_outputs(request.outputs)
+            arrays, rows = served.bind(request)
+            self._admit(_Pending(request, served, arrays, done), rows)
+        except ServeError as error:
+            self._refuse(request, served, error, done)
+
+    def _admit(self, pending: _Pending, rows: int) -> None:
+        served, request = pending.served, pending.request
+        now = time.monotonic()
+        timeout = served.promise if request.timeout is None else request.timeout
+        deadline = request.arrival + timeout
+        queue = self._dispatcher.queues[served]
+        if not len(queue) and served.estimates.seconds(rows) < self.options.inline:
+            if now > deadline:
+                raise _dropped("its deadline has passed")
+            self._inline(pending, rows, now, deadline)
+            return
+        if self.in_flight >= self.options.in_flight:
+            raise ServeError("too many requests are in flight", Status.UNAVAILABLE, reason="full")
+        job = Job(rows, request.arrival, deadline, request.priority, pending)
+        if not self._dispatcher.arrive(served, job, now):
+            raise _dropped("it cannot be answered before its deadline")
+        self.in_flight += 1
+        self._pump()
+
+    def _inline(self, pending: _Pending, rows: int, now: float, deadline: float) -> None:
+        served = pending.served
+        result, version = served.call(pending.arrays)
+        end = time.monotonic()
+        served.estimates.observe(rows, end - now)
+        served.statistics.executed(rows, end - now)
+        self._answer(pending, result, version, rows, now, end, deadline)
+
+    def _answer(
+        self, pending: _Pending, result: Any, weights: int, rows: int, began: float, end: float, deadline: float
+    ) -> None:
+        served, request = pending.served, pending.request
+        outputs = served.outputs_of(result, request.outputs)
+        queue, compute = began - request.arrival, end - began
+        own = 1 if served.rows is None else pending.arrays[0].shape[served.rows.inputs[0]]
+        served.statistics.answered(int(own), queue, compute, end - request.arrival, end > deadline)
+        answer = Answer(served.name, served.version, outputs, request.id, weights, rows, max(queue, 0.0), compute)
+        if self.on_answer is not None:
+            self.on_answer(request, served, answer)
+        pending.done(answer)
+
+    def _refuse(self, request: Request, served: Served | None, error: ServeError, done: Done) -> None:
+        if served is not None:
+            served.statistics.refused(error.status.http, error.reason, time.monotonic() - request.arrival)
+        if self.on_answer is not None:
+            self.on_answer(request, served, error)
+        done(error)
+
+    # -- lanes ---------------------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Give every free lane a batch."""
+        while True:
+            start, dropped = self._dispatcher.next(time.monotonic())
+            for _, job in dropped:
+                pending: _Pending = job.payload
+                self._left()
+                self._refuse(pending.request, pending.served, _dropped("its deadline cannot be met"), pending.done)
+            if start is None:
+                return
+            served = start.model
+            assert isinstance(served, Served)
+            self._dispatcher.expect(start, served.estimates.seconds(start.batch.rows))
+            self._loop = asyncio.get_running_loop()
+            self._threads.submit(self._compute, self._loop, served, start)
+
+    def _compute(self, loop: asyncio.AbstractEventLoop, served: Served, start: Start) -> None:
+        """On a lane's thread."""
+        began = time.monotonic()
+        results = computed(served, [job.payload.arrays for job in start.batch.jobs])
+        loop.call_soon_threadsafe(self._computed, served, start, results, began, time.monotonic())
+
+    def _computed(
+        self, served: Served, start: Start, results: Sequence[tuple[Any, int] | ServeError], began: float, end: float
+    ) -> None:
+        self._dispatcher.finished(start, end)
+        served.statistics.executed(start.batch.rows, end - began)
+        self._pump()  # first, so that the lane has work while answers are written
+        for job, result in zip(start.batch.jobs, results, strict=True):
+            pending: _Pending = job.payload
+            self._left()
+            if isinstance(result, ServeError):
+                self._refuse(pending.request, served, result, pending.done)
+            else:
+                self._answer(pending, *result, start.batch.rows, began, end, job.deadline)
+        if not self.backlog(served) and served not in set(self.catalogue):
+            self._dispatcher.queues.pop(served, None)
+
+    def _left(self) -> None:
+        self.in_flight -= 1
+        if self.in_flight == 0:
+            self._empty.set()
+
+    async def drain(self, seconds: float) -> bool:
+        """Take no more requests, and wait until all that there are have been answered; False if they were not."""
+        self.accepting = False
+        if self.in_flight:
+            self._empty.clear()
+            try:
+                await asyncio.wait_for(self._empty.wait(), seconds)
+            except TimeoutError:
+                return False
+        return True
+
+    def close(self) -> None:
+        """End the lanes."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _dropped(what: str) -> ServeError:
+    return ServeError(what, Status.DROPPED, reason="deadline")
+
+
+def computed(served: Served, requests: Sequence[list[Array]]) -> list[tuple[Any, int] | ServeError]:
+    """The outputs of each request and the version of its weights; errors for those that fail. Requests that make no
+    batch together are computed by themselves."""
+    rows = served.rows
+    if rows is not None and len(requests) > 1:
+        try:
+            return together(served, rows, requests)
+        except Exception:  # one of them may be at fault: each by itself says which
+            pass
+    return [_alone(served, arrays) for arrays in requests]
+
+
+def _alone(served: Served, arrays: list[Array]) -> tuple[Any, int] | ServeError:
+    try:
+        return served.call(arrays)
+    except ServeError as error:
+        return error
+    except Exception as error:
+        return ServeError(f"the model failed: {type(error).__name__}", Status.INTERNAL, got=str(error)[:200])
+
+
+def together(served: Served, rows: Rows, requests: Sequence[list[Array]]) -> list[tuple[Any, int] | ServeError]:
+    """Requests as one batch: their inputs behind each other, their parts of the outputs."""
+    counts = [arrays[0].shape[rows.inputs[0]] for arrays in requests]
+    batch = [np.concatenate([arrays[k] for arrays in requests], axis) for k, axis in enumerate(rows.inputs)]
+    result, version = served.call(batch)
+    outputs = result if isinstance(result, tuple) else (result,)
+    ends = np.cumsum(counts)[:-1]
+    parts = [np.split(output, ends, axis) for output, axis in zip(outputs, rows.outputs, strict=True)]
+    return [(tuple(part), version) for part in zip(*parts, strict=True)]
+
+
+__all__ = ["Batch", "Core", "Options", "computed"]

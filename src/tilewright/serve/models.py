@@ -1,0 +1,302 @@
+"""Models that are served: a program, what requests to it must look like, and how its rows become batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilewright.ir.dtype import BY_NAME
+from tilewright.live.broker.fit import check_rows, ring_spec
+from tilewright.runtime.runner import Runner
+from tilewright.runtime.specs import InputSpec, OutputSpec, SymbolSpec, evaluate
+from tilewright.serve.batching.estimates import Estimates
+from tilewright.serve.errors import ServeError, Status
+from tilewright.serve.requests import Request
+from tilewright.serve.statistics import Statistics
+from tilewright.serve.tensors import DATATYPES, Array, datatype_of
+from tilewright.support.errors import BrokerError, CallError
+
+MAX_BATCH = 64
+"""Rows of a batch, unless another number is asked for."""
+_WARM_SECONDS = 0.25
+"""How long a model that is loaded is timed."""
+_PEAK, _BANDWIDTH, _STEP = 40e9, 10e9, 0.5e-6
+"""Operations and bytes in a second, and seconds of a call of a kernel: a core of about 2020. Only ratios count, as what
+runs corrects them."""
+
+
+class Runnable(Protocol):
+    """What is called: a `Model`, an `Actor`, or a `Function`."""
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]: ...
+    @property
+    def outputs(self) -> tuple[OutputSpec, ...]: ...
+
+    def versioned(self, /, *inputs: Any) -> tuple[Any, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An input or an output as the protocol describes it: -1 is any size."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+class Function:
+    """A Python function of arrays, served like a model.
+
+    Args:
+        inputs, outputs: name, element type ("f32", "string") and shape, as a program's have them.
+    """
+
+    def __init__(
+        self, call: Callable[..., Any], inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec], version: int = 0
+    ) -> None:
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.version = version
+        self._call = call
+
+    def versioned(self, /, *inputs: Any) -> tuple[Any, int]:
+        return self._call(*inputs), self.version
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Where requests meet in a batch: the axis of each input and each output."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Face:
+    """What requests are checked against: read once for each program, as a store may turn to another one."""
+
+    key: object
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[OutputSpec, ...]
+    names: frozenset[str]
+    symbols: Mapping[str, SymbolSpec]
+    rows: Rows | None
+
+
+class Served:
+    """One version of a model.
+
+    Args:
+        promise: seconds in which a request that says nothing else must be answered; infinite if None.
+        max_batch: rows that one call computes at most.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        runner: Runnable,
+        *,
+        promise: float | None = None,
+        max_batch: int = MAX_BATCH,
+        source: str = "",
+    ) -> None:
+        self.name, self.version, self.runner, self.source = name, version, runner, source
+        self.promise = float("inf") if promise is None else promise
+        self.statistics = Statistics()
+        self.max_batch = max_batch
+        self._face = self._read()
+        if self._face.rows is None:
+            self.max_batch = 1
+        self.estimates = Estimates(self.max_batch, prior(runner))
+        self.canary: object = None
+
+    # -- what it is ----------------------------------------------------------------------------------------------------
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.name, self.version
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return tuple(Tensor(i.name, DATATYPES[i.dtype], _open(i.shape)) for i in self.face.inputs)
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        return tuple(Tensor(o.name, DATATYPES[o.dtype], _open(o.shape)) for o in self.face.outputs)
+
+    @property
+    def rows(self) -> Rows | None:
+        """Where requests meet in a batch; None if they cannot."""
+        return self.face.rows
+
+    @property
+    def weights_version(self) -> int:
+        return int(getattr(self.runner, "version", 0))
+
+    @property
+    def face(self) -> _Face:
+        if self._face.key is not getattr(self.runner, "manifest", None):
+            self._face = self._read()
+        return self._face
+
+    def _read(self) -> _Face:
+        runner = self.runner
+        manifest = getattr(runner, "manifest", None)
+        where = f"model {self.name!r}"
+        if manifest is not None and (manifest.state is not None or manifest.ragged is not None):
+            raise ServeError("keeps state, or takes packed sequences: it cannot be served", where=where)
+        specs: tuple[InputSpec | OutputSpec, ...] = (*runner.inputs, *runner.outputs)
+        for spec in specs:
+            if spec.dtype not in DATATYPES:
+                raise ServeError(f"the protocol has no element type {spec.dtype}", where=f"{where}: {spec.name!r}")
+        symbols = {} if manifest is None else {s.name: s for s in manifest.symbols}
+        rows = _rows(runner, self.max_batch) if isinstance(runner, Runner) else None
+        names = frozenset(i.name for i in runner.inputs)
+        return _Face(manifest, runner.inputs, runner.outputs, names, symbols, rows)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def bind(self, request: Request) -> tuple[list[Array], int]:
+        """The inputs in the order of a call, checked, and how many rows of a batch they are (1 where there is none).
+        ServeError saying what does not fit."""
+        face = self.face
+        given = request.inputs
+        if len(given) != len(face.inputs) or not face.names.issuperset(given):
+            got = ", ".join(sorted(given)[:20])[:200] or "none"
+            raise ServeError("other inputs are wanted", where=f"model {self.name!r}", expected=_text(face), got=got)
+        sizes: dict[str, int] = {}
+        arrays = []
+        for spec in face.inputs:
+            array = given[spec.name]
+            _fit(array, spec, sizes)
+            arrays.append(array)
+        for name, size in sizes.items():
+            symbol = face.symbols.get(name)
+            if symbol is not None and not (symbol.lo <= size <= symbol.hi and size % symbol.multiple == 0):
+                expected = f"{symbol.lo} to {symbol.hi}, multiples of {symbol.multiple}"
+                raise ServeError(f"the size of {name} is out of range", expected=expected, got=size)
+        if face.rows is None:
+            return arrays, 1
+        return arrays, int(arrays[0].shape[face.rows.inputs[0]])
+
+    def outputs_of(self, result: Any, wanted: tuple[str, ...] | None) -> dict[str, Array]:
+        """Outputs of a call by name."""
+        results = result if isinstance(result, tuple) else (result,)
+        named = dict(zip((o.name for o in self.face.outputs), map(np.asarray, results), strict=True))
+        return named if wanted is None else {name: named[name] for name in wanted}
+
+    def check_outputs(self, wanted: tuple[str, ...] | None) -> None:
+        """ServeError for an output that the model does not have."""
+        known = [o.name for o in self.face.outputs]
+        for name in wanted or ():
+            if name not in known:
+                raise ServeError("there is no such output", where=f"output {name[:60]!r}", expected=", ".join(known))
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def call(self, arrays: Sequence[Array]) -> tuple[Any, int]:
+        """Outputs and the version of the weights. ServeError where the values do not fit the model."""
+        try:
+            return self.runner.versioned(*arrays)
+        except CallError as error:
+            raise ServeError(error.what, where=error.where, expected=error.expected, got=error.got) from None
+
+    def warm(self, seconds: float = _WARM_SECONDS) -> None:
+        """Time some batches, so that the first estimates are this machine's."""
+        stop = time.perf_counter() + seconds
+        sizes = self.estimates.sizes if self.rows is not None else [1]
+        for size in sizes:
+            try:
+                arrays = self.example(size)
+                self.call(arrays)
+                for _ in range(2):
+                    start = time.perf_counter()
+                    self.call(arrays)
+                    self.estimates.observe(size, time.perf_counter() - start)
+            except (ServeError, MemoryError):
+                return  # zeros do not fit this model; requests will tell
+            if time.perf_counter() > stop:
+                return
+
+    def example(self, rows: int) -> list[Array]:
+        """Zeros for a batch of so many rows."""
+        symbols = {name: max(s.lo, s.multiple, 1) for name, s in self.face.symbols.items()}
+        arrays = []
+        for k, spec in enumerate(self.face.inputs):
+            shape = [d if isinstance(d, int) else symbols.get(d, 1) for d in spec.shape]
+            if self.face.rows is not None:
+                shape[self.face.rows.inputs[k]] = rows
+            dtype = object if spec.dtype == "string" else BY_NAME[spec.dtype].numpy
+            array = np.zeros(shape, dtype)
+            if spec.dtype == "string":
+                array[...] = b""
+            arrays.append(array)
+        return arrays
+
+
+def prior(runner: Runnable) -> Callable[[int], float]:
+    """Seconds of a batch by the counts in a program's manifest; proportional to the rows where it has none."""
+    manifest = getattr(runner, "manifest", None)
+    steps = () if manifest is None else manifest.run_steps
+
+    def seconds(rows: int) -> float:
+        symbols = {} if manifest is None else {s.name: max(rows, s.lo) for s in manifest.symbols}
+        total = 1e-6
+        for step in steps:
+            try:
+                flops = evaluate(step.flops, symbols) if step.flops else 0
+                traffic = evaluate(step.traffic, symbols) if step.traffic else 0
+            except KeyError:  # sizes that data decides
+                continue
+            total += max(flops / _PEAK, traffic / _BANDWIDTH) + _STEP
+        return total if steps else 1e-5 * rows
+
+    return seconds
+
+
+def _rows(runner: Runner, max_batch: int) -> Rows | None:
+    """Where requests meet in a batch, if the answer to each row is its own."""
+    try:
+        spec = ring_spec(runner.manifest, 1, 1, max_batch)
+        check_rows(runner, spec, max_batch)
+    except (BrokerError, CallError):
+        return None
+    return Rows(tuple(t.axis for t in spec.inputs), tuple(t.axis for t in spec.outputs))
+
+
+def _open(shape: Sequence[int | str]) -> tuple[int, ...]:
+    return tuple(d if isinstance(d, int) else -1 for d in shape)
+
+
+def _fit(array: Array, spec: InputSpec, sizes: dict[str, int]) -> None:
+    """ServeError unless an array has an input's element type and shape; `sizes` of symbols are noted."""
+    where = f"input {spec.name!r}"
+    datatype = DATATYPES[spec.dtype]
+    if datatype_of(array.dtype) != datatype:
+        raise ServeError("wrong datatype", where=where, expected=datatype, got=datatype_of(array.dtype))
+    if array.ndim != len(spec.shape):
+        raise ServeError("wrong rank", where=where, expected=list(_open(spec.shape)), got=list(array.shape))
+    for dim, size in zip(spec.shape, array.shape, strict=True):
+        if isinstance(dim, str):
+            dim = sizes.setdefault(dim, size)
+        if dim != size:
+            raise ServeError("wrong shape", where=where, expected=list(_open(spec.shape)), got=list(array.shape))
+
+
+def _text(face: _Face) -> str:
+    return ", ".join(f"{i.name}: {DATATYPES[i.dtype]}{list(_open(i.shape))}" for i in face.inputs)
+
+
+def missing(name: str, version: str = "") -> ServeError:
+    """There is no such model."""
+    what = f"no model {name[:100]!r} is served" + (f" in version {version[:40]!r}" if version else "")
+    return ServeError(what, Status.NOT_FOUND)
+
+
+__all__ = ["MAX_BATCH", "Function", "Rows", "Runnable", "Served", "Tensor", "missing"]

@@ -1,0 +1,287 @@
+"""HTTP/1.1 on an asyncio protocol: httptools parses, limits are kept here.
+
+Requests of a connection are answered in their order. While one is being computed no further one is parsed, so that a
+client that sends without reading cannot fill the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import cast
+
+import httptools
+
+from tilewright.serve.errors import ServeError, Status
+from tilewright.serve.protocol.routes import Asked, Reply, Site, answer, refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client may ask of the server.
+
+    Args:
+        body, header: bytes of a request; the header's include the path.
+        headers: lines of a header.
+        connections: at once.
+        header_seconds: from the first byte of a header to its end.
+        body_seconds: in which a body comes, and an answer is read.
+        idle_seconds: between requests.
+    """
+
+    body: int = 64 << 20
+    header: int = 16 << 10
+    headers: int = 100
+    connections: int = 10_000
+    header_seconds: float = 10.0
+    body_seconds: float = 60.0
+    idle_seconds: float = 120.0
+
+
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+_HEADS = {
+    (status.value, kind): f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: "
+    for status in HTTPStatus
+    for kind in ("application/json", "application/octet-stream")
+}
+MAX_PIPELINED = 64
+Log = Callable[[Asked, Reply], None]
+
+
+class Connections:
+    """The open connections of a server."""
+
+    def __init__(self, site: Site, limits: Limits, log: Log | None = None) -> None:
+        self.site, self.limits, self.log = site, limits, log
+        self.open: set[HttpProtocol] = set()
+
+    def make(self) -> HttpProtocol:
+        """A protocol for a new connection."""
+        return HttpProtocol(self)
+
+    def close_idle(self) -> None:
+        """Close connections that wait for a request, and the others once they have their answer."""
+        for protocol in list(self.open):
+            protocol.close_when_idle()
+
+    def sweep(self) -> None:
+        """Close connections whose client is too slow; called now and then."""
+        now = time.monotonic()
+        for protocol in list(self.open):
+            protocol.check_time(now)
+
+
+class HttpProtocol(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._all = connections
+        self._site, self._limits = connections.site, connections.limits
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._waiting: deque[tuple[Asked, bool]] = deque()
+        self._closing = False
+        self._busy = False
+        self._refused = False
+        self._deadline = time.monotonic() + self._limits.idle_seconds
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget the request that was read last."""
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._header_bytes = self._lines = 0
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+
+    # -- asyncio -------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
+        self._all.open.add(self)
+        if len(self._all.open) > self._limits.connections:
+            self._fail(ServeError("too many connections are open", Status.UNAVAILABLE))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._all.open.discard(self)
+        self._transport = None
+        self._waiting.clear()
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail(ServeError("no other protocol is spoken here"))
+        except httptools.HttpParserCallbackError as error:
+            cause = error.__context__
+            self._fail(cause if isinstance(cause, ServeError) else ServeError("the request cannot be read"))
+        except httptools.HttpParserError:
+            self._fail(ServeError("this is no HTTP"))
+
+    def pause_writing(self) -> None:
+        self._deadline = time.monotonic() + self._limits.body_seconds
+
+    # -- httptools -----------------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._begin()
+        self._deadline = time.monotonic() + self._limits.header_seconds
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        self._count_header(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_header(len(name) + len(value) + 4)
+        self._lines += 1
+        if self._lines > self._limits.headers:
+            raise ServeError("too many headers", Status.HEADER_TOO_LARGE, expected=self._limits.headers)
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def _count_header(self, size: int) -> None:
+        self._header_bytes += size
+        if self._header_bytes > self._limits.header:
+            raise ServeError("the header is too large", Status.HEADER_TOO_LARGE, expected=self._limits.header)
+
+    def on_headers_complete(self) -> None:
+        self._deadline = time.monotonic() + self._limits.body_seconds
+        length = self._headers.get("content-length", "0")
+        if length.isascii() and length.isdigit() and (len(length) > 15 or int(length) > self._limits.body):
+            raise _too_large(self._limits.body)
+        if self._headers.get("expect", "").lower() == "100-continue" and self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, data: bytes) -> None:
+        self._body_bytes += len(data)
+        if self._body_bytes > self._limits.body:
+            raise _too_large(self._limits.body)
+        self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        now = time.monotonic()
+        method = self._parser.get_method().decode("latin-1")
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        keep = self._parser.should_keep_alive() and not self._closing
+        encoding = self._headers.get("content-encoding", "identity")
+        if encoding != "identity":
+            body = decompressed(body, encoding, self._limits.body)
+        asked = Asked(method, self._url.decode("latin-1"), self._headers, body, now)
+        if self._busy:
+            self._wait(asked, keep)
+        else:
+            self._start(asked, keep)
+        self._header_bytes = 0
+
+    def _start(self, asked: Asked, keep: bool) -> None:
+        self._busy = True
+        self._deadline = float("inf")
+        answer(self._site, asked, lambda reply: self._reply(asked, reply, keep))
+
+    def _wait(self, asked: Asked, keep: bool) -> None:
+        """A request that came before the answer to the one before it."""
+        if len(self._waiting) >= MAX_PIPELINED:
+            raise ServeError("too many requests without reading their answers", Status.DROPPED)
+        self._waiting.append((asked, keep))
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def _reply(self, asked: Asked, reply: Reply, keep: bool) -> None:
+        if self._all.log is not None:
+            self._all.log(asked, reply)
+        if self._transport is None:
+            return
+        self._write(reply, keep, asked.method == "HEAD")
+        self._busy = False
+        self._deadline = time.monotonic() + self._limits.idle_seconds
+        if not keep or self._closing or (self._refused and not self._waiting):
+            self._transport.close()
+        elif self._waiting:
+            asyncio.get_running_loop().call_soon(self._resume)
+
+    def _resume(self) -> None:
+        """Begin the next request, or read again."""
+        if self._transport is None or self._busy:
+            return
+        if self._waiting:
+            self._start(*self._waiting.popleft())
+        if not self._waiting and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _write(self, reply: Reply, keep: bool, head_only: bool = False) -> None:
+        head = _HEADS.get((reply.status, reply.content_type))
+        if head is None:
+            reason = _REASONS.get(reply.status, "")
+            head = f"HTTP/1.1 {reply.status} {reason}\r\nContent-Type: {reply.content_type}\r\nContent-Length: "
+        head += str(len(reply.body))
+        if reply.json_length is not None:
+            head += f"\r\nInference-Header-Content-Length: {reply.json_length}"
+        if reply.status == 401:
+            head += "\r\nWWW-Authenticate: Bearer"
+        if reply.status in (429, 503):
+            head += "\r\nRetry-After: 1"
+        head += "\r\n\r\n" if keep else "\r\nConnection: close\r\n\r\n"
+        assert self._transport is not None
+        self._transport.write(head.encode("latin-1") + (b"" if head_only else reply.body))
+
+    def _fail(self, error: ServeError) -> None:
+        """Answer what cannot be read, and close; what came before it is answered first."""
+        self._refused = True
+        if self._transport is None or self._transport.is_closing():
+            return
+        reply = refusal(error)
+        if self._all.log is not None:
+            self._all.log(Asked("-", self._url.decode("latin-1"), self._headers, b"", time.monotonic()), reply)
+        if not self._busy:
+            self._write(reply, keep=False)
+            self._transport.close()
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def check_time(self, now: float) -> None:
+        """Close the connection if its client has had its time."""
+        if now < self._deadline or self._transport is None:
+            return
+        if self._header_bytes and not self._busy:
+            self._fail(ServeError("the request did not come in time", Status.TIMEOUT))
+        elif self._transport.is_closing() or self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    def close_when_idle(self) -> None:
+        """Close now, or after the answer that is due."""
+        self._closing = True
+        if not self._busy and self._transport is not None:
+            self._transport.close()
+
+
+def _too_large(limit: int) -> ServeError:
+    return ServeError("the body is too large", Status.TOO_LARGE, expected=f"at most {limit} bytes")
+
+
+def decompressed(body: bytes, encoding: str, limit: int) -> bytes:
+    """A body that was sent with gzip or deflate. ServeError if it is damaged, or larger than the limit."""
+    if encoding not in ("gzip", "deflate"):
+        raise ServeError("the encoding is not known", expected="gzip, deflate or identity", got=encoding[:40])
+    try:
+        stream = zlib.decompressobj(31 if encoding == "gzip" else 15)
+        raw = stream.decompress(body, limit + 1)
+    except zlib.error:
+        raise ServeError(f"the body is no {encoding}") from None
+    if len(raw) > limit:
+        raise _too_large(limit)
+    if not stream.eof:
+        raise ServeError(f"the body is no {encoding}", got="an end too soon")
+    return raw
+
+
+__all__ = ["Connections", "HttpProtocol", "Limits", "decompressed"]

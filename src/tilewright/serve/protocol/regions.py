@@ -1,0 +1,103 @@
+"""Shared memory that clients of this machine register by name (Triton's extension), off unless it is asked for.
+
+A key names a file of POSIX shared memory, `/NAME`; other paths are refused. Regions are read and written by `pread` and
+`pwrite`, never mapped: a client that truncates its file gets an error, where a mapping would end the server.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+
+from tilewright.serve.errors import ServeError, Status
+
+_KEY = re.compile(r"/?[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
+MAX_REGIONS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of a file of shared memory."""
+
+    name: str
+    key: str
+    offset: int
+    size: int
+    file: int
+
+
+class Regions:
+    """Regions by name.
+
+    Args:
+        folder: where shared memory stands.
+    """
+
+    def __init__(self, folder: str = "/dev/shm") -> None:
+        self._folder = folder
+        self._regions: dict[str, Region] = {}
+
+    def register(self, name: str, key: str, offset: int, size: int) -> None:
+        """Open a region. ServeError for a name that is taken, a key that is no name, or a file that is too small."""
+        where = f"region {name[:60]!r}"
+        if name in self._regions:
+            raise ServeError("is registered already", where=where)
+        if not name or len(name) > 200 or len(self._regions) >= MAX_REGIONS:
+            raise ServeError("cannot be registered", where=where, expected=f"a name, and at most {MAX_REGIONS}")
+        if not _KEY.fullmatch(key):
+            raise ServeError("is no key of shared memory", where=where, expected=_KEY.pattern, got=repr(key)[:60])
+        try:
+            file = os.open(
+                os.path.join(self._folder, key.lstrip("/")), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            )
+        except OSError as error:
+            raise ServeError(f"cannot be opened: {error.strerror}", where=where) from None
+        there = os.fstat(file)
+        if not stat.S_ISREG(there.st_mode) or offset < 0 or size < 0 or offset + size > there.st_size:
+            os.close(file)
+            raise ServeError("does not lie in the memory", where=where, got=f"{offset} + {size} of {there.st_size}")
+        self._regions[name] = Region(name, key, offset, size, file)
+
+    def unregister(self, name: str = "") -> None:
+        """Close a region, or all of them."""
+        if name and name not in self._regions:
+            return
+        for key in [name] if name else list(self._regions):
+            os.close(self._regions.pop(key).file)
+
+    def status(self, name: str = "") -> list[Region]:
+        """The regions that there are. ServeError for a name that is not registered."""
+        return [self._get(name)] if name else list(self._regions.values())
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """Bytes of a region."""
+        region = self._within(name, offset, size)
+        data = os.pread(region.file, size, region.offset + offset)
+        if len(data) != size:
+            raise ServeError("the memory has been truncated", where=f"region {name[:60]!r}")
+        return data
+
+    def write(self, name: str, offset: int, size: int, data: bytes, where: str) -> int:
+        """Write an output's bytes; gives how many."""
+        region = self._within(name, offset, size)
+        if len(data) > size:
+            raise ServeError("does not fit its shared memory", where=where, expected=f"{len(data)} bytes", got=size)
+        os.pwrite(region.file, data, region.offset + offset)
+        return len(data)
+
+    def _within(self, name: str, offset: int, size: int) -> Region:
+        region = self._get(name)
+        if offset < 0 or size < 0 or offset + size > region.size:
+            raise ServeError("does not lie in the region", where=f"region {name[:60]!r}", got=f"{offset} + {size}")
+        return region
+
+    def _get(self, name: str) -> Region:
+        region = self._regions.get(name)
+        if region is None:
+            raise ServeError(f"no region {name[:60]!r} is registered", Status.NOT_FOUND)
+        return region
+
+
+__all__ = ["Region", "Regions"]

@@ -1,0 +1,311 @@
+"""What the server answers at each path: the protocol, its extensions, and what operators look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import tilewright
+from tilewright.serve.core import Core
+from tilewright.serve.errors import ServeError, Status
+from tilewright.serve.models import Served
+from tilewright.serve.protocol import rest
+from tilewright.serve.protocol.regions import Regions
+from tilewright.serve.requests import Answer
+from tilewright.serve.tokens import Scope, Tokens
+
+if TYPE_CHECKING:
+    from tilewright.serve.repository import Repository
+
+JSON, BINARY, TEXT, HTML = (
+    "application/json", "application/octet-stream", "text/plain; version=0.0.4", "text/html; charset=utf-8"
+)  # fmt: skip
+EXTENSIONS = ("binary_tensor_data", "statistics", "model_configuration", "weights_version")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer to HTTP.
+
+    Args:
+        json_length: where the JSON ends, if raw bytes follow.
+    """
+
+    status: int = 200
+    body: bytes = b""
+    content_type: str = JSON
+    json_length: int | None = None
+
+
+Send = Callable[[Reply], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """All that one server answers with.
+
+    Args:
+        regions, repository: None where they are not served.
+        metrics, dashboard: give the page; None where there is none.
+    """
+
+    core: Core
+    tokens: Tokens
+    regions: Regions | None = None
+    repository: Repository | None = None
+    metrics: Callable[[], bytes] | None = None
+    dashboard: Callable[[], dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request of HTTP: headers by their names in small letters."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    arrival: float
+
+
+def answer(site: Site, asked: Asked, send: Send) -> None:
+    """Answer a request, now or later. Whatever it holds, `send` is called once."""
+    try:
+        _route(site, asked, send)
+    except ServeError as error:
+        send(refusal(error))
+
+
+def refusal(error: ServeError) -> Reply:
+    """The answer to a request that is refused."""
+    return Reply(error.status.http, rest.error_body(error))
+
+
+def _route(site: Site, asked: Asked, send: Send) -> None:
+    path = asked.path.partition("?")[0].rstrip("/") or "/v2"
+    parts = [_decoded(part) for part in path.split("/")[1:]]
+    if parts[:2] == ["v2", "models"] and parts[-1:] == ["infer"] and len(parts) in (4, 6):
+        _need(asked, "POST")
+        site.tokens.check(asked.headers.get("authorization"), Scope.INFER)
+        _infer(site, asked, parts[2], _version(parts, 4), send)
+        return
+    send(_other(site, asked, parts))
+
+
+def _other(site: Site, asked: Asked, parts: list[str]) -> Reply:
+    tokens, authorization = site.tokens, asked.headers.get("authorization")
+    match parts:
+        case ["v2", "health", "live"]:
+            _need(asked, "GET")
+            return _json({"live": True})
+        case ["v2", "health", "ready"]:
+            _need(asked, "GET")
+            ready = site.core.accepting
+            return _json({"ready": ready, "live": True}, 200 if ready else 503)
+        case ["metrics"] if site.metrics is not None:
+            _need(asked, "GET")
+            tokens.check(authorization, Scope.METRICS)
+            return Reply(200, site.metrics(), TEXT)
+        case ["dashboard", "data"] if site.dashboard is not None:
+            _need(asked, "GET")
+            tokens.check(authorization, Scope.METRICS)
+            return _json(site.dashboard())
+        case ["v2"]:
+            _need(asked, "GET")
+            return _json(server_metadata(site))
+        case ["v2", "models", *rest_of]:
+            _need(asked, "GET")
+            tokens.check(authorization, Scope.INFER)
+            return _model(site, rest_of)
+        case ["v2", "repository", *rest_of]:
+            _need(asked, "POST")
+            tokens.check(authorization, Scope.REPOSITORY)
+            return _repository(site, rest_of, asked)
+        case ["v2", "systemsharedmemory", *rest_of]:
+            tokens.check(authorization, Scope.SHARED_MEMORY)
+            return _shared_memory(site, rest_of, asked)
+    raise ServeError(f"there is nothing at {asked.path[:200]!r}", Status.NOT_FOUND)
+
+
+def _infer(site: Site, asked: Asked, model: str, version: str, send: Send) -> None:
+    parsed = rest.parse_infer(model, version, asked.headers, asked.body, asked.arrival, site.regions)
+
+    def done(result: Answer | ServeError) -> None:
+        try:
+            if isinstance(result, ServeError):
+                raise result
+            body, json_length = rest.answer_body(result, parsed, site.regions)
+        except ServeError as error:
+            send(refusal(error))
+            return
+        send(Reply(200, body, JSON if json_length is None else BINARY, json_length))
+
+    site.core.infer(parsed.request, done)
+
+
+def server_metadata(site: Site) -> dict[str, Any]:
+    """What the server says of itself."""
+    extensions = [*EXTENSIONS]
+    if site.repository is not None:
+        extensions.append("model_repository")
+    if site.regions is not None:
+        extensions.append("system_shared_memory")
+    return {"name": "tilewright", "version": tilewright.__version__, "extensions": extensions}
+
+
+def _model(site: Site, parts: list[str]) -> Reply:
+    catalogue = site.core.catalogue
+    if parts == ["stats"]:
+        return _json({"model_stats": [statistics(s) for s in catalogue]})
+    version = ""
+    if parts[1:2] == ["versions"] and len(parts) > 2:
+        version = parts[2]
+        parts = [parts[0], *parts[3:]]
+    match parts:
+        case [name]:
+            return _json(model_metadata(site, catalogue.get(name, version)))
+        case [name, "ready"]:
+            served = catalogue.get(name, version)
+            return _json({"name": served.name, "ready": site.core.accepting}, 200 if site.core.accepting else 503)
+        case [name, "config"]:
+            return _json(configuration(catalogue.get(name, version)))
+        case [name, "stats"]:
+            versions = (
+                [catalogue.get(name, version)]
+                if version
+                else [catalogue.get(name, v) for v in catalogue.versions(name)]
+            )
+            return _json({"model_stats": [statistics(s) for s in versions]})
+    raise ServeError("there is nothing at this path", Status.NOT_FOUND)
+
+
+def model_metadata(site: Site, served: Served) -> dict[str, Any]:
+    """What the server says of a model."""
+    return {
+        "name": served.name,
+        "versions": site.core.catalogue.versions(served.name),
+        "platform": "tilewright",
+        "inputs": [{"name": t.name, "datatype": t.datatype, "shape": list(t.shape)} for t in served.inputs],
+        "outputs": [{"name": t.name, "datatype": t.datatype, "shape": list(t.shape)} for t in served.outputs],
+    }
+
+
+def configuration(served: Served) -> dict[str, Any]:
+    """A model's configuration in the form that Triton's clients read."""
+
+    def kind(datatype: str) -> str:
+        return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+
+    return {
+        "name": served.name,
+        "platform": "tilewright",
+        "backend": "tilewright",
+        "max_batch_size": 0,  # shapes are stated with their batch
+        "input": [{"name": t.name, "data_type": kind(t.datatype), "dims": list(t.shape)} for t in served.inputs],
+        "output": [{"name": t.name, "data_type": kind(t.datatype), "dims": list(t.shape)} for t in served.outputs],
+    }
+
+
+def statistics(served: Served) -> dict[str, Any]:
+    """Counts and times in the form that Triton's clients read."""
+    s = served.statistics
+    nothing = {"count": 0, "ns": 0}
+
+    def pair(duration: Any) -> dict[str, int]:
+        return {"count": duration.count, "ns": duration.ns}
+
+    return {
+        "name": served.name,
+        "version": served.version,
+        "last_inference": int(s.last * 1000),
+        "inference_count": s.rows,
+        "execution_count": s.executions,
+        "inference_stats": {
+            "success": pair(s.success), "fail": pair(s.fail), "queue": pair(s.queue),
+            "compute_input": nothing, "compute_infer": pair(s.compute), "compute_output": nothing,
+        },
+        "batch_stats": [
+            {"batch_size": rows, "compute_input": nothing, "compute_infer": pair(d), "compute_output": nothing}
+            for rows, d in sorted(s.batches.items())
+        ],
+    }  # fmt: skip
+
+
+def _repository(site: Site, parts: list[str], asked: Asked) -> Reply:
+    if site.repository is None:
+        raise ServeError("the model repository is not served here", Status.FORBIDDEN, hint="--repository")
+    body = rest.parse_json(asked.body) if asked.body else {}
+    if not isinstance(body, dict):
+        raise ServeError("the body is no object")
+    match parts:
+        case ["index"]:
+            return _json(site.repository.index(ready=body.get("ready") is True))
+        case ["models", name, "load"]:
+            if body.get("parameters"):
+                raise ServeError("models are loaded as they are in the folder: parameters are refused")
+            site.repository.load(name)
+            return Reply()
+        case ["models", name, "unload"]:
+            site.repository.unload(name)
+            return Reply()
+    raise ServeError("there is nothing at this path", Status.NOT_FOUND)
+
+
+def _shared_memory(site: Site, parts: list[str], asked: Asked) -> Reply:
+    if site.regions is None:
+        raise ServeError("shared memory is not served here", Status.FORBIDDEN, hint="--shared-memory")
+    name = ""
+    if parts[:1] == ["region"] and len(parts) > 1:
+        name, parts = parts[1], parts[2:]
+    match parts:
+        case ["status"]:
+            _need(asked, "GET")
+            return _json([
+                {"name": r.name, "key": r.key, "offset": r.offset, "byte_size": r.size}
+                for r in site.regions.status(name)
+            ])  # fmt: skip
+        case ["register"] if name:
+            _need(asked, "POST")
+            body = rest.parse_json(asked.body)
+            if not isinstance(body, dict):
+                raise ServeError("the body is no object")
+            key, offset, size = body.get("key"), body.get("offset", 0), body.get("byte_size")
+            if not isinstance(key, str) or type(offset) is not int or type(size) is not int:
+                raise ServeError("a region wants key, offset and byte_size")
+            site.regions.register(name, key, offset, size)
+            return Reply()
+        case ["unregister"]:
+            _need(asked, "POST")
+            site.regions.unregister(name)
+            return Reply()
+    raise ServeError("there is nothing at this path", Status.NOT_FOUND)
+
+
+def _json(value: object, status: int = 200) -> Reply:
+    return Reply(status, json.dumps(value, separators=(",", ":")).encode())
+
+
+def _need(asked: Asked, method: str) -> None:
+    if asked.method != method and not (method == "GET" and asked.method == "HEAD"):
+        raise ServeError(f"wants {method}", Status.WRONG_METHOD, where=asked.path[:200], got=asked.method[:20])
+
+
+def _version(parts: list[str], at: int) -> str:
+    if len(parts) == at:
+        return ""
+    if parts[at - 1] != "versions":
+        raise ServeError("there is nothing at this path", Status.NOT_FOUND)
+    return parts[at]
+
+
+def _decoded(part: str) -> str:
+    try:
+        return unquote(part, errors="strict") if "%" in part else part
+    except UnicodeDecodeError:
+        raise ServeError("the path is no UTF-8") from None
+
+
+__all__ = ["Asked", "Reply", "Site", "answer", "refusal"]

@@ -1,0 +1,64 @@
+"""A request for an inference and its answer, whatever protocol brought it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.serve.errors import ServeError
+from tilewright.serve.tensors import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An inference that a client asks for.
+
+    Args:
+        model, version: whom it asks; "" is the version that the server chooses.
+        inputs: by name.
+        outputs: names of those that are wanted; None for all.
+        id: what the answer repeats.
+        timeout: seconds from `arrival` in which an answer is of use; None: the model's promise.
+        priority: of two requests the one with the larger number comes first.
+        arrival: seconds of `time.monotonic`.
+        traceparent: W3C's header, for the log.
+    """
+
+    model: str
+    inputs: Mapping[str, Array]
+    arrival: float
+    version: str = ""
+    outputs: tuple[str, ...] | None = None
+    id: str = ""
+    timeout: float | None = None
+    priority: int = 0
+    traceparent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an inference gave.
+
+    Args:
+        weights_version: of the weights that computed it.
+        batch: rows of the batch that it was part of.
+        queue, compute: seconds in the queue and in the batch.
+    """
+
+    model: str
+    version: str
+    outputs: Mapping[str, Array]
+    id: str = ""
+    weights_version: int = 0
+    batch: int = 1
+    queue: float = 0.0
+    compute: float = 0.0
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+Done = Callable[[Answer | ServeError], None]
+"""What is called with the answer, once, on the thread of the server's loop."""
+
+
+__all__ = ["Answer", "Done", "Request"]

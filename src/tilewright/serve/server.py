@@ -1,0 +1,201 @@
+"""A server in one process: an event loop, its sockets, and the core behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tilewright.serve.core import Core
+from tilewright.serve.core import Options as CoreOptions
+from tilewright.serve.errors import ServeError
+from tilewright.serve.models import Served
+from tilewright.serve.opening import Source, open_source
+from tilewright.serve.protocol.http import Connections, Limits
+from tilewright.serve.protocol.routes import Site
+from tilewright.serve.tokens import Tokens
+
+_SWEEP_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a server listens and what it allows.
+
+    Args:
+        http_port, grpc_port: 0 takes a free one; None: the protocol is not served.
+        sockets: that listen already, in place of `http_port`.
+        drain: seconds that requests have to end once the server is told to.
+    """
+
+    host: str = "127.0.0.1"
+    http_port: int | None = 8000
+    grpc_port: int | None = None
+    unix: str | None = None
+    sockets: Sequence[socket.socket] = ()
+    limits: Limits = field(default_factory=Limits)
+    tokens: Tokens = field(default_factory=Tokens)
+    tls: ssl.SSLContext | None = None
+    drain: float = 30.0
+    core: CoreOptions = field(default_factory=CoreOptions)
+
+
+class Server:
+    """A server on a loop of its own thread, or of the caller's.
+
+    with Server(Settings(http_port=0), [served]) as server:     on a thread
+        print(server.url)
+    asyncio.run(Server(settings, models).run())                  here, until SIGTERM
+    """
+
+    def __init__(self, settings: Settings = Settings(), models: Iterable[Served | Source] = ()) -> None:
+        self.settings = settings
+        self.core = Core(settings.core)
+        self.site = Site(self.core, settings.tokens)
+        self._models = list(models)
+        self._connections = Connections(self.site, settings.limits)
+        self._servers: list[asyncio.Server] = []
+        self._stop: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self.http_port: int | None = None
+        self.on_start: Callable[[], None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where HTTP is spoken."""
+        kind = "http" if self.settings.tls is None else "https"
+        return f"{kind}://{self.settings.host}:{self.http_port}"
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    async def run(self, signals: bool = True) -> None:
+        """Serve until `stop`, or SIGTERM or SIGINT if `signals`; then answer what has come, and end."""
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        if signals:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.add_signal_handler(number, self._stop.set)
+        try:
+            for model in self._models:
+                self.core.add(model) if isinstance(model, Served) else self.core.add(open_source(model), model.share)
+            await self._listen()
+            self._started.set()
+            if self.on_start is not None:
+                self.on_start()
+            await self._until_stopped()
+        finally:
+            await self._end()
+
+    async def _listen(self) -> None:
+        assert self._loop is not None
+        settings = self.settings
+        backlog = 1024
+        for sock in settings.sockets:
+            self._servers.append(await self._loop.create_server(self._connections.make, sock=sock, ssl=settings.tls))
+        if settings.http_port is not None and not settings.sockets:
+            self._servers.append(
+                await self._loop.create_server(
+                    self._connections.make, settings.host, settings.http_port, ssl=settings.tls, backlog=backlog
+                )
+            )
+        if self._servers:
+            self.http_port = self._servers[0].sockets[0].getsockname()[1]
+
+    async def _until_stopped(self) -> None:
+        assert self._stop is not None
+        while not self._stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), _SWEEP_SECONDS)
+            self._connections.sweep()
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        await self.core.drain(self.settings.drain)
+        self._connections.close_idle()
+        await asyncio.sleep(0)
+        self.core.close()
+
+    def stop(self) -> None:
+        """End the server; from any thread."""
+        if self._loop is not None and self._stop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
+
+    # -- on a thread ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> Server:
+        """Serve on a thread of its own; gives back once requests are taken. Raises what starting raises."""
+        self._thread = threading.Thread(target=self._run_thread, name="serve", daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def _run_thread(self) -> None:
+        try:
+            run(self, signals=False)
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._started.set()
+
+    def call(self, function: Any, *arguments: Any) -> Any:
+        """Call a function on the server's loop, from another thread, and give what it gives."""
+        assert self._loop is not None
+
+        async def there() -> Any:
+            return function(*arguments)
+
+        return asyncio.run_coroutine_threadsafe(there(), self._loop).result()
+
+    def close(self) -> None:
+        """Stop, and wait for the end."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def run(server: Server, signals: bool = True) -> None:
+    """Run a server on a new loop: uvloop's where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(server.run(signals))
+        return
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(server.run(signals))
+
+
+def tls_context(certificate: Path, key: Path | None = None, clients: Path | None = None) -> ssl.SSLContext:
+    """TLS with a certificate; `clients`: certificates that clients must show (mTLS). ServeError."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+        if clients is not None:
+            context.load_verify_locations(clients)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise ServeError(f"cannot be used for TLS: {error}", where=str(certificate)) from None
+    return context
+
+
+__all__ = ["Server", "Settings", "run", "tls_context"]

@@ -1,0 +1,107 @@
+"""Counts and times of one model's requests, cheap enough to keep for every one of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+_PER_OCTAVE = 8
+"""Buckets of a factor of two: a quantile is right to nine percent."""
+_LEAST = 1e-6
+_BUCKETS = 30 * _PER_OCTAVE
+"""Up to 2**30 microseconds, 18 minutes."""
+
+
+class Histogram:
+    """Seconds in buckets of constant relative width (HdrHistogram's idea)."""
+
+    __slots__ = ("_counts", "count", "total")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (_BUCKETS + 1)
+        self.count = 0
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.total += seconds
+        k = int(math.log2(seconds / _LEAST) * _PER_OCTAVE) if seconds > _LEAST else 0
+        self._counts[min(k, _BUCKETS)] += 1
+
+    def quantile(self, share: float) -> float:
+        """The upper end of the bucket that holds this share of all; NaN if there are none."""
+        if not self.count:
+            return math.nan
+        left = math.ceil(share * self.count)
+        for k, number in enumerate(self._counts):
+            left -= number
+            if left <= 0:
+                return float(_LEAST * 2 ** ((k + 1) / _PER_OCTAVE))
+        return math.inf
+
+    def cumulative(self, bounds: tuple[float, ...]) -> Iterator[tuple[float, int]]:
+        """For each bound, how many were no larger, as Prometheus has it."""
+        total, k = 0, 0
+        for bound in bounds:
+            end = int(math.log2(bound / _LEAST) * _PER_OCTAVE)
+            total += sum(self._counts[k:end])
+            k = end
+            yield bound, total
+
+
+class Duration:
+    """A count and the sum of its nanoseconds."""
+
+    __slots__ = ("count", "ns")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.ns = 0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.ns += int(seconds * 1e9)
+
+
+class Statistics:
+    """Of one version of a model."""
+
+    def __init__(self) -> None:
+        self.success, self.fail, self.queue, self.compute = Duration(), Duration(), Duration(), Duration()
+        self.dropped: Counter[str] = Counter()
+        self.failed: Counter[int] = Counter()
+        self.batches: dict[int, Duration] = {}
+        self.missed = 0
+        """Answers that came after their deadline."""
+        self.rows = 0
+        self.executions = 0
+        self.latency = Histogram()
+        self.last = 0.0
+
+    def answered(self, rows: int, queue: float, compute: float, total: float, missed: bool) -> None:
+        """A request was answered."""
+        self.success.add(total)
+        self.queue.add(queue)
+        self.compute.add(compute)
+        self.latency.add(total)
+        self.rows += rows
+        self.missed += missed
+        self.last = time.time()
+
+    def executed(self, rows: int, seconds: float) -> None:
+        """A batch was computed."""
+        self.executions += 1
+        self.batches.setdefault(rows, Duration()).add(seconds)
+
+    def refused(self, status: int, reason: str, seconds: float) -> None:
+        """A request was answered with an error."""
+        self.fail.add(seconds)
+        if reason:
+            self.dropped[reason] += 1
+        else:
+            self.failed[status] += 1
+
+
+__all__ = ["Duration", "Histogram", "Statistics"]

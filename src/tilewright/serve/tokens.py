@@ -1,0 +1,57 @@
+"""Bearer tokens (RFC 6750) and what each may do."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from tilewright.serve.errors import ServeError, Status
+
+_LEAST = 16
+
+
+class Scope(Enum):
+    """What a token may do."""
+
+    INFER = "infer"
+    METRICS = "metrics"
+    REPOSITORY = "repository"
+    SHARED_MEMORY = "shared-memory"
+
+
+class Tokens:
+    """Tokens and their scopes; none at all means that anyone may do anything that is served.
+
+    Args:
+        tokens: scopes by token. ServeError for a token that could be guessed, or an unknown scope.
+    """
+
+    def __init__(self, tokens: Mapping[str, Iterable[str]] | None = None) -> None:
+        known = {scope.value: scope for scope in Scope}
+        self._tokens: list[tuple[bytes, frozenset[Scope]]] = []
+        for token, scopes in (tokens or {}).items():
+            if len(token) < _LEAST or not token.isascii() or not token.isprintable():
+                raise ServeError("a token is too short", expected=f"{_LEAST} printable characters or more")
+            for scope in scopes:
+                if scope not in known:
+                    raise ServeError("a token has an unknown scope", expected=", ".join(known), got=repr(scope))
+            self._tokens.append((token.encode(), frozenset(known[s] for s in scopes)))
+
+    def check(self, authorization: str | None, scope: Scope) -> None:
+        """ServeError unless a header's token has the scope. Takes the same time whatever the token is."""
+        if not self._tokens:
+            return
+        kind, _, token = (authorization or "").partition(" ")
+        given = token.strip().encode("utf-8", "replace") if kind.lower() == "bearer" else b""
+        scopes: frozenset[Scope] | None = None
+        for known, allowed in self._tokens:
+            if hmac.compare_digest(known, given):
+                scopes = allowed
+        if scopes is None:
+            raise ServeError("a bearer token is wanted", Status.UNAUTHENTICATED)
+        if scope not in scopes:
+            raise ServeError(f"the token lacks the scope {scope.value}", Status.FORBIDDEN)
+
+
+__all__ = ["Scope", "Tokens"]
