@@ -130,6 +130,10 @@ test-v3: $(STAMP) ## the numeric tests with AVX2's vectors, on a machine with AV
 	False) echo 'test-v3: left out, this machine has no wider vectors than x86-64-v3: make test runs what it runs' ;; \
 	*) exit 1 ;; esac
 
+.PHONY: test-machines
+test-machines: $(STAMP) ## a share of the tests under four pretended machines, others each day; ARGS="--machines qemu,zen5 --share 3"
+	$(PY) -m tests.machines $(ARGS)
+
 torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, its modules, its exporters' models
 	$(PY) -m pytest -n auto $(PYTEST_ARGS) tests/runtime/test_frameworks.py tests/builder/test_export_torch.py tests/train/test_torch_*.py tests/train/test_reduced.py tests/train/test_recompute.py tests/examples/test_compiled_ppo.py tests/examples/test_mnist_like.py tests/frontend/test_torch_*.py tests/torch_opinfo tests/benchmarks/test_zoo.py tests/benchmarks/test_zoo_peers.py tests/benchmarks/test_transformers.py tests/fuzz/test_fx.py tests/fuzz/test_narrow.py tests/fuzz/test_networks.py tests/fuzz/test_doors.py tests/fuzz/test_torch_guarded.py tests/comprehension/test_torch.py tests/docs
 	$(PY) -m benchmarks.bench_models --models resnet18 --rounds 5 --no-report

@@ -6,9 +6,11 @@ import gc
 import os
 import tempfile
 from collections.abc import Callable
+from itertools import compress
 from math import ceil
 from pathlib import Path
 from random import Random
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,18 +40,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files with what came out")
     parser.addoption("--all-cases", action="store_true", help="all cases of tests that are marked costly")
     parser.addoption("--one-of", type=int, default=1, metavar="N", help="one of N of the cases of each test")
+    parser.addoption("--share", default="0/1", metavar="K/N", help="the tests of share K of N, drawn by their names")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases of tests that have many (`sampled`)."""
+    """Leave out tests of other shares (`--share`), and cases of tests that have many (`sampled`)."""
+    share, shares = map(int, config.getoption("--share").split("/"))
+    if shares > 1:
+        drawn = [crc32(item.nodeid.partition("[")[0].encode()) % shares == share for item in items]
+        config.hook.pytest_deselected(items=[item for item, one in zip(items, drawn, strict=True) if not one])
+        items[:] = compress(items, drawn)
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     kept: set[pytest.Item] = set()
     for several in cases.values():
         mark = several[0].get_closest_marker("costly")
-        share = config.getoption("--one-of") * (1 if mark is None or config.getoption("--all-cases") else mark.args[0])
-        kept.update(sampled(several, ceil(len(several) / share)))
+        one_of = config.getoption("--one-of") * (1 if mark is None or config.getoption("--all-cases") else mark.args[0])
+        kept.update(sampled(several, ceil(len(several) / one_of)))
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]

@@ -88,6 +88,7 @@ def test_verify_races(cli: Cli, user: Store, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_compile_says_what_records_did(cli: Cli, user: Store, layer: Path, tmp_path: Path) -> None:
+    # any machine: the record is of whatever the machine decides first
     with deciding() as listed:
         tw.compile(layer)
     d = next(d for d in listed.made if len(d.space) > 1)

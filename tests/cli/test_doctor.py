@@ -14,14 +14,14 @@ from tilewright.cli.doctor import age_text
 from tilewright.measure import calibration, peak
 from tilewright.measure.peak import Ceilings, Measured, best_of, spread_of
 from tilewright.support.machine import describe
-from tilewright.targets.host import host
+from tilewright.targets.host import native
 
 from .conftest import Cli
 
 
 def like_this() -> Ceilings:
     """What a machine of this kind reaches."""
-    known, hz = host().ceilings, 3.0
+    known, hz = native().ceilings, 3.0
     rates = (known.l1_bandwidth, known.l2_bandwidth, known.l3_bandwidth, known.memory_bandwidth)
     l1, l2, l3, memory = (hz * rate for rate in rates)
     return Ceilings(100.0, 200.0, 10.0, 1, hz, known.fma_per_cycle, l1, l2, l3, memory, memory)

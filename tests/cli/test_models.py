@@ -193,6 +193,7 @@ def test_options_that_do_not_exist_or_do_not_fit(cli: Cli, layer: Path) -> None:
 
 def test_another_instruction_set(cli: Cli, layer: Path) -> None:
     """A level that each machine of its architecture has."""
+    # any machine: the level is one that each machine has
     level, foreign = (
         ("x86-64", "generic-aarch64") if Target.host().triple.startswith("x86_64") else ("generic-aarch64", "x86-64")
     )

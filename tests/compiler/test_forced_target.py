@@ -82,9 +82,9 @@ def test_what_was_measured_with_wide_vectors_does_not_hold_for_narrow_ones(monke
     """Zen 4 starts one multiply-add of 512 bits in a cycle, two of 256."""
     zen4 = Target.parse("znver4").adjusted(l2=1 << 20, l2_bandwidth=30.0, fma_per_cycle=1.0, l1_bandwidth=60.0)
     monkeypatch.setattr(hosts, "host", lambda: zen4)
-    v3 = hosts.narrowed.__wrapped__(Target.parse("x86-64-v3"))
+    v3 = hosts.narrowed(Target.parse("x86-64-v3"))
     assert (v3.fma_per_cycle, v3.l1_bandwidth, v3.l2_bandwidth, v3.l2) == (2.0, 60.0, 30.0, 1 << 20)
-    v4 = hosts.narrowed.__wrapped__(Target.parse("x86-64-v4"))
+    v4 = hosts.narrowed(Target.parse("x86-64-v4"))
     assert (v4.fma_per_cycle, v4.l1_bandwidth) == (1.0, 60.0)
 
 

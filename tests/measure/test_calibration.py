@@ -13,7 +13,7 @@ from tilewright.measure.calibration import Calibration
 from tilewright.measure.peak import Ceilings
 from tilewright.support import flags
 from tilewright.support.machine import Machine, describe
-from tilewright.targets.host import host
+from tilewright.targets.host import native
 from tilewright.targets.target import Target
 
 MEASURED = Ceilings(100.0, 200.0, 17.0, 2, 3.16, 1.97, 201.0, 100.0, 76.0, 21.0, 25.0)
@@ -102,10 +102,10 @@ def test_the_host_takes_the_file_or_what_is_known(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(flags.CACHE_DIR.name, str(tmp_path))
-    unmeasured = host.__wrapped__()
+    unmeasured = native.__wrapped__()
     stored = replace(Calibration(**GOOD), l2_bandwidth=11.0)
     calibration.store(stored, machine)
-    measured = host.__wrapped__()
+    measured = native.__wrapped__()
     assert measured.l2_bandwidth == 11.0
     assert {name: getattr(measured.ceilings, name) for name in asdict(stored)} == asdict(stored)
     assert measured == replace(unmeasured, ceilings=replace(unmeasured.ceilings, **asdict(stored)))

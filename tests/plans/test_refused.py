@@ -50,6 +50,7 @@ func @decayed(A: f32[64, 1000], N: f32[64]) {
 
 
 def test_a_reducer_of_its_own_is_reduced_in_vectors() -> None:
+    # any machine: what is asserted of is planned for TARGET
     norm = te.comm_reducer(lambda x, y: te.sqrt(x * x + y * y), lambda t: te.const(0.0, t), "norm")
     a, r = te.placeholder((1, 1000), name="A"), te.reduce_axis(1000, "r")
     func = te.create_prim_func([a, te.compute((1,), lambda i: norm(a[i, r], r), name="N")], "norms")

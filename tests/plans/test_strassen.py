@@ -69,6 +69,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_native_code_on_awkward_shapes(
     lead: tuple[int, ...], rows: int, depth: int, columns: int, transpose: bool, name: str, threads: int
 ) -> None:
+    # any machine: the fixture has the algorithm taken always
     target = Target.parse(name)
     if not set(target.features) <= set(Target.host().features):
         pytest.skip("this machine lacks its features")
@@ -122,6 +123,7 @@ def test_rows_of_one_sequence_meet_behind_a_norm(norm: str, name: str) -> None:
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
 def test_rows_behind_a_norm_keep_their_digits(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of very different sizes come alike out of the norm, so that none loses digits; NaN reaches one row more."""
+    # any machine: the costs that are compared are stated
     graph = normed(norm, (1,), 2)
     monkeypatch.setattr(product, "compared", lambda *_: (Cost(compute=2.0), Cost(compute=1.0)))
     assert "lowered.matmul_strassen" in operators(graph, Target.host(), "auto")
@@ -193,6 +195,7 @@ def test_convolutions_of_one_pixel_on_awkward_shapes(
     threads: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # any machine: the choice is stated
     target = Target.parse(name)
     if not set(target.features) <= set(Target.host().features):
         pytest.skip("this machine lacks its features")
@@ -217,6 +220,7 @@ def test_convolutions_of_one_pixel_on_awkward_shapes(
 
 def test_images_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is infinite in one caller's image reaches no other's."""
+    # any machine: the choice is stated
     target = Target.host()
     choice = StrassenStrips(2 * target.lanes(4), 1)
     monkeypatch.setattr(choose, "convolution_algorithm", lambda *_: choice)

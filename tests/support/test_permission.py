@@ -22,9 +22,9 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: features)
     for module in (machine, link):
         monkeypatch.setattr(module, "forbidden", lambda: permission.NEEDED)
-    host.host.cache_clear()
+    host.native.cache_clear()
     yield
-    host.host.cache_clear()
+    host.native.cache_clear()
 
 
 @pytest.mark.usefixtures("refusing")

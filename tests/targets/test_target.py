@@ -10,7 +10,7 @@ from tilewright.measure import calibration
 from tilewright.support.errors import TargetError
 from tilewright.support.machine import Cache, describe
 from tilewright.targets.costs import Costs, Origin
-from tilewright.targets.host import host
+from tilewright.targets.host import native
 from tilewright.targets.target import Target, known
 
 
@@ -29,14 +29,14 @@ def test_the_hosts_ways_are_what_the_system_says(monkeypatch: pytest.MonkeyPatch
     data = {c.level: c for c in here.caches if c.kind != "Instruction"}
     sides = (Cache(1, "Data", 48 << 10, 1, ways=12), Cache(2, "Unified", 2 << 20, 1, ways=16))
     monkeypatch.setattr("tilewright.targets.host.describe", lambda: replace(here, caches=sides))
-    other = host.__wrapped__().caches
+    other = native.__wrapped__().caches
     assert (other.l1, other.l1_ways, other.l2, other.l2_ways) == (48 << 10, 12, 2 << 20, 16)
     monkeypatch.setattr(
         "tilewright.targets.host.describe", lambda: replace(here, caches=tuple(replace(c, ways=0) for c in sides))
     )
-    assert host.__wrapped__().caches.l1_ways > 0
+    assert native.__wrapped__().caches.l1_ways > 0
     if all(level in data and data[level].ways for level in (1, 2)):
-        caches = Target.host().caches
+        caches = native().caches
         assert (caches.l1_ways, caches.l2_ways) == (data[1].ways, data[2].ways)
 
 
@@ -110,7 +110,7 @@ def test_a_core_has_a_part_of_the_last_level(monkeypatch: pytest.MonkeyPatch) ->
     for claimed, cores, l3 in ((300 << 20, 2, 128 << 20), (300 << 20, 60, 300 << 20), (32 << 20, 1, 32 << 20)):
         caches = tuple(replace(c, bytes=claimed) if c.level == 3 else c for c in told.caches)
         monkeypatch.setattr(host, "describe", lambda c=caches, n=cores: replace(told, caches=c, cores=n))
-        assert host.host.__wrapped__().l3 == l3
+        assert host.native.__wrapped__().l3 == l3
 
 
 def test_fingerprint_ignores_cores_and_frequency_alone() -> None:

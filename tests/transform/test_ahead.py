@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,11 +13,18 @@ from tilewright import ops
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.plans.framework.decisions import deciding, forcing
 from tilewright.runtime.specs import StepSpec
+from tilewright.targets.costs import Costs
+from tilewright.targets.memory import Caches, Ceilings
 from tilewright.targets.target import Target
 
 ROWS, WIDTH, WIDE = 512, 256, 1024
-SMALL = Target.host().adjusted(l2=1 << 19, l3=1 << 20, memory_bandwidth=8.0, memory_total=12.0)
-"""A machine whose last levels do not hold the weights, whatever this one's do."""
+SMALL = replace(
+    Target.host(),
+    caches=Caches(l2=1 << 19, l3=1 << 20),
+    ceilings=Ceilings(memory_bandwidth=8.0, memory_total=12.0),
+    costs=Costs(),
+)
+"""A machine whose last levels do not hold the weights, with stated speeds; its instructions are this one's."""
 LARGE = SMALL.adjusted(l3=64 << 20)
 
 
@@ -58,6 +67,7 @@ def test_a_kernel_prefetches_weights_that_a_later_one_waits_for(threads: int) ->
 
 
 def test_who_prefetches_is_a_decision() -> None:
+    # any machine: caches, ceilings and costs are stated
     graph, weights = pooled()
     with deciding() as record:
         usual = tw.compile((graph, weights), target=SMALL)

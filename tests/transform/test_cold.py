@@ -18,7 +18,7 @@ from tilewright.ir.notes import ColdWeights
 from tilewright.ops.lowered.by_size import ConvBySizeAttrs
 from tilewright.plans.framework.cost import level, weights_level, working_set
 from tilewright.targets.costs import Costs
-from tilewright.targets.memory import Ceilings
+from tilewright.targets.memory import Caches, Ceilings
 from tilewright.targets.target import Target
 from tilewright.transform.cold import with_cold_weights
 from tilewright.transform.graph.fuse import fuse
@@ -26,9 +26,9 @@ from tilewright.transform.lower import lower_group
 
 ROWS, WIDTH = 24, 128
 OWN = WIDTH * WIDTH * 4
-MACHINE = replace(Target.host().adjusted(l1=32 << 10, l2=4 * OWN, l3=40 * OWN), costs=Costs(), ceilings=Ceilings())
-"""A machine whose second level holds two such layers, and whose last one holds twenty; speeds as nobody measured them,
-prefetching as nobody fitted it."""
+MACHINE = replace(Target.host(), caches=Caches(l2=4 * OWN, l3=40 * OWN), costs=Costs(), ceilings=Ceilings())
+"""A machine whose second level holds two such layers, and whose last one holds twenty; its speeds and fitted constants
+are the defaults."""
 
 
 def chain(layers: int) -> tuple[Graph, dict[str, np.ndarray]]:
@@ -44,6 +44,7 @@ def chain(layers: int) -> tuple[Graph, dict[str, np.ndarray]]:
 @pytest.mark.parametrize(("layers", "away"), [(1, ""), (2, ""), (6, "@cold_weights(level=l3)"), (36, "@cold_weights")])
 def test_layers_are_told_where_calls_find_their_weights(layers: int, away: str) -> None:
     """One layer fits into the second level, and several would not fit there with each other."""
+    # any machine: caches, ceilings and costs are stated
     graph, weights = chain(layers)
     model = tw.compile((graph, weights), target=MACHINE, records=None)
     text = model.show("loops")
@@ -60,6 +61,7 @@ def test_layers_are_told_where_calls_find_their_weights(layers: int, away: str) 
 
 def test_of_two_layouts_one_is_read() -> None:
     """The layer that keeps its filters twice is told as well: both together would be away by their own size."""
+    # any machine: caches, ceilings and costs are stated
     b = GraphBuilder("layer")
     side = Var("n", lo=8, hi=64)
     x = b.input("x", TensorType(f32, (const(1), const(1), side, side, const(16)), "NCHW16c"))

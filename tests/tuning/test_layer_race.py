@@ -99,6 +99,7 @@ def test_other_machines_and_what_depends_on_lowering_are_left() -> None:
 @pytest.mark.parametrize("kind", ["algorithm", "panels"])
 def test_a_model_of_the_operators_meets_the_decision_again(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the times made up: both programs are compiled, and the steps in which they differ are those that count."""
+    # any machine: every decision of the model is tried, whichever they are
 
     class MadeUp:
         own_error = 0.0

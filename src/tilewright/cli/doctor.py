@@ -14,7 +14,7 @@ from tilewright.measure import calibration, peak
 from tilewright.support import flags, machine, plugins
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import PluginWarning
-from tilewright.targets.host import host as native
+from tilewright.targets.host import native
 
 _NEEDED = ("numpy", "llvmlite", "ml_dtypes", "onnx", "safetensors", "apache-tvm-ffi", "typer", "rich")
 _OPTIONAL = ("torch", "onnxruntime", "jax", "gymnasium", "stable-baselines3", "ray", "torchrl")

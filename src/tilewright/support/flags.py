@@ -126,6 +126,14 @@ TARGET = Flag(
     "The instruction set that code is made for when the caller names no target, such as x86-64-v3; caches and measured "
     "ceilings stay this machine's.",
 )
+HOST = Flag(
+    "TILEWRIGHT_HOST",
+    str,
+    lambda: "native",
+    "native",
+    "The machine whose caches, ceilings and fitted constants estimates take for this one's, such as graniterapids: "
+    "schedules are those of that machine with these instructions, for tests.",
+)
 THREADS = Flag(
     "TILEWRIGHT_THREADS", _integer(1, 1024), lambda: 1, "1", "Threads of a model when the caller names none."
 )
@@ -191,6 +199,7 @@ def table() -> list[Flag[int] | Flag[bool] | Flag[str] | Flag[Path] | Flag[tuple
         DUMP,
         VERIFY,
         TARGET,
+        HOST,
         THREADS,
         PROCESSES,
         CACHE,

@@ -6,19 +6,29 @@ from dataclasses import asdict, replace
 from functools import cache
 
 from tilewright.measure import calibration
+from tilewright.support import flags
+from tilewright.support.errors import TargetError
 from tilewright.support.machine import describe
+from tilewright.targets.machines import MACHINES
 from tilewright.targets.memory import Ceilings
 from tilewright.targets.registry import family_of
 from tilewright.targets.target import Target
 
 
-@cache
 def host() -> Target:
+    """This machine, or the one that TILEWRIGHT_HOST names with this machine's instructions. Raises TargetError, which
+    lists the known machines, for another name."""
+    name = flags.HOST()
+    return native() if name == "native" else pretended(name)
+
+
+@cache
+def native() -> Target:
     """This machine: its family's description, with its own caches, features and ceilings."""
     import llvmlite.binding as llvm
 
     machine = describe()
-    flags = llvm.get_host_cpu_features()
+    features = llvm.get_host_cpu_features()
     family = family_of(machine.triple)
     if family is None or family.describe is None:
         base = Target(machine.triple, machine.cpu, machine.features)
@@ -38,7 +48,7 @@ def host() -> Target:
     return replace(
         base,
         triple=machine.triple,
-        missing=tuple(sorted(name for name, on in flags.items() if not on or name not in machine.features)),
+        missing=tuple(sorted(name for name, on in features.items() if not on or name not in machine.features)),
         caches=caches,
         ceilings=base.ceilings if measured is None else replace(base.ceilings, **asdict(measured)),
         cores=machine.cores,
@@ -52,9 +62,30 @@ again and again: 30 GB/s up to 77 MB, 23 of 115, 16 of 260)."""
 
 
 @cache
+def pretended(name: str) -> Target:
+    """A machine of `machines.MACHINES` with this machine's instructions."""
+    if name not in MACHINES:
+        raise TargetError(
+            "no such machine",
+            where=f"environment variable {flags.HOST.name}",
+            expected=", ".join(("native", *MACHINES)),
+            got=repr(name),
+        )
+    here, machine = native(), MACHINES[name]
+    family = family_of(here.triple)
+    known = here if family is None or family.describe is None else family.describe(machine.cpu, here.features)
+    return replace(
+        here, caches=machine.caches, ceilings=known.ceilings, costs=known.costs, cores=machine.cores, threads=1
+    )
+
+
 def narrowed(named: Target) -> Target:
     """This machine with the instructions of `named`; `named` itself where this machine lacks some of them."""
-    native = host()
+    return _narrowed(host(), named)
+
+
+@cache
+def _narrowed(native: Target, named: Target) -> Target:
     if architecture(named) != architecture(native) or not set(named.features) <= set(native.features):
         return named
     return replace(
