@@ -1,0 +1,43 @@
+"""`python -m tilewright.targets.vta`: check files of recorded streams, print a program as text."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from tilewright.support.errors import Error
+from tilewright.targets.vta.streams import differences, read
+
+
+def check(files: Sequence[str]) -> int:
+    """Run the streams of files and say which differ: 0 if none does, 1 if some do, 2 for a file that is none."""
+    code = 0
+    for path in files:
+        total = wrong = 0
+        try:
+            for stream in read(path):
+                total += 1
+                for text in differences(stream):
+                    print(f"{path}: {stream.name}: {text}")
+                    code = max(code, 1)
+                    wrong += 1
+        except Error as error:
+            print(error, file=sys.stderr)
+            code = 2
+            continue
+        print(f"{path}: {total} streams, {'all equal' if not wrong else f'{wrong} differences'}")
+    return code
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command's exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tilewright.targets.vta", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("check", help="run recorded streams and say which differ")
+    command.add_argument("files", nargs="+", metavar="FILE")
+    return check(parser.parse_args(arguments).files)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
