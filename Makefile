@@ -273,6 +273,10 @@ bytes: $(STAMP) $(TORCH_STAMP) ## whether code and graphs are as they were; ARGS
 bars: $(STAMP) ## which of the required figures the last results reach
 	$(PY) -m benchmarks.bars
 
+.PHONY: vta
+vta: $(STAMP) ## random programs of the accelerator VTA, each with its tokens taken out one by one; ARGS="--programs 100"
+	$(PY) -m tests.targets.vta.run $(ARGS)
+
 mutate: $(STAMP) ## whether tests notice wrong lines: sampled mutants by room; ARGS="--rooms arith,ir --count 50 --seed 1"
 	$(PY) -m tests.mutate $(ARGS)
 

@@ -1,0 +1,136 @@
+"""Running a program in its legal orders, to see that they leave the same memory.
+
+Orders that differ only in the order of instructions that do not touch each other's rows leave the same, so that one
+of them stands for all (sleep sets; Godefroid, 1996). A program without races has one such class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.support.classes import dataclass
+from tilewright.support.digest import blake2b
+from tilewright.targets.vta.access import Accesses
+from tilewright.targets.vta.check import Analysis, analyse
+from tilewright.targets.vta.config import DEFAULT, Config
+from tilewright.targets.vta.isa import Instruction, encode
+from tilewright.targets.vta.order import Order
+from tilewright.targets.vta.simulator import Machine
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """What running a program in several orders showed.
+
+    Args:
+        orders: how many orders were run.
+        complete: whether these stand for all legal orders, or are a sample of them.
+        outcomes: an order for each different memory that was left.
+        analysis: what was found without running them.
+    """
+
+    orders: int
+    complete: bool
+    outcomes: tuple[tuple[int, ...], ...]
+    analysis: Analysis
+
+
+def explore(
+    program: Sequence[Instruction], dram: Mapping[int, Array], config: Config = DEFAULT, limit: int = 200, seed: int = 0
+) -> Explored:
+    """Run a program in all its legal orders, one for each class of equal ones, if there are at most `limit` of them;
+    else in `limit` orders by chance. What never runs is left out of all of them."""
+    analysis = analyse(program, dram, config)
+    conflicts = _conflicts(analysis)
+    words = encode(list(program), config)
+    orders: list[tuple[int, ...]] = []
+    complete = True
+    for order in classes(analysis.order, conflicts):
+        if len(orders) == limit:
+            complete = False
+            rng = np.random.default_rng(seed)
+            orders = [by_chance(analysis.order, rng) for _ in range(limit)]
+            break
+        orders.append(order)
+    outcomes: dict[bytes, tuple[int, ...]] = {}
+    for order in orders:
+        machine, memory = Machine(config), {base: a.copy() for base, a in dram.items()}
+        machine.step(words, [k for k in order if k in analysis.accesses], memory)
+        digest = blake2b(digest_size=16)
+        for part in (*memory.values(), *machine.buffers.values()):
+            digest.update(part.tobytes())
+        outcomes.setdefault(digest.digest(), order)
+    return Explored(len(orders), complete, tuple(outcomes.values()), analysis)
+
+
+def classes(order: Order, conflicts: Mapping[int, frozenset[int]]) -> Iterator[tuple[int, ...]]:
+    """One legal order for each class of orders in which conflicting instructions have the same order."""
+    queues = [tuple(k for k in q if order.clocks[k] is not None) for q in order.queues]
+    total = sum(map(len, queues))
+    path: list[int] = []
+    # A level for each instruction of the path: what is still to be tried there, and what sleeps.
+    levels: list[tuple[list[int], set[int]]] = [(_enabled(order, queues, path), set())]
+    while levels:
+        choices, asleep = levels[-1]
+        if len(path) == total and not choices:
+            yield tuple(path)
+        if not choices:
+            levels.pop()
+            if path:
+                done = path.pop()
+                levels[-1][1].add(done)
+            continue
+        k = choices.pop(0)
+        if k in asleep:
+            continue
+        path.append(k)
+        still = {s for s in asleep if s not in conflicts.get(k, ())}
+        levels.append((_enabled(order, queues, path), still))
+
+
+def _enabled(order: Order, queues: Sequence[tuple[int, ...]], path: Sequence[int]) -> list[int]:
+    """What can run after a path."""
+    done = set(path)
+    found = []
+    for queue in queues:
+        k = next((k for k in queue if k not in done), None)
+        if k is not None and all(w in done for w in order.waits[k]):
+            found.append(k)
+    return found
+
+
+def by_chance(order: Order, rng: np.random.Generator) -> tuple[int, ...]:
+    """A legal order by chance."""
+    queues = [tuple(k for k in q if order.clocks[k] is not None) for q in order.queues]
+    path: list[int] = []
+    while choices := _enabled(order, queues, path):
+        path.append(choices[int(rng.integers(len(choices)))])
+    return tuple(path)
+
+
+def _conflicts(analysis: Analysis) -> dict[int, frozenset[int]]:
+    """For each instruction, those of its own queue and those that it races with. All other pairs are ordered, or touch
+    no common row."""
+    found: dict[int, set[int]] = {k: set() for k in analysis.accesses}
+    owner = {k: q for q, queue in enumerate(analysis.order.queues) for k in queue}
+    racing = [(a, b) for a in found for b in found if a < b and owner[a] != owner[b]]
+    for a, b in racing:
+        if _touch(analysis.accesses[a], analysis.accesses[b]):
+            found[a].add(b)
+            found[b].add(a)
+    return {k: frozenset(v) for k, v in found.items()}
+
+
+def _touch(a: Accesses, b: Accesses) -> bool:
+    """Whether one writes a row that the other reads or writes."""
+    for one, other in ((a, b), (b, a)):
+        for place, rows in one.writes:
+            for place_2, rows_2 in (*other.reads, *other.writes):
+                if place == place_2 and len(rows) and len(rows_2) and np.intersect1d(rows, rows_2).size:
+                    return True
+    return False
