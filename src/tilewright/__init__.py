@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tilewright.ops.library import operators as operators
     from tilewright.parts.entry import compile as compile
     from tilewright.parts.entry import coverage as coverage
+    from tilewright.quantization.entry import quantize as quantize
     from tilewright.runtime.model import Model as Model
     from tilewright.runtime.model import load as load
     from tilewright.runtime.program import Program as Program
@@ -70,6 +71,7 @@ _PUBLIC = {
     "load": "tilewright.runtime.model:load",
     "operators": "tilewright.ops.library:operators",
     "plan": "tilewright.builder:plan",
+    "quantize": "tilewright.quantization.entry:quantize",
     "ragged": "tilewright.runtime.ragged:ragged",
     "ray_weights": "tilewright.live.transport.ray_nodes:ray_weights",
     "relay": "tilewright.live.transport.relay:relay",

@@ -21,6 +21,7 @@ from tilewright.cli.export import export
 from tilewright.cli.offer import offer
 from tilewright.cli.profile import profile
 from tilewright.cli.publish import publish
+from tilewright.cli.quantize import quantize
 from tilewright.cli.relay import relay
 from tilewright.cli.run import run
 from tilewright.cli.serve import serve
@@ -73,6 +74,7 @@ app.command("coverage")(coverage)
 app.command("bench")(bench)
 app.command("profile")(profile)
 app.command("tune")(tune)
+app.command("quantize")(quantize)
 app.add_typer(db)
 app.command("publish")(publish)
 app.command("attach")(attach)

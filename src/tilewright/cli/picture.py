@@ -15,6 +15,7 @@ from tilewright.support.errors import CallError, MissingPackageError
 
 if TYPE_CHECKING:
     from tilewright.cli.profile import Kernel
+    from tilewright.quantization.report import Report
     from tilewright.runtime.spans import Timeline
 
 _NAMED = 8
@@ -146,3 +147,20 @@ def _draw_memory(axes: Any, timeline: Timeline, end: float) -> None:
         [(s.begin - call.begin) / 1e3 for s in spans], [timeline.live[s.step] / 1024 for s in spans], where="post"
     )
     axes.set(xlim=(0, end), ylim=(0, None), xlabel="µs", ylabel="temporaries, KiB")
+
+
+def save_mixes(path: Path, title: str, report: Report) -> None:
+    """Draw the choices of layers that a quantisation tried: what is lost of the metric against the time of a call.
+    Raises CallError if the file cannot be written."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    for mix in report.mixes:
+        at = (mix.seconds * 1e3, report.metric[0] - mix.metric)
+        axes.plot(*at, "o", color="#2f6db5")
+        axes.annotate(f" {mix.layers} in int8", at)
+    axes.plot(report.seconds[0] * 1e3, 0.0, "s", color="#8a9099", label="fp32")
+    axes.plot(report.seconds[1] * 1e3, report.drop, "*", ms=14, color="#c2452d", label=f"chosen: {report.chosen}")
+    axes.set(title=title, xlabel="milliseconds of a call", ylabel="loss of the metric")
+    axes.legend()
+    _write(figure, path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.codegen.onnx.layers import SEVERAL
 from tilewright.codegen.onnx.pointwise import RULES
+from tilewright.codegen.onnx.quantised import linear_nodes, unread, write_linear
 from tilewright.codegen.onnx.writer import Writer
 from tilewright.ir.graph import Graph, Node
 from tilewright.support.errors import Error, Problems, UnsupportedError
@@ -12,9 +13,17 @@ from tilewright.support.errors import Error, Problems, UnsupportedError
 def write_nodes(w: Writer, graph: Graph) -> None:
     """All nodes of a graph or of a body. Raises UnsupportedError."""
     problems = Problems()
+    linear = linear_nodes(graph)
+    inner = unread(graph, linear)
     for node in graph.nodes:
         try:
-            if all(v is None or v in w.names for v in node.inputs):
+            match = linear.get(node.output) if len(node.outputs) == 1 else None
+            if node.outputs[0] in inner:
+                continue
+            if match is not None:
+                if match.value in w.names and match.scale in w.names:
+                    w.names[node.output] = w.renamed(write_linear(w, match), node.output)
+            elif all(v is None or v in w.names for v in node.inputs):
                 found = _node(w, node)
                 w.names.update((v, w.renamed(name, v)) for v, name in zip(node.outputs, found, strict=True))
         except Error as error:

@@ -1,0 +1,150 @@
+"""What samples say of a graph's values: their ranges, and what quantising each layer by itself changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.compiler import compile_program
+from tilewright.frontend.common.finish import Imported, Interface
+from tilewright.ir.graph import Graph, Value
+from tilewright.ops.rooms import is_room
+from tilewright.quantization.ranges import Histogram, Method, Scale
+from tilewright.quantization.rewrite import beside
+from tilewright.quantization.samples import Feed
+from tilewright.quantization.sites import Site
+from tilewright.runtime.model import Model
+from tilewright.runtime.program import Program
+from tilewright.support.classes import dataclass
+from tilewright.support.errors import CallError
+from tilewright.support.progress import expect, tell
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Compiles graphs that compute other things of the same model.
+
+    read     the model, its graph in canonical form
+    options  of `compile_program`
+    """
+
+    read: Imported
+    threads: int
+    options: Mapping[str, Any]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The model's inputs, as its user calls them."""
+        return self.read.interface.inputs or tuple(v.name for v in self.read.graph.inputs if not is_room(v))
+
+    def name_of(self, value: Value) -> str | None:
+        """What the user calls an input of the graph; None for other values."""
+        given = [v for v in self.read.graph.inputs if not is_room(v)]
+        return dict(zip(given, self.names, strict=True)).get(value)
+
+    def program(self, graph: Graph, weights: Mapping[str, Any], **options: Any) -> Program:
+        """The model with another graph of the same outputs. Weights that it has beside its own are constants."""
+        fixed = self.read.interface.fixed | (set(weights) - set(self.read.weights))
+        interface = replace(self.read.interface, fixed=frozenset(fixed))
+        kept = {p.name: weights[p.name] for p in graph.params}
+        read = replace(self.read, graph=graph, weights=kept, interface=interface, private=False)
+        return compile_program(read, threads=self.threads, **{**self.options, **options})
+
+    def model(self, graph: Graph, more: Mapping[str, Any] | None = None, **options: Any) -> Model:
+        """The model with another graph of the same outputs, and further weights, loaded."""
+        return Model(self.program(graph, {**self.read.weights, **(more or {})}, **options), threads=self.threads)
+
+    def probe(self, graph: Graph) -> Model:
+        """A graph of the same inputs and other outputs."""
+        interface = Interface(inputs=self.read.interface.inputs)
+        read = replace(self.read, graph=graph, interface=interface, private=False)
+        return Model(compile_program(read, threads=self.threads, **self.options), threads=self.threads)
+
+
+def scales_of(maker: Maker, feeds: Sequence[Feed], values: Sequence[Value], method: Method) -> dict[Value, Scale]:
+    """The scale of each value of the model's graph, by a calibration method, over all samples.
+
+    Raises CallError where a value is infinite or not a number.
+    """
+    if not values:
+        return {}
+    graph = maker.read.graph
+    computed = [v for v in values if maker.name_of(v) is None]
+    model = maker.probe(replace(graph, outputs=tuple(computed))) if computed else None
+
+    def seen(feed: Feed) -> dict[Value, Any]:
+        given = {v: feed[name] for v in values if (name := maker.name_of(v)) is not None}
+        return given if model is None else given | dict(zip(computed, model.run(feed).values(), strict=True))
+
+    ranges = {v: [0.0, 0.0] for v in values}
+    expect(len(feeds) * (1 if method == "minmax" else 2))
+    for index, feed in enumerate(feeds):
+        for value, array in seen(feed).items():
+            array = np.asarray(array)
+            if array.size and not np.isfinite(array).all():
+                what = f"value {value.name!r} is infinite or not a number"
+                raise CallError(what, where=f"calibration sample {index}", expected="finite numbers")
+            if array.size:
+                ranges[value][0] = min(ranges[value][0], float(array.min()))
+                ranges[value][1] = max(ranges[value][1], float(array.max()))
+        tell(f"range of sample {index + 1}")
+    histograms = {v: Histogram(*ranges[v]) for v in values}
+    for index, feed in enumerate(feeds if method != "minmax" else ()):
+        for value, array in seen(feed).items():
+            histograms[value].add(array)
+        tell(f"histogram of sample {index + 1}")
+    return {v: h.scale(method) for v, h in histograms.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerError:
+    """What quantising one layer changes where its inputs are exact: the root of the mean square of the difference by
+    that of the layer's output, and the mean difference of each channel, f64[channels]."""
+
+    relative: float
+    mean: Any
+
+
+def errors_of(
+    maker: Maker, feeds: Sequence[Feed], sites: Sequence[Site], scales: Mapping[Value, Scale]
+) -> dict[str, LayerError]:
+    """The error of each site by itself, by its name: one program computes all sites both ways and their statistics."""
+    if not sites:
+        return {}
+    model = maker.probe(_compared(maker.read.graph, sites, scales))
+    sums: list[list[Any]] = [[] for _ in range(3 * len(sites))]
+    expect(len(feeds))
+    for index, feed in enumerate(feeds):
+        for total, array in zip(sums, model.run(feed).values(), strict=True):
+            total.append(np.asarray(array, np.float64))
+        tell(f"errors of sample {index + 1}")
+    means = [np.mean(total, axis=0) for total in sums]
+    errors: dict[str, LayerError] = {}
+    for k, site in enumerate(sites):
+        mean, square, whole = means[3 * k : 3 * k + 3]
+        errors[site.name] = LayerError(float(np.sqrt(square / whole)) if whole > 0 else 0.0, mean)
+    return errors
+
+
+def _compared(graph: Graph, sites: Sequence[Site], scales: Mapping[Value, Scale]) -> Graph:
+    """The mean difference of each channel, the mean square of the difference and that of the output, for each site."""
+    builder, changed = beside(graph, sites, scales)
+    outputs: list[Value] = []
+
+    def emit(op: str, *inputs: Value, **attrs: Any) -> Value:
+        return ops.emit1(builder, op, *inputs, **attrs)
+
+    for site, other in zip(sites, changed, strict=True):
+        y = site.node.output
+        difference = emit("sub", other, y)
+        axes = tuple(k for k in range(y.type.rank) if k != site.channel)
+        every = tuple(range(y.type.rank))
+        mean = emit("reduce_mean", difference, axes=axes, keepdims=False)
+        square = emit("reduce_mean", emit("mul", difference, difference), axes=every, keepdims=False)
+        whole = emit("reduce_mean", emit("mul", y, y), axes=every, keepdims=False)
+        outputs += [mean, square, whole]
+    return replace(graph, nodes=tuple(builder.nodes), outputs=tuple(outputs))

@@ -1,0 +1,321 @@
+"""`tw.quantize`: a model of f32 becomes a smaller and faster one, within a loss that the caller names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
+from statistics import median
+from time import perf_counter
+from types import NoneType
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from tilewright.compiler import Dynamic, import_model
+from tilewright.ir.dim import DimSizes
+from tilewright.ir.graph import Graph, Value
+from tilewright.quantization.calibrate import LayerError, Maker, errors_of, scales_of
+from tilewright.quantization.ranges import METHODS, Method, Scale
+from tilewright.quantization.report import LayerRow, Mix, Report
+from tilewright.quantization.rewrite import quantised
+from tilewright.quantization.samples import Feed, feeds_of
+from tilewright.quantization.sites import Site, canonical, sites_of
+from tilewright.runtime.model import Model
+from tilewright.runtime.profile import Profile
+from tilewright.runtime.program import Program
+from tilewright.support.classes import dataclass
+from tilewright.support.errors import CallError
+from tilewright.support.options import check_choice, check_option
+from tilewright.support.progress import tell
+from tilewright.targets.target import Target
+
+Wanted = Literal["int8", "bf16", "auto"]
+Metric = Callable[[Model], float]
+
+ROUNDS = 21
+"""Turns of each of two models that are compared."""
+TURN = 1e-3
+"""Seconds of a turn at the least."""
+PROFILED = 20
+"""Calls by which the times of layers are told."""
+FASTER = 1.02
+"""How many times faster three quarters of the pairs must be at least, that `auto` takes a model."""
+
+
+class QuantizedModel(Model):
+    """A `Model` with the report of its quantisation."""
+
+    def __init__(self, program: Program, threads: int, report: Report) -> None:
+        super().__init__(program, threads=threads)
+        self.report = report
+
+
+def quantize(
+    model: Any,
+    example: Any = None,
+    *,
+    calibrate: Any,
+    precision: Wanted = "auto",
+    metric: Metric | None = None,
+    max_drop: float = 0.01,
+    method: Method = "mse",
+    correct_bias: bool = True,
+    threads: int = 1,
+    dims: DimSizes | None = None,
+    dynamic: Dynamic = "auto",
+    target: Target | None = None,
+    fast: str = "auto",
+    params: Any = None,
+    name: str | None = None,
+) -> QuantizedModel:
+    """Compile a model of f32 in fewer bits.
+
+    Layers (convolutions and products with weights) multiply 8-bit integers: weights with a scale a channel, symmetric,
+    computed again whenever new weights arrive; activations with a scale and a zero point a tensor, from the samples.
+    Layers with the largest error stay in f32 as long as the metric falls by more than `max_drop`.
+
+    Args:
+        model, example, threads, dims, dynamic, fast, params, name: as for `tw.compile`.
+        calibrate: samples of inputs: an iterable of arrays, or of tuples or dictionaries of them, one a call.
+        precision: "int8"; "bf16": products multiply in bf16; "auto": the fastest of f32 and these that keeps
+            `max_drop`, never slower than f32.
+        metric: gives a number for a compiled model, the higher the better, such as the accuracy on held-out data; None:
+            1 less the relative error of the outputs on the samples (root of the mean square).
+        max_drop: by how much the metric may fall.
+        method: how ranges of activations are chosen: "minmax", "percentile", "mse", "entropy".
+        correct_bias: take the mean error of each channel, on the samples, off the layer's output.
+        target: the machine that runs the model, which must be this one; the host if None.
+
+    Returns a `Model` with a `report`.
+    Raises CallError for samples that do not fit the model or hold numbers that are not finite, ModelError as
+    `tw.compile` does.
+    """
+    check_choice("precision", precision, get_args(Wanted))
+    check_choice("method", method, METHODS)
+    check_option("metric", metric, (Callable, NoneType), "a function of a model, or None")  # type: ignore[arg-type]
+    if not (isinstance(max_drop, int | float) and max_drop >= 0):
+        raise CallError("max_drop is no amount", expected="a number, 0 or more", got=max_drop)
+    read = import_model(model, dims, example, dynamic, params)
+    read = replace(read, graph=canonical(read.graph))
+    maker = Maker(read, threads, {"target": target, "fast": fast, "name": name})
+    feeds = feeds_of(calibrate, maker.names)
+    original = maker.model(read.graph)
+    outputs = [] if metric else [original.run(feed) for feed in feeds]
+    score = metric or (lambda other: _closeness(other, feeds, outputs))
+    start = _Candidate("fp32", original, float(score(original)), read.graph, read.weights, ())
+    return _Search(maker, feeds, precision, float(max_drop), method, correct_bias, score, start).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A model, its metric, and what a report says of it."""
+
+    chosen: str
+    model: Model
+    metric: float
+    graph: Graph
+    weights: Mapping[str, Any]
+    layers: tuple[LayerRow, ...]
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Search:
+    """One quantisation. `score` gives the metric of a model."""
+
+    maker: Maker
+    feeds: Sequence[Feed]
+    precision: Wanted
+    max_drop: float
+    method: Method
+    correct_bias: bool
+    score: Metric
+    original: _Candidate
+    mixes: list[Mix] = field(default_factory=list)
+
+    def run(self) -> QuantizedModel:
+        candidates: list[_Candidate] = []
+        if self.precision in ("int8", "auto"):
+            candidates.append(self.in_int8())
+        if self.precision in ("bf16", "auto"):
+            candidates.append(self.in_bf16())
+        if self.precision != "auto":
+            return self.reported(candidates[0])
+        return self.reported(self.fastest([c for c in candidates if c.chosen != "fp32"]))
+
+    def fastest(self, candidates: Sequence[_Candidate]) -> _Candidate:
+        """The candidate with the least time of a call, or the model in f32 if none is faster."""
+        best, most = self.original, FASTER
+        for candidate in candidates:
+            faster = _in_turns(self.original.model, candidate.model, self.feeds[0]).faster
+            if faster > most:
+                best, most = candidate, faster
+        if best is not self.original:
+            return replace(best, reason=f"{best.chosen} is the fastest that keeps the metric")
+        layers = tuple(replace(r, type="fp32", reason=r.reason or "fp32 is faster") for r in _rows(candidates))
+        return replace(self.original, layers=layers, reason="nothing is faster than fp32 on this machine")
+
+    # --- bf16 ---------------------------------------------------------------------------------------------------------
+
+    def in_bf16(self) -> _Candidate:
+        model = self.maker.model(self.original.graph, precision="bf16")
+        metric = self.score(model)
+        if self.falls(metric):
+            reason = f"in bf16 the metric falls to {metric:.6g}, by more than {self.max_drop:g}"
+            return replace(self.original, reason=reason)
+        layers = tuple(LayerRow(s.name, s.node.op, "bf16", None) for s in sites_of(self.original.graph))
+        return replace(self.original, chosen="bf16", model=model, metric=metric, layers=layers)
+
+    # --- int8 ---------------------------------------------------------------------------------------------------------
+
+    def in_int8(self) -> _Candidate:
+        """As many layers in int8 as the metric allows: those with the largest errors stay in f32."""
+        graph = self.original.graph
+        sites = sites_of(graph)
+        if not sites:
+            return replace(self.original, reason="no layer multiplies by weights")
+        values = list(dict.fromkeys(site.source for site in sites))
+        scales = scales_of(self.maker, self.feeds, values, self.method)
+        errors = errors_of(self.maker, self.feeds, sites, scales)
+        order = sorted(sites, key=lambda site: -errors[site.name].relative)
+        kept = self.least_kept(order, scales, errors)
+        candidate = self.mixed(order[kept:], scales, errors)
+        rows = tuple(_row(site, errors, order.index(site) < kept) for site in sites)
+        if kept == len(sites):
+            reason = f"each choice of layers lets the metric fall by more than {self.max_drop:g}"
+            return replace(self.original, layers=rows, reason=reason)
+        return replace(candidate, layers=rows)
+
+    def least_kept(self, order: Sequence[Site], scales: Mapping[Value, Scale], errors: Mapping[str, LayerError]) -> int:
+        """How many layers, in this order, stay in f32 so that the metric holds."""
+        low, high = 0, len(order)  # with `high` in f32 it holds
+        middle = 0
+        while low < high:
+            if self.falls(self.mixed(order[middle:], scales, errors).metric):
+                low = middle + 1
+            else:
+                high = middle
+            middle = (low + high) // 2
+        return high
+
+    def mixed(
+        self, sites: Sequence[Site], scales: Mapping[Value, Scale], errors: Mapping[str, LayerError]
+    ) -> _Candidate:
+        """The model with these layers in int8."""
+        graph, more = self.original.graph, {}
+        if self.correct_bias:
+            taken = {v.name for v in (*graph.inputs, *graph.params)} | {v.name for n in graph.nodes for v in n.outputs}
+            names = {site.name: _free(f"{site.name}.bias_correction", taken) for site in sites}
+            more = {names[s.name]: (-errors[s.name].mean).astype(np.float32) for s in sites}
+        else:
+            names = {}
+        graph = quantised(graph, sites, scales, names)
+        model = self.maker.model(graph, more)
+        metric = self.score(model)
+        seconds = _in_turns(self.original.model, model, self.feeds[0]).seconds[1]
+        self.mixes.append(Mix(len(sites), metric, seconds))
+        tell(f"{len(sites)} layers in int8: metric {metric:.6g}")
+        weights = {**self.maker.read.weights, **more}
+        return _Candidate("int8" if sites else "fp32", model, metric, graph, weights, ())
+
+    def falls(self, metric: float) -> bool:
+        """Whether the metric is lower than is allowed; one that is not a number is."""
+        return not metric >= self.original.metric - self.max_drop
+
+    def reported(self, best: _Candidate) -> QuantizedModel:
+        times = _in_turns(self.original.model, best.model, self.feeds[0])
+        report = Report(
+            self.precision,
+            best.chosen,
+            best.reason,
+            self.method,
+            len(self.feeds),
+            self.timed(best),
+            (self.original.metric, best.metric),
+            times.seconds,
+            tuple(self.mixes),
+            best.graph,
+            best.weights,
+        )
+        program = self.maker.program(best.graph, best.weights, precision="bf16" if best.chosen == "bf16" else "fp32")
+        return QuantizedModel(program, self.maker.threads, report)
+
+    def timed(self, best: _Candidate) -> tuple[LayerRow, ...]:
+        """The rows of a model with the times of the kernels that multiply, where each is of one layer."""
+        feed = tuple(self.feeds[0][name] for name in self.maker.names)
+        both = [_products(model.profile(*feed, repeat=PROFILED)) for model in (self.original.model, best.model)]
+        if any(len(times) != len(best.layers) for times in both):
+            return best.layers
+        return tuple(replace(row, seconds=pair) for row, pair in zip(best.layers, zip(*both, strict=True), strict=True))
+
+
+def _products(profile: Profile) -> list[float]:
+    """Seconds of the kernels that multiply, in order."""
+    return [k.seconds for k in profile.kernels if any(name in k.label for name in ("conv", "matmul"))]
+
+
+def _rows(candidates: Sequence[_Candidate]) -> tuple[LayerRow, ...]:
+    return next((c.layers for c in candidates if c.layers), ())
+
+
+def _row(site: Site, errors: Mapping[str, LayerError], stays: bool) -> LayerRow:
+    reason = "its error is among the largest, and the metric would fall too far" if stays else ""
+    return LayerRow(site.name, site.node.op, "fp32" if stays else "int8", errors[site.name].relative, reason)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    number, free = 0, name
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    taken.add(free)
+    return free
+
+
+def _closeness(model: Model, feeds: Sequence[Feed], outputs: Sequence[Mapping[str, Any]]) -> float:
+    """1 less the relative error of all outputs of floats on all samples."""
+    difference = whole = 0.0
+    for feed, wanted in zip(feeds, outputs, strict=True):
+        for name, array in model.run(feed).items():
+            exact = np.asarray(wanted[name], np.float64)
+            if np.asarray(wanted[name]).dtype.kind in "iub":
+                continue
+            difference += float(np.sum((np.asarray(array, np.float64) - exact) ** 2))
+            whole += float(np.sum(exact**2))
+    return 1.0 - (difference / whole) ** 0.5 if whole > 0 else float(difference == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """Seconds of calls of two models that took turns."""
+
+    first: tuple[float, ...]
+    second: tuple[float, ...]
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """The medians."""
+        return median(self.first), median(self.second)
+
+    @property
+    def faster(self) -> float:
+        """How many times faster the second one is in three quarters of the pairs at least."""
+        ratios = sorted(a / b for a, b in zip(self.first, self.second, strict=True))
+        return ratios[len(ratios) // 4]
+
+
+def _in_turns(first: Model, second: Model, feed: Feed) -> _Pairs:
+    """Time calls of two models in turns; each turn is as many calls as take a millisecond."""
+    counts = [max(1, int(TURN / max(_seconds(model, feed, 3), 1e-9))) for model in (first, second)]
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(ROUNDS):
+        for model, count, seconds in zip((first, second), counts, times, strict=True):
+            seconds.append(_seconds(model, feed, count))
+    return _Pairs(tuple(times[0]), tuple(times[1]))
+
+
+def _seconds(model: Model, feed: Feed, count: int) -> float:
+    begin = perf_counter()
+    for _ in range(count):
+        model.run(feed)
+    return (perf_counter() - begin) / count

@@ -1,0 +1,176 @@
+"""Quantisation written into a graph: what `QuantizeLinear` and `DequantizeLinear` around layers mean.
+
+    y = conv(x, w)     ->     q = u8(round(x / s) + z)           t = max |w| of a filter / 127
+                              v = i8(round(w / t))               depends on weights alone: `prepare` computes it
+                              y = conv((q - z) * s, v * t)
+
+The compiler multiplies the integers (`transform/graph/quantised.py`). Weights stay parameters of f32, so that new
+ones are quantised when they arrive. All readers of a quantised value read its codes, so that it is stored once, and
+codes are moved and pooled as codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, replace
+
+from tilewright import ops
+from tilewright.ir.attributes import ConstantArray
+from tilewright.ir.dtype import DType, f32, i8, i32, u8
+from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
+from tilewright.quantization.ranges import Scale
+from tilewright.quantization.sites import MOVING, Site
+from tilewright.support.classes import dataclass
+from tilewright.transform.regions.captures import names_of
+
+LEVELS = 127
+"""The greatest magnitude of a weight's code."""
+SMALLEST = 2.0**-100
+"""The least magnitude that a scale of weights is made of: channels of zeros have a scale, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """A value as codes, and the scale that gives them their meaning."""
+
+    codes: Value
+    scale: Scale
+
+
+def quantised(
+    graph: Graph, sites: Iterable[Site], scales: Mapping[Value, Scale], corrections: Mapping[str, str] | None = None
+) -> Graph:
+    """A canonical graph with some of its sites quantised.
+
+    Args:
+        scales: of each site's source.
+        corrections: parameters (f32, one number a channel) that are added to a site's output, by the site's name.
+    """
+    return _Writer(graph, {s.node.output: s for s in sites}, scales, corrections or {}).run()
+
+
+def beside(
+    graph: Graph, sites: Sequence[Site], scales: Mapping[Value, Scale]
+) -> tuple[GraphBuilder, tuple[Value, ...]]:
+    """The graph's nodes and, behind them, each site quantised while its input is exact; and those sites' outputs."""
+    writer = _Writer(graph, {}, scales, {})
+    writer.builder.nodes.extend(graph.nodes)
+    made = graph.producers()
+    return writer.builder, tuple(writer.alone(site, made) for site in sites)
+
+
+@dataclass(slots=True)
+class _Writer:
+    graph: Graph
+    sites: Mapping[Value, Site]
+    scales: Mapping[Value, Scale]
+    corrections: Mapping[str, str]
+    builder: GraphBuilder = field(init=False)
+    codes: dict[Value, Codes] = field(init=False, default_factory=dict)
+    values: dict[Value, Value] = field(init=False, default_factory=dict)
+    """What stands for a value where it is read as numbers."""
+    weights: dict[Value, Value] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.builder = GraphBuilder(self.graph.name, taken=names_of(self.graph))
+
+    def run(self) -> Graph:
+        sources = {site.source for site in self.sites.values()}
+        for value in self.graph.inputs:
+            if value in sources:
+                self.quantise(value)
+        for node in self.graph.nodes:
+            self.write(node)
+            for value in node.outputs:
+                if value in sources and value not in self.codes:
+                    self.quantise(value)
+        params = (*self.graph.params, *self.builder.params)
+        return replace(self.graph, nodes=tuple(self.builder.nodes), params=params)
+
+    def write(self, node: Node) -> None:
+        first = node.inputs[0] if node.inputs else None
+        site = self.sites.get(node.output) if len(node.outputs) == 1 else None
+        if node.op in MOVING and first is not None and first in self.codes and node.output not in self.graph.outputs:
+            before = self.codes[first]
+            self.codes[node.output] = Codes(
+                ops.emit1(self.builder, node.op, before.codes, name=f"{node.output.name}_codes", attrs=node.attrs),
+                before.scale,
+            )
+            return
+        inputs = tuple(None if v is None else self.read(v) for v in node.inputs)
+        if site is None:
+            self.builder.nodes.append(replace(node, inputs=inputs))
+            return
+        assert inputs[0] is not None
+        inputs = (inputs[0], self.quantised_weights(site))
+        correction = self.corrections.get(site.name)
+        if correction is None:
+            self.builder.nodes.append(replace(node, inputs=inputs))
+            return
+        total = ops.emit1(self.builder, node.op, *inputs, name=f"{site.name}_total", attrs=node.attrs)
+        count = node.output.shape[site.channel]
+        rank = node.output.type.rank
+        offset: Value = self.builder.param(correction, TensorType(f32, (count,)))
+        if site.channel != rank - 1:
+            shape = tuple(count if k == site.channel else 1 for k in range(rank))
+            offset = self.emit("reshape", offset, shape=shape)
+        ops.emit1(self.builder, "add", total, offset, name=f"{site.name}_sum")
+        self.builder.nodes.append(replace(self.builder.nodes.pop(), outputs=node.outputs))
+
+    def alone(self, site: Site, made: Mapping[Value, Node]) -> Value:
+        """A site's output where it alone is quantised."""
+
+        def rounded(value: Value) -> Value:
+            if value == site.source:
+                if value not in self.codes:
+                    self.quantise(value)
+                return self.read(value)
+            move = made[value]
+            assert move.inputs[0] is not None
+            return ops.emit1(self.builder, move.op, rounded(move.inputs[0]), attrs=move.attrs)
+
+        x = site.node.inputs[0]
+        assert x is not None
+        weights = self.quantised_weights(site)
+        return ops.emit1(self.builder, site.node.op, rounded(x), weights, attrs=site.node.attrs)
+
+    def read(self, value: Value) -> Value:
+        """What stands for a value: itself, or its codes times their scale."""
+        if value not in self.codes:
+            return value
+        if value not in self.values:
+            codes = self.codes[value]
+            self.values[value] = self.dequantised(codes.codes, codes.scale, value.name)
+        return self.values[value]
+
+    def quantise(self, value: Value) -> None:
+        scale = self.scales[value]
+        levels = self.emit("round", self.emit("div", value, self.number(scale.scale)))
+        if scale.zero:
+            levels = self.emit("add", levels, self.number(float(scale.zero)))
+        codes = ops.emit1(self.builder, "cast", levels, name=f"{value.name}_codes", dtype=u8)
+        self.codes[value] = Codes(codes, scale)
+
+    def dequantised(self, codes: Value, scale: Scale, name: str) -> Value:
+        levels = self.emit("cast", codes, dtype=i32)
+        if scale.zero:
+            levels = self.emit("sub", levels, self.number(scale.zero, i32))
+        numbers = self.emit("cast", levels, dtype=f32)
+        return ops.emit1(self.builder, "mul", numbers, self.number(scale.scale), name=f"{name}_quantised")
+
+    def quantised_weights(self, site: Site) -> Value:
+        w = site.weights
+        if w not in self.weights:
+            axes = tuple(k for k in range(w.type.rank) if k != site.axis)
+            most = self.emit("reduce_max", self.emit("abs", self.read(w)), axes=axes, keepdims=True)
+            scale = self.emit("div", self.emit("max", most, self.number(SMALLEST)), self.number(float(LEVELS)))
+            codes = self.emit("cast", self.emit("round", self.emit("div", w, scale)), dtype=i8)
+            numbers = self.emit("cast", self.emit("cast", codes, dtype=i32), dtype=f32)
+            self.weights[w] = ops.emit1(self.builder, "mul", numbers, scale, name=f"{w.name}_quantised")
+        return self.weights[w]
+
+    def number(self, value: float, dtype: DType = f32) -> Value:
+        return self.emit("constant", value=ConstantArray(dtype.numpy.type(value)))
+
+    def emit(self, op: str, *inputs: Value, **attrs: object) -> Value:
+        return ops.emit1(self.builder, op, *inputs, **attrs)  # type: ignore[arg-type]

@@ -1,0 +1,235 @@
+"""`tw.quantize`: against a reference in NumPy of what QuantizeLinear and DequantizeLinear mean, and ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tilewright as tw
+from tilewright.quantization.ranges import METHODS
+from tilewright.support.errors import CallError, Error
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(52)
+
+
+def model_of(nodes: list[Any], weights: dict[str, Array], shape: list[Any], out: list[Any]) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, out)],
+        [numpy_helper.from_array(a, n) for n, a in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def dense(rng: np.random.Generator, inputs: int = 24, hidden: int = 32, outputs: int = 10) -> onnx.ModelProto:
+    weights = {
+        "w1": rng.standard_normal((inputs, hidden)).astype(np.float32) / np.sqrt(inputs),
+        "b1": rng.standard_normal(hidden).astype(np.float32) / 10,
+        "w2": rng.standard_normal((outputs, hidden)).astype(np.float32) / np.sqrt(hidden),
+    }
+    weights = {k: np.asarray(v, np.float32) for k, v in weights.items()}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["m"]),
+        helper.make_node("Add", ["m", "b1"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Gemm", ["r", "w2"], ["y"], transB=1),
+    ]
+    return model_of(nodes, weights, ["batch", inputs], ["batch", outputs])
+
+
+def network(rng: np.random.Generator) -> onnx.ModelProto:
+    """Convolutions with batch normalisation, a residual, pooling and a product."""
+
+    def normal(*shape: int) -> Array:
+        return (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+
+    weights = {"w1": normal(8, 3, 3, 3), "w2": normal(8, 8, 3, 3), "w3": normal(5, 8 * 16), "b3": normal(5)}
+    weights |= {"g": rng.random(8).astype(np.float32) + 0.5, "b": normal(8, 4)[:, 0].copy()}
+    weights |= {"mu": normal(8, 9)[:, 0].copy(), "va": rng.random(8).astype(np.float32) + 0.5}
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["c1"], pads=[1] * 4),
+        helper.make_node("BatchNormalization", ["c1", "g", "b", "mu", "va"], ["n1"]),
+        helper.make_node("Relu", ["n1"], ["r1"]),
+        helper.make_node("Conv", ["r1", "w2"], ["c2"], pads=[1] * 4),
+        helper.make_node("Add", ["c2", "r1"], ["s"]),
+        helper.make_node("Relu", ["s"], ["r2"]),
+        helper.make_node("MaxPool", ["r2"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("Gemm", ["f", "w3", "b3"], ["y"], transB=1),
+    ]
+    return model_of(nodes, weights, ["batch", 3, 8, 8], ["batch", 5])
+
+
+def samples(rng: np.random.Generator, *shape: int, count: int = 4) -> list[Array]:
+    return [rng.standard_normal(shape).astype(np.float32) for _ in range(count)]
+
+
+def levels(x: Array, scale: float, zero: int) -> Array:
+    """QuantizeLinear and DequantizeLinear of u8, as ONNX's operators say."""
+    codes = np.clip(np.rint(x / np.float32(scale)) + zero, 0, 255)
+    return ((codes - zero) * np.float32(scale)).astype(np.float32)
+
+
+def test_a_product_is_what_the_operators_mean(rng: np.random.Generator) -> None:
+    inputs = rng.standard_normal((64, 24)).astype(np.float32)
+    w = rng.standard_normal((24, 10)).astype(np.float32)
+    model = model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": w}, [64, 24], [64, 10])
+    q = tw.quantize(model, calibrate=inputs, precision="int8", method="minmax", max_drop=1, correct_bias=False)
+    low, high = min(inputs.min(), 0), max(inputs.max(), 0)
+    scale = np.float32((float(high) - float(low)) / 255)
+    zero = int(np.rint(-low / scale))
+    per_column = np.abs(w).max(0, keepdims=True) / np.float32(127)
+    weights = np.rint(w / per_column) * per_column
+    wanted = levels(inputs, float(scale), zero).astype(np.float64) @ weights
+    np.testing.assert_allclose(q(inputs), wanted, rtol=0, atol=2e-6 * np.abs(wanted).max())
+    assert [row.type for row in q.report.layers] == ["int8"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_close_and_reported(method: str, rng: np.random.Generator) -> None:
+    model, data = dense(rng), samples(rng, 64, 24)
+    q = tw.quantize(model, calibrate=data, precision="int8", method=method, max_drop=1)
+    exact = tw.compile(model)
+    fresh = rng.standard_normal((64, 24)).astype(np.float32)
+    error = np.linalg.norm(q(fresh) - exact(fresh)) / np.linalg.norm(exact(fresh))
+    assert 0 < error < 0.06
+    report = q.report
+    assert (report.chosen, len(report.layers), report.samples) == ("int8", 2, 4)
+    assert all(row.type == "int8" and 0 < row.error < 0.1 for row in report.layers)
+    assert report.metric[0] == 1.0 and 0.9 < report.metric[1] < 1.0
+    assert "2 of 2 layers in int8" in str(report)
+    assert [row["op"] for row in report.as_dict()["layers"]] == ["matmul", "matmul"]
+
+
+def test_layers_with_large_errors_stay_in_f32(rng: np.random.Generator) -> None:
+    model, data = network(rng), samples(rng, 4, 3, 8, 8)
+    loose = tw.quantize(model, calibrate=data, precision="int8", max_drop=1).report
+    tight = tw.quantize(model, calibrate=data, precision="int8", max_drop=0.8 * loose.drop).report
+    none = tw.quantize(model, calibrate=data, precision="int8", max_drop=0).report
+    assert 0 < sum(row.type == "fp32" for row in tight.layers) < 3 and tight.drop <= 0.8 * loose.drop
+    assert all(row.reason for row in tight.layers if row.type == "fp32")
+    assert none.chosen == "fp32" and none.drop == 0 and none.reason
+
+
+def test_auto_keeps_the_metric_and_is_not_slower(rng: np.random.Generator) -> None:
+    model, data = network(rng), samples(rng, 4, 3, 8, 8)
+    q = tw.quantize(model, calibrate=data, max_drop=0.02)
+    assert q.report.drop <= 0.02
+    assert q.report.chosen in ("fp32", "int8", "bf16") and q.report.reason
+
+
+def test_bf16_beyond_the_drop_is_refused_with_a_reason(rng: np.random.Generator) -> None:
+    data = samples(rng, 4, 24)
+    model = dense(rng)
+    assert tw.quantize(model, calibrate=data, precision="bf16", max_drop=0.1).report.chosen == "bf16"
+    report = tw.quantize(model, calibrate=data, precision="bf16", max_drop=0).report
+    assert report.chosen == "fp32" and "bf16" in report.reason
+
+
+def test_the_metric_of_the_caller_decides(rng: np.random.Generator) -> None:
+    model, data = dense(rng), samples(rng, 4, 24)
+    seen: list[Any] = []
+
+    def metric(candidate: tw.Model) -> float:
+        seen.append(candidate)
+        return 0.5 if len(seen) == 1 else 0.4
+
+    report = tw.quantize(model, calibrate=data, precision="int8", metric=metric, max_drop=0.05).report
+    assert report.metric == (0.5, 0.5) and report.chosen == "fp32"
+    assert all(isinstance(m, tw.Model) for m in seen)
+
+
+def test_onnx_runtime_computes_the_file(rng: np.random.Generator, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model, data = network(rng), samples(rng, 4, 3, 8, 8)
+    q = tw.quantize(model, calibrate=data, precision="int8", max_drop=1)
+    written = onnx.load_from_string(q.report.onnx())
+    onnx.checker.check_model(written, full_check=True)
+    kinds = [n.op_type for n in written.graph.node]
+    assert kinds.count("QuantizeLinear") == 3 and kinds.count("DequantizeLinear") == 6
+    assert not {"Round", "Div", "Cast"} & set(kinds)
+    assert {a.data_type for a in written.graph.initializer} >= {TensorProto.INT8}
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", "1")  # else its sums saturate on AVX2
+    session = onnxruntime.InferenceSession(written.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    for x in data:
+        (theirs,) = session.run(None, {"x": x})
+        ours = q(x)
+        # A sum in another order may round to the next code: one step of an activation, times a weight.
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=0.02 * np.abs(theirs).max())
+        assert np.mean(np.abs(ours - theirs) < 1e-5) > 0.8
+    again = tw.compile(written)
+    np.testing.assert_allclose(again(data[0]), q(data[0]), rtol=0, atol=1e-5)
+
+
+def test_new_weights_are_quantised_when_they_arrive(rng: np.random.Generator, tmp_path: Path) -> None:
+    first, second = dense(rng), dense(rng)
+    data = samples(rng, 4, 24)
+    q = tw.quantize(first, calibrate=data, precision="int8", max_drop=1, correct_bias=False)
+    q.update({t.name: numpy_helper.to_array(t) for t in second.graph.initializer})
+    exact = tw.compile(second)(data[0])
+    error = np.linalg.norm(q(data[0]) - exact) / np.linalg.norm(exact)
+    assert error < 0.05
+    q.save(tmp_path / "q.tw")
+    np.testing.assert_array_equal(tw.load(tmp_path / "q.tw")(data[0]), q(data[0]))
+
+
+def test_bias_correction_takes_off_the_mean_error(rng: np.random.Generator) -> None:
+    model, data = dense(rng), [np.abs(x) for x in samples(rng, 256, 24)]
+    exact = tw.compile(model)
+
+    def bias(correct: bool) -> float:
+        q = tw.quantize(model, calibrate=data, precision="int8", max_drop=1, correct_bias=correct)
+        return float(np.abs(np.mean([q(x) - exact(x) for x in data], axis=(0, 1))).max())
+
+    assert bias(True) < 0.5 * bias(False)
+
+
+@pytest.mark.parametrize(
+    "data,message",
+    [
+        ([], "no calibration sample"),
+        ([np.full((4, 24), np.nan, np.float32)], "infinite or not a number"),
+        ([np.full((4, 24), np.inf, np.float32)], "infinite or not a number"),
+        ([np.zeros((4, 23), np.float32)], "24"),
+        ([{"z": np.zeros((4, 24), np.float32)}], "does not fit the model"),
+        ([(np.zeros((4, 24), np.float32), 1)], "does not fit the model"),
+        (3, "arrays, tuples or dictionaries"),
+    ],
+)
+def test_bad_samples_are_one_clear_error(data: Any, message: str, rng: np.random.Generator) -> None:
+    with pytest.raises(Error, match=message):
+        tw.quantize(dense(rng), calibrate=data, precision="int8")
+
+
+@pytest.mark.parametrize("value", [0.0, 5.0])
+def test_constant_samples_give_a_model(value: float, rng: np.random.Generator) -> None:
+    x = np.full((4, 24), value, np.float32)
+    q = tw.quantize(dense(rng), calibrate=x, precision="int8", max_drop=1)
+    assert np.isfinite(q(x)).all()
+
+
+@pytest.mark.parametrize("options", [{"precision": "int3"}, {"method": "best"}, {"max_drop": -1}, {"max_drop": "x"}])
+def test_bad_options_are_refused(options: dict[str, Any], rng: np.random.Generator) -> None:
+    with pytest.raises(Error):
+        tw.quantize(dense(rng), calibrate=samples(rng, 4, 24), **options)
+
+
+def test_a_model_without_layers_stays_as_it_is(rng: np.random.Generator) -> None:
+    model = model_of([helper.make_node("Relu", ["x"], ["y"])], {}, [3], [3])
+    report = tw.quantize(model, calibrate=[np.ones(3, np.float32)], precision="int8").report
+    assert report.chosen == "fp32" and "no layer" in report.reason
+    with pytest.raises(CallError):
+        tw.quantize(model, calibrate=np.ones(4, np.float32), precision="int8")
