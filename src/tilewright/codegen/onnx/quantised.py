@@ -61,9 +61,10 @@ def write_linear(w: Writer, match: Linear) -> str:
     scale = w.names[match.scale]
     if match.scale.type.rank > 1 or (match.axis is None and match.scale.type.rank == 1):
         scale = w.op("Reshape", [scale, w.ints([] if match.axis is None else [-1])])
-    zero = w.constant(np.full((), match.zero), match.codes)
-    if match.axis is not None:
-        zero = w.constant(np.full(_count(match), match.zero), match.codes)
+    if match.axis is None:
+        zero = w.constant(np.full((), match.zero), match.codes)
+    else:  # one of its own: ONNX Runtime 1.32, told to be precise on AVX2, refuses models whose weights share one
+        zero = w.initializer(np.full(_count(match), match.zero, match.codes.numpy), "zero_point")
     return w.op(match.kind, [w.names[match.value], scale, zero], axis=match.axis)
 
 
@@ -80,9 +81,9 @@ def _quantise(made: Mapping[Value, Node], node: Node) -> Linear | None:
     step = _node(made, value)
     if step is not None and step.op == "add":
         number = _number(made, step.inputs[1])
-        if number is None or number != int(number):
+        if number is None or number[0] != int(number[0]):
             return None
-        zero, between = number, [step.output]
+        zero, between = number[0], [step.output, *number[1]]
         step = _node(made, step.inputs[0])
     if step is None or step.op != "round":
         return None
@@ -114,8 +115,8 @@ def _dequantise(made: Mapping[Value, Node], node: Node) -> Linear | None:
             number = _number(made, step.inputs[1])
             if number is None:
                 continue
-            between.append(step.output)
-            zero = number
+            zero, inner = number
+            between += [step.output, *inner]
             step = _node(made, step.inputs[0])
         if step is None or step.op != "cast" or step.output.dtype is not i32:
             continue
@@ -134,12 +135,16 @@ def _node(made: Mapping[Value, Node], value: Value | None) -> Node | None:
     return None if value is None else made.get(value)
 
 
-def _number(made: Mapping[Value, Node], value: Value | None) -> float | None:
-    """A constant of one element."""
-    node = _node(made, value)
-    if node is None or node.op != "constant" or not all(is_const(d, 1) for d in node.output.shape):
+def _number(made: Mapping[Value, Node], value: Value | None) -> tuple[float, list[Value]] | None:
+    """A constant whose elements are equal, and the values between it and its reader: it may be cast or reshaped."""
+    node, between = _node(made, value), []
+    while node is not None and node.op in ("cast", "reshape"):
+        between.append(node.output)
+        node = _node(made, node.inputs[0])
+    array = node.of(ConstantAttrs).value.array if node is not None and node.op == "constant" else None
+    if array is None or not array.size or (array != array.flat[0]).any():
         return None
-    return float(node.of(ConstantAttrs).value.array.reshape(()))
+    return float(array.flat[0]), between
 
 
 def _axis(made: Mapping[Value, Node], value: Value, scale: Value) -> int | bool | None:

@@ -109,6 +109,12 @@ class Writer:
             self.shared.constants[key] = name
         return self.shared.constants[key]
 
+    def initializer(self, array: Any, hint: str) -> str:
+        """An array that is not shared with any other."""
+        name = self.shared.fresh(hint)
+        self.shared.initializers.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
     def ints(self, values: Sequence[int]) -> str:
         return self.constant(np.asarray(values, np.int64), i64)
 
