@@ -31,9 +31,9 @@ from tilewright.support.errors import UnsupportedError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.call import Call, KernelCall
-from tilewright.transform.graph.guests import with_guests
 from tilewright.transform.graph.memory import Place, Storage, assign_slots, bounded
 from tilewright.transform.graph.options import Options
+from tilewright.transform.graph.overlays import with_overlays
 from tilewright.transform.graph.split import SplitGraph
 from tilewright.transform.work import polynomial
 
@@ -161,7 +161,7 @@ def stored(
     storage = assign_slots(calls, leading, places, symbols)
     first = len(graph.inputs)
     outputs = range(first, first + len(graph.outputs)) if hosts else range(0)
-    where = with_guests(calls, len(leading), places, storage, outputs)
+    where = with_overlays(calls, len(leading), places, storage, outputs)
     return storage if where is places else assign_slots(calls, leading, where, symbols)
 
 

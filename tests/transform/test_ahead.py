@@ -55,9 +55,9 @@ def test_a_kernel_prefetches_weights_that_a_later_one_waits_for(threads: int) ->
     graph, weights = pooled()
     prefetching, plain = (tw.compile((graph, weights), target=t, threads=threads) for t in (SMALL, LARGE))
     host, without = (next(s for label, s in steps(m).items() if "relu" in label) for m in (prefetching, plain))
-    guest = prefetching.manifest.run_steps[-1]
+    reader = prefetching.manifest.run_steps[-1]
     first = len(graph.inputs) + len(graph.outputs)
-    (weight,) = (slot for slot in guest.slots if first <= slot < first + 2)
+    (weight,) = (slot for slot in reader.slots if first <= slot < first + 2)
     assert weight in host.slots and len(host.slots) == len(without.slots) + 1
     assert "@prefetch_share(source=upcoming" in prefetching.show("loops") and "upcoming" not in plain.show("loops")
     x = np.random.default_rng(1).standard_normal((ROWS, WIDTH)).astype(np.float32)

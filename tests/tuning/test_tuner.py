@@ -567,7 +567,7 @@ def test_layers_that_repeat_are_compared_with_themselves() -> None:
 
 
 def test_who_is_prefetched_for_has_another_time() -> None:
-    """The host alone is other code; the guest finds its weights elsewhere, and is what the decision is about."""
+    """The host alone is other code; the reader finds its weights elsewhere, and is what the decision is about."""
     one = frozenset({(1, 3)})
     before, after = Built({}, "", tuple("abcdef")), Built({}, "", tuple("aBcdef"), one)
     assert fed(before, after) == fed(after, before) == {3} and fed(after, after) == frozenset()

@@ -2,7 +2,7 @@
 
 A line is a file, and its words with their counts. A count above its limit is refused, and so is a limit above its
 count, so that the file says how far the work is. `--update` lowers the limits, and takes a file's line along when the
-file is moved: words may rise in files that had no line by as many as the files had that are gone.
+file is moved to another name.
 """
 
 from __future__ import annotations
@@ -45,29 +45,39 @@ def printed(ledger: Ledger) -> str:
 
 
 def risen(allowed: Ledger, now: Ledger) -> list[tuple[str, str, int, int]]:
-    """The words that stand more often than is allowed: file, word, allowed, now. Files without a line may have as many
-    as the files had that are gone."""
-    moved: Counter[str] = Counter()
-    for file in allowed.keys() - now.keys():
-        if not (rules.ROOT / file).exists():
-            moved.update(allowed[file])
-    more: list[tuple[str, str, int, int]] = []
-    for file in sorted(now):
-        for word, count in sorted(now[file].items()):
-            limit = allowed.get(file, {}).get(word, 0)
-            if file not in allowed:
-                limit = min(count, moved[word])
-                moved[word] -= limit
-            if count > limit:
-                more.append((file, word, limit, count))
-    return more
+    """The words that stand more often than is allowed: file, word, allowed, now. A file that was moved has the limits
+    of its old name."""
+    limits = {**allowed, **moved(allowed, now)}
+    return [
+        (file, word, limit, count)
+        for file in sorted(now)
+        for word, count in sorted(now[file].items())
+        if count > (limit := limits.get(file, {}).get(word, 0))
+    ]
+
+
+def moved(allowed: Ledger, now: Ledger) -> dict[str, Mapping[str, int]]:
+    """Limits of the files without a line that take the place of a file that is gone: the one whose counts are
+    nearest."""
+    fresh = [file for file in now if file not in allowed]
+    gone = [file for file in allowed if file not in now and not (rules.ROOT / file).exists()]
+    pairs = sorted((_distance(allowed[old], now[new]), old, new) for old in gone for new in fresh)
+    names: dict[str, str] = {}
+    for _, old, new in pairs:
+        if new not in names and old not in names.values():
+            names[new] = old
+    return {new: allowed[old] for new, old in names.items()}
+
+
+def _distance(one: Mapping[str, int], other: Mapping[str, int]) -> int:
+    return sum(abs(one.get(word, 0) - other.get(word, 0)) for word in {*one, *other})
 
 
 def lowered(allowed: Ledger, now: Ledger) -> dict[str, dict[str, int]]:
     """The ledger of the tree, but for what has risen: that keeps its limit."""
     limits = {(file, word): limit for file, word, limit, _ in risen(allowed, now)}
     return {
-        file: {word: kept for word, count in words.items() if (kept := limits.get((file, word), count))}
+        file: {word: limit for word, count in words.items() if (limit := limits.get((file, word), count))}
         for file, words in now.items()
     }
 

@@ -76,9 +76,10 @@ def test_a_limit_that_could_be_lower_is_refused_until_updated() -> None:
 
 
 def test_a_moved_file_takes_its_line_along() -> None:
-    allowed, now = {"src/gone.py": {"found": 2}}, {HERE: {"found": 1}, OTHER: {"found": 2}}
-    assert ledger.risen(allowed, now) == [(HERE, "found", 0, 1)]
-    assert ledger.lowered(allowed, {HERE: {"found": 2}}) == {HERE: {"found": 2}}
+    allowed, now = {"src/gone.py": {"found": 2}}, {HERE: {"found": 9}, OTHER: {"found": 3, "plain": 1}}
+    assert ledger.moved(allowed, now) == {OTHER: {"found": 2}}
+    assert ledger.risen(allowed, now) == [(OTHER, "found", 2, 3), (OTHER, "plain", 0, 1), (HERE, "found", 0, 9)]
+    assert ledger.lowered(allowed, {HERE: {"found": 1}}) == {HERE: {"found": 1}}
 
 
 def test_round_trip_and_lines_of_a_merge() -> None:

@@ -54,19 +54,19 @@ def plan_prefetch(
     loads = [_load(kernel, set(params), target) for kernel in kernels]
     least, stays = target.costs.prefetching.least_weights, int(target.costs.traffic.ahead_l3 * target.l3)
     prefetches: dict[int, tuple[Value, WeightPrefetch]] = {}
-    for guest, load in enumerate(loads):
+    for reader, load in enumerate(loads):
         if load.weight is None or load.nbytes < least:
             continue
         hosts: dict[int, int] = {}  # bytes that each may prefetch, the nearest one first
         passing = 0
-        for host in range(guest - 1, max(-1, guest - 1 - STEPS), -1):
+        for host in range(reader - 1, max(-1, reader - 1 - STEPS), -1):
             idle = int((loads[host].compute - loads[host].transfer) * _delivered(target))
             if idle >= least and host not in prefetches:
                 hosts[host] = min(load.nbytes, idle, stays)
             passing += loads[host].nbytes
             if passing > stays:
                 break
-        host_ = _host(kernels[: guest + 1], load, hosts, target)
+        host_ = _host(kernels[: reader + 1], load, hosts, target)
         if host_ is not None:
             prefetches[host_] = load.weight, WeightPrefetch(load.nbytes, hosts[host_])
     return prefetches
@@ -76,7 +76,7 @@ def _host(kernels: Sequence[KernelCall], load: _Load, hosts: Mapping[int, int], 
     """Which of these kernels prefetches for the last of them; None if its weights come when they are read."""
     if not hosts:
         return None
-    guest = len(kernels) - 1
+    reader = len(kernels) - 1
     waits = load.transfer >= WAITS * load.compute
 
     def key() -> Key:
@@ -84,7 +84,7 @@ def _host(kernels: Sequence[KernelCall], load: _Load, hosts: Mapping[int, int], 
         return key_of_nodes("ahead", [node for kernel in near for node in kernel.group.nodes], target)
 
     def setting(host: int | None) -> Setting:
-        return Setting("none") if host is None else Setting("ahead", (("kernels", guest - host),))
+        return Setting("none") if host is None else Setting("ahead", (("kernels", reader - host),))
 
     def cycles(host: int | None) -> float:
         ahead = 0 if host is None else hosts[host]

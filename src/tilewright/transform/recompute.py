@@ -12,8 +12,8 @@ plans that fit, the cheapest by estimated cycles is taken and freed of what it n
 layers, segments of sqrt(n) layers hold O(sqrt(n)) values.
 
 Outputs that nothing writes before the end, as the new parameters of a learning step, have room until then
-(`transform/graph/guests.py`). A plan counts as much room as is free at a call, whatever its shape; so a plan that fits
-is placed, and where that takes more than the budget, the next one must fit in as much less.
+(`transform/graph/overlays.py`). A plan counts as much room as is free at a call, whatever its shape; so a plan that
+fits is placed, and where that takes more than the budget, the next one must fit in as much less.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tilewright.ir.graph import Value
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 from tilewright.transform.call import Call, KernelCall
-from tilewright.transform.graph.guests import LEAST
 from tilewright.transform.graph.memory import Place
+from tilewright.transform.graph.overlays import LEAST
 
 Step = tuple[int, bool]
 """A call by its number, and whether it is computed again."""
@@ -178,7 +178,7 @@ class _Program:
     sizes: dict[Value, int] = field(default_factory=dict)
     split: dict[Value, list[int]] = field(default_factory=dict)
     """Bytes of the parts of values of which calls use one part before another one: they are live one by one, as others
-    stand in the rest meanwhile (`transform/graph/guests.py`)."""
+    stand in the rest meanwhile (`transform/graph/overlays.py`)."""
     touched: list[dict[Value, range]] = field(default_factory=list)
     """Of each call, which of these parts it uses."""
     rooms: dict[Value, list[int]] = field(default_factory=dict)
@@ -296,8 +296,8 @@ class _Program:
 
     def find_middle(self) -> None:
         """Set the middle to the call for which dropping all, in segments of some length, needs least."""
-        live, lodged = self.live(tuple((i, False) for i in range(len(self.calls))), frozenset())
-        fullest = max(range(len(live)), key=lambda i: live[i] - lodged[i], default=0)
+        live, overlaid = self.live(tuple((i, False) for i in range(len(self.calls))), frozenset())
+        fullest = max(range(len(live)), key=lambda i: live[i] - overlaid[i], default=0)
         least: dict[int, int] = {}
         for middle in (fullest, *(len(live) * k // (MIDDLES + 1) for k in range(1, MIDDLES + 1))):
             self.middle = middle
@@ -397,8 +397,8 @@ class _Program:
             if i > self.middle:
                 steps += [(k, True) for k in self.missing(i, writers, again)]
             steps.append((i, False))
-        live, lodged = self.live(tuple(steps), dropped)
-        peak = max((a - b for a, b in zip(live, lodged, strict=True)), default=0)
+        live, overlaid = self.live(tuple(steps), dropped)
+        peak = max((a - b for a, b in zip(live, overlaid, strict=True)), default=0)
         cycles = sum(self.cycles(i) for i, repeated in steps if repeated)
         return Plan(dropped, tuple(steps), peak, max(live, default=0), cycles)
 
@@ -438,9 +438,9 @@ class _Program:
             later = repeated or i > self.middle
             over = (life for life in self.taken[i] if last.get(life + (later and life in twice)) == at)
             live[at] -= max((self.nbytes[life] for life in over), default=0)
-        return live, self.lodged(steps, first, last)
+        return live, self.overlaid(steps, first, last)
 
-    def lodged(self, steps: Sequence[Step], first: Mapping[_Life, int], last: Mapping[_Life, int]) -> list[int]:
+    def overlaid(self, steps: Sequence[Step], first: Mapping[_Life, int], last: Mapping[_Life, int]) -> list[int]:
         """The bytes at each step that find room in outputs: of what dies before these are written."""
         found = [0] * len(steps)
         at = {i: k for k, (i, repeated) in reversed(list(enumerate(steps))) if not repeated}
@@ -453,14 +453,14 @@ class _Program:
         for begin, _, output in begins:
             while done < len(ended) and ended[done][0] < begin:
                 end, start, width, nbytes = ended[done]
-                guests = change.setdefault(width, [0] * (len(steps) + 1))
-                guests[start] += nbytes
-                guests[end + 1] -= nbytes
+                overlays = change.setdefault(width, [0] * (len(steps) + 1))
+                overlays[start] += nbytes
+                overlays[end + 1] -= nbytes
                 done += 1
             width = output.dtype.itemsize
             room = _number(output.type.size) * width
-            guests = change.setdefault(width, [0] * (len(steps) + 1))
-            for k, nbytes in enumerate(accumulate(guests[:begin])):
+            overlays = change.setdefault(width, [0] * (len(steps) + 1))
+            for k, nbytes in enumerate(accumulate(overlays[:begin])):
                 found[k] += min(room, max(0, nbytes - found[k]))
         return found
 

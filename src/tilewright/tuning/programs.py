@@ -185,4 +185,4 @@ def fed(before: Built, after: Built) -> frozenset[int]:
     prefetches them in one program and none or another one in the other. None are told where steps come or go."""
     if len(before.kernels) != len(after.kernels):
         return frozenset()
-    return frozenset(guest for _, guest in before.prefetches ^ after.prefetches)
+    return frozenset(reader for _, reader in before.prefetches ^ after.prefetches)

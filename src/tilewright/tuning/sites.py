@@ -108,14 +108,14 @@ def split(found: Sequence[Site], before: Built, after: Built) -> Split:
     the site with whose changed steps it exchanges values: the layout of these has changed. Steps that are the same and
     find their weights elsewhere (`programs.fed`) differ, too.
     """
-    guests = fed(before, after)
+    readers = fed(before, after)
     if len(found) == 1 and not found[0].is_kernel:
-        return Split((Part(*(steps | guests for steps in changed(before.kernels, after.kernels))),))
+        return Split((Part(*(steps | readers for steps in changed(before.kernels, after.kernels))),))
     own = [site.steps or frozenset() for site in found]
     if any(site.steps is None for site in found):
         return Split((None,) * len(found))
     if not all(site.is_kernel for site in found):
-        differences = [*changes(before.kernels, after.kernels), *((range(k, k + 1), range(k, k + 1)) for k in guests)]
+        differences = [*changes(before.kernels, after.kernels), *((range(k, k + 1), range(k, k + 1)) for k in readers)]
         return _told_apart(own, differences, before.exchanges)
     users = Counter(k for steps in own for k in steps)
     same = len(before.kernels) == len(after.kernels)
@@ -180,12 +180,12 @@ def _near(
     return sorted(found)
 
 
-def window(kind: str, steps: frozenset[int], guests: frozenset[int]) -> frozenset[int]:
+def window(kind: str, steps: frozenset[int], readers: frozenset[int]) -> frozenset[int]:
     """The steps that decisions of a kind may change, of those that one other setting did: of which kernel prefetches
-    a guest's weights all that may be its host."""
+    a reader's weights all that may be its host."""
     if kind != "ahead":
-        return steps | guests
-    return frozenset(k for guest in guests for k in range(max(guest - STEPS, 0), guest + 1))
+        return steps | readers
+    return frozenset(k for reader in readers for k in range(max(reader - STEPS, 0), reader + 1))
 
 
 def clash(a: Site, b: Site) -> bool:

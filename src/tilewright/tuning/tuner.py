@@ -259,11 +259,11 @@ class Tuner:
             for step in fed(incumbent, built):
                 fed_in.setdefault(step, set()).add(number)
         for s, code in zip(searches, own, strict=True):
-            steps, guests = (
+            steps, readers = (
                 frozenset(step for step, numbers in found.items() if code <= numbers) for found in (seen, fed_in)
             )
-            s.share = sum(shares[k] for k in steps | guests)
-            s.site = replace(s.site, steps=window(s.site.decision.key.kind, steps, guests))
+            s.share = sum(shares[k] for k in steps | readers)
+            s.site = replace(s.site, steps=window(s.site.decision.key.kind, steps, readers))
             s.closed = s.share < LEAST_SHARE or not s.site.steps
 
     def _must(self, timed: Timed) -> None:

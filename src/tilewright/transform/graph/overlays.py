@@ -3,16 +3,16 @@
     gradients = concat(g0, g1, ..., g9) as a view        g9 is computed first, g0 last: before g0 is computed, an
                                                   ->      activation that the way back reads before stands in its part
 
-A value that is put together in place has all of its memory from its first part on. Such a host takes guests: values
+A value that is put together in place has all of its memory from its first part on. Such a host takes overlays: values
 that die before those parts are written that they stand in, or are born after these were last read. Then the host's
-memory is in use from its first guest on. Hosts are taken where the fullest step needs clearly less memory with them.
+memory is in use from its first overlay on. Hosts are taken where the fullest step needs clearly less memory with them.
 
-Of symbols the sizes are judged at the largest values. A guest begins where a part of its host or another guest ends, or
-ends where one begins, and must be known to stand beside all that is in use meanwhile for any values.
+Of symbols the sizes are judged at the largest values. An overlay begins where a part of its host or another overlay
+ends, or ends where one begins, and must be known to stand beside all that is in use meanwhile for any values.
 
 Outputs are hosts too where they are asked: their memory is there from the first step on, whenever they are written. The
-new parameters of a learning step are written last, or at the end of their stage. What is written stays: no guest comes
-behind it.
+new parameters of a learning step are written last, or at the end of their stage. What is written stays: no overlay
+comes behind it.
 """
 
 from __future__ import annotations
@@ -37,37 +37,37 @@ LEAST = 1 << 20
 WORTH = 32
 """A host must save one part in so many of the fullest step's bytes."""
 TRIES = 100
-"""Orders of guests that are tried at most beside the first ones."""
+"""Orders of overlays that are tried at most beside the first ones."""
 FULLEST = 16
-"""Fullest steps by whose bytes places of guests are compared, one after the other: several may be as full."""
+"""Fullest steps by whose bytes places of overlays are compared, one after the other: several may be as full."""
 LARGEST = 64
 """What symbols without a largest or likely value are judged at."""
 FULL = 0.8
-"""Guests are live at a step with at least this share of the fullest step's bytes: where memory is free, values keep the
-places that they have, near to each other."""
+"""Overlays are live at a step with at least this share of the fullest step's bytes: where memory is free, values keep
+the places that they have, near to each other."""
 
 
-def with_guests(
+def with_overlays(
     calls: Sequence[Call], leading: int, where: Mapping[Value, Place], storage: Storage, outputs: range = range(0)
 ) -> Mapping[Value, Place]:
-    """Where all values stand, guests with their hosts; `where` itself if nobody has guests. There are none where data
-    decides sizes, or calls have no fixed order.
+    """Where all values stand, overlays with their hosts; `where` itself if nobody has overlays. There are none where
+    data decides sizes, or calls have no fixed order.
 
     Args:
         leading: how many slots are not temporaries'.
         storage: the temporaries of these calls with everybody in memory of his own.
-        outputs: the slots of outputs that take guests.
+        outputs: the slots of outputs that take overlays.
     """
     plain = all(isinstance(c, KernelCall) and c.strand is None for c in calls)
     if not plain or storage.bounds:
         return where
-    lodging = _Lodging.of(calls, leading, where, storage, outputs)
+    overlaying = _Overlays.of(calls, leading, where, storage, outputs)
     found = dict[Value, Place]()
-    for host in sorted(lodging.hosts(), key=lambda h: (h >= 0, -lodging.blocks[h].nbytes, h)):
-        more = lodging.lodge(host)
+    for host in sorted(overlaying.hosts(), key=lambda h: (h >= 0, -overlaying.blocks[h].nbytes, h)):
+        more = overlaying.occupy(host)
         found |= more
         while more and host < 0:  # other steps are the fullest ones then
-            more = lodging.lodge(host)
+            more = overlaying.occupy(host)
             found |= more
     return {**where, **found} if found else where
 
@@ -108,9 +108,9 @@ class _Use:
 
 
 @dataclass(slots=True)
-class _Lodging:
+class _Overlays:
     """Blocks by the number of their first temporary, those of outputs by negative ones; of those that several calls
-    write parts of, and of outputs, when which part is in use, by guests too, and what the ends of parts are by the
+    write parts of, and of outputs, when which part is in use, by overlays too, and what the ends of parts are by the
     symbols, where these are known to follow each other for any values."""
 
     steps: int
@@ -127,7 +127,7 @@ class _Lodging:
         where: Mapping[Value, Place],
         storage: Storage,
         outputs: range = range(0),
-    ) -> _Lodging:
+    ) -> _Overlays:
         whose, number = roots(storage.temps), _Judged()
         blocks: dict[int, _Block] = {}
         for k, t, size in zip(whose, storage.temps, storage.sizes, strict=True):
@@ -173,9 +173,9 @@ class _Lodging:
             if block.nbytes >= LEAST and any((u.first, u.last) != (block.first, block.last) for u in uses):
                 yield k
 
-    def live(self, guests: Iterable[int] = (), host: int | None = None) -> list[int]:
-        """Bytes in use at each step, without guests' own, but their host's from the first of them on."""
-        inside = set(guests)
+    def live(self, overlays: Iterable[int] = (), host: int | None = None) -> list[int]:
+        """Bytes in use at each step, without overlays' own, but their host's from the first of them on."""
+        inside = set(overlays)
         change = [0] * (self.steps + 1)
         for k, block in self.blocks.items():
             if k in inside or block.given:
@@ -185,8 +185,8 @@ class _Lodging:
             change[block.last + 1] -= block.nbytes
         return list(accumulate(change[:-1]))
 
-    def lodge(self, host: int) -> dict[Value, Place]:
-        """Places of the guests of a host, in whose block they are from now on; none where that saves too little."""
+    def occupy(self, host: int) -> dict[Value, Place]:
+        """Places of the overlays of a host, in whose block they are from now on; none where that saves too little."""
         if host not in self.blocks:
             return {}
         live = self.live()
@@ -206,16 +206,16 @@ class _Lodging:
             v: Place(value, simplify(at // v.dtype.itemsize)) for g, at in found.items() for v in self.blocks[g].values
         }
         for g, at in found.items():
-            guest, begin = self.blocks.pop(g), self.number(at)
-            self.blocks[host].first = min(self.blocks[host].first, guest.first)
+            overlay, begin = self.blocks.pop(g), self.number(at)
+            self.blocks[host].first = min(self.blocks[host].first, overlay.first)
             self.uses.pop(g, None)
-            self.uses[host].append(_Use(begin, begin + guest.nbytes, guest.first, guest.last))
-            own = {begin: at, begin + guest.nbytes: simplify(at + guest.bytes)}
+            self.uses[host].append(_Use(begin, begin + overlay.nbytes, overlay.first, overlay.last))
+            own = {begin: at, begin + overlay.nbytes: simplify(at + overlay.bytes)}
             self.ends[host] = own | self.ends.get(host, {})
         return result
 
     def search(self, host: int, candidates: Sequence[int]) -> dict[int, Expr]:
-        """Places of guests with which the fullest step needs little: from the best order on, what is live at the
+        """Places of overlays with which the fullest step needs little: from the best order on, what is live at the
         fullest step and has no place with the host is placed first, as long as that helps."""
 
         def fullest(places: Mapping[int, Expr]) -> list[int]:
@@ -240,7 +240,7 @@ class _Lodging:
         return best
 
     def orders(self, candidates: Sequence[int]) -> list[list[int]]:
-        """Orders in which guests are placed: the largest first, those that stay longest, those that stay latest."""
+        """Orders in which overlays are placed: the largest first, those that stay longest, those that stay latest."""
         at = self.blocks
         keys = (
             lambda k: (-at[k].nbytes * (at[k].last - at[k].first + 1), k),
@@ -250,14 +250,14 @@ class _Lodging:
         return [sorted(candidates, key=key) for key in keys]
 
     def placed(self, host: int, order: Sequence[int]) -> dict[int, Expr]:
-        """Guests with their first byte in the host, each in one of the gaps that hold it while it lives: there where
+        """Overlays with their first byte in the host, each in one of the gaps that hold it while it lives: there where
         the host itself needs its memory soonest, so that those who stay longer find the rest."""
         own, room, found = self.uses[host], self.blocks[host].nbytes, dict[int, Expr]()
         taken, ends = list(own), {0: const(0), room: self.blocks[host].bytes, **self.ends.get(host, {})}
         numbers = all(as_int(e) is not None for e in ends.values())
 
-        def needed(guest: _Block, at: int) -> int:
-            later = (u.first for u in own if u.first > guest.last and u.begin < at + guest.nbytes and at < u.end)
+        def needed(overlay: _Block, at: int) -> int:
+            later = (u.first for u in own if u.first > overlay.last and u.begin < at + overlay.nbytes and at < u.end)
             return min(later, default=self.steps)
 
         for k in order:
@@ -301,25 +301,30 @@ def _in_order(ends: Mapping[int, Sequence[Expr]]) -> dict[int, Expr] | None:
     return found if all(_at_most(a, b) for a, b in pairwise(found.values())) else None
 
 
-def _beside(guest: _Block, at: int, others: Sequence[_Use], ends: Mapping[int, Expr]) -> Expr | None:
-    """The first byte of a guest by the symbols, if it is known to stand beside the others, and in the host."""
-    behind, size, room = ends.get(at + guest.nbytes), guest.bytes, ends[max(ends)]
+def _beside(overlay: _Block, at: int, others: Sequence[_Use], ends: Mapping[int, Expr]) -> Expr | None:
+    """The first byte of an overlay by the symbols, if it is known to stand beside the others, and in the host."""
+    behind, size, room = ends.get(at + overlay.nbytes), overlay.bytes, ends[max(ends)]
     for place in (ends.get(at), None if behind is None else simplify(behind - size)):
         if place is None or not prove_equal(place % ALIGNMENT, const(0)):
             continue
-        own = {at: place, at + guest.nbytes: simplify(place + size)}
+        own = {at: place, at + overlay.nbytes: simplify(place + size)}
         if not all(_equal(ends.get(n, e), e) for n, e in own.items()):
             continue
         apart = all(
             _at_most(ends[u.end], place) if u.end <= at else _at_most(place + size, ends[u.begin]) for u in others
         )
-        if apart and _at_most(const(0), place) and _at_most(place + size, room) and _is_polynomial(place, guest.width):
+        if (
+            apart
+            and _at_most(const(0), place)
+            and _at_most(place + size, room)
+            and _is_polynomial(place, overlay.width)
+        ):
             return place
     return None
 
 
 def _is_polynomial(place: Expr, width: int) -> bool:
-    """Whether steps can say where a guest stands (`transform/graph/memory.py`)."""
+    """Whether steps can say where an overlay stands (`transform/graph/memory.py`)."""
     return polynomial(simplify(simplify(place // width) * width)) is not None
 
 
@@ -372,4 +377,4 @@ def _ends(taken: Sequence[_Use], size: int, room: int) -> Iterator[int]:
         end = max(end, stop)
 
 
-__all__ = ["LEAST", "with_guests"]
+__all__ = ["LEAST", "with_overlays"]

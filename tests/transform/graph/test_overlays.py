@@ -1,4 +1,4 @@
-"""Guests in other values' memory: nothing that is in use at the same time overlaps, steps give the same bits."""
+"""Overlays in other values' memory: nothing that is in use at the same time overlaps, steps give the same bits."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tilewright.ops.interpret import run_graph
 from tilewright.ops.registry import emit1
 from tilewright.train.entry import compile_step
 from tilewright.train.step import Step
-from tilewright.transform.graph import guests
-from tilewright.transform.graph.guests import _Block, _Lodging, _segments, _Use
+from tilewright.transform.graph import overlays
+from tilewright.transform.graph.overlays import _Block, _Overlays, _segments, _Use
 
 HOST = 0
 
@@ -32,7 +32,7 @@ def value(name: str, elements: int, width: int = 4) -> Value:
 
 
 @st.composite
-def lodgings(draw: st.DrawFn) -> _Lodging:
+def overlayings(draw: st.DrawFn) -> _Overlays:
     """A host of which parts come into use one after the other, and blocks that live at any time."""
     steps = draw(st.integers(2, 14))
     sizes = draw(st.lists(st.integers(1, 60), min_size=1, max_size=6))
@@ -49,28 +49,28 @@ def lodgings(draw: st.DrawFn) -> _Lodging:
         last = draw(st.integers(first, steps - 1))
         width, elements = draw(st.sampled_from((4, 4, 4, 8))), draw(st.integers(1, 400))
         blocks[k] = _Block(first, last, elements * width, last, values=[value(f"v{k}", elements, width)])
-    return _Lodging(steps, blocks, {HOST: _segments(touched)})
+    return _Overlays(steps, blocks, {HOST: _segments(touched)})
 
 
 @settings(max_examples=300, deadline=None)
-@given(lodgings())
-def test_nothing_overlaps(lodging: _Lodging) -> None:
+@given(overlayings())
+def test_nothing_overlaps(overlaying: _Overlays) -> None:
     """A host is asked again and again, until it saves no more."""
-    known, uses = dict(lodging.blocks), list(lodging.uses[HOST])
+    known, uses = dict(overlaying.blocks), list(overlaying.uses[HOST])
     lives = {b.values[0]: b for b in known.values()}
-    before, found = max(lodging.live()), lodging.lodge(HOST)
+    before, found = max(overlaying.live()), overlaying.occupy(HOST)
     while found:
-        for guest, place in found.items():
-            block = lives.pop(guest)
-            assert place.base == known[HOST].values[0] and guest.dtype == f32
+        for overlay, place in found.items():
+            block = lives.pop(overlay)
+            assert place.base == known[HOST].values[0] and overlay.dtype == f32
             at = (as_int(place.offset) or 0) * 4
             assert at % 64 == 0 and at + block.nbytes <= known[HOST].nbytes
             for u in uses:
                 apart = block.last < u.first or u.last < block.first
                 assert apart or at + block.nbytes <= u.begin or u.end <= at
             uses.append(_Use(at, at + block.nbytes, block.first, block.last))
-        assert max(lodging.live()) < before
-        before, found = max(lodging.live()), lodging.lodge(HOST)
+        assert max(overlaying.live()) < before
+        before, found = max(overlaying.live()), overlaying.occupy(HOST)
 
 
 N = Var("n", lo=1, hi=50)
@@ -83,7 +83,7 @@ def at(e: Expr, n: int) -> int:
 
 
 @st.composite
-def symbolic_lodgings(draw: st.DrawFn) -> tuple[_Lodging, list[tuple[Expr, Expr, _Use]]]:
+def symbolic_lodgings(draw: st.DrawFn) -> tuple[_Overlays, list[tuple[Expr, Expr, _Use]]]:
     """The same with sizes by a symbol, judged at its largest value; parts with their ends."""
     steps = draw(st.integers(3, 12))
     size = st.tuples(st.integers(0, 3), st.integers(0, 40)).filter(any).map(lambda s: (N * s[0] + s[1]) * 64)
@@ -103,19 +103,19 @@ def symbolic_lodgings(draw: st.DrawFn) -> tuple[_Lodging, list[tuple[Expr, Expr,
         own = Value(f"v{k}", TensorType(f32, (simplify(nbytes // 4),)))
         last = draw(st.integers(first, steps - 1))
         blocks[k] = _Block(first, last, at(nbytes, 50), last, values=[own], size=simplify(nbytes))
-    return _Lodging(steps, blocks, {HOST: uses}, {HOST: ends}), parts
+    return _Overlays(steps, blocks, {HOST: uses}, {HOST: ends}), parts
 
 
 @settings(max_examples=300, deadline=None)
 @given(symbolic_lodgings())
-def test_nothing_overlaps_for_any_size(made: tuple[_Lodging, list[tuple[Expr, Expr, _Use]]]) -> None:
-    lodging, parts = made
-    known = dict(lodging.blocks)
-    found = lodging.lodge(HOST)
+def test_nothing_overlaps_for_any_size(made: tuple[_Overlays, list[tuple[Expr, Expr, _Use]]]) -> None:
+    overlaying, parts = made
+    known = dict(overlaying.blocks)
+    found = overlaying.occupy(HOST)
     lives = {b.values[0]: b for b in known.values()}
     uses = [(begin, end, u.first, u.last) for begin, end, u in parts]
-    for guest, place in found.items():
-        block = lives[guest]
+    for overlay, place in found.items():
+        block = lives[overlay]
         begin = simplify(place.offset * 4)
         end = simplify(begin + block.bytes)
         for n in (1, 2, 3, 17, 49, 50):
@@ -137,7 +137,7 @@ def concatenated(rows: Expr) -> Graph:
     return b.finish((emit1(b, "cumsum", both, axis=1, exclusive=False, reverse=False),))
 
 
-def test_symbolic_sizes_have_guests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_symbolic_sizes_have_overlays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
     graph = concatenated(Var("rows", lo=1, hi=20_000))
     dynamic = tw.compile(graph)
@@ -147,30 +147,30 @@ def test_symbolic_sizes_have_guests(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(np.asarray(dynamic(x)), np.asarray(static(x)))
         if rows >= 5000:
             assert dynamic.memory(rows=rows).arena == static.memory().arena
-    monkeypatch.setattr(assemble, "with_guests", lambda calls, leading, where, storage, outputs: where)
+    monkeypatch.setattr(assemble, "with_overlays", lambda calls, leading, where, storage, outputs: where)
     assert tw.compile(graph).memory(rows=5000).arena > dynamic.memory(rows=5000).arena
 
 
 def test_parts_that_may_change_places_have_no_order() -> None:
     n, m = (Var(name, lo=1, hi=9) for name in "nm")
-    assert guests._in_order({0: [const(0)], 81: [n * 9], 90: [m * 10]}) is None
-    assert guests._in_order({0: [const(0)], 81: [n * 9], 90: [n * 10]}) is not None
-    assert guests._in_order({81: [n * 9, m * 9]}) is None
+    assert overlays._in_order({0: [const(0)], 81: [n * 9], 90: [m * 10]}) is None
+    assert overlays._in_order({0: [const(0)], 81: [n * 9], 90: [n * 10]}) is not None
+    assert overlays._in_order({81: [n * 9, m * 9]}) is None
     even = Var("n", lo=2, hi=64, multiple=2)
-    assert guests._in_order({64: [even, even // 2 * 2]}) is not None
+    assert overlays._in_order({64: [even, even // 2 * 2]}) is not None
 
 
-def test_a_part_that_is_written_last_takes_guests() -> None:
+def test_a_part_that_is_written_last_takes_overlays() -> None:
     """Two parts of 6400 bytes, the second written first: what dies between the two stands in the first."""
     host = _Block(2, 5, 12800, 5, values=[value("host", 3200)])
     early, late = (
         _Block(f, n, 6400, n, values=[value(name, 1600)]) for f, n, name in ((0, 3, "early"), (1, 4, "late"))
     )
     uses = [_Use(0, 6400, 4, 5), _Use(6400, 12800, 2, 5)]
-    lodging = _Lodging(6, {HOST: host, 1: early, 2: late}, {HOST: uses})
-    assert lodging.live() == [6400, 12800, 25600, 25600, 19200, 12800]
-    assert {v.name: str(p.offset) for v, p in lodging.lodge(HOST).items()} == {"early": "0"}
-    assert lodging.live() == [12800, 19200, 19200, 19200, 19200, 12800]
+    overlaying = _Overlays(6, {HOST: host, 1: early, 2: late}, {HOST: uses})
+    assert overlaying.live() == [6400, 12800, 25600, 25600, 19200, 12800]
+    assert {v.name: str(p.offset) for v, p in overlaying.occupy(HOST).items()} == {"early": "0"}
+    assert overlaying.live() == [12800, 19200, 19200, 19200, 19200, 12800]
 
 
 def wide_chain(layers: int = 8, rows: int = 512, width: int = 256) -> tuple[Graph, dict[str, Any]]:
@@ -188,9 +188,9 @@ def test_activations_stand_among_the_gradients_and_the_new_parameters(monkeypatc
     monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
     model = wide_chain()
     hosted = compile_step(model, clip=1.0)
-    monkeypatch.setattr(assemble, "with_guests", lambda *given: guests.with_guests(*given[:4]))
+    monkeypatch.setattr(assemble, "with_overlays", lambda *given: overlays.with_overlays(*given[:4]))
     inner = compile_step(model, clip=1.0)
-    monkeypatch.setattr(assemble, "with_guests", lambda calls, leading, where, storage, outputs: where)
+    monkeypatch.setattr(assemble, "with_overlays", lambda calls, leading, where, storage, outputs: where)
     plain = compile_step(model, clip=1.0)
     gradients = 8 * 256 * 256 * 4
     arenas = [step.model.memory().arena for step in (hosted, inner, plain)]
@@ -201,25 +201,25 @@ def test_activations_stand_among_the_gradients_and_the_new_parameters(monkeypatc
         np.testing.assert_array_equal(after(step), expected)
 
 
-def test_outputs_take_guests_only_where_memory_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_take_overlays_only_where_memory_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[range] = []
 
     def watched(*given: Any) -> Any:
         seen.append(given[4])
-        return guests.with_guests(*given)
+        return overlays.with_overlays(*given)
 
     monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
-    monkeypatch.setattr(assemble, "with_guests", watched)
+    monkeypatch.setattr(assemble, "with_overlays", watched)
     graph, weights = chain(2, 8)
     compile_step((graph, weights), memory=None)
     compile_step((graph, weights))
     assert [len(hosts) > 0 for hosts in seen] == [False, True]
 
 
-def test_small_values_take_no_guests() -> None:
-    small = _Block(2, 5, guests.LEAST - 1, 5, values=[value("host", 1)])
-    lodging = _Lodging(6, {HOST: small}, {HOST: [_Use(0, 64, 4, 5), _Use(64, guests.LEAST - 1, 2, 5)]})
-    assert not [*lodging.hosts()]
+def test_small_values_take_no_overlays() -> None:
+    small = _Block(2, 5, overlays.LEAST - 1, 5, values=[value("host", 1)])
+    overlaying = _Overlays(6, {HOST: small}, {HOST: [_Use(0, 64, 4, 5), _Use(64, overlays.LEAST - 1, 2, 5)]})
+    assert not [*overlaying.hosts()]
 
 
 def test_updates_are_written_over_what_they_change() -> None:
