@@ -37,6 +37,11 @@ def offsets(face: Face) -> dict[str, int]:
     return {f"AT_{w.identifier}": w.offset for w in face.weights}
 
 
+def abouts(face: Face) -> list[str]:
+    """What each raw weight is."""
+    return [f"{w.spec.dtype}[{', '.join(map(str, w.spec.shape))}] {_one_line(w.spec.name)}" for w in face.weights]
+
+
 def arguments(face: Face) -> list[str]:
     """The parameters of `NAME_run` in C."""
     found = ["const void *constants", "void *activations"]
@@ -54,7 +59,7 @@ def c_type(array: Array) -> str:
 
 def about(array: Array, written: bool) -> str:
     """What an argument is, for comments."""
-    shape = f"[{', '.join(map(str, array.shape))}]" if array.shape else ", a single number"
+    shape = f"[{_one_line(', '.join(map(str, array.shape)))}]" if array.shape else ", a single number"
     bits = f", the bits of {array.dtype}" if array.dtype in (f16, bf16) or array.dtype.bits < 8 else ""
     label = "" if array.identifier == array.name else f' ("{_one_line(array.name)}")'
     return f"{array.identifier}{label}: {array.dtype}{shape}{bits}, {'written' if written else 'read'}"
@@ -96,7 +101,10 @@ def header(face: Face, cpu: str, embedded: bool) -> str:
     """The text of NAME.h."""
     upper = face.name.upper()
     defines = [f"#define {upper}_{name} {number}" for name, number in numbers(face).items()]
-    places = [f"#define {upper}_{name} {at}" for name, at in offsets(face).items()]
+    places = [
+        f"#define {upper}_{name} {at} /* {what} */"
+        for (name, at), what in zip(offsets(face).items(), abouts(face), strict=True)
+    ]
     prototypes = [
         prototype("int", f"{face.name}_prepare", ["void *constants", "const void *weights", "void *workspace"]),
         prototype("int", f"{face.name}_run", arguments(face)),
@@ -152,6 +160,8 @@ def example(face: Face, embedded: bool) -> str:
         lines.append(
             f'    output(folder, "{a.identifier}", {a.identifier}, sizeof {a.identifier} - sizeof *{a.identifier});'
         )
+    for k, extent in enumerate(face.extents):
+        lines.append(f'    printf("{_one_line(extent)} = %lld\\n", (long long)extents[{k}]);')
     lines += ['    printf("done\\n");', "    return 0;", "}"]
     return "\n".join(lines) + "\n"
 

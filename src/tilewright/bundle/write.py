@@ -8,10 +8,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from tilewright.bundle import c
+from tilewright.bundle import c, cpp, rust
 from tilewright.bundle.face import Face, face
 from tilewright.bundle.glue import glue
 from tilewright.bundle.names import as_name, is_name
+from tilewright.bundle.readme import readme
 from tilewright.bundle.sizes import Sizes
 from tilewright.codegen.llvm.emit import compile_llvm
 from tilewright.native.relocatable import join
@@ -67,8 +68,22 @@ def bundle(
     libraries = ["m"] if set(needs) - {"memcpy", "memset", "memmove"} else []
     files: dict[str, bytes | str] = {f"{name}.o": image, f"{name}.h": c.header(found, cpu, embed)}
     files |= {} if embed else {f"{name}.weights": weights}
-    files |= {"main.c": c.example(found, embed), f"{name}.cmake": c.cmake(found, [f"{name}.o"], libraries)}
+    files |= _texts(found, lang, embed)
+    files |= {
+        f"{name}.cmake": c.cmake(found, [f"{name}.o"], libraries),
+        "README.md": readme(found, lang, cpu, [f"{name}.o"], libraries),
+    }
     return _write(Path(folder), files)
+
+
+def _texts(found: Face, lang: str, embed: bool) -> dict[str, str]:
+    """What is written for one language."""
+    match lang:
+        case "cpp":
+            return {f"{found.name}.hpp": cpp.header(found), "main.cpp": cpp.example(found, embed)}
+        case "rust":
+            return {f"{found.name}.rs": rust.module(found, embed), "main.rs": rust.example(found, embed)}
+    return {"main.c": c.example(found, embed)}
 
 
 def described(program: Program, *, name: str | None = None, rows: int | None = None) -> Face:

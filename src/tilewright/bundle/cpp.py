@@ -1,0 +1,157 @@
+"""A bundle's texts in C++: a typed header around the one in C, and an example."""
+
+from __future__ import annotations
+
+from tilewright.bundle.c import c_type, notes
+from tilewright.bundle.face import Array, Face
+from tilewright.bundle.glue import STATUS
+
+_VIEW = """\
+/// Memory of some elements: an array, a std::vector, a std::array, or an address and a number.
+template <class T>
+struct View {
+    T *data;
+    std::size_t size;
+    View(T *first, std::size_t count) : data(first), size(count) {}
+    template <std::size_t N>
+    View(T (&array)[N]) : data(array), size(N) {}
+    template <class C, class = decltype(std::declval<C &>().data())>
+    View(C &container) : data(container.data()), size(container.size()) {}
+};
+"""
+
+
+def header(face: Face) -> str:
+    """The text of NAME.hpp."""
+    n, upper = face.name, face.name.upper()
+    parts = {"Constants": "CONSTANTS", "Workspace": "WORKSPACE", "Activations": "ACTIVATIONS"}
+    parts |= {"State": "STATE"} if face.state is not None else {}
+    memory = [
+        f"struct alignas({upper}_ALIGNMENT) {kind} {{\n    unsigned char bytes[{upper}_{part}_BYTES];\n}};"
+        for kind, part in parts.items()
+    ]
+    names = ", ".join(f"{s.lower()} = {upper}_{s}" for s in STATUS)
+    lines = [
+        f"// {n}: types around {n}.h.",
+        "//",
+        *(f"//   {note}" for note in notes(face)),
+        "#pragma once",
+        "",
+        "#include <cstddef>",
+        "#include <cstdint>",
+        "#include <utility>",
+        "",
+        f'#include "{n}.h"',
+        "",
+        f"namespace {n} {{",
+        "",
+        f"enum class Status : int {{ {names} }};",
+        "",
+        *memory,
+        "",
+        _VIEW,
+        "inline Status prepare(Constants &constants, const void *weights, Workspace &workspace) {",
+        f"    return static_cast<Status>({n}_prepare(constants.bytes, weights, workspace.bytes));",
+        "}",
+        "",
+        *_run(face),
+        "",
+        f"}}  // namespace {n}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _run(face: Face) -> list[str]:
+    given = ["const Constants &constants", "Activations &activations", *(["State &state"] if face.state else [])]
+    given += [f"std::int64_t {s.identifier}" for s in face.sizes]
+    given += [f"View<const {c_type(a)}> {a.identifier}" for a in face.inputs]
+    given += [f"View<{c_type(a)}> {a.identifier}" for a in face.outputs]
+    given += ["View<std::int64_t> extents"] if face.extents else []
+    passed = ["constants.bytes", "activations.bytes", *(["state.bytes"] if face.state else [])]
+    passed += [s.identifier for s in face.sizes] + [f"{a.identifier}.data" for a in (*face.inputs, *face.outputs)]
+    passed += ["extents.data"] if face.extents else []
+    checks = [f"{a.identifier}.size < static_cast<std::size_t>({elements(face, a)})" for a in _arrays(face)]
+    checks += [f"extents.size < {face.name.upper()}_EXTENTS"] if face.extents else []
+    negative = [f"{s.identifier} < 0" for s in face.sizes]
+    return [
+        "/// Computes; views that are too short are refused.",
+        "inline Status run(",
+        *(f"    {g}," for g in given[:-1]),
+        f"    {given[-1]}) {{",
+        *(f"    if ({c}) return Status::bad_size;" for c in (*negative, *checks)),
+        f"    return static_cast<Status>({face.name}_run({', '.join(passed)}));",
+        "}",
+    ]
+
+
+def _arrays(face: Face) -> tuple[Array, ...]:
+    return (*face.inputs, *face.outputs)
+
+
+def elements(face: Face, array: Array) -> str:
+    """How many elements an array has, in terms of a call's dimensions where these say it, else the most."""
+    known = {s.spec.name: s.identifier for s in face.sizes}
+    if all(isinstance(d, int) or d in known for d in array.shape) and array.is_open:
+        return " * ".join(str(d) if isinstance(d, int) else known[d] for d in array.shape)
+    return str(array.elements)
+
+
+def example(face: Face, embedded: bool) -> str:
+    """The text of main.cpp: a call on files of inputs, or on zeros."""
+    n, upper = face.name, face.name.upper()
+    usage = " ".join(["main", "FOLDER", *(s.identifier.upper() for s in face.sizes)])
+    parts = ["Constants", "Workspace", "Activations", *(["State"] if face.state else [])]
+    lines = [
+        f"// Runs {n} once: `{usage}`, where each argument may be left out with those behind it.",
+        "// Inputs are FOLDER/NAME.bin where there are such files, else zeros; outputs are written there.",
+        "#include <cstdlib>",
+        "#include <fstream>",
+        "#include <iostream>",
+        "#include <memory>",
+        "#include <string>",
+        "#include <vector>",
+        "",
+        f'#include "{n}.hpp"',
+        "",
+        f"struct alignas({upper}_ALIGNMENT) Weights {{\n    char bytes[{upper}_WEIGHTS_BYTES + 1];\n}};",
+        "",
+        "int main(int argc, char **argv) {",
+        '    const std::string folder = argc > 1 ? argv[1] : "";',
+        *(f"    const auto {p.lower()} = std::make_unique<{n}::{p}>();" for p in parts),
+    ]
+    for k, s in enumerate(face.sizes):
+        most = f"{upper}_{s.identifier.upper()}_MAX"
+        lines.append(f"    const std::int64_t {s.identifier} = argc > {k + 2} ? std::atoll(argv[{k + 2}]) : {most};")
+    source = f"{n}_weights"
+    if not embedded:
+        source = "weights->bytes"
+        lines += [
+            "    const auto weights = std::make_unique<Weights>();",
+            f'    std::ifstream file("{n}.weights", std::ios::binary);',
+            f"    if (!file.read(weights->bytes, {upper}_WEIGHTS_BYTES)) return 2;",
+        ]
+    lines.append(f"    if ({n}::prepare(*constants, {source}, *workspace) != {n}::Status::ok) return 3;")
+    for a in _arrays(face):
+        lines.append(
+            f"    auto {a.identifier} = std::make_unique<{c_type(a)}[]>({upper}_{a.identifier.upper()}_ELEMENTS);"
+        )
+    for a in face.inputs:
+        lines.append(
+            f'    std::ifstream(folder + "/{a.identifier}.bin", std::ios::binary)'
+            f".read(reinterpret_cast<char *>({a.identifier}.get()), {a.nbytes});"
+        )
+    lines += ["    std::vector<std::int64_t> extents(" + f"{upper}_EXTENTS);"] if face.extents else []
+    given = ["*constants", "*activations", *(["*state"] if face.state else []), *(s.identifier for s in face.sizes)]
+    for a in _arrays(face):
+        const = "const " if a in face.inputs else ""
+        given.append(f"{n}::View<{const}{c_type(a)}>({a.identifier}.get(), {upper}_{a.identifier.upper()}_ELEMENTS)")
+    given += ["extents"] if face.extents else []
+    lines += [f"    const auto status = {n}::run(", *(f"        {g}," for g in given[:-1]), f"        {given[-1]});"]
+    lines.append(f"    if (status != {n}::Status::ok) return 4;")
+    for a in face.outputs:
+        lines.append(
+            f'    std::ofstream(folder + "/{a.identifier}.bin", std::ios::binary)'
+            f".write(reinterpret_cast<const char *>({a.identifier}.get()), {a.nbytes});"
+        )
+    lines += ['    std::cout << "done\\n";', "    return 0;", "}"]
+    return "\n".join(lines) + "\n"

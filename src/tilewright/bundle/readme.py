@@ -1,0 +1,68 @@
+"""A bundle's README: what is in it, how it is built and called."""
+
+from __future__ import annotations
+
+from tilewright.bundle.c import arguments, notes
+from tilewright.bundle.face import Face
+from tilewright.bundle.glue import STATUS
+
+BUILDS = {
+    "c": "cc -O2 main.c {objects} {libraries} -o main",
+    "cpp": "c++ -std=c++17 -O2 main.cpp {objects} {libraries} -o main",
+    "rust": "rustc -O main.rs {linked} -o main",
+}
+
+
+def readme(face: Face, lang: str, cpu: str, objects: list[str], libraries: list[str]) -> str:
+    """The text of README.md."""
+    n, upper = face.name, face.name.upper()
+    build = BUILDS[lang].format(
+        objects=" ".join(objects),
+        libraries=" ".join(f"-l{x}" for x in libraries),
+        linked=" ".join(f"-C link-arg={x}" for x in (*objects, *(f"-l{x}" for x in libraries))),
+    )
+    memory = {
+        "weights": (
+            face.weight_bytes,
+            "raw weights; as long as calls are made" if face.keeps_weights else "raw weights",
+        ),
+        "constants": (face.constant_bytes, f"what `{n}_prepare` writes and calls read"),
+        "workspace": (face.workspace_bytes, f"during `{n}_prepare`"),
+        "activations": (face.activations.nbytes, "during a call; one for each call at a time"),
+    }
+    if face.state is not None:
+        memory["state"] = face.state.nbytes, f"a sequence of at most {face.state.capacity} rows"
+    rows = [f"| {k} | {count} | `{upper}_{k.upper()}_BYTES` | {what} |" for k, (count, what) in memory.items()]
+    return (
+        "\n".join(
+            [
+                f"# {n}",
+                "",
+                f"A model as an object for {cpu}, made by Tilewright. It has no heap, starts no threads, and needs of",
+                "the C library nothing but functions of memory and of libm.",
+                "",
+                "```",
+                *build.splitlines(),
+                "./main            # or: ./main FOLDER, with FOLDER/NAME.bin for inputs and outputs",
+                "```",
+                "",
+                "```c",
+                f"int {n}_prepare(void *constants, const void *weights, void *workspace);",
+                f"int {n}_run({', '.join(arguments(face))});",
+                "```",
+                "",
+                *(f"* {note}" for note in notes(face)),
+                "",
+                "All of this memory is yours and begins at a multiple of 64:",
+                "",
+                "| memory | bytes | in the header | what for |",
+                "|---|---|---|---|",
+                *rows,
+                "",
+                "| a call gives | |",
+                "|---|---|",
+                *(f"| {number} `{upper}_{name}` | {what} |" for name, (number, what) in STATUS.items()),
+            ]
+        )
+        + "\n"
+    )
