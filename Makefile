@@ -210,6 +210,10 @@ zoo: $(STAMP) $(TORCH_STAMP) $(ZOO_STAMP) ## architectures of many libraries: ri
 transformers: $(STAMP) $(TORCH_STAMP) ## architectures of transformers with every axis open, as modules and by both ONNX exporters: whole, right at five sizes; ARGS="--only Bert --doors dynamo"
 	$(PY) -m benchmarks.bench_transformers $(ARGS)
 
+.PHONY: bundles
+bundles: $(STAMP) $(TORCH_STAMP) ## bundles of fifteen models, built with sanitizers, against the Python runtime bit by bit
+	TILEWRIGHT_BUNDLES=1 $(PY) -m pytest tests/bundle $(PYTEST_ARGS)
+
 .PHONY: bench-control
 bench-control: $(STAMP) ## a recurrence as Scan, greedy decoding as Loop, a detector with its suppression, against ONNX Runtime
 	$(PY) -m benchmarks.bench_control $(ARGS)
