@@ -31,6 +31,7 @@ from tilewright.ir.notes import Far, MayAlias, PastCaches, with_note
 from tilewright.ir.rewrite import variables
 from tilewright.ir.selection import Precision
 from tilewright.kernels import Asked, KernelCompiler, KernelTexts
+from tilewright.ops.extent import HeadAttrs
 from tilewright.ops.registry import emit1
 from tilewright.ops.rooms import rooms
 from tilewright.plans.framework.cost import level, weights_level
@@ -42,7 +43,7 @@ from tilewright.runtime.arena import plan, temp_intervals
 from tilewright.runtime.native import compile_support
 from tilewright.runtime.program import Program
 from tilewright.runtime.recorded import RecordUse, summary
-from tilewright.runtime.specs import RoomSpec, divided
+from tilewright.runtime.specs import IMPOSSIBLE, MAX_TEXT, RoomSpec, divided
 from tilewright.runtime.threads import check_threads
 from tilewright.support import flags
 from tilewright.support.background import Background
@@ -104,7 +105,7 @@ from tilewright.transform.loops.ahead import WeightPrefetch
 from tilewright.transform.lower import lower_group
 from tilewright.transform.recompute import recompute
 from tilewright.transform.regions.captures import lift_constants, names_of
-from tilewright.transform.regions.flatten import Flat, extent_marker, flatten
+from tilewright.transform.regions.flatten import Flat, flatten, marker
 from tilewright.transform.regions.optimise import optimise_bodies
 from tilewright.transform.remember import lower_once, remembering
 from tilewright.transform.select.choose import choose_algorithms
@@ -473,7 +474,10 @@ def _named(interface: Interface) -> set[str]:
 def _rooms(graph: Graph, inputs: Sequence[str]) -> tuple[RoomSpec, ...]:
     """The inputs that are rooms, by the names that the interface has for inputs."""
     names = dict(zip(graph.inputs, inputs or (v.name for v in graph.inputs), strict=True))
-    return tuple(RoomSpec(names[v], symbol.name) for symbol, v in rooms(graph).items())
+    said = {n.defines: n.of(HeadAttrs).reason for n in graph.nodes if n.op == "head"}
+    return tuple(
+        RoomSpec(names[v], symbol.name, said[symbol][:MAX_TEXT] or IMPOSSIBLE) for symbol, v in rooms(graph).items()
+    )
 
 
 def _past_caches(split: SplitGraph, target: Target) -> int | None:
@@ -529,10 +533,10 @@ def _compile_part(
     late = frozenset[Value]() if past_caches is None else written_last(groups, graph.outputs, where, past_caches)
     lowered = [
         group
-        if group.nodes[-1].bodies or group.nodes[-1].defines is not None
+        if group.nodes[-1].bodies or marker(group.nodes[-1]) is not None
         else log.run(f"lower {name}", lower_once, group, f"{name}{i}_{group.nodes[-1].label}")
         for i, group in enumerate(groups)
-        if not is_alias(group) or group.nodes[-1].defines is not None
+        if not is_alias(group) or marker(group.nodes[-1]) is not None
     ]
     weights = frozenset(graph.params)
     if forks and compiler.target.threads > 1:
@@ -556,8 +560,8 @@ def _compile_part(
         compiler.compile_together(asked.values())
     calls: list[Call] = []
     for step in lowered:
-        if isinstance(step, Group) and step.nodes[-1].defines is not None:
-            calls.append(extent_marker(step.nodes[-1]))
+        if isinstance(step, Group) and (mark := marker(step.nodes[-1])) is not None:
+            calls.append(mark)
             continue
         if isinstance(step, Group):
             flat = _compile_region(step.nodes[-1], graph, f"{name}{len(calls)}_", compiler, log)

@@ -170,6 +170,17 @@ def test_a_condition_and_a_count_end_a_loop() -> None:
     np.testing.assert_array_equal(compiled(np.array(True), np.ones(2, F), np.array(9, F))[1], 3)
 
 
+def test_a_check_ends_a_foreign_call() -> None:
+    m = model([node("Dropout", ["x", "ratio"], ["y"])], [info("x", [2]), info("ratio", [])], ["y"])
+    compiled, x, y = tw.compile(m), np.ones(2, F), np.zeros(2, F)
+    compiled.ffi_function()(x, np.array(0.5, F), y)
+    np.testing.assert_array_equal(y, x)
+    with pytest.raises(ValueError, match="make no sense"):
+        compiled.ffi_function()(x, np.array(1.5, F), y)
+    with pytest.raises(CallError, match="make no sense"):
+        compiled.timeline(x, np.array(1.5, F))
+
+
 def test_a_count_that_is_known_but_huge_is_no_end() -> None:
     twice = counted([node("Identity", ["go"], ["on"]), node("Add", ["x", "x"], ["y"])], [info("x", [2])], ["on", "y"])
     loop = helper.make_node("Loop", ["count", "yes", "x0"], ["y"], body=twice)

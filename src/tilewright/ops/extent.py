@@ -33,9 +33,11 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class HeadAttrs(Attrs):
-    """`defines` is a symbol that nothing else defines, from 0 on."""
+    """`defines` is a symbol that nothing else defines, from 0 on. `reason`: what the call says of a number that there
+    cannot be."""
 
     defines: Dim
+    reason: str = ""
 
 
 def _head_infer(types: Types, attrs: HeadAttrs) -> Out:

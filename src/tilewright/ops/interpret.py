@@ -14,6 +14,7 @@ from tilewright.ir.scalar_ops import OPS
 from tilewright.ops.registry import get
 from tilewright.ops.rooms import is_room
 from tilewright.ops.sized import with_symbols
+from tilewright.runtime.specs import IMPOSSIBLE
 from tilewright.support.errors import CallError, VerifyError
 
 
@@ -62,6 +63,9 @@ def _run(graph: Graph, inputs: Mapping[str, Any], params: Mapping[str, Any]) -> 
             if room is not None and is_room(room) and int(np.asarray(given[1])) > len(np.asarray(given[0])):
                 raise _TooSmallRoom(room.name, int(np.asarray(given[1])))
             symbols[node.defines] = int(np.asarray(given[1]))
+            if symbols[node.defines] < 0:
+                what = getattr(node.attrs, "reason", "") or IMPOSSIBLE
+                raise CallError(what, where=f"graph {graph.name}", got=symbols[node.defines])
         attrs = node.attrs.mapped(lambda v: evaluate_attr(v, symbols))
         results = get(node.op).reference(given, attrs)
         for value, result in zip(node.outputs, results, strict=True):

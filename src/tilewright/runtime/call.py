@@ -24,14 +24,15 @@ from collections.abc import Callable
 
 from tilewright.native.assembler import I1, I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.layout import Struct
-from tilewright.runtime.patience import CONTROL_FIELDS, define_patience, now
+from tilewright.runtime.patience import CONTROL_FIELDS, REFUSED, define_patience, now
 from tilewright.runtime.places import define_check, define_places
 from tilewright.runtime.trial import EACH, TRIAL_FIELDS, define_trials
 from tilewright.runtime.weights.control import READER
 
 OK, NO_LAYOUT, NO_EXECUTOR, SUPERSEDED = 0, 1, 2, 3
 """What `tw_execute` gives. SUPERSEDED: the control page names no slot, so its owner must be asked where to go. Or a
-status of `patience.py` where loops were ended and outputs hold nothing."""
+status of `patience.py` where loops or a check ended the call and outputs hold nothing; the number that decided the
+check then stands behind the addresses, where the version does else."""
 
 TAKEN = 1 << 40
 """Subtracted from `users` of a layout that is refilled."""
@@ -368,6 +369,8 @@ def _execute(m: Module) -> None:
         f.add_atomic(pins, -1)
         status = f.load(I64, executor, EXECUTOR.status)
         with f.when(status.ne(0)):
+            with f.when(status >= REFUSED):
+                f.store(f.load(I64, executor, EXECUTOR.got), io, arguments * 8)
             f.put(0, I64, executor, EXECUTOR.status)
             f.put(0, I64, executor, EXECUTOR.busy, order="release")
             f.ret(status)

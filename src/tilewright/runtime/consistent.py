@@ -251,6 +251,11 @@ class _Inside:
         expect(len(r.shifts) in (0, 3), "there is not one shift for each place", where)
         for work in (*r.shifts, r.trip if r.kind == "extent" else None):
             self.work(work, where)
+        expect((r.check is not None) == (r.kind == "check"), "says what only a check does", where)
+        if r.kind == "check":
+            free = r.trip is None and r.counter is None and not r.number
+            expect(free and r.count is not None and r.condition is not None, "is no check", where)
+            return
         if r.kind == "extent":
             fits = r.trip is not None and r.count is not None and r.condition is None and r.counter is None
             expect(fits and bool(r.number) and r.number not in self.names, "is no extent", where)

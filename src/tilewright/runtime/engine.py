@@ -35,7 +35,7 @@ from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import Memory, aligned_bytes, function
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.native import native
-from tilewright.runtime.patience import ENDLESS, INTERRUPTED, LATE
+from tilewright.runtime.patience import ENDLESS, INTERRUPTED, LATE, REFUSED
 from tilewright.runtime.places import places_table, usual_dims
 from tilewright.runtime.specs import MAX_BYTES, InputSpec, OutputSpec
 from tilewright.runtime.weights.control import SLOTS, Control
@@ -431,6 +431,8 @@ class Engine:
                 raise StoreMoved
             if status in (ENDLESS, LATE, INTERRUPTED):
                 raise self.ended(status)
+            if status >= REFUSED:
+                raise refused(self.manifest, status - REFUSED, addresses[-1:])
             self.ensure(dims)
             if status == NO_EXECUTOR and self._model[MODEL.executor_count] == MAX_EXECUTORS:
                 if time.monotonic() > deadline:
@@ -474,6 +476,13 @@ class Engine:
         self.prepare.forget()
         if self._reader == 0 and self.control.readers == 1:
             self.control.forget_pins(0)  # a shared page's entry is the parent's
+
+
+def refused(manifest: Manifest, number: int, word: Array) -> CallError:
+    """What a call raises that the check of this number ended, by the number in a word of memory."""
+    check = manifest.checks[number]
+    got = word.view(np.float64 if check.real else np.int64)[0].item()
+    return CallError(check.what, where=f"program {manifest.name!r}", expected=check.expected or None, got=got)
 
 
 def check_assumptions(manifest: Manifest, dims: Sequence[int], holds: Sequence[int]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
 from tilewright.native.link import Library, compile_text, host_triple
 from tilewright.runtime.call import LAYOUT, MODEL, OK, SUPERSEDED, TENSOR
-from tilewright.runtime.patience import ENDLESS, INTERRUPTED, LATE
+from tilewright.runtime.patience import ENDLESS, INTERRUPTED, LATE, REFUSED
 
 ANY_SIZE, ANY_VALUE = 16, 8
 DL_TENSOR_PTR, TENSOR_OBJECT = 7, 70
@@ -35,6 +35,7 @@ def define_foreign(m: Module) -> None:
     m.string("tw_endless_message", "tilewright: the model's loops would have more iterations than max_iterations")
     m.string("tw_late_message", "tilewright: the model's loops took longer than time_limit")
     m.string("tw_signal_message", "tilewright: the handler of a signal has ended the call")
+    m.string("tw_refused_message", "tilewright: numbers in the data make no sense for the model; call it from Python")
     m.string("tw_moved_message", "tilewright: the weight store has another structure now; ask for its function again")
     params = [("model", PTR), ("raise", PTR), ("args", PTR), ("count", I32)]
     with m.function("tw_foreign", I32, params) as (f, (model, report, args, count)):
@@ -100,6 +101,7 @@ def _execute(f: Function, model: Value, layout: Value, io: Value, dims: Value, r
         refuse(status.eq(SUPERSEDED), "tw_value_error", f.symbol("tw_moved_message"), layout)
         for ended, message in ((ENDLESS, "endless"), (LATE, "late"), (INTERRUPTED, "signal")):
             refuse(status.eq(ended), "tw_value_error", f.symbol(f"tw_{message}_message"), layout)
+        refuse(status >= REFUSED, "tw_value_error", f.symbol("tw_refused_message"), layout)
         tries.add(1)
         refuse(tries.get() > _RETRIES, "tw_value_error", f.symbol("tw_memory_message"), layout)
         f.call(I64, f.load(PTR, model, MODEL.ensure), model, dims)

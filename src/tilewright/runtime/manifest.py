@@ -23,6 +23,7 @@ from tilewright.runtime.schema import SchemaError, decode, encode
 from tilewright.runtime.specs import (
     ABI_VERSION,
     AssumptionSpec,
+    CheckSpec,
     InputSpec,
     OutputSpec,
     PackedSpec,
@@ -116,6 +117,12 @@ class Manifest:
     def results(self) -> tuple[OutputSpec, ...]:
         """The outputs that callers see."""
         return self.outputs[: len(self.outputs) - len(self.extents)]
+
+    @property
+    def checks(self) -> tuple[CheckSpec, ...]:
+        """What calls say that checks end, in the order of their steps."""
+        regions = (step.region for step in self.run_steps)
+        return tuple(region.check for region in regions if region is not None and region.check is not None)
 
     @property
     def given(self) -> tuple[InputSpec, ...]:

@@ -13,7 +13,9 @@ from tilewright.runtime.layout import Struct
 
 ENDLESS, LATE, INTERRUPTED = 4, 5, 6
 """What a call gives that was ended: by `max_iterations`, by `time_limit`, by the handler of a signal."""
-CONTROL_FIELDS = ("limit", "status", "poll", "told", "patience", "began", "polled", "looked", "stride")
+REFUSED = 64
+"""What a call gives that the first check ended, in the order of the steps; more by one for each check behind it."""
+CONTROL_FIELDS = ("limit", "status", "poll", "told", "patience", "began", "polled", "looked", "stride", "got")
 CONTROL = Struct(*CONTROL_FIELDS)
 """The control words of a call in flight.
 
@@ -24,6 +26,7 @@ told      what it said last
 patience  nanoseconds after which a call is ended; 0 for never
 began, polled, looked    when the first loop began, when the last poll was, and when signals were last looked for
 stride    iterations that the last poll allowed
+got       the number by which a check ended the call, an i64 or f64
 """
 POLL_NS = 1_000_000
 """Iterations that are allowed at once should take about as long as this."""
@@ -112,6 +115,7 @@ __all__ = [
     "ENDLESS",
     "INTERRUPTED",
     "LATE",
+    "REFUSED",
     "SIGNAL_FUNCTIONS",
     "define_patience",
     "define_signals",

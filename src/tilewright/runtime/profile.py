@@ -136,6 +136,8 @@ class StepClock:
         for k in range(-warm, repeat):
             times[:] = 0
             self._run(self._library["tw_profile"], self._slots.ctypes.data, self._dims.ctypes.data, self.threads)
+            if times[-1] == 2:  # `stepwise.py` says what the word means
+                raise CallError("numbers among the inputs make no sense for the model: a call says which")
             if times[-1]:
                 raise CallError(f"loops of the model would have more than {self.engine.max_iterations} iterations")
             if k >= 0:

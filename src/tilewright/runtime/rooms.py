@@ -52,7 +52,7 @@ class Rooms:
             most = self._largest(room.input)
             if not 0 <= wanted <= most:
                 where = f"program {self._manifest.name!r}"
-                raise CallError("data asks for an impossible size", where=where, expected=f"0 to {most}", got=wanted)
+                raise CallError(room.reason, where=where, expected=f"0 to {most}", got=wanted)
             step = max(FIRST, 1 << max(0, wanted.bit_length() - 3))
             self._sizes[room.input] = max(self._sizes[room.input], min(-(-wanted // step) * step, most))
             return False

@@ -27,6 +27,7 @@ MAX_NESTING = 64
 """Regions of steps inside each other."""
 FEW_ITERATIONS = 1 << 20
 """A known number of iterations up to which a loop needs no other end."""
+IMPOSSIBLE = "data asks for an impossible size"
 ROOM = "_room"
 """How the names of rooms and of their symbols begin, as no file's names do."""
 MAX_BYTES = 1 << 46
@@ -140,10 +141,12 @@ class RaggedSpec:
 
 @dataclass(frozen=True, slots=True)
 class RoomSpec:
-    """An input without elements, which callers do not give: for how many rows there is memory, of `extent` rows."""
+    """An input without elements, which callers do not give: for how many rows there is memory, of `extent` rows.
+    `reason` is what the call says where there cannot be so many."""
 
     input: str
     extent: str
+    reason: str = IMPOSSIBLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,24 +205,41 @@ class TempSpec:
     per_thread: bool = False
 
 
-RegionKind = Literal["loop", "if", "else", "end", "extent"]
+RegionKind = Literal["loop", "if", "else", "end", "extent", "check"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSpec:
+    """What a call says that ends at a check.
+
+    Args:
+        what: what is wrong.
+        expected: in a few words, or nothing.
+        real: the number that decides it is an f64, else an i64.
+    """
+
+    what: str
+    expected: str = ""
+    real: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RegionSpec:
     """Where steps begin or end that run several times, or not at all: a loop begins, or a branch; its other case does;
     the last one that began ends. Regions stand inside each other. Or where a symbol begins to hold that data decides,
-    up to the end of the region.
+    up to the end of the region. Or a check: the call ends here unless its condition holds.
 
     Args:
-        kind: "loop", "if", "else", "end", "extent".
+        kind: "loop", "if", "else", "end", "extent", "check".
         trip: of a loop, the most iterations (None: no such bound); of an extent, its bound.
-        count: of a loop, the slot of an i64 that is a number of iterations; of an extent, of its value.
-        condition: the slot of a bool: whether a loop is entered, whether "if" holds, or at the end of a loop whether
-            there is another iteration.
+        count: of a loop, the slot of an i64 that is a number of iterations; of an extent, of its value; of a check, of
+            the number that decides it, an i64 or f64.
+        condition: the slot of a bool: whether a loop is entered, whether "if" or a check holds, or at the end of a loop
+            whether there is another iteration.
         number: of a loop, what shifts of the steps inside call the number of the iteration; of an extent, its name.
         counter: of a loop, the slot of an i64 that becomes this number; at its end, how many iterations there were.
         shifts: how many bytes behind their slots count, condition and counter stand; nothing if all are 0.
+        check: what a check says.
     """
 
     kind: str
@@ -229,6 +249,7 @@ class RegionSpec:
     number: str = ""
     counter: int | None = None
     shifts: tuple[Work, ...] = ()
+    check: CheckSpec | None = None
 
     def shift(self, k: int) -> Work:
         """How many bytes behind its slot the first, second or third of count, condition and counter stands."""

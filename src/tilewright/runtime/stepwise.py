@@ -1,7 +1,8 @@
 """A program's steps as native code that reads the clock between them: `tw_profile`, which does what `tw_run` does.
 
 Times add up where regions repeat steps: `times[k]` are the nanoseconds of all calls of step k, `times[steps + k]` is
-how many there were, and the word behind these is 1 if loops would have had more iterations than allowed.
+how many there were, and the word behind these is 1 if loops would have had more iterations than allowed, 2 if a check
+failed.
 """
 
 from __future__ import annotations
@@ -74,6 +75,9 @@ class Stepper:
             return at + 1
         if region.kind == "extent":
             self.extent(region)
+            return at + 1
+        if region.kind == "check":
+            self.check(region)
             return at + 1
         if region.kind == "loop":
             return self.loop(at, region)
@@ -148,6 +152,17 @@ class Stepper:
             found.set(0)
         self.numbers[region.number] = found
         self.extents.append(found)
+
+    def check(self, region: RegionSpec) -> None:
+        """Leave where a check fails."""
+        assert region.condition is not None, "a check has no condition"
+        f = self.f
+        self.wait()
+        holds = self.flag(region.condition, region.shift(1))
+        self.wait()
+        with f.when(holds.eq(0)):
+            f.put(2, I64, f.value(self.times + 16 * len(self.steps), PTR))
+            f.ret()
 
     def loop(self, at: int, region: RegionSpec) -> int:
         f = self.f

@@ -144,6 +144,8 @@ def record(
         run(entry["tw_trace"], slots.ctypes.data, dims.ctypes.data, threads)
         if k >= 0:
             spans.append(Span("call", 0, k, begin, time.perf_counter_ns()))
+        if ended[0] == 2:  # `stepwise.py` says what the word means
+            raise CallError("numbers among the inputs make no sense for the model: a call says which")
         if ended[0]:
             raise CallError(f"loops of the model would have more than {engine.max_iterations} iterations")
     lost = sum(logs[thread * _LOG_SIZE + _LOG.lost] for thread in range(threads))

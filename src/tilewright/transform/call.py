@@ -8,7 +8,7 @@ from dataclasses import replace
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.graph import Value
 from tilewright.ir.loops import PrimFunc
-from tilewright.runtime.specs import RegionKind, Work
+from tilewright.runtime.specs import CheckSpec, RegionKind, Work
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import Group
@@ -83,13 +83,17 @@ class KernelCall:
 class Marker:
     """Where calls begin or end that run several times, or not at all.
 
-    kind       "loop", "if", "else" or "end"; or "extent": what follows has a symbol that data decides
+    kind       "loop", "if", "else" or "end"; or "extent": what follows has a symbol that data decides; or "check": the
+               call ends here unless the condition holds
     label      what it computes, for people
     trip       of a loop: the most iterations, by the symbols (None: no such bound); of an extent: its bound
-    count      of a loop: a number of iterations that is data; of an extent: its value
-    condition  whether the loop is entered, whether `if` holds; at a loop's end: whether there is another iteration
+    count      of a loop: a number of iterations that is data; of an extent: its value; of a check:
+               the number that decides it
+    condition  whether the loop is entered, whether `if` or the check holds; at a loop's end: whether there is another
+               iteration
     number     of a loop: the number of the iteration, as addresses of the calls inside use it; of an extent: the symbol
     counter    of a loop: a value that is this number; at its end: a value that becomes how many iterations there were
+    check      what a check says
     """
 
     kind: RegionKind
@@ -99,6 +103,7 @@ class Marker:
     condition: Value | None = None
     number: Var | None = None
     counter: Value | None = None
+    check: CheckSpec | None = None
 
     @property
     def args(self) -> tuple[Value, ...]:

@@ -13,7 +13,7 @@ from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, Var, const, is_const, product
 from tilewright.ir.rewrite import variables
 from tilewright.native.text import Writer, identifier
-from tilewright.runtime.patience import CONTROL
+from tilewright.runtime.patience import CONTROL, REFUSED
 from tilewright.runtime.specs import RegionSpec, StepSpec, Work, divided
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
@@ -141,7 +141,8 @@ class Regions:
         self.control = control
         self.open: list[_Open] = []
         self.count = 0
-        self.extents = 0
+        self.extents = self.checks = 0
+        self.controlled = False
         self.budget = self.spent = ""
         """Variables of each thread: iterations that may still be made, and those that were allowed in this call."""
 
@@ -152,6 +153,8 @@ class Regions:
         match spec.kind:
             case "extent":
                 self.extent(spec)
+            case "check":
+                self.check(spec)
             case "loop":
                 self.loop(spec)
             case "if":
@@ -269,6 +272,29 @@ class Regions:
         caller.numbers[Var(spec.number)] = found
         self.extents += 1
 
+    def check(self, spec: RegionSpec) -> None:
+        """Leave where a condition does not hold, having said which check that was and what number decided it."""
+        out = self.out
+        assert spec.count is not None and spec.condition is not None
+        label = f"check{self.checks}"
+        holds = self.flag(spec.condition, spec.shift(1))
+        where = self.place(spec.count, spec.shift(0))
+        self.load_control()
+        out.branch(holds, f"{label}.holds", f"{label}.fails")
+        out.start(f"{label}.fails")
+        first = out.inst("icmp eq i64 %tid, 0")
+        out.branch(first, f"{label}.say", f"{label}.end")
+        out.start(f"{label}.say")
+        got = out.inst(f"load i64, ptr {where}, align 8")
+        for value, offset in ((got, CONTROL.got), (str(REFUSED + self.checks), CONTROL.status)):
+            word = out.inst(f"getelementptr inbounds i64, ptr %control, i64 {offset // 8}")
+            out.effect(f"store i64 {value}, ptr {word}, align 8")
+        out.jump(f"{label}.end")
+        out.start(f"{label}.end")
+        out.effect("ret void")
+        out.start(f"{label}.holds")
+        self.checks += 1
+
     def by_one_thread(self, effect: str, label: str) -> None:
         """Let thread 0 do something, and the others wait for it."""
         out = self.out
@@ -285,14 +311,17 @@ class Regions:
         if not self.budget:
             self.budget = self.out.alloca("i64", 1, "budget", 8)
             self.spent = self.out.alloca("i64", 1, "spent", 8)
-            self.out.entry += self.load_control()
+            self.load_control()
             self.out.entry += [f"  store i64 0, ptr {name}, align 8" for name in (self.budget, self.spent)]
 
-    def load_control(self) -> list[str]:
-        return [
-            f"  %control.at = getelementptr inbounds ptr, ptr %slots, i64 {self.control}",
-            "  %control = load ptr, ptr %control.at, align 8",
-        ]
+    def load_control(self) -> None:
+        """Have the address of the control words."""
+        if not self.controlled:
+            self.controlled = True
+            self.out.entry += [
+                f"  %control.at = getelementptr inbounds ptr, ptr %slots, i64 {self.control}",
+                "  %control = load ptr, ptr %control.at, align 8",
+            ]
 
     def spend(self, label: str) -> None:
         """Count an iteration down; where none is left, ask for more, and leave if there are none.

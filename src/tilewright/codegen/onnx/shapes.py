@@ -242,6 +242,12 @@ def head(w: Writer, node: Node, x: Sequence[str]) -> str:
     return w.op("Slice", [x[0], w.ints([0]), count, w.ints([0])])
 
 
+@rule("require")
+def require(w: Writer, node: Node, x: Sequence[str]) -> str:
+    """The operand: ONNX has no word for ending a call, but its runtimes check operators' numbers themselves."""
+    return w.op("Identity", [x[0]])
+
+
 def rows_of(w: Writer, x: str) -> tuple[str, str]:
     """Columns as rows, and how many there are."""
     rows = w.op("Transpose", [x], perm=[1, 0])

@@ -157,8 +157,9 @@ def triangle(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
     return w.op("select", [kept, x[0], w.full(0, x[0].dtype, shape)], x[0].dtype, shape)
 
 
-@rule("identity", "stop_gradient", "surrogate")
+@rule("identity", "stop_gradient", "surrogate", "require")
 def identity(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    """The operand. StableHLO has no word for ending a call: what numbers of the data are required to be is not said."""
     return x[0]
 
 

@@ -15,7 +15,7 @@ from tilewright.frontend.common.emitter import Emitter
 from tilewright.ir.dtype import DType, i64
 from tilewright.ir.expr import Expr, as_int, product
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import dim
+from tilewright.ops.dims import axes_of, axis_of, dim
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 
@@ -78,10 +78,10 @@ class ReducedAxes:
         return dim(max(known))
 
 
-def reduced_axes(n: Emitter, x: Value, axes: Sequence[Any]) -> ReducedAxes:
-    """The axes of `x` that are named."""
+def reduced_axes(n: Emitter, x: Value, axes: Sequence[Any], *, once: bool) -> ReducedAxes:
+    """The axes of `x` that are named, each `once`."""
     rank = x.type.rank
-    reduced = named(n, axes, rank)
+    reduced = named(n, axes, rank, once=once)
     kept = n.emit("select", reduced, n.constant(1, i64), vector(n, x.shape))
     strides = n.emit("cumprod", kept, axis=0, exclusive=True, reverse=True)
     strides = n.emit("select", reduced, n.constant(0, i64), strides)
@@ -107,15 +107,51 @@ def scalar(n: Emitter, numbers: Value, k: int) -> Value:
     return n.reshape(n.slice(numbers, 0, k, 1), ())
 
 
-def named(n: Emitter, axes: Sequence[Any], rank: int) -> Value:
-    """For each axis of so many whether it is among `axes`, which count from the end where they are negative:
-    bool[rank]."""
-    given = vector(n, axes)
-    last = n.emit("select", n.emit("lt", given, n.constant(0, i64)), n.emit("add", given, n.constant(rank, i64)), given)
+def named(n: Emitter, axes: Sequence[Any], rank: int, *, once: bool = True) -> Value:
+    """For each axis of so many whether it is among `axes`, as in `places_of`: bool[rank]."""
+    return n.emit("gt", _times_named(n, places_of(n, axes, rank, once=once), rank), n.constant(0, i64))
+
+
+def places_of(n: Emitter, axes: Sequence[Any], rank: int, *, once: bool = True) -> Value:
+    """Axes, which count from the end where they are negative, as numbers from 0 on: i64[axes]. The call checks that the
+    tensor has them, and that each is named `once`."""
+    if not any(isinstance(a, Value) for a in axes):
+        if once:
+            axes_of(axes, rank)
+        return n.constant([axis_of(int(a), rank) for a in axes], i64)
+    given = n.all_within(vector(n, axes), -rank, rank - 1, OUTSIDE)
+    places = _from_start(n, given, rank)
+    return _distinct(n, places, rank, places) if once and len(axes) > 1 else places
+
+
+def with_all_axes(n: Emitter, x: Value, axes: Sequence[Any]) -> Value:
+    """`x`, for which the call checks that `axes` are all of its axes in some order."""
+    rank, given = x.type.rank, vector(n, axes)
+    x = n.all_within(given, -rank, rank - 1, OUTSIDE, of=x)
+    return _distinct(n, _from_start(n, given, rank), rank, x) if rank > 1 else x
+
+
+OUTSIDE = "an axis is outside the tensor"
+
+
+def _from_start(n: Emitter, axes: Value, rank: int) -> Value:
+    """Axes that count from the end where they are negative, all from the start."""
+    return n.emit("select", n.emit("lt", axes, n.constant(0, i64)), n.emit("add", axes, n.constant(rank, i64)), axes)
+
+
+def _distinct(n: Emitter, places: Value, rank: int, of: Value) -> Value:
+    """`of`, for which the call checks that axes differ."""
+    times = _times_named(n, places, rank)
+    most = n.emit("reduce_max", times, axes=(0,), keepdims=False)
+    twice = n.emit("argmax", times, axis=0, keepdims=False, select_last_index=False)
+    return n.require(of, n.emit("le", most, n.constant(1, i64)), twice, "an axis is named twice")
+
+
+def _times_named(n: Emitter, places: Value, rank: int) -> Value:
+    """How often each axis is named, i64[rank]."""
     along = n.emit("range", start=0, step=1, size=rank, dtype=i64)
-    same = n.emit("eq", n.reshape(last, (len(axes), 1)), n.reshape(along, (1, rank)))
-    found = n.emit("reduce_max", n.cast(same, i64), axes=(0,), keepdims=False)
-    return n.emit("eq", found, n.constant(1, i64))
+    same = n.emit("eq", n.reshape(places, (places.shape[0], 1)), n.reshape(along, (1, rank)))
+    return n.emit("reduce_sum", n.cast(same, i64), axes=(0,), keepdims=False)
 
 
 def unnamed(n: Emitter, flags: Value, sizes: Value, count: int) -> Value:
@@ -125,20 +161,32 @@ def unnamed(n: Emitter, flags: Value, sizes: Value, count: int) -> Value:
     return n.slice(n.emit("gather", sizes, order, axis=0), 0, 0, count)
 
 
-def reshaped(n: Emitter, x: Value, sizes: Value) -> Value:
+def reshaped(n: Emitter, x: Value, sizes: Value, what: str = "the shape is for another number of elements") -> Value:
     """The elements in a shape that is computed, of which -1 means what is left. A shape for another number of elements
-    is an error of the call."""
+    is an error of the call, which says `what`."""
     one, rest = n.constant(1, i64), n.constant(-1, i64)
     total, rank = n.symbols([x.type.size], i64, ()), as_int(sizes.shape[0])
     assert rank is not None
     is_rest = n.emit("eq", sizes, rest)
     others = n.emit("reduce_prod", n.emit("select", is_rest, one, sizes), axes=(0,), keepdims=False)
     whole = n.emit("select", is_rest, n.emit("truncdiv", total, n.emit("max", others, one)), sizes)
-    fits = n.emit("eq", n.emit("reduce_prod", whole, axes=(0,), keepdims=False), total)
-    checked = n.emit("select", fits, whole, rest)
-    dims = [n.extent(scalar(n, checked, k)) for k in range(rank)]
+    least = n.emit("reduce_min", whole, axes=(0,), keepdims=False)
+    found = n.emit("reduce_prod", whole, axes=(0,), keepdims=False)
+    fits = n.emit("and", n.emit("eq", found, total), n.emit("ge", least, n.constant(0, i64)))
+    whole = n.require(whole, fits, found, what, str(x.type.size))
+    dims = [n.extent(scalar(n, whole, k)) for k in range(rank)]
     flat = n.reshape(x, (x.type.size,))
     return n.reshape(n.slice(flat, 0, 0, product(dims)), dims)
 
 
-__all__ = ["ReducedAxes", "named", "reduced_axes", "reshaped", "scalar", "unnamed", "vector"]
+__all__ = [
+    "ReducedAxes",
+    "named",
+    "places_of",
+    "reduced_axes",
+    "reshaped",
+    "scalar",
+    "unnamed",
+    "vector",
+    "with_all_axes",
+]

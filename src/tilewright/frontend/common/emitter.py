@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.dtype import DType, i64
+from tilewright.ir.dtype import DType, f64, i64
 from tilewright.ir.expr import Expr, Var, as_expr, as_int, is_const
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.dims import dims
 from tilewright.ops.registry import emit, emit1
 from tilewright.ops.rooms import add_room
+from tilewright.runtime.specs import IMPOSSIBLE
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, ShapeError
 
@@ -87,25 +88,72 @@ class Emitter:
             return x
         return self.emit("slice", x, begin=dims(begins), size=dims(sizes), step=tuple(steps))
 
-    def head(self, rows: Value, count: Value) -> Value:
-        """The first rows, as many as data says: a symbol of its own, whose name no file can have."""
-        return self.emit("head", rows, count, defines=Var(self.builder.fresh("_rows"), lo=0))
+    def head(self, rows: Value, count: Value, *, reason: str = "") -> Value:
+        """The first rows, as many as data says: a symbol of its own, whose name no file can have. `reason`: as in
+        `HeadAttrs`."""
+        return self.emit("head", rows, count, defines=Var(self.builder.fresh("_rows"), lo=0), reason=reason)
 
     def extent(self, count: Value) -> Expr:
         """A number of the data as a size: a symbol, for as many rows as a room of its own has (`ops/extent.py`). A
         number below 0 is an error of the call."""
-        return self.head(add_room(self.builder), self.reshape(count, ())).shape[0]
+        what = self.says(IMPOSSIBLE)
+        reason = "" if what == IMPOSSIBLE else what
+        return self.head(add_room(self.builder), self.reshape(count, ()), reason=reason).shape[0]
 
     def bounded(self, count: Value, bound: Any) -> Expr:
         """A number of the data that is at most `bound` as a size."""
         rows = self.emit("range", start=0, step=1, size=bound, dtype=i64)
         return self.head(rows, self.reshape(count, ())).shape[0]
 
+    def require(self, x: Value, holds: Value, got: Value, what: str, expected: str = "") -> Value:
+        """`x`, for whose computation a condition (bool[]) must hold: where it does not, the call ends with a CallError
+        that says `what`, and the number (i64[] or f64[]) that decides it."""
+        holds, got = self.reshape(holds, ()), self.reshape(got, ())
+        return self.emit("require", x, holds, got, what=self.says(what), expected=expected)
+
+    def says(self, what: str) -> str:
+        """What is wrong, with the operator that is being imported."""
+        return what
+
+    def within(self, number: Value, low: Any, high: Any, what: str, of: Value | None = None) -> Value:
+        """A number of the data, integer or float, that must be from `low` to `high`, sizes or numbers, of which one may
+        be None. `of`: a tensor that is given back instead, whose computation does not read the number."""
+        t = f64 if number.dtype.is_float else i64
+        number = self.reshape(self.cast(number, t), ())
+        both = self._inside(number, low, high)
+        return self.require(number if of is None else of, both, number, what, _span(low, high))
+
+    def all_within(self, numbers: Value, low: Any, high: Any, what: str, of: Value | None = None) -> Value:
+        """A tensor of integers that must all be from `low` to `high`; there may be none. `of`: as in `within`."""
+        every = self.cast(numbers, i64)
+        axes = tuple(range(every.type.rank))
+        least, most = (self.emit(op, every, axes=axes, keepdims=False) for op in ("reduce_min", "reduce_max"))
+        above, below = self._inside(least, low, None), self._inside(most, None, high)
+        wrong = self.emit("select", above, most, least)
+        both = self.emit("and", above, below)
+        return self.require(numbers if of is None else of, both, wrong, what, _span(low, high))
+
+    def _inside(self, number: Value, low: Any, high: Any) -> Value:
+        """Whether a scalar is not below one end, nor above the other; NaN is nowhere."""
+        holds = []
+        for end, op in ((low, "ge"), (high, "le")):
+            if end is not None:
+                bound = self.symbols([end], i64, ()) if isinstance(end, Expr) else self.constant(end, number.dtype)
+                holds.append(self.emit(op, number, self.cast(bound, number.dtype)))
+        return holds[0] if len(holds) == 1 else self.emit("and", *holds)
+
     def symbols(self, values: Sequence[Any], t: DType, shape: Sequence[Any]) -> Value:
         """Numbers and expressions of symbolic dimensions as a tensor of `shape`."""
         parts = [self.emit("range", start=as_expr(v), step=0, size=1, dtype=i64) for v in values]
         joined = parts[0] if len(parts) == 1 else self.emit("concat", *parts, axis=0)
         return self.reshape(self.cast(joined, t), shape)
+
+
+def _span(low: Any, high: Any) -> str:
+    """Both ends, or the one that there is, in words."""
+    if high is None:
+        return f"at least {low}"
+    return f"at most {high}" if low is None else f"{low} to {high}"
 
 
 def check_size(t: TensorType) -> None:

@@ -20,7 +20,11 @@ def pad_axis(n: Emitter, x: Value, axis: int, before: Any, after: Any, mode: str
     """
     extent = x.shape[axis]
     low, high, number = _scalar(n, before), _scalar(n, after), _scalar(n, extent)
-    size = n.extent(n.emit("add", n.emit("add", low, high), number))
+    if mode == "reflect":
+        low, high = (_reflected(n, pad, other, extent) for pad, other in ((low, high), (high, low)))
+    size = n.extent(
+        n.within(n.emit("add", n.emit("add", low, high), number), 0, None, "more is cut away than there is")
+    )
     at = n.emit("sub", n.emit("range", start=0, step=1, size=size, dtype=i64), low)
     zero, one = n.constant(0, i64), n.constant(1, i64)
     last = n.emit("sub", number, one)
@@ -38,6 +42,13 @@ def pad_axis(n: Emitter, x: Value, axis: int, before: Any, after: Any, mode: str
     inside = n.emit("and", n.emit("ge", at, zero), n.emit("lt", at, number))
     inside = n.reshape(inside, [size if k == axis else 1 for k in range(x.type.rank)])
     return n.emit("select", inside, padded, fill)
+
+
+def _reflected(n: Emitter, pad: Value, other: Value, extent: Expr) -> Value:
+    """A pad for which there is enough to reflect, where a negative one at the other end has cut something away."""
+    zero = n.constant(0, i64)
+    left = n.emit("add", n.symbols([extent - 1], i64, ()), n.emit("min", other, zero))
+    return n.require(pad, n.emit("le", pad, n.emit("max", left, zero)), pad, "there is too little to reflect")
 
 
 def _scalar(n: Emitter, number: Any) -> Value:

@@ -12,11 +12,12 @@ from tilewright.frontend.common.elements import elements
 from tilewright.frontend.common.emitter import Emitter
 from tilewright.frontend.onnx.scope import Item
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.graph import TensorType, Value
+from tilewright.ops.dims import at_least
 from tilewright.ops.registry import emit1
 from tilewright.support.classes import dataclass
-from tilewright.support.errors import ModelError, UnsupportedError, ValueNeededError
+from tilewright.support.errors import ModelError, ShapeError, UnsupportedError, ValueNeededError
 
 MAX_CONSTANT = 64
 """Arrays of more elements become parameters rather than constants of the graph."""
@@ -143,6 +144,43 @@ class Call(Emitter):
         if array.size != 1 or array.dtype == object:
             raise ModelError(f"{what} must be one number", got=f"{list(array.shape)}")
         return array.reshape(-1)[0].item() if array.dtype.kind in "fiub" else float(array.reshape(-1)[0])
+
+    # --- numbers that must make sense ---------------------------------------------------------------------------------
+
+    def says(self, what: str) -> str:
+        return f"{self.node.op_type}: {what}"
+
+    def limited(self, i: int, low: Any, high: Any, what: str) -> Value:
+        """Input `i`, integers that must all be from `low` to `high`, numbers or sizes. Raises ShapeError where it is
+        known that they are not; else the call checks them."""
+        known = self.known(i)
+        low_number, high_number = as_int(low), as_int(high)
+        if known is None or known.dtype == object or low_number is None or high_number is None:
+            return self.all_within(self.value(i), low, high, what)
+        wrong = [int(v) for v in known.reshape(-1) if not low_number <= v <= high_number]
+        if wrong:
+            raise ShapeError(what, expected=f"{low} to {high}", got=wrong[0])
+        return self.value(i)
+
+    def check_indices(self, i: int, extent: Expr, last: int | None = None) -> None:
+        """Raise ShapeError unless indices of a dimension that are known lie in it, TooSmallError if it depends on the
+        size. What data says is not looked at: gathers and scatters stay inside of tensors by themselves.
+
+        Args:
+            last: which of the last dimension of input `i` are those indices; None: all.
+        """
+        known = self.known(i)
+        if known is None or known.dtype == object or not self.dtype(i).is_int:
+            return
+        known = known if last is None else known[..., last]
+        if not known.size:
+            return
+        low, high, number = int(known.min()), int(known.max()), as_int(extent)
+        if number is not None and not -number <= low <= high < number:
+            wrong = low if low < -number else high
+            raise ShapeError("an index is outside the dimension", expected=f"from {-number} to {number - 1}", got=wrong)
+        if number is None and high >= 0:
+            at_least(extent, const(high + 1), "an index may be outside the dimension")
 
     # --- attributes ---------------------------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ from tilewright.frontend.onnx.derived import folded_weights
 from tilewright.frontend.onnx.exported import Exported, exported
 from tilewright.frontend.onnx.left import LARGE
 from tilewright.frontend.onnx.load import Loaded, load
-from tilewright.frontend.onnx.registry import check_storage, find
+from tilewright.frontend.onnx.registry import CHECKS, check_storage, find
 from tilewright.frontend.onnx.scope import Item, Scope, Symbols, known_item
 from tilewright.frontend.onnx.tensors import element_type, to_array
 from tilewright.ir.dim import Dim, DimSizes
@@ -471,6 +471,8 @@ class Importer:
         if body is None:
             domain = f" of domain {node.domain}" if node.domain not in ("", "ai.onnx") else ""
             raise UnsupportedError(f"the operator {node.op_type}{domain} is not supported")
+        if node.op_type in CHECKS:
+            CHECKS[node.op_type](call)
         return self.body(call, body, depth)
 
     def body(self, call: Call, body: onnx.FunctionProto, depth: int) -> list[Item | None]:

@@ -30,6 +30,20 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+CHECKS: dict[str, Callable[[Call], None]] = {}
+
+
+def check(*names: str) -> Callable[[Callable[[Call], None]], Callable[[Call], None]]:
+    """Register a function that looks at the inputs of operators which are walked as functions: what their bodies would
+    take without a word."""
+
+    def register(f: Callable[[Call], None]) -> Callable[[Call], None]:
+        CHECKS.update(dict.fromkeys(names, f))
+        return f
+
+    return register
+
+
 def find(domain: str, name: str) -> Rule | None:
     import tilewright.frontend.onnx.rules  # noqa: F401  imports every file of rules
 
@@ -71,4 +85,4 @@ def brought() -> Mapping[str, Rule]:
     return found
 
 
-__all__ = ["RULES", "STORAGE", "Result", "Rule", "brought", "check_storage", "find", "rule"]
+__all__ = ["CHECKS", "RULES", "STORAGE", "Result", "Rule", "brought", "check", "check_storage", "find", "rule"]

@@ -101,7 +101,8 @@ class Call(Emitter):
     def places(self, x: Value) -> Value:
         """The places of elements that are not zero, a row each: as many as data says, which is PyTorch's symbol for the
         first dimension of the result, and from here on one of ours."""
-        rows = self.head(*self.emit_all("nonzero", x))
+        found, count = self.emit_all("nonzero", x)
+        rows = self.head(found, count)
         size = self.results.shape[0]
         if isinstance(size, torch.SymInt):
             self.sizes.known[str(size.node.expr)] = rows.shape[0]

@@ -249,7 +249,7 @@ class _Assigner:
         )
         number = "" if marker.number is None else marker.number.name
         shifts = self.shifts((marker.count, marker.condition, marker.counter))
-        return RegionSpec(marker.kind, trip, count, condition, number, counter, shifts)
+        return RegionSpec(marker.kind, trip, count, condition, number, counter, shifts, marker.check)
 
     def shifts(self, values: Sequence[Value | None], more: int = 0) -> tuple[Work, ...]:
         """How many bytes behind their slots values begin, and as many zeros as there are `more`; nothing if none

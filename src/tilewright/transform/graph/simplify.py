@@ -289,22 +289,22 @@ def materialize_outputs(graph: Graph, *, share_params: bool = False) -> Graph:
 
 
 def _in_memory(graph: Graph) -> Graph:
-    """Numbers that loop programs read, copied: constants are a part of their readers' code, which such programs have no
-    place for. Others were made parameters (`numbers.py: hoist_constants`); these came of passes behind it."""
+    """Numbers that loop programs and checks read, copied: constants are a part of their readers' code, which those have
+    no place for. Others were made parameters (`numbers.py: hoist_constants`); these came of passes behind it."""
     constants = {v for n in graph.nodes if n.op == "constant" for v in n.outputs}
     sources = {v: place.base for v, place in places(graph.nodes).items()}
     builder = GraphBuilder(graph.name)
     builder.taken = {v.name for n in graph.nodes for v in n.outputs} | {v.name for v in (*graph.inputs, *graph.params)}
     copies: dict[Value, Value] = {}
     for node in graph.nodes:
-        for value in node.inputs if ops.get(node.op).loops is not None else ():
+        in_memory = ops.get(node.op).loops is not None or node.op == "require"
+        for value in node.inputs if in_memory else ():
             root = value
             while root in sources:
                 root = sources[root]
             if value is not None and root in constants and value not in copies:
                 copies[value] = ops.emit1(builder, "identity", value, name=f"{value.name}_copy")
-        reads = copies if ops.get(node.op).loops is not None else {}
-        builder.nodes.append(_renamed(node, reads))
+        builder.nodes.append(_renamed(node, copies if in_memory else {}))
     return replace(graph, nodes=tuple(builder.nodes)) if copies else graph
 
 

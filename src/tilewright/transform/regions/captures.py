@@ -188,7 +188,7 @@ def _hoistable(body: Graph, wanted: Callable[[Node], bool]) -> list[Node]:
     for n in body.nodes:
         inputs = [v for v in n.inputs if v is not None]
         free = all(v in made or v in constants for v in inputs) and any(v in made for v in inputs)
-        sized = not n.symbols and all(as_int(v.type.size) is not None for v in n.outputs)
+        sized = not n.symbols and all(as_int(v.type.size) is not None for v in n.outputs) and n.op != "require"
         if free and sized and not n.bodies and wanted(n):
             moved.update((id(constants[v]), constants[v]) for v in inputs if v in constants)
             moved[id(n)] = n

@@ -13,9 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.arith import prove_equal
+from tilewright.ir.dtype import f64
 from tilewright.ir.expr import Expr, Var, product
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.control import NUMBER, LoopAttrs
+from tilewright.ops.require import RequireAttrs
+from tilewright.runtime.specs import MAX_TEXT, CheckSpec
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 from tilewright.transform.call import Call, KernelCall, Marker
@@ -168,8 +171,17 @@ def _cond(node: Node, bodies: Sequence[Flat], path: str) -> Flat:
     return Flat((*calls, Marker("end", node.label)), places)
 
 
-def extent_marker(node: Node) -> Marker:
-    """Where the symbol begins to hold that a node defines."""
+def marker(node: Node) -> Marker | None:
+    """What a node without a kernel is among the calls: where the symbol begins to hold that it defines, or a check."""
+    if isinstance(node.attrs, RequireAttrs):
+        _, holds, got = node.inputs
+        assert got is not None
+        says = CheckSpec(node.attrs.what[:MAX_TEXT], node.attrs.expected[:MAX_TEXT], got.dtype is f64)
+        return Marker("check", node.label, count=got, condition=holds, check=says)
+    return None if node.defines is None else _extent(node)
+
+
+def _extent(node: Node) -> Marker:
     rows, count = node.inputs
     assert rows is not None
     bound = rows.shape[0]

@@ -12,7 +12,7 @@ from tilewright.frontend.onnx.functions import Tensor
 from tilewright.frontend.onnx.registry import rule
 from tilewright.frontend.onnx.scope import Item, known_item, object_array
 from tilewright.frontend.onnx.tensors import DTYPES, element_type
-from tilewright.ir.dtype import DType, f32, f64, i64
+from tilewright.ir.dtype import DType, f32, f64, i64, u64
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import TensorType, Value
 from tilewright.ops.dims import dims
@@ -98,40 +98,51 @@ def range_(n: Call) -> Value:
         count: Any = (limit - start) * int(delta)
     else:
         span = (float(limit) - float(start)) / float(delta) if t.is_float else None
-        whole = -((int(start) - int(limit)) // int(delta)) if span is None else int(np.ceil(span))
-        count = max(whole, 0)
+        whole = -((int(start) - int(limit)) // int(delta)) if span is None else np.ceil(span)
+        if not whole <= MOST:
+            raise ShapeError("there are too many elements, or NaN", expected=f"at most {MOST}", got=whole)
+        count = 0 if whole < 0 else int(whole)
     return n.emit("range", start=_plain(start), step=_plain(delta), size=dims((count,))[0], dtype=t)
 
 
 def _range_of_data(n: Call) -> Value:
-    """A range whose number of elements is computed; none where the step is 0."""
+    """A range whose number of elements is computed."""
     t = n.dtype(0)
     start, limit, delta = (n.reshape(n.value(i), ()) for i in range(3))
-    span = n.emit("sub", limit, start)
-    size = n.extent(_steps_of_floats(n, span, delta) if t.is_float else _steps(n, span, delta))
+    known, what = n.known(2), "the delta is 0"
+    if known is None:
+        wide = n.cast(delta, f64 if t.is_float else i64)
+        delta = n.require(delta, n.emit("ne", wide, n.constant(0, wide.dtype)), wide, what)
+    elif known.dtype != object and not known.all():
+        raise ShapeError(what)
+    steps = _steps_of_floats(n, n.emit("sub", limit, start), delta) if t.is_float else _steps(n, start, limit, delta)
+    size = n.extent(n.cast(n.within(steps, None, MOST, "there are too many elements, or NaN"), i64))
     work = f32 if t.is_float and t.itemsize < 4 else t
     along = n.cast(n.emit("range", start=0, step=1, size=size, dtype=i64), work)
     scaled = n.emit("mul", along, n.cast(delta, work))
     return n.cast(n.emit("add", scaled, n.cast(start, work)), t)
 
 
-def _steps(n: Call, span: Value, delta: Value) -> Value:
-    """How often an integer step is made until a span is covered."""
-    zero, one = n.constant(0, i64), n.constant(1, i64)
-    far, step = n.cast(span, i64), n.cast(delta, i64)
-    far = n.emit("select", n.emit("lt", step, zero), n.emit("sub", zero, far), far)
-    whole = n.emit("truncdiv", n.emit("max", n.emit("sub", far, one), zero), n.emit("max", n.emit("abs", step), one))
-    some = n.emit("and", n.emit("gt", far, zero), n.emit("ne", step, zero))
-    return n.emit("select", some, n.emit("add", whole, one), zero)
+def _steps(n: Call, *numbers: Value) -> Value:
+    """How often an integer step is made from a start until a limit is met. Distances may be larger than an i64: they
+    are counted without a sign."""
+    zero, one, none = n.constant(0, i64), n.constant(1, u64), n.constant(0, u64)
+    start, limit, step = (n.cast(v, i64) for v in numbers)
+    falls = n.emit("lt", step, zero)
+    low, high = n.emit("select", falls, limit, start), n.emit("select", falls, start, limit)
+    distance = n.emit("sub", n.cast(high, u64), n.cast(low, u64))
+    length = n.cast(step, u64)
+    length = n.emit("max", n.emit("select", falls, n.emit("sub", none, length), length), one)
+    some = n.emit("gt", high, low)
+    whole = n.emit("truncdiv", n.emit("sub", n.emit("select", some, distance, one), one), length)
+    most = n.constant(MOST, u64)  # so that one more is an i64
+    return n.emit("select", some, n.emit("add", n.cast(n.emit("min", whole, most), i64), n.constant(1, i64)), zero)
 
 
 def _steps_of_floats(n: Call, span: Value, delta: Value) -> Value:
-    """The same of floats, rounded as their type rounds."""
-    zero = n.constant(0.0, f64)
+    """The same of floats, rounded as their type rounds; NaN where one of them is."""
     steps = n.emit("ceil", n.cast(n.emit("div", span, delta), f64))
-    steps = n.emit("min", n.emit("max", steps, zero), n.constant(float(MOST), f64))
-    none = n.emit("eq", n.cast(delta, f64), zero)
-    return n.cast(n.emit("select", none, zero, steps), i64)
+    return n.emit("select", n.emit("lt", steps, n.constant(0.0, f64)), n.constant(0.0, f64), steps)
 
 
 MOST = 1 << 40

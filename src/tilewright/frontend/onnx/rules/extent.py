@@ -56,7 +56,7 @@ def places_between(n: Call, start: Any, end: Any, step: int, extent: Expr) -> Va
 
 
 def places_by(n: Call, start: Value, end: Value, step: Value, extent: Expr) -> Value:
-    """The same by scalars of i64, where the step may be of either sign; none where it is 0."""
+    """The same by scalars of i64, where the step may be of either sign, but not 0."""
     number, zero, one = n.symbols([extent], i64, ()), n.constant(0, i64), n.constant(1, i64)
     last = n.emit("sub", number, one)
     ahead = n.emit("gt", step, zero)
@@ -74,7 +74,6 @@ def places_by(n: Call, start: Value, end: Value, step: Value, extent: Expr) -> V
     span = n.emit("sub", stop, first)
     span = n.emit("max", n.emit("select", ahead, span, n.emit("sub", zero, span)), zero)
     count = n.emit("truncdiv", n.emit("add", span, n.emit("sub", length, one)), length)
-    count = n.emit("select", n.emit("eq", step, zero), zero, count)
     along = n.emit("range", start=0, step=1, size=extent, dtype=i64)
     places = n.emit("add", n.emit("mul", along, stride), first)
     return n.head(n.emit("max", n.emit("min", places, last), zero), count)
@@ -146,7 +145,7 @@ def non_max_suppression(n: Call) -> Value:
     most: Any = 0 if not n.has(2) else MANY_BOXES
     if limit is None and n.has(2):
         most = n.number(2, "the number of boxes of NonMaxSuppression")
-    overlap = n.reshape(n.value(3), ()) if n.has(3) else n.constant(0.0, f32)
+    overlap = n.reshape(_overlap(n), ()) if n.has(3) else n.constant(0.0, f32)
     least = n.reshape(n.value(4), ()) if n.has(4) else None
     center = bool(n.integer("center_point_box", 0))
     boxes = as_int(n.shape(0)[1]) if n.rank(0) == 3 else None
@@ -154,6 +153,16 @@ def non_max_suppression(n: Call) -> Value:
     operands = (n.value(0), n.value(1), overlap, least, *([] if limit is None else [limit]))
     rows, count = n.emit_all("suppress", *operands, most=most, center=center)
     return n.cast(n.head(rows, count), i64)
+
+
+def _overlap(n: Call) -> Value:
+    """How much boxes may overlap, from 0 to 1."""
+    known, what = n.known(3), "the overlap is not from 0 to 1"
+    if known is None:
+        return n.within(n.value(3), 0, 1, what, of=n.value(3))
+    if not all(0 <= float(v) <= 1 for v in known.reshape(-1)):
+        raise ShapeError(what, got=known.tolist())
+    return n.value(3)
 
 
 MANY_BOXES = 1 << 31

@@ -11,11 +11,12 @@ from onnx import TensorProto
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import RULES, rule
 from tilewright.frontend.onnx.rules.legacy import second_operand, slopes
+from tilewright.frontend.onnx.scope import Item
 from tilewright.frontend.onnx.tensors import element_type
 from tilewright.ir.dtype import boolean, f32, f64, i32, u8
 from tilewright.ir.expr import product
 from tilewright.ir.graph import Value
-from tilewright.support.errors import ModelError, UnsupportedError
+from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 _UNARY = {
     "Abs": "abs",
@@ -295,7 +296,7 @@ def bit_cast(n: Call) -> Value:
 @rule("Identity", "Dropout")
 def identity(n: Call) -> Any:
     """Vanishes. Dropout in inference passes its input on; its mask, if asked for, is all true."""
-    item = n.item(0)
+    item: Item | Value = n.item(0)
     if n.node.op_type == "Identity":
         return [item]
     if n.opset < 12:
@@ -306,9 +307,24 @@ def identity(n: Call) -> Any:
         ratio = n.structure(1, "the ratio of Dropout") if n.has(1) else np.float32(0.5)
         if float(np.asarray(ratio).reshape(-1)[0]) != 0:
             raise UnsupportedError("Dropout in training mode is not supported")
+    if n.opset >= 12 and n.has(1):
+        item = _checked_ratio(n)
     if n.outputs < 2:
         return [item]
     return [item, n.emit("broadcast", n.constant(True), shape=n.shape(0))]
+
+
+def _checked_ratio(n: Call) -> Item | Value:
+    """The first input, where the ratio of Dropout is one."""
+    what, known = "the ratio is not from 0 to below 1", n.known(1)
+    if known is None:
+        ratio = n.reshape(n.cast(n.value(1), f64), ())
+        one = n.constant(1.0, f64)
+        fits = n.emit("and", n.emit("ge", ratio, n.constant(0.0, f64)), n.emit("lt", ratio, one))
+        return n.require(n.value(0), fits, ratio, what)
+    if not all(0 <= float(v) < 1 for v in np.asarray(known).reshape(-1)):
+        raise ShapeError(what, got=known.tolist())
+    return n.item(0)
 
 
 @rule("Hardmax")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tilewright.frontend.common.axes import ReducedAxes, reduced_axes
+from tilewright.frontend.common.axes import ReducedAxes, reduced_axes, with_all_axes
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
+from tilewright.frontend.onnx.scope import Item
 from tilewright.ir.dtype import DType, boolean, f32, u8
 from tilewright.ir.expr import Expr, is_const
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import axes_of, axis_of
+from tilewright.ops.dims import axis_of
 from tilewright.support.errors import UnsupportedError
 
 # The opset from which the axes are an input.
@@ -31,12 +33,13 @@ Axes = tuple[int, ...] | ReducedAxes | None
 
 
 def _axes(n: Call) -> Axes:
-    """The reduced axes, all of them by default; None when nothing is reduced."""
+    """The reduced axes, all of them by default; None when nothing is reduced. A rule asks for them before the first
+    input, as the call may have to check them on the way to it."""
     rank = n.rank(0)
     if n.opset < _AXES_AS_INPUT.get(n.node.op_type, 18):
         chosen = n.ints("axes")
         n.attr("noop_with_empty_axes")
-        return axes_of(chosen, rank) if chosen else tuple(range(rank))
+        return _once(chosen, rank) if chosen else tuple(range(rank))
     found = [] if n.has(1) and is_const(n.type(1).size, 0) else n.elements(1, "the axes of a reduction")
     if not found:
         return None if n.integer("noop_with_empty_axes", 0) else tuple(range(rank))
@@ -44,10 +47,19 @@ def _axes(n: Call) -> Axes:
     if any(isinstance(a, Expr) for a in found):
         raise UnsupportedError("the axes of a reduction must be numbers, not symbols", got=found)
     if not any(isinstance(a, Value) for a in found):
-        return axes_of(found, rank)
-    if len(found) >= rank:  # each is named once
+        return _once(found, rank)
+    if len(found) > rank:
+        raise UnsupportedError("more axes than there are, some of them named twice, are not supported", got=len(found))
+    if len(found) == rank:
+        x = with_all_axes(n, n.value(0), found)
+        n.items[0] = Item(x.type, x)
         return tuple(range(rank))
-    return reduced_axes(n, n.value(0), found)
+    return reduced_axes(n, n.value(0), found, once=not n.integer("keepdims", 1))
+
+
+def _once(axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Axes, of which one that is named twice is reduced once, as in ONNX Runtime."""
+    return tuple(sorted({axis_of(int(a), rank) for a in axes}))
 
 
 def _reduced(n: Call, x: Value, kind: str, axes: tuple[int, ...] | ReducedAxes, keepdims: bool) -> Value:
@@ -94,8 +106,8 @@ def plain(n: Call) -> Value:
 @rule("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare")
 def transformed(n: Call) -> Value:
     """A sum with something pointwise before or after it."""
-    x = n.value(0)
     axes, keepdims = _axes(n), bool(n.integer("keepdims", 1))
+    x = n.value(0)
     kind = n.node.op_type
     if kind == "ReduceL1":
         x = n.emit("abs", x)
@@ -113,8 +125,8 @@ def transformed(n: Call) -> Value:
 def log_sum_exp(n: Call) -> Value:
     """log(sum(exp(x - max))) + max; a maximum that is not finite is not subtracted."""
     given = n.dtype(0)
-    x = n.value(0) if given.is_float else n.cast(n.value(0), f32)
     axes, keepdims = _axes(n), bool(n.integer("keepdims", 1))
+    x = n.value(0) if given.is_float else n.cast(n.value(0), f32)
     if not axes:
         return n.emit("identity", n.value(0))
     if isinstance(axes, ReducedAxes):

@@ -31,6 +31,8 @@ def upsample(n: Call) -> Value:
         if decided is not None:
             return decided
         scales = _floats(n.structure(1, "the scales of Upsample"))
+    if any(not s >= 1 for s in scales):
+        raise ShapeError("the scales of Upsample are 1 or more", got=scales)
     return _resize(n, n.value(0), list(range(n.rank(0))), _from_scales(n, scales, range(n.rank(0))), options)
 
 
@@ -114,10 +116,13 @@ def _stretched(n: Call, x: Value, axes: list[int], sizes: list[Any], how: Sampli
     for axis, wanted in zip(axes, sizes, strict=True):
         if not isinstance(wanted, Value) and known_same(dim(wanted), x.shape[axis]):
             continue
-        size = wanted if isinstance(wanted, Value) else n.symbols([wanted], i64, ())
+        size = n.within(wanted, 1, None, WANTED) if isinstance(wanted, Value) else n.symbols([wanted], i64, ())
         scale = n.emit("div", n.cast(size, f64), n.symbols([x.shape[axis]], f64, ()))
-        x = resize_axis_by_data(n, x, axis, n.extent(size) if size is wanted else dim(wanted), scale, how)
+        x = resize_axis_by_data(n, x, axis, n.extent(size) if isinstance(wanted, Value) else dim(wanted), scale, how)
     return _stored_as(n, x)
+
+
+WANTED = "a size is not positive"
 
 
 def _computed_in(n: Call, x: Value, mode: str) -> Value:
@@ -133,7 +138,7 @@ def _stored_as(n: Call, y: Value) -> Value:
 def _by_scales(n: Call, x: Value, given: Value, axes: list[int], how: Sampling) -> Value:
     """All axes by scales that are computed; a result of the input's size is the input, as in `_from_scales`."""
     scales = n.reshape(given, (len(axes),))
-    parts = [n.reshape(n.slice(scales, 0, k, 1), ()) for k in range(len(axes))]
+    parts = [_scale(n, n.reshape(n.slice(scales, 0, k, 1), ())) for k in range(len(axes))]
     extents = [n.symbols([x.shape[axis]], f64, ()) for axis in axes]
     sizes = [n.emit("floor", n.emit("mul", e, s)) for e, s in zip(extents, parts, strict=True)]
     kept = [n.emit("eq", s, e) for s, e in zip(sizes, extents, strict=True)]
@@ -146,10 +151,19 @@ def _by_scales(n: Call, x: Value, given: Value, axes: list[int], how: Sampling) 
     return x
 
 
+def _scale(n: Call, scale: Value) -> Value:
+    """A scale of the data, which must be positive and finite; one of Upsample at least 1."""
+    upsample = n.node.op_type == "Upsample"
+    above = n.emit("ge" if upsample else "gt", scale, n.constant(float(upsample), f64))
+    fits = n.emit("and", above, n.emit("lt", scale, n.constant(math.inf, f64)))
+    return n.require(scale, fits, scale, "a scale makes no sense", "1 or more" if upsample else "a positive number")
+
+
 def _with_ratio(n: Call, x: Value, axes: list[int], wanted: list[Any], how: Sampling, *, smaller: bool) -> Value:
     """All axes by the least or the largest of their scales."""
     extents = [n.symbols([x.shape[a]], f64, ()) for a in axes]
-    sizes = [n.cast(s if isinstance(s, Value) else n.symbols([s], i64, ()), f64) for s in wanted]
+    wanted = [n.within(s, 1, None, WANTED) if isinstance(s, Value) else n.symbols([s], i64, ()) for s in wanted]
+    sizes = [n.cast(s, f64) for s in wanted]
     scales = [n.emit("div", s, e) for s, e in zip(sizes, extents, strict=True)]
     scale = scales[0]
     for other in scales[1:]:
@@ -190,6 +204,8 @@ def _from_sizes(n: Call, sizes: list[Any], axes: list[int], policy: str) -> Plan
         raise ShapeError("one size is needed for each axis", expected=len(axes), got=sizes)
     extents = [n.shape(0)[a] for a in axes]
     if policy != "stretch":
+        if any((as_int(s) or 1) < 1 or is_const(dim(s), 0) for s in sizes):
+            raise ShapeError(WANTED, got=sizes)
         numbers = [as_int(e) for e in extents]
         if any(v is None for v in (*numbers, *(as_int(s) for s in sizes))):
             raise UnsupportedError("an aspect ratio kept with symbolic dimensions is not supported")
@@ -201,7 +217,9 @@ def _from_sizes(n: Call, sizes: list[Any], axes: list[int], policy: str) -> Plan
         number, wanted = as_int(extent), as_int(size)
         if isinstance(size, Expr) and known_same(size, extent):
             plan.append((1.0, extent))
-        elif number is None or wanted is None or number < 1 or wanted < 1:
+        elif wanted is not None and wanted < 1:
+            raise ShapeError(WANTED, got=wanted)
+        elif number is None or wanted is None or number < 1:
             raise UnsupportedError("resizing a symbolic dimension is not supported", got=f"{extent} to {size}")
         else:
             plan.append((wanted / number, wanted))

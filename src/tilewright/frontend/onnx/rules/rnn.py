@@ -43,7 +43,8 @@ def recurrent(n: Call) -> list[Value]:
         raise ShapeError("the input or the weights do not fit the direction", got=f"{x.type} and {n.type(1)}")
     if batch_first:
         x = n.transpose(x, (1, 0, 2))
-    lengths, states = n.optional(4), (n.optional(5), n.optional(6) if kind == "LSTM" else None)
+    lengths = n.limited(4, 0, x.shape[0], "a length is outside the sequence") if n.has(4) else None
+    states = n.optional(5), n.optional(6) if kind == "LSTM" else None
     if batch_first:
         states = (_steps_first(n, states[0]), _steps_first(n, states[1]))
     parts = []

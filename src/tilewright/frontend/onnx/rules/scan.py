@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.ir.dtype import i64
+from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import axis_of
 from tilewright.support.errors import ModelError
@@ -19,7 +20,7 @@ def cumulative(n: Call) -> Value:
         return n.emit(op, x, axis=axis, exclusive=exclusive, reverse=reverse)
 
     if n.is_data(1) and x.type.rank <= FEW_AXES:
-        return _chosen(n, n.reshape(n.cast(n.value(1), i64), ()), [along(k) for k in range(x.type.rank)])
+        return _chosen(n, n.value(1), [along(k) for k in range(x.type.rank)])
     axis = n.number(1, "the axis of a cumulative operator")
     if axis is None:
         raise ModelError("the axis is missing")
@@ -32,6 +33,10 @@ FEW_AXES = 3
 
 def _chosen(n: Call, axis: Value, results: list[Value]) -> Value:
     """The result along an axis that data decides, which may count from the end."""
+    rank, what = len(results), "the axis is outside the tensor"
+    if rank == 1:
+        return n.within(axis, -1, 0, what, of=results[0])
+    axis = n.within(axis, -rank, rank - 1, what)
     found = results[0]
     for k, result in enumerate(results[1:], start=1):
         here = n.emit("eq", axis, n.constant(k, i64))
@@ -42,9 +47,10 @@ def _chosen(n: Call, axis: Value, results: list[Value]) -> Value:
 
 @rule("TopK")
 def topk(n: Call) -> list[Value]:
-    k = n.integer("k", None) if n.opset < 10 else (n.elements(1, "k of TopK") or [None])[0]
-    if k is None:
-        raise ModelError("k is missing")
+    given = [n.integer("k", None)] if n.opset < 10 else n.elements(1, "k of TopK") or [None]
+    if len(given) != 1 or given[0] is None:
+        raise ModelError("k must be one number", got=given)
+    (k,) = given
     n.integer("sorted", 1)
     x = n.value(0)
     axis, largest = axis_of(n.integer("axis", -1), n.rank(0)), bool(n.integer("largest", 1))
@@ -52,23 +58,26 @@ def topk(n: Call) -> list[Value]:
         return list(n.emit_all("topk", x, axis=axis, k=k, largest=largest))
     extent = x.shape[axis]
     found = n.emit_all("topk", x, axis=axis, k=extent, largest=largest)
-    within = n.emit("min", k, n.symbols([extent], i64, ()))
-    count = n.bounded(within, extent)
+    count = n.bounded(n.within(k, 0, extent, "k is outside the dimension"), extent)
     return [n.slice(v, axis, 0, count) for v in found]
+
+
+def check_places(n: Call, batch: int = 0) -> None:
+    """Check the rows of indices of ScatterND or GatherND, as far as they are known."""
+    depth = as_int(n.shape(1)[-1]) if n.rank(1) else None
+    for k, extent in enumerate(n.shape(0)[batch:][: depth or 0]):
+        n.check_indices(1, extent, k)
 
 
 @rule("ScatterElements", "Scatter")
 def scatter_elements(n: Call) -> Value:
-    return n.emit(
-        "scatter_elements",
-        n.value(0),
-        n.value(1),
-        n.value(2),
-        axis=axis_of(n.integer("axis", 0), n.rank(0)),
-        reduction=n.text("reduction", "none"),
-    )
+    axis = axis_of(n.integer("axis", 0), n.rank(0))
+    n.check_indices(1, n.shape(0)[axis])
+    operands = n.value(0), n.value(1), n.value(2)
+    return n.emit("scatter_elements", *operands, axis=axis, reduction=n.text("reduction", "none"))
 
 
 @rule("ScatterND")
 def scatter_nd(n: Call) -> Value:
+    check_places(n)
     return n.emit("scatter_nd", n.value(0), n.value(1), n.value(2), reduction=n.text("reduction", "none"))

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.frontend.common.axes import named, reshaped, scalar, unnamed, vector
+from tilewright.frontend.common.axes import named, places_of, reshaped, scalar, unnamed, vector
 from tilewright.frontend.common.resized import pad_axis
 from tilewright.frontend.common.shapes import cropped, divide, slice_range, solve
 from tilewright.frontend.onnx.call import Call
@@ -15,7 +15,7 @@ from tilewright.frontend.onnx.rules.extent import places_between, places_by
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, as_int, const, is_const, product
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import axes_of, axis_of, broadcast_shapes, dim, dims, same_dim, show
+from tilewright.ops.dims import at_least, axes_of, axis_of, broadcast_shapes, dim, dims, same_dim, show
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 
@@ -64,12 +64,12 @@ def squeeze(n: Call) -> Value:
     if n.opset >= 13 and _names_axes(n):
         wanted = n.elements(1, "the axes of Squeeze") or []
         rest = unnamed(n, named(n, wanted, len(given)), vector(n, given), len(given) - len(wanted))
-        return reshaped(n, n.value(0), rest)
+        return reshaped(n, n.value(0), rest, "only dimensions of 1 can be squeezed")
     listed = n.ints("axes") if n.opset < 13 else n.integers(1, "the axes of Squeeze")
     if listed is None:
         axes = tuple(k for k, d in enumerate(given) if is_const(d, 1))
     else:
-        axes = axes_of(listed, len(given))
+        axes = tuple({axis_of(a, len(given)) for a in listed})  # one may be named twice, as in ONNX Runtime
         wrong = [given[a] for a in axes if not same_dim(given[a], const(1))]
         if wrong:
             raise ShapeError("only dimensions of 1 can be squeezed", got=show(given))
@@ -119,18 +119,22 @@ def transpose(n: Call) -> Value:
 @rule("Expand")
 def expand(n: Call) -> Value:
     wanted = n.elements(1, "the shape of Expand") or []
-    given = n.shape(0)
+    given, x = n.shape(0), n.value(0)
     for k, size in enumerate(wanted):
         axis = k + len(given) - len(wanted)
         kept = axis >= 0 and not is_const(given[axis], 1)
         if isinstance(size, Value) and kept and as_int(given[axis]) is None:
             raise UnsupportedError("repeating a dimension that may be 1 as often as data says is not supported")
-        if isinstance(size, Value):  # what is not 1 can be repeated once only
-            wanted[k] = 1 if kept else n.extent(size)
+        if isinstance(size, Value) and kept:  # what is not 1 can be repeated once only
+            whole = n.emit("eq", size, n.symbols([given[axis]], i64, ()))
+            fits = n.emit("or", whole, n.emit("eq", size, n.constant(1, i64)))
+            x, wanted[k] = n.require(x, fits, size, "the shapes do not broadcast", f"1 or {given[axis]}"), 1
+        elif isinstance(size, Value):
+            wanted[k] = n.extent(size)
     shape = broadcast_shapes(given, dims(wanted))
     if shape == n.shape(0):
-        return n.emit("identity", n.value(0))
-    return n.emit("broadcast", n.value(0), shape=shape)
+        return n.emit("identity", x)
+    return n.emit("broadcast", x, shape=shape)
 
 
 @rule("Concat")
@@ -155,6 +159,8 @@ def split(n: Call) -> list[Value]:
     sizes = sizes or n.elements(1, "the sizes of Split")  # an input in operator sets 1 and from 13 on
     total = x.shape[axis]
     if sizes is not None and any(isinstance(s, Value) for s in sizes):
+        if len(sizes) != n.outputs:
+            raise ShapeError("there is not one size for each part", expected=n.outputs, got=len(sizes))
         return _split_by_data(n, x, axis, sizes)
     if sizes is None:
         count = n.integer("num_outputs", n.outputs)
@@ -169,7 +175,7 @@ def split(n: Call) -> list[Value]:
         else:
             chunk = -(-number // count)
             sizes = [min(chunk, max(number - k * chunk, 0)) for k in range(count)]
-    if not same_dim(dim(_sum(sizes)), total) or len(sizes) < n.outputs:
+    if not same_dim(dim(_sum(sizes)), total) or len(sizes) != n.outputs:
         raise ShapeError("the parts do not make up the dimension", expected=total, got=sizes)
     result, begin = [], const(0)
     for size in sizes:
@@ -179,12 +185,15 @@ def split(n: Call) -> list[Value]:
 
 
 def _split_by_data(n: Call, x: Value, axis: int, sizes: Sequence[Any]) -> list[Value]:
-    """Parts whose sizes are computed; of what reaches beyond the dimension nothing is left."""
-    if is_const(x.shape[axis], 0):
-        return [x] * len(sizes)
+    """Parts whose sizes are computed."""
+    extent = x.shape[axis]
     ends = [n.constant(0, i64)]
     for size in sizes:
-        ends.append(n.emit("add", ends[-1], size if isinstance(size, Value) else n.symbols([size], i64, ())))
+        part = size if isinstance(size, Value) else n.symbols([size], i64, ())
+        ends.append(n.emit("add", ends[-1], n.within(part, 0, extent, "a part does not fit the dimension")))
+    ends[-1] = n.within(ends[-1], extent, extent, "the parts do not make up the dimension")
+    if is_const(extent, 0):
+        return [n.emit("identity", n.within(ends[-1], 0, 0, "the parts do not make it up", of=x)) for _ in sizes]
     places = [places_between(n, a, b, 1, x.shape[axis]) for a, b in itertools.pairwise(ends)]
     return [n.emit("gather", x, p, axis=axis) for p in places]
 
@@ -220,6 +229,8 @@ def slice_(n: Call) -> Value:
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise ShapeError("starts, ends, axes and steps differ in length")
     axes_of(axes, rank)
+    if not all(steps):
+        raise ShapeError("the step of a slice is 0", got=steps)
     begin: list[Any] = [0] * rank
     size: list[Any] = list(x.shape)
     stride = [1] * rank
@@ -247,9 +258,10 @@ def _sliced(n: Call, x: Value) -> Value:
     axes, steps = list(range(count)) if axes is None else axes, [1] * count if steps is None else steps
     if starts is None or ends is None or not count == len(ends) == len(axes) == len(steps):
         raise ShapeError("starts, ends, axes and steps differ in length")
-    given = [vector(n, p) for p in (starts, ends, steps)]
+    given = [vector(n, p) for p in (starts, ends)]
+    given.append(vector(n, [_no_zero(n, step) for step in steps]))
     defaults = [vector(n, p) for p in ([0] * rank, x.shape, [1] * rank)]
-    places = n.emit("mod", vector(n, axes), n.constant(rank, i64))
+    places = places_of(n, axes, rank)
     bounds = [
         n.emit("scatter_elements", d, places, g, axis=0, reduction="none") for d, g in zip(defaults, given, strict=True)
     ]
@@ -257,6 +269,16 @@ def _sliced(n: Call, x: Value) -> Value:
         first, last, step = (scalar(n, b, k) for b in bounds)
         x = n.emit("gather", x, places_by(n, first, last, step, x.shape[k]), axis=k)
     return x
+
+
+def _no_zero(n: Call, step: Any) -> Any:
+    """A step of a slice, which must not be 0."""
+    what = "the step of a slice is 0"
+    if isinstance(step, Value):
+        return n.require(step, n.emit("ne", step, n.constant(0, i64)), step, what)
+    if is_const(dim(step), 0):
+        raise ShapeError(what, got=step)
+    return step
 
 
 def _bounds(n: Call, i: int, what: str) -> list[Any]:
@@ -286,6 +308,7 @@ def pad(n: Call) -> Value:
     axes = list(range(rank)) if axes is None else list(axes)
     if len(pads) != 2 * len(axes):
         raise ShapeError("pads need two entries for each axis", expected=2 * len(axes), got=len(pads))
+    axes_of(axes, rank)
     before: list[Any] = [0] * rank
     after: list[Any] = [0] * rank
     for k, axis in enumerate(axes):
@@ -295,6 +318,8 @@ def pad(n: Call) -> Value:
             x = pad_axis(n, x, k, before[k], after[k], mode, _fill(n, x))
             before[k] = after[k] = 0
     x, before, after = cropped(n, x, before, after)
+    if mode == "reflect":
+        _check_reflected(x, before, after)
     attrs: dict[str, Any] = {"before": dims(before), "after": dims(after), "mode": mode}
     if mode == "constant" and n.opset >= 11 and n.has(2):
         known = n.known(2)
@@ -302,6 +327,20 @@ def pad(n: Call) -> Value:
             return n.emit("pad", x, n.value(2), **attrs)
         fill = known.reshape(-1)[0].item() if known.dtype.kind in "fiub" else float(known.reshape(-1)[0])
     return n.emit("pad", x, value=0 if fill is None else fill, **attrs)
+
+
+def _check_reflected(x: Value, before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Raise ShapeError unless there is something to reflect, TooSmallError if that depends on sizes: elements come back
+    once, the edge does not."""
+    for extent, *both in zip(x.shape, before, after, strict=True):
+        for pad in both:
+            number, size = as_int(dim(pad)), as_int(extent)
+            if number == 0 or number is None:
+                continue
+            if size is not None and number >= size:
+                raise ShapeError("there is too little to reflect", expected=f"pads below {size}", got=number)
+            if size is None:
+                at_least(extent, const(number + 1), "there may be too little to reflect")
 
 
 def _fill(n: Call, x: Value) -> Value:
@@ -312,6 +351,8 @@ def _fill(n: Call, x: Value) -> Value:
 @rule("Tile")
 def tile(n: Call) -> Value:
     repeats = (n.sizes if n.opset >= 6 else n.dimensions)(1, "the repeats of Tile") or []
+    if n.opset >= 6 and len(repeats) != n.rank(0):
+        raise ShapeError("there is not one number of repeats for each axis", expected=n.rank(0), got=len(repeats))
     if n.opset < 6:  # how often, and along which axis
         axis = axis_of(n.number(2, "the axis of Tile") or 0, n.rank(0))
         repeats = [repeats[0] if k == axis else 1 for k in range(n.rank(0))]
@@ -378,4 +419,5 @@ def _trilu_of_data(n: Call) -> Value:
 @rule("ReverseSequence")
 def reverse_sequence(n: Call) -> Value:
     batch, time = n.integer("batch_axis", 1), n.integer("time_axis", 0)
-    return n.emit("reverse_sequence", n.value(0), n.value(1), batch_axis=batch, time_axis=time)
+    lengths = n.limited(1, 0, n.shape(0)[axis_of(time, n.rank(0))], "a length is outside the sequence")
+    return n.emit("reverse_sequence", n.value(0), lengths, batch_axis=batch, time_axis=time)

@@ -6,7 +6,8 @@ import math
 
 from tilewright.frontend.common.resize import affine_places
 from tilewright.frontend.onnx.call import Call
-from tilewright.frontend.onnx.registry import rule
+from tilewright.frontend.onnx.registry import check, rule
+from tilewright.frontend.onnx.scope import Item
 from tilewright.ir.dtype import f64, i64
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Value
@@ -44,6 +45,8 @@ def affine_grid(n: Call) -> Value:
     if any(e is None for e in extents):
         raise UnsupportedError("AffineGrid of a size that is a symbol is not supported", got=size)
     known = [e for e in extents if e is not None]
+    if min(known) < 1:
+        raise ShapeError("a size is not positive", got=size)
     corners = bool(n.integer("align_corners", 0))
     return affine_places(n, theta, known, corners, (*theta.shape[:1], *known, rank))
 
@@ -69,6 +72,17 @@ def roi_align(n: Call) -> Value:
         half_pixel=half == "half_pixel",
         mode=mode,
     )
+
+
+@check("BlackmanWindow", "HammingWindow", "HannWindow")
+def window(n: Call) -> None:
+    """The size of a window is positive; one of the data may be 0, as in ONNX Runtime."""
+    known, what = n.known(0), "the size of a window is not positive"
+    if known is None:
+        size = n.within(n.value(0), 0, None, what)
+        n.items[0] = Item(size.type, size)
+    elif known.dtype != object and known.size and int(known.min()) < 1:
+        raise ShapeError(what, got=known.tolist())
 
 
 @rule("DFT")
@@ -173,6 +187,7 @@ def max_unpool(n: Call) -> Value:
         for k, d in enumerate(x.shape[2:])
     ]
     wanted = n.integers(2, "the output's shape")
+    n.check_indices(1, const(math.prod(shape)))
     zeros = n.emit("broadcast", n.like(0, x), shape=dims((math.prod(shape),)))
     flat = (x.type.size,)
     placed = n.emit("scatter_elements", zeros, n.reshape(indices, flat), n.reshape(x, flat), axis=0, reduction="none")
@@ -191,4 +206,6 @@ def tensor_scatter(n: Call) -> Value:
     if mode not in ("linear", "circular"):
         raise ModelError("attribute mode must be linear or circular", got=mode)
     axis = axis_of(n.integer("axis", -2), n.rank(0))
-    return n.emit("insert", n.value(0), n.value(1), n.optional(2), axis=axis, circular=mode == "circular")
+    last = dim(n.shape(0)[axis] - n.shape(1)[axis]) if mode == "linear" else const(1 << 62)
+    where = n.limited(2, 0, last, "what is written does not lie inside the tensor") if n.has(2) else None
+    return n.emit("insert", n.value(0), n.value(1), where, axis=axis, circular=mode == "circular")

@@ -1,0 +1,51 @@
+"""What must hold of numbers that data gives, such as an axis, a step or the sizes of parts.
+
+    %axis = require(%given, %inside, %given) {what = "CumSum: the axis is outside", expected = "-2 to 1"} : i64[]
+
+The result is the first operand. Where the second one is false the call ends there with a CallError that says `what` and
+the third one, so that nothing that reads the result is computed from a number that makes no sense. What must hold of
+sizes alone is an assumption of the graph instead (`transform/graph/assume.py`) and costs a call nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.ir.attributes import Attrs
+from tilewright.ir.dtype import f64, i64
+from tilewright.ir.graph import TensorType
+from tilewright.ops.control import TRUTH
+from tilewright.ops.dims import present
+from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
+from tilewright.support.errors import CallError, ShapeError
+
+
+@dataclass(frozen=True, slots=True)
+class RequireAttrs(Attrs):
+    """What the error says, and what was expected."""
+
+    what: str
+    expected: str = ""
+
+
+def _infer(types: Types, attrs: RequireAttrs) -> tuple[TensorType, ...]:
+    """A tensor, whether it makes sense (bool[]), and the number that decides it (i64[] or f64[]) to the tensor."""
+    x, holds, got = map(present, types)
+    if holds != TRUTH or got.rank or got.dtype not in (i64, f64):
+        found = f"{holds}, {got}"
+        raise ShapeError("a condition and a number are needed", expected=f"{TRUTH}, i64[] or f64[]", got=found)
+    return (x,)
+
+
+def _reference(arrays: Sequence[Any], attrs: RequireAttrs) -> tuple[Any, ...]:
+    x, holds, got = arrays
+    if not holds:
+        raise CallError(attrs.what, expected=attrs.expected or None, got=got.item())
+    return (x,)
+
+
+REQUIRE = register(OpDef("require", "opaque", RequireAttrs, _infer, _reference, alias=True))
+
+__all__ = ["RequireAttrs"]
