@@ -55,7 +55,7 @@ def difference(name: str, way: str) -> str:
     from benchmarks.peers.mlir import by_iree, by_xla
     from tilewright.codegen.linalg import linalg_text
     from tilewright.codegen.stablehlo import stablehlo_text
-    from tilewright.compiler import import_model
+    from tilewright.frontend.read import import_model
 
     path, dims = models.load(name), sizes(name)
     given = models.example_inputs(onnx.load(path, load_external_data=False))
@@ -73,7 +73,7 @@ def difference(name: str, way: str) -> str:
 
 def keys(name: str) -> str:
     """Whether a model that was read and written has the same key when it is read again."""
-    from tilewright.compiler import import_model
+    from tilewright.frontend.read import import_model
     from tilewright.ir.key import key
 
     said = []

@@ -1,7 +1,7 @@
 """Programs beyond the suites' models whose code `bytes.py` watches: learning steps, states, ragged batches, loops and
 branches, models in 8 bits, functions of JAX, comprehensions, tree ensembles, exported texts, the runtime's own code.
 
-Each case is a function of the target's name, made with whichever `tilewright` is imported, so little of it is named
+Each case is a function of the target's name, compiled by whichever `tilewright` is imported, so little of it is named
 here. It compiles its program (`code_probe.py` keeps the texts and stops what would load one), or gives texts by name.
 """
 
@@ -258,8 +258,8 @@ def _comprehension(name: str, backward: bool = False) -> Build:
     case = comprehension_suite.named(name)
 
     def build(target: str) -> None:
-        made = tw.comprehension(case.text, target=target)
-        (made.compiled_backward if backward else made.compiled)(*case.arrays())
+        function = tw.comprehension(case.text, target=target)
+        (function.compiled_backward if backward else function.compiled)(*case.arrays())
 
     return build
 
@@ -306,10 +306,10 @@ def _runtime(_: str) -> Texts:
     """The code that every process links: whatever `tilewright.runtime` calls a text."""
     from tilewright.runtime import native, threads
 
-    found = dict(_texts(native)) | dict(_texts(threads))
-    if "support_text" not in found or "pool_text" not in found:
+    texts = dict(_texts(native)) | dict(_texts(threads))
+    if "support_text" not in texts or "pool_text" not in texts:
         raise SystemExit("tilewright.runtime has no support_text or no pool_text; built_cases.py expects both")
-    return found
+    return texts
 
 
 def _texts(module: Any) -> Iterator[tuple[str, str]]:

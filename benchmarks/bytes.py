@@ -4,7 +4,7 @@ Every model and layer of the suites is compiled for three kinds of machine up to
 entry, past all caches, and the texts' digests are compared with another revision's. LLVM is deterministic, so equal
 texts are equal objects; `--objects` makes these too. Nothing runs, so any machine gives the same digests. Graphs are
 digested as well, after import (with their weights and interface) and after the passes; `--graphs` compares these and
-exported texts alone, for one kind of machine, which takes seconds a case and judges a frontend or a pass.
+exported texts alone, for one kind of machine, which takes seconds and tells what a frontend or a pass changes.
 
 Digests are kept as `build/bytes/COMMIT.json` (a tree with changes: COMMIT-dirty, always made anew); a commit's are made
 once, from a copy of its sources. The exit code is 1 if something differs.

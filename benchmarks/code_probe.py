@@ -49,7 +49,7 @@ class TextKeeper:
 
 
 class Stopped(BaseException):
-    """Ends a compilation of which nothing more is asked; what stands behind it would load the program."""
+    """Ends a compilation of which nothing more is asked; the next thing would be to load the program."""
 
     def __init__(self, program: Any) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class GraphKeeper:
     """Stands around `compile_graph` and the passes over graphs: keeps digests of graphs as (label, digest).
 
     A graph after import counts by its key, the interface of its program, and the bytes of its weights; one after the
-    passes by its key. `only`: a compilation ends behind the passes over graphs. `first`: it ends with its first
+    passes by its key. `only`: a compilation ends after the passes over graphs. `first`: it ends with its first
     program."""
 
     def __init__(self) -> None:
@@ -79,8 +79,8 @@ class GraphKeeper:
     def compile_graph(self, graph: Any, weights: Any, *rest: Any, **settings: Any) -> Any:
         self.graphs.append(["graph after import", self.key(graph)])
         self.graphs.append(["weights after import", digest(b"".join(map(_array_digest, sorted(weights.items()))))])
-        faces = [x for x in (*rest, *settings.values()) if type(x).__name__ == "Interface"]
-        self.graphs.extend(["interface", digest(_fields(face))] for face in faces)
+        interfaces = [x for x in (*rest, *settings.values()) if type(x).__name__ == "Interface"]
+        self.graphs.extend(["interface", digest(_fields(x))] for x in interfaces)
         program = self.compile(graph, weights, *rest, **settings)
         if self.first:
             raise Stopped(program)
@@ -107,8 +107,8 @@ def _array_digest(named: tuple[str, Any]) -> bytes:
 def _fields(value: Any) -> str:
     """The fields of a dataclass that say something, so that a new one changes nothing where it is empty; sets in
     order."""
-    found = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    return str({name: sorted(v) if isinstance(v, frozenset) else v for name, v in found.items() if v})
+    fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    return str({name: sorted(v) if isinstance(v, frozenset) else v for name, v in fields.items() if v})
 
 
 def _replace_everywhere(name: str, by: Callable[..., Any]) -> Callable[..., Any]:
@@ -178,17 +178,17 @@ def probe(keeper: TextKeeper, graphs: GraphKeeper, order: dict[str, Any]) -> dic
         return row | {"kernels": [list(pair) for pair in graphs.graphs]}
     if program is None:
         raise SystemExit(f"{order['model']} has compiled no program and given no texts")
-    found = {_symbol(text): canonical(text) for text in keeper.texts}
+    codes = {_symbol(text): canonical(text) for text in keeper.texts}
     steps = [*program.manifest.prepare_steps, *program.manifest.run_steps]
     labels = {step.kernel: step.label for step in steps if step.kernel}
-    if not found.keys() >= {*labels, "entry"}:  # more, where a program turned out too small for its threads
+    if not codes.keys() >= {*labels, "entry"}:  # more, where a program turned out too small for its threads
         raise SystemExit("LLVM was not told to compile all of the program's kernels and its entry")
 
     def code(text: str) -> str:
         return digest(keeper.original(text, target) if order["objects"] else text)
 
-    kernels = [[label, code(found[kernel])] for kernel, label in labels.items()]
-    return row | {"entry": code(found["entry"]), "kernels": [*map(list, graphs.graphs), *kernels]}
+    kernels = [[label, code(codes[kernel])] for kernel, label in labels.items()]
+    return row | {"entry": code(codes["entry"]), "kernels": [*map(list, graphs.graphs), *kernels]}
 
 
 def _compiled(order: dict[str, Any], target: Any) -> Any:

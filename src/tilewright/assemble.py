@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from tilewright.codegen.llvm.entry import emit_entry
-from tilewright.frontend.common.finish import Interface
 from tilewright.ir.dim import MOST
 from tilewright.ir.expr import Expr, Var, as_int, equal
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.interface import Interface
 from tilewright.ir.rewrite import fresh_name, substitute, variables
 from tilewright.kernels import KernelCompiler, KernelTexts
 from tilewright.plans.framework.decisions import forcing, recorded, settled

@@ -9,28 +9,24 @@ Passes are driven by `transform/driver.py`, which times, verifies and shows them
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import NoneType
 from typing import Any, Literal
 
 import numpy as np
 
 from tilewright.assemble import Part, assemble, outputs_are_hosts, stored
-from tilewright.frontend import registry as frontends
-from tilewright.frontend import stablehlo
-from tilewright.frontend.common.finish import PLAIN, Imported, Interface
-from tilewright.ir.dim import DimSizes, stated
+from tilewright.compile_options import CompileOptions
+from tilewright.frontend.read import import_model
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ir.interface import AS_GRAPH, Imported, Interface
 from tilewright.ir.key import key
-from tilewright.ir.notes import Far, MayAlias, PastCaches, with_note
+from tilewright.ir.notes import Far
 from tilewright.ir.rewrite import variables
-from tilewright.ir.selection import Precision
-from tilewright.kernels import Asked, KernelCompiler, KernelTexts
+from tilewright.kernels import KernelCompiler, with_outputs_noted, with_prefetch
 from tilewright.ops.extent import HeadAttrs
 from tilewright.ops.registry import emit1
 from tilewright.ops.rooms import rooms
@@ -44,19 +40,17 @@ from tilewright.runtime.native import compile_support
 from tilewright.runtime.program import Program
 from tilewright.runtime.recorded import RecordUse, summary
 from tilewright.runtime.specs import IMPOSSIBLE, MAX_TEXT, RoomSpec, divided
-from tilewright.runtime.threads import check_threads
 from tilewright.support import flags
 from tilewright.support.background import Background
 from tilewright.support.collection import uncollected
 from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
-from tilewright.support.options import check_option
 from tilewright.support.progress import expect, tell
 from tilewright.targets.target import Target
 from tilewright.transform.ahead import plan_prefetch
 from tilewright.transform.call import Call, KernelCall
 from tilewright.transform.cold import with_cold_weights
-from tilewright.transform.driver import GRAPHS_SHOWN, LOOPS_SHOWN, VERIFY_STAGES, check_names, run_passes
+from tilewright.transform.driver import GRAPHS_SHOWN, VERIFY_STAGES, check_names, run_passes
 from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.again import compute_again
 from tilewright.transform.graph.assume import settled
@@ -69,10 +63,10 @@ from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.halves import widen_halves
 from tilewright.transform.graph.indexed import index_rows
 from tilewright.transform.graph.maps import keep_maps
-from tilewright.transform.graph.memory import Place, is_alias, overwritable, places, touched, written_last
+from tilewright.transform.graph.memory import Place, is_alias, places, touched, written_last
 from tilewright.transform.graph.norms import keep_reduced, recognise_norms
 from tilewright.transform.graph.numbers import hoist_constants, lift_numbers
-from tilewright.transform.graph.options import DEFAULTS, Options, Products
+from tilewright.transform.graph.options import DEFAULTS, Options
 from tilewright.transform.graph.pads import join_pads
 from tilewright.transform.graph.pooling import separate_pooling
 from tilewright.transform.graph.projected import attend_to_sources
@@ -113,57 +107,33 @@ from tilewright.transform.strands import fork_calls
 
 Array = np.ndarray[Any, Any]
 Weights = Mapping[str, Array]
-Dynamic = str | Mapping[str, Mapping[int, str]] | None
 
 
 @uncollected
-def compile_program(
-    model: Any,
-    example: Any = None,
-    *,
-    threads: int = 1,
-    dims: DimSizes | None = None,
-    dynamic: Dynamic = "auto",
-    target: Target | str | None = None,
-    precision: Precision = "fp32",
-    fast: str = "auto",
-    products: Products = "weights",
-    name: str | None = None,
-    params: Any = None,
-    records: Records = "auto",
-    require_records: bool = False,
-    state: Mapping[str, str] | Literal["auto"] | None = None,
-    ragged: tuple[str, str] | None = None,
-    memory: str | int | None = None,
-) -> Program:
-    """Compile a model for any target, with the arguments of `tw.compile` (parts/entry.py), and load nothing:
-    `Program.save` writes the file that a machine of that kind loads. With `products="all"` products of any values
-    multiply in `precision`, not those with weights alone. `memory` bounds the temporaries of a call: bytes, or a share
-    of what they take otherwise ("0.5x"), or "auto", what costs hardly any time; values are computed again rather than
-    kept.
+def compile_program(model: Any, example: Any = None, options: CompileOptions | None = None, **keywords: Any) -> Program:
+    """Compile a model for any target and load nothing: `Program.save` writes the file that a machine of that kind
+    loads. `model` and `example` are those of `tw.compile` (parts/entry.py), `keywords` are fields of `CompileOptions`,
+    given in its place.
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
-    check_option("target", target, (Target, str, NoneType), "a target or its name")
-    check_option("name", name, (str, NoneType), "a string")
-    check_option("require_records", require_records, bool, "True or False")
-    machine = Target.parse(target) if isinstance(target, str) else target or Target.host()
-    target = replace(machine, threads=check_threads(threads))
-    options = Options(precision, fast, products, memory)
+    options = CompileOptions(**keywords) if options is None else replace(options, **keywords)
+    target, choices = options.machine, options.passes
     log = PassLog(f"compile {_called(model)}")
     with Background() as background:
         background.submit(compile_support)  # what the runtime links at the end
-        read = log.run("import", import_model, model, dims, example, dynamic, params)
+        read = log.run("import", import_model, model, options.dims, example, options.dynamic, options.params)
         read = replace(read, graph=settled(read.graph))
-        if state is not None:
-            check_state(state)
-            read = log.run("keep state", _stateful, read, state)
-        if ragged is not None:
-            check_ragged(ragged)
-            read = log.run("pack rows", _ragged, read, ragged)
-        graph = read.graph if name is None else replace(read.graph, name=name)
+        if options.state is not None:
+            check_state(options.state)
+            read = log.run("keep state", _stateful, read, options.state)
+        if options.ragged is not None:
+            check_ragged(options.ragged)
+            read = log.run("pack rows", _ragged, read, options.ragged)
+        graph = read.graph if options.name is None else replace(read.graph, name=options.name)
+        required = options.require_records
         program = compile_graph(
-            graph, read.weights, target, log, options, read.interface, records, require_records=require_records
+            graph, read.weights, target, log, choices, read.interface, options.records, require_records=required
         )
     return replace(program, private=read.private)
 
@@ -193,49 +163,6 @@ def _called(model: Any) -> str:
     """A model in the log: its path, or its kind."""
     is_path = isinstance(model, str | Path) and "\n" not in str(model)
     return str(model) if is_path else type(model).__name__
-
-
-def import_model(
-    model: Any,
-    dims: DimSizes | None = None,
-    example: Any = None,
-    dynamic: Dynamic = "auto",
-    params: Any = None,
-) -> Imported:
-    """Any model to a graph with its weights by name."""
-    dims = stated(dims)
-    if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], Graph):
-        return Imported(model[0], dict(model[1]))
-    if isinstance(model, Imported):
-        return model
-    if isinstance(model, Graph):
-        if model.params:
-            raise ModelError("a graph with parameters needs their values", expected="(graph, weights)")
-        return Imported(model, {})
-    if from_torch(model):
-        from tilewright.frontend.torch import import_torch
-
-        return import_torch(model, example, dims, dynamic)
-    if stablehlo.reads(model):
-        return stablehlo.import_stablehlo(model, example, dims, params)
-    if params is not None:
-        raise ModelError("only functions of JAX say which arguments are weights", got=type(model).__name__)
-    frontend = frontends.find(model)
-    if frontend is not None:
-        return frontend.load(model, dims, example)
-    if example is not None:
-        raise ModelError(
-            "only PyTorch modules and functions of JAX need an example of their inputs", got=type(model).__name__
-        )
-    from tilewright.frontend.onnx import import_onnx
-
-    return import_onnx(model, dims)
-
-
-def from_torch(model: Any) -> bool:
-    """Whether a model is PyTorch's, told without importing it: who has a module has imported it."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(model, torch.nn.Module | torch.export.ExportedProgram)
 
 
 def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str, Callable[[Graph], Graph]]]:
@@ -323,7 +250,7 @@ def compile_graph(
     target: Target,
     log: PassLog | None = None,
     options: Options = DEFAULTS,
-    interface: Interface = PLAIN,
+    interface: Interface = AS_GRAPH,
     records: Records = "auto",
     *,
     require_records: bool = False,
@@ -361,17 +288,13 @@ def _compile(
     seen = tuple(v.name for v in graph.outputs)
     graph, extents = with_extents(graph)
     structure, fixed = key(graph), frozenset(constants) | interface.fixed
-    names = Interface(  # passes may give other values in the outputs' place
-        interface.inputs or tuple(v.name for v in graph.inputs),
-        (*(interface.outputs or seen), *(v.name for v in graph.outputs[len(seen) :])),
-        interface.ignored,
-        interface.tied,
-        interface.folded,
-        interface.fixed,
-        extents,
-        _rooms(graph, interface.inputs),
-        interface.state,
-        interface.ragged,
+    names = replace(
+        interface,
+        inputs=interface.inputs or tuple(v.name for v in graph.inputs),
+        # Passes may give other values in the outputs' place.
+        outputs=(*(interface.outputs or seen), *(v.name for v in graph.outputs[len(seen) :])),
+        extents=extents,
+        rooms=_rooms(graph, interface.inputs),
     )
 
     def build(log: PassLog) -> Program:
@@ -517,19 +440,7 @@ def _compile_part(
         taken: names that no other value may have; None: the graph is a body, whose kernels share no numbers.
     """
     inside = partial(absorbs, target=compiler.target, away=away)
-    groups = log.run(f"fuse {name}", fuse, graph, inside)
-    groups = log.run(f"compute again {name}", compute_again, groups, frozenset(graph.outputs))
-    if flags.VERIFY() >= VERIFY_STAGES:
-        verify_groups(graph, groups)
-    where = dict(places(graph.nodes))
-    made: tuple[Node, ...] = ()
-    if taken is not None:
-        shared = log.run(f"lift numbers {name}", lift_numbers, groups, taken)
-        groups, where = list(shared.groups), where | shared.places
-        if name == "prepare":
-            groups = [*shared.kernels, *groups]
-        else:
-            graph, made = replace(graph, params=(*graph.params, *shared.arrays)), shared.made
+    graph, groups, where, made = _grouped(graph, name, inside, log, taken)
     late = frozenset[Value]() if past_caches is None else written_last(groups, graph.outputs, where, past_caches)
     lowered = [
         group
@@ -546,16 +457,14 @@ def _compile_part(
     prefetches = (
         log.run("plan prefetch", plan_prefetch, kernels, graph.params, compiler.target) if name == "run" else {}
     )
-    hosts = {id(kernels[k]): found for k, found in prefetches.items()}
     expect(len(kernels))
-    ready: dict[int, KernelCall] = {}
-    for kernel in kernels:
-        call = with_cold_weights(_noted(kernel, late), weights, away, compiler.target)
-        if id(kernel) in hosts:
-            weight, prefetch = hosts[id(kernel)]
-            call = replace(call, args=(*call.args, weight), prefetch=prefetch)
-        ready[id(kernel)] = call
-    asked = {k: _asked(call, compiler) for k, call in ready.items()}
+    ready = {
+        id(kernel): with_prefetch(
+            with_cold_weights(with_outputs_noted(kernel, late), weights, away, compiler.target), prefetches.get(k)
+        )
+        for k, kernel in enumerate(kernels)
+    }
+    asked = {k: compiler.asked_by(call) for k, call in ready.items()}
     with log.timed("kernels together"):
         compiler.compile_together(asked.values())
     calls: list[Call] = []
@@ -568,19 +477,29 @@ def _compile_part(
             calls += flat.calls
             where |= flat.places
             continue
-        calls.append(_compiled(ready[id(step)], asked[id(step)], compiler, log))
+        calls.append(compiler.compiled(ready[id(step)], asked[id(step)]))
         tell(step.label)
     return Part(graph, tuple(calls), where, made)
 
 
-def _noted(step: KernelCall, late: Set[Value]) -> KernelCall:
-    """A call with notes of what its outputs may be written over, and of those (`late`) that go past the caches."""
-    call = replace(step, over=overwritable(step.group))
-    if call.over:
-        call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, MayAlias())))
-    if not late.isdisjoint(call.group.outputs):
-        call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, PastCaches())))
-    return call
+def _grouped(
+    graph: Graph, name: str, inside: Callable[..., bool], log: PassLog, names: Set[str] | None
+) -> tuple[Graph, list[Group], dict[Value, Place], tuple[Node, ...]]:
+    """The groups of a graph that become kernels; the graph with the parameters that they gained, where views lie, and
+    the nodes that compute those. `names`: no other value may have one of them; None: kernels share no numbers."""
+    groups = log.run(f"fuse {name}", fuse, graph, inside)
+    groups = log.run(f"compute again {name}", compute_again, groups, frozenset(graph.outputs))
+    if flags.VERIFY() >= VERIFY_STAGES:
+        verify_groups(graph, groups)
+    where = dict(places(graph.nodes))
+    if names is None:
+        return graph, groups, where, ()
+    shared = log.run(f"lift numbers {name}", lift_numbers, groups, names)
+    where |= shared.places
+    if name == "prepare":
+        return graph, [*shared.kernels, *shared.groups], where, ()
+    graph = replace(graph, params=(*graph.params, *shared.arrays))
+    return graph, list(shared.groups), where, shared.made
 
 
 def _exported(dialect: str, graph: Graph) -> str:
@@ -606,29 +525,10 @@ def _compile_region(node: Node, graph: Graph, path: str, compiler: KernelCompile
     def copy(source: Value, target: Value) -> KernelCall:
         made = Node("identity", (source,), (target,))
         call = lower_group(Group((made,), (source,), (target,)), f"{path}copy")
-        return _compiled(call, _asked(call, compiler), compiler, log)
+        return compiler.compiled(call, compiler.asked_by(call))
 
     parts = [_compile_part(body, f"{path}{node.label}", compiler, log) for body in node.bodies]
     return flatten(node, [Flat(part.calls, part.places) for part in parts], f"{path}{node.label}.", copy)
-
-
-def _asked(call: KernelCall, compiler: KernelCompiler) -> Asked:
-    """The kernel that a call needs."""
-    return compiler.asked(call.func, call.prefetch, call.on(compiler.target))
-
-
-def _compiled(call: KernelCall, asked: Asked, compiler: KernelCompiler, log: PassLog) -> KernelCall:
-    call = replace(call, compiled=log.run("kernel", compiler.compile, asked))
-    _show(KernelTexts(call.func, asked.target, call.prefetch), call.label, log)
-    return call
-
-
-def _show(texts: KernelTexts, label: str, log: PassLog) -> None:
-    """The stages of a kernel for those who want to see them."""
-    log.dump(LOOPS_SHOWN, f"scheduled loops of {label}", texts.scheduled)
-    log.dump(LOOPS_SHOWN, f"loops of {label}", texts.loops)
-    log.dump(LOOPS_SHOWN + 1, f"LLVM IR of {label}", texts.llvm)
-    log.dump(LOOPS_SHOWN + 2, f"assembly of {label}", texts.asm)
 
 
 def _with_params(run: Graph, old: Sequence[Value], new: Sequence[Value]) -> Graph:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from functools import cached_property
 
@@ -15,8 +15,10 @@ from tilewright.codegen.llvm.emit import assembly, compile_llvm, emit_llvm, kern
 from tilewright.codegen.llvm.threads import runs_alone
 from tilewright.identity import identity
 from tilewright.ir.expr import Expr, Var, const, is_const, select
+from tilewright.ir.graph import Value
 from tilewright.ir.key import key
 from tilewright.ir.loops import NTHREADS, PrimFunc
+from tilewright.ir.notes import MayAlias, PastCaches, with_note
 from tilewright.ir.parser import parse_expr
 from tilewright.ir.rewrite import substitute
 from tilewright.plans import Planned, decided, may_differ, plan
@@ -32,8 +34,9 @@ from tilewright.support.log import PassLog
 from tilewright.support.machine import usable_cpus
 from tilewright.support.progress import expect, tell
 from tilewright.targets.target import Target
-from tilewright.transform.call import CompiledKernel, Workspace
+from tilewright.transform.call import CompiledKernel, KernelCall, Workspace
 from tilewright.transform.driver import LOOPS_SHOWN
+from tilewright.transform.graph.memory import overwritable
 from tilewright.transform.loops import lower_loops, readable_loops
 from tilewright.transform.loops.ahead import WeightPrefetch
 from tilewright.transform.loops.workspace import used_where
@@ -143,6 +146,20 @@ class KernelCompiler:
         name = identity(workload, target, decisions=settings, extensions=plugins.digests())
         scheduled(f"tw_{name}", tuple(c.decision for c in made))
         return Asked(name, func, prefetch, target)
+
+    def asked_by(self, call: KernelCall) -> Asked:
+        """The kernel that a call needs."""
+        return self.asked(call.func, call.prefetch, call.on(self.target))
+
+    def compiled(self, call: KernelCall, asked: Asked) -> KernelCall:
+        """The call with its code; the stages of the kernel are printed where the log shows them."""
+        call = replace(call, compiled=self.log.run("kernel", self.compile, asked))
+        texts = KernelTexts(call.func, asked.target, call.prefetch)
+        self.log.dump(LOOPS_SHOWN, f"scheduled loops of {call.label}", texts.scheduled)
+        self.log.dump(LOOPS_SHOWN, f"loops of {call.label}", texts.loops)
+        self.log.dump(LOOPS_SHOWN + 1, f"LLVM IR of {call.label}", texts.llvm)
+        self.log.dump(LOOPS_SHOWN + 2, f"assembly of {call.label}", texts.asm)
+        return call
 
     def compile(self, asked: Asked) -> CompiledKernel:
         """The kernel that is asked for; its object may come later."""
@@ -295,3 +312,23 @@ def _size(text: str, names: Mapping[str, Var]) -> Expr:
     """The size as text over canonical names, in this function's symbols."""
     canonical = {v.renamed(name): v for name, v in names.items()}
     return substitute(parse_expr(text, canonical), canonical)
+
+
+def with_outputs_noted(call: KernelCall, past_caches: Set[Value]) -> KernelCall:
+    """The call with notes of the inputs that its outputs may be written over, and of outputs that are written past
+    the caches."""
+    call = replace(call, over=overwritable(call.group))
+    notes = call.func.notes
+    if call.over:
+        notes = with_note(notes, MayAlias())
+    if not past_caches.isdisjoint(call.group.outputs):
+        notes = with_note(notes, PastCaches())
+    return call if notes is call.func.notes else replace(call, func=replace(call.func, notes=notes))
+
+
+def with_prefetch(call: KernelCall, part: tuple[Value, WeightPrefetch] | None) -> KernelCall:
+    """The call with one argument more, a weight of a later kernel, of which it prefetches a part; None: as it is."""
+    if part is None:
+        return call
+    weight, prefetch = part
+    return replace(call, args=(*call.args, weight), prefetch=prefetch)

@@ -12,9 +12,9 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 
-from tilewright.frontend.common.finish import Interface
 from tilewright.identity import identity
 from tilewright.ir.graph import Graph
+from tilewright.ir.interface import Interface
 from tilewright.plans.framework.advice import Advisor, answer
 from tilewright.plans.framework.decisions import current, forced_settings
 from tilewright.runtime.artifact import pack_blobs, unpack_blobs

@@ -106,7 +106,7 @@ def copied(tmp_path: Path) -> Path:
 
 
 GRAPHS = ("graph after import", "weights after import", "interface", *(f"{x} after passes" for x in STAGES))
-"""What a row has of graphs."""
+"""Labels of graphs in a row."""
 
 
 def _ask(source: Path, case: Case, kind: str = "") -> Row:
@@ -167,14 +167,14 @@ def test_digests_of_a_commit_are_kept(
     assert said == ["1 compiled", "all kept from before", *["1 compiled"] * 4]
 
 
-TURNED = "replace(result := _was(*a), inputs=result.inputs[::-1])"
+REVERSED = "replace(result := _was(*a), inputs=result.inputs[::-1])"
 CHANGES = {
     "train/optimizers.py": ("eps: float = 1e-8", "eps: float = 1e-7"),
     "train/program.py": ("CLIP_EPSILON = 1e-6", "CLIP_EPSILON = 2e-6"),
     "arith/derivative.py": ('"tanh": lambda a, y: (_c(1, y)', '"tanh": lambda a, y: (_c(2, y)'),
     "functions/backward.py": ("if v.dtype.is_float]", "if v.dtype.is_float][::-1]"),
-    "transform/graph/state.py": ("", f"_was = with_state; with_state = lambda *a: {TURNED}"),
-    "transform/graph/ragged.py": ("", f"_was = with_ragged; with_ragged = lambda *a: {TURNED}"),
+    "transform/graph/state.py": ("", f"_was = with_state; with_state = lambda *a: {REVERSED}"),
+    "transform/graph/ragged.py": ("", f"_was = with_ragged; with_ragged = lambda *a: {REVERSED}"),
     "transform/graph/recurrences.py": ("", "recognise_recurrences = lambda graph: graph"),
     "transform/regions/optimise.py": ("", "optimise_bodies = lambda graph, passes: graph"),
     "transform/graph/quantised.py": ("", "multiply_quantised = lambda graph, target: graph"),
@@ -223,8 +223,8 @@ def test_graphs_and_texts_of_every_kind_notice_changes(copied: Path) -> None:
         path.write_text(text.replace(old, new) if old else f"{text}\n{new}\n")
     now = _graphs(copied, names)
     for name, labels in NOTICED.items():
-        found = [text.partition(" (")[0] for text in differences(before[name], now[name])]
-        assert ", ".join(found).startswith(labels), (name, found)
+        differing = [text.partition(" (")[0] for text in differences(before[name], now[name])]
+        assert ", ".join(differing).startswith(labels), (name, differing)
     assert before[UNTOUCHED] == now[UNTOUCHED]
 
 
@@ -243,8 +243,8 @@ def test_kernels_of_a_step_are_seen(copied: Path) -> None:
     assert "error" not in before and len(before["kernels"]) > 10 and before["entry"]
     emitter = copied / "tilewright" / "codegen" / "llvm" / "emit.py"
     emitter.write_text(emitter.read_text().replace("captures(none) align", "align"))
-    found = differences(before, _ask(copied, case))
-    assert found and not any(text.startswith(("entry", "graph", "weights", "interface")) for text in found)
+    differing = differences(before, _ask(copied, case))
+    assert differing and not any(text.startswith(("entry", "graph", "weights", "interface")) for text in differing)
 
 
 def test_built_cases_compile() -> None:

@@ -16,13 +16,12 @@ import tilewright as tw
 from tests.transform.graph.graphs import ALL, BATCH, numbers, tensor
 from tilewright import compiler, kernels, ops
 from tilewright.compiler import compile_graph
-from tilewright.frontend.common.finish import Interface
 from tilewright.ir.expr import Var
 from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.interface import Interface
 from tilewright.ops.interpret import run_graph
 from tilewright.programs import ProgramCache
 from tilewright.runtime.artifact import pack_blobs, unpack_blobs
-from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program
 from tilewright.support import copies
 from tilewright.support.cache import ObjectCache
@@ -220,15 +219,13 @@ def test_a_graph_with_parameters_needs_their_values() -> None:
         tw.compile(ALL["mlp"]())
 
 
-def test_the_old_name_of_fast_is_taken_with_a_warning() -> None:
+def test_options_are_checked_and_named() -> None:
     graph = GraphBuilder("g")
     x = graph.input("x", tensor(2, 4))
     model = graph.finish((ops.emit1(graph, "relu", x),))
-    with pytest.warns(DeprecationWarning, match="fast="):
-        old = tw.compile(model, winograd="exact")
-    assert old.manifest.fast == tw.compile(model, fast="exact").manifest.fast == "exact"
-    text = old.manifest.to_json()
-    assert Manifest.from_json(text.replace('"fast":', '"winograd":')) == old.manifest  # what was written before
+    assert tw.compile(model, fast="exact").manifest.fast == "exact"
+    with pytest.raises(TypeError, match="winograd"):
+        tw.compile(model, winograd="exact")  # type: ignore[call-overload]
     with pytest.raises(ModelError, match="no such setting of fast"):
         tw.compile(model, fast="f7")
 

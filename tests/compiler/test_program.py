@@ -9,8 +9,8 @@ import pytest
 
 import tilewright as tw
 from benchmarks import policy_suite
-from tilewright import compiler
 from tilewright.frontend.onnx import importer
+from tilewright.frontend.read import import_model
 from tilewright.runtime import artifact
 from tilewright.support.errors import ArtifactError
 
@@ -42,7 +42,7 @@ def test_a_program_for_another_machine(tmp_path: Path) -> None:
 def test_weights_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the import has read is what the model keeps; a caller's arrays are copied, for they may change."""
     monkeypatch.setattr(importer, "LARGE", 1)
-    read = compiler.import_model(policy_suite.m64())
+    read = import_model(policy_suite.m64())
     for given, shared in ((read, True), ((read.graph, read.weights), False)):
         held = tw.compile(given).weights
         assert held and all(np.shares_memory(held[name], read.weights[name]) == shared for name in held)

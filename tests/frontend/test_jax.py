@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.compiler import import_model
+from tilewright.frontend.read import import_model
 
 jax = pytest.importorskip("jax", reason="JAX is an extra: `make jax` runs this")
 jnp = jax.numpy

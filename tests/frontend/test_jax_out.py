@@ -16,11 +16,11 @@ from benchmarks.peers import mlir
 from benchmarks.peers.mlir import by_xla
 from tilewright.codegen.linalg import linalg_text
 from tilewright.codegen.stablehlo import stablehlo_text
-from tilewright.frontend.common.finish import Imported
 from tilewright.frontend.onnx import import_onnx
 from tilewright.frontend.stablehlo import import_stablehlo
 from tilewright.ir.dtype import BY_NAME
 from tilewright.ir.graph import Graph
+from tilewright.ir.interface import Imported
 from tilewright.ir.key import key
 from tilewright.ops import parse_graph
 from tilewright.ops.index import AxisAttrs

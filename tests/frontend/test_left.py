@@ -15,8 +15,8 @@ from onnx import TensorProto, numpy_helper
 
 import tilewright as tw
 from tests.frontend.build import info, model, node
-from tilewright.frontend.common.finish import Imported
 from tilewright.frontend.onnx import import_onnx, importer, left
+from tilewright.ir.interface import Imported
 from tilewright.support.errors import Error, ModelError
 
 X = info("x", ["n", 40])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.frontend.torch_checks import Functional, check_functions, interpreted, torch
-from tilewright.compiler import import_model
+from tilewright.frontend.read import import_model
 from tilewright.support.errors import UnsupportedError
 
 fft = torch.fft

@@ -13,7 +13,7 @@ import pytest
 
 import tilewright as tw
 from tests.frontend.torch_checks import Functional, assert_close, check, interpreted, nn, torch
-from tilewright.compiler import import_model
+from tilewright.frontend.read import import_model
 from tilewright.frontend.torch import export
 from tilewright.ir.dtype import BY_NAME, dtype
 from tilewright.runtime.manifest import Manifest

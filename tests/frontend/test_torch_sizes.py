@@ -9,7 +9,7 @@ import pytest
 
 import tilewright as tw
 from tests.frontend.torch_checks import Functional, assert_close, interpreted, nn, torch
-from tilewright.compiler import import_model
+from tilewright.frontend.read import import_model
 from tilewright.support.errors import CallError, ModelError, UnsupportedError
 
 SIDES = {"x": {0: "n", 2: "h", 3: "w"}}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.frontend.common.finish import Imported
+from tilewright.ir.interface import Imported
 from tilewright.ops.interpret import run_graph
 from tilewright.runtime.interop import as_numpy
 

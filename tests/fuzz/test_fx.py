@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import tilewright as tw
-from tilewright.compiler import import_model
+from tilewright.frontend.read import import_model
 
 torch = pytest.importorskip("torch", reason="PyTorch is an extra: `make torch` runs this")
 nn = torch.nn

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.compiler import import_model
+from tilewright.frontend.read import import_model
 
 pytest.importorskip("jaxlib", reason="jaxlib is an extra: `make jax` runs this")
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from tests.fuzz.corpus import corpus
 from tilewright import te
-from tilewright.compiler import graph_passes, import_model
+from tilewright.compiler import graph_passes
+from tilewright.frontend.read import import_model
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.ir.verify import verify_func, verify_graph

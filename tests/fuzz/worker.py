@@ -26,7 +26,7 @@ import numpy as np
 
 import tilewright as tw
 from tests.fuzz import artifacts, corpus, mutate, texts
-from tilewright.compiler import import_model
+from tilewright.frontend.read import import_model
 from tilewright.ir.dtype import BY_NAME
 from tilewright.parts.composite import Composite
 from tilewright.runtime import artifact

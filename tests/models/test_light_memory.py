@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks import light_models
 from tilewright import kernels
-from tilewright.compiler import compile_graph, import_model
+from tilewright.compiler import compile_graph
+from tilewright.frontend.read import import_model
 from tilewright.runtime.arena import plan, temp_intervals
 from tilewright.targets.target import Target
 

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 import tilewright as tw
 from tests.torch_opinfo.cases import Case
-from tilewright.compiler import import_model
+from tilewright.frontend.read import import_model
 from tilewright.ops.interpret import run_graph
 from tilewright.support.errors import UnsupportedError
 

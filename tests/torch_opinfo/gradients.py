@@ -34,12 +34,12 @@ import torch
 
 import tilewright as tw
 from tests.torch_opinfo.cases import Case, cases, entry_name, modules, operators, supports
-from tilewright.compiler import import_model
-from tilewright.frontend.common.finish import Imported
+from tilewright.frontend.read import import_model
 from tilewright.frontend.torch import import_training
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Value
+from tilewright.ir.interface import Imported
 from tilewright.ops.interpret import run_graph
 from tilewright.ops.registry import emit1
 

@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import ops
-from tilewright.compiler import import_model
+from tilewright.frontend.read import import_model
 from tilewright.ir.dtype import DType, boolean, f32, f64, i32, i64
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value

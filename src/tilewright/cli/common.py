@@ -90,9 +90,6 @@ FastOption = Annotated[
         help="Fast algorithms: auto (within 2.5e-5 of a layer), exact (no), f2, f4, f6, strassen. [default: auto]",
     ),
 ]
-WinogradOption = Annotated[
-    str | None, typer.Option("--winograd", metavar="WHICH", help="The old name of --fast.", hidden=True)
-]
 TargetOption = Annotated[
     str | None,
     typer.Option(
@@ -254,16 +251,6 @@ def parse_ragged(text: str | None) -> tuple[str, str] | None:
     if not batch or not length or "," in length:
         raise typer.BadParameter(f"{text}: expected BATCH,LENGTH", param_hint="--ragged")
     return batch, length
-
-
-def fast_option(fast: str | None, winograd: str | None) -> str | None:
-    """What `--fast` says, or `--winograd`, its old name, with a warning."""
-    if winograd is None:
-        return fast
-    if fast is not None:
-        raise typer.BadParameter("is the old name of --fast; give one of them", param_hint="--winograd")
-    err.print("warning: --winograd is called --fast now: it rules all fast algorithms", soft_wrap=True)
-    return winograd
 
 
 def on_host(target: str | None) -> Target | None:

@@ -26,8 +26,8 @@ def coverage(
     ```
     """
     import tilewright
-    from tilewright.compiler import from_torch
     from tilewright.frontend import stablehlo
+    from tilewright.frontend.read import from_torch
 
     named = source(model)
     found, example = named.model, named.example

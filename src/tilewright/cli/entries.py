@@ -127,7 +127,7 @@ def _for_rivals(read: Named, choices: Choices, folder: Path) -> tuple[Path | Non
     if read.path in read.files and read.path.suffix == ".onnx":
         return read.path, ""
     from tilewright.codegen.onnx import onnx_model
-    from tilewright.compiler import import_model
+    from tilewright.frontend.read import import_model
 
     path = folder / "model.onnx"
     try:

@@ -32,7 +32,7 @@ def export(
     from tilewright.codegen.linalg import linalg_text
     from tilewright.codegen.onnx import onnx_model
     from tilewright.codegen.stablehlo import stablehlo_text
-    from tilewright.compiler import import_model
+    from tilewright.frontend.read import import_model
 
     languages = {"stablehlo": stablehlo_text, "linalg": linalg_text}
     if to not in (*languages, "onnx"):

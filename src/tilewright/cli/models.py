@@ -110,7 +110,7 @@ def made(name: str) -> Any:
 
 def _model_of(name: str, given: Any) -> tuple[Any, Any]:
     """A function's result as a model and its example."""
-    from tilewright.compiler import from_torch
+    from tilewright.frontend.read import from_torch
     from tilewright.frontend.stablehlo import is_jax
     from tilewright.ir.graph import Graph
 

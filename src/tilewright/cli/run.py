@@ -21,8 +21,6 @@ from tilewright.cli.common import (
     SeedOption,
     TargetOption,
     ThreadsOption,
-    WinogradOption,
-    fast_option,
     is_quiet,
     out,
     parse_ranges,
@@ -60,7 +58,6 @@ def run(
     dim: DimOption = None,
     precision: PrecisionOption = None,
     fast: FastOption = None,
-    winograd: WinogradOption = None,
     target: TargetOption = None,
     fallback: FallbackOption = "auto",
     json: JsonOption = False,
@@ -79,7 +76,7 @@ def run(
     read = [model, *(Path(text.partition("=")[2] or text) for text in inputs or ()), *([expect] if expect else [])]
     check_output(_npz(save), read, "--save")
     with progress(f"compile {model.name}", enabled=not is_quiet(json)):
-        compiled = open_any(model, threads, dims, precision, fast_option(fast, winograd), target, fallback)
+        compiled = open_any(model, threads, dims, precision, fast, target, fallback)
     arrays = read_inputs(inputs or [], compiled.inputs)
     if arrays and len(arrays) == len(compiled.inputs):
         refuse_unused(context, {"seed": "where all inputs are given"})

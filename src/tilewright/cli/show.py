@@ -17,9 +17,7 @@ from tilewright.cli.common import (
     PrecisionOption,
     TargetOption,
     ThreadsOption,
-    WinogradOption,
     facts,
-    fast_option,
     is_quiet,
     parse_ranges,
     print_json,
@@ -57,7 +55,6 @@ def show(
     dim: DimOption = None,
     precision: PrecisionOption = None,
     fast: FastOption = None,
-    winograd: WinogradOption = None,
     target: TargetOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -79,7 +76,7 @@ def show(
     if decisions and model.suffix == ".tw":
         raise typer.BadParameter("a compiled file does not keep its decisions; show the model", param_hint="MODEL")
     with progress(f"compile {model.name}", enabled=not is_quiet(json)), _listing(decisions) as made:
-        compiled = open_model(model, threads, parse_ranges(dim), precision, fast_option(fast, winograd), target)
+        compiled = open_model(model, threads, parse_ranges(dim), precision, fast, target)
     texts = {stage: compiled.show(stage) for stage in stages}
     about = describe(compiled) | {"target": asdict(compiled.manifest.target)}
     if json:

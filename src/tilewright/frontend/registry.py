@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tilewright.frontend.common.finish import Imported
 from tilewright.ir.dim import DimSizes
+from tilewright.ir.interface import Imported
 from tilewright.support import plugins
 from tilewright.support.classes import dataclass
 

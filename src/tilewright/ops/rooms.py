@@ -8,6 +8,8 @@ the room is made larger and the program called again.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.ir.dtype import i8
 from tilewright.ir.expr import Var, const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
@@ -36,3 +38,16 @@ def rooms(graph: Graph) -> dict[Var, Value]:
 
 
 __all__ = ["ROOM", "add_room", "is_room", "rooms"]
+
+
+def pruned(graph: Graph) -> Graph:
+    """The graph without nodes and parameters that no output needs, and without rooms that nothing fills."""
+    used = {s for n in graph.needed() for s in n.symbols}
+    # What says how many rows a room has to have is needed where a loop has as many iterations.
+    heads = [n for n in graph.nodes if n.op == "head" and (x := n.inputs[0]) is not None and is_room(x)]
+    asked = [n.output for n in heads if n.inputs[0] is not None and n.inputs[0].shape[0] in used]
+    needed = replace(graph, outputs=(*graph.outputs, *asked)).needed()
+    read = {v for n in needed for v in n.inputs} | set(graph.outputs)
+    params = tuple(p for p in graph.params if p in read)
+    inputs = tuple(v for v in graph.inputs if v in read or not is_room(v))
+    return replace(graph, inputs=inputs, nodes=needed, params=params)

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tilewright.frontend.common.finish import Imported, first_line
+from tilewright.frontend.common.finish import first_line
 from tilewright.frontend.onnx.section import Section, graphs, operator
 from tilewright.frontend.onnx.survey import Survey
 from tilewright.frontend.onnx.tensors import DTYPES, embed, to_array
+from tilewright.ir.interface import Imported
 from tilewright.parts.hosts import NOBODY, Hosts
 from tilewright.parts.plan import is_control
 from tilewright.parts.values import is_on_values

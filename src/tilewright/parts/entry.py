@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from tilewright.compiler import Dynamic, compile_program, from_torch, import_model
+from tilewright.compile_options import CompileOptions
+from tilewright.compiler import compile_program
 from tilewright.frontend import registry as frontends
 from tilewright.frontend import stablehlo
+from tilewright.frontend.read import Dynamic, from_torch, import_model
 from tilewright.ir.dim import DimSizes
+from tilewright.ir.interface import Imported
 from tilewright.ir.selection import Precision
 from tilewright.records.places import Records
 from tilewright.runtime.interop import Array
@@ -44,7 +47,6 @@ def compile(
     ragged: tuple[str, str] | None = None,
     fallback: Fallback = "auto",
     custom_ops: Sequence[type] = (),
-    winograd: str | None = None,
     records: Records = "auto",
     require_records: bool = False,
     keep_weights: bool | None = None,
@@ -83,7 +85,6 @@ def compile(
             or `onnx.reference`, the rest is compiled in parts, a warning says so; see docs/onnx.md), "never" (an error
             lists them).
         custom_ops: classes (`onnx.reference.op_run.OpRun`) of operators that are not ONNX's, which then run there.
-        winograd: the old name of `fast`.
         records: where tuning records are looked for: "auto" (the user's, those of TILEWRIGHT_RECORDS, the package's), a
             folder, several with the nearest first, or None: everything is decided by estimates (see docs/records.md).
         require_records: refuse to decide anything by estimates where there is a choice.
@@ -92,31 +93,25 @@ def compile(
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
-    if winograd is not None:
-        warnings.warn("winograd= is called fast= now: it rules all fast algorithms", DeprecationWarning, stacklevel=2)
-        fast = winograd
     check_choice("fallback", fallback, get_args(Fallback))
-
-    def build(
-        model: Any, name: str | None, keep: bool | None = True, again: Again | None = None, **options: Any
-    ) -> Model:
-        program = compile_program(
-            model,
-            threads=threads,
-            target=target,
-            precision=precision,
-            fast=fast,
-            name=name,
-            records=records,
-            require_records=require_records,
-            **options,
-        )
-        return Model(program, threads=threads, keep_weights=keep, again=again)
-
+    options = CompileOptions(
+        threads=threads,
+        dims=dims,
+        dynamic=dynamic,
+        target=target,
+        precision=precision,
+        fast=fast,
+        name=name,
+        params=params,
+        records=records,
+        require_records=require_records,
+        state=state,
+        ragged=ragged,
+    )
     again = reads_again(model, dims) if keep_weights is None else None
-    given = {"example": example, "dims": dims, "dynamic": dynamic, "params": params, "state": state, "ragged": ragged}
     try:
-        return build(model, name, keep_weights, again, **given)
+        program = compile_program(model, example, options)
+        return Model(program, threads=threads, keep_weights=keep_weights, again=again)
     except ModelError as error:
         loaded = _loaded(model) if fallback == "auto" and state is None and ragged is None else None
         if loaded is None or not can_fall_back(error, loaded):
@@ -126,6 +121,11 @@ def compile(
     from tilewright.parts.report import help_for
 
     hint = help_for(refused)
+    for_parts = replace(options, dims=None, dynamic="auto", params=None)
+
+    def build(part: Imported, name: str) -> Model:
+        return Model(compile_program(part, None, for_parts, name=name), threads=threads, keep_weights=True)
+
     return compile_parts(loaded, build, name=name, dims=dims, threads=threads, custom_ops=custom_ops, hint=hint)
 
 

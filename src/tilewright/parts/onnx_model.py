@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tilewright.frontend.common.finish import Imported
 from tilewright.frontend.onnx.load import Loaded
 from tilewright.frontend.onnx.section import Section, TensorInfo, declared, inlined, whole
 from tilewright.frontend.onnx.survey import survey
 from tilewright.ir.dim import DimSizes
+from tilewright.ir.interface import Imported
 from tilewright.parts.composite import Composite
 from tilewright.parts.context import Context
 from tilewright.parts.hosts import Hosts

@@ -106,8 +106,6 @@ class Manifest:
             raise ArtifactError(
                 "written by a newer version", where="manifest", expected=f"ABI <= {ABI_VERSION}", got=version, hint=hint
             )
-        if isinstance(data, dict) and "winograd" in data and "fast" not in data:
-            data["fast"] = data.pop("winograd")  # the option's name before it ruled more than convolutions
         try:
             return decode(cls, data, "manifest")
         except SchemaError as error:

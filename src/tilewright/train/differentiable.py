@@ -17,9 +17,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tilewright.compiler import compile_program
-from tilewright.frontend.common.finish import Imported
 from tilewright.frontend.torch import import_training
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ir.interface import Imported
 from tilewright.ops.gradients.control import needed
 from tilewright.ops.gradients.reverse import backward
 from tilewright.runtime.model import Model

@@ -15,9 +15,10 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args
 
-from tilewright.compiler import compile_program, from_torch, import_model, passed
-from tilewright.frontend.common.finish import Imported
+from tilewright.compiler import compile_program, passed
+from tilewright.frontend.read import from_torch, import_model
 from tilewright.ir.graph import Graph
+from tilewright.ir.interface import Imported
 from tilewright.runtime.model import Model
 from tilewright.runtime.threads import check_threads
 from tilewright.support.collection import uncollected

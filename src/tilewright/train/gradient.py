@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tilewright.frontend.common.finish import pruned
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Value
 from tilewright.ops.gradients.reverse import backward
 from tilewright.ops.registry import emit1
+from tilewright.ops.rooms import pruned
 from tilewright.support.errors import ModelError
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tilewright.compiler import import_model
+from tilewright.frontend.read import import_model
 from tilewright.support.errors import ModelError, UnsupportedError
 from tilewright.train.batch import named, names_of
 from tilewright.train.plan import Objective

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import torch
 
-import tilewright
 from tilewright.ir.graph import Graph
 from tilewright.ops.registry import parse_graph
 from tilewright.runtime.artifact import pack_blobs, unpack_blobs
@@ -52,7 +51,7 @@ def name_of(tape: str, metrics: Sequence[str]) -> str:
 @cache
 def package_version() -> str:
     """A digest of this package's source, that of frontends and gradients included."""
-    root = Path(tilewright.__file__).parent
+    root = Path(__file__).parents[1]
     digest = blake2b(digest_size=16)
     for path in sorted(root.rglob("*.py")):
         text = path.read_bytes()

@@ -26,13 +26,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from tilewright.frontend.common.finish import pruned
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_expr, as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
 from tilewright.ops.gradients.reverse import backward
 from tilewright.ops.random import UniformAttrs
 from tilewright.ops.registry import emit1
+from tilewright.ops.rooms import pruned
 from tilewright.support.errors import ModelError
 from tilewright.train.arena import Arena
 from tilewright.train.cut import sections

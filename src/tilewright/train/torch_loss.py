@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from tilewright.frontend.common.finish import pruned
 from tilewright.frontend.torch.tensors import to_array, to_tensor
 from tilewright.frontend.torch.unskip import unskip
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ops.rooms import pruned
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.runtime.interop import framework
 from tilewright.support.errors import CallError, Error, ModelError, UnsupportedError

@@ -9,7 +9,8 @@ from itertools import chain, pairwise, product
 from pathlib import Path
 from typing import Any
 
-from tilewright.compiler import compile_program, import_model
+from tilewright.compiler import compile_program
+from tilewright.frontend.read import import_model
 from tilewright.ir.dim import DimSizes
 from tilewright.measure.contender import save_arrays
 from tilewright.plans.framework.decisions import Decision, Scheduled, deciding, forcing

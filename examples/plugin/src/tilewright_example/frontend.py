@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tilewright.frontend.common.finish import Imported, finished
+from tilewright.frontend.common.finish import finished
 from tilewright.frontend.registry import Frontend
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import GraphBuilder, TensorType
+from tilewright.ir.interface import Imported
 from tilewright.ops import emit1
 from tilewright.support.errors import ModelError
 from tilewright_example.operator import NAME

@@ -7,56 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ir.interface import Imported
 from tilewright.ops.registry import emit1, get
-from tilewright.ops.rooms import is_room
-from tilewright.runtime.specs import RaggedSpec, RoomSpec, StateSpec
-from tilewright.support.classes import dataclass
+from tilewright.ops.rooms import pruned
 from tilewright.support.errors import Error, VerifyError
-
-
-@dataclass(frozen=True, slots=True)
-class Interface:
-    """What a program's user sees beside its graph.
-
-    inputs, outputs  their names where these are not those of the graph's values (a graph names each value once, but an
-                     input, an output and a weight may share a name); empty: as the graph says
-    ignored          names that the model's own dictionary of weights has and the graph does not read
-    tied             those among them that are one tensor with a weight of the graph: (name, the weight's name)
-    folded           weights that the program has no parameter of because something was computed from them when the
-                     model was exported or compiled, each with what that is: updates that hold them are refused
-    fixed            parameters of the graph that are constants of the program: updates leave them out
-    extents          the symbols that data decides; the last outputs are their values, which no user sees
-    rooms            inputs without elements that the runtime gives (`ops/extent.py`)
-    state            the caches that callers keep (`transform/graph/state.py`)
-    ragged           how rows of sequences are packed (`transform/graph/ragged.py`)
-    """
-
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-    tied: tuple[tuple[str, str], ...] = ()
-    folded: tuple[tuple[str, str], ...] = ()
-    fixed: frozenset[str] = frozenset()
-    extents: tuple[str, ...] = ()
-    rooms: tuple[RoomSpec, ...] = ()
-    state: StateSpec | None = None
-    ragged: RaggedSpec | None = None
-
-
-PLAIN = Interface()
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """A graph, the arrays of its parameters by name, and what else its user sees of it.
-
-    `private`: nobody but the import has the arrays, so that a model may keep them.
-    """
-
-    graph: Graph
-    weights: dict[str, Any]
-    interface: Interface = PLAIN
-    private: bool = False
 
 
 def finished(builder: GraphBuilder, outputs: Sequence[tuple[str, Value]], weights: Mapping[str, Any]) -> Imported:
@@ -91,19 +45,6 @@ def check_dialect(graph: Graph) -> None:
             expected="source operators",
             got=", ".join(foreign),
         )
-
-
-def pruned(graph: Graph) -> Graph:
-    """The graph without nodes and parameters that no output needs, and without rooms that nobody fills."""
-    used = {s for n in graph.needed() for s in n.symbols}
-    # What says how many rows a room has to have is needed where a loop has as many iterations.
-    heads = [n for n in graph.nodes if n.op == "head" and (x := n.inputs[0]) is not None and is_room(x)]
-    asked = [n.output for n in heads if n.inputs[0] is not None and n.inputs[0].shape[0] in used]
-    kept = replace(graph, outputs=(*graph.outputs, *asked)).needed()
-    read = {v for n in kept for v in n.inputs} | set(graph.outputs)
-    params = tuple(p for p in graph.params if p in read)
-    inputs = tuple(v for v in graph.inputs if v in read or not is_room(v))
-    return replace(graph, inputs=inputs, nodes=kept, params=params)
 
 
 def renamed_node(node: Node, renamed: Mapping[Value, Value]) -> Node:

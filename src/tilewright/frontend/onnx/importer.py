@@ -22,15 +22,7 @@ import onnx
 from tilewright.arith import simplify
 from tilewright.frontend.common.emitter import check_size
 from tilewright.frontend.common.equal_sizes import condition, divisors, joined, ranges, sufficient
-from tilewright.frontend.common.finish import (
-    MALFORMED,
-    Imported,
-    Interface,
-    finished,
-    located,
-    reason,
-    renamed_node,
-)
+from tilewright.frontend.common.finish import MALFORMED, finished, located, reason, renamed_node
 from tilewright.frontend.onnx import folding, functions
 from tilewright.frontend.onnx.bodies import Bodies, Noted
 from tilewright.frontend.onnx.call import Call
@@ -45,6 +37,7 @@ from tilewright.frontend.onnx.tensors import element_type, to_array
 from tilewright.ir.dim import Dim, DimSizes
 from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.ir.graph import Assumption, Graph, GraphBuilder, TensorType, Value
+from tilewright.ir.interface import Imported, Interface
 from tilewright.ir.rewrite import substitute
 from tilewright.ops.dims import assuming, given
 from tilewright.ops.registry import check_node

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tilewright.frontend.common.finish import Imported
 from tilewright.ir.dim import DimSizes
+from tilewright.ir.interface import Imported
 from tilewright.support.errors import MissingPackageError, ModelError
 
 SUFFIXES = (".mlir", ".mlirbc", ".stablehlo")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.frontend.common.emitter import check_size
-from tilewright.frontend.common.finish import MALFORMED, Imported, Interface, finished, located, pruned, reason
+from tilewright.frontend.common.finish import MALFORMED, finished, located, reason
 from tilewright.frontend.common.known import MAX_FOLDED
 from tilewright.frontend.stablehlo import folding
 from tilewright.frontend.stablehlo.call import Call, ComputedSizeError
@@ -32,9 +32,11 @@ from tilewright.frontend.stablehlo.unify import Equal, Sizes
 from tilewright.ir.dim import DimSizes
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
+from tilewright.ir.interface import Imported, Interface
 from tilewright.ir.rewrite import variables
 from tilewright.ops import emit1
 from tilewright.ops.dims import dims, same_dim
+from tilewright.ops.rooms import pruned
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
 

@@ -16,13 +16,14 @@ import torch
 from torch.fx import GraphModule, Node
 
 from tilewright.frontend.common.emitter import check_size
-from tilewright.frontend.common.finish import Imported, Interface, finished, reason
+from tilewright.frontend.common.finish import finished, reason
 from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.dtypes import element_type
 from tilewright.frontend.torch.symbols import Sizes
 from tilewright.frontend.torch.walk import Walk, operator_name, place
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
+from tilewright.ir.interface import Imported, Interface
 from tilewright.ops.registry import emit1
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, Problems, UnsupportedError

@@ -19,7 +19,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.fx import Node
 
 from tilewright.frontend.common.emitter import Emitter, check_size
-from tilewright.frontend.common.finish import MALFORMED, Imported, Interface, finished, located, reason
+from tilewright.frontend.common.finish import MALFORMED, finished, located, reason
 from tilewright.frontend.torch.complexes import Complex
 from tilewright.frontend.torch.dtypes import element_type
 from tilewright.frontend.torch.example import Dims, read_example
@@ -34,6 +34,7 @@ from tilewright.ir.dim import DimSizes
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, Var, as_int
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
+from tilewright.ir.interface import Imported, Interface
 from tilewright.ops.registry import emit1
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError

@@ -1,0 +1,61 @@
+"""The options of a compilation, one record for `tw.compile`, `compile_program` and what calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import NoneType
+from typing import Any, Literal
+
+from tilewright.frontend.read import Dynamic
+from tilewright.ir.dim import DimSizes
+from tilewright.ir.selection import Precision
+from tilewright.records.places import Records
+from tilewright.runtime.threads import check_threads
+from tilewright.support.classes import dataclass
+from tilewright.support.options import check_option
+from tilewright.targets.target import Target
+from tilewright.transform.graph.options import Options, Products
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """The keyword arguments of `tw.compile`, whose docstring (parts/entry.py) explains them, and two more:
+
+    products: "all" multiplies products of any values in `precision`, "weights" those with weights alone.
+    memory: bounds the temporaries of a call: bytes, or a share of what they take otherwise ("0.5x"), or "auto", as
+        little as costs hardly any time; values are computed again rather than kept. None: no bound.
+
+    Raises ModelError for values that are none, CallError for a number of threads that is none.
+    """
+
+    threads: int = 1
+    dims: DimSizes | None = None
+    dynamic: Dynamic = "auto"
+    target: Target | str | None = None
+    precision: Precision = "fp32"
+    fast: str = "auto"
+    products: Products = "weights"
+    name: str | None = None
+    params: Any = None
+    records: Records = "auto"
+    require_records: bool = False
+    state: Mapping[str, str] | Literal["auto"] | None = None
+    ragged: tuple[str, str] | None = None
+    memory: str | int | None = None
+
+    def __post_init__(self) -> None:
+        check_option("target", self.target, (Target, str, NoneType), "a target or its name")
+        check_option("name", self.name, (str, NoneType), "a string")
+        check_option("require_records", self.require_records, bool, "True or False")
+
+    @property
+    def machine(self) -> Target:
+        """The target, with this number of threads."""
+        machine = Target.parse(self.target) if isinstance(self.target, str) else self.target or Target.host()
+        return replace(machine, threads=check_threads(self.threads))
+
+    @property
+    def passes(self) -> Options:
+        """The choices that passes obey."""
+        return Options(self.precision, self.fast, self.products, self.memory)

@@ -1,0 +1,63 @@
+"""Any model, by the frontend of its kind, as a graph with its weights."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from tilewright.frontend import registry as frontends
+from tilewright.frontend import stablehlo
+from tilewright.ir.dim import DimSizes, stated
+from tilewright.ir.graph import Graph
+from tilewright.ir.interface import Imported
+from tilewright.support.errors import ModelError
+
+Dynamic = str | Mapping[str, Mapping[int, str]] | None
+"""Dimensions of a PyTorch module's inputs that are symbols: "auto", none, or axes by input with the symbols' names."""
+
+
+def import_model(
+    model: Any,
+    dims: DimSizes | None = None,
+    example: Any = None,
+    dynamic: Dynamic = "auto",
+    params: Any = None,
+) -> Imported:
+    """The graph of a model, with its weights by name. The arguments are those of `tw.compile` (parts/entry.py).
+
+    Raises ModelError (or a subclass) listing everything that is wrong with the model.
+    """
+    dims = stated(dims)
+    if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], Graph):
+        return Imported(model[0], dict(model[1]))
+    if isinstance(model, Imported):
+        return model
+    if isinstance(model, Graph):
+        if model.params:
+            raise ModelError("a graph with parameters needs their values", expected="(graph, weights)")
+        return Imported(model, {})
+    if from_torch(model):
+        from tilewright.frontend.torch import import_torch
+
+        return import_torch(model, example, dims, dynamic)
+    if stablehlo.reads(model):
+        return stablehlo.import_stablehlo(model, example, dims, params)
+    if params is not None:
+        raise ModelError("only functions of JAX say which arguments are weights", got=type(model).__name__)
+    frontend = frontends.find(model)
+    if frontend is not None:
+        return frontend.load(model, dims, example)
+    if example is not None:
+        raise ModelError(
+            "only PyTorch modules and functions of JAX need an example of their inputs", got=type(model).__name__
+        )
+    from tilewright.frontend.onnx import import_onnx
+
+    return import_onnx(model, dims)
+
+
+def from_torch(model: Any) -> bool:
+    """Whether a model is PyTorch's, told without importing it: who has a module has imported it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module | torch.export.ExportedProgram)
