@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tilewright.codegen.onnx import onnx_model
-from tilewright.compiler import import_model
+from tilewright.frontend.read import import_model
 from tilewright.ops.interpret import run_graph
 
 CODES = {"u8": np.uint8, "i8": np.int8, "u16": np.uint16, "i16": np.int16}

@@ -82,7 +82,7 @@ def quantize(
     ```
     """
     import tilewright
-    from tilewright.compiler import import_model
+    from tilewright.frontend.read import import_model
     from tilewright.ops.rooms import is_room
     from tilewright.quantization.samples import rows_of
 

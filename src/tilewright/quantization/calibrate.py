@@ -10,8 +10,8 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.compiler import compile_program
-from tilewright.frontend.common.finish import Imported, Interface
 from tilewright.ir.graph import Graph, Value
+from tilewright.ir.interface import Imported, Interface
 from tilewright.ops.rooms import is_room
 from tilewright.quantization.ranges import Histogram, Method, Scale
 from tilewright.quantization.rewrite import beside

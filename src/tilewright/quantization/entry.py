@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from tilewright.compiler import Dynamic, import_model
+from tilewright.frontend.read import Dynamic, import_model
 from tilewright.ir.dim import DimSizes
 from tilewright.ir.graph import Graph, Value
 from tilewright.quantization.calibrate import LayerError, Maker, errors_of, scales_of
