@@ -21,6 +21,8 @@ NEWEST ?= torch==2.14.1 onnxscript transformers expecttest absl-py
 LLEAVES_ENV := build/peers/lleaves-env
 LLEAVES_STAMP := $(LLEAVES_ENV)/.stamp
 LITERT_ENV := build/peers/litert-env
+SERVE_ENV := build/serve-env
+SERVE_STAMP := $(SERVE_ENV)/.stamp
 TVM_ENV := build/peers/tvm-env
 TVM_STAMP := $(TVM_ENV)/.stamp
 
@@ -80,6 +82,12 @@ $(ZOO_STAMP): pyproject.toml | $(TORCH_STAMP)
 $(NEWEST_STAMP): pyproject.toml
 	$(NEWEST_PYTHON) -m venv $(NEWEST_ENV)
 	$(NEWEST_ENV)/bin/pip install --quiet --upgrade --upgrade-strategy eager -e '.[test,rl,jax]' $(NEWEST)
+	@touch $@
+
+# Their protocol buffers are of another release than ours, and KServe's client brings a web framework.
+$(SERVE_STAMP): | $(PY)
+	$(PYTHON) -m venv $(SERVE_ENV)
+	$(SERVE_ENV)/bin/pip install --quiet 'tritonclient[http,grpc]' ml_dtypes open-inference-grpc open-inference-openapi kserve schemathesis
 	@touch $@
 
 # TVM's tuner crashes with the apache-tvm-ffi that Tilewright uses, so it has an environment of its own.
@@ -310,6 +318,16 @@ bench-sketches: $(STAMP) ## schedules by rules against the plans that they stand
 .PHONY: bench-records
 bench-records: $(STAMP) ## tuning records: lookups, an import of many, compiles with and without
 	$(PY) -m benchmarks.bench_records $(ARGS)
+
+.PHONY: serve
+serve: $(STAMP) $(SERVE_STAMP) ## the inference server against other people's clients (Triton's, KServe's, curl), and 10^5 hostile requests
+	$(PY) -m tests.serve.clients.run $(SERVE_ENV)/bin/python $(ARGS)
+	$(PY) -m tests.serve.hostile --count 100000
+
+.PHONY: serve-protocol
+serve-protocol: ## Python of the messages of the Open Inference Protocol, written by protoc (pip install grpcio-tools)
+	$(PY) -m grpc_tools.protoc -I src --python_out=src src/tilewright/serve/protocol/generated/inference.proto
+	sed -i '/^_runtime_version.Validate/,/^)/d; /runtime_version as/d; /^# Protobuf Python Version/d' src/tilewright/serve/protocol/generated/inference_pb2.py
 
 LESSONS = example-matmul example-gemv example-reduction example-convolution example-attention \
 	example-accelerator

@@ -6,7 +6,7 @@ model that is served stays until the new one is ready.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +43,15 @@ class Repository:
                 rows.append({"name": key[0], "version": key[1], "state": state, "reason": reason})
         return rows
 
-    def load(self, name: str) -> None:
+    async def load(self, name: str) -> None:
         """Load all versions of a model, or load them again. ServeError where there are none, or one fails."""
+        loop = asyncio.get_running_loop()
         sources = [s for s in self.sources() if s.name == name]
         if not sources:
             raise ServeError(f"the repository has no model {name[:100]!r}", Status.NOT_FOUND)
         for source in sources:
             try:
-                self._core.add(open_source(source), source.share)
+                self._core.add(await loop.run_in_executor(None, open_source, source), source.share)
             except Error as error:
                 self._failed[source.name, source.version] = error.headline()[:300]
                 raise ServeError("the model cannot be loaded", got=error.headline()[:300]) from None
@@ -60,7 +61,5 @@ class Repository:
         """Stop serving a model."""
         self._core.remove(name)
 
-
-Loader = Callable[[Source], None]
 
 __all__ = ["Repository"]

@@ -19,10 +19,13 @@ from tilewright.serve.errors import ServeError
 from tilewright.serve.models import Served
 from tilewright.serve.opening import Source, open_source
 from tilewright.serve.protocol.http import Connections, Limits
+from tilewright.serve.protocol.regions import Regions
 from tilewright.serve.protocol.routes import Site
+from tilewright.serve.repository import Repository
 from tilewright.serve.tokens import Tokens
 
 _SWEEP_SECONDS = 0.5
+_BACKLOG = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,10 @@ class Settings:
 
     Args:
         http_port, grpc_port: 0 takes a free one; None: the protocol is not served.
+        unix: path of a Unix socket for HTTP.
+        certificate: and its key, for TLS; `clients`: certificates that clients must show.
+        repository: a folder whose models clients with the scope may load and unload.
+        shared_memory: whether clients may register shared memory of this machine.
         sockets: that listen already, in place of `http_port`.
         drain: seconds that requests have to end once the server is told to.
     """
@@ -42,7 +49,10 @@ class Settings:
     sockets: Sequence[socket.socket] = ()
     limits: Limits = field(default_factory=Limits)
     tokens: Tokens = field(default_factory=Tokens)
-    tls: ssl.SSLContext | None = None
+    certificate: tuple[Path, Path | None] | None = None
+    clients: Path | None = None
+    repository: Path | None = None
+    shared_memory: bool = False
     drain: float = 30.0
     core: CoreOptions = field(default_factory=CoreOptions)
 
@@ -58,7 +68,12 @@ class Server:
     def __init__(self, settings: Settings = Settings(), models: Iterable[Served | Source] = ()) -> None:
         self.settings = settings
         self.core = Core(settings.core)
-        self.site = Site(self.core, settings.tokens)
+        self.site = Site(
+            self.core,
+            settings.tokens,
+            Regions() if settings.shared_memory else None,
+            None if settings.repository is None else Repository(self.core, settings.repository),
+        )
         self._models = list(models)
         self._connections = Connections(self.site, settings.limits)
         self._servers: list[asyncio.Server] = []
@@ -68,12 +83,14 @@ class Server:
         self._started = threading.Event()
         self._failure: BaseException | None = None
         self.http_port: int | None = None
+        self.grpc_port: int | None = None
+        self._grpc: Any = None
         self.on_start: Callable[[], None] | None = None
 
     @property
     def url(self) -> str:
         """Where HTTP is spoken."""
-        kind = "http" if self.settings.tls is None else "https"
+        kind = "http" if self.settings.certificate is None else "https"
         return f"{kind}://{self.settings.host}:{self.http_port}"
 
     # -- life ----------------------------------------------------------------------------------------------------------
@@ -98,18 +115,29 @@ class Server:
 
     async def _listen(self) -> None:
         assert self._loop is not None
-        settings = self.settings
-        backlog = 1024
+        settings, make = self.settings, self._connections.make
+        tls = None if settings.certificate is None else tls_context(*settings.certificate, settings.clients)
         for sock in settings.sockets:
-            self._servers.append(await self._loop.create_server(self._connections.make, sock=sock, ssl=settings.tls))
+            self._servers.append(await self._loop.create_server(make, sock=sock, ssl=tls))
         if settings.http_port is not None and not settings.sockets:
-            self._servers.append(
-                await self._loop.create_server(
-                    self._connections.make, settings.host, settings.http_port, ssl=settings.tls, backlog=backlog
-                )
-            )
+            server = await self._loop.create_server(make, settings.host, settings.http_port, ssl=tls, backlog=_BACKLOG)
+            self._servers.append(server)
         if self._servers:
             self.http_port = self._servers[0].sockets[0].getsockname()[1]
+        if settings.unix is not None:
+            self._servers.append(await self._loop.create_unix_server(make, settings.unix, backlog=_BACKLOG))
+        if settings.grpc_port is not None:
+            await self._listen_grpc(settings.grpc_port)
+
+    async def _listen_grpc(self, port: int) -> None:
+        from tilewright.serve.protocol import grpc_server  # which loads gRPC
+
+        settings = self.settings
+        self._grpc, self.grpc_port = grpc_server.make(
+            self.site, settings.host, port, message=settings.limits.body, in_flight=settings.core.in_flight,
+            certificate=settings.certificate,
+        )  # fmt: skip
+        await self._grpc.start()
 
     async def _until_stopped(self) -> None:
         assert self._stop is not None
@@ -122,6 +150,8 @@ class Server:
         for server in self._servers:
             server.close()
         await self.core.drain(self.settings.drain)
+        if self._grpc is not None:
+            await self._grpc.stop(1.0)
         self._connections.close_idle()
         await asyncio.sleep(0)
         self.core.close()

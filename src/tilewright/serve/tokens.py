@@ -38,6 +38,9 @@ class Tokens:
                     raise ServeError("a token has an unknown scope", expected=", ".join(known), got=repr(scope))
             self._tokens.append((token.encode(), frozenset(known[s] for s in scopes)))
 
+    def __bool__(self) -> bool:
+        return bool(self._tokens)
+
     def check(self, authorization: str | None, scope: Scope) -> None:
         """ServeError unless a header's token has the scope. Takes the same time whatever the token is."""
         if not self._tokens:

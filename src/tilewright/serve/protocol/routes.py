@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -92,7 +93,51 @@ def _route(site: Site, asked: Asked, send: Send) -> None:
         site.tokens.check(asked.headers.get("authorization"), Scope.INFER)
         _infer(site, asked, parts[2], _version(parts, 4), send)
         return
+    if parts[:3] == ["v2", "repository", "models"] and parts[4:] == ["load"]:
+        _need(asked, "POST")
+        site.tokens.check(asked.headers.get("authorization"), Scope.REPOSITORY)
+        _load(repository_of(site), parts[3], asked, send)
+        return
     send(_other(site, asked, parts))
+
+
+def _load(repository: Repository, name: str, asked: Asked, send: Send) -> None:
+    """Load a model, which takes as long as compiling it does."""
+    if _body(asked).get("parameters"):
+        raise ServeError("models are loaded as they are in the folder: parameters are refused")
+
+    def loaded(task: asyncio.Task[None]) -> None:
+        error = task.exception()
+        send(Reply() if error is None else refusal(_known(error)))
+
+    asyncio.ensure_future(repository.load(name)).add_done_callback(loaded)
+
+
+def _known(error: BaseException) -> ServeError:
+    if isinstance(error, ServeError):
+        return error
+    return ServeError(f"loading failed: {type(error).__name__}", Status.INTERNAL, got=str(error)[:200])
+
+
+def _body(asked: Asked) -> dict[str, Any]:
+    body = rest.parse_json(asked.body) if asked.body else {}
+    if not isinstance(body, dict):
+        raise ServeError("the body is no object")
+    return body
+
+
+def repository_of(site: Site) -> Repository:
+    """The site's model repository. ServeError where it is not served."""
+    if site.repository is None:
+        raise ServeError("the model repository is not served here", Status.FORBIDDEN, hint="--repository")
+    return site.repository
+
+
+def regions_of(site: Site) -> Regions:
+    """The site's shared memory. ServeError where it is not served."""
+    if site.regions is None:
+        raise ServeError("shared memory is not served here", Status.FORBIDDEN, hint="--shared-memory")
+    return site.regions
 
 
 def _other(site: Site, asked: Asked, parts: list[str]) -> Reply:
@@ -123,7 +168,7 @@ def _other(site: Site, asked: Asked, parts: list[str]) -> Reply:
         case ["v2", "repository", *rest_of]:
             _need(asked, "POST")
             tokens.check(authorization, Scope.REPOSITORY)
-            return _repository(site, rest_of, asked)
+            return _repository(repository_of(site), rest_of, asked)
         case ["v2", "systemsharedmemory", *rest_of]:
             tokens.check(authorization, Scope.SHARED_MEMORY)
             return _shared_memory(site, rest_of, asked)
@@ -234,29 +279,18 @@ def statistics(served: Served) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _repository(site: Site, parts: list[str], asked: Asked) -> Reply:
-    if site.repository is None:
-        raise ServeError("the model repository is not served here", Status.FORBIDDEN, hint="--repository")
-    body = rest.parse_json(asked.body) if asked.body else {}
-    if not isinstance(body, dict):
-        raise ServeError("the body is no object")
+def _repository(repository: Repository, parts: list[str], asked: Asked) -> Reply:
     match parts:
         case ["index"]:
-            return _json(site.repository.index(ready=body.get("ready") is True))
-        case ["models", name, "load"]:
-            if body.get("parameters"):
-                raise ServeError("models are loaded as they are in the folder: parameters are refused")
-            site.repository.load(name)
-            return Reply()
+            return _json(repository.index(ready=_body(asked).get("ready") is True))
         case ["models", name, "unload"]:
-            site.repository.unload(name)
+            repository.unload(name)
             return Reply()
     raise ServeError("there is nothing at this path", Status.NOT_FOUND)
 
 
 def _shared_memory(site: Site, parts: list[str], asked: Asked) -> Reply:
-    if site.regions is None:
-        raise ServeError("shared memory is not served here", Status.FORBIDDEN, hint="--shared-memory")
+    regions = regions_of(site)
     name = ""
     if parts[:1] == ["region"] and len(parts) > 1:
         name, parts = parts[1], parts[2:]
@@ -265,21 +299,19 @@ def _shared_memory(site: Site, parts: list[str], asked: Asked) -> Reply:
             _need(asked, "GET")
             return _json([
                 {"name": r.name, "key": r.key, "offset": r.offset, "byte_size": r.size}
-                for r in site.regions.status(name)
+                for r in regions.status(name)
             ])  # fmt: skip
         case ["register"] if name:
             _need(asked, "POST")
-            body = rest.parse_json(asked.body)
-            if not isinstance(body, dict):
-                raise ServeError("the body is no object")
+            body = _body(asked)
             key, offset, size = body.get("key"), body.get("offset", 0), body.get("byte_size")
             if not isinstance(key, str) or type(offset) is not int or type(size) is not int:
                 raise ServeError("a region wants key, offset and byte_size")
-            site.regions.register(name, key, offset, size)
+            regions.register(name, key, offset, size)
             return Reply()
         case ["unregister"]:
             _need(asked, "POST")
-            site.regions.unregister(name)
+            regions.unregister(name)
             return Reply()
     raise ServeError("there is nothing at this path", Status.NOT_FOUND)
 

@@ -1,0 +1,1 @@
+"""Written by protoc from `inference.proto`."""

@@ -1,0 +1,365 @@
+"""The Open Inference Protocol over gRPC, with the extensions that Triton's clients use, on the server's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from tilewright.serve.errors import ServeError, Status
+from tilewright.serve.protocol import routes
+from tilewright.serve.protocol.generated import inference_pb2
+from tilewright.serve.protocol.regions import Regions
+from tilewright.serve.protocol.rest import MAX_TENSORS, priority_of, timeout_of
+from tilewright.serve.protocol.routes import Site
+from tilewright.serve.requests import Answer, Request
+from tilewright.serve.tensors import Array, datatype_of, from_json, from_raw, numpy_dtype, to_raw
+from tilewright.serve.tokens import Scope
+
+pb: Any = inference_pb2
+SERVICE = "inference.GRPCInferenceService"
+_CODES = {status: getattr(grpc.StatusCode, status.grpc) for status in Status}
+_CONTENTS = {
+    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
+    "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
+    "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
+}  # fmt: skip
+_KINDS = {f"TYPE_{name}": k for k, name in enumerate(
+    "INVALID BOOL UINT8 UINT16 UINT32 UINT64 INT8 INT16 INT32 INT64 FP16 FP32 FP64 STRING BF16".split()
+)}  # fmt: skip
+
+Context = Any
+
+
+class Service:
+    """The methods, by their names in the protocol."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._core = site.core
+
+    # -- the protocol --------------------------------------------------------------------------------------------------
+
+    async def ServerLive(self, request: Any, context: Context) -> Any:
+        return pb.ServerLiveResponse(live=True)
+
+    async def ServerReady(self, request: Any, context: Context) -> Any:
+        return pb.ServerReadyResponse(ready=self._core.accepting)
+
+    async def ModelReady(self, request: Any, context: Context) -> Any:
+        self._check(context, Scope.INFER)
+        try:
+            self._core.catalogue.get(request.name, request.version)
+        except ServeError:
+            return pb.ModelReadyResponse(ready=False)
+        return pb.ModelReadyResponse(ready=self._core.accepting)
+
+    async def ServerMetadata(self, request: Any, context: Context) -> Any:
+        return pb.ServerMetadataResponse(**routes.server_metadata(self._site))
+
+    async def ModelMetadata(self, request: Any, context: Context) -> Any:
+        self._check(context, Scope.INFER)
+        served = self._core.catalogue.get(request.name, request.version)
+        return pb.ModelMetadataResponse(**routes.model_metadata(self._site, served))
+
+    async def ModelInfer(self, request: Any, context: Context) -> Any:
+        self._check(context, Scope.INFER)
+        return await self._infer(request, context)
+
+    async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+        self._check(context, Scope.INFER)
+        async for request in requests:
+            try:
+                yield pb.ModelStreamInferResponse(infer_response=await self._infer(request, context))
+            except ServeError as error:
+                response = pb.ModelInferResponse(id=request.id[:1000])
+                yield pb.ModelStreamInferResponse(error_message=_text(error), infer_response=response)
+
+    # -- extensions ----------------------------------------------------------------------------------------------------
+
+    async def ModelConfig(self, request: Any, context: Context) -> Any:
+        self._check(context, Scope.INFER)
+        config = routes.configuration(self._core.catalogue.get(request.name, request.version))
+        for tensor in (*config["input"], *config["output"]):
+            tensor["data_type"] = _KINDS[tensor["data_type"]]
+        return pb.ModelConfigResponse(config=pb.ModelConfig(**config))
+
+    async def ModelStatistics(self, request: Any, context: Context) -> Any:
+        self._check(context, Scope.INFER)
+        catalogue = self._core.catalogue
+        if not request.name:
+            models = list(catalogue)
+        elif request.version:
+            models = [catalogue.get(request.name, request.version)]
+        else:
+            models = [catalogue.get(request.name, v) for v in catalogue.versions(request.name)]
+        return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(**routes.statistics(m)) for m in models])
+
+    async def RepositoryIndex(self, request: Any, context: Context) -> Any:
+        self._check(context, Scope.REPOSITORY)
+        rows = routes.repository_of(self._site).index(request.ready)
+        return pb.RepositoryIndexResponse(models=[pb.RepositoryIndexResponse.ModelIndex(**row) for row in rows])
+
+    async def RepositoryModelLoad(self, request: Any, context: Context) -> Any:
+        self._check(context, Scope.REPOSITORY)
+        repository = routes.repository_of(self._site)
+        if request.parameters:
+            raise ServeError("models are loaded as they are in the folder: parameters are refused")
+        await repository.load(request.model_name)
+        return pb.RepositoryModelLoadResponse()
+
+    async def RepositoryModelUnload(self, request: Any, context: Context) -> Any:
+        self._check(context, Scope.REPOSITORY)
+        routes.repository_of(self._site).unload(request.model_name)
+        return pb.RepositoryModelUnloadResponse()
+
+    async def SystemSharedMemoryStatus(self, request: Any, context: Context) -> Any:
+        self._check(context, Scope.SHARED_MEMORY)
+        answer = pb.SystemSharedMemoryStatusResponse()
+        for region in self._regions().status(request.name):
+            status = answer.regions[region.name]
+            status.name, status.key = region.name, region.key
+            status.offset, status.byte_size = region.offset, region.size
+        return answer
+
+    async def SystemSharedMemoryRegister(self, request: Any, context: Context) -> Any:
+        self._check(context, Scope.SHARED_MEMORY)
+        self._regions().register(request.name, request.key, request.offset, request.byte_size)
+        return pb.SystemSharedMemoryRegisterResponse()
+
+    async def SystemSharedMemoryUnregister(self, request: Any, context: Context) -> Any:
+        self._check(context, Scope.SHARED_MEMORY)
+        self._regions().unregister(request.name)
+        return pb.SystemSharedMemoryUnregisterResponse()
+
+    # -- how -----------------------------------------------------------------------------------------------------------
+
+    def _regions(self) -> Regions:
+        return routes.regions_of(self._site)
+
+    def _check(self, context: Context, scope: Scope) -> None:
+        if self._site.tokens:
+            self._site.tokens.check(_metadata(context).get("authorization"), scope)
+
+    async def _infer(self, message: Any, context: Context) -> Any:
+        request, regions = request_of(message, context, self._site.regions)
+        answer: list[Answer | ServeError] = []
+        waiting: asyncio.Future[None] | None = None
+
+        def done(result: Answer | ServeError) -> None:
+            answer.append(result)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)
+
+        self._core.infer(request, done)
+        if not answer:
+            waiting = asyncio.get_running_loop().create_future()
+            await waiting
+        if isinstance(answer[0], ServeError):
+            raise answer[0]
+        return response_of(answer[0], regions, self._site.regions)
+
+
+def _metadata(context: Context) -> Mapping[str, str]:
+    return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+
+
+def _text(error: ServeError) -> str:
+    return str(error).replace("\n", " ")[:2000]
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+_Wanted = dict[str, tuple[str, int, int]]
+"""Outputs that go into shared memory: region, offset, size."""
+
+
+def request_of(message: Any, context: Context, regions: Regions | None) -> tuple[Request, _Wanted]:
+    """A request of a message, and which outputs go into shared memory. ServeError."""
+    arrival = time.monotonic()
+    if len(message.inputs) > MAX_TENSORS or len(message.outputs) > MAX_TENSORS:
+        raise ServeError("too many tensors", expected=f"at most {MAX_TENSORS}")
+    raw = iter(message.raw_input_contents)
+    inputs: dict[str, Array] = {}
+    for entry in message.inputs:
+        if entry.name in inputs:
+            raise ServeError("is there twice", where=f"input {entry.name[:60]!r}")
+        inputs[entry.name] = _input(entry, raw if message.raw_input_contents else None, regions)
+    if next(raw, None) is not None:
+        raise ServeError("there are more raw contents than inputs")
+    parameters = _parameters(message.parameters) if message.parameters else {}
+    timeout = timeout_of(parameters)
+    remaining = context.time_remaining()
+    if remaining is not None:
+        timeout = max(remaining, 0.0) if timeout is None else min(timeout, max(remaining, 0.0))
+    wanted: _Wanted = {}
+    for output in message.outputs:
+        given = _parameters(output.parameters) if output.parameters else {}
+        if given.get("classification"):
+            raise ServeError("classification is not served", where=f"output {output.name[:60]!r}")
+        if "shared_memory_region" in given:
+            wanted[output.name] = _region(given)
+    request = Request(
+        message.model_name,
+        inputs,
+        arrival,
+        message.model_version,
+        tuple(o.name for o in message.outputs) or None,
+        message.id[:1000],
+        timeout,
+        priority_of(parameters) if parameters else -100,
+        "",
+    )
+    return request, wanted
+
+
+def _parameters(entries: Any) -> dict[str, Any]:
+    return {name: getattr(p, kind) for name, p in entries.items() if (kind := p.WhichOneof("parameter_choice"))}
+
+
+def _region(parameters: Mapping[str, Any]) -> tuple[str, int, int]:
+    name, size = parameters["shared_memory_region"], parameters.get("shared_memory_byte_size")
+    offset = parameters.get("shared_memory_offset", 0)
+    if not isinstance(name, str) or type(offset) is not int or type(size) is not int:
+        raise ServeError("shared memory wants a name, an offset and a size")
+    return name, offset, size
+
+
+def _input(entry: Any, raw: Any, regions: Regions | None) -> Array:
+    where = f"input {entry.name[:60]!r}"
+    shape = list(entry.shape)
+    parameters = _parameters(entry.parameters) if entry.parameters else {}
+    if "shared_memory_region" in parameters:
+        if regions is None:
+            raise ServeError("shared memory is not served here", Status.FORBIDDEN, hint="--shared-memory")
+        return from_raw(regions.read(*_region(parameters)), entry.datatype, shape, where)
+    if raw is not None:
+        data = next(raw, None)
+        if data is None:
+            raise ServeError("there are more inputs than raw contents", where=where)
+        return from_raw(data, entry.datatype, shape, where)
+    numpy_dtype(entry.datatype)
+    field = _CONTENTS.get(entry.datatype)
+    if field is None:
+        raise ServeError(f"{entry.datatype} has no form but raw contents", where=where)
+    return _typed(list(getattr(entry.contents, field)), entry.datatype, shape, where)
+
+
+def _typed(values: list[Any], datatype: str, shape: list[int], where: str) -> Array:
+    if datatype == "BYTES":
+        data = b"".join(len(v).to_bytes(4, "little") + v for v in values)
+        return from_raw(data, datatype, shape, where)
+    return from_json(values, datatype, shape, where)
+
+
+def response_of(answer: Answer, wanted: _Wanted, regions: Regions | None) -> Any:
+    """An answer as a message; its tensors are raw contents, as Triton sends them."""
+    message = pb.ModelInferResponse(model_name=answer.model, model_version=answer.version, id=answer.id)
+    if answer.weights_version:
+        message.parameters["weights_version"].int64_param = answer.weights_version
+    for name, array in answer.outputs.items():
+        entry = message.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
+        data = to_raw(array)
+        if name in wanted:
+            assert regions is not None
+            region, offset, size = wanted[name]
+            written = regions.write(region, offset, size, data, f"output {name!r}")
+            entry.parameters["shared_memory_region"].string_param = region
+            entry.parameters["shared_memory_offset"].int64_param = offset
+            entry.parameters["shared_memory_byte_size"].int64_param = written
+            message.raw_output_contents.append(b"")
+        else:
+            message.raw_output_contents.append(data)
+    return message
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
+
+Method = Callable[[Any, Any], Awaitable[Any]]
+
+
+def _answering(method: Method) -> Method:
+    """A method whose ServeErrors become gRPC's codes."""
+
+    @functools.wraps(method)
+    async def call(request: Any, context: Context) -> Any:
+        try:
+            return await method(request, context)
+        except ServeError as error:
+            await context.abort(_CODES[error.status], _text(error))
+
+    return call
+
+
+def _streaming(method: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    @functools.wraps(method)
+    async def call(requests: Any, context: Context) -> AsyncIterator[Any]:
+        try:
+            async for answer in method(requests, context):
+                yield answer
+        except ServeError as error:
+            await context.abort(_CODES[error.status], _text(error))
+
+    return call
+
+
+def handlers(service: Service) -> Any:
+    """All methods as a handler of gRPC."""
+    methods: dict[str, Any] = {}
+    for name in [n for n in vars(Service) if n[0].isupper()]:
+        method = getattr(service, name)
+        if name == "ModelStreamInfer":
+            response, kind = pb.ModelStreamInferResponse, grpc.stream_stream_rpc_method_handler
+            behaviour: Any = _streaming(method)
+            request: Any = pb.ModelInferRequest
+        else:
+            request, response = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
+            behaviour, kind = _answering(method), grpc.unary_unary_rpc_method_handler
+        methods[name] = kind(behaviour, request.FromString, response.SerializeToString)
+    return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+
+def make(
+    site: Site, address: str, port: int, *, message: int, in_flight: int, certificate: tuple[Path, Path | None] | None
+) -> tuple[Any, int]:
+    """A server that has not started, and its port. Called on the loop.
+
+    Args:
+        message: bytes of a request at most.
+        in_flight: requests at once.
+    """
+    options = [
+        ("grpc.so_reuseport", 1),
+        ("grpc.max_receive_message_length", message),
+        ("grpc.max_send_message_length", -1),
+    ]
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=in_flight)
+    server.add_generic_rpc_handlers((handlers(Service(site)),))
+    host = f"[{address}]" if ":" in address else address
+    try:
+        if certificate is None:
+            bound = server.add_insecure_port(f"{host}:{port}")
+        else:
+            bound = server.add_secure_port(f"{host}:{port}", _credentials(*certificate))
+    except (RuntimeError, OSError, ssl.SSLError) as error:
+        raise ServeError(f"gRPC cannot listen: {error}", where=f"{host}:{port}") from None
+    if not bound:
+        raise ServeError("gRPC cannot listen", where=f"{host}:{port}")
+    return server, bound
+
+
+def _credentials(certificate: Path, key: Path | None) -> Any:
+    try:
+        chain = certificate.read_bytes()
+        return grpc.ssl_server_credentials([((key or certificate).read_bytes(), chain)])
+    except OSError as error:
+        raise ServeError(f"cannot be used for TLS: {error.strerror}", where=str(certificate)) from None
+
+
+__all__ = ["SERVICE", "Service", "make"]
