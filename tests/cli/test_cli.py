@@ -54,6 +54,7 @@ def test_help_teaches(cli: Cli) -> None:
             ["attach"],
             ["serve"],
             ["offer"],
+            ["bench-serve"],
             ["relay"],
             ["broker"],
         ),

@@ -10,6 +10,7 @@ import typer
 
 from tilewright.cli.attach import attach
 from tilewright.cli.bench import bench
+from tilewright.cli.bench_serve import bench_serve
 from tilewright.cli.broker import broker
 from tilewright.cli.bundle import bundle
 from tilewright.cli.common import Exit, exit_code, out, report_error
@@ -80,6 +81,7 @@ app.command("publish")(publish)
 app.command("attach")(attach)
 app.add_typer(store)
 app.command("serve")(serve)
+app.command("bench-serve")(bench_serve)
 app.command("offer")(offer)
 app.command("relay")(relay)
 app.command("broker")(broker)

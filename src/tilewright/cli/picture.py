@@ -49,7 +49,7 @@ def save(path: Path, title: str, kernels: Sequence[Kernel], timeline: Timeline, 
     end = _draw_threads(threads, timeline, colours)
     _draw_memory(memory, timeline, end)
     figure.suptitle(title)
-    _write(figure, path)
+    write(figure, path)
 
 
 def save_sweep(path: Path, reports: Sequence[Mapping[str, Any]], title: str) -> None:
@@ -82,10 +82,10 @@ def save_sweep(path: Path, reports: Sequence[Mapping[str, Any]], title: str) -> 
         axes.xaxis.set_minor_formatter("")
     times.legend(fontsize=8)
     figure.suptitle(title)
-    _write(figure, path)
+    write(figure, path)
 
 
-def _write(figure: Any, path: Path) -> None:
+def write(figure: Any, path: Path) -> None:
     from matplotlib import pyplot
 
     try:

@@ -8,7 +8,9 @@ every function is told what time it is, so that a simulation runs the very code 
 - Jobs wait in the order of priority, then of deadline.
 - A free lane takes the largest batch whose estimate, with the margin, fits the slack of all its jobs (Nexus). It never
   waits for more.
-- What can no longer be done in time is dropped before it costs a lane anything.
+- What can no longer be done in time is dropped before it costs a lane anything, and so is a job that leaves time for a
+  small batch only while a full one waits: under overload such jobs would take the lane's time from many (Nexus's early
+  drop).
 
 `AimdQueue` is the comparison: Clipper's, which knows no estimates and searches for the batch size.
 """
@@ -22,6 +24,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tilewright.serve.batching.estimates import Estimates
+
+_AGAIN = 16
+"""Batches between two choices of the batch size that is aimed at."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +96,8 @@ class DeadlineQueue:
         self.max_batch = max_batch
         self._jobs: list[Job] = []
         self._rows = 0
+        self._target = 0
+        self._finished = 0
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -98,13 +105,16 @@ class DeadlineQueue:
     @property
     def target(self) -> int:
         """The batch size with the most rows in a second that leaves half of the promise for waiting."""
-        return self.estimates.best(self.promise / 2)
+        if not self._target:
+            self._target = self.estimates.best(self.promise / 2)
+        return self._target
 
     def admit(self, job: Job, now: float, start: float, lanes: int) -> bool:
         ahead = self._rows if not self._jobs or self._jobs[-1].order <= job.order else self._ahead(job)
         target = self.target
         batches = ahead // target / lanes
-        own = min(ahead % target + job.rows, max(target, job.rows))
+        # Others will join its batch if it has to wait, so that its time is a full batch's.
+        own = max(target, job.rows) if ahead or start > now else job.rows
         finish = max(now, start) + batches * self.estimates.seconds(target) + self.estimates.bound(own)
         if finish > job.deadline:
             return False
@@ -116,27 +126,36 @@ class DeadlineQueue:
         return sum(other.rows for other in self._jobs if other.order <= job.order)
 
     def take(self, now: float) -> tuple[Batch | None, list[Job]]:
-        dropped = []
         jobs = self._jobs
-        gone = 0
-        while gone < len(jobs) and now + self.estimates.bound(jobs[gone].rows) > jobs[gone].deadline:
-            dropped.append(jobs[gone])
-            gone += 1
-        rows, deadline, end = 0, float("inf"), gone
-        for job in jobs[gone:]:
-            fits = rows + job.rows <= self.max_batch or not rows
+        first, left = 0, self._rows
+        end, rows = self._window(now, first)
+        while first < len(jobs) and (not rows or (2 * rows < self.target <= left - jobs[first].rows)):
+            # It is too late for the first job, or it leaves time for a small batch only while a full one waits.
+            left -= jobs[first].rows
+            first += 1
+            end, rows = self._window(now, first)
+        dropped, batch = jobs[:first], jobs[first:end]
+        del jobs[:end]
+        self._rows = left - rows
+        return (Batch(batch, rows) if batch else None), dropped
+
+    def _window(self, now: float, first: int) -> tuple[int, int]:
+        """The largest batch that begins with this job and keeps all deadlines in it: its end, and its rows."""
+        rows, deadline, end = 0, float("inf"), first
+        for job in self._jobs[first : first + self.max_batch]:
             deadline = min(deadline, job.deadline)
+            fits = not rows or rows + job.rows <= self.max_batch
             if not fits or now + self.estimates.bound(rows + job.rows) > deadline:
                 break
             rows += job.rows
             end += 1
-        batch = jobs[gone:end]
-        del jobs[:end]
-        self._rows -= rows + sum(job.rows for job in dropped)
-        return (Batch(batch, rows) if batch else None), dropped
+        return end, rows
 
     def finished(self, rows: int, seconds: float, met: bool) -> None:
         self.estimates.observe(rows, seconds)
+        self._finished += 1
+        if self._finished % _AGAIN == 0:
+            self._target = 0
 
     def backlog(self) -> float:
         if not self._rows:

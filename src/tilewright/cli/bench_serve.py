@@ -1,0 +1,125 @@
+"""`tilewright bench-serve`: what a server does under load, by an open-loop generator."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import picture
+from tilewright.cli.common import JsonOption, SeedOption, err, is_quiet, parse_dims, print_json, table, time_text
+from tilewright.support.errors import MissingPackageError
+
+if TYPE_CHECKING:
+    from tilewright.serve.load import Point
+
+
+def bench_serve(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Of the server, such as http://localhost:8000.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")],
+    rates: Annotated[
+        list[float] | None,
+        typer.Option("--rate", "-r", min=0.1, help="Requests a second. May be repeated. [default: 100 200 500 1000]"),
+    ] = None,
+    promise: Annotated[
+        float, typer.Option("--promise", min=0.001, metavar="MS", help="What counts as in time.")
+    ] = 20.0,
+    tell: Annotated[bool, typer.Option(help="Send the promise along as each request's deadline.")] = True,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="For each rate.")] = 5.0,
+    burst: Annotated[float, typer.Option("--burst", min=1.0, help="Requests that leave together, on average.")] = 1.0,
+    connections: Annotated[int, typer.Option("--connections", min=1, help="Requests under way at most.")] = 64,
+    dim: Annotated[
+        list[str] | None, typer.Option("--dim", "-d", metavar="NAME=N", help="Sizes of axis K: K=N.")
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option("--png", metavar="FILE", help="Draw goodput and latency over load.")
+    ] = None,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Send a model random inputs at given rates, whether or not answers have come, and count those in time.
+
+    Requests leave at times of a Poisson process. Latency counts from the time at which a request was to leave, so that
+    a server that stalls is seen to stall. Works with any server of the Open Inference Protocol.
+
+    ```
+    tilewright bench-serve http://localhost:8000 policy -r 500 -r 1000
+    ```
+    """
+    try:
+        from tilewright.serve.load import offer, request_bytes
+    except ImportError:
+        raise MissingPackageError("this needs httptools", hint="pip install 'tilewright[serve]'") from None
+    picture.check(png)
+    inputs = random_of(url, model, parse_dims(dim), seed)
+    data = request_bytes(url, model, inputs, promise / 1000 if tell else None)
+    points = []
+    for rate in rates or (100.0, 200.0, 500.0, 1000.0):
+        if not is_quiet(json):
+            err.print(f"{rate:g} requests a second for {seconds:g} s")
+        run = offer(url, data, rate, promise / 1000, seconds=seconds, burst=burst, connections=connections, seed=seed)
+        points.append(asyncio.run(run))
+    if png is not None:
+        draw(points, promise, png)
+    report(points, json)
+
+
+def random_of(url: str, model: str, dims: dict[str, int], seed: int) -> dict[str, Any]:
+    """Random inputs by what the server says of its model; open dimensions are 1."""
+    from tilewright.runtime.examples import random_inputs
+    from tilewright.runtime.specs import InputSpec
+    from tilewright.serve.client import Client
+    from tilewright.serve.tensors import NAMES
+
+    with Client(url) as client:
+        declared = client.metadata(model)["inputs"]
+    specs = [
+        InputSpec(t["name"], NAMES[t["datatype"]], tuple(n if n >= 0 else f"{k}" for k, n in enumerate(t["shape"])))
+        for t in declared
+    ]
+    return random_inputs(specs, dims, seed)
+
+
+def report(points: list[Point], json: bool) -> None:
+    """Print a line for each load."""
+    shares = (0.5, 0.99, 0.999)
+    if json:
+        print_json([
+            {"offered": p.offered, "goodput": p.goodput, "violations": p.violations, "statuses": p.statuses,
+             "generator_lag": p.lag, **{f"p{100 * s:g}": p.quantile(s) for s in shares}}
+            for p in points
+        ])  # fmt: skip
+        return
+    rows = [
+        (
+            f"{p.offered:.0f}", f"{p.goodput:.0f}", f"{p.violations:.2%}", *(time_text(p.quantile(s)) for s in shares),
+            " ".join(f"{status}:{n}" for status, n in p.statuses.items()), time_text(p.lag),
+        )
+        for p in points
+    ]  # fmt: skip
+    columns = ("offered/s", "in time/s", "too late", "p50", "p99", "p99.9", "statuses", "generator's lag")
+    table("", columns, rows, left=0)
+
+
+def draw(points: list[Point], promise: float, path: Path) -> None:
+    """Goodput and latencies over load as a picture."""
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4))
+    offered = [p.offered for p in points]
+    left.plot(offered, [p.goodput for p in points], "o-", label="answered in time")
+    left.plot(offered, offered, ":", color="grey", label="offered")
+    left.set(xlabel="requests a second", ylabel="answers in time a second")
+    for share in (0.5, 0.99, 0.999):
+        right.plot(offered, [1000 * p.quantile(share) for p in points], "o-", label=f"p{100 * share:g}")
+    right.axhline(promise, color="grey", linestyle=":", label="promise")
+    right.set(xlabel="requests a second", ylabel="milliseconds", yscale="log")
+    for axes in (left, right):
+        axes.legend()
+        axes.grid(alpha=0.3)
+    picture.write(figure, path)
+
+
+__all__ = ["bench_serve"]

@@ -1,0 +1,121 @@
+"""A discrete-event simulation of arrivals, queues and lanes: the code that serves, on a clock that only counts.
+
+Used by tests of the policies, by `tilewright plan-serving`, and to see what a policy would do before it does it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tilewright.serve.batching.dispatcher import Dispatcher, Start
+from tilewright.serve.batching.policy import Job, Queue
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests for one model.
+
+    Args:
+        rate: a second, on average.
+        promise: seconds in which each must be answered.
+        burst: how many arrive together, on average; the times of bursts are Poisson's.
+    """
+
+    model: Hashable
+    rate: float
+    promise: float
+    burst: float = 1.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one model's requests. `latencies` are of those that were answered."""
+
+    kept: int = 0
+    missed: int = 0
+    refused: int = 0
+    latencies: list[float] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        return self.kept + self.missed + self.refused
+
+    def quantile(self, share: float) -> float:
+        """Seconds within which this share of the answers came."""
+        ordered = sorted(self.latencies)
+        return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else float("nan")
+
+
+def arrivals(load: Load, seconds: float, source: random.Random) -> Iterator[float]:
+    """Times of requests: a Poisson process of bursts of geometric size."""
+    now = 0.0
+    while True:
+        now += source.expovariate(load.rate / load.burst)
+        if now >= seconds:
+            return
+        yield now
+        while load.burst > 1 and source.random() < 1 - 1 / load.burst:
+            yield now
+
+
+def simulate(
+    queues: Mapping[Hashable, Queue],
+    loads: Iterable[Load],
+    cost: Callable[[Hashable, int], float],
+    *,
+    lanes: int = 1,
+    seconds: float = 10.0,
+    seed: int = 0,
+) -> dict[Hashable, Outcome]:
+    """Serve these loads for so many seconds.
+
+    Args:
+        cost: the true seconds of a batch, which the queues do not know.
+    """
+    source = random.Random(seed)
+    dispatcher = Dispatcher(lanes)
+    dispatcher.queues.update(queues)
+    outcomes: dict[Hashable, Outcome] = {}
+    events: list[tuple[float, int, Job | Start, Hashable]] = []
+    for load in loads:
+        outcomes.setdefault(load.model, Outcome())
+        for time in arrivals(load, seconds, source):
+            heapq.heappush(events, (time, len(events), Job(1, time, time + load.promise), load.model))
+    number = len(events)
+    while events:
+        now, _, event, model = heapq.heappop(events)
+        if isinstance(event, Start):
+            dispatcher.finished(event, now)
+            _settle(outcomes[model], event, now)
+        elif not dispatcher.arrive(model, event, now):
+            outcomes[model].refused += 1
+        while True:
+            start, dropped = dispatcher.next(now)
+            for name, _job in dropped:
+                outcomes[name].refused += 1
+            if start is None:
+                break
+            took = cost(start.model, start.batch.rows)
+            queue = dispatcher.queues[start.model]
+            estimates = getattr(queue, "estimates", None)
+            dispatcher.expect(start, took if estimates is None else estimates.seconds(start.batch.rows))
+            number += 1
+            heapq.heappush(events, (now + took, number, start, start.model))
+    return outcomes
+
+
+def _settle(outcome: Outcome, start: Start, now: float) -> None:
+    outcome.batches.append(start.batch.rows)
+    for job in start.batch.jobs:
+        outcome.latencies.append(now - job.arrival)
+        if now <= job.deadline:
+            outcome.kept += 1
+        else:
+            outcome.missed += 1
+
+
+__all__ = ["Load", "Outcome", "arrivals", "simulate"]
