@@ -163,4 +163,4 @@ def save_mixes(path: Path, title: str, report: Report) -> None:
     axes.plot(report.seconds[1] * 1e3, report.drop, "*", ms=14, color="#c2452d", label=f"chosen: {report.chosen}")
     axes.set(title=title, xlabel="milliseconds of a call", ylabel="loss of the metric")
     axes.legend()
-    _write(figure, path)
+    write(figure, path)
