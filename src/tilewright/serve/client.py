@@ -21,6 +21,7 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 
 from tilewright.serve.errors import ServeError, Status
+from tilewright.serve.local_client import LocalModel as local
 from tilewright.serve.tensors import Array, datatype_of, from_json, from_raw, to_raw
 
 _STATUS = {status.http: status for status in Status}
@@ -245,4 +246,4 @@ def _outputs(body: bytes, length: int | None) -> Outputs:
     return Outputs(arrays, message.get("model_version", ""), parameters.get("weights_version", 0), parameters)
 
 
-__all__ = ["Client", "Outputs"]
+__all__ = ["Client", "Outputs", "local"]

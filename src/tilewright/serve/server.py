@@ -19,6 +19,7 @@ from tilewright.serve.errors import ServeError
 from tilewright.serve.models import Served
 from tilewright.serve.opening import Source, open_source
 from tilewright.serve.protocol.http import Connections, Limits
+from tilewright.serve.protocol.local import LocalServer
 from tilewright.serve.protocol.regions import Regions
 from tilewright.serve.protocol.routes import Site
 from tilewright.serve.repository import Repository
@@ -35,6 +36,7 @@ class Settings:
     Args:
         http_port, grpc_port: 0 takes a free one; None: the protocol is not served.
         unix: path of a Unix socket for HTTP.
+        local: path of a Unix socket for callers with shared memory.
         certificate: and its key, for TLS; `clients`: certificates that clients must show.
         repository: a folder whose models clients with the scope may load and unload.
         shared_memory: whether clients may register shared memory of this machine.
@@ -46,6 +48,7 @@ class Settings:
     http_port: int | None = 8000
     grpc_port: int | None = None
     unix: str | None = None
+    local: str | None = None
     sockets: Sequence[socket.socket] = ()
     limits: Limits = field(default_factory=Limits)
     tokens: Tokens = field(default_factory=Tokens)
@@ -85,6 +88,7 @@ class Server:
         self.http_port: int | None = None
         self.grpc_port: int | None = None
         self._grpc: Any = None
+        self._local: LocalServer | None = None
         self.on_start: Callable[[], None] | None = None
 
     @property
@@ -126,6 +130,9 @@ class Server:
             self.http_port = self._servers[0].sockets[0].getsockname()[1]
         if settings.unix is not None:
             self._servers.append(await self._loop.create_unix_server(make, settings.unix, backlog=_BACKLOG))
+        if settings.local is not None:
+            self._local = LocalServer(self.site, settings.local)
+            self._local.start()
         if settings.grpc_port is not None:
             await self._listen_grpc(settings.grpc_port)
 
@@ -153,6 +160,8 @@ class Server:
         if self._grpc is not None:
             await self._grpc.stop(1.0)
         self._connections.close_idle()
+        if self._local is not None:
+            self._local.close()
         await asyncio.sleep(0)
         self.core.close()
 

@@ -1,1 +1,1 @@
-"""How requests come in: HTTP (`http.py` reads, `routes.py` answers, `rest.py` knows the bodies)."""
+"""Requests come by HTTP (`http.py`, `routes.py`, `rest.py`), gRPC (`grpc_server.py`), shared memory (`local.py`)."""
