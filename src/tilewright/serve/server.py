@@ -10,12 +10,16 @@ import ssl
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from tilewright.serve import dashboard
 from tilewright.serve.core import Core
 from tilewright.serve.core import Options as CoreOptions
 from tilewright.serve.errors import ServeError
+from tilewright.serve.log import AccessLog
+from tilewright.serve.metrics import Metrics
 from tilewright.serve.models import Served
 from tilewright.serve.opening import Source, open_source
 from tilewright.serve.protocol.http import Connections, Limits
@@ -40,6 +44,8 @@ class Settings:
         certificate: and its key, for TLS; `clients`: certificates that clients must show.
         repository: a folder whose models clients with the scope may load and unload.
         shared_memory: whether clients may register shared memory of this machine.
+        metrics: whether there are /metrics and /dashboard.
+        access_log: a file that gets a line of JSON for each request of HTTP.
         sockets: that listen already, in place of `http_port`.
         drain: seconds that requests have to end once the server is told to.
     """
@@ -56,6 +62,8 @@ class Settings:
     clients: Path | None = None
     repository: Path | None = None
     shared_memory: bool = False
+    metrics: bool = True
+    access_log: IO[str] | None = None
     drain: float = 30.0
     core: CoreOptions = field(default_factory=CoreOptions)
 
@@ -76,9 +84,12 @@ class Server:
             settings.tokens,
             Regions() if settings.shared_memory else None,
             None if settings.repository is None else Repository(self.core, settings.repository),
+            Metrics(self.core).page if settings.metrics else None,
+            partial(dashboard.data, self.core) if settings.metrics else None,
         )
+        self._log = None if settings.access_log is None else AccessLog(settings.access_log)
         self._models = list(models)
-        self._connections = Connections(self.site, settings.limits)
+        self._connections = Connections(self.site, settings.limits, self._log)
         self._servers: list[asyncio.Server] = []
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -152,6 +163,8 @@ class Server:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), _SWEEP_SECONDS)
             self._connections.sweep()
+            if self._log is not None:
+                self._log.flush()
 
     async def _end(self) -> None:
         for server in self._servers:

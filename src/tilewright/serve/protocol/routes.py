@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import tilewright
 from tilewright.serve.core import Core
+from tilewright.serve.dashboard import page
 from tilewright.serve.errors import ServeError, Status
 from tilewright.serve.models import Served
 from tilewright.serve.protocol import rest
@@ -154,6 +155,9 @@ def _other(site: Site, asked: Asked, parts: list[str]) -> Reply:
             _need(asked, "GET")
             tokens.check(authorization, Scope.METRICS)
             return Reply(200, site.metrics(), TEXT)
+        case ["dashboard"] if site.dashboard is not None:
+            _need(asked, "GET")
+            return Reply(200, page(), HTML)
         case ["dashboard", "data"] if site.dashboard is not None:
             _need(asked, "GET")
             tokens.check(authorization, Scope.METRICS)
