@@ -147,7 +147,7 @@ torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, it
 	$(PY) -m benchmarks.bench_models --models resnet18 --rounds 5 --no-report
 
 jax: $(STAMP) $(JAX_STAMP) ## what needs JAX: its functions, exports and StableHLO, and its own test cases; ARGS="--every 1"
-	$(PY) -m pytest tests/frontend/test_jax*.py tests/train/test_jax_step.py tests/fuzz/test_stablehlo.py tests/fuzz/test_jax_functions.py tests/fuzz/test_jax_guarded.py tests/docs
+	$(PY) -m pytest tests/frontend/test_jax*.py tests/train/test_jax_*.py tests/fuzz/test_stablehlo.py tests/fuzz/test_jax_functions.py tests/fuzz/test_jax_guarded.py tests/docs
 	$(PY) -m tests.jax.run $(ARGS)
 
 torch-ops: $(STAMP) $(TORCH_STAMP) ## PyTorch's list of its operators against eager, each refusal with its reason; ARGS="--update", ARGS="'fft.*' --dtypes f16"
@@ -163,7 +163,7 @@ rl: $(STAMP) $(TORCH_STAMP) $(RL_STAMP) $(DEMO_STAMP) ## drop-ins for Stable-Bas
 # Ray's libraries run by themselves: RLlib sets flags of cuDNN, which PyTorch's own testing tools forbid once they are loaded.
 .PHONY: newest
 newest: $(NEWEST_STAMP) ## a share of the tests with the newest PyTorch, JAX, ONNX, transformers, Ray and Stable-Baselines3 on Python 3.13
-	$(NEWEST_ENV)/bin/python -m pytest -n auto --dist worksteal --one-of 4 $(PYTEST_ARGS) tests/runtime tests/onnxruntime tests/frontend tests/onnx/test_runner.py tests/train/test_torch_*.py tests/train/test_jax_step.py
+	$(NEWEST_ENV)/bin/python -m pytest -n auto --dist worksteal --one-of 4 $(PYTEST_ARGS) tests/runtime tests/onnxruntime tests/frontend tests/onnx/test_runner.py tests/train/test_torch_*.py tests/train/test_jax_*.py
 	$(NEWEST_ENV)/bin/python -m pytest --one-of 3 $(PYTEST_ARGS) tests/rl
 
 onnx: $(STAMP) ## ONNX's own backend tests and real models, each skip with its reason

@@ -525,22 +525,33 @@ def test_what_is_not_chosen_stops_infinite_gradients() -> None:
     np.testing.assert_allclose(found, [1 / 4, 0, 0])
 
 
-@pytest.mark.parametrize("keepdims", [False, True])
-def test_a_norm_has_no_direction_at_zero(keepdims: bool) -> None:
-    """Rows of zeros have a gradient of zero, whatever comes back; others their direction."""
+def test_a_root_of_squares_has_no_slope_at_zero() -> None:
+    """NaN, as PyTorch has it of the operators; its norms are zero there (test_torch_forms.py, test_norms_of_files)."""
     builder = GraphBuilder("g")
     x = builder.input("x", TensorType(f64, (as_expr(2), as_expr(2))))
-    squares = emit(builder, "reduce_sum", emit(builder, "mul", x, x)[0], axes=(1,), keepdims=keepdims)[0]
-    root = emit(builder, "sqrt", squares)[0]
-    total = emit(builder, "reduce_sum", root, axes=(0, 1) if keepdims else (0,), keepdims=False)[0]
-    graph = gradient(builder.finish((total,)), total.name, ["x"])
-    _, found = interpret(graph, {"x": np.array([[3.0, -4.0], [0.0, 0.0]])})
-    np.testing.assert_allclose(found, [[0.6, -0.8], [0, 0]])
-    with np.errstate(divide="ignore"):
-        builder = GraphBuilder("g", [x])
-        total = emit(builder, "reduce_sum", emit(builder, "sqrt", x)[0], axes=(0, 1), keepdims=False)[0]
-        _, found = interpret(gradient(builder.finish((total,)), total.name, ["x"]), {"x": np.zeros((2, 2))})
-    assert np.isinf(found).all()  # of numbers that are no squares
+    squares = emit(builder, "reduce_sum", emit(builder, "mul", x, x)[0], axes=(1,), keepdims=False)[0]
+    total = emit(builder, "reduce_sum", emit(builder, "sqrt", squares)[0], axes=(0,), keepdims=False)[0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        _, found = interpret(
+            gradient(builder.finish((total,)), total.name, ["x"]), {"x": np.array([[3.0, -4.0], [0.0, 0.0]])}
+        )
+    np.testing.assert_allclose(found, [[0.6, -0.8], [np.nan, np.nan]])
+
+
+@pytest.mark.parametrize("op", ["ReduceL2", "LpNormalization"])
+def test_norms_of_files(op: str) -> None:
+    """Rows of zeros have a gradient of zero, others their own."""
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    attrs = {"axis": 1} if op == "LpNormalization" else {"axes": [1]}
+    nodes = [helper.make_node(op, ["x"], ["y"], **attrs), helper.make_node("ReduceSum", ["y"], ["loss"], keepdims=0)]
+    inputs = [helper.make_tensor_value_info("x", kind, [2, 2])]
+    model = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info("loss", kind, [])])
+    read = import_model(helper.make_model(model, opset_imports=[helper.make_opsetid("", 13)]))
+    x = np.array([[3.0, -4.0], [0.0, 0.0]], np.float32)
+    found = interpret(gradient(read.graph, read.graph.outputs[0].name, ["x"]), {"x": x})[-1]
+    expected = [[0.6, -0.8], [0, 0]] if op == "ReduceL2" else [[28 / 125, 21 / 125], [0, 0]]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_equals_share() -> None:

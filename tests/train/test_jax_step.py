@@ -71,21 +71,6 @@ def test_what_cannot_be_a_step() -> None:
         tw.compile_step(parameters(), loss, example=batch(0), symbolic=True)
 
 
-def test_derivatives_of_ones_own_are_refused() -> None:
-    """JAX's modules do not tell them; those of JAX's own functions are those of what they compute."""
-
-    @jax.custom_vjp
-    def halved(x: Any) -> Any:
-        return x
-
-    halved.defvjp(lambda x: (x, None), lambda kept, g: (0.5 * g,))
-    w, x = np.ones((3, 2), np.float32), np.ones((4, 3), np.float32)
-    with pytest.raises(tw.errors.UnsupportedError, match="halved"):
-        tw.compile_step({"w": w}, lambda p, x: halved(jax.nn.relu(x @ p["w"])).sum(), tw.train.SGD(0.1), example=(x,))
-    step = tw.compile_step({"w": w}, lambda p, x: jax.nn.relu(x @ p["w"]).sum(), tw.train.SGD(0.1), example=(x,))
-    assert step(x)["loss"] == 24
-
-
 def test_arrays_that_the_loss_does_not_read() -> None:
     w, x = np.ones((3, 2), np.float32), np.ones((4, 3), np.float32)
     step = tw.compile_step({"w": w}, lambda p, x, y: (x @ p["w"]).sum(), tw.train.SGD(0.1), example=(x, x))

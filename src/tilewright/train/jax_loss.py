@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.frontend.read import import_model
-from tilewright.support.errors import ModelError, UnsupportedError
+from tilewright.support.errors import ModelError
 from tilewright.train.batch import named, names_of
 from tilewright.train.plan import Objective
 
@@ -19,16 +19,17 @@ def traced(params: Any, loss: Callable[..., Any], example: Sequence[Any]) -> Obj
     """The loss with the leaves of the tree of parameters under their paths, joined by points.
 
     Raises ModelError if the function cannot be traced, or gives a dict without "loss"; UnsupportedError for functions
-    that say themselves how gradients flow (`custom_vjp`, `custom_jvp`, `custom_gradient`), which modules do not tell.
+    that say themselves how gradients flow back (`custom_vjp`), if that is not linear.
     """
     import jax
+
+    from tilewright.train.jax_marks import marked
 
     batch = tuple(example)
     try:
         about = jax.eval_shape(loss, params, *batch)
     except Exception as error:  # the function's own code
         raise ModelError("the loss cannot be traced", got=f"{type(error).__name__}: {error}"[:600]) from error
-    _check_backward(jax.make_jaxpr(loss)(params, *batch).jaxpr)
     names = tuple(about) if isinstance(about, dict) else ("loss",)
     if "loss" not in names:
         raise ModelError("the loss is missing", expected='a dict with "loss"', got=", ".join(names))
@@ -38,26 +39,6 @@ def traced(params: Any, loss: Callable[..., Any], example: Sequence[Any]) -> Obj
         found = loss(model, *given)
         return tuple(found[name] for name in metrics) if isinstance(found, dict) else (found,)
 
-    read = import_model(jax.jit(objective, keep_unused=True), example=(params, *batch), params=0)
+    read = import_model(jax.jit(marked(objective), keep_unused=True), example=(params, *batch), params=0)
     movable = tuple(v.name for v in read.graph.params if v.dtype.name == "f32" and v.name in read.weights)
     return named(Objective(read.graph, read.weights, metrics, movable), names_of(loss, len(batch) + 1)[1:])
-
-
-def _check_backward(jaxpr: Any) -> None:
-    """Raises UnsupportedError for derivatives of one's own; those of JAX's functions are those of what they compute."""
-    from jax.extend.core import jaxprs_in_params
-
-    ahead, own = [jaxpr], list[str]()
-    while ahead:
-        for equation in ahead.pop().eqns:
-            ahead += jaxprs_in_params(equation.params)
-            if equation.primitive.name not in ("custom_vjp_call", "custom_jvp_call"):
-                continue
-            inner = equation.params["call_jaxpr"]
-            ahead.append(getattr(inner, "jaxpr", inner))
-            said = str(getattr(ahead[-1].debug_info, "func_src_info", ""))
-            if "/jax/_src/" not in said.replace("\\", "/"):
-                own.append(said.partition(" at ")[0] or equation.primitive.name)
-    if own:
-        hint = "say it in operators, or give the loss's gradient by JAX to an update of its own"
-        raise UnsupportedError("gradients of one's own cannot be traced", got=", ".join(dict.fromkeys(own)), hint=hint)

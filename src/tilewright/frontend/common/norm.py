@@ -36,3 +36,13 @@ def group_norm(
     if bias is not None:
         y = n.emit("add", y, n.reshape(n.cast(bias, x.dtype), column))
     return n.reshape(y, x.shape)
+
+
+def root_of_squares(n: Emitter, total: Value) -> Value:
+    """The square root of a sum of squares as a norm: its gradient is zero where it is zero, as there is no direction
+    there."""
+    root = n.emit("sqrt", total)
+    flat = n.emit("eq", total, n.like(0, total))
+    beside = n.emit("sqrt", n.emit("select", flat, n.like(1, total), total))
+    like = n.emit("select", flat, n.like(0, total), beside)
+    return n.emit("surrogate", n.emit("stop_gradient", root), like)

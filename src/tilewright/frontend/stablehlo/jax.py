@@ -17,7 +17,7 @@ from tilewright.frontend.stablehlo.module import Module
 from tilewright.frontend.stablehlo.read import parse_module, read_module
 from tilewright.frontend.stablehlo.signature import Argument, Signature, Size, distinct, path_name
 from tilewright.ir.expr import Expr, as_expr, equal, maximum, minimum
-from tilewright.support.errors import ModelError
+from tilewright.support.errors import Error, ModelError
 from tilewright.support.options import check_several
 
 Params = int | str | Sequence[int | str] | Mapping[Any, Any] | None
@@ -51,6 +51,8 @@ def read_jitted(function: Any, example: Any, params: Params) -> tuple[Module, Si
         traced = function.trace(*args, **kwargs)
         lowered = _lowered(traced)
         parsed = lowered.compiler_ir("stablehlo")
+    except Error:
+        raise
     except Exception as error:  # what a function's own code raises while it is traced may be anything
         text = f"{type(error).__name__}: {error}"
         raise ModelError("the function cannot be traced", got=text[:600]) from error

@@ -93,27 +93,6 @@ def surrogate(b: Backward) -> Result:
     return [None, b.reduced_to(b.g, b.x(1).shape)]
 
 
-@gradient("sqrt")
-def sqrt(b: Backward) -> Result:
-    """Infinite at zero, but zero for the norm of a vector, as PyTorch takes it: there is no direction there."""
-    [flow] = by_derivative(b)
-    if flow is None or not _is_norm(b):
-        return [flow]
-    return [_where(b, b.emit("eq", b.y, b.like(0, b.y)), b.like(0, flow), flow)]
-
-
-def _is_norm(b: Backward) -> bool:
-    """Whether the node's operand is a sum of squares."""
-    made = {v: n for n in b.builder.nodes[: b.place] for v in n.outputs}
-    total = made.get(b.x())
-    while total is not None and total.op == "reshape" and total.inputs[0] is not None:
-        total = made.get(total.inputs[0])
-    if total is None or total.op != "reduce_sum" or total.inputs[0] is None:
-        return False
-    squares = made.get(total.inputs[0])
-    return squares is not None and squares.op == "mul" and squares.inputs[0] == squares.inputs[1]
-
-
 @gradient("relu")
 def relu(b: Backward) -> Result:
     """Zero at zero; the output tells, so that the input need not be kept."""

@@ -61,7 +61,7 @@ def _row_value(value: Value | None, made: Made, op: str, reduced: Value) -> int 
     if value is None or value.type.rank != reduced.type.rank:
         return None
     ones = value
-    while (node := made.get(value)) is not None and node.op in ("reshape", "max", "identity"):
+    while (node := made.get(value)) is not None and node.op in ("reshape", "max", "identity", "stop_gradient"):
         if node.op != "max":
             source = node.inputs[0]
         elif (source := _beside_minus_infinity(node, made)) is None:

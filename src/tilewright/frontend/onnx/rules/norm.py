@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tilewright.frontend.common.contraction import channels
 from tilewright.frontend.common.norm import batch_norm as _batch_norm
 from tilewright.frontend.common.norm import group_norm as _group_norm
+from tilewright.frontend.common.norm import root_of_squares
 from tilewright.frontend.common.shapes import divide
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
@@ -156,6 +157,7 @@ def lp_normalization(n: Call) -> Value:
     powered = n.emit("abs", x) if p == 1 else n.emit("mul", x, x)
     norm = n.emit("reduce_sum", powered, axes=(axis,), keepdims=True)
     if p == 2:
-        norm = n.emit("sqrt", norm)
+        norm = root_of_squares(n, norm)
     empty = n.emit("eq", norm, n.like(0.0, norm))
-    return n.emit("select", empty, n.like(0.0, x), n.emit("div", x, norm))
+    divisor = n.emit("select", empty, n.like(1.0, norm), norm)  # nothing flows back through 0 / 0
+    return n.emit("select", empty, n.like(0.0, x), n.emit("div", x, divisor))

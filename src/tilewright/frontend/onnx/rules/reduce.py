@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.frontend.common.axes import ReducedAxes, reduced_axes, with_all_axes
+from tilewright.frontend.common.norm import root_of_squares
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.frontend.onnx.scope import Item
@@ -117,7 +118,7 @@ def transformed(n: Call) -> Value:
         x = _reduced(n, x, "sum", axes, keepdims)
     if kind in ("ReduceL2", "ReduceLogSum"):
         work = x if x.dtype.is_float else n.cast(x, f32)
-        x = n.cast(n.emit("sqrt" if kind == "ReduceL2" else "log", work), x.dtype)
+        x = n.cast(root_of_squares(n, work) if kind == "ReduceL2" else n.emit("log", work), x.dtype)
     return x
 
 

@@ -8,6 +8,7 @@ from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.registry import find, rule
 from tilewright.frontend.stablehlo.scope import Item
 from tilewright.ir.expr import Expr
+from tilewright.ir.graph import Value
 from tilewright.support.errors import ShapeError, UnsupportedError
 
 SAME = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement", "LayoutConstraint"}
@@ -49,3 +50,15 @@ def _assertion(call: Call) -> list[Item]:
     elif said is not None and not said:
         raise ShapeError("the shapes do not fit what the module asserts", got=message)
     return []
+
+
+@rule("custom_call.tilewright.stop_gradient")
+def stop_gradient(call: Call) -> Item:
+    """What `train/jax_marks.py` writes for a value through which no gradient flows."""
+    return call.lazy(call.emit("stop_gradient", call.near(0)), call.item(0).shape)
+
+
+@rule("custom_call.tilewright.surrogate")
+def surrogate(call: Call) -> Value:
+    """What `train/jax_marks.py` writes for a value through which gradients flow as if it were another one."""
+    return call.emit("surrogate", call.value(0), call.value(1))

@@ -72,6 +72,12 @@ class Window:
             return max(0, count)
         return dim(count) if prove(as_expr(count) >= 0) else dim(maximum(count, 0))
 
+    def of_one_image(self) -> Window:
+        """The same behind two dimensions of one element."""
+        first = ([1, 1], [1, 1], [1, 1], [1, 1], [0, 0], [0, 0])
+        rest = (self.size, self.strides, self.spread, self.dilations, self.low, self.high)
+        return Window(*([*a, *b] for a, b in zip(first, rest, strict=True)))
+
     def is_trivial(self, k: int) -> bool:
         """Whether windows along a dimension are its elements."""
         steps = (self.size[k], self.strides[k], self.spread[k])
@@ -101,13 +107,19 @@ def reduced(call: Call, w: Window) -> list[Value | Item]:
         return list(_general(call, w, count))
     if kind not in OPERATORS:
         raise UnsupportedError(f"the reduction {kind} over windows is not supported")
-    y = _pool(call, w, kind) or _separable(call, w, kind)
+    y = _pool(call, call.value(0), w, kind) or _whole(call, w, kind) or _separable(call, w, kind)
     return [y if is_identity(kind, call.item(1)) else combine(call, kind, y, call.near(1))]
 
 
-def _pool(call: Call, w: Window, kind: str) -> Value | None:
-    """Windows over images [N, C, ...] or [N, ..., C] as our pooling."""
+def _whole(call: Call, w: Window, kind: str) -> Value | None:
+    """Windows over all dimensions, as our pooling of one image of one channel."""
     x = call.value(0)
+    y = _pool(call, call.reshape(x, (1, 1, *x.shape)), w.of_one_image(), kind)
+    return None if y is None else call.reshape(y, y.shape[2:])
+
+
+def _pool(call: Call, x: Value, w: Window, kind: str) -> Value | None:
+    """Windows over images [N, C, ...] or [N, ..., C] as our pooling."""
     rank = x.type.rank - 2
     axes = [k for k in range(x.type.rank) if w.size[k] > 1 or w.strides[k] > 1 or w.low[k] or w.high[k]]
     if rank not in (1, 2, 3) or kind not in ("max", "add") or not x.dtype.is_float or not axes:

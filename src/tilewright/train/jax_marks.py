@@ -1,0 +1,167 @@
+"""What JAX says of a loss's gradients, written into the function as calls that the importer knows.
+
+A module has the values of a function alone. So the function is traced, and wherever JAX's derivative is not that of the
+operators that the importer makes of the values, the result becomes `surrogate(value, like)`: gradients flow through
+`like`, which is linear in the operands. It is JAX's own rule at operands that are held still, applied to the operands:
+
+    y = f(x)   ->   y = surrogate(f(x), jvp(f)(stop_gradient(x), x))
+
+Such are `stop_gradient`, functions with derivatives of their own (`custom_jvp`, and `custom_vjp` whose way back is
+linear), and functions with corners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+from jax.extend.core import ClosedJaxpr, Literal
+
+from tilewright.support.errors import UnsupportedError
+
+Values = Sequence[Any]
+
+BY_RULE = frozenset(
+    "abs bessel_i0e bessel_i1e cbrt cummax cummin cumprod cumlogsumexp digamma erfc erf_inv igamma igammac lgamma "
+    "polygamma regularized_incomplete_beta zeta".split()
+)
+"""Primitives whose derivative is JAX's rule: with corners, and those that the importer puts together of others."""
+
+OURS = ("relu", "_softmax")
+"""Functions of JAX with derivatives of their own that are those of our operators, which passes look for."""
+
+
+def marked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function of the same arguments, to be jitted.
+
+    Raises UnsupportedError while it is traced for a way back (`custom_vjp`) that is not linear in what comes back.
+    """
+
+    def run(*arguments: Any) -> Any:
+        closed, about = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        found = _evaluated(closed, jax.tree.leaves(arguments))
+        return jax.tree.unflatten(jax.tree.structure(about), found)
+
+    return run
+
+
+def _evaluated(closed: Any, arguments: Values) -> list[Any]:
+    """The results of a traced function, marked."""
+    jaxpr = closed.jaxpr
+    values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arguments), strict=True))
+    for equation in jaxpr.eqns:
+        given = [v.val if isinstance(v, Literal) else values[v] for v in equation.invars]
+        values.update(zip(equation.outvars, _applied(equation, given), strict=True))
+    return [v.val if isinstance(v, Literal) else values[v] for v in jaxpr.outvars]
+
+
+def _applied(equation: Any, given: Values) -> Values:
+    """The results of one equation, marked."""
+    name, params = equation.primitive.name, equation.params
+    inner = next((params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params), None)
+    match name:
+        case "stop_gradient":
+            return [_still(x) for x in given]
+        case "max" | "min":
+            return _bound(equation, given) if any(map(_is_infinite, given)) else _by_rule(equation, given)
+        case "clamp":  # whose rule wants bounds of the operand's shape
+            return _by_rule(equation, [jnp.broadcast_to(x, given[1].shape) for x in given])
+        case "custom_jvp_call":
+            return _bound(equation, given) if _called(inner) in OURS else _by_rule(equation, given)
+        case "custom_vjp_call":
+            return _by_way_back(equation, given)
+        case "jit" | "pjit" | "closed_call" | "core_call" | "checkpoint" | "remat2":
+            return _evaluated(inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ()), given)
+        case "scan" | "while" | "cond":
+            return _bound(equation.replace(params={k: _marked_bodies(v) for k, v in params.items()}), given)
+    return _by_rule(equation, given) if name in BY_RULE else _bound(equation, given)
+
+
+def _marked_bodies(param: Any) -> Any:
+    """A parameter of a loop or a branch, its bodies marked."""
+    if isinstance(param, tuple) and param and all(isinstance(p, ClosedJaxpr) for p in param):
+        return tuple(map(_marked_bodies, param))
+    if not isinstance(param, ClosedJaxpr):
+        return param
+    about = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in param.in_avals]
+    return jax.make_jaxpr(lambda *xs: _evaluated(param, xs))(*about)
+
+
+def _is_infinite(x: Any) -> bool:
+    """Whether an operand is known to be infinity, which softmax takes the maximum with."""
+    return isinstance(x, np.ndarray | np.generic | float) and np.ndim(x) == 0 and bool(np.isinf(x))
+
+
+def _called(jaxpr: Any) -> str:
+    """The name of the function that was traced."""
+    return str(getattr(jaxpr, "jaxpr", jaxpr).debug_info.func_name)
+
+
+def _bound(equation: Any, given: Values) -> list[Any]:
+    """The results of an equation as it is."""
+    said = equation.primitive.get_bind_params(equation.params)
+    functions, params = ((), said) if isinstance(said, dict) else said  # by release of JAX
+    found = equation.primitive.bind(*functions, *given, **params)
+    return list(found) if equation.primitive.multiple_results else [found]
+
+
+def _by_rule(equation: Any, given: Values) -> list[Any]:
+    """The results, with gradients as JAX's rule of forward mode says."""
+    moved, still, places = _function(equation, given)
+    _, like = jax.jvp(moved, still, [given[k] for k in places])
+    return _surrogates(_bound(equation, given), like)
+
+
+def _function(equation: Any, given: Values) -> tuple[Callable[..., list[Any]], list[Any], list[int]]:
+    """An equation as a function of the operands that may have gradients, these held still, and their places."""
+    fixed = [_still(x) for x in given]
+    places = [k for k, x in enumerate(given) if _moves(x)]
+
+    def moved(*xs: Any) -> list[Any]:
+        whole = list(fixed)
+        for k, x in zip(places, xs, strict=True):
+            whole[k] = x
+        return _bound(equation, whole)
+
+    return moved, [fixed[k] for k in places], places
+
+
+def _by_way_back(equation: Any, given: Values) -> list[Any]:
+    """The results, with gradients as a way back of one's own says: what that is the transpose of."""
+    moved, still, places = _function(equation, given)
+    values, back = jax.vjp(moved, *still)
+    try:
+        ahead = jax.linear_transpose(back, [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in values])
+        (like,) = ahead(tuple(given[k] for k in places))
+    except (NotImplementedError, TypeError, AssertionError, ValueError) as error:
+        raise UnsupportedError(
+            "a way back of one's own that is not linear in what comes back is not supported",
+            got=_called(equation.params.get("call_jaxpr", equation.params.get("fun_jaxpr"))),
+            hint="say it in operators, or give the loss's gradient by JAX to an update of its own",
+        ) from error
+    return _surrogates(_bound(equation, given), like)
+
+
+def _surrogates(values: Values, like: Values) -> list[Any]:
+    return [_surrogate(v, w) if _moves(v) else v for v, w in zip(values, like, strict=True)]
+
+
+def _moves(x: Any) -> bool:
+    """Whether a value may have a gradient."""
+    return isinstance(x, jax.Array) and bool(jnp.issubdtype(jnp.result_type(x), jnp.floating))
+
+
+def _still(x: Any) -> Any:
+    """A value through which no gradient flows."""
+    if not _moves(x):
+        return x
+    return jax.ffi.ffi_call("tilewright.stop_gradient", jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x)))(x)
+
+
+def _surrogate(value: Any, like: Any) -> Any:
+    """`value`, through which gradients flow as if it were `like`."""
+    about = jax.ShapeDtypeStruct(value.shape, value.dtype)
+    return jax.ffi.ffi_call("tilewright.surrogate", about)(_still(value), like)
