@@ -21,8 +21,8 @@ from benchmarks.layers import Conv
 from benchmarks.onnx_builder import Builder
 from tilewright.targets.target import Target
 from tilewright.tuning import entry
-from tilewright.tuning.judge import slowness, there_and_back
 from tilewright.tuning.programs import Built, Maker, changed
+from tilewright.tuning.significance import slowness, there_and_back
 from tilewright.tuning.workers import Processes, ratios
 
 CASES = (

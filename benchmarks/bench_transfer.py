@@ -26,10 +26,10 @@ from tilewright.records.store import Store
 from tilewright.targets.target import Target
 from tilewright.tuning import entry
 from tilewright.tuning.journal import Journal
-from tilewright.tuning.judge import gain
-from tilewright.tuning.keep import Memory
 from tilewright.tuning.programs import Maker
+from tilewright.tuning.recording import Memory
 from tilewright.tuning.result import Progress, Tuned
+from tilewright.tuning.significance import gain
 from tilewright.tuning.workers import Processes
 
 FOLDER = models.ROOT / "build" / "transfer"

@@ -26,12 +26,12 @@ from benchmarks import harness, layers, models
 from tilewright.targets.target import Target
 from tilewright.tuning import entry
 from tilewright.tuning.journal import Journal
-from tilewright.tuning.judge import NONE, Gain, gain, slowness
-from tilewright.tuning.keep import Finding
 from tilewright.tuning.programs import Built, Maker
+from tilewright.tuning.recording import Finding
 from tilewright.tuning.replay import Recorded, mean
 from tilewright.tuning.result import Progress, Tuned
 from tilewright.tuning.search import Descent, EstimateOnly, Policy, RandomSearch
+from tilewright.tuning.significance import NONE, Gain, gain, slowness
 from tilewright.tuning.workers import Processes, Timed
 
 MODELS = ("m64", "nat")

@@ -45,7 +45,7 @@ SCHEDULE_VERSION = 1
 class Part:
     """`run` or `prepare`, compiled: the calls of its kernels in order, between marks where regions begin and end, and
     where the values stand that have no memory of their own; the nodes that make those parameters of `run` that it got
-    by being compiled (`transform/graph/numbers.py`)."""
+    by being compiled (`transform/graph/constant_operands.py`)."""
 
     graph: Graph
     calls: tuple[Call, ...]

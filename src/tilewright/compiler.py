@@ -47,25 +47,22 @@ from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
 from tilewright.support.progress import expect, tell
 from tilewright.targets.target import Target
-from tilewright.transform.ahead import plan_prefetch
 from tilewright.transform.call import Call, KernelCall
-from tilewright.transform.cold import with_cold_weights
 from tilewright.transform.driver import GRAPHS_SHOWN, VERIFY_STAGES, check_names, run_passes
 from tilewright.transform.graph.activations import recognise_activations
-from tilewright.transform.graph.again import compute_again
 from tilewright.transform.graph.assume import settled
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.batch_first import batch_first
+from tilewright.transform.graph.constant_operands import hoist_constants, lift_numbers
 from tilewright.transform.graph.conversions import absorbs
 from tilewright.transform.graph.divisions import divide_by_products
 from tilewright.transform.graph.extra import extended
+from tilewright.transform.graph.feature_maps import keep_maps
 from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.halves import widen_halves
 from tilewright.transform.graph.indexed import index_rows
-from tilewright.transform.graph.maps import keep_maps
 from tilewright.transform.graph.memory import Place, is_alias, places, touched, written_last
 from tilewright.transform.graph.norms import keep_reduced, recognise_norms
-from tilewright.transform.graph.numbers import hoist_constants, lift_numbers
 from tilewright.transform.graph.options import DEFAULTS, Options
 from tilewright.transform.graph.pads import join_pads
 from tilewright.transform.graph.pooling import separate_pooling
@@ -88,22 +85,23 @@ from tilewright.transform.graph.simplify import (
 from tilewright.transform.graph.softmax import recognise_softmax
 from tilewright.transform.graph.split import SplitGraph, split_prepare
 from tilewright.transform.graph.state import check_state, with_state
-from tilewright.transform.graph.summed import sum_rows_first
+from tilewright.transform.graph.sum_first import sum_rows_first
 from tilewright.transform.graph.tabulate import tabulate
 from tilewright.transform.graph.unit import simplify_units
 from tilewright.transform.graph.verify import graph_stage, verify_groups
 from tilewright.transform.graph.views import join_slices, place_views
 from tilewright.transform.layout.assign import assign_layouts
 from tilewright.transform.loops import passes as loop_passes
-from tilewright.transform.loops.ahead import WeightPrefetch
+from tilewright.transform.loops.prefetch_share import WeightPrefetch
 from tilewright.transform.lower import lower_group
+from tilewright.transform.nonresident import with_nonresident_weights
+from tilewright.transform.prefetch_across import plan_prefetch
 from tilewright.transform.recompute import recompute
 from tilewright.transform.regions.captures import lift_constants, names_of
 from tilewright.transform.regions.flatten import Flat, flatten, marker
 from tilewright.transform.regions.optimise import optimise_bodies
 from tilewright.transform.remember import lower_once, remembering
 from tilewright.transform.select.choose import choose_algorithms
-from tilewright.transform.strands import fork_calls
 
 Array = np.ndarray[Any, Any]
 Weights = Mapping[str, Array]
@@ -451,7 +449,7 @@ def _compile_part(
     ]
     weights = frozenset(graph.params)
     if forks and compiler.target.threads > 1:
-        seen = partial(with_cold_weights, weights=weights, away=away, target=compiler.target)
+        seen = partial(with_nonresident_weights, weights=weights, away=away, target=compiler.target)
         lowered = log.run("fork", fork_calls, lowered, where, compiler.target, seen)
     kernels = [step for step in lowered if isinstance(step, KernelCall)]
     prefetches = (
@@ -460,7 +458,8 @@ def _compile_part(
     expect(len(kernels))
     ready = {
         id(kernel): with_prefetch(
-            with_cold_weights(with_outputs_noted(kernel, late), weights, away, compiler.target), prefetches.get(k)
+            with_nonresident_weights(with_outputs_noted(kernel, late), weights, away, compiler.target),
+            prefetches.get(k),
         )
         for k, kernel in enumerate(kernels)
     }
@@ -488,7 +487,7 @@ def _grouped(
     """The groups of a graph that become kernels; the graph with the parameters that they gained, where views lie, and
     the nodes that compute those. `names`: no other value may have one of them; None: kernels share no numbers."""
     groups = log.run(f"fuse {name}", fuse, graph, inside)
-    groups = log.run(f"compute again {name}", compute_again, groups, frozenset(graph.outputs))
+    groups = log.run(f"compute again {name}", rematerialize, groups, frozenset(graph.outputs))
     if flags.VERIFY() >= VERIFY_STAGES:
         verify_groups(graph, groups)
     where = dict(places(graph.nodes))

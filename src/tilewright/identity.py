@@ -42,7 +42,7 @@ RELATED = (
     "runtime/artifact.py",
     "runtime/consistent.py",
     "runtime/manifest.py",
-    "runtime/patience.py",
+    "runtime/limits.py",
     "runtime/recorded.py",
     "runtime/schema.py",
     "runtime/specs.py",

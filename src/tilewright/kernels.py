@@ -38,7 +38,7 @@ from tilewright.transform.call import CompiledKernel, KernelCall, Workspace
 from tilewright.transform.driver import LOOPS_SHOWN
 from tilewright.transform.graph.memory import overwritable
 from tilewright.transform.loops import lower_loops, readable_loops
-from tilewright.transform.loops.ahead import WeightPrefetch
+from tilewright.transform.loops.prefetch_share import WeightPrefetch
 from tilewright.transform.loops.workspace import used_where
 from tilewright.transform.work import operations, traffic
 

@@ -12,8 +12,8 @@ import pytest
 from tilewright.cli.tune import _note, differences
 from tilewright.support.errors import Error
 from tilewright.tuning import entry
-from tilewright.tuning.judge import Gain
 from tilewright.tuning.result import Progress, Row, Tuned
+from tilewright.tuning.significance import Gain
 
 from .conftest import Cli
 

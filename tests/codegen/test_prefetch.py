@@ -23,7 +23,7 @@ from tilewright.ir.rewrite import substitute, walk
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops
-from tilewright.transform.loops.ahead import WeightPrefetch, prefetch_upcoming
+from tilewright.transform.loops.prefetch_share import WeightPrefetch, prefetch_upcoming
 
 TARGET = Target.parse("haswell")
 LINE = TARGET.caches.line

@@ -16,7 +16,7 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.key import key
 from tilewright.targets.target import Target
 from tilewright.train.gradient import gradient
-from tilewright.transform.graph.numbers import hoist_constants
+from tilewright.transform.graph.constant_operands import hoist_constants
 
 jax = pytest.importorskip("jax", reason="JAX is an extra: `make jax` runs this")
 jnp, lax = jax.numpy, jax.lax

@@ -20,9 +20,9 @@ from tilewright.ir.verify import verify_func, verify_graph
 from tilewright.ops import parse_func, parse_graph
 from tilewright.plans import plan
 from tilewright.targets.target import Target
+from tilewright.transform.graph.constant_operands import hoist_constants
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.memory import is_alias
-from tilewright.transform.graph.numbers import hoist_constants
 from tilewright.transform.graph.split import split_prepare
 from tilewright.transform.loops import passes
 from tilewright.transform.lower import lower_group

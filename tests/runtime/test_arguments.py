@@ -14,8 +14,8 @@ from tilewright.runtime.interop import as_numpy, describe, framework, in_kind_of
 from tilewright.runtime.layout import Memory, aligned_bytes, aligned_copy
 from tilewright.runtime.profile import KernelTime, Profile, _summary
 from tilewright.runtime.report import Memory as MemoryReport
-from tilewright.runtime.spans import Span, Timeline, live_bytes
 from tilewright.runtime.specs import InputSpec, OutputSpec, PackedSpec, ParamSpec, StepSpec, SymbolSpec
+from tilewright.runtime.trace_events import Span, Timeline, live_bytes
 from tilewright.runtime.weights.packed import (
     WeightSet,
     adopted,

@@ -12,8 +12,8 @@ import pytest
 from tests.runtime.programs import affine, copy16
 from tilewright.runtime.arena import Interval, plan
 from tilewright.runtime.model import Model
-from tilewright.runtime.spans import Timeline, live_bytes
 from tilewright.runtime.timeline import MOST_NOTES
+from tilewright.runtime.trace_events import Timeline, live_bytes
 from tilewright.support.errors import CallError
 
 X = np.linspace(0, 1, 50_000, dtype=np.float32)

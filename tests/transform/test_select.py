@@ -25,7 +25,7 @@ from tilewright.transform.select.convolution import (
     windows,
     with_layouts,
 )
-from tilewright.transform.select.plain import conversion, plain_uses
+from tilewright.transform.select.nchw import conversion, plain_uses
 from tilewright.transform.select.product import (
     attention_precision,
     one_sequence,

@@ -20,7 +20,7 @@ from tilewright.records.record import Gain, Record
 from tilewright.records.store import Store
 from tilewright.support.errors import Error
 from tilewright.targets.target import Target
-from tilewright.tuning import judge, layer_race
+from tilewright.tuning import layer_race, significance
 from tilewright.tuning.layer_race import Raced, algorithms, copies_of, model_of, race_layer
 from tilewright.tuning.rerace import IN_THE_MODEL, LAYER, rerace, settle
 from tilewright.tuning.sites import Part
@@ -46,7 +46,7 @@ def old(kind: str, number: int = 1) -> tuple[Record, Decision]:
     return Record.of(d.key, HOST, d.space, setting=d.space.labels[number], gain=gain, **values), d
 
 
-def told(*gains: judge.Gain) -> Any:
+def told(*gains: significance.Gain) -> Any:
     """Races whose gains are made up, by regime."""
 
     def race(key: Key, setting: str, machine: Target, regimes: tuple[Literal["warm", "cold"], ...]) -> Raced:
@@ -59,14 +59,14 @@ def told(*gains: judge.Gain) -> Any:
 
 def test_what_wins_is_verified_what_loses_goes_and_the_rest_is_left_to_its_model(tmp_path: Any) -> None:
     record = replace(old("algorithm")[0], policy=replace(POLICY, regime="warm"))
-    won = rerace(record, layer=told(judge.Gain(1.08, 1.05, 1.1)))
+    won = rerace(record, layer=told(significance.Gain(1.08, 1.05, 1.1)))
     assert won.state == "verified" and won.record is not None
     assert won.record.policy.name == LAYER and won.record.made.compiler == code_version()
     assert (won.record.setting, won.record.untuned) == (record.setting, record.untuned)
     assert rerace(won.record).state == "stands"
-    lost = rerace(record, layer=told(judge.Gain(0.9, 0.88, 0.93)))
+    lost = rerace(record, layer=told(significance.Gain(0.9, 0.88, 0.93)))
     assert lost.state == "dropped" and "not verified to be faster than" in lost.why
-    tied = rerace(record, layer=told(judge.Gain(1.0, 0.98, 1.02)))
+    tied = rerace(record, layer=told(significance.Gain(1.0, 0.98, 1.02)))
     assert tied.state == "skipped" and tied.why.endswith(IN_THE_MODEL)
     assert rerace(record, layer=lambda *_: "made up").why == f"made up; {IN_THE_MODEL}"
     store = Store(tmp_path)
@@ -77,9 +77,9 @@ def test_what_wins_is_verified_what_loses_goes_and_the_rest_is_left_to_its_model
 
 def test_one_regime_may_win_but_none_may_lose() -> None:
     record = replace(old("algorithm")[0], policy=replace(POLICY, regime="model"))
-    both = judge.Gain(1.0, 0.97, 1.03), judge.Gain(1.06, 1.04, 1.08)
+    both = significance.Gain(1.0, 0.97, 1.03), significance.Gain(1.06, 1.04, 1.08)
     assert rerace(record, layer=told(*both)).state == "verified"
-    assert rerace(record, layer=told(both[1], judge.Gain(0.9, 0.88, 0.92))).state == "dropped"
+    assert rerace(record, layer=told(both[1], significance.Gain(0.9, 0.88, 0.92))).state == "dropped"
 
     def fails(*_: Any) -> Raced:
         raise Error("made up")

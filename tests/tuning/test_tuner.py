@@ -24,11 +24,11 @@ from tilewright.support.errors import Error
 from tilewright.targets.target import Target
 from tilewright.tuning import entry
 from tilewright.tuning.journal import Journal
-from tilewright.tuning.judge import Gain
-from tilewright.tuning.keep import Memory, Seeds
 from tilewright.tuning.programs import Built, Maker, changed, fed
+from tilewright.tuning.recording import Memory, Seeds
 from tilewright.tuning.result import Progress, Tuned
 from tilewright.tuning.search import Policy
+from tilewright.tuning.significance import Gain
 from tilewright.tuning.sites import LEAST_SHARE, Part, Site, clash, codes, runs, sites, split, together, window
 from tilewright.tuning.tuner import FINAL_RACES, LEVELS, MOST_RACES, Tuner
 from tilewright.tuning.workers import Timed

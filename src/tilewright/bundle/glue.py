@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from tilewright.bundle.face import ALIGNMENT, Face
 from tilewright.codegen.llvm.standalone import polynomial
 from tilewright.native.assembler import I32, I64, PTR, VOID, Function, Module, Value
-from tilewright.runtime.patience import CONTROL, ENDLESS
+from tilewright.runtime.limits import CONTROL, ENDLESS
 
 OK, BAD_SIZE, BAD_ALIGNMENT, FULL = 0, 1, 2, 3
 """What the functions give, beside `ENDLESS` (4)."""
@@ -221,7 +221,7 @@ def _finish(f: Function, face: Face, given: dict[str, Value], dims: Value) -> No
 
 
 def _poll(m: Module) -> None:
-    """`tw_poll`: all iterations that a call may make at once, and then no more (`runtime/patience.py`)."""
+    """`tw_poll`: all iterations that a call may make at once, and then no more (`runtime/limits.py`)."""
     with m.function("tw_poll", I64, [("control", PTR), ("spent", I64)], local=True) as (f, (control, spent)):
         left = f.load(I64, control, CONTROL.limit) - spent
         with f.when(left <= 0):

@@ -16,7 +16,7 @@ from tilewright.support.errors import CallError, MissingPackageError
 if TYPE_CHECKING:
     from tilewright.cli.profile import Kernel
     from tilewright.quantization.report import Report
-    from tilewright.runtime.spans import Timeline
+    from tilewright.runtime.trace_events import Timeline
 
 _NAMED = 8
 """Kernels with a name and a colour of their own, those that take longest."""

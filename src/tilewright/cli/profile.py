@@ -41,7 +41,7 @@ from tilewright.support.progress import progress
 if TYPE_CHECKING:
     from tilewright.runtime.model import Model
     from tilewright.runtime.profile import KernelTime, Profile
-    from tilewright.runtime.spans import Timeline
+    from tilewright.runtime.trace_events import Timeline
     from tilewright.targets.target import Target
 
 SETTLING_CALLS = 64

@@ -19,8 +19,8 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule
 
-from tilewright.dynamo.apart import decompositions
 from tilewright.dynamo.attention import partitioned
+from tilewright.dynamo.decompose import decompositions
 from tilewright.dynamo.graphs import GraphCompiler
 from tilewright.dynamo.options import BackendOptions, read_options
 from tilewright.dynamo.recurrent import listen, log, lstm_in_steps

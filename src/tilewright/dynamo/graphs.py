@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 
 from tilewright.compiler import compile_graph
-from tilewright.dynamo.apart import separable, taken_apart
+from tilewright.dynamo.decompose import decomposed, separable
 from tilewright.dynamo.options import BackendOptions
 from tilewright.dynamo.part import Part
 from tilewright.dynamo.partition import Cut, Schedule, partition
@@ -73,7 +73,7 @@ class GraphCompiler:
         gm = self.gm
         while more := separable(gm, found.composite) - apart:
             apart |= more
-            simpler = taken_apart(gm, examples, apart)
+            simpler = decomposed(gm, examples, apart)
             if simpler is None:
                 break
             after = survey(simpler, self.label)

@@ -113,7 +113,7 @@ class PrefetchShare(LoopNote):
         source: the buffer, a parameter which the function does not read itself.
         nbytes: bytes to prefetch, into the second level of cache.
 
-    Written by `transform/loops/ahead.py`, read by `codegen/llvm/prefetch.py`.
+    Written by `transform/loops/prefetch_share.py`, read by `codegen/llvm/prefetch.py`.
     """
 
     source: BufferName
@@ -289,7 +289,7 @@ class ColdWeights(FuncNote):
     Args:
         level: where they are, l3 or memory.
 
-    Written by `transform/cold.py`, read through `plans/framework/cost.py` (working_set) and by
+    Written by `transform/nonresident.py`, read through `plans/framework/cost.py` (working_set) and by
     `transform/loops/unread.py`.
     """
 

@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 from tilewright.native.assembler import I1, I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.layout import Struct
-from tilewright.runtime.patience import CONTROL_FIELDS, REFUSED, define_patience, now
+from tilewright.runtime.limits import CONTROL_FIELDS, REFUSED, define_patience, now
 from tilewright.runtime.places import define_check, define_places
 from tilewright.runtime.trial import EACH, TRIAL_FIELDS, define_trials
 from tilewright.runtime.weights.control import READER

@@ -33,9 +33,9 @@ from tilewright.runtime.call import (
 from tilewright.runtime.foreign import foreign_function
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import Memory, aligned_bytes, function
+from tilewright.runtime.limits import ENDLESS, INTERRUPTED, LATE, REFUSED
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.native import native
-from tilewright.runtime.patience import ENDLESS, INTERRUPTED, LATE, REFUSED
 from tilewright.runtime.places import places_table, usual_dims
 from tilewright.runtime.specs import MAX_BYTES, InputSpec, OutputSpec
 from tilewright.runtime.weights.control import SLOTS, Control

@@ -14,7 +14,7 @@ from typing import Any
 from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
 from tilewright.native.link import Library, compile_text, host_triple
 from tilewright.runtime.call import LAYOUT, MODEL, OK, SUPERSEDED, TENSOR
-from tilewright.runtime.patience import ENDLESS, INTERRUPTED, LATE, REFUSED
+from tilewright.runtime.limits import ENDLESS, INTERRUPTED, LATE, REFUSED
 
 ANY_SIZE, ANY_VALUE = 16, 8
 DL_TENSOR_PTR, TENSOR_OBJECT = 7, 70

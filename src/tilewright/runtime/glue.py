@@ -29,7 +29,7 @@ from tilewright.runtime.dlpack import (
     DL_STRIDES,
 )
 from tilewright.runtime.layout import Struct
-from tilewright.runtime.patience import ENDLESS, LATE
+from tilewright.runtime.limits import ENDLESS, LATE
 from tilewright.runtime.watch import WATCH
 
 # CPython and NumPy, 64-bit with the GIL; `native.py` checks these on live objects before the builtin is ever used.

@@ -8,7 +8,7 @@ Slots, in order (see `codegen/llvm/entry.py` for the native entry that uses them
     run      [inputs | outputs | packed | run_temps | control]
     prepare  [params | packed | prepare_temps]
 
-`control` is the address of the words by which loops that nothing known bounds are ended (`patience.py`).
+`control` is the address of the words by which loops that nothing known bounds are ended (`limits.py`).
 """
 
 from __future__ import annotations

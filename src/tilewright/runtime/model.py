@@ -24,8 +24,8 @@ from tilewright.support.errors import ArtifactError, CallError, CompileError, We
 from tilewright.support.options import check_option
 
 if TYPE_CHECKING:
-    from tilewright.runtime.spans import Timeline
     from tilewright.runtime.stream import Stream
+    from tilewright.runtime.trace_events import Timeline
 
 
 class Model(Runner):

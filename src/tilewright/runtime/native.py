@@ -30,7 +30,7 @@ from tilewright.runtime.glue import (
     define_watching,
 )
 from tilewright.runtime.layout import function
-from tilewright.runtime.patience import SIGNAL_FUNCTIONS, define_signals
+from tilewright.runtime.limits import SIGNAL_FUNCTIONS, define_signals
 from tilewright.runtime.scans import SCAN_EXPORTS, define_scans
 from tilewright.runtime.threads import pool, pool_code
 from tilewright.runtime.watch import DIGESTS, define_watch, digests

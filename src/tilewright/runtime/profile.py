@@ -13,10 +13,10 @@ from tilewright.runtime.arguments import BoundInputs
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import aligned_bytes, function
 from tilewright.runtime.outputs import uninitialised
-from tilewright.runtime.spans import known
 from tilewright.runtime.specs import StepSpec, evaluate
 from tilewright.runtime.stepwise import profile_text
 from tilewright.runtime.threads import pool
+from tilewright.runtime.trace_events import known
 from tilewright.runtime.weights.packed import WeightSet, packed_nbytes
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError

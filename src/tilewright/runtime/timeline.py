@@ -23,10 +23,10 @@ from tilewright.native.link import Library, compile_text, host_triple
 from tilewright.runtime.arguments import BoundInputs
 from tilewright.runtime.layout import Memory, Struct, function
 from tilewright.runtime.profile import run_slots
-from tilewright.runtime.spans import Span, Timeline, live_bytes
 from tilewright.runtime.specs import StepSpec
 from tilewright.runtime.stepwise import PARAMETERS, Stepper, clock
 from tilewright.runtime.threads import pool
+from tilewright.runtime.trace_events import Span, Timeline, live_bytes
 from tilewright.support.errors import CallError
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 What comes back through the parts of attention reads the softmax, which would then be kept, and with it the scores of
 all rows; what comes back through the whole (`ops/gradients/attention.py`) reads queries, keys and values alone. Rows
-that are summed before a linear layer (`transform/graph/summed.py`) spare its way back two products.
+that are summed before a linear layer (`transform/graph/sum_first.py`) spare its way back two products.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.batch_first import batch_first
 from tilewright.transform.graph.simplify import eliminate_common, eliminate_dead
 from tilewright.transform.graph.softmax import recognise_softmax
-from tilewright.transform.graph.summed import sum_rows_first
+from tilewright.transform.graph.sum_first import sum_rows_first
 
 
 def rewritten(graph: Graph, sources: Iterable[Value]) -> Graph:

@@ -22,11 +22,11 @@ from tilewright.ops.rooms import pruned
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.runtime.interop import framework
 from tilewright.support.errors import CallError, Error, ModelError, UnsupportedError
-from tilewright.train import hooks, kept
+from tilewright.train import hooks, trace_cache
 from tilewright.train.batch import named, names_of, with_values
-from tilewright.train.kept import Traced
 from tilewright.train.plan import Objective
 from tilewright.train.tape import tape_of
+from tilewright.train.trace_cache import Traced
 
 
 class _Loss(torch.nn.Module):
@@ -146,12 +146,12 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
     hooks.refuse(seen)
     metrics = _names(given)
     check_backward(given["loss"] if isinstance(given, dict) else given)
-    name = None if tape is None or symbolic else kept.name_of(tape, metrics)
-    read = None if name is None else kept.get(name)
+    name = None if tape is None or symbolic else trace_cache.name_of(tape, metrics)
+    read = None if name is None else trace_cache.get(name)
     if read is None:
         read = _read(objective, batch, symbolic)
         if name is not None:
-            kept.put(name, read)
+            trace_cache.put(name, read)
     tied = dict(read.tied)
     state = {n: to_array(t, n) for n, t in model.state_dict().items() if isinstance(t, torch.Tensor) and n not in tied}
     weights = {v.name: state[v.name] for v in read.graph.params}

@@ -12,7 +12,7 @@ from tilewright.runtime.specs import CheckSpec, RegionKind, Work
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import Group
-from tilewright.transform.loops.ahead import WeightPrefetch
+from tilewright.transform.loops.prefetch_share import WeightPrefetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class KernelCall:
     args      the values of its parameters, in order: the group's inputs, then its outputs, then what it prefetches
     label     what it computes, for people
     group     the nodes
-    prefetch  the part of its last argument that it prefetches for a later kernel (`transform/ahead.py`)
+    prefetch  the part of its last argument that it prefetches for a later kernel (`transform/prefetch_across.py`)
     over      (output, input) pairs where the output may be written over the input
-    strand    the number of the fork that it belongs to, and of its strand there (`transform/strands.py`)
+    strand    the number of the fork that it belongs to, and of its strand there (`transform/forks.py`)
     compiled  its code, once there is some
     """
 

@@ -13,9 +13,9 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ir.notes import Origin
 from tilewright.plans.framework.variants import by_size
 from tilewright.transform.call import KernelCall
+from tilewright.transform.fold_stages import settle
 from tilewright.transform.graph.fuse import Group
 from tilewright.transform.join import join_dimensions
-from tilewright.transform.settle import settle
 
 
 def lower_group(group: Group, name: str) -> KernelCall:

@@ -17,8 +17,8 @@ from tilewright.runtime.program import Program
 from tilewright.support.errors import Error
 from tilewright.targets.target import Target
 from tilewright.tuning.journal import Journal
-from tilewright.tuning.keep import Memory, Unverified
 from tilewright.tuning.programs import Maker
+from tilewright.tuning.recording import Memory, Unverified
 from tilewright.tuning.result import Progress, Tuned
 from tilewright.tuning.search import Policy
 from tilewright.tuning.tuner import Tuner

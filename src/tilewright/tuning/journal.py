@@ -17,7 +17,7 @@ from tilewright.support import flags, plugins
 from tilewright.support.classes import dataclass
 from tilewright.support.digest import blake2b
 from tilewright.targets.target import Target
-from tilewright.tuning.judge import ratios
+from tilewright.tuning.significance import ratios
 
 MOST_BYTES = 64 << 20
 """The largest file that is read; a larger one is begun again."""

@@ -23,8 +23,8 @@ from tilewright.plans.framework.space import Setting
 from tilewright.runtime.examples import random_inputs
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
-from tilewright.tuning.judge import Gain, gain, ratios, there_and_back
 from tilewright.tuning.programs import Built, Maker, changed
+from tilewright.tuning.significance import Gain, gain, ratios, there_and_back
 from tilewright.tuning.sites import Part
 from tilewright.tuning.workers import LOADINGS, ROUNDS, Processes, Races
 

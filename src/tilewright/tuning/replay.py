@@ -13,8 +13,8 @@ from typing import Any
 
 from tilewright.plans.framework.space import Setting, Space
 from tilewright.support.classes import dataclass
-from tilewright.tuning.judge import LEAST_GAIN
 from tilewright.tuning.search import FINALISTS, Search
+from tilewright.tuning.significance import LEAST_GAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,10 @@ from tilewright.schedule.state import written_buffers
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
 from tilewright.targets.target import Target
-from tilewright.tuning.judge import Gain, gain, ratios, there_and_back
 from tilewright.tuning.kernel_subject import KERNEL, subject
 from tilewright.tuning.layer_race import Raced, race_layer
 from tilewright.tuning.programs import Built
+from tilewright.tuning.significance import Gain, gain, ratios, there_and_back
 from tilewright.tuning.workers import FLOOR, LOADINGS, LOOSER, ROUNDS, Processes, Timed
 
 POLICY = "a kernel alone 1"

@@ -7,8 +7,8 @@ from dataclasses import asdict, field, replace
 from typing import Any
 
 from tilewright.support.classes import dataclass
-from tilewright.tuning.judge import NONE, Gain
-from tilewright.tuning.keep import Finding
+from tilewright.tuning.recording import Finding
+from tilewright.tuning.significance import NONE, Gain
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from tilewright.plans.framework.space import Setting, Space
 from tilewright.support.classes import dataclass
-from tilewright.tuning.judge import NEAR
+from tilewright.tuning.significance import NEAR
 
 PROMISING = 0.995
 """Of the incumbent's time: a label that takes more in the search is not raced again, for its gain would not count."""

@@ -9,7 +9,7 @@ from math import comb
 
 from tilewright.plans.framework.decisions import Decision, Scheduled
 from tilewright.support.classes import dataclass
-from tilewright.transform.ahead import STEPS
+from tilewright.transform.prefetch_across import STEPS
 from tilewright.tuning.programs import Built, Listed, changed, changes, fed
 
 LEAST_SHARE = 0.01

@@ -18,11 +18,11 @@ from tilewright.ir.key import digest
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
 from tilewright.tuning.journal import Journal, Turns
-from tilewright.tuning.judge import LEAST_GAIN, MODEL_GAIN, NONE, Gain, gain, slowness, there_and_back
-from tilewright.tuning.keep import Finding, Memory, Seeds
 from tilewright.tuning.programs import Built, Listed, Maker, changed, fed
+from tilewright.tuning.recording import Finding, Memory, Seeds
 from tilewright.tuning.result import Progress, Row, Tuned
 from tilewright.tuning.search import FINALISTS, Descent, Policy
+from tilewright.tuning.significance import LEAST_GAIN, MODEL_GAIN, NONE, Gain, gain, slowness, there_and_back
 from tilewright.tuning.sites import LEAST_SHARE, Part, Site, codes, sites, split, together, window
 from tilewright.tuning.workers import Races, Timed
 

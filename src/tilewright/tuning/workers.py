@@ -26,8 +26,8 @@ from tilewright.measure.paired import Contender, Limits, Result, Team, race
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
 from tilewright.tuning import subject
-from tilewright.tuning.judge import ratios, there_and_back
 from tilewright.tuning.programs import Built
+from tilewright.tuning.significance import ratios, there_and_back
 
 Outcome = Literal["timed", "refused", "wrong", "crashed", "timeout", "memory"]
 """What became of a candidate: timed; no code could be made or loaded; its results were wrong; its process died; it took

@@ -12,7 +12,7 @@ from tilewright.ir.parser import parse_func
 from tilewright.ir.verify import verify_func
 from tilewright.targets.target import Target
 from tilewright.transform.loops import passes
-from tilewright.transform.loops.ahead import WeightPrefetch
+from tilewright.transform.loops.prefetch_share import WeightPrefetch
 from tilewright.transform.loops.verify import verify_loops
 
 TARGET = Target.parse("x86-64-v3")

@@ -13,7 +13,7 @@ symbols: sizes, and whether what is assumed of them holds.
 Loops and branches are basic blocks around the calls inside. Whether there is another iteration, or which branch is
 taken, every thread reads from memory, between two barriers: the one that wrote it has done so, and nobody writes it
 again before all have read it. So all take the same way. Iterations that nothing known bounds are counted down; where
-none is left, `tw_run` asks the function in `control` for more (`runtime/patience.py`), and returns if there are none.
+none is left, `tw_run` asks the function in `control` for more (`runtime/limits.py`), and returns if there are none.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, Var, const, is_const, product
 from tilewright.ir.rewrite import variables
 from tilewright.native.text import Writer, identifier
-from tilewright.runtime.patience import CONTROL, REFUSED
+from tilewright.runtime.limits import CONTROL, REFUSED
 from tilewright.runtime.specs import RegionSpec, StepSpec, Work, divided
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target

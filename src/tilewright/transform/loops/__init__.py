@@ -10,7 +10,6 @@ from tilewright.ir.verify import verify_func
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.driver import LOOPS_SHOWN, VERIFY_PASSES, Stage, run_passes
-from tilewright.transform.loops.ahead import WeightPrefetch, prefetch_upcoming
 from tilewright.transform.loops.blocks import lower_blocks
 from tilewright.transform.loops.capacity import check_capacities
 from tilewright.transform.loops.compact import compact_buffers
@@ -27,6 +26,7 @@ from tilewright.transform.loops.overlap import overlap_tails
 from tilewright.transform.loops.partition import partition_loops
 from tilewright.transform.loops.pipeline import pipeline_loops
 from tilewright.transform.loops.portions import even_blocks
+from tilewright.transform.loops.prefetch_share import WeightPrefetch, prefetch_upcoming
 from tilewright.transform.loops.promote import promote_partials
 from tilewright.transform.loops.remainder import rows_by_number
 from tilewright.transform.loops.reuse import reuse_outputs

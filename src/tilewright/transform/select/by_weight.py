@@ -23,7 +23,7 @@ from tilewright.plans.winograd.sums import SumsProblem, lengths, ranked
 from tilewright.targets.target import Target
 from tilewright.transform.layout.conv_weight import data_side
 from tilewright.transform.select.convolution import ERRORS, MOST, SIZES, WORTH
-from tilewright.transform.select.plain import conversion
+from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import FEWEST, Surroundings
 
 Option = tuple[float, Direct | WinogradSums]

@@ -31,7 +31,7 @@ from tilewright.schedule.dot_intrinsics import find_tile_dot
 from tilewright.targets.target import Target
 from tilewright.transform.layout.conv import blockings_of
 from tilewright.transform.layout.pixels import is_pointwise, sampling, shape_of
-from tilewright.transform.select.plain import conversion
+from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import Surroundings, has_transforms
 from tilewright.transform.select.taps import with_taps
 

@@ -15,7 +15,7 @@ from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.graph.options import Options
 from tilewright.transform.layout.assign import blocking, following
 from tilewright.transform.layout.pixels import is_pointwise
-from tilewright.transform.select.plain import plain_uses
+from tilewright.transform.select.nchw import plain_uses
 
 WINDOWS = range(2, 18)
 """Taps, a side, of the windows that have transforms."""

@@ -22,7 +22,7 @@ from tilewright.targets.target import Target
 from tilewright.transform.layout.conv import blockings_of
 from tilewright.transform.layout.pixels import shape_of
 from tilewright.transform.layout.taps import products, sums
-from tilewright.transform.select.plain import conversion
+from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import Surroundings
 
 Option = tuple[float, Algorithm]

@@ -37,7 +37,7 @@ class _Again:
     small: tuple[Value, ...]
 
 
-def compute_again(groups: Sequence[Group], kept: frozenset[Value]) -> list[Group]:
+def rematerialize_cheap(groups: Sequence[Group], kept: frozenset[Value]) -> list[Group]:
     """The groups, in their order, with cheap values made by each that reads them. `kept`: what others read too."""
     found = list(groups)
     readers: dict[Value, list[int]] = {}

@@ -17,7 +17,9 @@ from tilewright.targets.target import Target
 from tilewright.transform.call import KernelCall
 
 
-def with_cold_weights(call: KernelCall, weights: Collection[Value], away: Far | None, target: Target) -> KernelCall:
+def with_nonresident_weights(
+    call: KernelCall, weights: Collection[Value], away: Far | None, target: Target
+) -> KernelCall:
     """The call with the note, if it reads `weights` of the program that are `away` in a level further than their own
     size tells, or than that of the weights which one of its versions reads. What fits into the first level goes
     without: it is read in no time, and its kernel is the same in all models."""

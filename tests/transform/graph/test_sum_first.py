@@ -13,7 +13,7 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ops.gradients.reverse import backward
 from tilewright.ops.interpret import run_graph
-from tilewright.transform.graph.summed import sum_rows_first
+from tilewright.transform.graph.sum_first import sum_rows_first
 from tilewright.transform.regions.captures import names_of
 
 ROWS = 5

@@ -13,7 +13,7 @@ from tilewright.ir.dtype import i64
 from tilewright.ir.expr import const
 from tilewright.ir.loops import PrimFunc
 from tilewright.schedule.state import blocks_in
-from tilewright.transform.settle import settle
+from tilewright.transform.fold_stages import settle
 
 
 def scaled(factor: int) -> PrimFunc:

@@ -23,7 +23,7 @@ from tilewright import assemble
 from tilewright.runtime.arena import plan, temp_intervals
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.threads import supported
-from tilewright.transform import strands
+from tilewright.transform import forks
 
 pytestmark = pytest.mark.skipif(not supported(), reason="there is no thread pool for this system")
 
@@ -104,8 +104,8 @@ def drawn(seed: int) -> tuple[onnx.ModelProto, list[Any]]:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forks wherever there can be one, whatever is estimated and however small models are; nothing is kept on disk."""
-    estimated = strands._fork_cycles
-    monkeypatch.setattr(strands, "_fork_cycles", lambda *a: min(estimated(*a), 1e-3))
+    estimated = forks._fork_cycles
+    monkeypatch.setattr(forks, "_fork_cycles", lambda *a: min(estimated(*a), 1e-3))
     monkeypatch.setattr(assemble, "HANDOVERS", 0.0)
     monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
     yield

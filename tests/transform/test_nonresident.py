@@ -20,9 +20,9 @@ from tilewright.plans.framework.cost import level, weights_level, working_set
 from tilewright.targets.costs import Costs
 from tilewright.targets.memory import Caches, Ceilings
 from tilewright.targets.target import Target
-from tilewright.transform.cold import with_cold_weights
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.lower import lower_group
+from tilewright.transform.nonresident import with_nonresident_weights
 
 ROWS, WIDTH = 24, 128
 OWN = WIDTH * WIDTH * 4
@@ -71,7 +71,7 @@ def test_of_two_layouts_one_is_read() -> None:
     (group,) = fuse(graph)
     machine = MACHINE.adjusted(l2=far.known_bytes + near.known_bytes // 2)
     assert level(far.known_bytes + near.known_bytes, machine) == "l3" and level(near.known_bytes, machine) == "l2"
-    told = with_cold_weights(lower_group(group, "layer"), graph.params, "l3", machine)
+    told = with_nonresident_weights(lower_group(group, "layer"), graph.params, "l3", machine)
     assert ColdWeights("l3") in told.func.notes
 
 

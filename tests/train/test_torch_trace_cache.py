@@ -19,7 +19,7 @@ from torch import nn  # noqa: E402  after what may skip
 from torch.nn import functional as F  # noqa: E402
 
 from tilewright.support.cache import ObjectCache  # noqa: E402
-from tilewright.train import kept, torch_loss  # noqa: E402
+from tilewright.train import torch_loss, trace_cache  # noqa: E402
 from tilewright.train.entry import compile_step  # noqa: E402
 from tilewright.train.optimizers import SGD  # noqa: E402
 from tilewright.train.tape import tape_of  # noqa: E402
@@ -255,29 +255,35 @@ def test_steps_of_a_kept_loss_are_those_of_a_fresh_one(monkeypatch: pytest.Monke
 
 
 def test_what_an_entry_is_kept_under(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {kept.name_of("t", ("loss",)), kept.name_of("u", ("loss",)), kept.name_of("t", ("loss", "mean"))}
+    names = {
+        trace_cache.name_of("t", ("loss",)),
+        trace_cache.name_of("u", ("loss",)),
+        trace_cache.name_of("t", ("loss", "mean")),
+    }
     with monkeypatch.context() as patched:
         patched.setattr(torch, "__version__", "1")
-        names.add(kept.name_of("t", ("loss",)))
+        names.add(trace_cache.name_of("t", ("loss",)))
     for name, value in (("package_version", "another"), ("plugins", None)):
         with monkeypatch.context() as patched:
             patched.setattr(
-                kept if value else kept.plugins, name if value else "digests", lambda value=value: value or ("x",)
+                trace_cache if value else trace_cache.plugins,
+                name if value else "digests",
+                lambda value=value: value or ("x",),
             )
-            names.add(kept.name_of("t", ("loss",)))
+            names.add(trace_cache.name_of("t", ("loss",)))
     assert len(names) == 6
 
 
 def test_entries_say_all_or_are_none(tmp_path: Path) -> None:
     store = ObjectCache(tmp_path)
     read = torch_loss._read(torch_loss._Loss(learner(1), mixed), (torch.zeros(8, 6), torch.zeros(8).long()), False)
-    kept.put("loss-1", read, store)
-    assert kept.get("loss-1", store) == read
+    trace_cache.put("loss-1", read, store)
+    assert trace_cache.get("loss-1", store) == read
     assert read.counters == ("inner.1.num_batches_tracked",) and read.tied == (("last.weight", "first.weight"),)
-    assert kept.get("loss-2", store) is None
+    assert trace_cache.get("loss-2", store) is None
     for entry in (b"", b"no entry", b"\0" * 64):
         store.put("loss-3", entry)
-        assert kept.get("loss-3", store) is None
+        assert trace_cache.get("loss-3", store) is None
 
 
 PROGRAM = """

@@ -40,7 +40,7 @@ def separable(gm: GraphModule, operators: Collection[Any]) -> frozenset[Any]:
     return frozenset(operators) - whole
 
 
-def taken_apart(gm: GraphModule, examples: Sequence[Any], operators: Collection[Any]) -> GraphModule | None:
+def decomposed(gm: GraphModule, examples: Sequence[Any], operators: Collection[Any]) -> GraphModule | None:
     """The graph with these operators taken apart; None where that fails, or changes how results lie in memory."""
     table = {op: decomposition(op) for op in operators}
     mode = detect_fake_mode(list(examples))
@@ -68,4 +68,4 @@ def _results(gm: GraphModule) -> list[Any]:
     return found
 
 
-__all__ = ["decompositions", "separable", "taken_apart"]
+__all__ = ["decompositions", "separable", "decomposed"]

@@ -21,11 +21,11 @@ from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.threads import supported
 from tilewright.support.errors import ArtifactError
 from tilewright.targets.target import Target
-from tilewright.transform import strands
+from tilewright.transform import forks
 from tilewright.transform.call import CompiledKernel, KernelCall, Workspace
+from tilewright.transform.forks import Times
 from tilewright.transform.graph.fuse import Group
 from tilewright.transform.graph.memory import assign_slots
-from tilewright.transform.strands import Times
 
 pytestmark = pytest.mark.skipif(not supported(), reason="there is no thread pool for this system")
 
@@ -59,7 +59,7 @@ def strands_of(manifest: Manifest) -> list[tuple[int, int] | None]:
 
 @pytest.fixture(autouse=True)
 def compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strands, "estimate", lambda func, target: 20_000.0 + 10_000.0 * target.threads)
+    monkeypatch.setattr(forks, "estimate", lambda func, target: 20_000.0 + 10_000.0 * target.threads)
     monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
 
 
@@ -114,11 +114,11 @@ def test_strands_are_balanced_and_follow_each_other() -> None:
     before = [0, 0b1, 0b11, 0, 0b1000, 0, 0b111111]
     times = [Times(60.0, 100.0, 0.0)] * 6 + [Times(60.0, float("inf"), 0.0)]
     target = replace(Target.parse("x86-64-v3"), threads=2).adjusted(barrier=10.0)
-    assert strands._strands(range(6), before, times, target) == [[0, 1, 2], [3, 4, 5]]
-    assert strands._fork_cycles([[0, 1, 2], [3, 4, 5]], before, times, target) == 305.0
-    assert strands._cut(range(7), before, times, target).ends == (6, 7)
+    assert forks._strands(range(6), before, times, target) == [[0, 1, 2], [3, 4, 5]]
+    assert forks._fork_cycles([[0, 1, 2], [3, 4, 5]], before, times, target) == 305.0
+    assert forks._cut(range(7), before, times, target).ends == (6, 7)
     slow = [Times(51.0, 100.0, 0.0)] * 6 + times[6:]
-    assert strands._cut(range(7), before, slow, target).ends == (1, 2, 3, 4, 5, 6, 7)
+    assert forks._cut(range(7), before, slow, target).ends == (1, 2, 3, 4, 5, 6, 7)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -140,14 +140,14 @@ def test_the_cut_is_the_best_of_all(seed: int) -> None:
         shared = sum(times[k].shared for k in run)
         if len(run) == 1 or any(alone[k] == endless for k in run):
             return shared if len(run) == 1 else endless
-        fork = strands._fork_cycles(strands._strands(run, before, times, target), before, times, target)
-        worth = min(strands.LEAST_GAIN * shared, shared - strands.LEAST_BARRIERS * target.barrier)
+        fork = forks._fork_cycles(forks._strands(run, before, times, target), before, times, target)
+        worth = min(forks.LEAST_GAIN * shared, shared - forks.LEAST_BARRIERS * target.barrier)
         return fork if fork < worth else endless
 
     least = [0.0]
     for end in range(1, count + 1):
         least.append(min(least[at] + cycles(range(at, end)) for at in range(end)))
-    found = strands._cut(range(count), before, times, target)
+    found = forks._cut(range(count), before, times, target)
     assert found.cycles == pytest.approx(least[-1])
     starts = (0, *found.ends[:-1])
     assert sum(cycles(range(a, b)) for a, b in zip(starts, found.ends, strict=True)) == pytest.approx(least[-1])
@@ -169,7 +169,7 @@ def test_calls_come_early_where_others_wait() -> None:
     #  0 -> 1,   2 alone, needed by 3 with 1
     before = [0, 0b1, 0, 0b111]
     times = [Times(1.0, 1.0, 0.0)] * 4
-    assert strands._as_early_as_possible(before, times) == [0, 2, 1, 3]
+    assert forks._as_early_as_possible(before, times) == [0, 2, 1, 3]
 
 
 def test_impossible_strands_are_refused() -> None:

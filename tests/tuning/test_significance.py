@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.tuning.judge import NONE, Gain, gain, ratios, slowness, there_and_back
+from tilewright.tuning.significance import NONE, Gain, gain, ratios, slowness, there_and_back
 
 
 def rounds(median: float, noise: float, count: int = 11, seed: int = 0) -> list[float]:

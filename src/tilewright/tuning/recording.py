@@ -16,7 +16,7 @@ from tilewright.records.record import Record
 from tilewright.records.store import Store
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
-from tilewright.tuning.judge import Gain
+from tilewright.tuning.significance import Gain
 from tilewright.tuning.sites import Site
 
 POLICY = "in the model 1"

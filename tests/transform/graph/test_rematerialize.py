@@ -12,9 +12,9 @@ from tilewright import ops
 from tilewright.ir.graph import Graph
 from tilewright.ops.interpret import run_graph
 from tilewright.support.errors import VerifyError
-from tilewright.transform.graph import again
-from tilewright.transform.graph.again import compute_again
+from tilewright.transform.graph import rematerialize
 from tilewright.transform.graph.fuse import Group, fuse
+from tilewright.transform.graph.rematerialize import rematerialize_cheap
 from tilewright.transform.graph.verify import verify_groups
 
 BIG = "f32[64, 32, 64]"
@@ -38,7 +38,7 @@ def centred(*, value: str = "mul(%n, %d)", reader: str = "mul(%t, %c)", seen: st
 
 def groups_of(graph: Graph) -> tuple[list[Group], list[Group]]:
     before = fuse(graph)
-    return before, compute_again(before, frozenset(graph.outputs))
+    return before, rematerialize_cheap(before, frozenset(graph.outputs))
 
 
 def written(groups: list[Group]) -> set[str]:
@@ -71,7 +71,7 @@ def test_others_are_written_once(graph: Graph) -> None:
 
 
 def test_small_values_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(again, "LARGE", 64 * 32 * 64 + 1)
+    monkeypatch.setattr(rematerialize, "LARGE", 64 * 32 * 64 + 1)
     before, after = groups_of(centred())
     assert after == before
 

@@ -3,9 +3,9 @@
 Where not all weights of a model stay in the last level of cache, every call reads them from memory. A kernel prefetches
 its own a little ahead, which hides the transfer if it computes for longer than that takes. With several threads it
 computes for a part of the time, and with few rows for hardly any: it waits for memory, which was idle while the kernels
-before it computed. So one of these prefetches its weights (`transform/loops/ahead.py`), as many bytes as memory brings
-while it has no need of it, and they are in the last level of cache when they are wanted. Which one, or none, is a
-decision about the kernel and those before it.
+before it computed. So one of these prefetches its weights (`transform/loops/prefetch_share.py`), as many bytes as
+memory brings while it has no need of it, and they are in the last level of cache when they are wanted. Which one, or
+none, is a decision about the kernel and those before it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewright.plans.framework.variants import versions_of
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.call import KernelCall
-from tilewright.transform.loops.ahead import WeightPrefetch
+from tilewright.transform.loops.prefetch_share import WeightPrefetch
 
 WAITS = 1.25
 """A kernel whose weights arrive so many times as long as it computes waits for them."""
