@@ -31,7 +31,7 @@ from tilewright.runtime.weights.control import READER
 
 OK, NO_LAYOUT, NO_EXECUTOR, SUPERSEDED = 0, 1, 2, 3
 """What `tw_execute` gives. SUPERSEDED: the control page names no slot, so its owner must be asked where to go. Or a
-status of `patience.py` where loops or a check ended the call and outputs hold nothing; the number that decided the
+status of `limits.py` where loops or a check ended the call and outputs hold nothing; the number that decided the
 check then stands behind the addresses, where the version does else."""
 
 TAKEN = 1 << 40
