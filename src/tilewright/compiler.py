@@ -49,6 +49,7 @@ from tilewright.support.progress import expect, tell
 from tilewright.targets.target import Target
 from tilewright.transform.call import Call, KernelCall
 from tilewright.transform.driver import GRAPHS_SHOWN, VERIFY_STAGES, check_names, run_passes
+from tilewright.transform.forks import fork_calls
 from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.assume import settled
 from tilewright.transform.graph.attention import recognise_attention
@@ -487,7 +488,7 @@ def _grouped(
     """The groups of a graph that become kernels; the graph with the parameters that they gained, where views lie, and
     the nodes that compute those. `names`: no other value may have one of them; None: kernels share no numbers."""
     groups = log.run(f"fuse {name}", fuse, graph, inside)
-    groups = log.run(f"compute again {name}", rematerialize, groups, frozenset(graph.outputs))
+    groups = log.run(f"rematerialize {name}", rematerialize_cheap, groups, frozenset(graph.outputs))
     if flags.VERIFY() >= VERIFY_STAGES:
         verify_groups(graph, groups)
     where = dict(places(graph.nodes))
