@@ -71,6 +71,7 @@ from tilewright.transform.graph.projected import attend_to_sources
 from tilewright.transform.graph.quantised import multiply_quantised
 from tilewright.transform.graph.ragged import check_ragged, with_ragged
 from tilewright.transform.graph.recurrences import recognise_recurrences
+from tilewright.transform.graph.rematerialize import rematerialize_cheap
 from tilewright.transform.graph.requantised import move_quantised
 from tilewright.transform.graph.resampled import resample_known
 from tilewright.transform.graph.rows import compute_read_rows
