@@ -59,7 +59,7 @@ def tried(door: str, seed: int) -> tuple[int, int]:
         call = kind.compiled(seed, rng.choice((1, 1, 1, 2, 3)))
     except Error:
         return 0, 0
-    pairs = [(n, m) for n in SIZES for m in rng.sample(SIZES, 2)] + [(rng.choice(SIZES), m) for m in SIZES[:12]]
+    pairs = [(n, m) for n in SIZES for m in rng.sample(SIZES, 6)] + [(rng.choice(SIZES), m) for m in SIZES[:12]]
     for n, m in pairs:
         results = []
         for GUARD.at_end, GUARD.fill in ((True, 0xFF), (False, 0x2A)):

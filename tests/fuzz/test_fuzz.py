@@ -31,6 +31,16 @@ def test_damage(kind: str, short: int) -> None:
     assert 0.2 * count < refused < count, str(report)
 
 
+def test_huge_sizes() -> None:
+    """`python -m tests.fuzz.farm huge 0 10000` runs ten thousand."""
+    count = _count(40)
+    report = farm.run("huge", range(FIRST, FIRST + count), workers=2 if LONG else 1, limit=30.0)
+    print(f"\nhuge: {report}")
+    assert not report.failures, str(report)
+    refused = sum(n for name, n in report.outcomes.items() if "refused" in name)
+    assert 0.4 * count < refused < count, str(report)
+
+
 def test_crashes_hangs_and_exceptions_are_seen() -> None:
     """The fuzzer itself: what goes wrong in a worker is a failure with its seed, and the others go on."""
     report = farm.run("self", range(6), limit=5.0)

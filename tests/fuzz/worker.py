@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tests.fuzz import artifacts, corpus, mutate, texts
+from tests.fuzz import artifacts, corpus, huge, mutate, texts
 from tilewright.frontend.read import import_model
 from tilewright.ir.dtype import BY_NAME
 from tilewright.parts.composite import Composite
@@ -249,6 +249,7 @@ KINDS: dict[str, Callable[[int, Mark], str]] = {
     "artifact": run_artifact,
     "stablehlo": functools.partial(run_module, bytecode=False),
     "bytecode": functools.partial(run_module, bytecode=True),
+    "huge": huge.run,
     "self": run_self,
 }
 

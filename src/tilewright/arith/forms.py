@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Const, Expr, Load, Op, Var, const
 from tilewright.support.classes import dataclass
 from tilewright.support.digest import blake2b
@@ -133,14 +134,14 @@ def to_expr(form: Form) -> Expr:
     """The canonical expression: products first, then falling coefficients, the constant last."""
     terms, constant = form
     if not terms:
-        return const(constant)
+        return literal(constant)
     if len(terms) == 1:
         ((atom, c),) = terms.items()
         if c == 1:
             return atom if constant == 0 else _plus(atom, constant)
         if c < 0 < constant:
-            return Op("sub", (const(constant), atom if c == -1 else Op("mul", (atom, const(-c)))))
-        return _plus(Op("mul", (atom, const(c))), constant)
+            return Op("sub", (literal(constant), atom if c == -1 else Op("mul", (atom, literal(-c)))))
+        return _plus(Op("mul", (atom, literal(c))), constant)
     ordered = sorted(terms.items(), key=_position)
     # A sum starts with something positive if there is any.
     first = next((t for t in ordered if t[1] > 0), None)
@@ -149,7 +150,7 @@ def to_expr(form: Form) -> Expr:
         ordered.remove(first)
         result = _term(*first)
     elif constant > 0:
-        result, constant = const(constant), 0
+        result, constant = literal(constant), 0
     for atom, c in ordered:
         if result is None:
             result = _term(atom, c)
@@ -162,10 +163,19 @@ def to_expr(form: Form) -> Expr:
 
 
 def _term(atom: Expr, c: int) -> Expr:
-    return atom if c == 1 else Op("mul", (atom, const(c)))
+    return atom if c == 1 else Op("mul", (atom, literal(c)))
 
 
 def _plus(e: Expr, constant: int) -> Expr:
     if constant == 0:
         return e
-    return Op("add", (e, const(constant))) if constant > 0 else Op("sub", (e, const(-constant)))
+    return Op("add", (e, literal(constant))) if constant > 0 else Op("sub", (e, literal(-constant)))
+
+
+def literal(value: int) -> Expr:
+    """A number; one that no i64 has as arithmetic on numbers that are, so that it stays what it is to who looks."""
+    if i64.min <= value <= i64.max:
+        return const(value)
+    above, rest = divmod(value, 1 << 62)
+    whole = Op("mul", (literal(above), const(1 << 62)))
+    return Op("add", (whole, const(rest))) if rest else whole

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tilewright.arith import linear, prove
 from tilewright.arith.forms import factors
+from tilewright.arith.overflow import check_bytes
 from tilewright.ir.expr import Buffer, Expr, Op, Var, const, product
 from tilewright.ir.loops import NTHREADS, PrimFunc
 from tilewright.runtime.kernel import Workspace
@@ -21,7 +22,8 @@ def workspaces(func: PrimFunc) -> list[Workspace]:
 def _workspace(buffer: Buffer) -> Workspace:
     per_thread = bool(buffer.shape) and buffer.shape[0] is NTHREADS
     size = replace(buffer, shape=buffer.shape[1:]).size if per_thread else buffer.size
-    return Workspace(_polynomial(size * buffer.dtype.itemsize, buffer.name), per_thread)
+    size = check_bytes(size * buffer.dtype.itemsize, f"buffer {buffer.name!r}")
+    return Workspace(_polynomial(size, buffer.name), per_thread)
 
 
 def _polynomial(size: Expr, name: str) -> Work:

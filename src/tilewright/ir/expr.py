@@ -469,7 +469,8 @@ def lookup(index: Any, table: Sequence[Expr]) -> Expr:
 
 
 def binary(name: str, a: Any, b: Any) -> Expr:
-    """A binary operator with constants folded: integer arithmetic exactly, `x+0`, `x*1`, `x*0`, `x//1`, `x%1`, bool."""
+    """A binary operator with constants folded: integer arithmetic exactly, `x+0`, `x*1`, `x*0`, `x//1`, `x%1`, bool.
+    Arithmetic in i64 that would wrap is left to be computed."""
     if not isinstance(a, Expr):
         a = _operand(name, a, b)
     if not isinstance(b, Expr):
@@ -511,8 +512,10 @@ def _fold_int(name: str, a: Expr, b: Expr) -> Expr | None:
     right = b.value if isinstance(b, Const) else None
     if left is not None and right is not None:
         value = folding.exact(name, left, right)
+        if value is None or (a.dtype is i64 and not i64.min <= value <= i64.max):
+            return None  # a size that does not fit must not become another one
         boolean_result = a.dtype is boolean or OPS[name].rule == "bool"
-        return None if value is None else const(value, boolean if boolean_result else a.dtype)
+        return const(value, boolean if boolean_result else a.dtype)
     match folding.kept(name, left, right):
         case "left":
             return a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -105,6 +106,16 @@ def broadcast_shapes(*shapes: Sequence[Expr]) -> Shape:
             elif not same_dim(result[i], d):
                 raise ShapeError("the operands' shapes do not broadcast", got=" and ".join(show(s) for s in shapes))
     return tuple(result)
+
+
+MOST_TAPS = 1 << 24
+"""Elements of a window, each of which is looked at for each result."""
+
+
+def check_window(sizes: Sequence[int]) -> None:
+    """Raise ShapeError for a window that no machine should be asked to look through."""
+    if any(n < 1 for n in sizes) or math.prod(sizes) > MOST_TAPS:
+        raise ShapeError("no window of such a size", expected=f"1 to {MOST_TAPS} elements", got=list(sizes))
 
 
 def axis_of(axis: int, rank: int, what: str = "axis") -> int:

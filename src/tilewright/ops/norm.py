@@ -19,6 +19,7 @@ from tilewright.ops.dims import (
     broadcast_index,
     broadcast_shapes,
     check_kind,
+    check_window,
     need,
     present,
     rank_at_least,
@@ -227,6 +228,7 @@ def _lrn_infer(types: Types, attrs: LrnAttrs) -> Out:
     x = present(types[0])
     check_kind(x.dtype, ("float",))
     rank_at_least(x, 2)
+    check_window((attrs.size,))
     return (x,)
 
 

@@ -15,7 +15,18 @@ from tilewright.ir.dtype import DType, i64
 from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, minimum, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.conv import KERNEL, SPATIAL, pad_stage
-from tilewright.ops.dims import accumulator, check_kind, dim, labelled, narrow, need, present, scalar, wide
+from tilewright.ops.dims import (
+    accumulator,
+    check_kind,
+    check_window,
+    dim,
+    labelled,
+    narrow,
+    need,
+    present,
+    scalar,
+    wide,
+)
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
@@ -74,6 +85,7 @@ def infer_shape(types: Types, attrs: PoolAttrs) -> TensorType:
             raise ShapeError(f"{name} has the wrong length", expected=length, got=got)
     if any(v < 1 for v in (*attrs.kernel, *attrs.strides, *attrs.dilations)) or min(attrs.pads) < 0:
         raise ShapeError("kernel, strides and dilations must be positive and pads not negative")
+    check_window(attrs.kernel)
     pads = attrs.pads
     spatial = tuple(
         pooled_extent(

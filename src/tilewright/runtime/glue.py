@@ -403,7 +403,10 @@ class _CallEmitter:
             index = self.inputs + i
             tensor = self.tensor(index)
             array = f.call(PTR, "tw_new", self.api.get(), tensor, shape.get(), self.io + index * 16)
-            self.fail_if(array.eq(0), result.get())
+            with self.slow_unpinned_if(array.eq(0)):  # there is no memory, which the slow path says as it says all
+                f.call(VOID, "PyErr_Clear")
+                with f.when(result.get().ne(0)):
+                    f.call(VOID, "Py_DecRef", result.get())
             with f.when(single):
                 result.set(array)
             with f.when(single.eq(0)):

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.arith.overflow import guarded, held
 from tilewright.codegen.llvm.expr import evaluate
 from tilewright.codegen.llvm.regions import Caller, Regions, load_dim, polynomial
 from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.values import Value
-from tilewright.ir.dtype import boolean, f64, i64
-from tilewright.ir.expr import Const, Expr, Op, Var, all_of, as_int, call, cast, const, select
-from tilewright.ir.rewrite import walk_expr
+from tilewright.ir.dtype import i64
+from tilewright.ir.expr import Expr, Var, cast
 from tilewright.native.text import Writer, identifier
 from tilewright.runtime.specs import StepSpec, Work
 from tilewright.targets.target import Target
@@ -56,7 +56,7 @@ def emit_entry(
     lines = [f'target triple = "{target.triple}"', ""]
     lines += _calls("tw_run", run, symbols, target, control)
     lines += _ranged_calls("tw_prepare", prepare, target)
-    lines += _shapes(symbols, [*map(_guarded, shapes), *(cast(_held(a), i64) for a in assumptions)], target)
+    lines += _shapes(symbols, [*map(guarded, shapes), *(cast(held(a), i64) for a in assumptions)], target)
     for kernel in sorted(arity):
         buffers, integers = arity[kernel]
         arguments = ["ptr"] * buffers + ["i64"] * (integers + 2) + ["ptr"]
@@ -106,39 +106,6 @@ def _ranged_calls(name: str, steps: Sequence[StepSpec], target: Target) -> list[
 def _function(name: str, out: Writer) -> list[str]:
     lines = [*out.entry, *out.lines]
     return [f"define void @{name}({_SIGNATURE}) nounwind {{", "entry:", *lines, "  ret void", "}", ""]
-
-
-def _guarded(e: Expr) -> Expr:
-    """A size, or -1 where it is so large that it may not fit an i64: symbols of tensors without elements can be any."""
-    if as_int(e) is not None or (size := _magnitude(e)) is None:
-        return e
-    return select(size > const(TOO_LARGE, f64), const(-1), e)
-
-
-def _held(e: Expr) -> Expr:
-    """A condition, or false where one of its numbers is so large that it may not fit an i64."""
-    compared = [a for part in walk_expr(e) if part.dtype is boolean for a in part.children if a.dtype is i64]
-    sizes = [size for a in compared if (size := _magnitude(a)) is not None and not isinstance(size, Const)]
-    return all_of([*(size <= const(TOO_LARGE, f64) for size in sizes), e])
-
-
-TOO_LARGE = float(1 << 61)
-
-
-def _magnitude(e: Expr) -> Expr | None:
-    """A bound of a size and of the numbers that it is computed from, which does not overflow; None where that is not
-    known. What is multiplied by 0 counts as 0, as it does in integers that wrap."""
-    match e:
-        case Const():
-            return const(abs(float(e.value)), f64)
-        case Var():
-            return cast(e, f64)
-        case Op("add" | "sub" | "mul" | "min" | "max" | "floordiv" | "mod", (a, b)) | Op("select", (_, a, b)):
-            x, y = _magnitude(a), _magnitude(b)
-            if x is None or y is None:
-                return None
-            return call({"add": "add", "sub": "add", "mul": "mul"}.get(e.name, "max"), x, y)
-    return None
 
 
 def _shapes(symbols: Sequence[Var], shapes: Sequence[Expr], target: Target) -> list[str]:

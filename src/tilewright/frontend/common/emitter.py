@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from tilewright.arith.overflow import at_smallest
 from tilewright.ir.dtype import DType, f64, i64
 from tilewright.ir.expr import Expr, Var, as_expr, as_int, is_const
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
@@ -39,7 +41,10 @@ class Emitter:
         return value
 
     def emit_all(self, op: str, *inputs: Value | None, **attrs: Any) -> tuple[Value, ...]:
-        return emit(self.builder, op, *inputs, names=[f"{self.hint}.{op}"] * 8, **attrs)
+        values = emit(self.builder, op, *inputs, names=[f"{self.hint}.{op}"] * 8, **attrs)
+        for value in values:
+            check_size(value.type)
+        return values
 
     def constant(self, array: Any, t: DType | None = None) -> Value:
         """A constant of the graph."""
@@ -158,11 +163,8 @@ def _span(low: Any, high: Any) -> str:
 
 def check_size(t: TensorType) -> None:
     """Raise ModelError for a tensor that no machine should be asked for."""
-    total = 1
-    for d in t.shape:
-        number = as_int(d)
-        if number is not None and number < 0:
-            raise ModelError("a dimension is negative", got=t)
-        total *= 1 if number is None else number
+    if any(number < 0 for d in t.shape if (number := as_int(d)) is not None):
+        raise ModelError("a dimension is negative", got=t)
+    total = prod(1 if (least := at_smallest(d)) is None else least for d in t.shape)
     if total * t.dtype.itemsize > MAX_BYTES:
         raise ModelError("the tensor is too large", expected=f"at most {MAX_BYTES} bytes", got=t)

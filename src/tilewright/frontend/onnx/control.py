@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from tilewright.frontend.common.emitter import check_size
 from tilewright.frontend.onnx.bodies import Bodies, Body
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.scope import Item, known_item
@@ -222,7 +223,10 @@ def _real(call: Call, results: Sequence[Item], room: Value | None, most: Value |
 
 
 def _emit_loop(call: Call, operands: Sequence[Value | None], body: Body, attrs: LoopAttrs) -> list[Item]:
-    return _items(emit(call.builder, "loop", *operands, *body.captured, attrs=attrs, names=_names(call)))
+    values = emit(call.builder, "loop", *operands, *body.captured, attrs=attrs, names=_names(call))
+    for value in values:
+        check_size(value.type)
+    return _items(values)
 
 
 def _stacked(call: Call, parts: Sequence[Item], axis: int) -> Item:

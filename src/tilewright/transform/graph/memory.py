@@ -12,6 +12,7 @@ from dataclasses import field, replace
 
 from tilewright import ops
 from tilewright.arith import prove_equal, simplify, symbolic_bounds
+from tilewright.arith.overflow import check_bytes
 from tilewright.ir.expr import Expr, Var, const, is_const, product
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.rewrite import variables
@@ -295,7 +296,7 @@ class _Assigner:
         return self.add(TempSpec(*self.during(i), _number(size), None, each), size, f"workspace of {call.label}")
 
     def add(self, spec: TempSpec, size: Expr, owner: str) -> int:
-        size = bounded(size, self.bounds)
+        size = check_bytes(bounded(size, self.bounds), owner)
         spec = replace(spec, nbytes=_number(size))
         self.temps.append(spec)
         self.sizes.append(size)

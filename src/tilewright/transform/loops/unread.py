@@ -170,7 +170,8 @@ class _Stopper:
         ends = Eliminator(an, frozenset(inner)).of_form(rest)
         if terms or step <= 0 or ends is None:
             return None
-        return an.simplify((self.limit - to_expr(ends[0]) + (step - 1)) // step)
+        end = an.simplify((self.limit - to_expr(ends[0]) + (step - 1)) // step)
+        return None if loop.var in variables(end) else end  # an index such as i + (i + j) // 3
 
 
 def _sharing(inside: list[Stmt]) -> bool:

@@ -1,0 +1,111 @@
+"""Sizes of memory fit 64 bits: what is refused when a program is compiled, and what each call looks at.
+
+Every product of extents that becomes a buffer (a value, a workspace, an arena's part, a cache) passes `check_bytes`,
+which computes it in whole numbers of any length for the smallest sizes that there can be. For larger ones `tw_shapes`
+computes it in i64, `guarded` by a bound in floating point that cannot wrap, and the runtime refuses what it says is too
+large (`runtime/places.py`). So index arithmetic may take its numbers as exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tilewright.ir.dtype import boolean, f64, i64
+from tilewright.ir.expr import Const, Expr, Op, Var, all_of, as_int, call, cast, const, select
+from tilewright.ir.rewrite import walk_expr
+from tilewright.runtime.specs import MAX_BYTES
+from tilewright.support.errors import ShapeError
+
+TOO_LARGE = float(1 << 61)
+"""From here on a number may not fit an i64 once it was rounded."""
+
+
+def check_bytes(size: Expr, where: str) -> Expr:
+    """A size in bytes as it is. Raises ShapeError where it is more than can be addressed for the smallest sizes, or a
+    constant below 0."""
+    least = at_smallest(size)
+    if least is not None and (least > MAX_BYTES or (least < 0 and as_int(size) is not None)):
+        raise ShapeError("more memory than there can be", where=where, expected=f"0 to {MAX_BYTES} bytes", got=least)
+    return size
+
+
+def at_smallest(e: Expr) -> int | None:
+    """The value of an expression in which each symbol has the smallest value from 1 on that it can have, computed
+    exactly; None where it is of something else than symbols, or divides by 0."""
+    if type(e) is Const:
+        return int(e.value)
+    if type(e) is Var:
+        return max(-(-max(e.lo or 0, 1) // e.multiple) * e.multiple, 1)
+    if type(e) is not Op or e.name not in _EXACT:
+        return None
+    values = [at_smallest(a) for a in e.args]
+    if e.name == "select":
+        return values[2 - bool(values[0])] if values[0] is not None else None
+    known = [v for v in values if v is not None]
+    if len(known) < len(values) or (e.name in ("floordiv", "mod") and known[1] == 0):
+        return None
+    return int(_EXACT[e.name](*known))
+
+
+_EXACT: Mapping[str, Callable[..., Any]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "neg": lambda a: -a,
+    "abs": abs,
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "min": min,
+    "max": max,
+    "select": lambda c, a, b: a if c else b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "and": lambda a, b: a and b,
+    "or": lambda a, b: a or b,
+    "not": lambda a: not a,
+}
+
+
+def guarded(e: Expr) -> Expr:
+    """A size, or -1 where it is so large that it may not fit an i64: symbols of tensors without elements can be any."""
+    size = _magnitude(e)
+    if isinstance(size, Const):
+        return e
+    return select(size > const(TOO_LARGE, f64), const(-1), e)
+
+
+def held(e: Expr) -> Expr:
+    """A condition, or false where one of its numbers is so large that it may not fit an i64."""
+    compared = [a for part in walk_expr(e) if part.dtype is boolean for a in part.children if a.dtype is i64]
+    sizes = [size for size in map(_magnitude, compared) if not isinstance(size, Const)]
+    return all_of([*(size <= const(TOO_LARGE, f64) for size in sizes), e])
+
+
+def _magnitude(e: Expr) -> Expr:
+    """A bound of a size and of the numbers that it is computed from, which does not overflow. What is multiplied by 0
+    counts as 0, as it does in integers that wrap. Raises ShapeError for what is no size of symbols."""
+    match e:
+        case Const():
+            return const(abs(float(e.value)), f64)
+        case Var():
+            return cast(e, f64)
+        case Op("neg" | "abs", (a,)):
+            return _magnitude(a)
+        case Op("add" | "sub" | "mul" | "min" | "max" | "floordiv" | "mod", (a, b)) | Op("select", (_, a, b)):
+            x, y = _magnitude(a), _magnitude(b)
+            if isinstance(x, Const) and isinstance(y, Const):
+                return const(_BOUNDS.get(e.name, max)(x.value, y.value), f64)
+            return call({"add": "add", "sub": "add", "mul": "mul"}.get(e.name, "max"), x, y)
+    raise ShapeError("a size is computed by what no bound is known of", got=e)
+
+
+_BOUNDS: Mapping[str, Callable[..., Any]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a + b,
+    "mul": lambda a, b: a * b,
+}

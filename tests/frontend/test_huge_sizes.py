@@ -1,0 +1,68 @@
+"""Sizes that no memory has, as constants and as data: an error each, before anything is touched. `tests/fuzz/huge.py`
+tries thousands of others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import parser
+
+import tilewright as tw
+from tilewright import te
+from tilewright.support.errors import CallError, Error, ModelError, ShapeError
+
+
+def model(text: str) -> object:
+    return parser.parse_model(f'<ir_version: 10, opset_import: ["" : 19]>\n{text}')
+
+
+@pytest.mark.parametrize("count", [1 << 61, (1 << 62) + 1, 1 << 40])
+def test_what_a_loop_collects_and_nothing_reads(count: int) -> None:
+    """A count times the bytes of a row wraps around to few bytes, or none."""
+    text = f"""g (float[2] x) => (float[2] y) <int64 n = {{{count}}}, bool c = {{1}}> {{
+      y, z = Loop(n, c, x) <body = b (int64 i, bool ci, float[2] s) => (bool co, float[2] t, float[2] o) {{
+        t = Add(s, s) o = Sqrt(t) co = Identity(ci) }}> }}"""
+    with pytest.raises(ModelError, match="too large"):
+        tw.compile(model(text))
+
+
+@pytest.mark.parametrize("kind", ["Tile", "Expand"])
+@pytest.mark.parametrize("times", [1 << 62, (1 << 62) + 1, (1 << 63) - 1, 0x5555555555555556, 1 << 31])
+def test_products_that_wrap(kind: str, times: int) -> None:
+    """4 * 2**62 is 0 and 3 * 0x5555555555555556 is 2 in 64 bits."""
+    for rows in (3, 4):
+        x = f"float[{rows}, 3] x" if kind == "Tile" else "float[1, 3] x"
+        proto = model(f"g ({x}) => (float[a, b] y) <int64[2] n = {{{times}, 1}}> {{ y = {kind}(x, n) }}")
+        with pytest.raises(ModelError, match=r"large|negative"):
+            tw.compile(proto)
+
+
+def test_outputs_that_there_is_no_memory_for() -> None:
+    proto = model("g (float[n, 0] x, float[m, 0] y) => (float[n, m] z) { t = Transpose(y) z = MatMul(x, t) }")
+    compiled = tw.compile(proto)
+    x = np.empty(((1 << 31) - 1, 0), np.float32)
+    with pytest.raises(CallError, match="large a one"):
+        compiled(x, x)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[1, 4, 2, 2] x) => (float[a, b, c, d] y) { y = LRN <size = 70368744177664> (x) }",
+        """g (float[1, 1, 4, 4] x) => (float[a, b, c, d] y) {
+          y = MaxPool <kernel_shape = [1099511627776, 1], pads = [549755813888, 0, 549755813888, 0]> (x) }""",
+    ],
+)
+def test_windows_that_nobody_can_look_through(text: str) -> None:
+    with pytest.raises(Error, match="window"):
+        tw.compile(model(text))
+
+
+def test_stages_between() -> None:
+    n = te.var("n", lo=0)
+    a = te.placeholder((n, 4), name="A")
+    for columns in (1 << 62, 1 << 46, (1 << 63) - 1):
+        b = te.compute((n, columns), lambda i, j: te.cast(i + j, "f32"), name="B")
+        c = te.compute((n, 4), lambda i, j, b=b: b[i, j] + a[i, j], name="C")
+        with pytest.raises(ShapeError, match="more memory than there can be"):
+            tw.build(te.create_schedule(c), [a, c])
