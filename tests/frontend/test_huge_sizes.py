@@ -9,7 +9,7 @@ from onnx import parser
 
 import tilewright as tw
 from tilewright import te
-from tilewright.support.errors import CallError, Error, ModelError, ShapeError
+from tilewright.support.errors import CallError, Error, ExpressionError, ModelError, ShapeError
 
 
 def model(text: str) -> object:
@@ -61,8 +61,16 @@ def test_windows_that_nobody_can_look_through(text: str) -> None:
 def test_stages_between() -> None:
     n = te.var("n", lo=0)
     a = te.placeholder((n, 4), name="A")
-    for columns in (1 << 62, 1 << 46, (1 << 63) - 1):
-        b = te.compute((n, columns), lambda i, j: te.cast(i + j, "f32"), name="B")
-        c = te.compute((n, 4), lambda i, j, b=b: b[i, j] + a[i, j], name="C")
+    for more in ((1 << 36, 1 << 36), (n * (1 << 30), 1 << 31), ((1 << 40) + n, 1 << 40)):
+        b = te.compute((n, *more), lambda i, j, k: te.cast(i + j + k, "f32"), name="B")
+        c = te.compute((n, 4), lambda i, j, b=b: b[i, j, 0] + a[i, j], name="C")
         with pytest.raises(ShapeError, match="more memory than there can be"):
             tw.build(te.create_schedule(c), [a, c])
+
+
+@pytest.mark.parametrize("extent", [1 << 62, (1 << 40) + 1, (1 << 63) - 1])
+def test_extents(extent: int) -> None:
+    with pytest.raises(ExpressionError, match="not an extent"):
+        te.compute((extent, 4), lambda i, j: te.cast(i + j, "f32"), name="B")
+    with pytest.raises(ExpressionError, match="not an extent"):
+        te.reduce_axis(extent, "r")

@@ -30,7 +30,7 @@ RANDOM = frozenset(
 )
 """Operators with random numbers: what a seed stands for is told by the reference implementation alone."""
 
-MOST = (1 << 31) - 1
+MOST = 1 << 24
 """The largest number among the attributes of what the reference runs."""
 MAX_SESSIONS = 16
 """Prepared runs that a part keeps, for different types of its inputs."""

@@ -17,6 +17,7 @@ from tilewright.ir.loops import IterKind
 from tilewright.ir.op_types import readable
 from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import loads, variables, walk_expr
+from tilewright.runtime.specs import MAX_DIM
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError, file_line, user_line
 
@@ -254,8 +255,8 @@ def _extent(value: Any, what: str) -> Expr:
     """An extent of a tensor or an axis."""
     extent = as_expr(plain(value))
     number = as_int(extent)
-    if extent.dtype is not i64 or (number is not None and number < 0):
-        raise ExpressionError(f"{what}: not an extent", expected="an i64 of at least 0", got=_typed(extent))
+    if extent.dtype is not i64 or (number is not None and not 0 <= number <= MAX_DIM):
+        raise ExpressionError(f"{what}: not an extent", expected="an i64 from 0 to 2**40", got=_typed(extent))
     return extent
 
 
