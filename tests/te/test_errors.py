@@ -41,7 +41,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "nothing": (lambda: te.compute((8,), lambda i: None), "got NoneType"),
     "no element": (lambda: te.compute((8,), lambda i: ()), "gives no element"),
     "arguments": (lambda: te.compute((8, 8), lambda i: A[i]), "has 2 dimensions, its function takes 1 arguments"),
-    "extent": (lambda: te.placeholder((-1,)), "not an extent: expected an i64 from 0 to 2\*\*40, got -1"),
+    "extent": (lambda: te.placeholder((-1,)), r"not an extent: expected an i64 from 0 to 2\*\*40, got -1"),
     "extent's type": (lambda: te.placeholder((te.var("n", "int32"),)), r"got n \(i32\)"),
     "start's type": (lambda: te.reduce_axis((0.5, 4), "k"), "reduce_axis k: not a start: expected an i64, got 0.5"),
     "shape": (lambda: te.placeholder("abc"), "expected a sequence of extents, got str"),
