@@ -109,7 +109,7 @@ def test_every_method_is_close_and_reported(method: str, rng: np.random.Generato
     assert (report.chosen, len(report.layers), report.samples) == ("int8", 2, 4)
     assert all(row.type == "int8" and 0 < row.error < 0.1 for row in report.layers)
     assert report.metric[0] == 1.0 and 0.9 < report.metric[1] < 1.0
-    assert "2 of 2 layers in int8" in str(report)
+    assert "int8: 2 of 2 layers" in str(report)
     assert [row["op"] for row in report.as_dict()["layers"]] == ["matmul", "matmul"]
 
 

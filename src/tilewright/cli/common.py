@@ -79,7 +79,7 @@ PrecisionOption = Annotated[
     typer.Option(
         "--precision",
         metavar="TYPE",
-        help="In which type products multiply: fp32, bf16, int8 (sums stay wide). [default: fp32]",
+        help="In which type products multiply: fp32, bf16, int8, or int8w, int4w (weights alone). [default: fp32]",
     ),
 ]
 FastOption = Annotated[

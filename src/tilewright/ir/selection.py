@@ -15,7 +15,7 @@ from tilewright.ir.attributes import Attrs
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import VerifyError
 
-Precision = Literal["fp32", "bf16", "int8"]
+Precision = Literal["fp32", "bf16", "int8", "int8w", "int4w"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from tilewright.frontend.read import Dynamic, import_model
 from tilewright.ir.dim import DimSizes
 from tilewright.ir.graph import Graph, Value
+from tilewright.ir.selection import Precision
 from tilewright.quantization.calibrate import LayerError, Maker, errors_of, scales_of
 from tilewright.quantization.ranges import METHODS, Method, Scale
 from tilewright.quantization.report import LayerRow, Mix, Report
@@ -29,8 +30,11 @@ from tilewright.support.options import check_choice, check_option
 from tilewright.support.progress import tell
 from tilewright.targets.target import Target
 
-Wanted = Literal["int8", "bf16", "auto"]
+Wanted = Literal["int8", "bf16", "int8w", "int4w", "auto"]
 Metric = Callable[[Model], float]
+
+PRODUCTS: tuple[Precision, ...] = ("bf16", "int8w", "int4w")
+"""Types of products that `tw.compile(precision=)` knows, which need no calibration."""
 
 ROUNDS = 21
 """Turns of each of two models that are compared."""
@@ -77,8 +81,9 @@ def quantize(
     Args:
         model, example, threads, dims, dynamic, fast, params, name: as for `tw.compile`.
         calibrate: samples of inputs: an iterable of arrays, or of tuples or dictionaries of them, one a call.
-        precision: "int8"; "bf16": products multiply in bf16; "auto": the fastest of f32 and these that keeps
-            `max_drop`, never slower than f32.
+        precision: "int8"; "bf16": products multiply in bf16; "int8w", "int4w": weights of products have 8 or 4 bits and
+            are widened as they are read; "auto": the fastest of f32 and these that keeps `max_drop`, never slower than
+            f32.
         metric: gives a number for a compiled model, the higher the better, such as the accuracy on held-out data; None:
             1 less the relative error of the outputs on the samples (root of the mean square).
         max_drop: by how much the metric may fall.
@@ -137,8 +142,7 @@ class _Search:
         candidates: list[_Candidate] = []
         if self.precision in ("int8", "auto"):
             candidates.append(self.in_int8())
-        if self.precision in ("bf16", "auto"):
-            candidates.append(self.in_bf16())
+        candidates += [self.products_in(p) for p in PRODUCTS if self.precision in (p, "auto")]
         if self.precision != "auto":
             return self.reported(candidates[0])
         return self.reported(self.fastest([c for c in candidates if c.chosen != "fp32"]))
@@ -155,16 +159,18 @@ class _Search:
         layers = tuple(replace(r, type="fp32", reason=r.reason or "fp32 is faster") for r in _rows(candidates))
         return replace(self.original, layers=layers, reason="nothing is faster than fp32 on this machine")
 
-    # --- bf16 ---------------------------------------------------------------------------------------------------------
+    # --- products in another type -------------------------------------------------------------------------------------
 
-    def in_bf16(self) -> _Candidate:
-        model = self.maker.model(self.original.graph, precision="bf16")
+    def products_in(self, precision: Precision) -> _Candidate:
+        """All products with weights in bf16, or with weights of fewer bits, if the metric holds."""
+        model = self.maker.model(self.original.graph, precision=precision)
         metric = self.score(model)
         if self.falls(metric):
-            reason = f"in bf16 the metric falls to {metric:.6g}, by more than {self.max_drop:g}"
+            reason = f"in {precision} the metric falls to {metric:.6g}, by more than {self.max_drop:g}"
             return replace(self.original, reason=reason)
-        layers = tuple(LayerRow(s.name, s.node.op, "bf16", None) for s in sites_of(self.original.graph))
-        return replace(self.original, chosen="bf16", model=model, metric=metric, layers=layers)
+        sites = (s for s in sites_of(self.original.graph) if s.node.op == "matmul" or precision == "bf16")
+        layers = tuple(LayerRow(s.name, s.node.op, precision, None) for s in sites)
+        return replace(self.original, chosen=precision, model=model, metric=metric, layers=layers)
 
     # --- int8 ---------------------------------------------------------------------------------------------------------
 
@@ -237,7 +243,8 @@ class _Search:
             best.graph,
             best.weights,
         )
-        program = self.maker.program(best.graph, best.weights, precision="bf16" if best.chosen == "bf16" else "fp32")
+        precision = best.chosen if best.chosen in PRODUCTS else "fp32"
+        program = self.maker.program(best.graph, best.weights, precision=precision)
         return QuantizedModel(program, self.maker.threads, report)
 
     def timed(self, best: _Candidate) -> tuple[LayerRow, ...]:

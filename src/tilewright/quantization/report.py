@@ -46,7 +46,7 @@ class Report:
     """The result of `tw.quantize`.
 
     precision   what was asked for
-    chosen      what the model is: "int8", "bf16", or "fp32"
+    chosen      what the model is: "int8", "bf16", "int8w", "int4w" or "fp32"
     reason      why it is not what was asked for, or why "auto" chose it
     method      how ranges of activations were chosen
     metric      (of the f32 model, of this one); higher is better
@@ -81,10 +81,8 @@ class Report:
         rows += [_cells(row) for row in self.layers]
         widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
         lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-        eight = sum(r.type == "int8" for r in self.layers)
-        lines.append(
-            f"{self.chosen}: {eight} of {len(self.layers)} layers in int8, {self.samples} samples, {self.method}"
-        )
+        count = sum(r.type != "fp32" for r in self.layers)
+        lines.append(f"{self.chosen}: {count} of {len(self.layers)} layers, {self.samples} samples, {self.method}")
         lines.append(f"metric {self.metric[0]:.6g} -> {self.metric[1]:.6g}, {self.speedup:.2f} times as fast as fp32")
         return "\n".join([*lines, self.reason] if self.reason else lines)
 
@@ -110,8 +108,8 @@ class Report:
         from tilewright.codegen.onnx import onnx_model
         from tilewright.quantization.qdq import folded
 
-        if self.chosen == "bf16":
-            raise UnsupportedError("a model that multiplies in bf16 is no QDQ file", expected="int8 or fp32")
+        if self.chosen not in ("int8", "fp32"):
+            raise UnsupportedError("a QDQ file holds integers", expected="int8 or fp32", got=self.chosen)
         graph, weights = folded(self.graph, self.weights)
         data: bytes = onnx_model(graph, weights).SerializeToString()
         return data

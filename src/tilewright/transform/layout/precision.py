@@ -25,6 +25,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.selection import Matrices
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.attention import AttentionAttrs
+from tilewright.ops.lowered.codes import FEW, ZERO
 from tilewright.ops.lowered.tiles import ConvTilesAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.framework.decision_key import Key, key_of_nodes
@@ -42,8 +43,14 @@ from tilewright.transform.layout.registers import least_rows
 LEVELS = 127
 """Greatest magnitude of a quantised number."""
 
+NIBBLES = 7
+"""Greatest magnitude of a number of 4 bits."""
+
 OFFSET = 128
 """What turns signed activations into unsigned ones."""
+
+GROUP = 32
+"""Rows of a column of weights of 4 bits that share a scale."""
 
 SMALLEST = 2.0**-100
 """The least magnitude that a scale is made of: rows of zeros have one too."""
@@ -59,6 +66,10 @@ def reduced(a: Assigner, node: Node, x: Value) -> bool:
     dot = find_dot(bf16, bf16, a.target)
     if node.precision == "int8":
         product.quantised()
+    elif node.precision == "int4w" and depth % GROUP == 0:
+        product.of_nibbles()
+    elif node.precision in ("int8w", "int4w"):
+        product.of_codes()
     elif (tile := product.tile(bf16, bf16)) is not None:
         product.finish(product.in_tiles(tile))
     elif dot is not None and depth % dot.group == 0:
@@ -214,6 +225,60 @@ class _Product:
     def finish(self, found: Value) -> None:
         keep(self.a, self.node.output, found)
 
+    # int4w
+
+    def of_nibbles(self) -> None:
+        """Weights of 4 bits with a scale for `GROUP` rows of a column, decoded in registers; products in f32."""
+        w = self.a.as_plain(self.w)
+        if self.transpose:
+            w = self.emit("transpose", w, name=f"{self.w.name}_rows", perm=(1, 0))
+        groups = self.depth // GROUP
+        grouped = self.emit("reshape", w, name="groups", shape=(groups, GROUP, self.columns))
+        scale, levels = self.quantise(grouped, 1, self.w.name, NIBBLES)
+        levels = self.emit("add", levels, self.number(float(ZERO), f32), name="codes")
+        levels = self.emit("cast", levels, name="codes", dtype=u8)
+        tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
+        pairs = self.emit("reshape", levels, name="pairs", shape=(self.depth // 2, 2, self.columns))
+        low, high = (
+            self.emit(
+                "slice", pairs, name="half", begin=(0, k, 0), size=(self.depth // 2, 1, self.columns), step=(1, 1, 1)
+            )
+            for k in range(2)
+        )
+        both = self.emit("add", low, self.emit("mul", high, self.number(16, u8), name="high"), name="bytes")
+        codes = self.panels_of(
+            self.emit("reshape", both, name="bytes", shape=(self.depth // 2, self.columns)), tile.width
+        )
+        scales = self.panels_of(self.emit("reshape", scale, name="scales", shape=(groups, self.columns)), tile.width)
+        total = self.emit(self.op_of_nibbles(), self.x, codes, scales, name=self.node.output.name, columns=self.columns)
+        self.finish(total)
+
+    def op_of_nibbles(self) -> str:
+        """Which operator multiplies: as the number of rows says, or both where that is not known."""
+        rows = as_int(self.x.shape[-2])
+        if rows is None:
+            return "lowered.matmul_codes_by_rows"
+        return "lowered.matmul_nibbles" if rows <= FEW else "lowered.matmul_decoded"
+
+    def panels_of(self, rows: Value, width: int) -> Value:
+        return self.emit("lowered.pack_matmul", rows, name=f"{self.w.name}_packed", width=width, transpose=False)
+
+    # int8w
+
+    def of_codes(self) -> None:
+        """Weights of 8 bits that are widened when they are read: a quarter of the traffic, products and sums in f32."""
+        scale, narrow = self.quantised_weights()
+        tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
+        total = self.multiplied("lowered.matmul_packed", self.x, self.plain_panels(narrow, tile.width))
+        self.finish(self.emit("mul", total, scale, name=self.node.output.name))
+
+    def quantised_weights(self) -> tuple[Value, Value]:
+        """The scale of each column, [1, N], and the weights' codes, as the weights lie."""
+        scale, narrow = self.quantise(self.a.as_plain(self.w), -1 if self.transpose else -2, self.w.name)
+        if self.transpose:
+            scale = self.emit("transpose", scale, name="scale", perm=(1, 0))
+        return scale, self.emit("cast", narrow, name=f"{self.w.name}_i8", dtype=i8)
+
     # int8
 
     def quantised(self) -> None:
@@ -225,11 +290,7 @@ class _Product:
             found = u8, matrices
         rows = self.x if matrices is None else as_rows(self.a, self.x, matrices.rows)
         row_scale, x = self.quantise(rows, -1, self.x.name)
-        w = self.a.as_plain(self.w)
-        column_scale, narrow = self.quantise(w, -1 if self.transpose else -2, self.w.name)
-        if self.transpose:
-            column_scale = self.emit("transpose", column_scale, name="scale", perm=(1, 0))
-        narrow = self.emit("cast", narrow, name=f"{self.w.name}_i8", dtype=i8)
+        column_scale, narrow = self.quantised_weights()
         attrs = {"columns": self.columns}
         if found is None:
             tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, i32, self.a.target)
@@ -258,14 +319,14 @@ class _Product:
         least = least_rows_of(self.a, self.node, rows_of(self.x, tile.rows), self.depth, self.columns, found[1], tile)
         return (0, None) if least is None else (least, tile)
 
-    def quantise(self, x: Value, axis: int, name: str) -> tuple[Value, Value]:
-        """(scale, round(x / scale)) with the greatest magnitude along an axis at `LEVELS`."""
+    def quantise(self, x: Value, axis: int, name: str, levels: int = LEVELS) -> tuple[Value, Value]:
+        """(scale, round(x / scale)) with the greatest magnitude along an axis at `levels`."""
         size = self.emit("abs", x, name="size")
         axes = (axis % x.type.rank,)
         most = self.emit("reduce_max", size, name=f"{name}_most", axes=axes, keepdims=True)
         most = self.emit("max", most, self.number(SMALLEST, f32), name="most")
-        scale = self.emit("mul", most, self.number(1.0 / LEVELS, f32), name=f"{name}_scale")
-        inverse = self.emit("div", self.number(float(LEVELS), f32), most, name="inverse")
+        scale = self.emit("mul", most, self.number(1.0 / levels, f32), name=f"{name}_scale")
+        inverse = self.emit("div", self.number(float(levels), f32), most, name="inverse")
         rounded = self.emit("round", self.emit("mul", x, inverse, name="levels"), name="levels")
         return scale, rounded
 

@@ -1,0 +1,105 @@
+"""Products of few rows with weights of 4 bits, decoded in registers (`ops/lowered/codes.py`).
+
+sums = sums of groups of each row                       once
+for panel group, row tile:                              parallel
+    tile[rows, width] = 0                               registers
+    for g in groups:
+        part[rows, width] = 0                           registers
+        for k in the group:                             two rows of the weights share a byte
+            part[r, :] += x[r, k] * code[panel, k, :]
+        tile[r, :] += (part[r, :] - 8 * sums[r, g]) * scale[panel, g, :]
+    out[...] = epilogue(tile)
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.notes import Unroll
+from tilewright.ops.lowered.codes import MATMUL_NIBBLES
+from tilewright.plans.framework.analysis import Stage, Structure
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import inline_all, lanes_of, parallelize
+from tilewright.plans.framework.cost import Cost, number, roofline
+from tilewright.plans.idioms.panels import unroll_tile
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import Target
+
+DECODING = 2.5
+"""Instructions that decode a vector of codes, for each vector of them: half a load that widens, a mask or a shift, a
+conversion."""
+STEPS = 4
+"""Steps of a group's sum that are written out."""
+
+
+def stages(structure: Structure) -> tuple[Stage, Stage, Stage] | None:
+    """The sums of groups, their products with codes, and what adds these up."""
+    by_name = {stage.name: stage for stage in structure.stages}
+    chosen = [by_name.get(name) for name in ("sums", "parts", "matmul")]
+    sums, parts, total = chosen
+    return None if sums is None or parts is None or total is None else (sums, parts, total)
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    """One such product, with pointwise work behind it."""
+    if structure.operator(MATMUL_NIBBLES) is None:
+        return False
+    found = stages(structure)
+    if found is None or any(st.block.is_reduction for st in structure.stages if st not in found):
+        return False
+    after = structure.after(found[2])
+    alike = not after or len(after[-1].spatial) == len(found[2].spatial)
+    return alike and len(found[2].spatial) > 1 and not structure.before(found[0])
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    found = stages(structure)
+    assert found is not None
+    _, parts, total = found
+    lanes, registers = lanes_of(total, target), target.registers
+    rows = number(total.spatial[-2].extent)
+    columns = as_int(total.spatial[-1].extent) or lanes
+    depth = (as_int(parts.reduce[0].extent) or 1) * (as_int(total.reduce[0].extent) or 1)
+    memory, choices = roofline(structure, target).memory, []
+    for tall in (1, 2, 4):
+        for vectors in (4, 2, 1):
+            if 2 * tall * vectors + vectors + 2 > registers or columns % (vectors * lanes) or tall > max(rows, 1):
+                continue
+            step = vectors * DECODING / target.costs.arithmetic.loads_per_cycle + tall * vectors / target.fma_per_cycle
+            waits = 4.0 / min(4.0, tall * vectors)  # a sum waits for the one before it
+            tiles = -(-rows // tall) * columns / (vectors * lanes)
+            cost = Cost(compute=tiles * depth * max(step, waits), memory=memory)
+            choices.append(Candidate((("rows", tall), ("width", vectors * lanes)), cost))
+    return sorted(choices, key=lambda c: c.cycles)
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    found = stages(structure)
+    assert found is not None
+    _, parts, total = found
+    epilogue = structure.after(total)
+    inline_all(s, structure, (*(st for st in structure.stages if st not in (*found, *epilogue)), *epilogue))
+    block, part = s.block(total.name), s.block(parts.name)
+    out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
+    *others, column = s.loops(out)[-len(total.spatial) :]
+    panel, lane = s.split(column, factors=(None, candidate.knob("width")))
+    tile, row = s.split(others[-1], factors=(None, candidate.knob("rows")))
+    outer = [*others[:-1], tile]
+    s.reorder(panel, *outer, row, lane)
+    s.compute_at(block, tile)
+    s.set_scope(block, "local")
+    *inner, g = s.loops(block)[-3:]
+    s.reorder(g, *inner)
+    s.compute_at(part, g)
+    s.set_scope(part, "local")
+    *_, own, _, wide, k = s.loops(part)  # between its rows and columns the group, which is one turn here
+    s.reorder(k, own, wide)
+    s.annotate(k, Unroll(STEPS))
+    wide_rows = 2 if candidate.knob("rows") > 1 else 1  # loops of one turn are left out
+    for stage in (s.decompose_reduction(part, k), part, s.decompose_reduction(block, g), block):
+        unroll_tile(s, stage, wide_rows)
+    unroll_tile(s, out, 2)
+    parallelize(s, [panel, *outer])
+
+
+PLAN = Plan("nibbles", fits, candidates, apply)
+"""Products of few rows with weights of 4 bits."""

@@ -1,0 +1,83 @@
+"""Products with weights of 4 bits: expression and reference against dequantised weights, native code against both."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tilewright as tw
+from tests.ops.oracle import check, reference
+
+
+@pytest.mark.parametrize("op", ["lowered.matmul_nibbles", "lowered.matmul_decoded"])
+@pytest.mark.parametrize("shape", [(1, 32, 5, 4, 32), (3, 64, 9, 8, 32), (2, 24, 7, 4, 8)])
+def test_codes_times_scales(op: str, shape: tuple[int, int, int, int, int]) -> None:
+    rows, depth, columns, width, group = shape
+    rng = np.random.default_rng(1)
+    levels = rng.integers(0, 16, (depth, columns)).astype(np.uint8)
+    scales = rng.random((depth // group, columns)).astype(np.float32)
+    x = rng.standard_normal((rows, depth)).astype(np.float32)
+    (codes,) = reference(
+        "lowered.pack_matmul", [levels[0::2] | levels[1::2] << 4], {"width": width, "transpose": False}
+    )
+    (packed,) = reference("lowered.pack_matmul", [scales], {"width": width, "transpose": False})
+    (got,) = check(op, x, codes, packed, columns=columns)
+    weights = (levels.astype(np.float64) - 8) * np.repeat(scales, group, axis=0)
+    np.testing.assert_allclose(got, x @ weights, rtol=0, atol=2e-5)
+
+
+def product(rows: int | str, depth: int, columns: int, w: np.ndarray, transpose: bool) -> object:
+    node = helper.make_node("Gemm", ["x", "w"], ["y"], transB=int(transpose))
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [info("x", TensorProto.FLOAT, [rows, depth])],
+        [info("y", TensorProto.FLOAT, [rows, columns])],
+        [numpy_helper.from_array(np.ascontiguousarray(w.T) if transpose else w, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def rounded(w: np.ndarray, precision: str) -> np.ndarray:
+    """Weights as codes and scales mean them, in double precision."""
+    depth, columns = w.shape
+    group, levels = (32, 7) if precision == "int4w" and depth % 32 == 0 else (depth, 127)
+    blocks = w.astype(np.float64).reshape(depth // group, group, columns)
+    scale = np.maximum(np.abs(blocks).max(1, keepdims=True), 2.0**-100) / levels
+    return (np.rint(blocks / scale) * scale).reshape(depth, columns)
+
+
+@pytest.mark.parametrize("precision", ["int8w", "int4w"])
+@pytest.mark.parametrize(
+    "rows,sizes,depth,columns,transpose",
+    [
+        (1, (1,), 64, 70, False),
+        (3, (3,), 96, 33, True),
+        (9, (9,), 64, 40, False),
+        (2, (2,), 40, 19, True),
+        ("n", (1, 3, 4, 5, 17), 64, 48, False),
+    ],
+)
+def test_compiled_products(
+    precision: str, rows: int | str, sizes: tuple[int, ...], depth: int, columns: int, transpose: bool
+) -> None:
+    rng = np.random.default_rng(2)
+    w = rng.standard_normal((depth, columns)).astype(np.float32)
+    w[:, 0] = 0
+    w[0, 1] = 50
+    model = tw.compile(product(rows, depth, columns, w, transpose), precision=precision)
+    for n in sizes:
+        x = rng.standard_normal((n, depth)).astype(np.float32)
+        wanted = x @ rounded(w, precision)
+        y = model(x)
+        # A weight half-way between two levels may fall to either, as its scale is rounded.
+        np.testing.assert_allclose(y, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
+        x[0, 0] = np.nan
+        assert np.isnan(model(x)[0, 1:]).all()
+    second = rng.standard_normal((depth, columns)).astype(np.float32)
+    model.update({"w": np.ascontiguousarray(second.T) if transpose else second})
+    x = rng.standard_normal((sizes[-1], depth)).astype(np.float32)
+    wanted = x @ rounded(second, precision)
+    np.testing.assert_allclose(model(x), wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
