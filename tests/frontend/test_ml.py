@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
@@ -77,3 +79,56 @@ def test_array_feature_extractor() -> None:
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     chosen = np.array([4, 0, 4])
     np.testing.assert_array_equal(tw.compile(model)(FINITE, chosen), FINITE[:, chosen])
+
+
+VECTOR = np.array([1.0, -2.0, 3.0], np.float32)
+ONE_ROW: list[tuple[str, dict[str, Any], int]] = [
+    ("LinearRegressor", {"coefficients": [1.0, 2.0, 3.0], "intercepts": [0.5], "targets": 1}, 1),
+    ("LinearRegressor", {"coefficients": COEFFICIENTS[:6], "intercepts": [0.5, 1.0], "targets": 2}, 1),
+    ("LinearClassifier", {"coefficients": COEFFICIENTS[:9], "intercepts": [0.1, 0.2, 0.3], **labels(4, 2, 9)}, 2),
+    ("FeatureVectorizer", {"inputdimensions": [3]}, 1),
+    ("FeatureVectorizer", {"inputdimensions": [1]}, 1),
+]
+
+
+def by_onnxruntime(m: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
+    found = onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, inputs)
+    return list(found)
+
+
+@pytest.mark.parametrize("case", ONE_ROW, ids=lambda c: c[0])
+def test_a_vector_is_one_row(case: tuple[str, dict[str, Any], int]) -> None:
+    """As in ONNX Runtime; the reference gives it back without the dimension."""
+    name, attributes, outputs = case
+    node = helper.make_node(name, ["x"], ["y", "z"][:outputs], domain="ai.onnx.ml", **attributes)
+    codes = [TensorProto.INT64, TensorProto.FLOAT][2 - outputs :]
+    results = [helper.make_tensor_value_info(n, c, None) for n, c in zip(node.output, codes, strict=True)]
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])], results)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)]
+    m = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    got = tw.compile(m, fallback="never").run({"x": VECTOR}).values()
+    for a, b in zip(got, by_onnxruntime(m, {"x": VECTOR}), strict=True):
+        assert a.shape == b.shape
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::tilewright.parts.context.FallbackWarning")
+def test_a_dictionary_is_one_row() -> None:
+    kind = onnx.TypeProto()
+    kind.map_type.key_type = TensorProto.STRING
+    kind.map_type.value_type.tensor_type.elem_type = TensorProto.FLOAT
+    x = onnx.ValueInfoProto(name="x", type=kind)
+    nodes = [
+        helper.make_node("DictVectorizer", ["x"], ["v"], domain="ai.onnx.ml", string_vocabulary=["a", "b", "c"]),
+        helper.make_node(
+            "LinearRegressor", ["v"], ["y"], domain="ai.onnx.ml", coefficients=[1.0, 2, 3], intercepts=[0.5], targets=1
+        ),
+    ]
+    graph = helper.make_graph(nodes, "g", [x], [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1])])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)]
+    m = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    features = {"a": 1.0, "c": 2.0}
+    y = np.asarray(tw.compile(m)(features))
+    (want,) = by_onnxruntime(m, {"x": features})
+    assert y.shape == want.shape == (1, 1)
+    np.testing.assert_array_equal(y, want)

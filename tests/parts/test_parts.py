@@ -23,6 +23,7 @@ from tilewright.frontend.onnx.registry import RULES
 from tilewright.parts import hosts, part
 from tilewright.parts.composite import Composite
 from tilewright.parts.context import FallbackWarning
+from tilewright.support.errors import CallError, DTypeError, ShapeError, UnsupportedError
 
 pytestmark = pytest.mark.filterwarnings("ignore::tilewright.parts.context.FallbackWarning")
 F = np.float32
@@ -723,3 +724,68 @@ def test_report_ahead() -> None:
     assert json.loads(json.dumps(report.to_dict()))["parts"][0]["operators"] == [["MatMul", 1], ["Relu", 1]]
     whole = tw.coverage(model([node("Relu", "x", "y")], {"x": (T.FLOAT, [2])}, ["y"]))
     assert whole.share == 1 and len(whole.parts) == 1 and not whole.uncompiled
+
+
+# --- what is lacking is no fault of the model -------------------------------------------------------------------------
+
+
+def attention(q: int, v: int) -> tuple[list[onnx.NodeProto], Inputs, dict[str, np.ndarray]]:
+    shape = [1, 2, 3, 4]
+    return [node("Attention", "q k v", "y")], {"q": (q, shape), "k": (q, shape), "v": (v, shape)}, {}
+
+
+LACKING: dict[str, tuple[list[onnx.NodeProto], Inputs, dict[str, np.ndarray]]] = {
+    "a scale of integers": (
+        [node("QuantizeLinear", "x s", "y")],
+        {"x": (T.INT32, [2, 3])},
+        {"s": np.array(2, np.int32)},
+    ),
+    "keys and values of two types": attention(T.FLOAT, T.FLOAT16),
+    "a body that ONNX wrote for other types": (
+        [node("CenterCropPad", "x s", "y", axes=[0, 1])],
+        {"x": (T.FLOAT, [4, 5]), "s": (T.INT32, [2])},
+        {},
+    ),
+    "a fraction of integers": (
+        [node("Gemm", "x w", "y", alpha=0.5)],
+        {"x": (T.INT64, [2, 3])},
+        {"w": np.arange(6).reshape(3, 2)},
+    ),
+    "a shape that data decides, with inputs that say all sizes": (
+        [node("NonZero", "x", "i"), node("Reshape", "i s", "r"), node("MatMul", "r r", "y")],
+        {"x": (T.FLOAT, [6])},
+        {"s": np.array([2, 2])},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LACKING)
+def test_what_is_lacking_is_no_fault_of_the_model(case: str) -> None:
+    """Types that ONNX's operators take and ours do not, sizes that fit at the call: other hosts run these."""
+    nodes, inputs, weights = LACKING[case]
+    with pytest.raises((UnsupportedError, ShapeError)):
+        tw.compile(model(nodes, inputs, ["y"], weights, opset=24), fallback="never")
+    found = compiled(model(nodes, inputs, ["y"], weights, opset=24))
+    assert found.coverage().uncompiled or "NonZero" in {n.op_type for n in nodes}
+
+
+def test_types_that_onnx_does_not_have_are_a_fault_of_the_model() -> None:
+    with pytest.raises(DTypeError):
+        tw.compile(model([node("Add", "x w", "y")], {"x": (T.FLOAT, [2])}, ["y"], {"w": np.arange(2)}))
+
+
+def test_a_list_of_many_sizes() -> None:
+    names = " ".join(f"y{k}" for k in range(100))
+    m = model([node("Split", "x s", names)], {"x": (T.FLOAT, [100, 2])}, names.split(), {"s": np.ones(100, np.int64)})
+    x = rng.random((100, 2)).astype(F)
+    np.testing.assert_array_equal(np.concatenate([*whole(m).run({"x": x}).values()]), x)
+
+
+def test_what_onnxruntime_finds_wrong_is_not_asked_of_the_reference() -> None:
+    """NumPy repeats a matrix by one number, and by three."""
+    m = model([node("Tile", "x r", "y")], {"x": (T.FLOAT, [2, 3]), "r": (T.INT64, ["n"])}, ["y"])
+    found, x = tw.compile(m), rng.random((2, 3)).astype(F)
+    np.testing.assert_array_equal(np.asarray(found(x, np.array([1, 2]))), np.tile(x, (1, 2)))
+    for repeats in ([2], [1, 1, 1]):
+        with pytest.raises(CallError, match="same length"):
+            found(x, np.array(repeats))

@@ -189,8 +189,9 @@ def can_fall_back(error: Error, loaded: Loaded) -> bool:
     do not fit may fit for the sizes of a call, where sizes are open."""
     shapes = [i.type.tensor_type.shape for i in loaded.model.graph.input]
     is_open = any(not d.HasField("dim_value") for shape in shapes for d in shape.dim)
-    kinds = (UnsupportedError, ShapeError) if is_open else (UnsupportedError,)
-    return all(isinstance(e, kinds) for e in error.each())
+    return all(
+        isinstance(e, UnsupportedError) or (isinstance(e, ShapeError) and (is_open or e.open)) for e in error.each()
+    )
 
 
 __all__ = ["Fallback", "compile", "coverage"]

@@ -177,7 +177,10 @@ class ValueNeededError(UnsupportedError):
 
 
 class ShapeError(ModelError):
-    """Shapes that do not fit: ranks, dimensions, symbols."""
+    """Shapes that do not fit: ranks, dimensions, symbols. `open`: some sizes are known at the call only, where the
+    shapes may fit."""
+
+    open = False
 
 
 class TooSmallError(ShapeError):

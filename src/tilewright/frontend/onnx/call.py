@@ -23,6 +23,10 @@ MAX_CONSTANT = 64
 """Arrays of more elements become parameters rather than constants of the graph."""
 
 
+MAX_LISTED = 4096
+"""Elements of an input that decides the structure, such as the sizes of Split."""
+
+
 @dataclass(slots=True)
 class Call(Emitter):
     """A node being imported. Rules read inputs and attributes here and emit operators; attributes that a rule never
@@ -103,8 +107,8 @@ class Call(Emitter):
             return None
         if array.dtype == object:
             raise UnsupportedError(f"{what} must be numbers, not symbols", got=array.tolist())
-        if array.size > MAX_CONSTANT:
-            raise ModelError(f"{what} has too many elements", got=array.size)
+        if array.size > MAX_LISTED:
+            raise UnsupportedError(f"more than {MAX_LISTED} elements are not supported: {what}", got=array.size)
         return [int(v) for v in array.reshape(-1)]
 
     def dimensions(self, i: int, what: str) -> list[Any] | None:
@@ -112,8 +116,8 @@ class Call(Emitter):
         array = self.structure(i, what)
         if array is None:
             return None
-        if array.size > MAX_CONSTANT:
-            raise ModelError(f"{what} has too many elements", got=array.size)
+        if array.size > MAX_LISTED:
+            raise UnsupportedError(f"more than {MAX_LISTED} elements are not supported: {what}", got=array.size)
         return [v if isinstance(v, Expr) else int(v) for v in array.reshape(-1).tolist()]
 
     def is_data(self, i: int) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import onnx
@@ -12,7 +13,7 @@ from tilewright.frontend.onnx.external import Folder
 from tilewright.frontend.onnx.tensors import DTYPES, to_array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Var, as_int
-from tilewright.support.errors import ModelError, UnsupportedError
+from tilewright.support.errors import DTypeError, Error, ModelError, UnsupportedError
 
 _A = onnx.AttributeProto
 _CODES: dict[DType, int] = {t: code for code, t in DTYPES.items()}
@@ -86,6 +87,56 @@ def _defaults(call: Call) -> dict[str, Any]:
     return {
         name: _value(a.default_value, None) if a.default_value.name else None for name, a in schema.attributes.items()
     }
+
+
+# --- types ----------------------------------------------------------------------------------------------------------
+
+
+def admits(call: Call) -> bool:
+    """Whether a node's inputs have types that ONNX gives its operator, as far as ONNX says: of other domains it says
+    nothing."""
+    if call.node.domain not in ("", "ai.onnx"):
+        return True
+    try:
+        schema = onnx.defs.get_schema(call.node.op_type, call.opset, "")
+    except onnx.defs.SchemaError:
+        return True
+    allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+    bound: dict[str, str] = {}
+    for k, item in enumerate(call.items):
+        if item is None or not schema.inputs:
+            continue
+        formal = schema.inputs[min(k, len(schema.inputs) - 1)]
+        found = _type_string(item.dtype)
+        if found not in allowed.get(formal.type_str, [formal.type_str]):
+            return False
+        if formal.is_homogeneous and bound.setdefault(formal.type_str, found) != found:
+            return False
+    return True
+
+
+def _type_string(t: DType) -> str:
+    """A type as ONNX's schemas write it."""
+    name = onnx.TensorProto.DataType.Name(_CODES[t])
+    return f"tensor({name.lower()})"
+
+
+@contextmanager
+def admitted(call: Call) -> Iterator[None]:
+    """Inside, element types that an operator of ours does not take are what Tilewright lacks, if ONNX's has them."""
+    try:
+        yield
+    except DTypeError as error:
+        if admits(call):
+            raise unsupported(error) from error
+        raise
+
+
+def unsupported(error: Error) -> Error:
+    """An error about element types as one about what Tilewright lacks; any other as it is."""
+    if not isinstance(error, DTypeError):
+        return error
+    return UnsupportedError(error.what, where=error.where, expected=error.expected, got=error.got, hint=error.hint)
 
 
 # --- functions ------------------------------------------------------------------------------------------------------

@@ -43,7 +43,14 @@ from tilewright.ops.dims import assuming, given
 from tilewright.ops.registry import check_node
 from tilewright.runtime.layout import aligned_copy
 from tilewright.support.classes import dataclass
-from tilewright.support.errors import Error, ModelError, Problems, ShapeError, TooSmallError, UnsupportedError
+from tilewright.support.errors import (
+    Error,
+    ModelError,
+    Problems,
+    ShapeError,
+    TooSmallError,
+    UnsupportedError,
+)
 from tilewright.transform.graph.assume import settled
 
 MAX_DEPTH = 32
@@ -380,6 +387,8 @@ class Importer:
             except Noted:
                 scope.failed.update(node.output)
             except Error as error:
+                if isinstance(error, ShapeError):
+                    error.open = any(n.defines is not None for n in self.builder.nodes)
                 self.problems.add(located(error, where))
                 scope.failed.update(node.output)
             except MALFORMED as error:
@@ -456,7 +465,8 @@ class Importer:
         if found is not None:
             check_storage(call)
             start = len(self.builder.nodes)
-            results = as_items(found(call))
+            with functions.admitted(call):
+                results = as_items(found(call))
             functions.check_attributes(call)
             self.name_outputs(results, node, scope, start)
             return results
@@ -466,7 +476,13 @@ class Importer:
             raise UnsupportedError(f"the operator {node.op_type}{domain} is not supported")
         if node.op_type in CHECKS:
             CHECKS[node.op_type](call)
-        return self.body(call, body, depth)
+        before = len(self.problems)
+        try:
+            return self.body(call, body, depth)
+        except Noted:
+            if functions.admits(call):
+                self.problems.found[before:] = [functions.unsupported(e) for e in self.problems.found[before:]]
+            raise
 
     def body(self, call: Call, body: onnx.FunctionProto, depth: int) -> list[Item | None]:
         """Walk a function's body in place of the node."""

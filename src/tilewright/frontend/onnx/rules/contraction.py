@@ -38,7 +38,7 @@ def scaled(n: Call, x: Value, factor: float) -> Value:
     if factor == 1:
         return x
     if x.dtype.is_int and factor != int(factor):
-        raise ModelError("alpha and beta of integers must be integers", got=factor)
+        raise UnsupportedError("alpha and beta of integers that are no integers are not supported", got=factor)
     return n.emit("mul", x, n.like(int(factor) if x.dtype.is_int else factor, x))
 
 

@@ -105,7 +105,8 @@ def mel_weights(n: Call) -> list[Item]:
     if any(v is None for v in (bins, length, rate, low, high)):
         raise ModelError("an input of MelWeightMatrix is missing")
     if not (0 < bins <= 1 << 16 and 0 < length <= 1 << 20 and rate > 0 and 0 <= low <= high):
-        raise ModelError("the inputs of MelWeightMatrix make no sense", got=f"{bins}, {length}, {rate}, {low}, {high}")
+        what = "such inputs of MelWeightMatrix are not supported"  # ONNX Runtime knows which of them make sense
+        raise UnsupportedError(what, got=f"{bins}, {length}, {rate}, {low}, {high}")
     first, last = (2595 * np.log1p(f / 700) / np.log(10) for f in (low, high))
     mels = np.arange(bins + 2) * ((last - first) / (bins + 2)) + first
     edges = (((length + 1) * (700 * np.expm1(mels / 2595 * np.log(10)))) // rate).astype(int)

@@ -281,7 +281,7 @@ def matmul_nbits(n: Call) -> Value:
         raise UnsupportedError("MatMulNBits with an order of groups (g_idx) is not supported")
     blocks = -(-columns // block)
     if as_int(packed.type.size) != rows * blocks * (block * bits // 8):
-        raise ShapeError("the packed weights do not fit N, K and block_size", got=packed.type)
+        raise UnsupportedError("the packed weights do not fit N, K and block_size", got=packed.type)
     levels = unpacked(n, n.reshape(packed, (rows, blocks, block * bits // 8)), bits)
     w = n.emit("sub", n.cast(levels, f32), _zero_points(n, 3, rows, blocks, bits))
     w = n.emit("mul", w, n.cast(n.reshape(scales, (rows, blocks, 1)), f32))
@@ -299,7 +299,7 @@ def _zero_points(n: Call, i: int, rows: int, blocks: int, bits: int) -> Value:
         return n.cast(n.reshape(given, (rows, blocks, 1)), f32)
     wide = -(-blocks * bits // 8)
     if as_int(given.type.size) != rows * wide:
-        raise ShapeError("the zero points do not fit N, K and block_size", got=given.type)
+        raise UnsupportedError("the zero points do not fit N, K and block_size", got=given.type)
     levels = unpacked(n, n.reshape(given, (rows, wide)), bits)
     return n.cast(n.reshape(n.slice(levels, 1, 0, blocks), (rows, blocks, 1)), f32)
 

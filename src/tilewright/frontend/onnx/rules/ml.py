@@ -91,12 +91,19 @@ def feature_vectorizer(n: Call) -> Value:
     assert widths is not None
     parts = []
     for value, width in zip(n.values(), widths, strict=True):
-        x = n.reshape(value, (value.shape[0], 1)) if value.type.rank == 1 else value
+        x = as_rows(n, value)
         columns = as_int(x.shape[1])
         if columns is None or columns < width:
             raise UnsupportedError("an input is narrower than inputdimensions says", expected=width, got=x.type)
         parts.append(n.cast(n.slice(x, 1, 0, width), f32))
     return parts[0] if len(parts) == 1 else n.emit("concat", *parts, axis=1)
+
+
+def as_rows(n: Call, x: Value) -> Value:
+    """Rows of features; a vector is one."""
+    if x.type.rank not in (1, 2):
+        raise UnsupportedError("features that are no rows are not supported", got=x.type)
+    return n.reshape(x, (1, x.shape[0])) if x.type.rank == 1 else x
 
 
 def _linear(n: Call, x: Value, rows: int) -> Value:
@@ -117,7 +124,7 @@ def _linear(n: Call, x: Value, rows: int) -> Value:
 
 @rule("ai.onnx.ml.LinearRegressor")
 def linear_regressor(n: Call) -> Value:
-    y = _linear(n, n.cast(n.value(0), f32), n.integer("targets", 1))
+    y = _linear(n, as_rows(n, n.cast(n.value(0), f32)), n.integer("targets", 1))
     return post_transform(n, y, n.text("post_transform", "NONE"))
 
 
@@ -125,7 +132,7 @@ def linear_regressor(n: Call) -> Value:
 def linear_classifier(n: Call) -> list[Value]:
     if n.attr("classlabels_strings"):
         raise UnsupportedError("classes that are called by strings are not supported")
-    x, labels, post = _float(n), n.ints("classlabels_ints", []), n.text("post_transform", "NONE")
+    x, labels, post = as_rows(n, _float(n)), n.ints("classlabels_ints", []), n.text("post_transform", "NONE")
     assert labels is not None
     n.integer("multi_class", 0)
     count, features = numbers(n, "coefficients"), as_int(x.shape[1])
