@@ -232,15 +232,19 @@ RUN_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
 """The passes over `run` after the split."""
 
 
-def pass_names(target: Target) -> dict[str, tuple[str, ...]]:
-    """The names of all passes that TILEWRIGHT_DUMP knows, in order, by what they work on."""
-    stages: dict[str, Sequence[tuple[str, Any]]] = {
-        "graph": graph_passes(target),
+def named_passes(target: Target, options: Options = DEFAULTS) -> dict[str, Sequence[tuple[str, Any]]]:
+    """All passes that have names, in order, by what they work on: graphs ("graph", "prepare", "run") or "loops"."""
+    return {
+        "graph": graph_passes(target, options),
         "prepare": PREPARE_PASSES,
         "run": RUN_PASSES,
         "loops": loop_passes(target, WeightPrefetch(1, 1)),
     }
-    return {stage: tuple(name for name, _ in passes) for stage, passes in stages.items()}
+
+
+def pass_names(target: Target) -> dict[str, tuple[str, ...]]:
+    """The names of all passes that TILEWRIGHT_DUMP knows, in order, by what they work on."""
+    return {stage: tuple(name for name, _ in passes) for stage, passes in named_passes(target).items()}
 
 
 @uncollected
@@ -308,7 +312,7 @@ def _compile(
 
     kept = ProgramCache(graph, structure, names, fixed, target, options)
     # Who wants to see the stages gets them.
-    program = kept.get(again) if log.level < GRAPHS_SHOWN and not log.dumps else None
+    program = kept.get(again) if log.level < GRAPHS_SHOWN and not log.wants_all else None
     if program is None:
         program = build(log)
         kept.put(program)
@@ -544,4 +548,4 @@ def _with_params(run: Graph, old: Sequence[Value], new: Sequence[Value]) -> Grap
     return replace(run, params=params, nodes=nodes, outputs=tuple(renamed.get(v, v) for v in run.outputs))
 
 
-__all__ = ["compile_graph", "compile_program", "graph_passes", "pass_names"]
+__all__ = ["compile_graph", "compile_program", "graph_passes", "named_passes", "pass_names"]

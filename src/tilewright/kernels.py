@@ -185,7 +185,7 @@ class KernelCompiler:
                     self._known[asked.name] = found
         jobs = list(missing.values())
         processes = flags.PROCESSES() or min(8, int(usable_cpus()))
-        quiet = self.log.level == 0 and not self.log.dumps
+        quiet = self.log.level == 0 and not self.log.wants_all
         if len(jobs) < SHARED_KERNELS or processes < 2 or not (quiet and all_done()):
             return
 
@@ -209,7 +209,7 @@ class KernelCompiler:
     def _kept(self, asked: Asked) -> tuple[bytes, Callable[[], bytes]] | None:
         """The header and the object of a kernel that was compiled before, now or in another process."""
         found = self._known.get(asked.name)
-        if found is None and not self.log.dumps and self.log.level < LOOPS_SHOWN:
+        if found is None and not self.log.wants_all and self.log.level < LOOPS_SHOWN:
             found = _split(self.store.get(f"kernel-{asked.name}"))
         return found
 

@@ -20,6 +20,7 @@ from tilewright.cli.db import db
 from tilewright.cli.doctor import doctor
 from tilewright.cli.export import export
 from tilewright.cli.offer import offer
+from tilewright.cli.opt import opt
 from tilewright.cli.profile import profile
 from tilewright.cli.publish import publish
 from tilewright.cli.quantize import quantize
@@ -69,6 +70,7 @@ def about(
 app.command("compile")(compile_command)
 app.command("run")(run)
 app.command("show")(show)
+app.command("opt")(opt)
 app.command("export")(export)
 app.command("bundle")(bundle)
 app.command("coverage")(coverage)

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Concatenate, ParamSpec, TextIO, TypeVar
 
 from tilewright.support import flags
@@ -28,11 +30,31 @@ B = TypeVar("B")
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
-    """One pass that ran: its name, its time in seconds, whether it changed the program (None: not looked at)."""
+    """One pass that ran: its name, its time in seconds, whether it changed the program (None: not looked at); of which
+    program ("graph", "prepare", "run" or a kernel's name; empty: no pass of a driver), and how many lines of its text
+    the pass added and removed, where these are counted (`listing_passes`)."""
 
     name: str
     seconds: float
     changed: bool | None
+    program: str = ""
+    added: int = 0
+    removed: int = 0
+
+
+_listed: ContextVar[list[PassRecord] | None] = ContextVar("listed", default=None)
+
+
+@contextmanager
+def listing_passes() -> Iterator[list[PassRecord]]:
+    """A context in which the passes of all compilations are listed, with the lines that each adds and removes. Nothing
+    comes from caches there, as with TILEWRIGHT_DUMP, so that every pass runs."""
+    records: list[PassRecord] = []
+    token = _listed.set(records)
+    try:
+        yield records
+    finally:
+        _listed.reset(token)
 
 
 class PassLog:
@@ -57,10 +79,12 @@ class PassLog:
         self.level = flags.DEBUG() if level is None else level
         self.dumps = flags.DUMP() if dumps is None else dumps
         self.records: list[PassRecord] = []
+        self._list = _listed.get() if title else None
         self.remarks: list[str] = []
         self._stream = stream
         self._depth = 0
         self._announced = 1
+        self._program = ""
         if title and self.level >= 1:
             self._write(f"== {title}")
 
@@ -77,22 +101,29 @@ class PassLog:
         result = function(value, *args, **kwargs)
         seconds = time.perf_counter() - start
         changed: bool | None = None
+        added = removed = 0
         if result is value:
             changed = False
-        elif self.level >= self._announced and type(result) is type(value):
-            changed = bool(result != value)
-        self._note(PassRecord(name, seconds, changed))
+        elif type(result) is type(value):
+            if self.level >= self._announced:
+                changed = bool(result != value)
+            if self._program and self._list is not None:
+                added, removed = _lines_changed(str(value), str(result))
+                changed = bool(added or removed)
+        self._note(PassRecord(name, seconds, changed, self._program, added, removed))
         return result
 
     @contextmanager
-    def announcing(self, level: int) -> Iterator[None]:
-        """Announce what runs inside from this debug level on; times are kept at every level."""
+    def announcing(self, level: int, program: str = "") -> Iterator[None]:
+        """Announce what runs inside from this debug level on; times are recorded at every level. `program`: the name of
+        the program that passes inside work on."""
         before, self._announced = self._announced, level
+        outer, self._program = self._program, program
         self._depth += 1
         try:
             yield
         finally:
-            self._announced = before
+            self._announced, self._program = before, outer
             self._depth -= 1
 
     @contextmanager
@@ -110,6 +141,11 @@ class PassLog:
         """Print `text()` under `title` if the debug level is at least `level`."""
         if self.level >= level:
             self.show(title, text())
+
+    @property
+    def wants_all(self) -> bool:
+        """Whether every pass has to run, so that it is printed or listed: nothing may come from a cache."""
+        return bool(self.dumps) or self._list is not None
 
     def dumps_after(self, name: str) -> bool:
         """Whether TILEWRIGHT_DUMP asks for the program around the pass of this name."""
@@ -140,9 +176,17 @@ class PassLog:
 
     def _note(self, record: PassRecord) -> None:
         self.records.append(record)
+        if self._list is not None:
+            self._list.append(record)
         if self.level >= self._announced:
             unchanged = "  (unchanged)" if record.changed is False else ""
             self._write(f"{'  ' * self._depth}{record.name:<28} {record.seconds * 1e3:9.2f} ms{unchanged}")
 
     def _write(self, text: str) -> None:
         print(text, file=self._stream or sys.stderr)
+
+
+def _lines_changed(before: str, after: str) -> tuple[int, int]:
+    """How many lines of a text another one adds, and how many it lacks; a line that moves is neither."""
+    old, new = Counter(before.splitlines()), Counter(after.splitlines())
+    return (new - old).total(), (old - new).total()

@@ -53,7 +53,7 @@ def run_passes(program: T, passes: Passes[T], stage: Stage[T], log: PassLog | No
     level, shown = flags.VERIFY(), None
     if level >= VERIFY_STAGES:
         _checked(stage.begin, program, what)
-    with log.announcing(stage.announced):
+    with log.announcing(stage.announced, what):
         for name, function in passes:
             before = program
             if log.dumps_after(name) and shown is not before:

@@ -102,4 +102,4 @@ def _remembering() -> Stage[PrimFunc]:
     return replace(LOOPS, each=lambda func: verify_loops(func, known), end=lambda func: verify_flat(func, known))
 
 
-__all__ = ["lower_loops", "passes", "readable_loops"]
+__all__ = ["LOOPS", "lower_loops", "passes", "readable_loops"]
