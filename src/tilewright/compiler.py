@@ -92,7 +92,7 @@ from tilewright.transform.graph.tabulate import tabulate
 from tilewright.transform.graph.unit import simplify_units
 from tilewright.transform.graph.verify import graph_stage, verify_groups
 from tilewright.transform.graph.views import join_slices, place_views
-from tilewright.transform.layout.assign import assign_layouts
+from tilewright.transform.layout.assign import assign_layouts, in_blocks
 from tilewright.transform.loops import passes as loop_passes
 from tilewright.transform.loops.prefetch_share import WeightPrefetch
 from tilewright.transform.lower import lower_group
@@ -198,7 +198,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("fold scales", fold_scales),
         ("widen halves", widen_halves),
         ("divide by products", lambda g: divide_by_products(g, target)),
-        ("choose algorithms", lambda g: choose_algorithms(g, target, options)),
+        ("choose algorithms", lambda g: choose_algorithms(g, target, in_blocks(), options)),
         ("assign layouts", lambda g: assign_layouts(g, target)),
         ("separate pooling", lambda g: separate_pooling(g, target)),
         ("tabulate", lambda g: tabulate(g, target)),

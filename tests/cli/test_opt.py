@@ -56,7 +56,7 @@ def test_a_pass_gives_what_its_golden_shows(cli: Cli, golden: Path, tmp_path: Pa
     assert code == 0 and text == after
 
 
-def test_passes_run_in_the_order_given(cli: Cli, graph: Path) -> None:
+def test_passes_run_in_their_order(cli: Cli, graph: Path) -> None:
     code, text, _ = cli("opt", "--pass", "remove identities", "-p", "eliminate dead", graph)
     assert code == 0 and "reshape" not in text and "tanh" not in text and "relu(%x)" in text
     code, text, _ = cli("opt", "-p", "remove identities", "--diff", graph)
@@ -103,8 +103,8 @@ def test_errors_name_the_thing(
     (folder / "other.txt").write_text("module {}")
     (folder / "bytes.txt").write_bytes(b"\xff\xfe")
     (folder / "wrong.txt").write_text(GRAPH.replace("relu(%a) : f32[n, 4]", "relu(%a) : f32[n, 5]"))
-    given = [folder / a if a.endswith(".txt") else a for a in arguments]
-    status, _, error = cli("opt", *given)
+    words = [folder / a if a.endswith(".txt") else a for a in arguments]
+    status, _, error = cli("opt", *words)
     assert status == code and message in " ".join(error.replace("│", " ").split())
 
 

@@ -24,7 +24,7 @@ from tilewright.ops.lowered.attention import AttentionAttrs
 from tilewright.support.errors import ScheduleError, ShapeError
 from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
-from tilewright.transform.layout.assign import assign_layouts
+from tilewright.transform.layout.assign import assign_layouts, in_blocks
 from tilewright.transform.select.choose import choose_algorithms
 
 TOLERANCE = 2.1e-3
@@ -135,7 +135,7 @@ def test_symbolic_lengths(threads: int) -> None:
 def test_who_takes_them() -> None:
     def dot(name: str, precision: str, depth: int = 16) -> Any:
         made = assign_layouts(
-            choose_algorithms(graph(const(9), depth), Target.parse(name), Options(precision=precision)),
+            choose_algorithms(graph(const(9), depth), Target.parse(name), in_blocks(), Options(precision=precision)),
             Target.parse(name),
         )
         return made.nodes[0].of(AttentionAttrs).dot

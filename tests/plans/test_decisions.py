@@ -25,7 +25,7 @@ from tilewright.support.errors import ParseError
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.split import split_prepare
-from tilewright.transform.layout.assign import assign_layouts
+from tilewright.transform.layout.assign import assign_layouts, in_blocks
 from tilewright.transform.lower import lower_group
 from tilewright.transform.select.choose import choose_algorithms
 
@@ -62,13 +62,13 @@ def model(layer: Layer, prefix: str = "", others: int = 0) -> Graph:
 def layout_keys(graph: Graph, target: Target = ZEN4) -> dict[str, str]:
     """Of the decisions about convolutions of a graph, by kind."""
     with deciding() as record:
-        assign_layouts(choose_algorithms(graph, target), target)
+        assign_layouts(choose_algorithms(graph, target, in_blocks()), target)
     return {d.key.kind: d.key.name for d in record.made if "conv(" in d.key.text}
 
 
 def kernel_keys(graph: Graph, target: Target = ZEN4) -> set[str]:
     """Of the plans of the kernels with a convolution in them."""
-    run = split_prepare(assign_layouts(choose_algorithms(graph, target), target)).run
+    run = split_prepare(assign_layouts(choose_algorithms(graph, target, in_blocks()), target)).run
     groups = [g for g in fuse(run) if any(n.op.startswith("lowered.conv") for n in g.nodes)]
     return {key_of_function(lower_group(g, g.label).func, target).name for g in groups}
 
@@ -198,7 +198,7 @@ def test_a_forced_compile_is_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 )
 def test_no_plan_is_estimated_below_what_any_takes(layer: Layer, target: Target) -> None:
     """Estimates are whole: of the kernels around a convolution none is chosen for less than the bound that is shown."""
-    split = split_prepare(assign_layouts(choose_algorithms(model(layer), target), target))
+    split = split_prepare(assign_layouts(choose_algorithms(model(layer), target, in_blocks()), target))
     for graph in (split.prepare, split.run):
         for group in fuse(graph):
             structure = analyse(lower_group(group, group.label).func)

@@ -24,7 +24,7 @@ from tilewright.plans.strassen.products import LEAST_GAIN, compared
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.options import Options
-from tilewright.transform.layout.assign import assign_layouts
+from tilewright.transform.layout.assign import assign_layouts, in_blocks
 from tilewright.transform.lower import lower_group
 from tilewright.transform.select import choose, product
 from tilewright.transform.select.choose import choose_algorithms
@@ -46,7 +46,10 @@ def layer(rows: Any, depth: int, columns: int, transpose: bool, lead: tuple[int,
 
 
 def operators(graph: Graph, target: Target, winograd: str = "strassen") -> list[str]:
-    return [node.op for node in assign_layouts(choose_algorithms(graph, target, Options(fast=winograd)), target).nodes]
+    return [
+        node.op
+        for node in assign_layouts(choose_algorithms(graph, target, in_blocks(), Options(fast=winograd)), target).nodes
+    ]
 
 
 @pytest.fixture

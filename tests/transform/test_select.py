@@ -13,6 +13,7 @@ from tilewright.plans.framework.cost import Cost
 from tilewright.plans.framework.decisions import deciding
 from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
+from tilewright.transform.layout.assign import in_blocks
 from tilewright.transform.select import by_weight as select_by_weight
 from tilewright.transform.select import convolution
 from tilewright.transform.select.by_weight import conversions, gradient_algorithm
@@ -42,7 +43,7 @@ ZEN4, OLD = Target.parse("znver4"), Target.parse("x86-64-v3")
 def around(text: str, target: Target = ZEN4, **options: str) -> Surroundings:
     """A graph of one statement, or of several, and what is known behind the last one's operands."""
     graph = parse_graph(text)
-    found = Surroundings(graph, target, Options(**options))
+    found = Surroundings(graph, target, Options(**options), in_blocks())
     for node in graph.nodes[:-1]:
         found.visit(node)
         found.leave(node)

@@ -25,7 +25,7 @@ from tilewright.targets.target import Target
 MOST_ROWS = 14
 MOST_FLAT_ROWS = 8
 """Rows whose addresses have a register each."""
-MOST_FLAT_PIXELS = 1024
+MAX_FLAT_PIXELS = 1024
 ENOUGH_STRIPS = 8
 """Strips (of all images) that share well among a few threads."""
 SYMBOLIC_SIZE = 28

@@ -33,6 +33,7 @@ from tilewright.transform.layout.matmul import matmul
 from tilewright.transform.layout.precision import attention
 from tilewright.transform.layout.recurrence import recurrence
 from tilewright.transform.layout.transposed import transposed
+from tilewright.transform.select.surroundings import InBlocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,11 @@ def following() -> frozenset[str]:
         "lowered.attention",
         "recurrence",
     }
+
+
+def in_blocks() -> InBlocks:
+    """The operators on channel blocks by these rules, as selection has to know them."""
+    return InBlocks(blocking(), following())
 
 
 def assign_layouts(graph: Graph, target: Target) -> Graph:

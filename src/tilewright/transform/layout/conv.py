@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
 from tilewright.ir.selection import Matrices, Pixels, StrassenStrips, Taps, Winograd, WinogradBySize
 from tilewright.ops.conv import ConvAttrs
-from tilewright.plans.convolution.tiles import (
-    MOST_FLAT_PIXELS,
-    Blocking,
-    DirectProblem,
-    ranked,
-    side,
-)
-from tilewright.plans.framework.alone import alone_if_small
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
-from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
-from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.pixels import pointwise
 from tilewright.transform.layout.precision import conv_in_matrices
 from tilewright.transform.layout.strassen import strassen_conv
 from tilewright.transform.layout.taps import taps
 from tilewright.transform.layout.winograd import winograd, winograd_by_size
+from tilewright.transform.problems import blockings_of
 
 
 def conv(a: Assigner, node: Node) -> bool:
@@ -78,46 +67,3 @@ def conv(a: Assigner, node: Node) -> bool:
     }
     (a.blocked[node.output],) = a.emit("lowered.conv_blocked", (source, packed), attributes, node.output.name)
     return True
-
-
-def blockings_of(
-    node: Node, filters: int, channels: int, block: int, target: Target
-) -> tuple[tuple[DirectProblem, ...], tuple[tuple[float, Blocking], ...]]:
-    """What is computed, for each number of images that is to be considered, and the blockings of it with their cycles
-    an image, the best first; the width and flatness of the one that is taken bind the plan."""
-    x, w = node.inputs[:2]
-    assert x is not None and w is not None
-    kh, kw = (as_int(d) or 1 for d in w.shape[2:])
-    attrs = node.of(ConvAttrs)
-    pads, (sh, sw) = attrs.pads, attrs.strides
-    known = [as_int(d) for d in node.output.shape[2:]]
-    height, width = (side(d) for d in node.output.shape[2:])
-    images = as_int(node.output.shape[0])
-    pixel = kh == kw == 1
-    counts = SYMBOLIC_IMAGES if images is None else (max(1, images),)
-    lines, columns = (height, width) if pixel else ((height - 1) * sh + kh, (width - 1) * sw + kw)
-    shapes = tuple(
-        DirectProblem(
-            images=n,
-            height=height,
-            width=width,
-            window=(kh, kw),
-            stride=1 if pixel else sw,
-            channels=channels,
-            block=block,
-            filters=filters,
-            source=4 * channels * lines * columns,
-            copied=any(pads) or (pixel and (sh, sw) != (1, 1)),
-            known=None not in known,
-        )
-        for n in counts
-    )
-    flats: tuple[bool, ...] = (False, True)
-    if None in known or height * width > MOST_FLAT_PIXELS:
-        flats = (False,)
-    if pixel:
-        flats = (True,)
-    if images is None:
-        return shapes, ranked(shapes, flats, target)
-    rank = partial(ranked, shapes, flats)
-    return shapes, tuple(alone_if_small(rank, lambda way: way[0] * images, target))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
 from typing import Literal
 
 from tilewright.ir.expr import as_int
@@ -10,6 +9,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.selection import WinogradSums
 from tilewright.ops.conv_gradient import ConvWeightGradientAttrs
 from tilewright.transform.layout.assigner import Assigner
+from tilewright.transform.problems import data_side
 
 
 def conv_weight(a: Assigner, node: Node) -> bool:
@@ -39,26 +39,6 @@ def conv_weight(a: Assigner, node: Node) -> bool:
             (found,) = a.emit("lowered.conv_weight", operands, attributes, f"{node.output.name}_blocked")
     a.plain[node.output] = unblocked(a, found, filters, channels, data, node.output.name)
     return True
-
-
-def data_side(node: Node, block: int) -> Literal["wide", "narrow"] | None:
-    """Whether the data's channels are lanes of a gradient in blocks of channels, or the gradient's are, which fills
-    lanes better; None where there are no blocks: of other maps than known ones in f32, of no images, of one channel."""
-    x, g = node.inputs[:2]
-    assert x is not None and g is not None
-    filters, channels = as_int(g.shape[1]), as_int(x.shape[1])
-    known = [as_int(d) for d in (*x.shape[1:], *g.shape[2:])]
-    if x.type.rank != 4 or x.dtype.name != "f32" or g.dtype.name != "f32" or not filters or not all(known):
-        return None
-    assert channels is not None
-    data: Literal["wide", "narrow"] = "wide" if waste(channels, block) < waste(filters, block) else "narrow"
-    lanes = filters if data == "narrow" else channels
-    return None if as_int(x.shape[0]) == 0 or lanes == 1 else data  # a block of one channel has no lanes
-
-
-def waste(channels: int, block: int) -> float:
-    """How many lanes there are for each channel."""
-    return ceil(channels / block) * block / channels
 
 
 def padded(a: Assigner, x: Value, attrs: ConvWeightGradientAttrs) -> Value:

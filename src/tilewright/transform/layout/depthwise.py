@@ -13,7 +13,8 @@ from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.tiles import conv_tile
 from tilewright.plans.matmul.tiles import starts
 from tilewright.transform.layout.assigner import Assigner
-from tilewright.transform.layout.pixels import is_pointwise, pointwise
+from tilewright.transform.layout.pixels import pointwise
+from tilewright.transform.problems import is_pointwise
 
 FEW_FILTERS = 4
 """Filters of a channel below which a block of them would hold hardly anything else but zeros."""

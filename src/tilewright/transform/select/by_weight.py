@@ -21,7 +21,7 @@ from tilewright.plans.framework.space import Setting
 from tilewright.plans.winograd.errors import largest_error_of_sums
 from tilewright.plans.winograd.sums import SumsProblem, lengths, ranked
 from tilewright.targets.target import Target
-from tilewright.transform.layout.conv_weight import data_side
+from tilewright.transform.problems import data_side
 from tilewright.transform.select.convolution import ERRORS, MOST, SIZES, WORTH
 from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import FEWEST, Surroundings

@@ -19,12 +19,12 @@ from tilewright.transform.graph.options import DEFAULTS, Options
 from tilewright.transform.select.by_weight import gradient_algorithm
 from tilewright.transform.select.convolution import convolution_algorithm
 from tilewright.transform.select.product import attention_precision, product_algorithm, product_precision
-from tilewright.transform.select.surroundings import Surroundings
+from tilewright.transform.select.surroundings import InBlocks, Surroundings
 
 
-def choose_algorithms(graph: Graph, target: Target, options: Options = DEFAULTS) -> Graph:
+def choose_algorithms(graph: Graph, target: Target, in_blocks: InBlocks, options: Options = DEFAULTS) -> Graph:
     """The graph with a selection on the nodes that have a choice."""
-    around = Surroundings(graph, target, options)
+    around = Surroundings(graph, target, options, in_blocks)
     nodes = []
     for node in graph.nodes:
         around.visit(node)

@@ -29,8 +29,7 @@ from tilewright.plans.winograd.errors import largest_error
 from tilewright.plans.winograd.tiles import WinogradProblem, ranked
 from tilewright.schedule.dot_intrinsics import find_tile_dot
 from tilewright.targets.target import Target
-from tilewright.transform.layout.conv import blockings_of
-from tilewright.transform.layout.pixels import is_pointwise, sampling, shape_of
+from tilewright.transform.problems import blockings_of, is_pointwise, pixel_problem, sampling
 from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import Surroundings, has_transforms
 from tilewright.transform.select.taps import with_taps
@@ -109,7 +108,7 @@ def one_pixel(around: Surroundings, node: Node) -> list[Option]:
     conversions = sum(conversion(v, around.target) for v, is_changed in changes if plain and is_changed)
     options: list[Option] = [((Cost(compute=ways[0][0]) | arrival).cycles + conversions, Direct())]
     if plain:
-        cycles = panels(shape_of(node), around.target)[0][0] + sampling(node, around.target)
+        cycles = panels(pixel_problem(node), around.target)[0][0] + sampling(node, around.target)
         options.append(((Cost(compute=cycles) | arrival).cycles, Pixels()))
     width = 2 * around.target.lanes(4)
     fills = channels % (2 * block) == 0 and filters % (2 * width) == 0 and block > 1

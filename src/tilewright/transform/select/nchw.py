@@ -13,7 +13,7 @@ from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
 from tilewright.plans.idioms.transposes import shuffle_cycles
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fixed import fixed_values
-from tilewright.transform.layout.pixels import is_pointwise
+from tilewright.transform.problems import is_pointwise
 
 
 def conversion(value: Value, target: Target) -> float:

@@ -13,8 +13,7 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.graph.options import Options
-from tilewright.transform.layout.assign import blocking, following
-from tilewright.transform.layout.pixels import is_pointwise
+from tilewright.transform.problems import is_pointwise
 from tilewright.transform.select.nchw import plain_uses
 
 WINDOWS = range(2, 18)
@@ -22,6 +21,15 @@ WINDOWS = range(2, 18)
 
 FEWEST = 4
 """Channels that are worth a transform: of fewer, a block of channels would be zeros above all."""
+
+
+@dataclass(frozen=True, slots=True)
+class InBlocks:
+    """Operators on channel blocks, as layouts know them (`layout/assign.py`): those that want their inputs in blocks,
+    and those that work on blocks if they get blocks."""
+
+    wanting: frozenset[str]
+    following: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -33,6 +41,7 @@ class Surroundings:
     graph: Graph
     target: Target
     options: Options
+    in_blocks: InBlocks
     fixed: set[Value] = field(default_factory=set)
     made: dict[Value, Node] = field(default_factory=dict)
     blocked: set[Value] = field(default_factory=set)
@@ -47,7 +56,7 @@ class Surroundings:
         growing = sum(w.known_bytes for w in {n.inputs[1] for n in windowed} if w is not None)
         self.other_bytes = max(0, self.weight_bytes - growing)
         self.made.update((v, n) for n in self.graph.nodes for v in n.outputs)
-        self.plain_use = plain_uses(self.graph, blocking())
+        self.plain_use = plain_uses(self.graph, self.in_blocks.wanting)
 
     @property
     def block(self) -> int:
@@ -70,7 +79,7 @@ class Surroundings:
         elif node.op == "conv_transpose":
             blocks = True
         else:
-            follows = node.op in following() or ops.get(node.op).kind == "pointwise"
+            follows = node.op in self.in_blocks.following or ops.get(node.op).kind == "pointwise"
             blocks = follows and any(v in self.blocked for v in node.inputs)
         if blocks:
             self.blocked.update(node.outputs)

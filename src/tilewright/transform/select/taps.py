@@ -19,9 +19,7 @@ from tilewright.plans.framework.alone import alone_if_small
 from tilewright.plans.framework.cost import Cost, fetch_cycles, load_cycles, write_cycles
 from tilewright.plans.idioms.reducing import WINDOW
 from tilewright.targets.target import Target
-from tilewright.transform.layout.conv import blockings_of
-from tilewright.transform.layout.pixels import shape_of
-from tilewright.transform.layout.taps import products, sums
+from tilewright.transform.problems import blockings_of, pixel_problem, tap_products, tap_sums
 from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import Surroundings
 
@@ -73,9 +71,9 @@ def choices(node: Node, target: Target) -> Iterator[Taps]:
     assert x is not None and w is not None
     kh, kw = (as_int(d) or 0 for d in w.shape[2:])
     room = max(MOST_MAPS * image_bytes(x), target.l2)
-    if 1 < kh * kw <= WINDOW and image_bytes(products(node, True).output) <= room:
+    if 1 < kh * kw <= WINDOW and image_bytes(tap_products(node, True).output) <= room:
         yield from (Taps(1, 1), Taps(1, 0))
-    if kh > 1 and 1 < kw <= WINDOW and image_bytes(products(node, False).output) <= room:
+    if kh > 1 and 1 < kw <= WINDOW and image_bytes(tap_products(node, False).output) <= room:
         yield Taps(0, 0)
 
 
@@ -86,10 +84,10 @@ def image_bytes(value: Value) -> int:
 
 def estimate(node: Node, choice: Taps, block: int, target: Target) -> float:
     """Cycles of an image: the products and the sums."""
-    many = products(node, bool(choice.whole))
+    many = tap_products(node, bool(choice.whole))
     filters, channels = (as_int(d) or 0 for d in many.inputs[1].shape[:2]) if many.inputs[1] is not None else (0, 0)
     if choice.plain:
-        made = panels(shape_of(many), target)[0][0]
+        made = panels(pixel_problem(many), target)[0][0]
     else:
         made = blockings_of(many, filters, channels, block, target)[1][0][0] + conversion(many.output, target)
     return made + summed(node, many, bool(choice.whole), target).cycles
@@ -97,7 +95,7 @@ def estimate(node: Node, choice: Taps, block: int, target: Target) -> float:
 
 def summed(node: Node, many: Node, whole: bool, target: Target) -> Cost:
     """Of an image's sums over taps: each loads a vector, and the maps come from where they fit."""
-    (lines, columns), taps = map(side, node.output.shape[2:]), prod(sums(node, whole).window)
+    (lines, columns), taps = map(side, node.output.shape[2:]), prod(tap_sums(node, whole).window)
     filters, lanes = as_int(node.output.shape[1]) or 0, target.lanes(4)
     loaded = filters * taps * lines * ceil(columns / lanes) * node.of(ConvAttrs).strides[1] * 4 * lanes
     maps, result = image_bytes(many.output), image_bytes(node.output)

@@ -1,0 +1,148 @@
+"""Convolutions described from their nodes, as estimates ask for them: selection (`select/`) chooses by these
+descriptions, layouts (`layout/`) obey with the same ones."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import ceil, prod
+from typing import Literal
+
+from tilewright import ops
+from tilewright.ir.expr import as_int, const
+from tilewright.ir.graph import Node, TensorType, Value
+from tilewright.ops.conv import ConvAttrs
+from tilewright.ops.lowered.taps import SumTapsAttrs
+from tilewright.plans.convolution.pixels import PixelProblem
+from tilewright.plans.convolution.tiles import MAX_FLAT_PIXELS, Blocking, DirectProblem, ranked, side
+from tilewright.plans.framework.alone import alone_if_small
+from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
+from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
+from tilewright.targets.target import Target
+
+
+def is_pointwise(node: Node) -> bool:
+    """Whether every output pixel reads one input pixel."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    attrs, size = node.of(ConvAttrs), [as_int(d) for d in (*x.shape[2:], *node.output.shape[2:])]
+    if any(attrs.pads) or 0 in size:
+        return False
+    return all(as_int(d) == 1 for d in w.shape[2:])
+
+
+def pixel_problem(node: Node) -> PixelProblem:
+    """One image and group of a convolution of one pixel."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    filters, depth = (as_int(d) or 1 for d in w.shape[:2])
+    attrs, pixels = node.of(ConvAttrs), prod(side(d) for d in node.output.shape[2:])
+    return PixelProblem(filters // attrs.groups, pixels, depth)
+
+
+def sampling(node: Node, target: Target) -> float:
+    """Cycles of taking out the pixels of an image that a strided convolution reads; 0.0 where it reads all. Of lines
+    that are read, all of them comes into the caches."""
+    x, conv = node.inputs[0], node.of(ConvAttrs)
+    assert x is not None
+    if all(s == 1 for s in conv.strides):
+        return 0.0
+    lines = (as_int(x.shape[1]) or 64) * side(node.output.shape[2])
+    read, written = (4 * lines * side(v.shape[3]) for v in (x, node.output))
+    vectors = lines * ceil(side(node.output.shape[3]) / target.lanes(4))
+    memory = fetch_cycles(read, read, target) + write_cycles(written, read + written, target)
+    return Cost(compute=SAMPLED * target.costs.traffic.copied_vector * vectors, memory=memory).cycles
+
+
+SAMPLED = 4.0
+"""A vector of every second element by one that is copied: it is made of two, line by line."""
+
+
+def blockings_of(
+    node: Node, filters: int, channels: int, block: int, target: Target
+) -> tuple[tuple[DirectProblem, ...], tuple[tuple[float, Blocking], ...]]:
+    """The problem for each number of images that is to be considered, and its blockings with their cycles an image, the
+    best first; the width and flatness of the chosen one bind the plan."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    kh, kw = (as_int(d) or 1 for d in w.shape[2:])
+    attrs = node.of(ConvAttrs)
+    pads, (sh, sw) = attrs.pads, attrs.strides
+    known = [as_int(d) for d in node.output.shape[2:]]
+    height, width = (side(d) for d in node.output.shape[2:])
+    images = as_int(node.output.shape[0])
+    pixel = kh == kw == 1
+    counts = SYMBOLIC_IMAGES if images is None else (max(1, images),)
+    lines, columns = (height, width) if pixel else ((height - 1) * sh + kh, (width - 1) * sw + kw)
+    shapes = tuple(
+        DirectProblem(
+            images=n,
+            height=height,
+            width=width,
+            window=(kh, kw),
+            stride=1 if pixel else sw,
+            channels=channels,
+            block=block,
+            filters=filters,
+            source=4 * channels * lines * columns,
+            copied=any(pads) or (pixel and (sh, sw) != (1, 1)),
+            known=None not in known,
+        )
+        for n in counts
+    )
+    flats: tuple[bool, ...] = (False, True)
+    if None in known or height * width > MAX_FLAT_PIXELS:
+        flats = (False,)
+    if pixel:
+        flats = (True,)
+    if images is None:
+        return shapes, ranked(shapes, flats, target)
+    rank = partial(ranked, shapes, flats)
+    return shapes, tuple(alone_if_small(rank, lambda way: way[0] * images, target))
+
+
+def data_side(node: Node, block: int) -> Literal["wide", "narrow"] | None:
+    """Whether the data's channels are lanes of a gradient in blocks of channels, or the gradient's are, which fills
+    lanes better; None where there are no blocks: of other maps than known ones in f32, of no images, of one channel."""
+    x, g = node.inputs[:2]
+    assert x is not None and g is not None
+    filters, channels = as_int(g.shape[1]), as_int(x.shape[1])
+    known = [as_int(d) for d in (*x.shape[1:], *g.shape[2:])]
+    if x.type.rank != 4 or x.dtype.name != "f32" or g.dtype.name != "f32" or not filters or not all(known):
+        return None
+    assert channels is not None
+    data: Literal["wide", "narrow"] = "wide" if waste(channels, block) < waste(filters, block) else "narrow"
+    lanes = filters if data == "narrow" else channels
+    return None if as_int(x.shape[0]) == 0 or lanes == 1 else data  # a block of one channel has no lanes
+
+
+def waste(channels: int, block: int) -> float:
+    """How many lanes there are for each channel."""
+    return ceil(channels / block) * block / channels
+
+
+def tap_products(node: Node, whole: bool) -> Node:
+    """The convolution that makes the maps of all taps; its weights and its result are in no graph."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    filters, channels, kh, kw = (as_int(d) or 0 for d in w.shape)
+    conv = node.of(ConvAttrs)
+    if whole:
+        shape = (filters * kh * kw, channels, 1, 1)
+        attrs = ConvAttrs((1, 1), (1, 1), (0, 0, 0, 0), 1)
+    else:
+        shape, pads = (filters * kw, channels, kh, 1), conv.pads
+        attrs = ConvAttrs((conv.strides[0], 1), (conv.dilations[0], 1), (pads[0], 0, pads[2], 0), 1)
+    weights = Value(f"{w.name}_taps", TensorType(w.dtype, tuple(const(n) for n in shape)))
+    (maps,) = ops.infer("conv", (x.type, weights.type), attrs)
+    return Node("conv", (x, weights), (Value(f"{node.output.name}_taps", maps),), attrs)
+
+
+def tap_sums(node: Node, whole: bool) -> SumTapsAttrs:
+    """The window that the taps' maps are summed over: all of it, or its columns."""
+    w, conv = node.inputs[1], node.of(ConvAttrs)
+    assert w is not None
+    kh, kw = (as_int(d) or 0 for d in w.shape[2:])
+    if whole:
+        return SumTapsAttrs((kh, kw), conv.strides, conv.dilations, conv.pads)
+    pads = (0, conv.pads[1], 0, conv.pads[3])
+    return SumTapsAttrs((1, kw), (1, conv.strides[1]), (1, conv.dilations[1]), pads)
