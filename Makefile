@@ -286,7 +286,8 @@ bars: $(STAMP) ## which of the required figures the last results reach
 	$(PY) -m benchmarks.bars
 
 .PHONY: vta
-vta: $(STAMP) ## random programs of the accelerator VTA, each with its tokens taken out one by one; ARGS="--programs 100"
+vta: $(STAMP) ## the accelerator VTA: layers of ResNet-18 exact, with cycles; random programs, each token taken out; ARGS="--programs 100"
+	$(PY) -m tests.codegen.vta.run
 	$(PY) -m tests.targets.vta.run $(ARGS)
 
 mutate: $(STAMP) ## whether tests notice wrong lines: sampled mutants by room; ARGS="--rooms arith,ir --count 50 --seed 1"

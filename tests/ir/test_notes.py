@@ -173,8 +173,8 @@ def test_defaults_are_not_printed() -> None:
     [
         (
             "@unrol(times=4)",
-            "<text>:1:48: no note for a loop is called 'unrol': expected one of defer, double_buffer, even_blocks, "
-            "in_order, last_tile, pipeline, prefetch, prefetch_share, prefetch_tile, streaming, unroll\n"
+            "<text>:1:48: no note for a loop is called 'unrol': expected one of defer, dma_copy, double_buffer, "
+            "even_blocks, in_order, last_tile, pipeline, prefetch, prefetch_share, prefetch_tile, streaming, unroll\n"
             "hint: did you mean 'unroll'?",
         ),
         ("@unroll(times=0)", "'times' of the note 'unroll' is no int >= 1: expected unroll(times: int >= 1), got 0"),
@@ -233,7 +233,7 @@ def test_scopes_in_text() -> None:
         ),
         (
             replace(FUNC, params=(replace(FUNC.params[0], scope="odd"), FUNC.params[1])),  # type: ignore[arg-type]
-            "buffer 'A': has an unknown scope: expected one of global, padded, local, shared, tiles, got 'odd'",
+            "buffer 'A': has an unknown scope: expected one of global, padded, local, shared, tiles",
         ),
         (
             FUNC.with_body(replace(FUNC.body, kind="thread", thread="warp")),  # type: ignore[type-var]
@@ -252,7 +252,7 @@ def test_verifier(func: PrimFunc, problem: str) -> None:
     [
         (
             ("prefetchh", 4),
-            "cannot annotate: no note for a loop is called 'prefetchh': expected one of defer, double_buffer",
+            "cannot annotate: no note for a loop is called 'prefetchh': expected one of defer, dma_copy, double_buffer",
         ),
         (("unroll", "4"), "cannot annotate: 'times' of the note 'unroll' is no int >= 1"),
         (("unroll", 4, 4), "too many fields for the note 'unroll': expected unroll(times: int >= 1), got 2"),

@@ -222,6 +222,15 @@ class DoubleBuffer(LoopNote):
     buffers: tuple[BufferName, ...]
 
 
+@register
+@dataclass(frozen=True, slots=True)
+class DmaCopy(LoopNote):
+    """The loop, with those inside, copies between memories of an accelerator, by transfers of whole rows.
+
+    Written by `te`'s `dma_copy`, read by `codegen/vta/emit.py`, which refuses a loop that is more than that.
+    """
+
+
 # Blocks
 
 

@@ -18,7 +18,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from tilewright.ir.expr import Var
 from tilewright.ir.loops import Block, IterKind, PrimFunc
-from tilewright.ir.notes import Note
+from tilewright.ir.notes import DmaCopy, Note
 from tilewright.schedule import groups
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.inline import is_elementwise, is_injective
@@ -308,6 +308,15 @@ class Stage:
     def bind(self, axis: Axis, thread: str) -> None:
         """Let a hardware index run through an axis."""
         self._schedule.bind(self._loop(axis), thread)
+
+    def cthread(self, axis: Axis) -> None:
+        """Let virtual threads run through an axis: an accelerator issues their instructions by turns, each with buffers
+        of its own, so that one's transfers run beside another's arithmetic."""
+        self._schedule.bind(self._loop(axis), "vthread")
+
+    def dma_copy(self, axis: Axis) -> None:
+        """Say that the loops from an axis inwards are transfers between an accelerator's memories, nothing else."""
+        self._schedule.annotate(self._loop(axis), DmaCopy())
 
     def annotate(self, note: Note, axis: Axis | None = None) -> None:
         """Put a note on an axis, or on the stage itself."""

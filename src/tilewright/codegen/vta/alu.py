@@ -1,0 +1,139 @@
+"""Arithmetic on accumulators: expressions to operations of the ALU, which write their first operand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tilewright.codegen.vta.nests import nests
+from tilewright.codegen.vta.uops import Uops
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op
+from tilewright.ir.loops import Store
+from tilewright.support.errors import CompileError
+from tilewright.targets.vta.isa import Alu, AluOp, Gemm, Instruction
+
+Array = np.ndarray[Any, Any]
+Rows = Callable[[Load], Array]
+
+_OPS = {"min": AluOp.MIN, "max": AluOp.MAX, "add": AluOp.ADD, "mul": AluOp.MUL, "shr": AluOp.SHR, "shl": AluOp.SHR}
+_LARGEST, _SMALLEST = 32767, -32768
+_MOST_ADDED = 4 * _LARGEST
+
+
+class Alus:
+    """Writes operations to a program. `readers`: how many statements read each buffer."""
+
+    def __init__(self, program: list[Instruction], uops: Uops, readers: Mapping[Buffer, int]) -> None:
+        self.program, self.uops, self.readers = program, uops, readers
+
+    def fill(self, rows: Array, number: int) -> None:
+        """Write a number into rows: zeros, to which its upper half is added and shifted, then its lower half."""
+        self._clear(rows)
+        upper, lower = number, 0
+        if not _SMALLEST <= number <= _LARGEST:
+            lower = (number & 0xFFFF) - ((number & 0x8000) << 1)
+            upper = (number - lower) >> 16
+        if upper:
+            self._immediate(AluOp.ADD, rows, upper)
+        if upper != number:
+            self._immediate(AluOp.SHR, rows, -16)
+            self.add(rows, lower)
+
+    def add(self, rows: Array, number: int) -> None:
+        """Add a number to rows, by several operations if need be."""
+        if abs(number) > _MOST_ADDED:
+            raise CompileError("a number does not fit into an instruction", expected=_MOST_ADDED, got=number)
+        while number:
+            part = min(max(number, _SMALLEST), _LARGEST)
+            self._immediate(AluOp.ADD, rows, part)
+            number -= part
+
+    def update(self, s: Store, target: Array, rows: Rows) -> None:
+        """`target = value`, where the value may begin with the target itself."""
+        found = self._value(s.value, rows, s.buffer)
+        if isinstance(found, int):
+            raise CompileError("a constant is no update", where=f"buffer {s.buffer.name!r}")
+        if found.shape != target.shape or not np.array_equal(found, target):
+            self._copy(target, found)
+
+    def in_place(self, e: Expr, rows: Rows) -> Array:
+        """Compute an expression where its first operand is; those rows. The low bytes are what a cast to bytes
+        gives."""
+        while isinstance(e, Op) and e.name == "cast":
+            e = e.args[0]
+        found = self._value(e, rows, None)
+        if isinstance(found, int):
+            raise CompileError("VTA stores sums, no constants", got=found)
+        return found
+
+    def _value(self, e: Expr, rows: Rows, target: Buffer | None) -> Array | int:
+        """An expression: rows that hold it, or a number."""
+        match e:
+            case Const():
+                return int(e.value)
+            case Load():
+                return rows(e)
+            case Op(name="neg", args=(a,)):
+                return self._applied("mul", self._mine(a, rows, target), -1)
+            case Op(name="cast", args=(a,)) if e.dtype.bits >= a.dtype.bits:
+                return self._value(a, rows, target)
+            case Op(name="sub", args=(a, b)):
+                first, second = self._mine(a, rows, target), self._value(b, rows, target)
+                if not isinstance(second, int):
+                    second = self._applied("mul", self._mine(b, rows, target), -1)
+                    return self._applied("add", first, second)
+                return self._applied("add", first, -second)
+            case Op() if e.name in _OPS and len(e.args) == 2:
+                a, b = e.args
+                if isinstance(a, Const) and e.name not in ("shr", "shl"):
+                    a, b = b, a
+                return self._applied(e.name, self._mine(a, rows, target), self._value(b, rows, target))
+        raise CompileError("the ALU has no such operation", where=str(e), expected=", ".join(_OPS))
+
+    def _mine(self, e: Expr, rows: Rows, target: Buffer | None) -> Array:
+        """Rows that hold an expression and may be written. Raises CompileError where another statement reads them."""
+        found = self._value(e, rows, target)
+        if isinstance(found, int):
+            raise CompileError("an operation has constants alone", where=str(e))
+        if isinstance(e, Load) and e.buffer is not target and self.readers.get(e.buffer, 0) > 1:
+            hint = "only the last stage that reads a sum computes in its place"
+            raise CompileError("what is read again would be written over", where=f"buffer {e.buffer.name!r}", hint=hint)
+        return found
+
+    def _applied(self, name: str, first: Array, second: Array | int) -> Array:
+        if isinstance(second, int):
+            number = -second if name == "shl" else second
+            if name == "add":
+                self.add(first, number)
+            else:
+                self._immediate(_OPS[name], first, number)
+            return first
+        if name == "shl":
+            raise CompileError("the ALU shifts left by numbers alone")
+        self._emit(_OPS[name], [first, np.broadcast_to(second, first.shape)])
+        return first
+
+    def _immediate(self, op: AluOp, rows: Array, number: int) -> None:
+        if not _SMALLEST <= number <= _LARGEST:
+            raise CompileError("a number does not fit into an instruction", expected="16 bits", got=number)
+        self._emit(op, [rows], number)
+
+    def _copy(self, target: Array, source: Array) -> None:
+        """Rows into others: zeros, to which they are added."""
+        self._clear(target)
+        self._emit(AluOp.ADD, [target, source])
+
+    def _clear(self, rows: Array) -> None:
+        for nest in nests([rows], depth=0):
+            bgn, end = self.uops.place(nest.uops)
+            self.program.append(Gemm(bgn, end, *nest.extents, *nest.steps[0], reset=True))
+
+    def _emit(self, op: AluOp, rows: list[Array], number: int | None = None) -> None:
+        for nest in nests(rows, depth=0):
+            bgn, end = self.uops.place(nest.uops)
+            (dst, *src) = nest.steps
+            use = number is not None
+            steps = (*dst, *(src[0] if src else (0, 0)))
+            self.program.append(Alu(op, bgn, end, *nest.extents, *steps, use_imm=use, imm=number or 0))

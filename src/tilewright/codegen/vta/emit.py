@@ -1,0 +1,336 @@
+"""Loops over VTA's memories to a program of its instructions.
+
+The loops are those of `transform/loops/` whose buffers have places. Outer loops run here, and what is inside of them
+becomes instructions: a copy between DRAM and a buffer is a transfer, a nest around `vta_gemm` a GEMM, arithmetic on
+accumulators operations of the ALU. Iterations of virtual threads are issued by turns, each with buffers of its own.
+Buffers that a loop fills ahead (the note `DoubleBuffer`) have two places by turns: as queues run side by side, the next
+transfer needs no more than a place. Tokens follow from the rows (`targets/vta/tokens.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from tilewright.codegen.vta.alu import Alus
+from tilewright.codegen.vta.machine import GEMM, LANES, MEMORIES
+from tilewright.codegen.vta.nests import nests
+from tilewright.codegen.vta.points import grid, offset, sizes, spread, value
+from tilewright.codegen.vta.transfers import pictures
+from tilewright.codegen.vta.uops import Uops
+from tilewright.ir.dtype import i8, i32
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
+from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Seq, Stmt, Store
+from tilewright.ir.notes import DoubleBuffer, find
+from tilewright.ir.rewrite import loads, walk
+from tilewright.support.classes import dataclass
+from tilewright.support.errors import CompileError
+from tilewright.targets.vta.config import DEFAULT, Memory
+from tilewright.targets.vta.isa import Gemm, Instruction, encode
+from tilewright.targets.vta.isa import Load as LoadInsn
+from tilewright.targets.vta.isa import Store as StoreInsn
+from tilewright.targets.vta.tokens import with_tokens
+
+Array = np.ndarray[Any, Any]
+Loops = list[tuple[Var, int]]
+
+PAGE = 4096
+"""Where memory begins, and what buffers in it are aligned to."""
+
+
+@dataclass(frozen=True, slots=True)
+class VtaProgram:
+    """A kernel as VTA runs it.
+
+    Args:
+        instructions: with their tokens; the last one is FINISH.
+        addresses: of the function's parameters in DRAM.
+        uops: the micro-operations, uint8[n], and where they lie.
+    """
+
+    instructions: tuple[Instruction, ...]
+    addresses: tuple[int, ...]
+    uops: Array
+    uop_address: int
+
+    @property
+    def words(self) -> Array:
+        return encode(self.instructions)
+
+
+@dataclass(slots=True)
+class _Thread:
+    """One iteration of the virtual threads: values of loop variables, and where its buffers begin (rows)."""
+
+    values: dict[Var, int]
+    places: dict[Buffer, int]
+
+    def having(self, var: Var, number: int) -> _Thread:
+        return _Thread({**self.values, var: number}, self.places)
+
+
+def emit_vta(func: PrimFunc) -> VtaProgram:
+    """The program of a function. Raises CompileError for what VTA has no instructions for."""
+    emitter = _Emitter(func)
+    emitter.statement(func.body, [_Thread({}, {})])
+    uops = emitter.uops.words()
+    uop_address = emitter.uops.address
+    instructions = with_tokens(emitter.instructions, {uop_address: uops})
+    return VtaProgram(tuple(instructions), tuple(emitter.addresses[b] for b in func.params), uops, uop_address)
+
+
+def addresses(func: PrimFunc) -> tuple[dict[Buffer, int], int]:
+    """Addresses of a function's parameters in DRAM, and the first one behind them."""
+    at, found = PAGE, {}
+    for buffer in func.params:
+        found[buffer] = at
+        nbytes = int(np.prod(sizes(buffer), dtype=np.int64)) * buffer.dtype.itemsize
+        at += -(-nbytes // PAGE) * PAGE
+    return found, at
+
+
+@dataclass(slots=True)
+class _Emitter:
+    func: PrimFunc
+    instructions: list[Instruction] = field(default_factory=list)
+    addresses: dict[Buffer, int] = field(init=False)
+    uops: Uops = field(init=False)
+    alus: Alus = field(init=False)
+    used: dict[Memory, int] = field(default_factory=dict)
+    turns: dict[str, int] = field(default_factory=dict)
+    doubled: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.addresses, end = addresses(self.func)
+        self.uops = Uops(end, self.instructions)
+        readers: dict[Buffer, int] = {}
+        for s in walk(self.func.body):
+            if isinstance(s, Store):
+                for buffer in {x.buffer for x in loads(s.value)} - {s.buffer}:
+                    readers[buffer] = readers.get(buffer, 0) + 1
+        self.alus = Alus(self.instructions, self.uops, readers)
+        notes = (find(s.notes, DoubleBuffer) for s in walk(self.func.body) if isinstance(s, For))
+        self.doubled = frozenset(name for note in notes if note is not None for name in note.buffers)
+
+    # Loops that run here
+
+    def statement(self, s: Stmt, threads: list[_Thread]) -> None:
+        match s:
+            case Seq() if all(map(_is_leaf, s.stmts)):
+                # Transfers of one thread, then its arithmetic, beside which the next one's transfers run.
+                for thread in threads:
+                    for child in s.stmts:
+                        self.leaf(child, thread)
+            case Seq():
+                for child in s.stmts:
+                    self.statement(child, threads)
+            case Allocate():
+                self.allocate(s, threads)
+            case For() if not _is_leaf(s) or s.thread is not None:
+                self.loop(s, threads)
+            case For() | Store() | Intrinsic() | If():
+                for thread in threads:
+                    self.leaf(s, thread)
+            case _:
+                raise CompileError("VTA runs no such statement", where=self.func.name, got=type(s).__name__)
+
+    def loop(self, s: For, threads: list[_Thread]) -> None:
+        extents = {int(value(s.extent, t.values)) for t in threads}
+        if len(extents) != 1:
+            raise CompileError("virtual threads run loops of different lengths", where=f"loop {s.var.name!r}")
+        (extent,) = extents
+        if s.thread is not None:
+            each = [t.having(s.var, n) for t in threads for n in range(extent)]
+            self.statement(s.body, [_Thread(t.values, {**t.places}) for t in each])
+            return
+        for n in range(extent):
+            self.statement(s.body, [t.having(s.var, n) for t in threads])
+
+    def allocate(self, s: Allocate, threads: list[_Thread]) -> None:
+        """Rows for a buffer, one place a thread, two by turns where it is filled ahead."""
+        memory = MEMORIES.get(s.buffer.scope)
+        if memory is None:
+            raise CompileError("VTA has no such memory", where=f"buffer {s.buffer.name!r}", got=s.buffer.scope)
+        shape, lanes = sizes(s.buffer), LANES[memory]
+        if shape[-len(lanes) :] != lanes:
+            raise CompileError("a row has other lanes", where=f"buffer {s.buffer.name!r}", expected=lanes, got=shape)
+        rows = int(np.prod(shape[: -len(lanes)], dtype=np.int64))
+        places = 2 if s.buffer.name in self.doubled else 1
+        start = self.used.get(memory, 0)
+        end = start + rows * places * len(threads)
+        if end > DEFAULT.rows(memory):
+            what = f"what lives in {s.buffer.scope!r} at once does not fit"
+            raise CompileError(what, where=f"buffer {s.buffer.name!r}", expected=DEFAULT.rows(memory), got=end)
+        self.used[memory] = end
+        turn = self.turns.get(s.buffer.name, 0)
+        self.turns[s.buffer.name] = turn + 1
+        for k, thread in enumerate(threads):
+            thread.places = {**thread.places, s.buffer: start + (k * places + turn % places) * rows}
+        self.statement(s.body, threads)
+        self.used[memory] = start
+
+    # Nests that become instructions
+
+    def leaf(self, s: Stmt, thread: _Thread) -> None:
+        loops: Loops = []
+        conditions: list[Expr] = []
+        while isinstance(s, For | If):
+            if isinstance(s, For):
+                loops.append((s.var, int(value(s.extent, thread.values))))
+                s = s.body
+            else:
+                conditions.append(s.condition)
+                s = s.then
+        if any(n == 0 for _, n in loops):
+            return
+        if isinstance(s, Intrinsic):
+            self.product(s, loops, conditions, thread)
+        else:
+            assert isinstance(s, Store)
+            self.store(s, loops, conditions, thread)
+
+    def product(self, s: Intrinsic, loops: Loops, conditions: list[Expr], thread: _Thread) -> None:
+        if s.name != GEMM:
+            raise CompileError("VTA has no such instruction", where=f"intrinsic {s.name!r}", expected=GEMM)
+        values = {**thread.values, **grid(loops)}
+        rows = []
+        for region in (*s.outputs, *s.inputs):
+            at = offset(region.buffer, [start for start, _ in region.ranges], values)
+            rows.append(spread(self.row(region.buffer, at, thread), loops))
+        kept = _box(conditions, values, loops)
+        for nest in nests([r[kept] for r in rows]):
+            bgn, end = self.uops.place(nest.uops)
+            dst, src, wgt = nest.steps
+            self.instructions.append(Gemm(bgn, end, *nest.extents, *dst, *src, *wgt))
+
+    def store(self, s: Store, loops: Loops, conditions: list[Expr], thread: _Thread) -> None:
+        memory = MEMORIES.get(s.buffer.scope)
+        lanes, rest = _lanes(s, loops, LANES[memory or Memory.ACC])
+        values = {**thread.values, **grid(rest), **dict.fromkeys(lanes, 0)}
+
+        def rows(buffer: Buffer, indices: Sequence[Expr]) -> Array:
+            return spread(self.row(buffer, offset(buffer, indices, values), thread), rest)
+
+        from_dram = [x for x in loads(s.value) if x.buffer in self.addresses]
+        if memory is not None and from_dram:
+            self.load(s, memory, lanes, rest, conditions, thread, values)
+            return
+        kept = _box(conditions, values, rest)
+        self.check_lanes(s, lanes, values)
+        target = rows(s.buffer, s.indices)[kept]
+        if memory is Memory.ACC and isinstance(s.value, Const):
+            self.alus.fill(target, int(s.value.value))
+            return
+
+        def read(x: Load) -> Array:
+            found: Array = rows(x.buffer, x.indices)[kept]
+            return found
+
+        if memory is Memory.ACC:
+            self.alus.update(s, target, read)
+            return
+        if memory is not None:
+            raise CompileError("nothing but transfers writes this memory", where=f"buffer {s.buffer.name!r}")
+        if s.buffer.dtype is not i8:
+            raise CompileError("VTA stores bytes", where=f"buffer {s.buffer.name!r}", got=s.buffer.dtype)
+        source = self.alus.in_place(s.value, read)
+        for p in pictures(source, target, np.ones(target.shape, bool)):
+            fields = (p.sram_base, p.dram_base, p.y_size, p.x_size, p.x_stride)
+            self.instructions.append(StoreInsn(Memory.OUT, *fields))
+
+    def load(
+        self,
+        s: Store,
+        memory: Memory,
+        lanes: Sequence[Var],
+        loops: Loops,
+        conditions: list[Expr],
+        thread: _Thread,
+        values: dict[Var, Any],
+    ) -> None:
+        """A copy from DRAM: of a read, of one behind a condition (else zero), widened from bytes."""
+        e, inside = s.value, list(conditions)
+        while isinstance(e, Op) and e.name in ("select", "cast"):
+            if e.name == "select":
+                condition, e, other = e.args
+                if not (isinstance(other, Const) and other.value == 0):
+                    raise CompileError("VTA pads with zeros alone", where=f"buffer {s.buffer.name!r}", got=other)
+                inside.append(condition)
+            else:
+                e = e.args[0]
+        if not isinstance(e, Load):
+            raise CompileError("no copy from DRAM", where=f"buffer {s.buffer.name!r}", got=s.value)
+        kind = Memory.ACC8 if memory is Memory.ACC and e.buffer.dtype is i8 else memory
+        if e.buffer.dtype is not (i32 if kind is Memory.ACC else i8):
+            raise CompileError("other numbers than this memory takes", where=f"buffer {e.buffer.name!r}")
+        mask = np.ones([n for _, n in loops], bool)
+        for condition in inside:
+            mask = mask & np.asarray(value(condition, values), bool)
+        self.check_lanes(s, lanes, values, (e, mask))
+        size = DEFAULT.dram_bytes(kind)
+        at = spread(offset(e.buffer, e.indices, values) * e.buffer.dtype.itemsize, loops) + self.addresses[e.buffer]
+        if (at[mask] % size).any():
+            raise CompileError("rows of DRAM begin inside of others", where=f"buffer {e.buffer.name!r}")
+        target = spread(self.row(s.buffer, offset(s.buffer, s.indices, values), thread), loops)
+        for p in pictures(target, at // size, mask, self.addresses[e.buffer] // size):
+            pads = (p.y_pad_0, p.y_pad_1, p.x_pad_0, p.x_pad_1)
+            self.instructions.append(LoadInsn(kind, p.sram_base, p.dram_base, p.y_size, p.x_size, p.x_stride, *pads))
+
+    def check_lanes(
+        self, s: Store, lanes: Sequence[Var], values: dict[Var, Any], source: tuple[Load, Array] | None = None
+    ) -> None:
+        """Raises CompileError unless all that is read steps with the lanes of what is written."""
+        extents = dict(zip(lanes, LANES[MEMORIES.get(s.buffer.scope, Memory.ACC)][-len(lanes) :], strict=True))
+        step = 1
+        for var in reversed(lanes):
+            for x in loads(s.value) if source is None else [source[0]]:
+                moved = offset(x.buffer, x.indices, {**values, var: 1}) - offset(x.buffer, x.indices, values)
+                if source is not None:
+                    moved = np.broadcast_to(moved, source[1].shape)[source[1]]
+                if not np.all(np.asarray(moved) == step):
+                    raise CompileError("lanes are read in another order", where=f"buffer {x.buffer.name!r}", got=x)
+            step *= extents[var]
+
+    def row(self, buffer: Buffer, elements: Any, thread: _Thread) -> Any:
+        """The row of a buffer, or of DRAM in units of rows of results, that an element is in."""
+        if buffer in self.addresses:
+            at = elements * buffer.dtype.itemsize + self.addresses[buffer]
+            return at // DEFAULT.dram_bytes(Memory.OUT)
+        memory = MEMORIES[buffer.scope]
+        return thread.places[buffer] + elements // int(np.prod(LANES[memory]))
+
+
+def _is_leaf(s: Stmt) -> bool:
+    """Whether a statement is loops and conditions around one store or intrinsic."""
+    while isinstance(s, For | If):
+        if isinstance(s, If) and s.orelse is not None:
+            return False
+        if isinstance(s, For) and s.thread is not None:
+            return False
+        s = s.body if isinstance(s, For) else s.then
+    return isinstance(s, Store | Intrinsic)
+
+
+def _lanes(s: Store, loops: Loops, lanes: tuple[int, ...]) -> tuple[list[Var], Loops]:
+    """The loops over the lanes of a row, and the others. Raises CompileError where rows are not written whole."""
+    extents = dict(loops)
+    found = list(s.indices[-len(lanes) :])
+    if not all(isinstance(v, Var) and extents.get(v) == n for v, n in zip(found, lanes, strict=True)):
+        raise CompileError("rows are written in parts", where=f"buffer {s.buffer.name!r}", got=found)
+    variables = [v for v in found if isinstance(v, Var)]
+    return variables, [(v, n) for v, n in loops if v not in variables]
+
+
+def _box(conditions: list[Expr], values: dict[Var, Any], loops: Loops) -> Any:
+    """What to index arrays over the loops with, so that those iterations stay for which conditions hold."""
+    mask = np.ones([n for _, n in loops], bool)
+    for condition in conditions:
+        mask = mask & np.asarray(value(condition, values), bool)
+    if mask.all():
+        return ...
+    sides = [np.flatnonzero(mask.any(axis=tuple(k for k in range(mask.ndim) if k != d))) for d in range(mask.ndim)]
+    box = np.ix_(*sides)
+    return box if mask[box].all() else mask

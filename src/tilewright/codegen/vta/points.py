@@ -1,0 +1,55 @@
+"""Where the iterations of a loop nest go: indices as arrays over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.expr import Buffer, Const, Expr, Op, Var, as_int
+from tilewright.ir.scalar_ops import OPS
+from tilewright.support.errors import CompileError
+
+Array = np.ndarray[Any, Any]
+
+
+def value(e: Expr, values: Mapping[Var, Any]) -> Any:
+    """An expression of indices over arrays of its variables' values. Raises CompileError for one that reads memory."""
+    match e:
+        case Const():
+            return e.value
+        case Var():
+            if e not in values:
+                raise CompileError("the size of a loop is not known", where=f"variable {e.name!r}")
+            return values[e]
+        case Op():
+            return OPS[e.name].numpy(*(value(a, values) for a in e.args))
+    raise CompileError("an index depends on data", where=str(e))
+
+
+def sizes(buffer: Buffer) -> tuple[int, ...]:
+    """A buffer's extents. Raises CompileError where one is not constant."""
+    found = [as_int(d) for d in buffer.shape]
+    if any(d is None for d in found):
+        raise CompileError("a size is not constant", where=f"buffer {buffer.name!r}")
+    return tuple(d for d in found if d is not None)
+
+
+def offset(buffer: Buffer, indices: Sequence[Expr], values: Mapping[Var, Any]) -> Any:
+    """The element that indices name, row by row."""
+    total: Any = 0
+    for index, extent in zip(indices, sizes(buffer), strict=True):
+        total = total * extent + value(index, values)
+    return total
+
+
+def grid(loops: Sequence[tuple[Var, int]]) -> dict[Var, Array]:
+    """The values of loop variables over all iterations, one dimension a loop."""
+    count = len(loops)
+    return {v: np.arange(n).reshape([-1 if k == d else 1 for d in range(count)]) for k, (v, n) in enumerate(loops)}
+
+
+def spread(array: Any, loops: Sequence[tuple[Var, int]]) -> Array:
+    """An array over the iterations of loops."""
+    return np.broadcast_to(np.asarray(array, np.int64), [n for _, n in loops])

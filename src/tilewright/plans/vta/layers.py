@@ -1,0 +1,203 @@
+"""Layers of 8-bit models as VTA computes them: tensor expressions over blocks of 16 channels.
+
+Activations are int8[block][y][x][16], matrices int8[row][block][16], weights int8[out][in][ky][kx][16 out][16 in],
+biases
+int32[out][16]. A result is `clip((sum + bias) >> shift, low, high)`; whoever rounds adds half a step to the bias.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright import te
+from tilewright.support.classes import dataclass
+from tilewright.te import Tensor
+
+BLOCK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Requantised:
+    """How sums become bytes: shifted to the right, then clipped."""
+
+    shift: int = 0
+    low: int = -128
+    high: int = 127
+
+    def of(self, total: Any) -> Any:
+        shifted = total >> self.shift if self.shift else total
+        return te.cast(te.minimum(te.maximum(shifted, self.low), self.high), "int8")
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution with a bias; sizes of channels are in blocks.
+
+    Args:
+        inputs, outputs: blocks of channels; `separate` ones read block o of the input for block o of the output
+            (depthwise, weights on the diagonals of their blocks).
+        height, width: of the input.
+        kernel: its height and width.
+        stride: 1 or more.
+        pads: zeros above, left, below and right.
+        phases: 2 for a transposed convolution of stride 2, whose results of each phase are a convolution of its own,
+            with `kernel` taps of each; weights then are [out][in][phase y][phase x][ky][kx][16][16], and phase r
+            reads from `(r + pad) // phases` on.
+        requantised: what becomes of the sums.
+    """
+
+    inputs: int
+    height: int
+    width: int
+    outputs: int
+    kernel: tuple[int, int]
+    stride: int = 1
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    separate: bool = False
+    phases: int = 1
+    shifted: tuple[int, int] = (0, 0)
+    requantised: Requantised = Requantised()
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Height and width of the result, of one phase."""
+        top, left, bottom, right = self.pads
+        padded = self.height + top + bottom, self.width + left + right
+        high, wide = ((n - k) // self.stride + 1 for n, k in zip(padded, self.kernel, strict=True))
+        # The last phase may begin further on.
+        most = [(self.phases - 1 + p) // self.phases for p in self.shifted] if self.phases > 1 else [0, 0]
+        return high - most[0], wide - most[1]
+
+    @property
+    def reduced(self) -> int:
+        """Blocks of channels that a result is summed over."""
+        return 1 if self.separate else self.inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The stages of a layer, for its schedule: the padded input, the sums, the result; and the arguments in order."""
+
+    arguments: tuple[Tensor, ...]
+    padded: Tensor | None
+    sums: Tensor
+    result: Tensor
+
+
+def convolution(c: Convolution) -> Stages:
+    """The stages of a convolution over (input, weights, bias, result)."""
+    top, left, bottom, right = c.pads
+    (high, wide), (kh, kw), s = c.rows, c.kernel, c.stride
+    x = te.placeholder((c.inputs, c.height, c.width, BLOCK), "int8", name="x")
+    taps = (kh, kw) if c.phases == 1 else (c.phases, c.phases, kh, kw)
+    w = te.placeholder((c.outputs, c.reduced, *taps, BLOCK, BLOCK), "int8", name="w")
+    bias = te.placeholder((c.outputs, BLOCK), "int32", name="bias")
+    # A kernel of one tap needs only the pixels that it reads.
+    step = s if (kh, kw) == (1, 1) and not any(c.pads) else 1
+    zero = te.const(0, "int8")
+
+    def pad(b: Any, y: Any, q: Any, i: Any) -> Any:
+        if not any(c.pads):
+            return x[b, y * step, q * step, i]
+        inside = (y >= top) & (y < c.height + top) & (q >= left) & (q < c.width + left)
+        return te.if_then_else(inside, x[b, y - top, q - left, i], zero)
+
+    extents = (high, wide) if step > 1 else (c.height + top + bottom, c.width + left + right)
+    padded = te.compute((c.inputs, *extents, BLOCK), pad, name="padded")
+    axes = [te.reduce_axis((0, n), name=k) for n, k in ((c.reduced, "c"), (kh, "ky"), (kw, "kx"), (BLOCK, "k"))]
+    rc, ky, kx, k = axes
+    inner = s if step == 1 else 1
+
+    def product(pixel: Any, weight: Any) -> Any:
+        return te.sum(te.cast(pixel, "int32") * te.cast(weight, "int32"), axis=axes)
+
+    if c.phases == 1:
+        sums = te.compute(
+            (c.outputs, high, wide, BLOCK),
+            lambda o, y, q, j: product(
+                padded[o if c.separate else rc, y * inner + ky, q * inner + kx, k], w[o, rc, ky, kx, j, k]
+            ),
+            name="sums",
+        )
+        result = te.compute(
+            (c.outputs, high, wide, BLOCK),
+            lambda o, y, q, j: c.requantised.of(sums[o, y, q, j] + bias[o, j]),
+            name="result",
+        )
+    else:
+        n, (down, across) = c.phases, c.shifted
+        shape = (c.outputs, high, n, wide, n, BLOCK)
+        sums = te.compute(
+            shape,
+            lambda o, y, r, q, t, j: product(
+                padded[rc, y + (r + down) // n + ky, q + (t + across) // n + kx, k], w[o, rc, r, t, ky, kx, j, k]
+            ),
+            name="sums",
+        )
+        result = te.compute(
+            shape,
+            lambda o, y, r, q, t, j: c.requantised.of(sums[o, y, r, q, t, j] + bias[o, j]),
+            name="result",
+        )
+    return Stages((x, w, bias, result), padded, sums, result)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Rows times weights, with a bias; depth and columns are in blocks."""
+
+    rows: int
+    depth: int
+    columns: int
+    requantised: Requantised = Requantised()
+
+
+def product(p: Product) -> Stages:
+    """The stages of a product over (input, weights, bias, result)."""
+    x = te.placeholder((p.rows, p.depth, BLOCK), "int8", name="x")
+    w = te.placeholder((p.columns, p.depth, BLOCK, BLOCK), "int8", name="w")
+    bias = te.placeholder((p.columns, BLOCK), "int32", name="bias")
+    rc, k = te.reduce_axis((0, p.depth), name="c"), te.reduce_axis((0, BLOCK), name="k")
+    sums = te.compute(
+        (p.rows, p.columns, BLOCK),
+        lambda m, n, j: te.sum(te.cast(x[m, rc, k], "int32") * te.cast(w[n, rc, j, k], "int32"), axis=[rc, k]),
+        name="sums",
+    )
+    result = te.compute(
+        (p.rows, p.columns, BLOCK), lambda m, n, j: p.requantised.of(sums[m, n, j] + bias[n, j]), name="result"
+    )
+    return Stages((x, w, bias, result), None, sums, result)
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """`clip((a * scales[0] + b * scales[1] + offset) >> shift)` of rows of 16."""
+
+    rows: int
+    scales: tuple[int, int] = (1, 1)
+    offset: int = 0
+    requantised: Requantised = Requantised()
+
+
+@dataclass(frozen=True, slots=True)
+class MaxPool:
+    """The greatest of a window; zeros stand for what is outside, so that inputs must not be negative where there are
+    pads."""
+
+    blocks: int
+    height: int
+    width: int
+    kernel: tuple[int, int]
+    stride: int
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Height and width of the result."""
+        top, left, bottom, right = self.pads
+        padded = self.height + top + bottom, self.width + left + right
+        high, wide = ((n - k) // self.stride + 1 for n, k in zip(padded, self.kernel, strict=True))
+        return high, wide
+
+
+Layer = Convolution | Product | Addition | MaxPool

@@ -1,0 +1,194 @@
+"""Sizes of a layer's tiles on VTA: which fit into its memories, and what they are estimated to take.
+
+A tile is so many blocks of output channels by so many lines, summed over chunks of the input's blocks. Estimates are
+those of the cycle model (`targets/vta/timing.py`), for whole tiles in place of instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from typing import Literal
+
+from tilewright.plans.vta.layers import Convolution, Product
+from tilewright.support.classes import dataclass
+from tilewright.targets.vta.config import DEFAULT, Memory
+from tilewright.targets.vta.timing import DEFAULT_TIMING, Timing
+
+Weights = Literal["all", "tile", "chunk"]
+EPILOGUE = 6
+"""Cycles of the ALU and the GEMM core for a row of results beside its products: cleared, bias added, shifted,
+clipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What tiles are cut from: blocks of output channels, lines, rows of accumulators and of inputs in a line, blocks
+    of
+    input channels, taps, lines of input for a line of results, and those that neighbours share; how often all that is
+    done (phases); and whether each line of inputs is a transfer of its own."""
+
+    outputs: int
+    lines: int
+    line: int
+    read: int
+    reduced: int
+    taps: int
+    step: int
+    halo: int
+    separate: bool = False
+    times: int = 1
+    pieces: bool = False
+
+
+def shape_of(layer: Convolution | Product) -> Shape:
+    """The shape of a layer."""
+    if isinstance(layer, Product):
+        return Shape(layer.columns, layer.rows, 1, 1, layer.depth, 1, 1, 0)
+    high, wide = layer.rows
+    kh, kw = layer.kernel
+    if (kh, kw) == (1, 1) and not any(layer.pads):
+        strided = layer.stride > 1
+        return Shape(layer.outputs, high, wide, wide, layer.reduced, 1, 1, 0, layer.separate, 1, strided)
+    read = layer.width + layer.pads[1] + layer.pads[3]
+    halo = kh - layer.stride
+    return Shape(
+        layer.outputs, high, wide, read, layer.reduced, kh * kw, layer.stride, halo, layer.separate, layer.phases**2
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The knobs.
+
+    Args:
+        outputs, lines: of a tile.
+        chunk: blocks of input channels that are loaded at once.
+        threads: virtual threads, each with a tile of its own; 1 or 2.
+        ahead: whether inputs and weights have two places, by turns.
+        weights: whether all stay in their memory, or those of a tile's outputs, or those of a chunk.
+    """
+
+    outputs: int
+    lines: int
+    chunk: int
+    threads: int = 1
+    ahead: bool = False
+    weights: Weights = "chunk"
+
+    @property
+    def knobs(self) -> tuple[tuple[str, int], ...]:
+        """As a decision has them."""
+        weights = ("chunk", "tile", "all").index(self.weights)
+        return (
+            ("outputs", self.outputs), ("lines", self.lines), ("chunk", self.chunk), ("threads", self.threads),
+            ("ahead", int(self.ahead)), ("weights", weights),
+        )  # fmt: skip
+
+
+def tiles(shape: Shape, overlap: bool = True) -> Iterator[Tile]:
+    """The tiles that fit into the memories. `overlap`: also with virtual threads and loads ahead."""
+    for outputs in _sizes(shape.outputs):
+        for lines in _sizes(shape.lines):
+            for chunk in _divisors(shape.reduced):
+                for threads, ahead in ((1, False), (1, True), (2, False), (2, True)) if overlap else ((1, False),):
+                    for weights in ("all", "tile", "chunk"):
+                        tile = Tile(outputs, lines, chunk, threads, ahead, weights)
+                        if fits(tile, shape):
+                            yield tile
+
+
+def fits(t: Tile, s: Shape) -> bool:
+    """Whether a tile's buffers fit into the memories; and whether each of its threads has something to do."""
+    tiles_of_lines = ceil(s.lines / t.lines)
+    if t.threads > 1 and tiles_of_lines < t.threads:
+        return False
+    if t.weights == "chunk" and t.chunk == s.reduced and not t.ahead and t.threads == 1 and s.outputs == t.outputs:
+        return False  # the same as "tile"
+    halves = 2 if t.ahead else 1
+    inputs = (t.outputs if s.separate else t.chunk) * _input_lines(t, s) * s.read * t.threads * halves
+    sums = t.outputs * t.lines * s.line * t.threads + s.outputs
+    weights = {
+        "all": s.outputs * s.reduced * s.taps * s.times,
+        "tile": t.outputs * s.reduced * s.taps * halves,
+        "chunk": t.outputs * t.chunk * s.taps * t.threads * halves,
+    }[t.weights]
+    if s.times > 1 and t.weights == "tile":
+        return False
+    rows = DEFAULT.rows
+    return inputs <= rows(Memory.INP) and sums <= rows(Memory.ACC) and weights <= rows(Memory.WGT)
+
+
+def cycles(t: Tile, s: Shape, timing: Timing = DEFAULT_TIMING) -> float:
+    """What a layer is estimated to take: the three queues, tile by tile and chunk by chunk, in the order in which
+    they are issued; a transfer waits for what its place was read by."""
+    parts = _parts(t, s, timing)
+    halves = 2 if t.ahead else 1
+    chunks, groups = s.reduced // t.chunk, ceil(ceil(s.lines / t.lines) / t.threads) * s.times
+    load = parts.begin if t.weights == "all" else 0.0
+    compute = store = 0.0
+    free = [[0.0] * halves for _ in range(t.threads)]
+    stored = [0.0] * t.threads
+    weights = [0.0] * halves
+    count = 0
+    for o in range(ceil(s.outputs / t.outputs)):
+        if t.weights == "tile":
+            load = max(load, weights[o % halves]) + parts.begin
+        for _ in range(groups):
+            for thread in range(t.threads):
+                compute = max(compute, stored[thread]) + parts.clear
+            for _ in range(chunks):
+                for thread in range(t.threads):
+                    half = count // t.threads % halves
+                    load = max(load, free[thread][half]) + parts.load
+                    compute = max(compute, load) + parts.products
+                    free[thread][half] = compute
+                    count += 1
+            for thread in range(t.threads):
+                compute += parts.rest
+                store = stored[thread] = max(store, compute) + parts.store
+        weights[o % halves] = compute
+    return max(compute, store)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Cycles: of the transfer of weights that are loaded before, of a chunk, its products, and of a tile's clearing,
+    its arithmetic behind the products, and its store."""
+
+    begin: float
+    load: float
+    products: float
+    clear: float
+    rest: float
+    store: float
+
+
+def _parts(t: Tile, s: Shape, timing: Timing) -> _Parts:
+    port, latency = timing.port_bytes, timing.latency + timing.decode
+    row, block = DEFAULT.dram_bytes(Memory.INP) / port, DEFAULT.dram_bytes(Memory.WGT) / port
+    lines = _input_lines(t, s)
+    transfers = lines if s.pieces else 1
+    load = (t.outputs if s.separate else t.chunk) * (transfers * latency + lines * s.read * row)
+    own = {"all": s.outputs * s.times, "tile": t.outputs, "chunk": 0}[t.weights]
+    begin = latency + own * s.reduced * s.taps * block
+    if t.weights == "chunk":
+        load += latency + t.outputs * t.chunk * s.taps * block
+    sums = t.outputs * t.lines * s.line
+    each = timing.fill + timing.decode
+    products = t.chunk * s.taps * sums + each
+    rest = (EPILOGUE - 1) * sums + 4 * each
+    return _Parts(begin, load, products, sums + each, rest, latency + sums * row)
+
+
+def _input_lines(t: Tile, s: Shape) -> int:
+    return max(1, t.lines * s.step + s.halo)
+
+
+def _sizes(extent: int) -> list[int]:
+    """Sizes of parts: those that divide the extent, and the least for each number of parts."""
+    return sorted({*_divisors(extent), *(ceil(extent / n) for n in range(1, min(extent, 32) + 1))})
+
+
+def _divisors(extent: int) -> list[int]:
+    return [n for n in range(1, extent + 1) if extent % n == 0]
