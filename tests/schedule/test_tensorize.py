@@ -216,9 +216,9 @@ _OUTER = {"A": "i", "B": "j", "C": "ij"}
 
 
 def test_descriptions_are_checked():
-    with pytest.raises(ScheduleError, match="must have constant extents of at least 2"):
+    with pytest.raises(ScheduleError, match="must have extents that are numbers of at least 2"):
         TensorIntrin("bad", describe("bad", {"i": 1, "k": 4}, "k", (u8, i8, i32), {"A": "k", "B": "ik", "C": "i"}))
-    with pytest.raises(ScheduleError, match="must be loops around one block without init"):
+    with pytest.raises(ScheduleError, match="must be loops around one block"):
         TensorIntrin("bad", matmul())
     with pytest.raises(ScheduleError, match="there is another intrinsic"):
         register(TensorIntrin("dot_4x4x4_f32", find_intrinsic("vnni_16x4_u8i8i32").description))

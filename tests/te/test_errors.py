@@ -34,7 +34,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a fraction": (lambda: te.compute((8,), lambda i: i + 0.5), "add of i64 and 0.5: .*\nhint: write te.cast"),
     "indices": (lambda: te.compute((8,), lambda i: A[i, i]), "A has 1 dimensions, indexed with 2"),
     "index of floats": (lambda: te.compute((8,), lambda i: A[A[i]]), r"A\[i\] is no index: it is f32"),
-    "slice": (lambda: A[:], "expected a scalar expression or a number, got slice"),
+    "slice": (lambda: te.compute((8,), lambda i: A[i, :]), "expected a scalar expression or a number, got Slices"),
     "tensor": (lambda: A + 1, r"'A' is a tensor, not an element\nhint: write A\[...\]"),
     "compared tensor": (lambda: A == 1, "'A' is a tensor, not an element"),
     "tensor as body": (lambda: te.compute((8,), lambda i: A), "got Tensor 'A', which has elements"),

@@ -1,20 +1,24 @@
 """Tensor intrinsics: what an instruction sequence computes, as a small loop program, and how LLVM is told to do it.
 
 The description is the meaning: `tensorize` matches loops against it, the interpreter runs it, and code generators for
-targets without the instructions expand it. Descriptions have constant shapes and one block without init, such as
+targets without the instructions expand it. Descriptions have one block, and shapes of numbers and symbols, such as
 
     for i in 0..16 { for k in 0..4 {
         block dot(vi = i, reduce vk = k): C[vi] = C[vi] + cast(A[vk], i32) * cast(B[vi, vk], i32) } }
+
+One without an init adds to what is there; one with an init computes the whole reduction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 
+from tilewright.arith import prove_equal
 from tilewright.ir.dtype import DType, f32, i32
 from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, cast, const, is_const
-from tilewright.ir.loops import Block, BlockIter, For, Intrinsic, PrimFunc, Region, Stmt, Store
+from tilewright.ir.loops import Block, BlockIter, For, Intrinsic, PrimFunc, Region, Stmt, Store, seq
 from tilewright.ir.rewrite import map_expr, substitute
 from tilewright.schedule.state import blocks_in, stores_in, written_buffers
 from tilewright.support.classes import dataclass
@@ -29,9 +33,11 @@ class TensorIntrin:
 
     Args:
         name: by which `Intrinsic` statements and traces call it.
-        description: the meaning; every parameter has a constant shape without dimensions of 1.
+        description: the meaning; dimensions of its parameters are numbers above 1 or symbols. One without dimensions
+            is a scalar.
         llvm: definitions of LLVM text with a function `@tw.intrin.<name>`, which takes for each parameter of the
-            description its address and the strides, in elements, of all dimensions but the last (i64). None: expand.
+            description its address and the strides, in elements, of all dimensions but the last (i64), and then the
+            symbols, in the order in which the parameters have them (i64). None: expand.
         features: what the target must have for `llvm`.
         c: definitions of C with a function `tw_intrin_<name>`, which takes the same. None: expand.
         dense: the regions must be as dense in memory as the description's parameters.
@@ -76,6 +82,11 @@ class TensorIntrin:
         """The parameters that it only reads, in order."""
         return tuple(b for b in self.description.params if b not in self.outputs)
 
+    @cached_property
+    def symbols(self) -> tuple[Var, ...]:
+        """The symbols of its parameters' shapes, in order."""
+        return tuple(dict.fromkeys(x for b in self.description.params for x in b.shape if isinstance(x, Var)))
+
     @property
     def symbol(self) -> str:
         """The LLVM function's name without sigil."""
@@ -94,16 +105,17 @@ def _problem(description: PrimFunc) -> str | None:
     while isinstance(stmt, For):
         extents[stmt.var.name] = stmt.extent
         stmt = stmt.body
-    if not isinstance(stmt, Block) or stmt.init is not None:
-        return "must be loops around one block without init"
-    if not isinstance(stmt.body, Store) or not is_const(stmt.predicate, True):
+    if not isinstance(stmt, Block):
+        return "must be loops around one block"
+    if not all(isinstance(x, Store | None) for x in (stmt.body, stmt.init)) or not is_const(stmt.predicate, True):
         return "must store one element at each point"
     driven = [it.binding.name for it in stmt.iters if isinstance(it.binding, Var)]
     if sorted(driven) != sorted(extents) or len(driven) != len(stmt.iters):
         return "must drive each iterator by one loop"
-    shapes = [as_int(x) for b in description.params for x in b.shape] + [as_int(x) for x in extents.values()]
-    if any(x is None or x < 2 for x in shapes):
-        return "must have constant extents of at least 2"
+    shapes = [x for b in description.params for x in b.shape]
+    symbols = {x for x in shapes if isinstance(x, Var)}
+    if any(x not in symbols if isinstance(x, Var) else (as_int(x) or 0) < 2 for x in (*shapes, *extents.values())):
+        return "must have extents that are numbers of at least 2 or symbols that a parameter has as a dimension"
     if description.buffers:
         return "must have no buffers of its own"
     return None
@@ -150,11 +162,29 @@ def dot_intrinsic(dot: Dot) -> TensorIntrin:
     return TensorIntrin(dot.name, meaning, dot.llvm, dot.features, dense=True)
 
 
-def matched_dimensions(region: Region, shape: tuple[Expr, ...]) -> tuple[int, ...] | None:
-    """The dimensions of a region that are those of a described parameter: all but the ones of extent 1."""
+def matched_dimensions(
+    region: Region, shape: tuple[Expr, ...], values: dict[Var, Expr] | None = None
+) -> tuple[int, ...] | None:
+    """The dimensions of a region that are those of a described parameter: all but the ones of extent 1. What the
+    parameter's symbols are is noted in `values`, and must be the same everywhere."""
     places = tuple(d for d, (_, extent) in enumerate(region.ranges) if not is_const(extent, 1))
-    extents = tuple(region.ranges[d][1] for d in places)
-    return places if extents == shape else None
+    known = {} if values is None else values
+    if len(places) != len(shape):
+        return None
+    for d, wanted in zip(places, shape, strict=True):
+        extent = region.ranges[d][1]
+        said = known.setdefault(wanted, extent) if isinstance(wanted, Var) else wanted
+        if said is not extent and not (isinstance(wanted, Var) and prove_equal(said, extent)):
+            return None
+    return places
+
+
+def values_of(intrin: TensorIntrin, call: Intrinsic) -> dict[Var, Expr] | None:
+    """What the symbols of an intrinsic's parameters are in a call. None where regions do not fit."""
+    found: dict[Var, Expr] = {}
+    regions = zip((*intrin.outputs, *intrin.inputs), (*call.outputs, *call.inputs), strict=True)
+    fits = [matched_dimensions(region, buffer.shape, found) is not None for buffer, region in regions]
+    return found if all(fits) else None
 
 
 def expand(call: Intrinsic) -> Stmt:
@@ -166,28 +196,46 @@ def expand(call: Intrinsic) -> Stmt:
     if (len(call.outputs), len(call.inputs)) != (len(intrin.outputs), len(intrin.inputs)):
         raise CompileError("wrong number of regions", where=where)
     regions = dict(zip((*intrin.outputs, *intrin.inputs), (*call.outputs, *call.inputs), strict=True))
+    values: dict[Var, Expr] = {}
     places: dict[Buffer, tuple[int, ...]] = {}
     for buffer, region in regions.items():
-        found = matched_dimensions(region, buffer.shape)
+        found = matched_dimensions(region, buffer.shape, values)
         if found is None:
             raise CompileError(f"the region of {region.buffer.name!r} does not fit", where=where)
         places[buffer] = found
     suffix = ".".join(call.name.split())
-    renamed: dict[Var, Expr] = {loop.var: Var(f"{loop.var.name}.{suffix}") for loop in intrin.loops}
-    point = {it.var: substitute(it.binding, renamed) for it in intrin.block.iters}
+    block = intrin.block
+    (store,) = stores_in(replace(block, init=None))
+    body = _written_out(intrin, store, intrin.loops, suffix, regions, places, values)
+    if not isinstance(block.init, Store):
+        return body
+    spatial = {it.binding for it in block.iters if it.kind == "spatial"}
+    loops = tuple(loop for loop in intrin.loops if loop.var in spatial)
+    return seq([_written_out(intrin, block.init, loops, f"{suffix}.init", regions, places, values), body])
+
+
+def _written_out(
+    intrin: TensorIntrin,
+    store: Store,
+    loops: Sequence[For],
+    suffix: str,
+    regions: Mapping[Buffer, Region],
+    places: Mapping[Buffer, tuple[int, ...]],
+    values: Mapping[Var, Expr],
+) -> Stmt:
+    """The loops around one store of an intrinsic, on regions."""
+    renamed: dict[Var, Expr] = {loop.var: Var(f"{loop.var.name}.{suffix}") for loop in loops}
+    point = {it.var: substitute(it.binding, renamed) for it in intrin.block.iters} | dict(values)
 
     def on_expr(e: Expr) -> Expr | None:
         return _moved(e, regions, places) if isinstance(e, Load) else None
 
-    (store,) = stores_in(intrin.block)
-    target = Load(store.buffer, tuple(substitute(i, point) for i in store.indices))
-    moved = _moved(target, regions, places)
-    value = map_expr(substitute(store.value, point), on_expr)
-    stmt: Stmt = Store(moved.buffer, moved.indices, value)
-    for loop in reversed(intrin.loops):
+    moved = _moved(Load(store.buffer, tuple(substitute(i, point) for i in store.indices)), regions, places)
+    stmt: Stmt = Store(moved.buffer, moved.indices, map_expr(substitute(store.value, point), on_expr))
+    for loop in reversed(loops):
         var = renamed[loop.var]
         assert isinstance(var, Var)
-        stmt = For(var, loop.extent, stmt)
+        stmt = For(var, substitute(loop.extent, values), stmt)
     return stmt
 
 
@@ -265,4 +313,5 @@ __all__ = [
     "is_known",
     "matched_dimensions",
     "register",
+    "values_of",
 ]

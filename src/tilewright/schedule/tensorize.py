@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import permutations
 
@@ -42,8 +42,10 @@ def tensorize(func: PrimFunc, loop: str, intrin: TensorIntrin) -> PrimFunc:
     path = loop_path(func, loop)
     loops, block = _nest(func, last_loop(path))
     what = f"cannot tensorize {loop!r} with {intrin.name!r}"
-    if block.init is not None:
+    if block.init is not None and intrin.block.init is None:
         raise refuse(func, f"{what}: block {block.name!r} has its init", hint="decompose_reduction comes first")
+    if block.init is None and intrin.block.init is not None:
+        raise refuse(func, f"{what}: block {block.name!r} adds to what is there, the intrinsic starts anew")
     inner = {x.var: x for x in loops}
     if set(variables(block.predicate)) & inner.keys():
         raise refuse(
@@ -52,7 +54,9 @@ def tensorize(func: PrimFunc, loop: str, intrin: TensorIntrin) -> PrimFunc:
     if not isinstance(block.body, Store):
         raise refuse(func, f"{what}: block {block.name!r} does more than store one element")
     tiles = _tiles(func, block, inner, what)
-    matching = next(_match(intrin, _by_tiles(block, tiles), tiles), None)
+    if block.init is not None:
+        _check_whole(func, block, tiles, what)
+    matching = next(_match(intrin, block, tiles), None)
     if matching is None:
         raise refuse(
             func,
@@ -65,8 +69,15 @@ def tensorize(func: PrimFunc, loop: str, intrin: TensorIntrin) -> PrimFunc:
         for parameter, region in regions.items():
             if not is_dense(region):
                 raise refuse(func, f"{what}: the part of {region.buffer.name!r} for {parameter.name} is not contiguous")
+    whole = block.init is not None
     iters = tuple(
-        replace(it, extent=simplify(it.extent // tiles[it.var].size), binding=tiles[it.var].outer) for it in block.iters
+        replace(
+            it,
+            extent=_tiles_of(it.extent, tiles[it.var].size),
+            binding=tiles[it.var].outer,
+            kind="spatial" if whole else it.kind,
+        )
+        for it in block.iters
     )
     call = Intrinsic(intrin.name, tuple(regions[p] for p in intrin.outputs), tuple(regions[p] for p in intrin.inputs))
     return replace_at(func, path, replace(block, iters=iters, body=call, init=None))
@@ -85,7 +96,7 @@ class SplitIter:
     """An iterator of the target block as `outer * size + point`; `point` is None if size is 1."""
 
     outer: Expr
-    size: int
+    size: Expr
     point: Var | None
     kind: str
 
@@ -97,6 +108,20 @@ class Matching:
     points: Mapping[Var, Var]
     buffers: Mapping[Buffer, Buffer]
     indices: Mapping[Buffer, tuple[Expr, ...]]
+
+
+def _tiles_of(extent: Expr, size: Expr) -> Expr:
+    """How many tiles of a size an iterator has."""
+    return const(1) if prove_equal(extent, size) else simplify(extent // size)
+
+
+def _check_whole(func: PrimFunc, block: Block, tiles: Mapping[Var, SplitIter], what: str) -> None:
+    """Refuse parts of a reduction: an intrinsic that starts it must end it."""
+    for it in block.iters:
+        if it.kind == "reduce" and not is_const(_tiles_of(it.extent, tiles[it.var].size), 1):
+            raise refuse(
+                func, f"{what}: it computes a whole reduction, and {it.var.name} = {it.binding} is a part of one"
+            )
 
 
 def is_dense(region: Region) -> bool:
@@ -118,11 +143,12 @@ def operands(intrin: TensorIntrin, call: Intrinsic) -> list[Operand] | None:
     elements of the last described dimension follow one another, and all of them where `dense` asks for that."""
     regions = dict(zip((*intrin.outputs, *intrin.inputs), (*call.outputs, *call.inputs), strict=True))
     found: list[Operand] = []
+    values: dict[Var, Expr] = {}
     for parameter in intrin.description.params:
         region = regions[parameter]
         shape = region.buffer.shape
-        places = matched_dimensions(region, parameter.shape)
-        if places is None or any(as_int(x) != 1 for x in shape[places[-1] + 1 :]):
+        places = matched_dimensions(region, parameter.shape, values)
+        if places is None or (places and any(as_int(x) != 1 for x in shape[places[-1] + 1 :])):
             return None
         if intrin.dense and not is_dense(region):
             return None
@@ -152,16 +178,16 @@ def _tiles(func: PrimFunc, block: Block, inner: Mapping[Var, For], what: str) ->
         mine = [v for v in inner if depends_on(it.binding, v) and not is_const(inner[v].extent, 1)]
         outer = simplify(substitute(it.binding, {v: const(0) for v in inner}))
         if not mine:
-            found[it.var] = SplitIter(outer, 1, None, it.kind)
+            found[it.var] = SplitIter(outer, const(1), None, it.kind)
             continue
-        size = as_int(inner[mine[0]].extent)
-        start = simplify(outer // (size or 1))
-        whole = size is not None and prove_equal(start * size, outer) and prove_equal(it.extent % size, const(0))
+        size = inner[mine[0]].extent
+        start = outer if is_const(outer, 0) else simplify(outer // size)
+        whole = prove_equal(it.extent, size) or prove_equal(it.extent % size, const(0))
+        whole = whole and prove_equal(start * size, outer)
         if len(mine) > 1 or mine[0] in used or not whole or not prove_equal(outer + mine[0], it.binding):
             raise refuse(
                 func, f"{what}: iterator {it.var.name} = {it.binding} is not whole tiles of one loop", hint="split it"
             )
-        assert size is not None
         used.add(mine[0])
         found[it.var] = SplitIter(start, size, Var(f"{it.var.name}.point"), it.kind)
     idle = [v.name for v in inner if v not in used and not is_const(inner[v].extent, 1)]
@@ -170,11 +196,11 @@ def _tiles(func: PrimFunc, block: Block, inner: Mapping[Var, For], what: str) ->
     return found
 
 
-def _by_tiles(block: Block, tiles: Mapping[Var, SplitIter]) -> Store:
-    """The block's store with its iterators counting tiles, and points inside of them: `vj // 16` is the tile `vj`."""
+def _by_tiles(block: Block, store: Store, tiles: Mapping[Var, SplitIter]) -> Store:
+    """A store of the block with its iterators counting tiles, and points inside of them: `vj // 16` is the tile `vj`."""
     split: dict[Var, Expr] = {v: v * t.size + t.point for v, t in tiles.items() if t.point is not None}
-    extents: dict[Var, Expr] = {it.var: simplify(it.extent // tiles[it.var].size) for it in block.iters}
-    extents |= {t.point: const(t.size) for t in tiles.values() if t.point is not None}
+    extents: dict[Var, Expr] = {it.var: _tiles_of(it.extent, tiles[it.var].size) for it in block.iters}
+    extents |= {t.point: t.size for t in tiles.values() if t.point is not None}
 
     def index(e: Expr) -> Expr:
         return simplify(substitute(e, split), extents)
@@ -182,8 +208,6 @@ def _by_tiles(block: Block, tiles: Mapping[Var, SplitIter]) -> Store:
     def on_expr(e: Expr) -> Expr | None:
         return Load(e.buffer, tuple(map(index, e.indices))) if isinstance(e, Load) else None
 
-    assert isinstance(block.body, Store)
-    store = block.body
     return Store(store.buffer, tuple(map(index, store.indices)), map_expr(store.value, on_expr))
 
 
@@ -192,28 +216,46 @@ def _region(buffer: Buffer, indices: tuple[Expr, ...], tiles: Mapping[Var, Split
     sizes = {t.point: t.size for t in tiles.values() if t.point is not None}
     ranges = []
     for index in indices:
-        size = 1 + sum(c * (sizes[e] - 1) for e, c in linear(index).terms if isinstance(e, Var) and e in sizes)
-        ranges.append((simplify(substitute(index, dict.fromkeys(sizes, const(0)))), const(size)))
+        moving = [(sizes[e], c) for e, c in linear(index).terms if isinstance(e, Var) and e in sizes]
+        size = simplify(sum((c * (n - 1) for n, c in moving), const(1)))
+        ranges.append((simplify(substitute(index, dict.fromkeys(sizes, const(0)))), size))
     return Region(buffer, tuple(ranges))
 
 
-def _match(intrin: TensorIntrin, body: Store, tiles: Mapping[Var, SplitIter]) -> Iterator[Matching]:
-    """The ways in which the store, written by tiles, is the description."""
+def _match(intrin: TensorIntrin, block: Block, tiles: Mapping[Var, SplitIter]) -> Iterator[Matching]:
+    """The ways in which the block, written by tiles, is the description."""
     described = intrin.block
-    kinds = {it.var: (as_int(it.extent), it.kind) for it in described.iters}
+    kinds = {it.var: (it.extent, it.kind) for it in described.iters}
     points = {t.point: (t.size, t.kind) for t in tiles.values() if t.point is not None}
-    pattern = described.body
-    if len(points) != len(kinds) or not isinstance(pattern, Store):
+    pairs = [(described.body, block.body), (described.init, block.init)]
+    stores = [(p, _by_tiles(block, s, tiles)) for p, s in pairs if isinstance(p, Store) and isinstance(s, Store)]
+    if len(points) != len(kinds) or len(stores) < sum(s is not None for _, s in pairs):
         return
     for order in permutations(points):
         mapping = dict(zip(kinds, order, strict=True))
-        if any(points[p] != kinds[d] for d, p in mapping.items()):
+        if not _same_extents([(kinds[d], points[p]) for d, p in mapping.items()]):
             continue
         matcher = _Matcher(mapping)
-        goal = [(Load(pattern.buffer, pattern.indices), Load(body.buffer, body.indices)), (pattern.value, body.value)]
+        goal = [
+            pair
+            for pattern, store in stores
+            for pair in (
+                (Load(pattern.buffer, pattern.indices), Load(store.buffer, store.indices)),
+                (pattern.value, store.value),
+            )
+        ]
         for buffers, indices in matcher.all(goal, {}, {}):
             if len({b.name for b in buffers.values()}) == len(buffers) == len(intrin.description.params):
                 yield Matching(mapping, buffers, indices)
+
+
+def _same_extents(pairs: Iterable[tuple[tuple[Expr, str], tuple[Expr, str]]]) -> bool:
+    """Whether iterators have the extents that are described, each symbol one everywhere, and kinds."""
+    values: dict[Expr, Expr] = {}
+    return all(
+        kind == mine and prove_equal(values.setdefault(extent, size) if isinstance(extent, Var) else extent, size)
+        for (extent, kind), (size, mine) in pairs
+    )
 
 
 Found = tuple[dict[Buffer, Buffer], dict[Buffer, tuple[Expr, ...]]]

@@ -16,6 +16,7 @@ from tilewright.ir.loops import Block, BlockIter, For, If, Intrinsic, PrimFunc, 
 from tilewright.ir.notes import InOrder, Origin
 from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, variables
+from tilewright.schedule.intrinsics import find_intrinsic
 from tilewright.schedule.stages import AxisPlace, StageSchedule
 from tilewright.schedule.state import taken_names
 from tilewright.support.classes import dataclass
@@ -231,7 +232,23 @@ def create_schedule(outputs: Tensor | Sequence[Tensor]) -> StageSchedule:
         if t.op is not None and len(t.op.dtypes) == 1
     }
     lines = {lowered.blocks[op]: op.line for op in all_stages(stages) if op.line is not None}
-    return StageSchedule(lowered.func, lowered.blocks, axes, computed | buffers, lines)
+    schedule = StageSchedule(lowered.func, lowered.blocks, axes, computed | buffers, lines)
+    for op in all_stages(stages):
+        if isinstance(op, ComputeOp) and op.intrinsic is not None:
+            _with_intrinsic(schedule, op, *op.intrinsic)
+    return schedule
+
+
+def _with_intrinsic(schedule: StageSchedule, op: ComputeOp, intrinsic: str, first: int) -> None:
+    """The stage of an intrinsic over slices calls it, inside the loops over where these are."""
+    stage, inner = schedule[op], op.axis[first:]
+    own = len(find_intrinsic(intrinsic).loops) - len(inner)
+    outer = op.reduce_axis[: len(op.reduce_axis) - own]
+    if outer:
+        stage.reorder(*outer, *inner)
+    if op.reduce_axis and find_intrinsic(intrinsic).block.init is None:
+        stage.decompose_reduction((*outer, *inner)[0])
+    stage.tensorize(inner[0], intrinsic)
 
 
 def lower(schedule: StageSchedule, args: Sequence[Arg], name: str = "main") -> PrimFunc:

@@ -5,20 +5,105 @@ out = te.compute((8,), lambda i: te.maximum(a[i], b[i]), name="out")
 te.intrinsic("max_8", out, [a, b], llvm=TEXT)
 ...
 s[C].tensorize(inner, "max_8")
+
+What `te.intrinsic` gives can be called on slices, for a stage that it computes:
+
+max_8 = te.intrinsic("max_8", out, [a, b], llvm=TEXT)
+C = te.compute((n, 8), lambda i: max_8(A[i, 0:8], B[i, 0:8]), name="C")
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
+from tilewright.arith import prove_equal
+from tilewright.ir.expr import Expr, Load, Var
 from tilewright.ir.loops import Block, Stmt
-from tilewright.ir.rewrite import map_stmt
+from tilewright.ir.op_types import readable
+from tilewright.ir.reduce import Reduce
+from tilewright.ir.rewrite import map_expr, map_stmt, substitute
 from tilewright.ir.scopes import Memory, register_memory
 from tilewright.schedule.intrinsics import TensorIntrin, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError, VerifyError
 from tilewright.te.blocks import create_prim_func, stages_of
-from tilewright.te.tensors import Tensor
+from tilewright.te.tensors import ComputeOp, IterVar, OverSlices, Slices, Tensor, new_axis
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Intrinsic:
+    """An intrinsic by its name, and the stage that is its meaning. Call it with slices of tensors in the order of its
+    inputs; a scalar takes an element."""
+
+    name: str
+    op: ComputeOp
+    inputs: tuple[Tensor, ...]
+    reset: bool
+
+    def __call__(self, *operands: Slices | Tensor | Expr, reduce_axis: IterVar | Sequence[IterVar] = ()) -> OverSlices:
+        """The body of a stage whose last axes are the intrinsic's, for `te.compute` with a function of the others.
+
+        Args:
+            operands: a part of a tensor for each input (`A[i, 0:16]`), of its shape.
+            reduce_axis: over which the intrinsic's own sum is continued.
+
+        Raises ExpressionError for parts that do not fit.
+        """
+        outer = (reduce_axis,) if isinstance(reduce_axis, IterVar) else tuple(reduce_axis)
+        (body,) = self.op.bodies
+        if outer and (self.reset or not isinstance(body, Reduce)):
+            what = f"intrinsic {self.name!r} is no sum that another could be continued by"
+            raise ExpressionError(what, expected="no reduce_axis")
+        if len(operands) != len(self.inputs):
+            what = f"intrinsic {self.name!r} takes a part of a tensor for each input"
+            raise ExpressionError(what, expected=len(self.inputs), got=len(operands))
+        values: dict[Var, Expr] = {}
+        parts: dict[Any, Callable[[tuple[Expr, ...]], Expr]] = {
+            t: self._part(t, given, values) for t, given in zip(self.inputs, operands, strict=True)
+        }
+        axis = tuple(new_axis(a.name, substitute(a.extent, values)) for a in self.op.axis)
+        values |= {old.var: new.var for old, new in zip(self.op.axis, axis, strict=True)}
+        own = [new_axis(a.name, substitute(a.extent, values), "reduce") for a in self.op.reduce_axis]
+        values |= {old.var: new.var for old, new in zip(self.op.reduce_axis, own, strict=True)}
+
+        def on(e: Expr) -> Expr | None:
+            if isinstance(e, Load) and e.buffer in parts:
+                return parts[e.buffer](e.indices)
+            return values.get(e) if isinstance(e, Var) else None
+
+        if not isinstance(body, Reduce):
+            return OverSlices(self.name, axis, map_expr(body, on))
+        axes = tuple((a.var, a.extent) for a in (*outer, *own))
+        numbers = tuple(map_expr(v, on) for v in body.values)
+        return OverSlices(
+            self.name, axis, Reduce(body.reducer, numbers, axes, map_expr(body.condition, on), body.index)
+        )
+
+    def _part(self, wanted: Tensor, given: Any, values: dict[Var, Expr]) -> Callable[[tuple[Expr, ...]], Expr]:
+        """What an element of an input is; the input's symbols are noted as what the part has."""
+        where = f"input {wanted.name!r} of intrinsic {self.name!r}"
+        if not wanted.shape and isinstance(given, Expr):
+            return lambda indices: given
+        if isinstance(given, Tensor):
+            given = given[tuple(slice(None) for _ in given.shape)] if given.shape else Slices(given, ())
+        extents = [n for _, n in given.ranges if n is not None] if isinstance(given, Slices) else None
+        fits = extents is not None and len(extents) == len(wanted.shape) and given.tensor.dtype is wanted.dtype
+        if extents is not None and fits:
+            for d, n in zip(wanted.shape, extents, strict=True):
+                said = values.setdefault(d, n) if isinstance(d, Var) else d
+                fits = fits and prove_equal(said, n)
+        if not fits:
+            got = given.tensor.dtype if isinstance(given, Slices) else type(given).__name__
+            shape = "" if extents is None else f"[{', '.join(map(readable, extents))}]"
+            raise ExpressionError(f"{where} is no such part of a tensor", expected=wanted, got=f"{got}{shape}")
+
+        def element(indices: tuple[Expr, ...]) -> Expr:
+            left = iter([substitute(i, values) for i in indices])
+            return Load(given.tensor, tuple(b if n is None else b + next(left) for b, n in given.ranges))
+
+        return element
 
 
 def intrinsic(
@@ -30,23 +115,28 @@ def intrinsic(
     features: Sequence[str] = (),
     dense: bool = False,
     c: str | None = None,
-) -> TensorIntrin:
+    reset: bool = False,
+) -> Intrinsic:
     """Make an intrinsic known to `tensorize` by its name.
 
     Args:
         name: of the intrinsic.
         output: one stage over the inputs, which is its meaning; a sum adds to what is there already. Extents are
-            numbers of at least 2.
-        inputs: placeholders; in memory they may be parts of larger arrays, rows apart by any distance.
+            numbers of at least 2, or symbols that an input has as a dimension.
+        inputs: placeholders; in memory they may be parts of larger arrays, rows apart by any distance. One without
+            dimensions is a scalar.
         llvm: definitions of LLVM text with a function `@tw.intrin.<name>` that takes, for each of the inputs and then
             the output, its address and the strides in elements (i64) of all dimensions but the last, along which
-            elements follow one another. Without it, and on machines without the features, the loops are written out.
+            elements follow one another, and then the symbols (i64), by first appearance. Without it, and on machines
+            without the features, the loops are written out.
         features: what a target must have for the text.
         dense: only dense operands fit.
-        c: definitions of C with a function `tw_intrin_<name>` that takes the same, strides as int64_t: what
-            `source("c")` calls. Without it, the loops are written out there.
+        c: definitions of C with a function `tw_intrin_<name>` that takes the same, strides and symbols as int64_t:
+            what `source("c")` calls. Without it, the loops are written out there.
+        reset: whether a reduction is the intrinsic's own, from its identity to its end: what is there is overwritten.
+            A stage is tensorized with its init then, and all of its reduction.
 
-    Raises ExpressionError or ScheduleError if the stage or the text is no such thing, or another one has the name.
+    Returns what can be called on slices (`Intrinsic`). Raises ExpressionError or ScheduleError if the stage or the text is no such thing, or another one has the name.
     """
     if not isinstance(output, Tensor) or output.op is None:
         raise ExpressionError(f"intrinsic {name!r}: the output is no stage", expected="what te.compute gave")
@@ -61,8 +151,10 @@ def intrinsic(
             f"intrinsic {name!r}: the C text defines no such function", expected=f"tw_intrin_{name}(...)"
         )
     func = create_prim_func([*inputs, output], name)
-    meaning = func.with_body(map_stmt(func.body, _without_init))
-    return register(TensorIntrin(name, meaning, llvm, tuple(features), dense, c))
+    meaning = func if reset else func.with_body(map_stmt(func.body, _without_init))
+    register(TensorIntrin(name, meaning, llvm, tuple(features), dense, c))
+    assert isinstance(output.op, ComputeOp)
+    return Intrinsic(name, output.op, tuple(inputs), reset)
 
 
 def scope(name: str, capacity: int) -> str:

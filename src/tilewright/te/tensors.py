@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from tilewright.arith import symbolic_bounds
+from tilewright.arith import prove_equal, simplify, symbolic_bounds
 from tilewright.ir.dtype import DType, f32, i64
 from tilewright.ir.dtype import dtype as _dtype
 from tilewright.ir.expr import Const, Expr, Load, Var, as_expr, as_int, cast, const, is_const, lookup, of_elements
@@ -141,7 +141,10 @@ def _ranges(axes: Iterable[tuple[Var, Expr]]) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ComputeOp:
-    """One stage: `bodies[k]` at the axes' point is the k-th output's element. `line` is where its function stands."""
+    """One stage: `bodies[k]` at the axes' point is the k-th output's element. `line` is where its function stands.
+
+    `intrinsic`: the one that computes it, over the axes from this number on.
+    """
 
     name: str
     axis: tuple[IterVar, ...]
@@ -149,6 +152,7 @@ class ComputeOp:
     bodies: tuple[Expr, ...]
     shape: tuple[Expr, ...]
     line: str | None = None
+    intrinsic: tuple[str, int] | None = None
 
     @property
     def dtypes(self) -> tuple[DType, ...]:
@@ -220,8 +224,11 @@ class Tensor(_Whole):
     __repr__ = __str__
 
     def __getitem__(self, indices: Any) -> Expr:
+        """The element at these indices; with slices among them, `Slices`, which intrinsics take (`te.intrinsic`)."""
         if not isinstance(indices, tuple):
             indices = (indices,)
+        if any(isinstance(i, slice) for i in indices):
+            return Slices(self, tuple(map(_range, indices, self.shape)))  # type: ignore[return-value]
         # A tensor stands for its buffer until create_prim_func gives it one.
         return Load(self, tuple(map(_index, indices)))  # type: ignore[arg-type]
 
@@ -237,6 +244,34 @@ class Tensor(_Whole):
     @property
     def ndim(self) -> int:
         return len(self.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slices(_Whole):
+    """A part of a tensor: where it begins along each dimension, and how many elements it has there (None: one element,
+    and the part has no such dimension)."""
+
+    tensor: Tensor
+    ranges: tuple[tuple[Expr, Expr | None], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OverSlices:
+    """What the call of an intrinsic on slices gives: the body of a stage whose last axes are these."""
+
+    intrinsic: str
+    axis: tuple[IterVar, ...]
+    body: Expr
+
+
+def _range(index: Any, extent: Expr) -> tuple[Expr, Expr | None]:
+    """The start and the extent of an index or a slice along a dimension."""
+    if not isinstance(index, slice):
+        return _index(index), None
+    if index.step not in (None, 1):
+        raise ExpressionError("a slice for an intrinsic has no step", expected="start:stop", got=index.step)
+    start = ZERO if index.start is None else _index(index.start)
+    return start, simplify((extent if index.stop is None else _index(index.stop)) - start)
 
 
 def _index(value: Any) -> Expr:
@@ -336,11 +371,16 @@ def compute(shape: Sequence[Any], fcompute: Callable[..., Any], name: str = "com
     line = _line_of(fcompute)
     extents = extents_of_shape(shape, name)
     labels = _axis_names(fcompute, len(extents), name)
-    axis = tuple(
-        IterVar(Var(f"{label}.{next(_counter)}", axis=True), extent, "spatial", label)
-        for label, extent in zip(labels, extents, strict=True)
-    )
+    axis = tuple(new_axis(label, extent) for label, extent in zip(labels, extents, strict=False))
     result = fcompute(*(a.var for a in axis))
+    intrinsic = None
+    if isinstance(result, OverSlices):
+        intrinsic = result.intrinsic, len(axis)
+        axis, result = (*axis, *result.axis), result.body
+        _check_extents(axis, extents, name, line)
+    elif len(axis) != len(extents):
+        what = f"{name}: the stage has {len(extents)} dimensions, its function takes {len(axis)} arguments"
+        raise ExpressionError(what, where=line)
     several = isinstance(result, tuple | list)
     bodies = tuple(as_expr(plain(b)) for b in (result if several else (result,)))
     if not bodies:
@@ -350,11 +390,24 @@ def compute(shape: Sequence[Any], fcompute: Callable[..., Any], name: str = "com
     if isinstance(bodies[0], Reduce):
         reduce_axes = tuple(IterVar(v, extent, "reduce", v.name.rsplit(".", 1)[0]) for v, extent in bodies[0].axes)
     _check_axes(bodies, (*axis, *reduce_axes), name, line)
-    op = ComputeOp(name, axis, reduce_axes, bodies, extents, line)
+    op = ComputeOp(name, axis, reduce_axes, bodies, extents, line, intrinsic)
     tensors = tuple(
         Tensor(name if len(bodies) == 1 else f"{name}_{k}", body.dtype, extents, op, k) for k, body in enumerate(bodies)
     )
     return tensors if several else tensors[0]
+
+
+def new_axis(label: str, extent: Expr, kind: IterKind = "spatial") -> IterVar:
+    """An axis of its own, of a name that others may have as well."""
+    return IterVar(Var(f"{label}.{next(_counter)}", axis=True), extent, kind, label)
+
+
+def _check_extents(axis: Sequence[IterVar], extents: Sequence[Expr], name: str, line: str | None) -> None:
+    """The axes of an intrinsic are the last dimensions of the stage."""
+    if len(axis) != len(extents) or not all(prove_equal(a.extent, d) for a, d in zip(axis, extents, strict=True)):
+        got = f"[{', '.join(readable(a.extent) for a in axis)}]"
+        wanted = f"[{', '.join(map(readable, extents))}]"
+        raise ExpressionError(f"{name}: the intrinsic gives another shape", where=line, expected=wanted, got=got)
 
 
 def _line_of(f: Callable[..., Any]) -> str | None:
@@ -444,11 +497,9 @@ def _axis_names(f: Callable[..., Any], rank: int, name: str) -> list[str]:
     parameters = [p for p in inspect.signature(f).parameters.values() if p.default is p.empty]
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return [f"i{k}" for k in range(rank)]
-    if len(parameters) != rank:
-        raise ExpressionError(
-            f"{name}: the stage has {rank} dimensions, its function takes {len(parameters)} arguments",
-            where=_line_of(f),
-        )
+    if len(parameters) > rank:
+        what = f"{name}: the stage has {rank} dimensions, its function takes {len(parameters)} arguments"
+        raise ExpressionError(what, where=_line_of(f))
     return [p.name for p in parameters]
 
 

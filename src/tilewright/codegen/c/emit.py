@@ -19,7 +19,7 @@ from tilewright.ir.loops import NTHREADS, TID, Allocate, Block, For, If, Intrins
 from tilewright.ir.rewrite import buffers_in, exprs_of, loads, map_stmt, variables, walk, walk_expr
 from tilewright.ir.sharing import computed_first
 from tilewright.schedule.external import externals_in, find_external, sizes_of
-from tilewright.schedule.intrinsics import TensorIntrin, expand, find_intrinsic, is_known
+from tilewright.schedule.intrinsics import TensorIntrin, expand, find_intrinsic, is_known, values_of
 from tilewright.schedule.state import written_buffers
 from tilewright.schedule.tensorize import Operand, operands
 from tilewright.support.errors import CompileError
@@ -195,6 +195,8 @@ class Emitter:
         for region, strides in regions:
             arguments.append(f"&{self.exprs.element(region.buffer, tuple(x for x, _ in region.ranges))}")
             arguments += map(self.exprs.text, strides)
+        values = values_of(intrin, s) or {}
+        arguments += [self.exprs.text(values[symbol]) for symbol in intrin.symbols]
         self.prototypes[intrin.c_symbol] = (intrin.c or "").strip()
         self.line(f"{intrin.c_symbol}({', '.join(arguments)});", level)
 

@@ -8,7 +8,7 @@ from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.tiles import emit_tiles
 from tilewright.ir.loops import Intrinsic
 from tilewright.schedule.external import find_external, sizes_of
-from tilewright.schedule.intrinsics import find_intrinsic, is_known
+from tilewright.schedule.intrinsics import find_intrinsic, is_known, values_of
 from tilewright.schedule.tensorize import is_dense, operands
 from tilewright.support.errors import CompileError
 
@@ -43,14 +43,15 @@ def emit_call(s: State, stmt: Intrinsic) -> bool:
         return True
     if intrin.llvm is None or s.lanes is not None or not all(map(s.target.has, intrin.features)):
         return False
-    found = operands(intrin, stmt)
-    if found is None:
+    found, values = operands(intrin, stmt), values_of(intrin, stmt)
+    if found is None or values is None:
         return False
     arguments: list[str] = []
     for region, strides in found:
         where, _ = address(s, region.buffer, buffer_offset(s, region.buffer, [start for start, _ in region.ranges]))
         arguments.append(f"ptr {where}")
         arguments += [f"i64 {evaluate(s, stride).scalar}" for stride in strides]
+    arguments += [f"i64 {evaluate(s, values[symbol]).scalar}" for symbol in intrin.symbols]
     s.out.declarations.setdefault(intrin.symbol, intrin.llvm)
     s.out.effect(f"call void @{intrin.symbol}({', '.join(arguments)})")
     s.forget_loads()
