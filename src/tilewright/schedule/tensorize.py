@@ -197,7 +197,7 @@ def _tiles(func: PrimFunc, block: Block, inner: Mapping[Var, For], what: str) ->
 
 
 def _by_tiles(block: Block, store: Store, tiles: Mapping[Var, SplitIter]) -> Store:
-    """A store of the block with its iterators counting tiles, and points inside of them: `vj // 16` is the tile `vj`."""
+    """A store of the block with its iterators counting tiles and points inside: `vj // 16` is the tile `vj`."""
     split: dict[Var, Expr] = {v: v * t.size + t.point for v, t in tiles.items() if t.point is not None}
     extents: dict[Var, Expr] = {it.var: _tiles_of(it.extent, tiles[it.var].size) for it in block.iters}
     extents |= {t.point: t.size for t in tiles.values() if t.point is not None}
