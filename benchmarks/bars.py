@@ -85,8 +85,8 @@ def value(c: Comparison, against: str, *, exact: bool = False) -> float | None:
     if c.own_seconds is None:
         return 0.0
     if exact:
-        found = None if "/" in against or EXACT not in speeds else value(c, against)
-        return found and found / speeds[EXACT]
+        result = None if "/" in against or EXACT not in speeds else value(c, against)
+        return result and result / speeds[EXACT]
     if against == "limit":
         return c.of_limit
     if "/" in against:
@@ -99,30 +99,30 @@ def value(c: Comparison, against: str, *, exact: bool = False) -> float | None:
 def _cases(bar: Bar, rows: Sequence[Comparison]) -> list[Comparison]:
     """Those that a bar is about and that were measured."""
     patterns = bar.cases.split(",")
-    found = []
+    results = []
     for c in rows:
         # What two threads are compared with stands in that table alone, under the names of models.
         names = (c.group,) if c.group.startswith("threads") else (c.label, c.group)
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns for name in names):
-            found += [c] if value(c, bar.against) is not None else []
-    return found
+            results += [c] if value(c, bar.against) is not None else []
+    return results
 
 
 def judge(bar: Bar, rows: Sequence[Comparison]) -> list[str] | None:
     """The table's cells for a bar; None if no row tells."""
-    found = _cases(bar, rows)
-    if not found:
+    match = _cases(bar, rows)
+    if not match:
         return None
-    values = [v for c in found if (v := value(c, bar.against)) is not None]
-    exact = [v for c in found if (v := value(c, bar.against, exact=True)) is not None]
+    values = [v for c in match if (v := value(c, bar.against)) is not None]
+    exact = [v for c in match if (v := value(c, bar.against, exact=True)) is not None]
     result = _statistic(bar, values)
-    label = found[values.index(result)].label if bar.statistic == "least" else ""
+    label = match[values.index(result)].label if bar.statistic == "least" else ""
     below = sum(v < bar.bound for v in values)
     newest = stale.newest(rows)
     verdict = "pass" if result >= bar.bound else "**miss**"
-    verdict += f" {stale.MARK}" if any(stale.is_stale(c, newest) for c in found) else ""
-    count = f"{len(found)}" + (f", {below} below" if below else "")
-    ours = [f"{result:.2f}", f"{_statistic(bar, exact):.2f}" if len(exact) == len(found) else ""]
+    verdict += f" {stale.MARK}" if any(stale.is_stale(c, newest) for c in match) else ""
+    count = f"{len(match)}" + (f", {below} below" if below else "")
+    ours = [f"{result:.2f}", f"{_statistic(bar, exact):.2f}" if len(exact) == len(match) else ""]
     return [str(bar.point), bar.what, bar.statistic, f"{bar.bound:g}", *ours, verdict, count, label]
 
 
@@ -134,7 +134,7 @@ def _statistic(bar: Bar, values: Sequence[float]) -> float:
 
 def markdown(rows: Sequence[Comparison]) -> str:
     """The table of the bars that `rows` tell about."""
-    cells = [found for bar in BARS if (found := judge(bar, rows)) is not None]
+    cells = [result for bar in BARS if (result := judge(bar, rows)) is not None]
     if not cells:
         return "None of the bars is about these cases.\n"
     note = f"\n{stale.MARK} {_MIXED}\n" if any(stale.MARK in row[_VERDICT] for row in cells) else ""

@@ -120,8 +120,8 @@ def agent(index: int, board: Board, brokered: bool, how: str) -> None:
     """Call in each spell of this side from its start until its end, noting times. Odd spells are the broker's."""
     policy: Any = tw.BrokerClient(STORE, timeout=30.0, patience=60.0) if brokered else tw.attach(STORE, timeout=30.0)
     arguments = inputs(policy, index)
-    found = policy(*arguments)
-    out = tuple(np.empty_like(a) for a in found) if isinstance(found, tuple) else np.empty_like(found)
+    result = policy(*arguments)
+    out = tuple(np.empty_like(a) for a in result) if isinstance(result, tuple) else np.empty_like(result)
     ground = np.zeros(STEP_BYTES // 8)
     clock, calls_of, rounds_of = time.perf_counter_ns, *map(memoryview, board.times[index])  # type: ignore[misc]
     steps, yields = how == "stepping", how == "turns" and not brokered
@@ -254,10 +254,10 @@ def write(rows: Sequence[Row], command: str) -> str:
     order = [f"{p} {n} {how}" for how in WAYS for p in POLICIES for n in range(1, 257)]
     merged = sorted(kept.values(), key=lambda r: order.index(_key(r)))
     path.write_text(json.dumps({"environment": harness.environment(), "rows": merged}, indent=1) + "\n")
-    found = [_row(r) for r in merged]
+    results = [_row(r) for r in merged]
     notes = (__doc__ or "").split("\n\n", 1)[1].replace("\n    ", "\n- ")
     commands = "".join(f"- `{c}`\n" for c in dict.fromkeys(r["command"] for r in merged))
-    text = f"{notes}\nMeasured with\n\n{commands}\n{as_text(found)}"
+    text = f"{notes}\nMeasured with\n\n{commands}\n{as_text(results)}"
     return str(harness.write_markdown(REPORT, "Agents through a broker", text))
 
 
@@ -265,10 +265,10 @@ def _key(row: dict[str, Any]) -> str:
     return f"{row['policy']} {row['agents']} {row['how']}"
 
 
-def _row(found: dict[str, Any]) -> Row:
-    sides = {side: Spell(**found[side]) for side in ("shared", "broker")}
-    plain = {k: found[k] for k in ("policy", "agents", "how", "rows_per_batch", "options")}
-    return Row(**plain, **sides, gain=tuple(found["gain"]))
+def _row(result: dict[str, Any]) -> Row:
+    sides = {side: Spell(**result[side]) for side in ("shared", "broker")}
+    plain = {k: result[k] for k in ("policy", "agents", "how", "rows_per_batch", "options")}
+    return Row(**plain, **sides, gain=tuple(result["gain"]))
 
 
 def main() -> None:

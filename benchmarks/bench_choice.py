@@ -58,17 +58,17 @@ def tuned(name: str, most: int) -> Tuned:
         return entry.run(maker, program, entry.example_inputs(program, None), journal, everything(most))
 
 
-def row(name: str, found: Tuned) -> dict[str, Any]:
+def row(name: str, result: Tuned) -> dict[str, Any]:
     """What a layer showed: the loss that is verified, with its interval."""
     return {
         "commit": harness.commit(),
         "layer": name,
-        "candidates": sum(sum(r.outcomes.values()) for r in found.rows),
-        "space": sum(r.space - 1 for r in found.rows),
-        "untuned": " / ".join(r.untuned for r in found.rows),
-        "best": " / ".join(r.tuned if r.accepted else r.untuned for r in found.rows),
-        "loss": max(found.gain.median, 1.0) - 1.0,
-        "interval": [found.gain.low, found.gain.high],
+        "candidates": sum(sum(r.outcomes.values()) for r in result.rows),
+        "space": sum(r.space - 1 for r in result.rows),
+        "untuned": " / ".join(r.untuned for r in result.rows),
+        "best": " / ".join(r.tuned if r.accepted else r.untuned for r in result.rows),
+        "loss": max(result.gain.median, 1.0) - 1.0,
+        "interval": [result.gain.low, result.gain.high],
     }
 
 

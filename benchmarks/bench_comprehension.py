@@ -35,25 +35,25 @@ def compare(case: Case, peers: Sequence[str], rounds: int, team: paired.Team) ->
         raced = paired.race(
             contenders, rounds=rounds, turn_seconds=0.004, warmup_seconds=0.02, outputs=Path(kept), team=team
         )
-        found = dict(zip(names, raced, strict=True))
-        values = {n: load_arrays(str(r.outputs))["y"].astype(float) for n, r in found.items() if r.times and r.outputs}
+        result = dict(zip(names, raced, strict=True))
+        values = {n: load_arrays(str(r.outputs))["y"].astype(float) for n, r in result.items() if r.times and r.outputs}
     if "own" not in values:
-        raise SystemExit(f"{case.name}: {found['own'].error}")
+        raise SystemExit(f"{case.name}: {result['own'].error}")
     scale = max(1e-30, float(np.abs(values["own"]).max()))
     off = max((float(np.abs(v - values["own"]).max()) / scale for n, v in values.items() if n != "own"), default=0.0)
-    seconds = {n: r.median for n, r in found.items() if r.times}
-    ratios = {n: paired.ratio(found[n], found["own"]) for n in seconds if n != "own"}
-    failed = {n: r.error for n, r in found.items() if r.error}
+    seconds = {n: r.median for n, r in result.items() if r.times}
+    ratios = {n: paired.ratio(result[n], result["own"]) for n in seconds if n != "own"}
+    failed = {n: r.error for n, r in result.items() if r.error}
     return {"name": case.name, "seconds": seconds, "ratios": ratios, "difference": off, "failed": failed}
 
 
-def row(found: dict[str, Any]) -> list[str]:
+def row(result: dict[str, Any]) -> list[str]:
     """A row of the table."""
-    ratios = found["ratios"]
+    ratios = result["ratios"]
     cells = [f"{ratios[p]:.2f}" if p in ratios else "-" for p in PEERS]
     best = min((v for p, v in ratios.items() if p != "naive"), default=float("nan"))
-    own = f"{found['seconds']['own'] * 1e6:.1f}"
-    return [found["name"], own, *cells, f"{best:.2f}", f"{found['difference']:.0e}"]
+    own = f"{result['seconds']['own'] * 1e6:.1f}"
+    return [result["name"], own, *cells, f"{best:.2f}", f"{result['difference']:.0e}"]
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:

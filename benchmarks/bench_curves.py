@@ -193,9 +193,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for task in options.tasks.split(","):
         runs: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
         for seed in range(options.seeds):
-            for kind, found in runs.items():
-                found.append(curve(task, kind, seed, options.steps))
-                print(task, seed, kind, f"{found[-1][0]:.4f} ... {found[-1][-1]:.4f}", flush=True)
+            for kind, candidate in runs.items():
+                candidate.append(curve(task, kind, seed, options.steps))
+                print(task, seed, kind, f"{candidate[-1][0]:.4f} ... {candidate[-1][-1]:.4f}", flush=True)
         curves[task] = runs
         print("  ".join(row(task, runs)), flush=True)
     if options.no_report:

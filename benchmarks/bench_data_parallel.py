@@ -40,11 +40,13 @@ def measured(case: str, rounds: int, seconds: float) -> dict[str, list[float]]:
         codes = [process.wait() for process in running]
         if any(codes):
             raise SystemExit(f"{case}: a process has failed")
-        found = [json.loads(out.read_text()) for out in outs]
-    for losses in (each["losses"] for each in found):
+        results = [json.loads(out.read_text()) for out in outs]
+    for losses in (each["losses"] for each in results):
         if max(losses.values()) - min(losses.values()) > AGREEMENT * abs(max(losses.values())):
             raise SystemExit(f"{case}: first losses differ: {losses}")
-    return {name: [max(ts) for ts in zip(*(each["times"][name] for each in found), strict=True)] for name in CONTENDERS}
+    return {
+        name: [max(ts) for ts in zip(*(each["times"][name] for each in results), strict=True)] for name in CONTENDERS
+    }
 
 
 def row_of(case: str, times: dict[str, list[float]]) -> dict[str, Any]:

@@ -31,11 +31,11 @@ def compare(layers: int, width: int, earlier: int, batch: int, threads: int, rou
     contenders = [paired.Contender(name, f"benchmarks.peers.decoding:{name}", arguments) for name in names]
     with tempfile.TemporaryDirectory() as kept:
         raced = paired.race(contenders, rounds=rounds, turn_seconds=0.05, outputs=Path(kept))
-        found = dict(zip(names, raced, strict=True))
-        logits = {name: load_arrays(str(r.outputs))["logits"] for name, r in found.items() if r.outputs}
-    cells = [str(speedup(found["state"], found[p])) if found[p].times else "-" for p in PEERS]
+        result = dict(zip(names, raced, strict=True))
+        logits = {name: load_arrays(str(r.outputs))["logits"] for name, r in result.items() if r.outputs}
+    cells = [str(speedup(result["state"], result[p])) if result[p].times else "-" for p in PEERS]
     off = max(np.abs(a - logits["state"]).max() for a in logits.values()) / np.abs(logits["state"]).max()
-    tokens = batch * STEPS / found["state"].median
+    tokens = batch * STEPS / result["state"].median
     return [f"{layers} x {width}", str(earlier), str(batch), f"{tokens:.1f}", *cells, f"{off:.1e}"]
 
 

@@ -109,13 +109,13 @@ class Point:
 
 def inputs_for(model: onnx.ModelProto, sizes: Sizes, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Random inputs; places and ids are small numbers."""
-    found = {}
+    result = {}
     for info in model.graph.input:
         shape = [d.dim_value or sizes[d.dim_param] for d in info.type.tensor_type.shape.dim]
         floats = info.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
         counted = np.arange(shape[0]) if len(shape) == 1 else rng.integers(0, 1000, shape)
-        found[info.name] = rng.standard_normal(shape).astype(np.float32) if floats else counted.astype(np.int64)
-    return found
+        result[info.name] = rng.standard_normal(shape).astype(np.float32) if floats else counted.astype(np.int64)
+    return result
 
 
 def quantile_shapes(trace: Trace, count: int) -> list[dict[str, int]]:
@@ -187,7 +187,7 @@ def first_calls(dynamic: Any, model: onnx.ModelProto, trace: Trace, count: int =
 
     Each call has arrays of its own that were just written: those of the call before would be nearer in the caches.
     """
-    rng, found = np.random.default_rng(3), []
+    rng, result = np.random.default_rng(3), []
     unseen = list({tuple(call.items()): call for call in trace.sizes(seed=5)}.values())[:count]
     deadline = time.perf_counter() + FIRST_SECONDS
 
@@ -196,11 +196,11 @@ def first_calls(dynamic: Any, model: onnx.ModelProto, trace: Trace, count: int =
         return _time(dynamic, [given[spec.name] for spec in dynamic.inputs], 1)
 
     for sizes in unseen:
-        if found and time.perf_counter() > deadline:
+        if result and time.perf_counter() > deadline:
             break
         first = call(sizes)
-        found.append((first - 1.05 * statistics.median(call(sizes) for _ in range(3))) * 1e6)
-    return sorted(found)
+        result.append((first - 1.05 * statistics.median(call(sizes) for _ in range(3))) * 1e6)
+    return sorted(result)
 
 
 def _time(call: Callable[..., Any], args: Sequence[Any], calls: int) -> float:

@@ -41,20 +41,20 @@ def compare(trace: str, peers: Sequence[str], options: argparse.Namespace) -> li
             enough_seconds=options.seconds,
             outputs=Path(kept),
         )
-        found = dict(zip(names, raced, strict=True))
-        arrays = {name: load_arrays(str(r.outputs)) for name, r in found.items() if r.outputs}
-    own = _calls(found["own"])
+        result = dict(zip(names, raced, strict=True))
+        arrays = {name: load_arrays(str(r.outputs)) for name, r in result.items() if r.outputs}
+    own = _calls(result["own"])
     cells = [trace, str(own.size), f"{np.median(own) * 1e6:.0f}", f"{np.percentile(own, 99) * 1e6:.0f}"]
     for peer in PEERS:
-        if peer not in found:
+        if peer not in result:
             cells += ["-", "-"]
             continue
-        if not found[peer].times or relative_error(arrays[peer], arrays["own"]) > TOLERANCE:
-            print(f"{trace}: {peer}: {found[peer].error or 'other results'}")
+        if not result[peer].times or relative_error(arrays[peer], arrays["own"]) > TOLERANCE:
+            print(f"{trace}: {peer}: {result[peer].error or 'other results'}")
             cells += ["-", "-"]
             continue
-        tail = np.percentile(_calls(found[peer]), 99) / np.percentile(own, 99)
-        cells += [str(speedup(found["own"], found[peer])), f"{tail:.2f}"]
+        tail = np.percentile(_calls(result[peer]), 99) / np.percentile(own, 99)
+        cells += [str(speedup(result["own"], result[peer])), f"{tail:.2f}"]
     return cells
 
 

@@ -69,8 +69,8 @@ def decision(model: onnx.ModelProto, target: Target) -> Decision:
     """That about the attention's plan."""
     with deciding() as record:
         tw.compile(model, target=target)
-    (found,) = (d for d in record.made if any(s.kind == "attention" for s in d.space.settings))
-    return found
+    (result,) = (d for d in record.made if any(s.kind == "attention" for s in d.space.settings))
+    return result
 
 
 def eager(arrays: Sequence[np.ndarray]) -> Iterator[Callable[[], object]]:
@@ -99,14 +99,14 @@ def rows(case: Case, rounds: int, settings: int, target: Target) -> Iterator[lis
     own = [(e, s) for s, e in zip(about.space.settings, about.estimates, strict=True) if s.kind == "attention"]
     heads, queries, keys, depth = case
     arrays = [aligned((1, heads, n, depth), rng) for n in (queries, keys, keys)]
-    calls, found = list(eager(arrays)), []
+    calls, result = list(eager(arrays)), []
     for direct in (True, False):
         for estimate, setting in [(e, s) for e, s in own if (dict(s.knobs)["tiles"] == 0) == direct][:settings]:
             with forcing({about.key.name: setting.label}):
                 compiled = tw.compile(model, target=target)
             out = tuple(compiled.empty_outputs(*arrays).values())
             calls.append(lambda compiled=compiled, out=out: compiled(*arrays, out=out))
-            found.append((estimate, setting))
+            result.append((estimate, setting))
     turns: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds):
         for call, times in zip(calls, turns, strict=True):
@@ -117,7 +117,7 @@ def rows(case: Case, rounds: int, settings: int, target: Target) -> Iterator[lis
                 count += 1
             times.append((time.perf_counter() - start) / count * 1e6)
     peer = min(statistics.median(times) for times in turns[:2])
-    for (estimate, setting), times in zip(found, turns[2:], strict=True):
+    for (estimate, setting), times in zip(result, turns[2:], strict=True):
         taken, expected = statistics.median(times), estimate / target.frequency / 1e3
         knobs = dict(setting.knobs)
         there = f"{knobs['rows']} rows with {knobs['steps']} keys"

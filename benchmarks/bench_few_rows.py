@@ -92,15 +92,15 @@ def ways(target: Target) -> dict[str, Target]:
 
 def times(models: Sequence[Any], x: np.ndarray, rounds: int) -> list[float]:
     """Microseconds of each, the median of turns."""
-    found: list[list[float]] = [[] for _ in models]
+    results: list[list[float]] = [[] for _ in models]
     for _ in range(rounds):
-        for model, own in zip(models, found, strict=True):
+        for model, own in zip(models, results, strict=True):
             model(x)
             start = time.perf_counter()
             model(x)
             model(x)
             own.append((time.perf_counter() - start) / 2 * 1e6)
-    return [statistics.median(own) for own in found]
+    return [statistics.median(own) for own in results]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -131,9 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def line(name: str, model: onnx.ModelProto, targets: Sequence[Target], rounds: int) -> list[str]:
     """A line of the table: a model's time by the first target, and those by the others beside it."""
-    found = [tw.compile(model, target=target, threads=1) for target in targets]
+    results = [tw.compile(model, target=target, threads=1) for target in targets]
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
-    took = times(found, np.random.default_rng(0).standard_normal(shape, np.float32), rounds)
+    took = times(results, np.random.default_rng(0).standard_normal(shape, np.float32), rounds)
     cells = [name, f"{took[0]:.0f}", *(f"{t / took[0]:.2f}" for t in took[1:])]
     print(*cells, flush=True)
     return cells

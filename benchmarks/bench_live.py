@@ -139,26 +139,26 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"unknown group {unknown[0]!r}: one of {', '.join(GROUPS)}")
     console = harness.console()
     chosen = Options(options.quick, tuple(name for name in options.policies.split(",") if name))
-    found: dict[str, list[dict[str, Any]]] = {}
+    result: dict[str, list[dict[str, Any]]] = {}
     for name in options.groups or GROUPS:
         group = GROUPS[name]
         with console.status(group.title) as status:
             rows = group.run(chosen, status.update)
         known = {"commit": harness.commit(), "date": harness.now()}
-        found[name] = [{**dataclasses.asdict(row), "measured": known} for row in rows]
+        result[name] = [{**dataclasses.asdict(row), "measured": known} for row in rows]
         console.print(f"{group.title}\n\n{group.text(rows)}", markup=False, highlight=False)
     if not options.no_report:
-        console.print(f"wrote {write(found)}")
+        console.print(f"wrote {write(result)}")
     return 0
 
 
-def write(found: dict[str, list[dict[str, Any]]]) -> str:
+def write(result: dict[str, list[dict[str, Any]]]) -> str:
     """Merge rows into the report's JSON and write the Markdown of all of it."""
     path = harness.RESULTS / f"{REPORT}.json"
     kept = json.loads(path.read_text())["groups"] if path.exists() else {}
     markdown, merged = "", {}
     for name, group in GROUPS.items():
-        new = found.get(name, [])
+        new = result.get(name, [])
         keys = [_key(row) for row in new]
         rows = [row for row in kept.get(name, []) if _key(row) not in keys and _is_whole(group, row)] + new
         if rows:

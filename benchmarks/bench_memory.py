@@ -40,13 +40,13 @@ def main(arguments: list[str] | None = None) -> int:
     status = 0
     for model in (ALL if options.models == "all" else options.models).split(","):
         with console.status(model):
-            found = _in_process(model, options.batches)
-        if isinstance(found, str):
-            console.print(f"{model} failed: {found}", style="red", markup=False)
+            result = _in_process(model, options.batches)
+        if isinstance(result, str):
+            console.print(f"{model} failed: {result}", style="red", markup=False)
             status = 1
             continue
-        rows += found
-        console.print(" | ".join(_cells(found[-1])), markup=False, highlight=False)
+        rows += result
+        console.print(" | ".join(_cells(result[-1])), markup=False, highlight=False)
     cells = [_cells(row) for row in rows]
     text = harness.markdown_table(HEADER, cells)
     print(text)
@@ -78,11 +78,11 @@ def _print_each(names: list[str], count: int) -> int:
     rows = []
     for name in names:
         for way in ("compiled", "loaded", "kept"):
-            found = _in_process(name, f"{way}:{count}")
-            if isinstance(found, str):
-                print(f"{name} failed: {found}")
+            result = _in_process(name, f"{way}:{count}")
+            if isinstance(result, str):
+                print(f"{name} failed: {result}")
                 return 1
-            rows += [[name, way, str(count), f"{found[0]['raw'] / 1e6:.2f}", f"{found[0]['each'] / 1e6:.2f}"]]
+            rows += [[name, way, str(count), f"{result[0]['raw'] / 1e6:.2f}", f"{result[0]['each'] / 1e6:.2f}"]]
     print(harness.markdown_table(["model", "way", "models", "raw weights MB", "resident MB each"], rows))
     return 0
 
@@ -167,17 +167,17 @@ def measure(name: str, batches: str) -> None:
     rows = []
     for batch in [int(b) for b in batches.split(",")] if model.manifest.symbols else [1]:
         model.run(models.example_inputs(proto, batch))
-        found = model.memory(**{s.name: batch for s in model.manifest.symbols})
+        result = model.memory(**{s.name: batch for s in model.manifest.symbols})
         rows.append(
             {
                 "model": name,
                 "batch": batch,
-                "arena": found.arena,
-                "lower_bound": found.lower_bound,
-                "ratio": found.ratio,
-                "raw_weights": found.raw_weights,
-                "packed_weights": found.packed_weights,
-                "peak": found.process_peak,
+                "arena": result.arena,
+                "lower_bound": result.lower_bound,
+                "ratio": result.ratio,
+                "raw_weights": result.raw_weights,
+                "packed_weights": result.packed_weights,
+                "peak": result.process_peak,
             }
         )
     print(json.dumps(rows))

@@ -63,11 +63,11 @@ def difference(name: str, way: str) -> str:
     read = import_model(path, dims)
     arrays = [*(given[v.name] for v in read.graph.inputs), *(read.weights[p.name] for p in read.graph.params)]
     if way == "linalg":
-        found = by_iree(linalg_text(read.graph), arrays, "none")
+        result = by_iree(linalg_text(read.graph), arrays, "none")
     else:
-        found = {"xla": by_xla, "iree": by_iree}[way](stablehlo_text(read.graph), arrays)
+        result = {"xla": by_xla, "iree": by_iree}[way](stablehlo_text(read.graph), arrays)
     names = [v.name for v in read.graph.outputs]
-    theirs = {name: np.asarray(x) for name, x in zip(names, found, strict=True)}
+    theirs = {name: np.asarray(x) for name, x in zip(names, result, strict=True)}
     return f"{relative_error(theirs, dict(zip(names, ours.values(), strict=True))):.1e}"
 
 
@@ -121,18 +121,18 @@ def apart(name: str, way: str, limit: float) -> str:
 
 def read(path: Path) -> dict[str, dict[str, str]]:
     """What earlier runs found, way by way; of two of one model the later."""
-    found: dict[str, dict[str, str]] = {}
+    result: dict[str, dict[str, str]] = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         row = json.loads(line)
-        found.setdefault(row["model"], {})[row["way"]] = row["found"]
-    return found
+        result.setdefault(row["model"], {})[row["way"]] = row["found"]
+    return result
 
 
 def report(rows: dict[str, dict[str, str]]) -> str:
     order = {name: k for k, name in enumerate([*suite(), *models.NAMES])}
     names = sorted(rows, key=lambda name: order.get(name, len(order)))
     cells = [[name, *(rows[name].get(way, "").replace("|", "/") for way in HEADER)] for name in names]
-    figures = [float(found) for row in rows.values() for found in row.values() if found[:1].isdigit()]
+    figures = [float(candidate) for row in rows.values() for candidate in row.values() if candidate[:1].isdigit()]
     over = sum(figure > BOUND for figure in figures)
     text = f"{over} of {len(figures)} runs differ by more than {BOUND:g}. What has no figure was not run."
     return f"{markdown_table(['model', *HEADER.values()], cells)}\n{text}\n"
@@ -154,11 +154,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bad = 0
     for name in [] if options.report else options.names or suite():
         for way in options.ways.split(","):
-            found = apart(name, way, options.limit)
-            bad += "NO" in found or (found[:1].isdigit() and float(found) > BOUND)
+            result = apart(name, way, options.limit)
+            bad += "NO" in result or (result[:1].isdigit() and float(result) > BOUND)
             with options.rows.open("a") as file:
-                file.write(json.dumps({"model": name, "way": way, "found": found}) + "\n")
-            console().print(f"{name}  {HEADER[way]}: {found}", markup=False, highlight=False)
+                file.write(json.dumps({"model": name, "way": way, "found": result}) + "\n")
+            console().print(f"{name}  {HEADER[way]}: {result}", markup=False, highlight=False)
     title = "Models as StableHLO and linalg, by XLA and IREE, against ours"
     console().print(f"wrote {write_markdown('mlir-out', title, report(read(options.rows)))}")
     return 1 if bad else 0

@@ -20,12 +20,12 @@ DEFAULT = "m64,nat,az6,resnet50,bert"
 
 def cases(names: str | None = None) -> list[suite.Case]:
     """Those of the table, or the named ones (any model, with @batch)."""
-    found = []
+    results = []
     for group, (label, *more) in layers.lines("models"):
-        found.append(_case(label, group, (*PEERS, *more)))
+        results.append(_case(label, group, (*PEERS, *more)))
     if names is None:
-        return found
-    known = {case.label: case for case in found}
+        return results
+    known = {case.label: case for case in results}
     return [known.get(name) or _case(name, "others", PEERS) for name in names.split(",")]
 
 

@@ -57,7 +57,7 @@ def cases(path: Path) -> dict[str, Callable[[], object]]:
     x, buffer = np.arange(16, dtype=np.float32), np.zeros(16, np.float32)
     model = tw.compile(str(path), threads=1)
     inputs, outputs = {"x": x}, {"y": buffer}
-    found: dict[str, Callable[[], object]] = {
+    result: dict[str, Callable[[], object]] = {
         "model(x, out=buffer)": lambda: model(x, out=buffer),
         "model(x)": lambda: model(x),
         "model.run(inputs, out=buffers)": lambda: model.run(inputs, out=outputs),
@@ -69,14 +69,14 @@ def cases(path: Path) -> dict[str, Callable[[], object]]:
         pass
     else:
         tensor = torch.arange(16, dtype=torch.float32)
-        found["model(tensor), PyTorch"] = lambda: model(tensor)
-    for call in found.values():
+        result["model(tensor), PyTorch"] = lambda: model(tensor)
+    for call in result.values():
         call()
     np.testing.assert_array_equal(buffer, x)
     np.testing.assert_array_equal(np.asarray(model(x)), x)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    found["ONNX Runtime session.run(None, inputs)"] = lambda: session.run(None, inputs)
-    return found
+    result["ONNX Runtime session.run(None, inputs)"] = lambda: session.run(None, inputs)
+    return result
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -92,10 +92,10 @@ def raced(races: Processes, built: Sequence[Built]) -> list[float]:
         timed = races.steps(built, ROUNDS)
         seconds = [[sum(times[k] for k in own) for times in t.rounds] for t in timed]
         first.append(statistics.median(seconds[0]))
-        for found, other in zip(slower, seconds, strict=True):
-            found.append(slowness(there_and_back(ratios(seconds[0], other))))
+        for candidate, other in zip(slower, seconds, strict=True):
+            candidate.append(slowness(there_and_back(ratios(seconds[0], other))))
     base = statistics.median(first)
-    return [base * statistics.median(found) for found in slower]
+    return [base * statistics.median(candidate) for candidate in slower]
 
 
 def rows(case: str, ways: Sequence[Way]) -> list[list[str]]:
@@ -107,11 +107,11 @@ def rows(case: str, ways: Sequence[Way]) -> list[list[str]]:
     ]
 
 
-def summary(found: Sequence[Sequence[Way]]) -> str:
+def summary(result: Sequence[Sequence[Way]]) -> str:
     """What the choice of the best estimate loses."""
-    losses = [ways[0].clock / min(w.clock for w in ways) - 1 for ways in found]
+    losses = [ways[0].clock / min(w.clock for w in ways) - 1 for ways in result]
     return (
-        f"{len(found)} convolutions: the best estimate's panels take {statistics.mean(losses):.2%} longer than the "
+        f"{len(result)} convolutions: the best estimate's panels take {statistics.mean(losses):.2%} longer than the "
         f"best ones in the mean, {max(losses):.2%} at most."
     )
 
@@ -123,17 +123,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--no-report", action="store_true", help="print only")
     options = parser.parse_args(arguments)
     target = Target.on_host(options.target)
-    found, table = [], []
+    result, table = [], []
     for case in options.cases:
         with tempfile.TemporaryDirectory() as folder:
-            found.append(measured(_conv(*map(int, case.split(","))), target, Path(folder)))
-        table += rows(case, found[-1])
-        for row in rows(case, found[-1]):
+            result.append(measured(_conv(*map(int, case.split(","))), target, Path(folder)))
+        table += rows(case, result[-1])
+        for row in rows(case, result[-1]):
             print("  ".join(row), flush=True)
-    print(summary(found))
+    print(summary(result))
     if not options.no_report:
         title = "Panels of direct convolutions: estimates and the clock"
-        harness.write_markdown("panels", title, f"{summary(found)}\n\n{harness.markdown_table(HEADER, table)}")
+        harness.write_markdown("panels", title, f"{summary(result)}\n\n{harness.markdown_table(HEADER, table)}")
 
 
 if __name__ == "__main__":

@@ -59,9 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
     cells: list[list[str]] = []
     for layer in LAYERS:
         for kind in ACTIVATIONS:
-            found = {mode: errors(layer, kind, mode) for mode in MODES}
-            rows.append({"layer": layer, "activations": kind, **{m: found[m] for m in MODES}})
-            cells.append(["x".join(map(str, layer)), kind, *(f"{found[m][0]:.1e}, {found[m][1]:.1e}" for m in MODES)])
+            result = {mode: errors(layer, kind, mode) for mode in MODES}
+            rows.append({"layer": layer, "activations": kind, **{m: result[m] for m in MODES}})
+            cells.append(["x".join(map(str, layer)), kind, *(f"{result[m][0]:.1e}, {result[m][1]:.1e}" for m in MODES)])
     text = harness.markdown_table(["rows x depth x columns", "activations", *MODES], cells)
     print(text)
     if not options.no_report:

@@ -91,8 +91,8 @@ def _peak(threads: int) -> float:
     from tilewright.support import machine
 
     host = machine.describe()
-    found = [peak.measure(host) for _ in range(3)]
-    return max(f.peak_gflops_one if threads == 1 else f.peak_gflops_all for f in found)
+    results = [peak.measure(host) for _ in range(3)]
+    return max(f.peak_gflops_one if threads == 1 else f.peak_gflops_all for f in results)
 
 
 def _cells(model: str, kind: Kind, peak: float) -> list[str]:

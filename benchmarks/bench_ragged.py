@@ -39,8 +39,8 @@ def compare(packed: Any, padded: Any, longest: int, batch: int, rounds: int) -> 
     sizes = lengths(longest, batch, rng)
     ids, places = tw.ragged([rng.integers(0, 1000, n) for n in sizes]), tw.ragged([np.arange(n) for n in sizes])
     wide, all_places = ids.padded(), np.arange(longest)
-    found = packed(ids, places)
-    off = max(np.abs(padded(x[None], np.arange(len(x)))[0] - y).max() for x, y in zip(ids, found, strict=True))
+    result = packed(ids, places)
+    off = max(np.abs(padded(x[None], np.arange(len(x)))[0] - y).max() for x, y in zip(ids, result, strict=True))
     padded(wide, all_places)
     pairs = np.array(
         [(_seconds(lambda: packed(ids, places)), _seconds(lambda: padded(wide, all_places))) for _ in range(rounds)]

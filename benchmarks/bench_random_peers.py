@@ -64,18 +64,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
     parser.add_argument("--write", action="store_true", help="write results/random-peers.md")
     options = parser.parse_args(arguments)
-    found, end = [], time.monotonic() + options.seconds
+    result, end = [], time.monotonic() + options.seconds
     chosen = [x for x in layers(options.count, options.seed) if not options.kinds or x.kind in options.kinds]
     with tempfile.TemporaryDirectory() as folder, progress("layers", len(chosen)) as step:
         for layer in chosen:
             if time.monotonic() > end:
                 break
             step(layer.name)
-            found.append(race(layer, Path(folder) / "layer.onnx"))
-    text = report(found)
+            result.append(race(layer, Path(folder) / "layer.onnx"))
+    text = report(result)
     harness.console().print(text)
     if options.write:
-        title = f"Random layers: the best of ONNX Runtime and OpenVINO by Tilewright, {len(found)} layers, one thread"
+        title = f"Random layers: the best of ONNX Runtime and OpenVINO by Tilewright, {len(result)} layers, one thread"
         harness.write_markdown("random-peers", title, text)
 
 

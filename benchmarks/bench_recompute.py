@@ -50,11 +50,11 @@ def others(case: str) -> dict[str, int]:
     """The bytes that PyTorch allocates in a step, by who runs it; without those that failed."""
     setup = "benchmarks.peers.training:allocated"
     contenders = [paired.Contender(c, setup, {"case": case, "compiler": c}, ONE_CORE) for c in COMPILERS]
-    found = paired.race(contenders, rounds=1, turn_seconds=0.0, warmup_seconds=0.0)
-    for result in found:
+    match = paired.race(contenders, rounds=1, turn_seconds=0.0, warmup_seconds=0.0)
+    for result in match:
         if result.error:
             print(f"{case}: {result.name}: {result.error}", flush=True)
-    return {result.name: result.info["peak"] for result in found if not result.error}
+    return {result.name: result.info["peak"] for result in match if not result.error}
 
 
 def cells(row: dict[str, Any]) -> list[str]:

@@ -139,9 +139,9 @@ def compile_times(folder: Path, name: str, rounds: int) -> list[list[object]]:
                 start = time.perf_counter()
                 tw.compile_program(path, records=records)
                 times[way].append(time.perf_counter() - start)
-        for way, found in times.items():
-            ratio = statistics.median(a / b for a, b in zip(found, times["none"], strict=True))
-            rows.append([name, kind, way, f"{1e3 * statistics.median(found):.2f}", f"{ratio:.3f}", used[way]])
+        for way, candidate in times.items():
+            ratio = statistics.median(a / b for a, b in zip(candidate, times["none"], strict=True))
+            rows.append([name, kind, way, f"{1e3 * statistics.median(candidate):.2f}", f"{ratio:.3f}", used[way]])
     return rows
 
 

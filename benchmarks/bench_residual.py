@@ -40,12 +40,12 @@ def recorded(models: Sequence[str], seconds: float) -> list[dict[str, Any]]:
     """The spaces of some models, timed now."""
     from benchmarks.bench_tune import MOST, everything, spaces, tune
 
-    found = []
+    results = []
     for name in models:
         print(name, flush=True)
         runs = [tune(name, 1, Target.host(), everything(MOST), turn, seconds, timed=True) for turn in (1, 2, 3)]
-        found += [{**s.to_dict(), "model": name} for s in spaces(*runs)]
-    return found
+        results += [{**s.to_dict(), "model": name} for s in spaces(*runs)]
+    return results
 
 
 def known() -> list[Recorded]:
@@ -53,8 +53,8 @@ def known() -> list[Recorded]:
     tuned = json.loads((harness.RESULTS / "tune.json").read_text())["rows"]
     rows = [s for row in tuned for s in row.get("spaces", ())]
     rows += json.loads(SPACES.read_text())["rows"] if SPACES.exists() else []
-    found = {(r["about"], len(r["labels"])): Recorded.from_dict(r) for r in rows}
-    return [s for s in found.values() if len(s.labels) >= LEAST and all(e > 0 for e in s.estimates)]
+    result = {(r["about"], len(r["labels"])): Recorded.from_dict(r) for r in rows}
+    return [s for s in result.values() if len(s.labels) >= LEAST and all(e > 0 for e in s.estimates)]
 
 
 class Features:
@@ -160,8 +160,8 @@ def table(spaces: Sequence[Recorded], learned: Sequence[Recorded]) -> str:
     """Regrets of the searches with bare and with corrected estimates."""
     rows = []
     for name, make in SEARCHES.items():
-        for what, found in (("bare", spaces), ("corrected", learned)):
-            regret, worst, timed = mean(found, make)
+        for what, candidate in (("bare", spaces), ("corrected", learned)):
+            regret, worst, timed = mean(candidate, make)
             rows.append([name, what, f"{regret:.2%}", f"{worst:.2%}", f"{timed:.1f}"])
     for count in (8, 20):
         regret, worst, timed = mean(spaces, lambda s, n=count: RandomSearch(s.space, n))  # type: ignore[misc]
@@ -174,7 +174,7 @@ def verdict(spaces: Sequence[Recorded], learned: Sequence[Recorded]) -> str:
     """Where the corrected estimates choose better and worse than the bare ones."""
     both = [(play(a, Preferred).regret, play(b, Preferred).regret) for a, b in zip(spaces, learned, strict=True)]
     better, worse = sum(b < a - 0.005 for a, b in both), sum(b > a + 0.005 for a, b in both)
-    bare, new = (sum(order(s) for s in found) / len(found) for found in (spaces, learned))
+    bare, new = (sum(order(s) for s in candidate) / len(candidate) for candidate in (spaces, learned))
     return (
         f"{len(spaces)} spaces, {sum(len(s.labels) for s in spaces)} settings. Chosen without measuring, the corrected "
         f"estimates are better by more than 0.5 % in {better} spaces and worse in {worse}. Of pairs of settings that "

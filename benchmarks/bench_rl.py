@@ -132,11 +132,11 @@ def inference(options: argparse.Namespace, say: Callable[[str], None]) -> list[S
         obs = np.stack([POLICIES[policy][1].sample() for _ in range(count)])
         tensor = torch.as_tensor(obs)
         with torch.no_grad():
-            found = race(partial(eager.policy, tensor), partial(ours.policy, tensor), options.rounds)
-        rows.append(Speed(policy, "forward", count, threads, *found))
+            result = race(partial(eager.policy, tensor), partial(ours.policy, tensor), options.rounds)
+        rows.append(Speed(policy, "forward", count, threads, *result))
         if count == ENVIRONMENTS and threads == 1:
-            found = race(partial(eager.predict, obs), partial(ours.predict, obs), options.rounds)
-            rows.append(Speed(policy, "predict", count, threads, *found))
+            result = race(partial(eager.predict, obs), partial(ours.predict, obs), options.rounds)
+            rows.append(Speed(policy, "predict", count, threads, *result))
             rows.append(rollouts(policy, eager, ours, options.rounds))
     return rows
 
@@ -181,8 +181,8 @@ class Curve(BaseCallback):
 
     def _on_step(self) -> bool:
         while self.num_timesteps >= (len(self.points) + 1) * self._every:
-            found = [episode["r"] for episode in self.model.ep_info_buffer or ()]
-            self.points.append(float(np.mean(found)) if found else 0.0)
+            results = [episode["r"] for episode in self.model.ep_info_buffer or ()]
+            self.points.append(float(np.mean(results)) if results else 0.0)
         return True
 
 
@@ -284,8 +284,8 @@ def main(arguments: list[str] | None = None) -> int:
     rows: dict[str, Any] = json.loads(path.read_text())["rows"] if path.exists() else {}
     with console.status("") as status:
         for name in options.groups or GROUPS:
-            found = GROUPS[name][0](options, status.update)
-            rows[name] = [row if isinstance(row, dict) else dataclasses.asdict(row) for row in found]
+            result = GROUPS[name][0](options, status.update)
+            rows[name] = [row if isinstance(row, dict) else dataclasses.asdict(row) for row in result]
     text = "\n".join(as_text(rows[name]) for name, (_, as_text) in GROUPS.items() if name in rows)
     console.print(text, markup=False, highlight=False)
     if not options.no_report:

@@ -111,10 +111,10 @@ def main(arguments: list[str] | None = None) -> int:
             for accelerated in (False, True):
                 runs.append(train(task, accelerated, seed))
                 print(task, seed, accelerated, f"{runs[-1]['seconds']:.1f} s, {runs[-1]['final']:.1f}", flush=True)
-    found = text(runs)
-    print(found)
+    result = text(runs)
+    print(result)
     if not options.only:
-        harness.write_report(REPORT, "Stable-Baselines3 with compiled updates", {"runs": runs}, found)
+        harness.write_report(REPORT, "Stable-Baselines3 with compiled updates", {"runs": runs}, result)
     return 0
 
 

@@ -43,8 +43,8 @@ def tuned(case: str) -> tuple[dict[str, str], int]:
         program = maker.untuned()
         journal = Journal.of(program.manifest.structure_key, maker.target, f"sketches {MOST}", FOLDER)
         arrays = entry.example_inputs(program, None)
-        found = entry.run(maker, program, arrays, journal, Policy(most=MOST))
-    return dict(found.settings), sum(sum(r.outcomes.values()) for r in found.rows)
+        result = entry.run(maker, program, arrays, journal, Policy(most=MOST))
+    return dict(result.settings), sum(sum(r.outcomes.values()) for r in result.rows)
 
 
 def compare(case: str, rounds: int, team: paired.Team, *, tune: bool) -> dict[str, Any]:
@@ -62,21 +62,27 @@ def compare(case: str, rounds: int, team: paired.Team, *, tune: bool) -> dict[st
         raced = paired.race(
             contenders, rounds=rounds, turn_seconds=0.004, warmup_seconds=0.02, outputs=Path(kept), team=team
         )
-        found = dict(zip(arguments, raced, strict=True))
-        failed = {n: r.error for n, r in found.items() if r.error}
+        result = dict(zip(arguments, raced, strict=True))
+        failed = {n: r.error for n, r in result.items() if r.error}
         if failed:
             raise SystemExit(f"{case}: {failed}")
         plan, *others = (load_arrays(str(r.outputs))["y"].astype(float) for r in raced)
     off = max(float(np.abs(o - plan).max()) for o in others) / max(1e-30, float(np.abs(plan).max()))
-    ratios = {n: paired.ratio(found["plan"], found[n]) for n in arguments if n != "plan"}
-    return {"name": case, "seconds": found["plan"].median, "ratios": ratios, "timed": count, "difference": off}
+    ratios = {n: paired.ratio(result["plan"], result[n]) for n in arguments if n != "plan"}
+    return {"name": case, "seconds": result["plan"].median, "ratios": ratios, "timed": count, "difference": off}
 
 
-def row(found: dict[str, Any]) -> list[str]:
+def row(result: dict[str, Any]) -> list[str]:
     """A row of the table."""
-    ratios = found["ratios"]
+    ratios = result["ratios"]
     cells = [f"{ratios[n]:.2f}" if n in ratios else "-" for n in ("rules", "tuned")]
-    return [found["name"], f"{found['seconds'] * 1e6:.1f}", *cells, str(found["timed"]), f"{found['difference']:.0e}"]
+    return [
+        result["name"],
+        f"{result['seconds'] * 1e6:.1f}",
+        *cells,
+        str(result["timed"]),
+        f"{result['difference']:.0e}",
+    ]
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:

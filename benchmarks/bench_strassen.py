@@ -38,11 +38,11 @@ def compiled(proto: onnx.ModelProto) -> tuple[Any, Any]:
     with deciding() as record:
         make()
     (name,) = {d.key.name for d in record.made if d.key.kind == "algorithm"}
-    found = []
+    results = []
     for way in ("packed", "strassen"):
         with deciding({name: way}):
-            found.append(make())
-    return found[0], found[1]
+            results.append(make())
+    return results[0], results[1]
 
 
 def seconds(models: Sequence[Any], x: np.ndarray, limit: float) -> list[float]:

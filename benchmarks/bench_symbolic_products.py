@@ -41,11 +41,11 @@ def product(rows: int | str, depth: int, columns: int) -> onnx.ModelProto:
 def ratio(static: Any, dynamic: Any, x: np.ndarray) -> float:
     """The median of turns."""
     calls = max(1, int(SECONDS / min(_time(static, x, 1) for _ in range(4))))
-    found = []
+    results = []
     for _ in range(TURNS):
         a, b, c, d = (_time(call, x, calls) for call in (static, dynamic, dynamic, static))
-        found.append((a + d) / (b + c))
-    return statistics.median(found)
+        results.append((a + d) / (b + c))
+    return statistics.median(results)
 
 
 def _time(call: Callable[..., Any], x: np.ndarray, calls: int) -> float:
@@ -58,12 +58,12 @@ def _time(call: Callable[..., Any], x: np.ndarray, calls: int) -> float:
 def line(depth: int, columns: int, rows: Sequence[int]) -> list[float]:
     """Ratios of a product at some numbers of rows."""
     dynamic = tw.compile(product("rows", depth, columns), dims={"rows": tw.dim(1, MOST)}, threads=1)
-    rng, found = np.random.default_rng(0), []
+    rng, result = np.random.default_rng(0), []
     for count in rows:
         static = tw.compile(product(count, depth, columns), threads=1)
-        found.append(ratio(static, dynamic, rng.standard_normal((count, depth), np.float32)))
-    print(depth, columns, *(f"{r:.2f}" for r in found), flush=True)
-    return found
+        result.append(ratio(static, dynamic, rng.standard_normal((count, depth), np.float32)))
+    print(depth, columns, *(f"{r:.2f}" for r in result), flush=True)
+    return result
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -73,9 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--columns", default=FEATURES, help="features of a result")
     given = parser.parse_args(arguments)
     rows, depths, columns = ([int(n) for n in text.split(",")] for text in (given.rows, given.depths, given.columns))
-    found = {(k, n): line(k, n, rows) for k in depths for n in columns}
-    body = [[f"{k} to {n}", *(f"{r:.2f}" for r in ratios)] for (k, n), ratios in found.items()]
-    body.append(["mean", *(f"{geomean(column):.2f}" for column in zip(*found.values(), strict=True))])
+    result = {(k, n): line(k, n, rows) for k in depths for n in columns}
+    body = [[f"{k} to {n}", *(f"{r:.2f}" for r in ratios)] for (k, n), ratios in result.items()]
+    body.append(["mean", *(f"{geomean(column):.2f}" for column in zip(*result.values(), strict=True))])
     header = ["features, static / dynamic time at rows", *map(str, rows)]
     write_markdown("symbolic-products", "Products of few rows, known and not, 1 thread", markdown_table(header, body))
 

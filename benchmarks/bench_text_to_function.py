@@ -70,9 +70,9 @@ def alone(name: str) -> tuple[float, float]:
 
 def row(name: str, rounds: int) -> list[Any]:
     """A row of the table: medians, and the slowest of the rounds by the processor."""
-    found = [alone(name) for _ in range(rounds)]
-    wall, processor = (statistics.median(times) for times in zip(*found, strict=True))
-    return [name, f"{wall:.3f}", f"{processor:.3f}", f"{max(p for _, p in found):.3f}"]
+    results = [alone(name) for _ in range(rounds)]
+    wall, processor = (statistics.median(times) for times in zip(*results, strict=True))
+    return [name, f"{wall:.3f}", f"{processor:.3f}", f"{max(p for _, p in results):.3f}"]
 
 
 def summary(rows: Sequence[Sequence[Any]]) -> str:
@@ -101,8 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.first:
             command = [sys.executable, "-c", FIRST.format(text=OTHER)]
             for _ in range(2):  # the second time the modules have been read before
-                found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-            print("imports {} s, the first function {} s".format(*found))
+                result = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+            print("imports {} s, the first function {} s".format(*result))
             return
         for case in SUITE:
             rows.append(row(case.name, options.rounds))

@@ -35,14 +35,14 @@ def ready(gm: torch.fx.GraphModule, examples: Any) -> Any:
 
 def least(calls: dict[str, Callable[[], Any]], rounds: int, each: int) -> dict[str, float]:
     """Microseconds of the fastest call of each."""
-    found = dict.fromkeys(calls, float("inf"))
+    result = dict.fromkeys(calls, float("inf"))
     for _ in range(rounds):
         for name, call in calls.items():
             for _ in range(each):
                 start = time.perf_counter_ns()
                 call()
-                found[name] = min(found[name], (time.perf_counter_ns() - start) / 1e3)
-    return found
+                result[name] = min(result[name], (time.perf_counter_ns() - start) / 1e3)
+    return result
 
 
 def compiled(module: nn.Module, dynamic: bool | None) -> dict[str, Callable[..., Any]]:

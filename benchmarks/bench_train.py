@@ -60,11 +60,11 @@ def compare(width: int, rows: int, rounds: int, peak: float) -> list[str]:
         paired.Contender(name, f"benchmarks.peers.learning:{name}", {"width": width, "rows": rows}, ONE_CORE)
         for name in PEERS
     ]
-    found = dict(zip(PEERS, paired.race(contenders, rounds=rounds, turn_seconds=0.05), strict=True))
-    own = found["own"]
+    result = dict(zip(PEERS, paired.race(contenders, rounds=rounds, turn_seconds=0.05), strict=True))
+    own = result["own"]
     if own.error:
         raise SystemExit(own.error)
-    faster = [str(speedup(own, found[p])) if found[p].times else "-" for p in PEERS[1:]]
+    faster = [str(speedup(own, result[p])) if result[p].times else "-" for p in PEERS[1:]]
     products = sum(a.size for n, a in learning.weights(width).items() if n.endswith("weight"))
     limit = 6 * rows * products / peak
     seconds = own.info["compile_seconds"]
@@ -76,10 +76,10 @@ def compare_off_policy(algorithm: str, width: int, rows: int, rounds: int, peak:
     contenders = [
         paired.Contender(name, f"benchmarks.peers.off_policy:{name}", options, ONE_CORE) for name in OFF_POLICY_PEERS
     ]
-    found = paired.race(contenders, rounds=rounds, turn_seconds=0.1)
-    if error := next((f.error for f in found if f.error), None):
+    result = paired.race(contenders, rounds=rounds, turn_seconds=0.1)
+    if error := next((f.error for f in result if f.error), None):
         raise SystemExit(error)
-    own, *others = found
+    own, *others = result
     limit = off_policy.limit_flops(algorithm, width, rows) / peak
     faster = [str(speedup(own, other)) for other in others]
     seconds = own.info["compile_seconds"]
@@ -104,11 +104,11 @@ def overhead(rounds: int) -> list[list[str]]:
     """The whole time of a call that computes next to nothing: of the model, as the step calls it, and of the step."""
     names = ("own", "native")
     contenders = [paired.Contender(name, f"benchmarks.peers.nothing:{name}", {}, ONE_CORE) for name in names]
-    found = paired.race(contenders, rounds=rounds, turn_seconds=0.05)
+    result = paired.race(contenders, rounds=rounds, turn_seconds=0.05)
     labels = ("step(*batch)", "the native call in it")
     return [
         [label, f"{each.median * 1e6 / nothing.MANY:.2f}", f"{min(each.times) * 1e6 / nothing.MANY:.2f}"]
-        for label, each in zip(labels, found, strict=True)
+        for label, each in zip(labels, result, strict=True)
     ]
 
 
@@ -136,13 +136,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 continue
             *name, size = case.split()
             width, rows = map(int, size.split("@"))
-            found = (
+            result = (
                 compare_off_policy(name[0], width, rows, options.rounds, peak)
                 if name
                 else compare(width, rows, options.rounds, peak)
             )
-            table.append(found)
-            print("  ".join(found), flush=True)
+            table.append(result)
+            print("  ".join(result), flush=True)
         if not options.no_report:
             report, title, header = GROUPS[group]
             if group in ("ppo", "off-policy"):

@@ -34,20 +34,20 @@ def compare(case: str, rounds: int, peers: Sequence[str], seconds: float) -> dic
     """A row: medians of paired ratios, ours in milliseconds."""
     names = ("own", *peers)
     contenders = [paired.Contender(n, f"benchmarks.peers.training:{n}", {"case": case}, ONE_CORE) for n in names]
-    found = dict(
+    result = dict(
         zip(
             names,
             paired.race(contenders, rounds=rounds, turn_seconds=0.02, enough_seconds=seconds),
             strict=True,
         )
     )
-    own = found["own"]
+    own = result["own"]
     if own.error:
         raise SystemExit(own.error)
     row: dict[str, Any] = {"case": case, "commit": commit(), "ours": own.median, "compile": own.info["compile_seconds"]}
     row["flops"] = own.info["flops"]
     for name in peers:
-        other = found[name]
+        other = result[name]
         if other.error:
             print(f"{case}: {name}: {other.error}", flush=True)
             continue

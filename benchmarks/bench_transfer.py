@@ -99,16 +99,16 @@ def tuned(name: str, kind: str, store: Store, options: argparse.Namespace) -> di
     if known["ended"] and not options.prepare:
         return known
     print(f"{name}, {kind}", flush=True)
-    found = run(name, what, store, options)
+    result = run(name, what, store, options)
     if options.prepare:
         return known
     known = {
-        "timed": known["timed"] + found.timed,
-        "seconds": known["seconds"] + found.seconds,
-        "decisions": len(found.rows),
-        "ended": found.seconds < options.seconds and not found.interrupted,
-        "gain": str(found.gain),
-        "settings": dict(found.settings),
+        "timed": known["timed"] + result.timed,
+        "seconds": known["seconds"] + result.seconds,
+        "decisions": len(result.rows),
+        "ended": result.seconds < options.seconds and not result.interrupted,
+        "gain": str(result.gain),
+        "settings": dict(result.settings),
     }
     (FOLDER / f"{what}.json").write_text(json.dumps(known))
     return known
@@ -156,9 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         harness.write_markdown("transfer", title, harness.markdown_table(header, rows))
 
 
-def _cells(found: Mapping[str, Any]) -> list[object]:
-    gained = found["gain"] if found.get("settings") else "nothing verified"
-    return [found.get("decisions", "-"), found["timed"], round(found["seconds"]), gained]
+def _cells(result: Mapping[str, Any]) -> list[object]:
+    gained = result["gain"] if result.get("settings") else "nothing verified"
+    return [result.get("decisions", "-"), result["timed"], round(result["seconds"]), gained]
 
 
 if __name__ == "__main__":

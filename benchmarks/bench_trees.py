@@ -65,12 +65,12 @@ def compare(trees: int, leaves: int, rows: int, threads: int, rounds: int) -> li
     ]
     with tempfile.TemporaryDirectory() as kept:
         raced = paired.race(contenders, rounds=rounds, turn_seconds=0.05, outputs=Path(kept))
-        found = dict(zip(names, raced, strict=True))
-        outputs = {name: load_arrays(str(r.outputs))["y"].reshape(-1) for name, r in found.items() if r.outputs}
-    cells = [str(speedup(found["own"], found[p])) if p in found and found[p].times else "-" for p in PEERS[1:]]
-    seconds = [found[p].info.get("compile_seconds") if p in found else None for p in ("own", "lleaves")]
+        result = dict(zip(names, raced, strict=True))
+        outputs = {name: load_arrays(str(r.outputs))["y"].reshape(-1) for name, r in result.items() if r.outputs}
+    cells = [str(speedup(result["own"], result[p])) if p in result and result[p].times else "-" for p in PEERS[1:]]
+    seconds = [result[p].info.get("compile_seconds") if p in result else None for p in ("own", "lleaves")]
     difference = np.abs(outputs["own"] - outputs["lightgbm"]).max() / np.abs(outputs["lightgbm"]).max()
-    own = f"{found['own'].median * 1e6:.1f}"
+    own = f"{result['own'].median * 1e6:.1f}"
     shown = ["-" if s is None else f"{s:.2f}" for s in seconds]
     return [f"{trees} x {leaves}", str(rows), own, *cells, *shown, f"{difference:.1e}"]
 

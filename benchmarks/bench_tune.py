@@ -81,7 +81,7 @@ def spaces(
     if between is not None:
         there = {n: f for n, f in there.items() if n in {b.decision.key.name for b in between[0].findings}}
     shares = {row.name: row.share for row in first[0].rows}
-    found = []
+    results = []
     for f in first[0].findings:
         d = f.decision
         if d.key.name not in there:
@@ -95,8 +95,8 @@ def spaces(
         if len(labels) > 2:
             decided = finals_ if between is not None else ()
             share = shares[d.key.name]
-            found.append(Recorded(d.key.text, tuple(labels), estimates, seen_, truth_, share, decided))
-    return found
+            results.append(Recorded(d.key.text, tuple(labels), estimates, seen_, truth_, share, decided))
+    return results
 
 
 def _times(f: Finding, journal: Journal) -> dict[str, float]:
@@ -111,13 +111,13 @@ def misjudged(machine: Target) -> dict[str, Target]:
     c = machine.ceilings
     bandwidths = {n: getattr(c, n) for n in ("l2_bandwidth", "l3_bandwidth", "memory_bandwidth")}
     generic = Target.parse("x86-64-v4" if machine.vector_bits == 512 else "x86-64-v3")
-    found = {
+    result = {
         "half the bandwidths": machine.adjusted(**{n: b / 2 for n, b in bandwidths.items()}),
         "twice the bandwidths": machine.adjusted(**{n: b * 2 for n, b in bandwidths.items()}),
         f"{generic.cpu}'s constants": replace(machine, ceilings=generic.ceilings, costs=generic.costs),
     }
     # A processor without constants of its own has the level's already.
-    return {what: target for what, target in found.items() if target.fingerprint != machine.fingerprint}
+    return {what: target for what, target in result.items() if target.fingerprint != machine.fingerprint}
 
 
 def everything(most: int) -> Policy:
@@ -172,7 +172,7 @@ def repeated(name: str, args: argparse.Namespace, machine: Target) -> dict[str, 
     labels = {n: [run.settings.get(n, "untuned") for run in runs] for n in names}
     flips = [n for n in names if len(set(labels[n])) > 1]
     # A kernel that only some of the layouts have is no decision of the others.
-    usual = {n: max(set(found), key=found.count) for n, found in labels.items()}
+    usual = {n: max(set(candidate), key=candidate.count) for n, candidate in labels.items()}
     flipped = sum(label != usual[n] for n in flips for label in labels[n])
     common = {n: label for n, label in usual.items() if label != "untuned"}
     others = [dict(run.settings) for run in runs if dict(run.settings) != common]
@@ -229,7 +229,7 @@ def measure(name: str, args: argparse.Namespace, machine: Target) -> dict[str, A
     return row
 
 
-def replays(found: Sequence[Recorded]) -> str:
+def replays(result: Sequence[Recorded]) -> str:
     """The searches side by side on recorded spaces."""
     searches = {
         "descent (the tuner's)": lambda r: Descent(r.space, r.estimates, Policy()),
@@ -242,7 +242,7 @@ def replays(found: Sequence[Recorded]) -> str:
     }
     rows = []
     for name, make in searches.items():
-        regret, worst, timed = mean(found, make)
+        regret, worst, timed = mean(result, make)
         rows.append([name, f"{regret:.2%}", f"{worst:.2%}", f"{timed:.1f}"])
     return harness.markdown_table(["search", "mean regret", "worst", "timed a decision"], rows)
 
@@ -252,13 +252,13 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
     table = []
     for r in rows:
         headroom = str(Gain(**r["headroom"])) if "headroom" in r else "-"
-        found = str(Gain(**r["gain"])) if r["accepted"] else "nothing verified"
+        result = str(Gain(**r["gain"])) if r["accepted"] else "nothing verified"
         again = str(Gain(**r["again"])) if r["accepted"] and "again" in r else "-"
         most = "all" if r.get("most", MOST) == MOST else f"{r['most']} each"
         every = f"{most}: {r['everything']}" if "headroom" in r else "-"
         mean_timed = r["timed"] / max(r["decisions"], 1)
         table.append(
-            [r["model"], r["threads"], r["target"], r["decisions"], headroom, every, found, again, r["timed"]]
+            [r["model"], r["threads"], r["target"], r["decisions"], headroom, every, result, again, r["timed"]]
             + [f"{mean_timed:.1f}", f"{r['seconds']:.0f}"]
         )
     head = ["model", "threads", "target", "decisions", "headroom", "of", "gain", "raced again", "timed", "a decision"]
@@ -288,13 +288,13 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
             "",
             harness.markdown_table(["model", "ceilings", "untuned", "tuned"], wrong),
         ]
-    found = [Recorded.from_dict(s) for r in rows for s in r.get("spaces", ())]
-    if found:
+    result = [Recorded.from_dict(s) for r in rows for s in r.get("spaces", ())]
+    if result:
         text += [
-            f"Searches played back on {len(found)} recorded spaces: regret is how much longer the choice takes than",
+            f"Searches played back on {len(result)} recorded spaces: regret is how much longer the choice takes than",
             "the best setting of the space, by other races than those that the search saw.",
             "",
-            replays(found),
+            replays(result),
         ]
     return "\n".join(text)
 
@@ -338,8 +338,8 @@ def main() -> None:
             seen = {what for _, what, *_ in now["ceilings"]}
             now["ceilings"] = [*(c for c in before.get("ceilings", ()) if c[1] not in seen), *now["ceilings"]]
         rows[key] = {**before, "key": list(key), **now}
-        found = list(rows.values())
-        print(harness.write_report(args.name, "What tuning gains", found, report(found)), flush=True)
+        results = list(rows.values())
+        print(harness.write_report(args.name, "What tuning gains", results, report(results)), flush=True)
 
 
 if __name__ == "__main__":

@@ -97,15 +97,15 @@ def report(rows: dict[str, Row]) -> str:
         parts.append("## What was not compiled as one program\n\n" + markdown_table(["reason", "models"], reasons))
     header = ["model", "outcome", "error", "compile s", "eager us", "ours us", "eager/ours", "slowest kernels, or why"]
     for family, members in FAMILIES.items():
-        found = [rows[name] for name in members if name in rows]
-        if found:
-            parts.append(f"## {family}\n\n" + markdown_table(header, [cells(row) for row in found]))
+        results = [rows[name] for name in members if name in rows]
+        if results:
+            parts.append(f"## {family}\n\n" + markdown_table(header, [cells(row) for row in results]))
     return "\n".join(parts)
 
 
 def compile_report(rows: dict[str, Row]) -> str:
     """The tables of `--compile`."""
-    found = [rows[name] for members in FAMILIES.values() for name in members if name in rows]
+    results = [rows[name] for members in FAMILIES.values() for name in members if name in rows]
     header = [
         "model",
         "outcome",
@@ -127,19 +127,19 @@ def compile_report(rows: dict[str, Row]) -> str:
             *("" if n is None else n for n in (row.graphs, row.parts, row.operators, row.left)),
             one_line(row.detail),
         ]
-        for row in found
+        for row in results
     ]
-    return f"## Counts\n\n{summary(found)}\n## Models\n\n{markdown_table(header, table)}"
+    return f"## Counts\n\n{summary(results)}\n## Models\n\n{markdown_table(header, table)}"
 
 
 def refusals(rows: Sequence[Row]) -> list[list[str]]:
     """Why models were not compiled as one program, each reason with the models, the most frequent first."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for row in rows:
         if not row.outcome.startswith("native"):
             reason = row.detail.split("native, fixed sizes: ")[-1].split("; torch.compile: ")[0]
-            found.setdefault(one_line(reason), []).append(row.name)
-    return [[reason, ", ".join(names)] for reason, names in sorted(found.items(), key=lambda item: -len(item[1]))]
+            result.setdefault(one_line(reason), []).append(row.name)
+    return [[reason, ", ".join(names)] for reason, names in sorted(result.items(), key=lambda item: -len(item[1]))]
 
 
 def one_line(text: str) -> str:

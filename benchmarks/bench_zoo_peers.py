@@ -246,8 +246,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         row = rows[name] = kept(race(name, options.rounds), rows.get(name))
         with path.open("a") as file:
             file.write(json.dumps(asdict(row)) + "\n")
-        found = ", ".join(f"{k} {v:.2f}" for k, v in row.ratios.items())
-        console().print(f"{name}: {found} {row.notes or ''}", markup=False, highlight=False)
+        result = ", ".join(f"{k} {v:.2f}" for k, v in row.ratios.items())
+        console().print(f"{name}: {result} {row.notes or ''}", markup=False, highlight=False)
     if rows:
         path.write_text("".join(json.dumps(asdict(rows[name])) + "\n" for name in sorted(rows)))
         title = "The zoo against ONNX Runtime, OpenVINO, LiteRT and PyTorch, one thread, f32"

@@ -117,8 +117,8 @@ class Worker:
         answer = self.process.stdout.readline()
         if not answer:
             raise SystemExit(f"the compiling process ended with status {self.process.wait()} on {case.name}, {target}")
-        found: Row = json.loads(answer)
-        return found
+        result: Row = json.loads(answer)
+        return result
 
     def close(self) -> None:
         self.process.kill()
@@ -140,8 +140,8 @@ def record(which: Revision, cases: Sequence[Case], options: argparse.Namespace) 
         for case in todo:
             _file(case)  # built here, not by several threads at once
         with sources(which) as source, progress(which.name, total=len(todo)) as step:
-            for found in _in_workers(source, todo, options, step):
-                kept |= found
+            for candidate in _in_workers(source, todo, options, step):
+                kept |= candidate
                 if time.monotonic() - saved > SAVE_SECONDS:  # an interrupted run loses little
                     saved = _save(path, which, kept)
         _save(path, which, kept)
@@ -183,8 +183,8 @@ def _key(case: Case, target: str) -> str:
 def _read(path: Path) -> Rows:
     if not path.exists():
         return {}
-    found = json.loads(path.read_text())
-    rows: Rows = found["rows"] if found.get("version") == code_probe.VERSION else {}
+    result = json.loads(path.read_text())
+    rows: Rows = result["rows"] if result.get("version") == code_probe.VERSION else {}
     return rows
 
 
@@ -205,17 +205,17 @@ def differences(old: Row, new: Row) -> list[str]:
     """What differs between two rows, in words; nothing if they are equal."""
     if "error" in old or "error" in new:
         return [] if old == new else [f"before: {old.get('error', 'compiled')}; now: {new.get('error', 'compiled')}"]
-    found = []
+    results = []
     if old["machine"] != new["machine"]:
-        found.append(f"machine: {old['machine']} -> {new['machine']}")
+        results.append(f"machine: {old['machine']} -> {new['machine']}")
     if old["entry"] != new["entry"]:
-        found.append("entry")
+        results.append("entry")
     before, now = (_by_label(row["kernels"]) for row in (old, new))
     for label in dict.fromkeys((*before, *now)):
         gone, come = before.get(label, Counter()), now.get(label, Counter())
         if gone != come:
-            found.append(f"{label} ({_changed(gone, come)})")
-    return found
+            results.append(f"{label} ({_changed(gone, come)})")
+    return results
 
 
 def _changed(gone: Counter[str], come: Counter[str]) -> str:
@@ -230,17 +230,17 @@ def _changed(gone: Counter[str], come: Counter[str]) -> str:
 
 
 def _by_label(kernels: Sequence[Sequence[str]]) -> dict[str, Counter[str]]:
-    found: dict[str, Counter[str]] = {}
+    result: dict[str, Counter[str]] = {}
     for label, code in kernels:
-        found.setdefault(label, Counter())[code] += 1
-    return found
+        result.setdefault(label, Counter())[code] += 1
+    return result
 
 
 def compare(old: Rows, new: Rows) -> int:
     """Print what differs; how many rows do."""
-    changed: Mapping[str, list[str]] = {key: found for key in new if (found := differences(old[key], new[key]))}
-    for key, found in changed.items():
-        print(f"{key}: {'; '.join(found)}")
+    changed: Mapping[str, list[str]] = {key: result for key in new if (result := differences(old[key], new[key]))}
+    for key, result in changed.items():
+        print(f"{key}: {'; '.join(result)}")
     kernels = sum(len(row.get("kernels", ())) for row in new.values())
     print(f"{len(new) - len(changed)} of {len(new)} rows equal, with {kernels} kernels, graphs and texts in all")
     return len(changed)
@@ -250,10 +250,10 @@ def chosen(options: argparse.Namespace) -> list[Case]:
     """The cases that the options name."""
     cases = code_cases.quick() if options.quick else code_cases.cases()
     patterns = options.only.split(",")
-    found = [c for c in cases if any(fnmatch.fnmatchcase(c.name, pattern) for pattern in patterns)]
-    if not found:
+    results = [c for c in cases if any(fnmatch.fnmatchcase(c.name, pattern) for pattern in patterns)]
+    if not results:
         raise SystemExit("no case has such a name")
-    return found
+    return results
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:

@@ -62,9 +62,9 @@ gemv-1x1024x1024, softmax-1536x128, residual-norm-128x768, gelu-128x3072, attent
 
 def cases() -> list[Case]:
     """All of them, the large ones first, so that no worker ends long after the others."""
-    found = [Case(c.model, c.batch) for c in bench_models.cases()]
-    found += [Case(name) for name in models.LIGHT]
-    found += [Case(name, None) for name in (*models.POLICY, *models.TORCH)]
+    results = [Case(c.model, c.batch) for c in bench_models.cases()]
+    results += [Case(name) for name in models.LIGHT]
+    results += [Case(name, None) for name in (*models.POLICY, *models.TORCH)]
     layer = [Case(layers.PREFIX + name) for name in (*layers.OTHERS, *layers.read())]
     variants = [
         *(replace(c, threads=2) for c in _named(_THREADS, _THREADS_LAYERS)),
@@ -73,7 +73,7 @@ def cases() -> list[Case]:
         *(replace(c, fast="exact") for c in _named(_EXACT, _EXACT_LAYERS)),
     ]
     built = [Case(built_cases.PREFIX + name) for name in built_cases.BUILT]
-    return list(dict.fromkeys((*reversed(found), *variants, *layer, *built)))
+    return list(dict.fromkeys((*reversed(results), *variants, *layer, *built)))
 
 
 def quick() -> list[Case]:

@@ -114,12 +114,12 @@ def _fields(value: Any) -> str:
 def _replace_everywhere(name: str, by: Callable[..., Any]) -> Callable[..., Any]:
     """Put `by` in the place of a function of the compiler in each module that has imported it; gives that function."""
     holders = [m for n, m in sorted(sys.modules.items()) if n.split(".")[0] == "tilewright" and hasattr(m, name)]
-    found = {getattr(m, name) for m in holders}
-    if len(found) != 1:
-        raise SystemExit(f"{len(found)} functions of tilewright are called {name}; code_probe.py expects one")
+    members = {getattr(m, name) for m in holders}
+    if len(members) != 1:
+        raise SystemExit(f"{len(members)} functions of tilewright are called {name}; code_probe.py expects one")
     for module in holders:
         setattr(module, name, by)
-    return found.pop()
+    return members.pop()
 
 
 def target_of(name: str) -> Any:
@@ -203,10 +203,10 @@ def _symbol(text: str) -> str:
     """The kernel that a text defines, or "entry"."""
     if ENTRY in text:
         return "entry"
-    found = re.search(r"^define [^@]*@(tw_[0-9a-f]{32})\(", text, re.MULTILINE)
-    if found is None:
+    match = re.search(r"^define [^@]*@(tw_[0-9a-f]{32})\(", text, re.MULTILINE)
+    if match is None:
         raise SystemExit("LLVM was to compile a text that is neither a kernel nor an entry")
-    return found.group(1)
+    return match.group(1)
 
 
 def main(source: str) -> None:

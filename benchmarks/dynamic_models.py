@@ -138,15 +138,15 @@ def detector(width: int = 16, classes: int = 20) -> onnx.ModelProto:
         inner = block(block(x, f"stage{i}.1", channels, channels // 2, 1), f"stage{i}.2", channels // 2, channels)
         x = b.op("Add", [x, inner])
         scales.append((x, channels))
-    found, (x, above) = [], scales[-1]
+    result, (x, above) = [], scales[-1]
     for i in (2, 1, 0):
-        found.append((x, above))
+        result.append((x, above))
         if i:
             side, wide = scales[i]
             x = block(b.op("Concat", [twice(x), side], axis=1), f"join{i}", above + wide, wide)
             above = wide
     rows = []
-    for i, (x, channels) in enumerate(found):
+    for i, (x, channels) in enumerate(result):
         sides = b.op("Exp", [b.conv(block(x, f"sides{i}", channels, channels), f"sides{i}.out", channels, 4, 1)])
         kinds = b.op(
             "Sigmoid", [b.conv(block(x, f"kinds{i}", channels, channels), f"kinds{i}.out", channels, classes, 1)]

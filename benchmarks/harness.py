@@ -155,7 +155,7 @@ def compare(
     """
     models.load(model)  # built here, not by several children at once
     missing = {name: PEERS[name].missing for name in peers}
-    failures = {name: f"not installed: {', '.join(found)}" for name, found in missing.items() if found}
+    failures = {name: f"not installed: {', '.join(candidate)}" for name, candidate in missing.items() if candidate}
     contenders = [contender(p, p, model, threads, batch) for p in peers if not missing[p]]
     work = work or count(fixed_shapes(model, batch))
     contenders[1:1] = limits(work, threads) if timing.rounds else []
@@ -172,7 +172,7 @@ def compare(
             announce=announce,
             team=team,
         )
-        found = [r for r in results if r.name in LIMITS]
+        candidate = [r for r in results if r.name in LIMITS]
         results = [r for r in results if r.name not in LIMITS]
         errors = _errors(results)
     failures |= {r.name: r.error for r in results if r.error is not None}
@@ -182,7 +182,7 @@ def compare(
     good = [r for r in results if r.name not in failures and r.times]
     first, others = results[0], [r for r in good if r is not results[0]]
     judged = first if first in good else None
-    bound = binding(found)
+    bound = binding(candidate)
     return Comparison(
         model=model,
         group=group,
@@ -231,9 +231,9 @@ def limits(work: Work, threads: int) -> list[paired.Contender]:
     ]
 
 
-def binding(found: Sequence[paired.Result]) -> paired.Result | None:
+def binding(result: Sequence[paired.Result]) -> paired.Result | None:
     """The limit that takes longest; None if none was measured."""
-    measured = [r for r in found if r.times]
+    measured = [r for r in result if r.times]
     return max(measured, key=lambda r: r.median * r.info["scale"], default=None)
 
 
@@ -252,11 +252,11 @@ def exact_p(one: np.ndarray, two: np.ndarray) -> float:
     """P(a difference of means as large, if labels are exchanged at random): all splits are tried (Fisher 1935)."""
     both = np.concatenate([one, two])
     seen = abs(one.mean() - two.mean())
-    found = [
+    results = [
         abs(both[list(picked)].mean() - np.delete(both, picked).mean()) >= seen - 1e-9
         for picked in itertools.combinations(range(len(both)), len(one))
     ]
-    return float(np.mean(found))
+    return float(np.mean(results))
 
 
 @functools.cache
@@ -294,12 +294,12 @@ def wrong(peer: str, model: str = "") -> float:
 
 
 def _errors(results: Sequence[paired.Result]) -> dict[str, float]:
-    found = {r.name: load_arrays(str(r.outputs)) for r in results if r.outputs is not None and r.error is None}
-    reference = REFERENCE if REFERENCE in found else results[0].name
-    if reference not in found:
+    result = {r.name: load_arrays(str(r.outputs)) for r in results if r.outputs is not None and r.error is None}
+    reference = REFERENCE if REFERENCE in result else results[0].name
+    if reference not in result:
         return {}
-    want = found.pop(reference)
-    return {name: relative_error(got, want) for name, got in found.items()}
+    want = result.pop(reference)
+    return {name: relative_error(got, want) for name, got in result.items()}
 
 
 # ---------------------------------------------------------------- reports
@@ -307,8 +307,8 @@ def _errors(results: Sequence[paired.Result]) -> dict[str, float]:
 
 def console() -> Console:
     """As wide as the terminal, or wide enough for the tables where there is none."""
-    found = Console()
-    return found if found.is_terminal else Console(width=160)
+    result = Console()
+    return result if result.is_terminal else Console(width=160)
 
 
 def now() -> str:

@@ -226,10 +226,10 @@ def lines(suite: str) -> Iterator[tuple[str, list[str]]]:
 @functools.cache
 def read() -> dict[str, Layer]:
     """All layers by name, in the order of the tables; a shape listed twice belongs to its first group."""
-    found: dict[str, Layer] = {}
+    result: dict[str, Layer] = {}
     for suite, kind in (("conv", Conv), ("gemm", Gemm), ("memory", Block)):
         for group, words in lines(suite):
             numbers = [int(word) if word.isdigit() else word for word in words]
             layer = Layer(suite, group, kind(*numbers))  # type: ignore[arg-type]
-            found.setdefault(layer.name, layer)
-    return found
+            result.setdefault(layer.name, layer)
+    return result

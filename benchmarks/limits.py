@@ -41,20 +41,20 @@ def compute(flops: int, threads: int) -> Prepared:
 def moving(read: int, written: int, threads: int) -> Prepared:
     """As many bytes as a case has, read and written in its proportions (as near as a few equal streams come), in
     whichever way a short trial finds fastest: streams, prefetching, past the caches or not."""
-    found = ways(read, written)
-    moves = Moves(machine.describe(), found)
+    result = ways(read, written)
+    moves = Moves(machine.describe(), result)
     address, owner = _memory(read + written + MOVE_BYTES * 2 * _MOST_STREAMS * threads)
-    trials = [_mover(moves, way, address, read + written, threads) for way in found]
-    times = [float("inf")] * len(found)
+    trials = [_mover(moves, way, address, read + written, threads) for way in result]
+    times = [float("inf")] * len(result)
     for _ in range(_TRIALS):
         for k, (call, passes) in enumerate(trials):
             start = time.perf_counter()
             call()
             times[k] = min(times[k], (time.perf_counter() - start) / passes)
-    best = min(range(len(found)), key=times.__getitem__)
+    best = min(range(len(result)), key=times.__getitem__)
     call, passes = trials[best]
     keep = (moves, owner)
-    return Prepared(lambda: (call(), keep), info={"scale": 1 / passes, "way": str(found[best])})
+    return Prepared(lambda: (call(), keep), info={"scale": 1 / passes, "way": str(result[best])})
 
 
 def ways(read: int, written: int) -> list[Way]:

@@ -66,8 +66,8 @@ class OnnxModule(nn.Module):
         for name, buffer in self.weights.items():
             values[name] = getattr(self, buffer)
         for function, operands, names in self.steps:
-            found = function([x.value if isinstance(x, _Known) else values[x] if x else None for x in operands])
-            results = found if isinstance(found, tuple) else (found,)
+            match = function([x.value if isinstance(x, _Known) else values[x] if x else None for x in operands])
+            results = match if isinstance(match, tuple) else (match,)
             for name, result in zip(names, results, strict=False):
                 values[name] = result
         return tuple(values[name] for name in self.outputs)
@@ -177,8 +177,8 @@ def _gather(v: Values, a: Attributes) -> Tensor:
         return v[0].select(axis, index)
     if isinstance(index, list):
         index = torch.tensor(index)
-    found = torch.index_select(v[0], axis, index.reshape(-1))
-    return found.reshape(*v[0].shape[:axis], *index.shape, *v[0].shape[axis + 1 :])
+    result = torch.index_select(v[0], axis, index.reshape(-1))
+    return result.reshape(*v[0].shape[:axis], *index.shape, *v[0].shape[axis + 1 :])
 
 
 def _reduce(function: Callable[..., Tensor]) -> Callable[[Values, Attributes], Tensor]:

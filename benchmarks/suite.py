@@ -64,8 +64,8 @@ def chosen(cases: Sequence[Case], options: argparse.Namespace) -> list[Case]:
     def matches(text: str, patterns: str) -> bool:
         return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns.split(","))
 
-    found = [c for c in cases if matches(c.label, options.only) and matches(c.group, options.groups)]
-    if not found:
+    results = [c for c in cases if matches(c.label, options.only) and matches(c.group, options.groups)]
+    if not results:
         raise SystemExit("no case has such a name and group")
     peers = options.peers.split(",") if options.peers else None
     more = options.add.split(",") if options.add else []
@@ -76,7 +76,7 @@ def chosen(cases: Sequence[Case], options: argparse.Namespace) -> list[Case]:
     def racing(case: Case) -> tuple[str, ...]:
         return tuple(dict.fromkeys((options.own, *(peers or case.peers), *more)))
 
-    return [dataclasses.replace(c, peers=racing(c)) for c in found]
+    return [dataclasses.replace(c, peers=racing(c)) for c in results]
 
 
 def run(cases: Sequence[Case], options: argparse.Namespace, name: str, title: str) -> int:
@@ -130,7 +130,7 @@ def _race(
     timing = harness.Timing(options.rounds, options.turn, min(0.05, 2 * options.turn), options.enough)
     if options.prepare:
         timing = harness.Timing(0, 0.001, 0.0)
-    found = harness.compare(
+    result = harness.compare(
         case.model,
         case.peers,
         threads=options.threads,
@@ -142,7 +142,7 @@ def _race(
         team=team,
         announce=announce,
     )
-    return dataclasses.replace(found, model=case.label.partition("@")[0])
+    return dataclasses.replace(result, model=case.label.partition("@")[0])
 
 
 class Store:

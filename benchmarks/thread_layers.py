@@ -105,10 +105,10 @@ def measure(cases: Iterator[Case], threads: int, seconds: float) -> Iterator[Rat
 
 def settled(case: Case, threads: int, pause: float) -> tuple[float, float]:
     """Seconds with one thread and the ratio: of one race, or the median of three if that is above the bound."""
-    found = [quiet_race(case, threads, pause)]
-    while found[0][1] > BOUND and len(found) < 3:
-        found.append(quiet_race(case, threads, pause))
-    return sorted(found, key=lambda pair: pair[1])[len(found) // 2]
+    results = [quiet_race(case, threads, pause)]
+    while results[0][1] > BOUND and len(results) < 3:
+        results.append(quiet_race(case, threads, pause))
+    return sorted(results, key=lambda pair: pair[1])[len(results) // 2]
 
 
 def quiet_race(case: Case, threads: int, pause: float) -> tuple[float, float]:
@@ -116,10 +116,10 @@ def quiet_race(case: Case, threads: int, pause: float) -> tuple[float, float]:
     for _ in range(QUIET_TRIES):
         pair = case.compile(1), case.compile(threads)
         start, before = time.monotonic(), _others()
-        found = race(*pair, case.inputs, pause)
+        result = race(*pair, case.inputs, pause)
         if _others() - before <= OTHERS * (time.monotonic() - start) + TICK:
             break
-    return found
+    return result
 
 
 def _others() -> float:
@@ -140,13 +140,13 @@ def race(one: tw.Model, many: tw.Model, inputs: Sequence[np.ndarray], pause: flo
     for turn in turns:
         turn(min(SETTLING_CALLS, 50 * calls))
     first: list[float] = []
-    found: list[float] = []
+    results: list[float] = []
     for k in range(ROUNDS):
         pair = [turn(calls) for turn in (turns if k % 2 else turns[::-1])]
         a, b = pair if k % 2 else pair[::-1]
         first.append(a)
-        found.append(b / a)
-    return statistics.median(first), statistics.median(found)
+        results.append(b / a)
+    return statistics.median(first), statistics.median(results)
 
 
 def _turn(model: tw.Model, inputs: Sequence[np.ndarray], pause: float) -> Callable[[int], float]:

@@ -399,8 +399,8 @@ def _main() -> None:
             given = inputs(name, batch)
             with torch.no_grad():
                 expected = torch.utils._pytree.tree_leaves(module(*given))
-            found = model(*torch.utils._pytree.tree_leaves(given))
-            pairs = zip(found if isinstance(found, tuple) else (found,), expected, strict=True)
+            result = model(*torch.utils._pytree.tree_leaves(given))
+            pairs = zip(result if isinstance(result, tuple) else (result,), expected, strict=True)
             errors.append(max(float((a - b).abs().max()) for a, b in pairs))
         print(f"{name:8} {seconds:10.2f}   {'  '.join(f'{e:.1e}' for e in errors)}", flush=True)
 

@@ -222,14 +222,14 @@ class YoloBackbone(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x = self.stem(x)
-        found = []
+        results = []
         for stage in self.stages:
             x = stage(x)
-            found.append(x)
+            results.append(x)
         pooled = [self.reduce(x)]
         for _ in range(3):
             pooled.append(torch.nn.functional.max_pool2d(pooled[-1], 5, 1, 2))
-        return found[1], found[2], self.join(torch.cat(pooled, 1))
+        return results[1], results[2], self.join(torch.cat(pooled, 1))
 
 
 def yolo() -> Built:

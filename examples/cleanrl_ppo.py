@@ -98,10 +98,10 @@ def train(args: argparse.Namespace) -> dict[str, float]:
             distribution = Categorical(logits=logits)
             actions[step] = distribution.sample()
             logprobs[step] = distribution.log_prob(actions[step])
-            found, reward, terminated, truncated, _ = envs.step(actions[step].numpy())
+            result, reward, terminated, truncated, _ = envs.step(actions[step].numpy())
             done = np.logical_or(terminated, truncated)
             rewards[step] = torch.from_numpy(reward)
-            next_obs, next_done = torch.from_numpy(found), torch.from_numpy(done).float()
+            next_obs, next_done = torch.from_numpy(result), torch.from_numpy(done).float()
             score += reward
             returns.extend(score[done])
             score[done] = 0

@@ -93,8 +93,8 @@ def exprs(
     """Any expression of a type over these variables and buffers."""
 
     def sub(kind: DType) -> Expr:
-        found: Expr = draw(exprs(kind, variables, buffers, depth - 1))
-        return found
+        result: Expr = draw(exprs(kind, variables, buffers, depth - 1))
+        return result
 
     leaves: list[Any] = [v for v in variables if v.dtype is dtype]
     loads = [b for b in buffers if b.dtype is dtype] if depth > 0 else []
@@ -115,11 +115,11 @@ def exprs(
         return Op(name, (sub(draw(st.sampled_from(ALL))),), dtype)
     if dtype is boolean and choice in (5, 6, 7):
         kind = draw(st.sampled_from(ALL))
-        found = [o for o in OPS.values() if o.rule == "bool" and kind.kind in o.kinds]
-        info = draw(st.sampled_from(found))
+        results = [o for o in OPS.values() if o.rule == "bool" and kind.kind in o.kinds]
+        info = draw(st.sampled_from(results))
         return Op(info.name, tuple(sub(kind) for _ in range(info.arity)))
-    found = [o for o in OPS.values() if o.rule in ("same", "logic") and dtype.kind in o.kinds]
-    info = draw(st.sampled_from(found))
+    results = [o for o in OPS.values() if o.rule in ("same", "logic") and dtype.kind in o.kinds]
+    info = draw(st.sampled_from(results))
     return Op(info.name, tuple(sub(dtype) for _ in range(info.arity)))
 
 
@@ -174,12 +174,12 @@ def origins(draw: Any, dims: Sequence[Var]) -> Origin:
 @st.composite
 def notes(draw: Any, place: type[Note], buffers: Sequence[Buffer], dims: Sequence[Var] = ()) -> tuple[Any, ...]:
     """Up to two notes for a place, of classes that need nothing else to be right."""
-    found: tuple[Note, ...] = ()
+    results: tuple[Note, ...] = ()
     kinds = [kind for kind in NOTES.values() if issubclass(kind, place) and kind is not Workspaces]
     for kind in draw(st.lists(st.sampled_from(kinds), max_size=2)) if kinds else ():
         fitting = origins(dims) if kind is Origin else notes_of(kind, [b.name for b in buffers])
-        found = with_note(found, draw(fitting))
-    return found
+        results = with_note(results, draw(fitting))
+    return results
 
 
 @st.composite
@@ -212,16 +212,16 @@ def _stmts(draw: Any, buffers: list[Buffer], scope: list[Var], dims: list[Var], 
     """Statements over `scope`; `dims` are the symbols, which blocks may use too."""
 
     def expr(dtype: DType) -> Expr:
-        found: Expr = draw(exprs(dtype, scope, buffers, 2))
-        return found
+        result: Expr = draw(exprs(dtype, scope, buffers, 2))
+        return result
 
     def index() -> Expr:
-        found: Expr = draw(exprs(i64, scope, [], 1))
-        return found
+        result: Expr = draw(exprs(i64, scope, [], 1))
+        return result
 
     def inside(extra: list[Var], more: Sequence[Buffer] = ()) -> Stmt:
-        found: Stmt = draw(_stmts([*buffers, *more], [*scope, *extra], dims, taken, depth - 1))
-        return found
+        result: Stmt = draw(_stmts([*buffers, *more], [*scope, *extra], dims, taken, depth - 1))
+        return result
 
     kind = draw(st.integers(0, 8 if depth > 0 else 1))
     match kind:
@@ -483,8 +483,8 @@ def values(draw: Any, dtype: DType, leaves: Sequence[Expr], depth: int) -> Expr:
     """An expression over `leaves` (of any type) that every backend must compute exactly."""
 
     def sub(kind: DType) -> Expr:
-        found: Expr = draw(values(kind, leaves, depth - 1))
-        return found
+        result: Expr = draw(values(kind, leaves, depth - 1))
+        return result
 
     own = [e for e in leaves if e.dtype is dtype]
     choice = draw(st.integers(0, 9)) if depth > 0 else 0

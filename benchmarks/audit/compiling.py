@@ -39,10 +39,10 @@ def _estimates(layer: Layer, program: Program, target: Target) -> tuple[Estimate
     run, _ = lowered(layer, target)
     if [k.label for k in run] != [label for _, label in _kernels(program)]:
         return ()
-    found = []
+    results = []
     for kernel in run:
         planned = plan(kernel.func, target)
         cost = planned.chosen.cost or planned.least
         seconds = cost.cycles / target.frequency / 1e9
-        found.append(Estimated(kernel.label, planned.plan, planned.chosen.label, cost.bound, seconds))
-    return tuple(found)
+        results.append(Estimated(kernel.label, planned.plan, planned.chosen.label, cost.bound, seconds))
+    return tuple(results)

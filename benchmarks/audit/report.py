@@ -91,12 +91,12 @@ def write(compiled: Mapping[int, Compiled], timed: Mapping[int, Timed], target: 
 
 def _kernels(compiled: Compiled, timed: Timed) -> list[Kernel]:
     """The kernels that are long enough to count."""
-    found = []
+    results = []
     for estimated, seconds in zip(compiled.kernels, timed.kernels, strict=True):
         if max(seconds, estimated.seconds) > SHORTEST and estimated.seconds:
             about = (estimated.label, estimated.plan, estimated.knobs, estimated.bound)
-            found.append(Kernel(compiled.kind, compiled.layer, *about, seconds, estimated.seconds))
-    return found
+            results.append(Kernel(compiled.kind, compiled.layer, *about, seconds, estimated.seconds))
+    return results
 
 
 def _by_plan(console: Console, kernels: Sequence[Kernel]) -> None:

@@ -69,10 +69,10 @@ def fetching(policy: str, rounds: int) -> FetchRow:
         times: dict[str, list[float]] = {way: [] for way in ("plain", "first", *WAYS)}
         for k in range(rounds + 2):
             servers["secret"].publish(sets[k % 2])
-            found = {"plain": child.ask({"way": "plain"}), "first": child.ask({"way": _marked("secret")})}
-            found |= {way: child.ask({"way": _marked(way)}) for way in WAYS}
+            result = {"plain": child.ask({"way": "plain"}), "first": child.ask({"way": _marked("secret")})}
+            result |= {way: child.ask({"way": _marked(way)}) for way in WAYS}
             if k >= 2:
-                for way, seconds in found.items():
+                for way, seconds in result.items():
                     times[way].append(seconds)
     table = {way: np.array(values) for way, values in times.items()}
     rates = {way: float(raw / np.median(table[way])) for way in ("plain", *WAYS)}

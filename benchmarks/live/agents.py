@@ -75,8 +75,8 @@ def _prepared(policy: Any, batch: int) -> tuple[list[Any], Any]:
 
     arrays = random_inputs(policy.inputs, {s.name: batch for s in policy.manifest.symbols}, os.getpid())
     arguments = [arrays[spec.name] for spec in policy.inputs]
-    found = policy(*arguments)
-    outputs = tuple(np.empty_like(o) for o in found) if isinstance(found, tuple) else np.empty_like(found)
+    result = policy(*arguments)
+    outputs = tuple(np.empty_like(o) for o in result) if isinstance(result, tuple) else np.empty_like(result)
     return arguments, outputs
 
 

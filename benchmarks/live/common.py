@@ -158,12 +158,12 @@ class Child:
 def proportional_set(pid: int) -> dict[str, float]:
     """MB of a process by kind, each page divided by the number of processes that map it (smaps_rollup)."""
     wanted = {"Pss": "all", "Pss_Anon": "own", "Pss_File": "files", "Pss_Shmem": "store"}
-    found = {}
+    result = {}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
         key, _, rest = line.partition(":")
         if key in wanted:
-            found[wanted[key]] = int(rest.split()[0]) * 1024 / 1e6
-    return found
+            result[wanted[key]] = int(rest.split()[0]) * 1024 / 1e6
+    return result
 
 
 def summary(seconds: Mapping[str, float] | np.ndarray) -> dict[str, float]:

@@ -115,7 +115,7 @@ def _sets(model: tw.Model, folder: Path) -> list[str]:
         paths.append(str(path))
         model.update(weights)
         outputs.append(model.run(arrays))
-    stacked = {f"out.{name}": np.stack([found[name] for found in outputs]) for name in outputs[0]}
+    stacked = {f"out.{name}": np.stack([candidate[name] for candidate in outputs]) for name in outputs[0]}
     np.savez(folder / "expected.npz", **stacked, **{f"in.{k}": v for k, v in arrays.items()})  # type: ignore[arg-type]
     return paths
 
@@ -136,14 +136,14 @@ def _spell(
     for k, child in enumerate(children):
         child.send({"calls": calls, "pause": pause, "seconds": limit, "times": str(folder / f"times{k}.npy")})
     publisher.send({"rate": rate})
-    found = [child.receive() for child in children]
+    results = [child.receive() for child in children]
     done = publisher.ask({"stop": True})
     times = np.concatenate([np.load(folder / f"times{k}.npy") for k in range(len(children))]) * 1e-9
     return _Spell(
         times,
-        sum(f["torn"] for f in found),
-        sum(f["back"] for f in found),
-        max(f["versions"] for f in found),
+        sum(f["torn"] for f in results),
+        sum(f["back"] for f in results),
+        max(f["versions"] for f in results),
         done["rate"],
     )
 

@@ -102,7 +102,7 @@ def measure(policy: str, agents: int, rounds: int, turn: float) -> SharedRow:
         limits = _rates(policy, path, agents, rounds, turn, reading=True)
     sizes = [sum(p.nbytes for p in part) for part in (model.manifest.params, model.manifest.packed)]
     middle = np.median(rates, axis=0)
-    gain, limit = (bootstrap(list(found[:, 0] / found[:, 1])) for found in (rates, limits))
+    gain, limit = (bootstrap(list(candidate[:, 0] / candidate[:, 1])) for candidate in (rates, limits))
     return SharedRow(policy, agents, sizes[0], sizes[1], float(middle[0]), float(middle[1]), gain, limit)
 
 
@@ -167,16 +167,16 @@ def memory(policy: str, processes: int) -> MemoryRow:
 
 def _grown(processes: int, store: str, path: str | None) -> list[dict[str, float]]:
     """For 0, 1, 2, ... processes: the proportional sets of the publisher (this process) and all of them, summed."""
-    found, children = [_sum([os.getpid()])], []
+    result, children = [_sum([os.getpid()])], []
     try:
         for _ in range(processes):
             children.append(Child("sit", name=store, program=path, batch=1, calls=20))
             children[-1].receive()
-            found.append(_sum([os.getpid(), *(child.pid for child in children)]))
+            result.append(_sum([os.getpid(), *(child.pid for child in children)]))
     finally:
         for child in children:
             child.close()
-    return found
+    return result
 
 
 def _sum(pids: list[int]) -> dict[str, float]:

@@ -88,9 +88,9 @@ def _any(holds: bool) -> bool:
     import torch
     from torch import distributed
 
-    found = torch.tensor([float(holds)])
-    distributed.all_reduce(found)
-    return bool(found.item())
+    result = torch.tensor([float(holds)])
+    distributed.all_reduce(result)
+    return bool(result.item())
 
 
 if __name__ == "__main__":

@@ -25,13 +25,13 @@ def state(path: str, earlier: int, batch: int, threads: int) -> Prepared:
     assert isinstance(model, tw.Model)
     kept = model.state(earlier + STEPS, batch=batch)
     kept(_ids(batch, earlier))
-    found: list[Any] = []
+    results: list[Any] = []
 
     def call() -> None:
         kept.truncate(earlier)
-        found[:] = [_decoded(lambda ids: kept(ids), batch)]
+        results[:] = [_decoded(lambda ids: kept(ids), batch)]
 
-    return Prepared(call, lambda: {"logits": found[0]})
+    return Prepared(call, lambda: {"logits": results[0]})
 
 
 def own(path: str, earlier: int, batch: int, threads: int) -> Prepared:
@@ -44,7 +44,7 @@ def own(path: str, earlier: int, batch: int, threads: int) -> Prepared:
     kept(_ids(batch, earlier))
     caches = [np.ascontiguousarray(rows) for rows in kept.arrays().values()]
     model = tw.compile(path, threads=threads)
-    found: list[Any] = []
+    results: list[Any] = []
 
     def call() -> None:
         past = caches
@@ -54,9 +54,9 @@ def own(path: str, earlier: int, batch: int, threads: int) -> Prepared:
             logits, *past = model(ids, *past)
             return logits
 
-        found[:] = [_decoded(step, batch)]
+        results[:] = [_decoded(step, batch)]
 
-    return Prepared(call, lambda: {"logits": found[0]})
+    return Prepared(call, lambda: {"logits": results[0]})
 
 
 def onnxruntime(path: str, earlier: int, batch: int, threads: int) -> Prepared:
@@ -71,7 +71,7 @@ def onnxruntime(path: str, earlier: int, batch: int, threads: int) -> Prepared:
     value = ort.OrtValue.ortvalue_from_numpy
     inputs = {"ids": value(_ids(batch, earlier))} | {k: value(v) for k, v in _no_rows(path, batch).items()}
     _, *caches = session.run_with_ort_values(names, inputs)
-    found: list[Any] = []
+    results: list[Any] = []
 
     def call() -> None:
         past = caches
@@ -85,9 +85,9 @@ def onnxruntime(path: str, earlier: int, batch: int, threads: int) -> Prepared:
             logits, *past = session.run_with_ort_values(names, given)
             return logits.numpy()
 
-        found[:] = [_decoded(step, batch)]
+        results[:] = [_decoded(step, batch)]
 
-    return Prepared(call, lambda: {"logits": found[0]}, {"version": ort.__version__})
+    return Prepared(call, lambda: {"logits": results[0]}, {"version": ort.__version__})
 
 
 def openvino(path: str, earlier: int, batch: int, threads: int) -> Prepared:
@@ -105,14 +105,14 @@ def openvino(path: str, earlier: int, batch: int, threads: int) -> Prepared:
         variable.state = ov.Tensor(np.zeros(depth, np.float32))
     request.infer({"ids": _ids(batch, earlier)})
     kept = [ov.Tensor(np.array(v.state.data)) for v in request.query_state()]
-    found: list[Any] = []
+    results: list[Any] = []
 
     def call() -> None:
         for variable, tensor in zip(request.query_state(), kept, strict=True):
             variable.state = tensor
-        found[:] = [_decoded(lambda ids: request.infer({"ids": ids}, share_outputs=True)["logits"], batch)]
+        results[:] = [_decoded(lambda ids: request.infer({"ids": ids}, share_outputs=True)["logits"], batch)]
 
-    return Prepared(call, lambda: {"logits": found[0]}, {"version": ov.__version__})
+    return Prepared(call, lambda: {"logits": results[0]}, {"version": ov.__version__})
 
 
 def _decoded(step: Any, batch: int) -> np.ndarray[Any, Any]:
@@ -129,9 +129,9 @@ def _no_rows(path: str, batch: int) -> dict[str, np.ndarray[Any, Any]]:
     """Caches that are empty, by name."""
     import onnx
 
-    found = {}
+    result = {}
     for info in onnx.load(path, load_external_data=False).graph.input:
         if info.name.startswith("past"):
             sizes = [d.dim_value for d in info.type.tensor_type.shape.dim]
-            found[info.name] = np.zeros((batch, sizes[1], 0, sizes[3]), np.float32)
-    return found
+            result[info.name] = np.zeros((batch, sizes[1], 0, sizes[3]), np.float32)
+    return result

@@ -132,8 +132,8 @@ def _prepared(trace: Trace, window: int, call: Call, version: str) -> Prepared:
         return [_seconds(call, arrays) for arrays in given]
 
     def outputs() -> Arrays:
-        found = call(first)
-        arrays = found if isinstance(found, list | tuple) else [found]
+        result = call(first)
+        arrays = result if isinstance(result, list | tuple) else [result]
         return {f"{k}": np.array(a) for k, a in enumerate(arrays)}
 
     return Prepared(lambda: call(warm), outputs, {"version": version}, parts)

@@ -31,5 +31,5 @@ def by_iree(text: str, arrays: Sequence[Any], language: str = "stablehlo") -> li
     binary = compiler.compile_str(text, input_type=language, target_backends=["llvm-cpu"], extra_args=target)
     config = runtime.Config("local-sync")
     module = runtime.VmModule.copy_buffer(config.vm_instance, binary)
-    found = runtime.load_vm_modules(module, config=config)[0].main(*arrays)
-    return [np.asarray(x) for x in (found if isinstance(found, tuple | list) else (found,))]
+    result = runtime.load_vm_modules(module, config=config)[0].main(*arrays)
+    return [np.asarray(x) for x in (result if isinstance(result, tuple | list) else (result,))]

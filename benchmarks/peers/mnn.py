@@ -89,8 +89,8 @@ def _module(file: str, inputs: Arrays, ranks: dict[str, int], threads: int) -> P
         return module.onForward(keep[0])
 
     def outputs() -> Arrays:
-        found = [expr.convert(x, expr.NCHW) if x.data_format == expr.NC4HW4 else x for x in call()]
-        return {name: _of_rank(np.array(x.read()), ranks[name]) for name, x in zip(ranks, found, strict=True)}
+        results = [expr.convert(x, expr.NCHW) if x.data_format == expr.NC4HW4 else x for x in call()]
+        return {name: _of_rank(np.array(x.read()), ranks[name]) for name, x in zip(ranks, results, strict=True)}
 
     return Prepared(call, outputs, {"version": MNN.version(), "api": "module"})
 

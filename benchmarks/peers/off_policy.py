@@ -130,11 +130,11 @@ def _mover(parameters: Any, adam: dict[str, Any]) -> Any:
     optimizer = torch.optim.Adam(list(parameters), LR, **adam)
 
     def move(loss: Any) -> float:
-        found: float = loss.item()  # which the library logs
+        result: float = loss.item()  # which the library logs
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        return found
+        return result
 
     return move
 

@@ -71,8 +71,8 @@ def extractor(model: str, threads: int, batch: int) -> Prepared:
         return results
 
     def outputs() -> Arrays:
-        found = zip(names, call(), out, strict=True)
-        return {name: np.array(mat.numpy(batch_index=axis)) for name, mat, axis in found}
+        result = zip(names, call(), out, strict=True)
+        return {name: np.array(mat.numpy(batch_index=axis)) for name, mat, axis in result}
 
     return Prepared(call, outputs, {"version": version})
 

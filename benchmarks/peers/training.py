@@ -38,16 +38,16 @@ def _searched(model: Any, board: Any, policy: Any, value: Any) -> Any:
     """AlphaZero's: cross entropy of the search's moves and the squared error of the outcome."""
     import torch
 
-    found = model(board)
-    moves = torch.nn.functional.cross_entropy(found["policy"], policy)
-    return moves + (found["value"][:, 0] - value).square().mean()
+    result = model(board)
+    moves = torch.nn.functional.cross_entropy(result["policy"], policy)
+    return moves + (result["value"][:, 0] - value).square().mean()
 
 
 def _ppo(model: Any, obs: Any, actions: Any, old: Any, advantages: Any, returns: Any) -> Any:
     from tilewright.train import losses
 
-    found = model(obs)
-    logits, values = found.values() if isinstance(found, dict) else found
+    result = model(obs)
+    logits, values = result.values() if isinstance(result, dict) else result
     policy = losses.ppo(losses.categorical_log_prob(actions, logits), old, advantages)
     return policy + 0.5 * losses.mse(values[:, 0], returns)
 
@@ -203,11 +203,11 @@ def stepping(objective: Callable[..., Any], module: Any, batch: tuple[Any, ...])
 
     def call() -> float:
         optimizer.zero_grad()
-        found = objective(module, *batch)
-        found.backward()
+        result = objective(module, *batch)
+        result.backward()
         torch.nn.utils.clip_grad_norm_(module.parameters(), 0.5)
         optimizer.step()
-        return float(found.detach())
+        return float(result.detach())
 
     return call
 
@@ -226,8 +226,8 @@ def inductor(case: str) -> Prepared:
     module, loss, batch = made(case)
     call = stepping(torch.compile(loss, dynamic=False), module, batch)
     start = time.perf_counter()
-    found = call()
-    return Prepared(call, None, {"loss": found, "compile_seconds": time.perf_counter() - start})
+    result = call()
+    return Prepared(call, None, {"loss": result, "compile_seconds": time.perf_counter() - start})
 
 
 def allocated(case: str, compiler: str) -> Prepared:
@@ -262,5 +262,5 @@ def jax(case: str) -> Prepared:
         return float(value)
 
     start = time.perf_counter()
-    found = call()
-    return Prepared(call, None, {"loss": found, "compile_seconds": time.perf_counter() - start})
+    result = call()
+    return Prepared(call, None, {"loss": result, "compile_seconds": time.perf_counter() - start})

@@ -122,8 +122,8 @@ def az6(p: Weights, board: Any, policy: Any, value: Any, moved: Moved) -> Any:
     n = x.shape[0]
     logits = linear(p, "policy.3", jax.nn.relu(block("policy.0", x, 0)).reshape(n, -1))
     h = jax.nn.relu(linear(p, "value.3", jax.nn.relu(block("value.0", x, 0)).reshape(n, -1)))
-    found = jnp.tanh(linear(p, "value.5", h))[:, 0]
-    return cross_entropy(logits, policy) + ((found - value) ** 2).mean()
+    result = jnp.tanh(linear(p, "value.5", h))[:, 0]
+    return cross_entropy(logits, policy) + ((result - value) ** 2).mean()
 
 
 def ppo(logits: Any, values: Any, actions: Any, old: Any, advantages: Any, returns: Any) -> Any:

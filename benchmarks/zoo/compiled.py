@@ -59,8 +59,8 @@ def difference(
     row.error = 0.0
     for call in ("first", "second"):
         try:
-            found = leaves(entry.call(function))
-            row.error = max(row.error, compare(expected, found))
+            result = leaves(entry.call(function))
+            row.error = max(row.error, compare(expected, result))
         except WrongError as wrong:
             return "wrong", f"{call} call: {wrong}"
         except Exception as error:

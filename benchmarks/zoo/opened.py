@@ -45,8 +45,8 @@ class Results(nn.Module):
         self.model, self.names, self.results, self.options = model, names, results, options
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        found = self.model(**dict(zip(self.names, inputs, strict=True)), **self.options)
-        return tuple(getattr(found, name) for name in self.results)
+        result = self.model(**dict(zip(self.names, inputs, strict=True)), **self.options)
+        return tuple(getattr(result, name) for name in self.results)
 
 
 class Cached(nn.Module):
@@ -58,9 +58,9 @@ class Cached(nn.Module):
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor, *past: torch.Tensor) -> tuple[torch.Tensor, ...]:
         cache = library("transformers").DynamicCache(list(zip(past[::2], past[1::2], strict=True)))
-        found = self.model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
-        kept = [t for layer in found.past_key_values.layers for t in (layer.keys, layer.values)]
-        return found.logits, *kept
+        result = self.model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
+        kept = [t for layer in result.past_key_values.layers for t in (layer.keys, layer.values)]
+        return result.logits, *kept
 
 
 def words(sizes: Sizes, batch: str = "batch", length: str = "seq") -> torch.Tensor:

@@ -88,7 +88,7 @@ def said(error: BaseException) -> str:
 
 def note_killed(folder: Path) -> None:
     """Write down the runtimes whose process this model kills: each has one of its own, and the race has one for all."""
-    found = {}
+    result = {}
     for runtime, make in FILES.items():
         if runtime == "litert":
             continue  # its file is made later, by a process that dies alone
@@ -100,19 +100,19 @@ def note_killed(folder: Path) -> None:
                 os._exit(0)
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):
-            found[runtime] = f"killed by signal {os.WTERMSIG(status)}"
-    (folder / KILLED).write_text(json.dumps(found))
+            result[runtime] = f"killed by signal {os.WTERMSIG(status)}"
+    (folder / KILLED).write_text(json.dumps(result))
 
 
 def absent(folder: Path) -> dict[str, str]:
     """The runtimes that a model kills, with how, and those that have no file of it, with why."""
     path = folder / KILLED
-    found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    result: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     if (folder / UNEXPORTED).exists():
-        found |= dict.fromkeys(("onnxruntime", "openvino"), (folder / UNEXPORTED).read_text())
+        result |= dict.fromkeys(("onnxruntime", "openvino"), (folder / UNEXPORTED).read_text())
     if (folder / litert.UNCONVERTED).exists():
-        found["litert"] = (folder / litert.UNCONVERTED).read_text()
-    return found
+        result["litert"] = (folder / litert.UNCONVERTED).read_text()
+    return result
 
 
 def export(entry: Entry, path: Path) -> None:
@@ -170,11 +170,11 @@ def onnxruntime(folder: Path) -> tuple[Call, Results]:
     session = ort.InferenceSession(str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"])
     inputs = arrays(folder / "inputs.npz")
     names = {i.name for i in session.get_inputs()}
-    found = session.run(None, {k: v for k, v in inputs.items() if k in names})
+    result = session.run(None, {k: v for k, v in inputs.items() if k in names})
     binding = session.io_binding()
     for name in names:
         binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(inputs[name]))
-    bound = [ort.OrtValue.ortvalue_from_numpy(np.empty_like(x)) for x in found]
+    bound = [ort.OrtValue.ortvalue_from_numpy(np.empty_like(x)) for x in result]
     for output, value in zip(session.get_outputs(), bound, strict=True):
         binding.bind_ortvalue_output(output.name, value)
     return lambda: session.run_with_iobinding(binding), lambda: [v.numpy() for v in bound]

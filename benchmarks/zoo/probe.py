@@ -89,8 +89,8 @@ def arguments(entry: Entry, model: tw.Model) -> list[torch.Tensor]:
 
 def leaves(value: Any) -> list[torch.Tensor]:
     """The tensors of nested outputs, in order."""
-    found = torch.utils._pytree.tree_leaves(value)
-    return [torch.as_tensor(leaf) for leaf in found if leaf is not None and not isinstance(leaf, str)]
+    result = torch.utils._pytree.tree_leaves(value)
+    return [torch.as_tensor(leaf) for leaf in result if leaf is not None and not isinstance(leaf, str)]
 
 
 def compare(expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> float:

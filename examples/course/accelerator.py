@@ -129,10 +129,10 @@ STEPS: dict[str, tuple[str, dict[str, Any]]] = {
 def count(s: Stmt) -> Counter[str]:
     """How often each instruction runs in a statement without branches."""
     times = (as_int(s.extent) or 0) if isinstance(s, For) else 1
-    found = Counter({s.name: 1}) if isinstance(s, Intrinsic) else Counter[str]()
+    result = Counter({s.name: 1}) if isinstance(s, Intrinsic) else Counter[str]()
     for child in s.children:
-        found.update(count(child))
-    return Counter({name: n * times for name, n in found.items()})
+        result.update(count(child))
+    return Counter({name: n * times for name, n in result.items()})
 
 
 def cycles(calls: Counter[str], ahead: bool) -> tuple[int, int, int]:

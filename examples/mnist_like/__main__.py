@@ -83,13 +83,13 @@ def references(data: Digits) -> dict[str, float]:
     from sklearn.neural_network import MLPClassifier
 
     models = (LogisticRegression(max_iter=1000), MLPClassifier((128,), max_iter=200, random_state=0))
-    found = {}
+    result = {}
     for name, model in zip(NETWORKS, models, strict=True):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its own criterion of an end is stricter than accuracy asks for
             model.fit(data.train, data.train_labels)
-        found[name] = float(model.score(data.test, data.test_labels))
-    return found
+        result[name] = float(model.score(data.test, data.test_labels))
+    return result
 
 
 def judged(rows: list[Row], sklearn: dict[str, float], console: Console) -> int:
@@ -101,7 +101,7 @@ def judged(rows: list[Row], sklearn: dict[str, float], console: Console) -> int:
         if ours is None:
             continue
         peers = {"scikit-learn": share, **{learner: row.accuracy for learner, row in mine.items()}}
-        reached = ", ".join(f"{peer} {found:.2%}" for peer, found in peers.items())
+        reached = ", ".join(f"{peer} {candidate:.2%}" for peer, candidate in peers.items())
         times = ", ".join(f"{row.seconds / ours.seconds:.1f}x as fast as {n}" for n, row in mine.items())
         console.print(f"{name}: {ours.accuracy:.2%} ({reached}) {times}", highlight=False, soft_wrap=True)
         if ours.accuracy < max(peers.values()) - ALLOWED:

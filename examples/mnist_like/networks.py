@@ -62,11 +62,11 @@ def network(hidden: tuple[int, ...], batch: int) -> Graph:
 def first_weights(hidden: tuple[int, ...], seed: int = 0) -> Weights:
     """Random weights that keep the size of what flows through them (He et al., 2015); offsets of zero."""
     rng = np.random.default_rng(seed)
-    found: Weights = {}
+    result: Weights = {}
     for k, (inputs, outputs) in enumerate(pairwise((PIXELS, *hidden, CLASSES))):
-        found[f"w{k}"] = (rng.normal(size=(inputs, outputs)) * np.sqrt(2 / inputs)).astype(np.float32)
-        found[f"b{k}"] = np.zeros(outputs, np.float32)
-    return found
+        result[f"w{k}"] = (rng.normal(size=(inputs, outputs)) * np.sqrt(2 / inputs)).astype(np.float32)
+        result[f"b{k}"] = np.zeros(outputs, np.float32)
+    return result
 
 
 def accuracy(weights: Weights, pictures: Array, labels: Array) -> float:

@@ -74,8 +74,8 @@ class Fleet:
 
     def collect(self, count: int) -> list[Full]:
         """The next `count` full segments, from whichever actors are first. Replaces actors that died meanwhile."""
-        found: list[Full] = []
-        while len(found) < count:
+        results: list[Full] = []
+        while len(results) < count:
             for pipe in wait([p for p in self._pipes if p is not None]):
                 index = self._pipes.index(pipe)  # type: ignore[arg-type]
                 try:
@@ -84,8 +84,8 @@ class Fleet:
                     self._replace(index)
                     continue
                 self._held.add((index, slot))
-                found.append(Full(index, slot, self.shared.slots(index)[slot]))
-        return found
+                results.append(Full(index, slot, self.shared.slots(index)[slot]))
+        return results
 
     def release(self, segments: list[Full]) -> None:
         """Give slots back to be filled again: what they hold is no longer needed."""

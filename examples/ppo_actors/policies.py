@@ -134,9 +134,9 @@ class SharedWeights:
         """A copy of the weights, its version, when it was written."""
         while True:
             before = self._head[0]
-            found = np.frombuffer(self._values, np.float32).copy(), self.version, self.time
+            results = np.frombuffer(self._values, np.float32).copy(), self.version, self.time
             if before % 2 == 0 and before == self._head[0]:
-                return found
+                return results
             time.sleep(0)
 
 

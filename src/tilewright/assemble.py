@@ -168,24 +168,24 @@ def stored(
 def _computed_sizes(graph: Graph) -> dict[Expr, Var]:
     """A symbol of its own for each size of an input that is computed from symbols: calls bind single symbols only. It
     is called as it is computed. They stand behind the graph's, so that no code of kernels reads them."""
-    found: dict[Expr, Var] = {}
+    result: dict[Expr, Var] = {}
     taken = {s.name for s in graph.symbols}
     for d in (d for v in graph.inputs for d in v.shape if as_int(d) is None and not isinstance(d, Var)):
-        if d not in found:
-            found[d] = Var(fresh_name(str(d), taken), lo=0)
-    return found
+        if d not in result:
+            result[d] = Var(fresh_name(str(d), taken), lo=0)
+    return result
 
 
 def _assumptions(graph: Graph, computed: Mapping[Expr, Var]) -> list[tuple[Expr, AssumptionSpec]]:
     """What a call checks of its sizes beside ranges: what the graph assumes, and that computed sizes of inputs are what
     they are computed to be. Conditions, and what the manifest says of them."""
-    found = [(a.condition, str(a.condition), a.reason) for a in graph.assumptions]
+    results = [(a.condition, str(a.condition), a.reason) for a in graph.assumptions]
     for size, symbol in computed.items():
         name = next(v.name for v in graph.inputs if size in v.shape)
-        found.append((equal(symbol, size), f"the size {size} of input {name!r}", ""))
+        results.append((equal(symbol, size), f"the size {size} of input {name!r}", ""))
     return [
         (condition, AssumptionSpec(text[:MAX_TEXT], reason[:MAX_TEXT], tuple(v.name for v in variables(condition))))
-        for condition, text, reason in found
+        for condition, text, reason in results
     ]
 
 
@@ -202,10 +202,10 @@ def _real(value: Value, bounds: Mapping[Var, Expr]) -> tuple[Work, ...] | None:
     """The dimensions of an output whose shape data decides."""
     if not any(symbol in bounds for d in value.shape for symbol in variables(d)):
         return None
-    found = [polynomial(d) for d in value.shape]
-    if None in found:
+    results = [polynomial(d) for d in value.shape]
+    if None in results:
         raise UnsupportedError("an output with such a shape is not supported", where=value.name, got=value.type)
-    return tuple(work for work in found if work is not None)
+    return tuple(work for work in results if work is not None)
 
 
 def _dims(value: Value, computed: Mapping[Expr, Var] | None = None) -> tuple[int | str, ...]:

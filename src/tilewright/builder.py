@@ -341,9 +341,9 @@ class BuiltFunction(Called):
         if len(arrays) != len(self._params):
             names = ", ".join(p.name for p in self._params)
             raise CallError("wrong number of arguments", where=self.func.name, expected=names, got=len(arrays))
-        found = np.zeros(FOUND, np.int64)
-        self._checked(*arrays, found)
-        number, index, extent = found.tolist()
+        result = np.zeros(FOUND, np.int64)
+        self._checked(*arrays, result)
+        number, index, extent = result.tolist()
         if number:
             a = self._accesses[number - 1]
             raise CallError(
@@ -359,8 +359,8 @@ class BuiltFunction(Called):
         given = arrays
         if self._views and len(arrays) == len(self.func.params):
             more = [None] * (len(arrays) - len(self._views))
-            found, values = te.bind_views([*self._views, *more], arrays)
-            arrays = tuple(found)
+            result, values = te.bind_views([*self._views, *more], arrays)
+            arrays = tuple(result)
         if len(arrays) == len(self.func.params):
             arrays = tuple(x if p.shape else _scalar(p, x) for p, x in zip(self.func.params, arrays, strict=True))
         shapes = [np.shape(a) for a in arrays]
@@ -387,12 +387,12 @@ class BuiltFunction(Called):
         key = tuple(values.values())
         if (known := self._verdicts.get(key)) is not None:
             return known
-        found = self._sizes.outside(values)
-        self._refuse_outside(f for f in found if f.sure)
+        result = self._sizes.outside(values)
+        self._refuse_outside(f for f in result if f.sure)
         if len(self._verdicts) >= _REMEMBERED:
             self._verdicts.clear()
-        self._verdicts[key] = found
-        return found
+        self._verdicts[key] = result
+        return result
 
     def _out_of_bounds(self, outside: Outside) -> CallError:
         """An access that would be outside, with the numbers of its index."""

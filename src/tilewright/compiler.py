@@ -142,9 +142,9 @@ def _stateful(read: Imported, pairs: Mapping[str, str] | Literal["auto"]) -> Imp
     """A model whose caches its caller keeps."""
     face, graph = read.interface, read.graph
     inputs = face.inputs or tuple(v.name for v in graph.inputs)
-    found = with_state(graph, inputs, face.outputs or tuple(v.name for v in graph.outputs), pairs)
-    face = replace(face, inputs=found.inputs, outputs=found.outputs, state=found.state)
-    return replace(read, graph=found.graph, interface=face)
+    result = with_state(graph, inputs, face.outputs or tuple(v.name for v in graph.outputs), pairs)
+    face = replace(face, inputs=result.inputs, outputs=result.outputs, state=result.state)
+    return replace(read, graph=result.graph, interface=face)
 
 
 def _ragged(read: Imported, dims: tuple[str, str]) -> Imported:
@@ -152,10 +152,10 @@ def _ragged(read: Imported, dims: tuple[str, str]) -> Imported:
     face = read.interface
     if face.state is not None:
         raise ModelError("a model that keeps state takes no ragged batches", where=read.graph.name)
-    found = with_ragged(read.graph, face.inputs or tuple(v.name for v in read.graph.inputs), *dims)
+    result = with_ragged(read.graph, face.inputs or tuple(v.name for v in read.graph.inputs), *dims)
     outputs = face.outputs or tuple(v.name for v in read.graph.outputs)
     return replace(
-        read, graph=found.graph, interface=replace(face, inputs=found.inputs, outputs=outputs, ragged=found.spec)
+        read, graph=result.graph, interface=replace(face, inputs=result.inputs, outputs=outputs, ragged=result.spec)
     )
 
 
@@ -383,12 +383,12 @@ def with_extents(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """The graph with one output more for each symbol that data decides and that is in its outputs' shapes, or the
     number of rows of a room, and their names."""
     used = {s for v in graph.outputs for d in v.shape for s in variables(d)} | rooms(graph).keys()
-    found = [n for n in graph.nodes if n.defines in used]
+    results = [n for n in graph.nodes if n.defines in used]
     builder = GraphBuilder(graph.name, taken=names_of(graph), nodes=list(graph.nodes))
-    values = [emit1(builder, "identity", n.inputs[1], name=f"{n.defines}.extent") for n in found]
+    values = [emit1(builder, "identity", n.inputs[1], name=f"{n.defines}.extent") for n in results]
     if values:
         graph = replace(graph, nodes=tuple(builder.nodes), outputs=(*graph.outputs, *values))
-    return graph, tuple(n.defines.name for n in found if n.defines is not None)
+    return graph, tuple(n.defines.name for n in results if n.defines is not None)
 
 
 def _named(interface: Interface) -> set[str]:

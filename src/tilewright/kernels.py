@@ -164,12 +164,12 @@ class KernelCompiler:
     def compile(self, asked: Asked) -> CompiledKernel:
         """The kernel that is asked for; its object may come later."""
         canonical, work = asked.canonical, (operations(asked.func), traffic(asked.func))
-        found = self._kept(asked)
-        done = None if found is None else _decode(*found, asked.symbol, canonical, work)
-        if found is None or done is None:
+        result = self._kept(asked)
+        done = None if result is None else _decode(*result, asked.symbol, canonical, work)
+        if result is None or done is None:
             header, code, facts = self._made(asked)
-            found, done = (header, code), CompiledKernel(asked.symbol, code, *facts, work)
-        self._known[asked.name] = found
+            result, done = (header, code), CompiledKernel(asked.symbol, code, *facts, work)
+        self._known[asked.name] = result
         return done
 
     def compile_together(self, kernels: Iterable[Asked]) -> None:
@@ -178,11 +178,11 @@ class KernelCompiler:
         missing: dict[str, Asked] = {}
         for asked in kernels:
             if asked.name not in missing and asked.name not in self._known:
-                found = self._kept(asked)
-                if found is None:
+                result = self._kept(asked)
+                if result is None:
                     missing[asked.name] = asked
                 else:
-                    self._known[asked.name] = found
+                    self._known[asked.name] = result
         jobs = list(missing.values())
         processes = flags.PROCESSES() or min(8, int(usable_cpus()))
         quiet = self.log.level == 0 and not self.log.wants_all
@@ -202,16 +202,16 @@ class KernelCompiler:
         expect(len(jobs))
         for k, entry in share(len(jobs), own, copied, processes).items():
             tell(jobs[k].func.name)
-            found = _split(entry)
-            if found is not None:
-                self._known[jobs[k].name] = found
+            result = _split(entry)
+            if result is not None:
+                self._known[jobs[k].name] = result
 
     def _kept(self, asked: Asked) -> tuple[bytes, Callable[[], bytes]] | None:
         """The header and the object of a kernel that was compiled before, now or in another process."""
-        found = self._known.get(asked.name)
-        if found is None and not self.log.wants_all and self.log.level < LOOPS_SHOWN:
-            found = _split(self.store.get(f"kernel-{asked.name}"))
-        return found
+        entry = self._known.get(asked.name)
+        if entry is None and not self.log.wants_all and self.log.level < LOOPS_SHOWN:
+            entry = _split(self.store.get(f"kernel-{asked.name}"))
+        return entry
 
     def _made(self, asked: Asked) -> tuple[bytes, Callable[[], bytes], Facts]:
         """The header and the object of a kernel that is compiled now, and what the header says."""

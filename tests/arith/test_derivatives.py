@@ -39,11 +39,11 @@ def slope(e: Expr, x: Var, values: Mapping[Var, float]) -> float:
 
 def check(e: Expr, values: Mapping[Var, float], rel: float = 1e-6) -> None:
     """Both modes against differences, by each variable."""
-    found = adjoints(e, G, list(values))
+    result = adjoints(e, G, list(values))
     for x in values:
         want = slope(e, x, values)
         assert number(derivative(e, x), values) == pytest.approx(want, rel=rel, abs=1e-7), (e, x)
-        back = number(found[x], {**values, G: 3.0}) if x in found else 0.0
+        back = number(result[x], {**values, G: 3.0}) if x in result else 0.0
         assert back == pytest.approx(3 * want, rel=rel, abs=1e-6), (e, x)
 
 
@@ -126,8 +126,8 @@ def test_casts_between_floats() -> None:
     e = cast(narrow, f64) * X
     by = derivative(e, X)
     assert by.dtype is f64 and number(by, {X: 2.0, narrow: 1.5}) == 1.5
-    found = adjoints(e, G, [narrow, X])
-    assert found[narrow].dtype is f32 and number(found[narrow], {G: 3.0, X: 2.0, narrow: 1.5}) == 6.0
+    result = adjoints(e, G, [narrow, X])
+    assert result[narrow].dtype is f32 and number(result[narrow], {G: 3.0, X: 2.0, narrow: 1.5}) == 6.0
     inner = derivative(cast(cast(X, f32), f64) * X, X)
     assert number(inner, {X: 2.0}) == 4.0
 
@@ -143,8 +143,8 @@ def test_a_derivative_has_the_type_of_its_expression() -> None:
 def test_loads_are_leaves() -> None:
     a = Buffer("a", f64, (const(8),))
     first, second = Load(a, (const(0),)), Load(a, (cast(X, i64),))
-    found = adjoints(first * second + first, G, [first, second])
-    assert str(found[first]) == "g + g * a[i64(x)]" and str(found[second]) == "g * a[0]"
+    result = adjoints(first * second + first, G, [first, second])
+    assert str(result[first]) == "g + g * a[i64(x)]" and str(result[second]) == "g * a[0]"
     assert adjoints(second, G, [X]) == {}
 
 

@@ -44,8 +44,8 @@ def corners(x: Interval, far: int) -> Any:
 
 
 def values(f: Callable[[int, int], int], a: Interval, b: Interval, far: int) -> tuple[int, int]:
-    found = table(f)[corners(a, far)[:, None], corners(b, far)]
-    return int(found.min()), int(found.max())
+    result = table(f)[corners(a, far)[:, None], corners(b, far)]
+    return int(result.min()), int(result.max())
 
 
 def exact(f: Callable[[int, int], int], a: Interval, b: Interval) -> Interval:

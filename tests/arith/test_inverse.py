@@ -25,10 +25,10 @@ AXES = [axis(n) for n in "abc"]
 
 
 def value_at(e: Expr, point: Mapping[Var, int]) -> int:
-    found = simplify(substitute(e, {v: const(n) for v, n in point.items()}))
-    number = as_int(found)
-    assert number is not None or is_const(found, True) or is_const(found, False), found
-    return number if number is not None else int(is_const(found, True))
+    result = simplify(substitute(e, {v: const(n) for v, n in point.items()}))
+    number = as_int(result)
+    assert number is not None or is_const(result, True) or is_const(result, False), result
+    return number if number is not None else int(is_const(result, True))
 
 
 def points(extents: Mapping[Var, int]) -> list[dict[Var, int]]:
@@ -61,12 +61,12 @@ def test_every_point_is_found_once(part: int) -> None:
         places = [(*(value_at(i, p) for i in indices), *p.values()) for p in points(extents)]
         want = Counter(p for p in places if all(0 <= j < 7 for j in p[: len(indices)]))
         free = {v: as_int(extent) or 0 for v, extent in inverse.free}
-        found: Counter[tuple[int, ...]] = Counter()
+        result: Counter[tuple[int, ...]] = Counter()
         for choice in points({**values, **free}):
             if all(value_at(c, choice) for c in inverse.conditions):
                 at = [value_at(inverse.point[v], choice) for v in AXES]
-                found[*(choice[j] for j in values), *at] += 1
-        assert found == want, (seed, [str(i) for i in indices], extents)
+                result[*(choice[j] for j in values), *at] += 1
+        assert result == want, (seed, [str(i) for i in indices], extents)
 
 
 def test_the_longest_loop_is_solved_for() -> None:
@@ -83,12 +83,12 @@ def test_what_is_no_variable_of_the_box_is_a_number() -> None:
     assert inverse is not None
     for size in range(5):
         want = Counter((2 * a + b + 3 * size - size // 2, a, b) for a in range(4) for b in range(3))
-        found: Counter[tuple[int, ...]] = Counter()
+        result: Counter[tuple[int, ...]] = Counter()
         for choice in points({j: 20} | {v: as_int(extent) or 0 for v, extent in inverse.free}):
             choice[n] = size
             if all(value_at(c, choice) for c in inverse.conditions):
-                found[choice[j], value_at(inverse.point[i], choice), value_at(inverse.point[r], choice)] += 1
-        assert found == want
+                result[choice[j], value_at(inverse.point[i], choice), value_at(inverse.point[r], choice)] += 1
+        assert result == want
 
 
 def test_what_cannot_be_inverted() -> None:
@@ -101,6 +101,6 @@ def test_what_cannot_be_inverted() -> None:
 def test_branches_that_are_not_taken_get_zero() -> None:
     """A gradient of infinity does not become NaN by a slope of zero."""
     x, y, g = (Var(n, f64) for n in "xyg")
-    found = adjoints(select(x > const(0.0, f64), x * y, y), g, [x, y])
+    result = adjoints(select(x > const(0.0, f64), x * y, y), g, [x, y])
     assert str(adjoints(y - x, g, [x])[x]) == "-g" and str(adjoints(y - x, g, [y])[y]) == "g"
-    assert str(found[y]) == "select(x > 0.0:f64, 0.0:f64, g) + select(x > 0.0:f64, g, 0.0:f64) * x"
+    assert str(result[y]) == "select(x > 0.0:f64, 0.0:f64, g) + select(x > 0.0:f64, g, 0.0:f64) * x"

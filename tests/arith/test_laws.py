@@ -42,12 +42,12 @@ def points(draw: st.DrawFn) -> dict[Var, int]:
 @given(int_exprs(LEAVES, 4), st.lists(points(), min_size=4, max_size=8))
 def test_simplify_keeps_the_value_and_bounds_contain_it(e: Expr, samples: list[dict[Var, int]]) -> None:
     simple = simplify(e, EXTENTS)
-    found = bounds(e, EXTENTS)
+    result = bounds(e, EXTENTS)
     assert simplify(simple, EXTENTS) is simple
     for values in samples:
         value = int(evaluate(e, values))
         assert int(evaluate(simple, values)) == value
-        assert found.contains(value), found
+        assert result.contains(value), result
 
 
 @SETTINGS
@@ -95,8 +95,8 @@ def test_remainders_of_quotients(sizes: tuple[int, ...], scale: int, samples: li
     number = (X * a + Y + shift) // k
     e = (number - number // d * d) * scale
     simple = simplify(e)
-    found = bounds(e)
-    assert scale <= 0 or (found.lo is not None and found.hi is not None and found.hi - found.lo < d * scale)
+    result = bounds(e)
+    assert scale <= 0 or (result.lo is not None and result.hi is not None and result.hi - result.lo < d * scale)
     for values in samples:
         assert int(evaluate(simple, values)) == int(evaluate(e, values))
 
@@ -211,7 +211,7 @@ def test_narrow_integers_wrap(data: st.DataObject, dtype: DType) -> None:
     """Value and bounds of other types than i64: a result that leaves the type is any value of the type."""
     a, b = Var("a", dtype), Var("b", dtype, lo=0, hi=9)
     e = data.draw(narrow_exprs([a, b], dtype))
-    simple, found = simplify(e), bounds(e)
+    simple, result = simplify(e), bounds(e)
     for _ in range(6):
         values = {
             a: data.draw(st.one_of(st.integers(int(dtype.min), int(dtype.max)), st.sampled_from([0, 1, 5]))),
@@ -219,7 +219,7 @@ def test_narrow_integers_wrap(data: st.DataObject, dtype: DType) -> None:
         }
         value = int(evaluate(e, values))
         assert int(evaluate(simple, values)) == value
-        assert found.contains(value), (found, value)
+        assert result.contains(value), (result, value)
 
 
 @pytest.mark.parametrize(

@@ -93,9 +93,9 @@ def _exact(e: Expr, n: int, m: int) -> int:
             const(put[x]) if isinstance(x, Var) else Op(x.name, tuple(map(value, x.args))) if isinstance(x, Op) else x
         )
 
-    found = at_smallest(value(e))
-    assert found is not None
-    return found
+    result = at_smallest(value(e))
+    assert result is not None
+    return result
 
 
 def test_other_sizes_are_refused() -> None:

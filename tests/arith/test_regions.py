@@ -84,14 +84,14 @@ def test_names_stand_for_their_values() -> None:
 
 def test_conditions_belong_to_their_branch() -> None:
     nest = parsed("for i in 0..8 { let k = i + 1 if k < 3 { A[i] = B[i] } else { A[k] = C[i] } }")
-    found = Collector(nest).accesses()
-    assert [(a.buffer.name, a.is_write, [str(c) for c in a.conditions]) for a in found] == [
+    result = Collector(nest).accesses()
+    assert [(a.buffer.name, a.is_write, [str(c) for c in a.conditions]) for a in result] == [
         ("B", False, ["i + 1 < 3"]),
         ("A", True, ["i + 1 < 3"]),
         ("C", False, ["not i + 1 < 3"]),
         ("A", True, ["not i + 1 < 3"]),
     ]
-    assert [[str(i) for i in a.indices] for a in found] == [["i"], ["i"], ["i"], ["i + 1"]]
+    assert [[str(i) for i in a.indices] for a in result] == [["i"], ["i"], ["i"], ["i + 1"]]
     assert text(writes(nest)) == ["A[0:9]"]
     only = Collector(nest).accesses(BUFFERS[2])
     assert [(a.buffer.name, a.is_write) for a in only] == [("C", False)]
@@ -122,5 +122,5 @@ def test_what_nobody_knows_counts_whole() -> None:
 
 def test_starts_of_reductions_are_no_reads() -> None:
     block = parsed("block b (v = spatial(8): 0, r = reduce(8): 0) { init { A[v] = 0.0 } A[v] = A[v] + B[r] }")
-    found = [(a.buffer.name, a.is_write) for a in Collector(block).accesses()]
-    assert found == [("A", True), ("A", False), ("B", False), ("A", True)]
+    result = [(a.buffer.name, a.is_write) for a in Collector(block).accesses()]
+    assert result == [("A", True), ("A", False), ("B", False), ("A", True)]

@@ -106,9 +106,9 @@ def test_rule_is_used(rule: Rule) -> None:
             wanted = None
             if not comparable or (c1 <= c2 if before.name == "max" else c1 >= c2):
                 wanted = build(rule.result, {n: e.value if type(e) is Const else e for n, e in binding.items()}, dtype)
-            found: dict[str, object] = {}
-            fits = match(rule.pattern, before, rule.kind, found) and (rule.guard is None or rule.guard(**found))
-            assert (build(rule.result, found, dtype) if fits else None) is wanted
+            result: dict[str, object] = {}
+            fits = match(rule.pattern, before, rule.kind, result) and (rule.guard is None or rule.guard(**result))
+            assert (build(rule.result, result, dtype) if fits else None) is wanted
 
 
 def test_rules_are_for_kinds_of_types() -> None:

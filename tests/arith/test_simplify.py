@@ -225,12 +225,12 @@ SYMBOLIC: list[tuple[Expr, dict[Var, Expr], tuple[str, str] | None]] = [
 
 @pytest.mark.parametrize("e, extents, ends", SYMBOLIC, ids=[str(e) for e, _, _ in SYMBOLIC])
 def test_symbolic_bounds(e: Expr, extents: dict[Var, Expr], ends: tuple[str, str] | None) -> None:
-    found = symbolic_bounds(e, extents)
+    result = symbolic_bounds(e, extents)
     if ends is None:
-        assert found is None
+        assert result is None
     else:
-        assert found is not None
-        assert (str(found[0]), str(found[1])) == ends
+        assert result is not None
+        assert (str(result[0]), str(result[1])) == ends
 
 
 @pytest.mark.parametrize(

@@ -124,9 +124,9 @@ def test_only_changes_of_code_are_seen(copied: Path) -> None:
     emitter.write_text(emitter.read_text() + "\n# other symbols, the same code\n")
     assert differences(before, _ask(copied, Case("m64"))) == []
     emitter.write_text(emitter.read_text().replace("captures(none) align", "align"))
-    found = differences(before, _ask(copied, Case("m64")))
+    result = differences(before, _ask(copied, Case("m64")))
     kernels = {label for label, _ in before["kernels"]} - set(GRAPHS)
-    assert "entry" not in found and len(found) == len(kernels)
+    assert "entry" not in result and len(result) == len(kernels)
 
 
 def test_objects(copied: Path) -> None:

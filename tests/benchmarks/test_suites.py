@@ -49,11 +49,11 @@ def _row(model: str = "m", group: str = "g", own: float = 1.0, **others: float) 
 
 
 def test_every_layer_has_peers_and_a_sound_model() -> None:
-    found = layers.read()
-    assert len(found) > 120
-    assert {layer.suite for layer in found.values()} == set(bench_layers.PEERS)
+    result = layers.read()
+    assert len(result) > 120
+    assert {layer.suite for layer in result.values()} == set(bench_layers.PEERS)
     for name in ("conv3x3-32-32-21", "depthwise3x3-96-96-112-s2", "transposed2x2-128-64-64-s2", "conv5-256-256-1024"):
-        model = onnx.shape_inference.infer_shapes(found[name].shape.build(), strict_mode=True)
+        model = onnx.shape_inference.infer_shapes(result[name].shape.build(), strict_mode=True)
         inferred = model.graph.value_info[-1] if len(model.graph.node) == 1 else model.graph.output[0]
         assert inferred.type.tensor_type.HasField("shape")
 
@@ -96,8 +96,8 @@ def test_work_of_a_product() -> None:
 
 
 def test_bytes_live_in_the_smallest_level_that_holds_them() -> None:
-    found = [level(Work(0, read, 10), _CACHES) for read in (1000, 200_000, 1 << 20, 100 << 20)]
-    assert found == ["L1", "L2", "L3", "memory"]
+    result = [level(Work(0, read, 10), _CACHES) for read in (1000, 200_000, 1 << 20, 100 << 20)]
+    assert result == ["L1", "L2", "L3", "memory"]
 
 
 def _limit(name: str, seconds: tuple[float, ...], scale: float) -> paired.Result:

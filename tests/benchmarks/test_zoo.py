@@ -53,10 +53,10 @@ def test_of_two_rows_of_a_name_the_later_counts(tmp_path: Path) -> None:
     rows = [Row("a", "wrong"), Row("b", "native", error=0.0, compile=2.0, ratio=1.5), Row("a", "refused", "why")]
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
-    found = bench_zoo.read(file)
-    assert found == {"a": rows[2], "b": rows[1]}
-    assert bench_zoo.refusals(list(found.values())) == [["why", "a"]]
-    assert "| refused | 1 |" in bench_zoo.summary(list(found.values()))
+    result = bench_zoo.read(file)
+    assert result == {"a": rows[2], "b": rows[1]}
+    assert bench_zoo.refusals(list(result.values())) == [["why", "a"]]
+    assert "| refused | 1 |" in bench_zoo.summary(list(result.values()))
 
 
 def test_parameters_of_nearly_nothing_get_random_numbers() -> None:

@@ -51,8 +51,8 @@ def check_equal(
     face = described(program, **{k: v for k, v in options.items() if k != "embed"})
     build(folder, face.name)
     wanted = tw.Model(program, threads=1).run(dict(inputs))
-    found = call(["./main"], folder, face, inputs, sizes or {})
-    for array, out in zip(face.outputs, found, strict=True):
+    result = call(["./main"], folder, face, inputs, sizes or {})
+    for array, out in zip(face.outputs, result, strict=True):
         expected = np.ascontiguousarray(wanted[array.name])
         assert out[: expected.size].tobytes() == expected.tobytes(), f"{array.name} differs"
     return face

@@ -32,6 +32,6 @@ def test_is_equal_to_the_python_runtime(name: str, tmp_path: Path) -> None:
     program.bundle(tmp_path, rows=model.rows)
     face = described(program, rows=model.rows)
     build(tmp_path, face.name)
-    (found,) = call(["./main"], tmp_path, face, inputs, model.sizes)
+    (result,) = call(["./main"], tmp_path, face, inputs, model.sizes)
     wanted = np.ascontiguousarray(tw.Model(program, threads=1).state(capacity=model.rows)(*inputs.values()))
-    assert found[: wanted.size].tobytes() == wanted.tobytes()
+    assert result[: wanted.size].tobytes() == wanted.tobytes()

@@ -31,9 +31,9 @@ def check(program: Program, folder: Path, lang: str, inputs: dict[str, np.ndarra
     link = ["-C", f"link-arg={obj}"] if lang == "rust" else [obj, "-lm"]
     done = subprocess.run([*COMMANDS[lang], *link, "-o", "main"], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found = call(["./main"], folder, face, inputs, sizes)
+    result = call(["./main"], folder, face, inputs, sizes)
     wanted = tw.Model(program, threads=1).run(dict(inputs))
-    for array, out in zip(face.outputs, found, strict=True):
+    for array, out in zip(face.outputs, result, strict=True):
         assert out[: wanted[array.name].size].tobytes() == np.ascontiguousarray(wanted[array.name]).tobytes()
 
 

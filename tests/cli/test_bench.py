@@ -22,8 +22,8 @@ from .conftest import Cli
 def reports(cli: Cli, *arguments: object) -> list[dict[str, Any]]:
     code, text, error = cli("bench", *arguments, "--json")
     assert code == 0, (text, error)
-    found: list[dict[str, Any]] = json.loads(text)["models"]
-    return found
+    results: list[dict[str, Any]] = json.loads(text)["models"]
+    return results
 
 
 @pytest.mark.parametrize("rivals", [["onnxruntime"], ["openvino"], ["onnxruntime", "openvino"]])
@@ -48,10 +48,10 @@ def test_percentiles_are_of_single_calls(cli: Cli, layer: Path) -> None:
 
 def test_percentiles_that_too_few_calls_tell_are_none() -> None:
     latencies = np.arange(1, 201) / 1000
-    found = _contender(Result("a", (0.1, 0.1), {}, 0.0, latencies=tuple(latencies)))
-    assert found["p50"] == pytest.approx(np.quantile(latencies, 0.5))
-    assert found["p99"] == pytest.approx(np.quantile(latencies, 0.99))
-    assert found["p999"] is None
+    result = _contender(Result("a", (0.1, 0.1), {}, 0.0, latencies=tuple(latencies)))
+    assert result["p50"] == pytest.approx(np.quantile(latencies, 0.5))
+    assert result["p99"] == pytest.approx(np.quantile(latencies, 0.99))
+    assert result["p999"] is None
     assert _contender(Result("b", (), {}, 0.0, error="gone"))["p50"] is None
 
 
@@ -79,8 +79,8 @@ def test_a_duration_ends_the_race(cli: Cli, layer: Path) -> None:
 
 def test_a_sweep_with_a_picture(cli: Cli, layer: Path, tmp_path: Path) -> None:
     path = tmp_path / "sweep.png"
-    found = reports(cli, layer, "--alone", "--rounds", 3, "--sweep", "n=1,4,16", "--png", path)
-    assert [r["sizes"] for r in found] == [{"n": 1}, {"n": 4}, {"n": 16}]
+    result = reports(cli, layer, "--alone", "--rounds", 3, "--sweep", "n=1,4,16", "--png", path)
+    assert [r["sizes"] for r in result] == [{"n": 1}, {"n": 4}, {"n": 16}]
     with Image.open(path) as picture:
         assert min(picture.size) > 500
         assert len(picture.convert("RGB").getcolors(1 << 20) or ()) > 20

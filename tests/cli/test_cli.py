@@ -66,10 +66,10 @@ def test_examples_fit_a_terminal(cli: Cli, command: list[str], monkeypatch: pyte
     """Each line of a help page's examples is a line of its own in 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
     lines = [line.strip() for line in cli(*command, "--help")[1].splitlines()]
-    found: Any = get_command(app)
+    result: Any = get_command(app)
     for name in command:
-        found = found.commands[name]
-    examples = inspect.cleandoc(found.help).split("```")[1].split("\n")
+        result = result.commands[name]
+    examples = inspect.cleandoc(result.help).split("```")[1].split("\n")
     assert [e for e in examples if e.strip() and e not in lines] == []
 
 
@@ -135,8 +135,8 @@ def test_dims() -> None:
 
 
 def test_what_is_known_of_dims() -> None:
-    found = parse_ranges(["a=3", "seq=1..512@32,64", "h=32..640/32"])
-    assert found == {"a": 3, "seq": dim(1, 512, likely=[32, 64]), "h": dim(32, 640, multiple=32)}
+    result = parse_ranges(["a=3", "seq=1..512@32,64", "h=32..640/32"])
+    assert result == {"a": 3, "seq": dim(1, 512, likely=[32, 64]), "h": dim(32, 640, multiple=32)}
     for wrong in ("seq=5..2", "seq=..", "seq=1..", "=1..2", "seq=1..9/0", "seq=1..9@10", "seq=1..99999999999"):
         with pytest.raises(BadParameter):
             parse_ranges([wrong])
@@ -185,9 +185,9 @@ def test_inputs_from_files(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((5, 3), np.float32))
     np.savez(tmp_path / "all.npz", image=np.zeros((4, 1), np.uint8))
     (tmp_path / "id.pb").write_bytes(numpy_helper.from_array(np.array([1, 2])).SerializeToString())
-    found = read_inputs([f"{tmp_path}/x.npy", f"id={tmp_path}/id.pb", f"{tmp_path}/all.npz"], SPECS)
-    assert {k: v.shape for k, v in found.items()} == {"x": (5, 3), "id": (2,), "image": (4, 1)}
-    assert found["id"].tolist() == [1, 2]
+    result = read_inputs([f"{tmp_path}/x.npy", f"id={tmp_path}/id.pb", f"{tmp_path}/all.npz"], SPECS)
+    assert {k: v.shape for k, v in result.items()} == {"x": (5, 3), "id": (2,), "image": (4, 1)}
+    assert result["id"].tolist() == [1, 2]
     with pytest.raises(CallError, match=r"inputs do not fit(.|\n)*missing.npy(.|\n)*'y'"):
         read_inputs([f"{tmp_path}/missing.npy", f"y={tmp_path}/x.npy"], SPECS)
 

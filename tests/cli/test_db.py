@@ -33,8 +33,8 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 def test_list_and_show(cli: Cli, user: Store) -> None:
     code, text, _ = cli("db", "list")
     assert code == 0 and "matmul(f32[8, 32], f32[32, 64])" in text and "+4.0 %" in text and "3 records" in text
-    found = json.loads(cli("db", "list", "--json", "--all", "--kind", "algorithm")[1])
-    assert {r["record"] for r in found} == {n for t in user.classes() for n in user.digests(t)}
+    result = json.loads(cli("db", "list", "--json", "--all", "--kind", "algorithm")[1])
+    assert {r["record"] for r in result} == {n for t in user.classes() for n in user.digests(t)}
     assert cli("db", "list", "--kind", "plan")[1].startswith("no records")
     code, text, _ = cli("db", "show", record(9).digest[:10], "--workload")
     assert code == 0 and "1.040 times, 1.020 to 1.060 with 90%" in text and "graph @" in text and LABELS[1] in text

@@ -231,9 +231,9 @@ def test_decisions_are_listed_with_their_space(cli: Cli, layer: Path) -> None:
     ):
         assert word in text
     code, text, _ = cli("show", layer, "--decisions", "--json", "--dim", "n=8")
-    found = json.loads(text)["decisions"]
-    assert code == 0 and {"panels", "plan"} <= {d["kind"] for d in found}
-    for d in found:
+    result = json.loads(text)["decisions"]
+    assert code == 0 and {"panels", "plan"} <= {d["kind"] for d in result}
+    for d in result:
         assert d["space"] > len(d["runners_up"]) and d["key"].startswith(f"{d['kind']} ")
         assert d["taken"].split(" ")[0] in " ".join(d["knobs"]) and d["cycles"] >= 0.0
     cli("compile", layer)

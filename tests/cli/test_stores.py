@@ -203,8 +203,8 @@ def test_weights_of_safetensors_files(tmp_path: Path) -> None:
     given = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([1, -2], np.int64)}
     path = tmp_path / "w.safetensors"
     save_file(given, path)
-    found = read_weights(path)
-    assert {k: (v.dtype, v.tolist()) for k, v in found.items()} == {k: (v.dtype, v.tolist()) for k, v in given.items()}
+    result = read_weights(path)
+    assert {k: (v.dtype, v.tolist()) for k, v in result.items()} == {k: (v.dtype, v.tolist()) for k, v in given.items()}
     header = b'{"c":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}'
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"\x80\x3f\x00\x40")
     assert read_weights(path)["c"].astype(np.float32).tolist() == [1.0, 2.0]

@@ -36,8 +36,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         options["announce"](Progress("kernels", 3, 9, float("inf"), 1.02, "tiles rows=6"))
         if isinstance(seen["result"], Error):
             raise seen["result"]
-        found: Tuned = seen["result"]
-        return found
+        result: Tuned = seen["result"]
+        return result
 
     monkeypatch.setattr(entry, "tune", tune)
     return seen

@@ -56,16 +56,16 @@ void run(@parameters@) {
 def run_cuda(text: str, arrays: Sequence[np.ndarray[Any, Any]], symbols: Sequence[int] = ()) -> None:
     """Call what a launcher with one kernel launches, in place."""
     kernels, launcher = text.rsplit('extern "C" void', 1)
-    found = re.search(r"(\w+)<<<dim3\((.*)\), dim3\((.*)\), 0, stream>>>\((.*)\);", launcher)
+    match = re.search(r"(\w+)<<<dim3\((.*)\), dim3\((.*)\), 0, stream>>>\((.*)\);", launcher)
     head = re.search(r"\((.*),\s*cudaStream_t stream", launcher, re.S)
-    assert found and head
+    assert match and head
     names = [p.split()[-1].lstrip("*") for p in head[1].split(",")]
     types = [p.strip().removesuffix(n) for p, n in zip(head[1].split(","), names, strict=True)]
     fields = {
-        "kernel": found[1],
-        "grid": found[2],
-        "block": found[3],
-        "arguments": found[4],
+        "kernel": match[1],
+        "grid": match[2],
+        "block": match[3],
+        "arguments": match[4],
         "parameters": ", ".join(f"{t}{n}_given" for t, n in zip(types, names, strict=True)),
     }
     runner = RUN

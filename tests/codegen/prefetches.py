@@ -59,15 +59,15 @@ def value(poly: Poly, state: State, at: dict[Var, Expr]) -> int:
 
 def nests(func: PrimFunc, kind: type[Note] = Prefetch) -> list[tuple[For, ...]]:
     """The loops around and with every note of a class."""
-    found: list[tuple[For, ...]] = []
+    results: list[tuple[For, ...]] = []
 
     def visit(stmt: Stmt, around: tuple[For, ...]) -> None:
         if isinstance(stmt, For):
             around = (*around, stmt)
             if find(stmt.notes, kind):
-                found.append(around)
+                results.append(around)
         for child in stmt.children:
             visit(child, around)
 
     visit(func.body, ())
-    return found
+    return results

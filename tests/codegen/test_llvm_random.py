@@ -123,14 +123,14 @@ class Programs:
                 other = n
             other = other + self.random.choice(self.loops)[0] * self.random.choice((0, 0, 1, 2))
             name = self.random.choice(("lt", "le", "gt", "ge", "eq", "ne"))
-            found: Expr = Op(name, (v, other) if self.random.random() < 0.5 else (other, v))
+            result: Expr = Op(name, (v, other) if self.random.random() < 0.5 else (other, v))
             if self.random.random() < 0.2:
-                found = equal(v % 3, 1)
+                result = equal(v % 3, 1)
         else:
-            found = self.value(1) > self.value(1)
+            result = self.value(1) > self.value(1)
         if self.random.random() < 0.2:
-            found = Op(self.random.choice(("and", "or")), (found, self.condition()))
-        return found
+            result = Op(self.random.choice(("and", "or")), (result, self.condition()))
+        return result
 
     def value(self, depth: int) -> Expr:
         r = self.random.random()
@@ -166,11 +166,11 @@ class Programs:
 
 def arrays(func: PrimFunc, size: int, seed: int) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    found = []
+    results = []
     for b in func.params:
         shape = tuple(size if e is n else int(e.value) for e in b.shape)  # type: ignore[attr-defined]
-        found.append(rng.integers(-4, 5, shape).astype(b.dtype.numpy))
-    return found
+        results.append(rng.integers(-4, 5, shape).astype(b.dtype.numpy))
+    return results
 
 
 def check(seed: int) -> None:

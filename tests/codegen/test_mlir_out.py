@@ -188,14 +188,14 @@ SYMBOLIC: dict[str, Make] = {
 @pytest.mark.parametrize("cases", [KNOWN, SYMBOLIC], ids=["known", "symbolic"])
 @pytest.mark.parametrize("language", WRITERS)
 def test_operators(language: str, cases: dict[str, Make], golden: Callable[..., None]) -> None:
-    found = []
+    result = []
     for name, make in cases.items():
         b = GraphBuilder("g")
         if cases is SYMBOLIC and name in ("range", "slice"):  # sizes are read off an input
             tensor(b, "like", f32, N)
         y = make(b)
-        found.append(f"{name}\n{body(WRITERS[language], b.finish((y,)))}")
-    golden("\n\n".join(found))
+        result.append(f"{name}\n{body(WRITERS[language], b.finish((y,)))}")
+    golden("\n\n".join(result))
 
 
 @pytest.mark.parametrize("language", WRITERS)

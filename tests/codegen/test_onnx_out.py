@@ -51,9 +51,9 @@ def agree(graph: Graph, weights: dict[str, Any], given: dict[str, Any], toleranc
     for name, e, x, y in zip(
         [v.name for v in graph.outputs], expected, by_onnxruntime(model, given), back, strict=True
     ):
-        for found in (x, y):
-            assert np.asarray(found).dtype == e.dtype and np.shape(found) == e.shape, name
-            np.testing.assert_allclose(found, e, atol=tolerance, rtol=tolerance, err_msg=name)
+        for candidate in (x, y):
+            assert np.asarray(candidate).dtype == e.dtype and np.shape(candidate) == e.shape, name
+            np.testing.assert_allclose(candidate, e, atol=tolerance, rtol=tolerance, err_msg=name)
     return model
 
 
@@ -126,10 +126,10 @@ graph @near(%x: f32[12]) {
   return %a, %b
 }""")
     x = np.array([0, 1e-20, -1e-20, 1e-8, -3e-7, 1e-4, -0.5, 0.7, 30, 200, np.inf, np.nan], np.float32)
-    found = by_onnxruntime(onnx_model(graph, {}), {"x": x})
+    result = by_onnxruntime(onnx_model(graph, {}), {"x": x})
     with np.errstate(over="ignore"):
         expected = np.log1p(x.astype(np.float64)), np.expm1(x.astype(np.float64)).astype(np.float32)
-    for got, e in zip(found, expected, strict=True):
+    for got, e in zip(result, expected, strict=True):
         np.testing.assert_allclose(got, e, rtol=1e-6)
 
 
@@ -207,8 +207,8 @@ def test_ranges_to_an_end_that_data_decides(limit: int) -> None:
     nodes = [node("Range", ["zero", "end", "one"], ["r"]), node("Cast", ["r"], ["y"], to=1)]
     imported = import_onnx(model(nodes, [info("end", [], 7)], ["y"], weights))
     given = {v.name: np.array(limit) for v in imported.graph.inputs if v.name == "end"}
-    (found,) = by_onnxruntime(onnx_model(imported.graph, imported.weights), given)
-    np.testing.assert_array_equal(found, np.arange(0, limit, 2, dtype=np.float32))
+    (result,) = by_onnxruntime(onnx_model(imported.graph, imported.weights), given)
+    np.testing.assert_array_equal(result, np.arange(0, limit, 2, dtype=np.float32))
 
 
 def test_few_steps_of_an_lstm() -> None:
@@ -248,8 +248,8 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     x = np.random.default_rng(4).normal(size=(3, 17)).astype(np.float32)
-    found = by_onnxruntime(onnx.load(tmp_path / "n.onnx"), {"obs": x})
-    for a, b in zip(found, by_onnxruntime(policy_suite.m64(), {"obs": x}), strict=True):
+    got = by_onnxruntime(onnx.load(tmp_path / "n.onnx"), {"obs": x})
+    for a, b in zip(got, by_onnxruntime(policy_suite.m64(), {"obs": x}), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 

@@ -76,15 +76,15 @@ def test_the_rows_of_each_strip_prefetch_all_that_follows(count: int, rows: int,
 
 @pytest.mark.parametrize("count", [7, 9, 10, 11, 12, 13])
 def test_a_tile_of_all_rows_prefetches_each_line_once(count: int) -> None:
-    found = list(hints(product(count, count), TARGET, "w"))
-    assert [hint.prefetched for hint in found] == [hint.read for hint in found] == [WIDTH * k for k in range(DEPTH)]
+    result = list(hints(product(count, count), TARGET, "w"))
+    assert [hint.prefetched for hint in result] == [hint.read for hint in result] == [WIDTH * k for k in range(DEPTH)]
 
 
 @pytest.mark.parametrize("count", range(6, 13))
 def test_fewer_rows_than_share_prefetch_all_that_follows(count: int) -> None:
     n = te.var("n")
-    found = hints(product(n, 13, strip=16), TARGET, "w", {n: const(count)})
-    mine = [hint for hint in found if unrolled_rows(hint.loop) == count]
+    result = hints(product(n, 13, strip=16), TARGET, "w", {n: const(count)})
+    mine = [hint for hint in result if unrolled_rows(hint.loop) == count]
     assert [hint.prefetched for hint in mine] == [WIDTH * k for k in range(DEPTH)]
 
 
@@ -92,8 +92,8 @@ def test_fewer_rows_than_share_prefetch_all_that_follows(count: int) -> None:
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 9])
 def test_few_rows_prefetch_what_they_read_themselves(count: int, ahead: int | None) -> None:
     n, few = te.var("n"), 5
-    found = hints(product(n, 13, strip=16, few=few, ahead=ahead), TARGET, "w", {n: const(count)})
-    mine = [hint for hint in found if unrolled_rows(hint.loop) == count]
+    result = hints(product(n, 13, strip=16, few=few, ahead=ahead), TARGET, "w", {n: const(count)})
+    mine = [hint for hint in result if unrolled_rows(hint.loop) == count]
     on = DEPTH * WIDTH if count >= few else (ahead or 0) // 4
     assert [hint.prefetched + hint.note.nbytes // 4 for hint in mine] == [WIDTH * k + on for k in range(DEPTH)]
     assert {hint.note.level for hint in mine} == {1 if ahead and count < few else 2}
@@ -142,8 +142,8 @@ def test_a_tile_prefetches_all_lines_that_it_writes_and_those_of_a_residual(rows
     for name in ("y", "skip"):
         for k in (0, 24 // rows - 1):
             places = [[substitute(i, {loop.var: const(k)}) for i in load.indices] for load in tile_of(loop, name, LINE)]
-            found = {(as_int(simplify(t)), as_int(simplify(j))) for t, j in places}
-            assert found == {(k * rows + t, j) for t in range(rows) for j in range(0, width, line)}
+            result = {(as_int(simplify(t)), as_int(simplify(j))) for t, j in places}
+            assert result == {(k * rows + t, j) for t in range(rows) for j in range(0, width, line)}
     assert emit_llvm(func, TARGET).count("call void @llvm.prefetch") == 2 * rows * -(-width // line)
 
 
@@ -160,9 +160,9 @@ def test_all_iterations_together_prefetch_all_that_comes_later(count: int, nbyte
     (nest,) = nests(prefetching, PrefetchShare)
     state = State(TARGET, frozenset(), evaluate)
     state.around = list(nest[:-1])
-    found = share_of(state, nest[-1])
-    assert found is not None
-    _, start, each = found
+    result = share_of(state, nest[-1])
+    assert result is not None
+    _, start, each = result
     points = itertools.product(*(range(as_int(loop.extent) or 0) for loop in nest))
     first = [value(start, state, {v.var: const(k) for v, k in zip(nest, at, strict=True)}) for at in points]
     prefetched = {(at + k) // (2 * LINE) for at in first for k in range(0, each, 2 * LINE)}

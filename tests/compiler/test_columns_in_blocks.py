@@ -92,9 +92,9 @@ def test_what_is_between_products() -> None:
 def test_what_attention_sends_back() -> None:
     assert names(attention()) == {"d", "dr"}
     assert not names(attention(seen=", %d")) and not names(attention(joined=False))
-    found = [n.op for n in assign_layouts(attention(), TARGET).nodes]
-    assert found.count("lowered.conv_blocked") == found.count("lowered.conv_weight") == 1
-    assert found.count("transpose") == 3  # x becomes blocks, dx rows and the weights' gradient a matrix
+    result = [n.op for n in assign_layouts(attention(), TARGET).nodes]
+    assert result.count("lowered.conv_blocked") == result.count("lowered.conv_weight") == 1
+    assert result.count("transpose") == 3  # x becomes blocks, dx rows and the weights' gradient a matrix
 
 
 @pytest.mark.parametrize(

@@ -90,10 +90,10 @@ def check(model: Model, x: Array, g: Array, attrs: dict[str, Any]) -> None:
     definition = get("conv_weight_gradient")
     arrays = [x.astype(np.float64), g.astype(np.float64)]
     (expected,) = definition.reference(arrays, ops.attributes("conv_weight_gradient", attrs))
-    found = model(x, g)
-    assert found.shape == expected.shape
+    result = model(x, g)
+    assert result.shape == expected.shape
     scale = max(1.0, np.abs(expected).max())
-    np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6 * scale)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=4e-6 * scale)
 
 
 @pytest.mark.costly(2)
@@ -143,7 +143,7 @@ def test_errors_of_sums_over_tiles_are_as_expected(tile: int, images: int, side:
     attrs = attributes((3, 3), {"pads": (1, 1, 1, 1)})
     rng = np.random.default_rng(tile)
     x, g = (rng.normal(size=(images, c, side, side)).astype(np.float32) for c in (32, 32))
-    found = over_tiles(x.shape, g.shape, attrs, tile)(x, g)
+    result = over_tiles(x.shape, g.shape, attrs, tile)(x, g)
     (want,) = get("conv_weight_gradient").reference([x.astype(np.float64), g.astype(np.float64)], attrs_of(attrs))
     problem = SumsProblem(images, side, side, 2, 2, 3)
     _, g_matrix, _ = transforms(3, tile)
@@ -154,7 +154,7 @@ def test_errors_of_sums_over_tiles_are_as_expected(tile: int, images: int, side:
     worst = max(sums, key=max)
     # Tiles at the ends of a map are in part zeros, so that a weight's variance is that of the pixels that there are.
     scale = np.sqrt(images * side * side)
-    errors = np.abs(found - want) / scale / np.sqrt(np.outer(worst, worst))
+    errors = np.abs(result - want) / scale / np.sqrt(np.outer(worst, worst))
     assert errors.max() < MOST
     assert np.sqrt((errors**2).mean()) > 0.1
 
@@ -173,10 +173,10 @@ def test_what_is_not_finite_reaches_the_weights_of_its_channels() -> None:
     attrs = attributes((3, 3), {"pads": (1, 1, 1, 1)})
     x, g = np.ones((2, 32, 9, 9), np.float32), np.ones((2, 32, 9, 9), np.float32)
     x[1, 3, 4, 4], g[0, 7, 8, 8] = np.nan, np.inf
-    found = over_tiles(x.shape, g.shape, attrs, 4)(x, g)
-    assert np.isnan(found[:, 3]).all()
-    assert not np.isfinite(found[7]).any()
-    assert np.isfinite(np.delete(np.delete(found, 7, 0), 3, 1)).all()
+    result = over_tiles(x.shape, g.shape, attrs, 4)(x, g)
+    assert np.isnan(result[:, 3]).all()
+    assert not np.isfinite(result[7]).any()
+    assert np.isfinite(np.delete(np.delete(result, 7, 0), 3, 1)).all()
 
 
 def test_any_number_of_images() -> None:
@@ -193,9 +193,9 @@ def test_any_number_of_images() -> None:
 def test_no_images(images: Any) -> None:
     attrs = attributes((1, 1), {})
     model = compiled((images, 16, 3, 3), (images, 32, 3, 3), attrs)
-    found = np.ones((32, 16, 1, 1), np.float32)
-    model(np.zeros((0, 16, 3, 3), np.float32), np.zeros((0, 32, 3, 3), np.float32), out=found)
-    assert not found.any()
+    result = np.ones((32, 16, 1, 1), np.float32)
+    model(np.zeros((0, 16, 3, 3), np.float32), np.zeros((0, 32, 3, 3), np.float32), out=result)
+    assert not result.any()
 
 
 def test_threads_give_the_same_bits() -> None:
@@ -212,10 +212,10 @@ def test_what_is_not_finite_stays_where_it_is() -> None:
     attrs = attributes((1, 1), {})
     x, g = np.ones((2, 32, 3, 3), np.float32), np.ones((2, 16, 3, 3), np.float32)
     x[1, 3, 0, 0], g[0, 7, 1, 1] = np.nan, np.inf
-    found = compiled(x.shape, g.shape, attrs)(x, g)[:, :, 0, 0]
-    assert np.isnan(found[:, 3]).all()
-    assert np.isinf(found[7, [k for k in range(32) if k != 3]]).all()
-    assert np.isfinite(np.delete(np.delete(found, 7, 0), 3, 1)).all()
+    result = compiled(x.shape, g.shape, attrs)(x, g)[:, :, 0, 0]
+    assert np.isnan(result[:, 3]).all()
+    assert np.isinf(result[7, [k for k in range(32) if k != 3]]).all()
+    assert np.isfinite(np.delete(np.delete(result, 7, 0), 3, 1)).all()
 
 
 def test_wrong_shapes_are_refused() -> None:

@@ -49,8 +49,8 @@ def test_results(position: int) -> None:
     rng = np.random.default_rng(position)
     arrays = {"x": rng.normal(size=x_shape).astype(np.float32), "w": rng.normal(size=w_shape).astype(np.float32)}
     expected = run_graph(graph, arrays)[y.name]
-    found = tw.compile(graph)(arrays["x"], arrays["w"])
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    result = tw.compile(graph)(arrays["x"], arrays["w"])
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
 
 def test_weights_are_packed_where_pixels_read_them() -> None:

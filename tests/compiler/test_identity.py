@@ -167,14 +167,14 @@ def _imports(path: Path) -> set[str]:
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
-    found = set()
+    members = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node not in skipped and node.module is not None:
             name = node.module
-            found |= {f"{name}.{a.name}" if _is_module(f"{name}.{a.name}") else name for a in node.names}
+            members |= {f"{name}.{a.name}" if _is_module(f"{name}.{a.name}") else name for a in node.names}
         elif isinstance(node, ast.Import) and node not in skipped:
-            found |= {a.name for a in node.names}
-    return {name.removeprefix("tilewright.") for name in found if name.startswith("tilewright.")}
+            members |= {a.name for a in node.names}
+    return {name.removeprefix("tilewright.") for name in members if name.startswith("tilewright.")}
 
 
 def _is_module(name: str) -> bool:

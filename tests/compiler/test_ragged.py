@@ -205,8 +205,8 @@ def test_the_doors_of_a_model(tmp_path: Path) -> None:
     model.save(tmp_path / "encoder.tw")
     again = tw.load(tmp_path / "encoder.tw").run({"ids": ids, "extra": extra})
     np.testing.assert_array_equal(again["states"].rows, states.rows)
-    (found, _), version = model.versioned(ids, extra)
-    np.testing.assert_array_equal(found.rows, states.rows)
+    (result, _), version = model.versioned(ids, extra)
+    np.testing.assert_array_equal(result.rows, states.rows)
     assert version == 0
     for y, _ in (
         model(extra=extra, ids=ids),

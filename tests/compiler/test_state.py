@@ -64,9 +64,9 @@ def steps(graph: Graph, weights: Any, batch: int, counts: tuple[int, ...]) -> It
     past = {f"past_{c}": np.zeros((batch, HEADS, 0, DEPTH), np.float32) for c in "kv"}
     for n in counts:
         x = rng.standard_normal((batch, n, WIDTH)).astype(np.float32)
-        found = run_graph(graph, {"x": x, **past}, weights)
-        past = {f"past_{c}": found[f"present_{c}"] for c in "kv"}
-        yield x, found
+        result = run_graph(graph, {"x": x, **past}, weights)
+        past = {f"past_{c}": result[f"present_{c}"] for c in "kv"}
+        yield x, result
 
 
 @pytest.mark.costly(2)

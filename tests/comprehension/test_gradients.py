@@ -52,8 +52,8 @@ def gradients_of(text: str, arrays: list[Array], native: bool = False) -> list[A
     whole = tw.gradient(graph, graph.outputs[0].name, names)
     given = dict(zip(function.inputs, arrays, strict=True))
     with np.errstate(all="ignore"):
-        found = run_graph(whole, given)
-        results = [found[v.name] for v in whole.outputs[1:]]
+        match = run_graph(whole, given)
+        results = [match[v.name] for v in whole.outputs[1:]]
         for name, result in zip(names, results, strict=True):
             along = np.random.default_rng(7).standard_normal(given[name].shape)
             ends = [
@@ -115,10 +115,10 @@ def test_compiled_gradients(text: str, arrays: list[Array]) -> None:
 def test_what_is_expected() -> None:
     """Equals share; each factor of a product gets the others' product, also beside zeros; a gather's rows add up."""
     weights = np.random.default_rng(5).uniform(0.5, 1.5, 1)
-    (found,) = gradients_of("Y[i] max! X[i, j]", [np.array([[2.0, 1.0, 3.0]])])
-    np.testing.assert_allclose(found, weights * [[0, 0, 1]])
-    (found,) = gradients_of("Y[i] *! X[i, j]", [np.array([[2.0, 0.0, 3.0]])])
-    np.testing.assert_allclose(found, weights * [[0, 6, 0]])
+    (result,) = gradients_of("Y[i] max! X[i, j]", [np.array([[2.0, 1.0, 3.0]])])
+    np.testing.assert_allclose(result, weights * [[0, 0, 1]])
+    (result,) = gradients_of("Y[i] *! X[i, j]", [np.array([[2.0, 0.0, 3.0]])])
+    np.testing.assert_allclose(result, weights * [[0, 6, 0]])
     function = tw.comprehension("y max! X[j]")
     (shared,) = function.backward(np.array([1.0, 3.0, 3.0]), np.array(2.0))
     np.testing.assert_array_equal(shared, [0, 1, 1])
@@ -191,8 +191,8 @@ def test_a_step_learns_through_a_comprehension() -> None:
     goal = RNG.standard_normal((3, 3)).astype(np.float32)
     for _ in range(300):
         rows = RNG.standard_normal((64, 3)).astype(np.float32)
-        found = step(rows, rows @ goal)
-    assert found["loss"] < 1e-5
+        result = step(rows, rows @ goal)
+    assert result["loss"] < 1e-5
     np.testing.assert_allclose(step.parameters["w"], goal, atol=1e-3)
 
 

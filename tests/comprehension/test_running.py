@@ -76,5 +76,5 @@ def test_any_number_of_elements() -> None:
 
 def test_gradients_run_the_other_way() -> None:
     given, g = X.astype(np.float32), X[:, ::-1].astype(np.float32)
-    (found,) = tw.comprehension("Y[n, i] +! X[n, j] where j <= i, i in 0:33").backward(given, g)
-    np.testing.assert_array_equal(found, np.cumsum(g[:, ::-1], 1)[:, ::-1])
+    (result,) = tw.comprehension("Y[n, i] +! X[n, j] where j <= i, i in 0:33").backward(given, g)
+    np.testing.assert_array_equal(result, np.cumsum(g[:, ::-1], 1)[:, ::-1])

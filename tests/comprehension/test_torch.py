@@ -54,8 +54,8 @@ def test_gradients_are_autograds() -> None:
         (torch.nn.functional.scaled_dot_product_attention(*given, scale=0.5) * weights).sum(), given
     )
     for function in (op, torch.compile(lambda *x: op(*x), backend="aot_eager")):
-        found = torch.autograd.grad((function(*given) * weights).sum(), given)
-        for a, b in zip(found, want, strict=True):
+        result = torch.autograd.grad((function(*given) * weights).sum(), given)
+        for a, b in zip(result, want, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
@@ -67,8 +67,8 @@ def test_gradient_of_a_convolution_and_of_a_gather() -> None:
     x, w = torch.randn(2, 3, 9, 8, requires_grad=True), torch.randn(4, 3, 3, 3, requires_grad=True)
     expected = torch.nn.functional.conv2d(x, w, stride=2, padding=1)
     flow = torch.randn_like(expected)
-    found = torch.autograd.grad(conv(x, w), (x, w), flow)
-    for a, b in zip(found, torch.autograd.grad(expected, (x, w), flow), strict=True):
+    result = torch.autograd.grad(conv(x, w), (x, w), flow)
+    for a, b in zip(result, torch.autograd.grad(expected, (x, w), flow), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
     rows = tw.comprehension("Y[n, d] = T[I[n], d] * T[I[n], d]").torch_op("tw_test::rows")
     table, places = torch.randn(5, 3, requires_grad=True), torch.tensor([0, 3, 3, 4])

@@ -67,7 +67,7 @@ def segment_of(rng: np.random.Generator, config: Config) -> Any:
 def test_advantages_are_the_sums_of_their_definition() -> None:
     gamma, lam = 0.9, 0.7
     segment = segment_of(np.random.default_rng(0), SMALL)
-    found = advantages(segment, gamma, lam)
+    result = advantages(segment, gamma, lam)
     values = np.concatenate([segment["value"], segment["last_value"][None]])
     for t in range(SMALL.horizon):
         for env in range(SMALL.envs):
@@ -78,7 +78,7 @@ def test_advantages_are_the_sums_of_their_definition() -> None:
                 weight *= gamma * lam
                 if segment["terminated"][later, env] or segment["truncated"][later, env]:
                     break
-            assert found[t, env] == pytest.approx(total, abs=1e-5)
+            assert result[t, env] == pytest.approx(total, abs=1e-5)
 
 
 def test_actions_are_drawn_with_their_probabilities() -> None:

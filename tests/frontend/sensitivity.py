@@ -54,12 +54,12 @@ def deviation_of_outputs(module: Any, model: tw.Model, given: tuple[Any, ...]) -
 
 def winograd_deviation(model: tw.Model) -> float:
     """The standard deviation of the least accurate Winograd convolution, by its outputs' own; 0 if there is none."""
-    found = [0.0]
+    results = [0.0]
     for text in re.findall(r"= conv_winograd\(.*?\) \{(.*?)\}", model.show("graph")):
         attributes = {name: int(value) for name, value in re.findall(r"(\w+) = (\d+)", text)}
         lanes = attributes["out_block"]
         blocks = math.ceil(attributes["input_channels"] / lanes)
         part = part_of(blocks, lanes)
         sizes = (attributes["tile"], attributes["window"], attributes["stride"])
-        found.append(max(deviations(*sizes, part * lanes, math.ceil(blocks / part))))
-    return max(found)
+        results.append(max(deviations(*sizes, part * lanes, math.ceil(blocks / part))))
+    return max(results)

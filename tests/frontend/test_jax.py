@@ -41,9 +41,9 @@ def exported() -> Any:
     return jax.export.export(jax.jit(policy))(specs(WEIGHTS), observation)
 
 
-def close(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
+def close(result: Any, expected: Any, tolerance: float = 1e-5) -> None:
     leaves = jax.tree.leaves(expected)
-    given = found if isinstance(found, tuple) else (found,)
+    given = result if isinstance(result, tuple) else (result,)
     assert len(given) == len(leaves)
     for a, e in zip(given, leaves, strict=True):
         x, y = np.asarray(a), np.asarray(e)
@@ -160,9 +160,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 def test_functions_agree_with_jax(name: str) -> None:
     function, arguments = FUNCTIONS[name]
     expected = jax.jit(function)(*arguments)
-    found = tw.compile(jax.jit(function), arguments)(*arguments)
+    result = tw.compile(jax.jit(function), arguments)(*arguments)
     leaves = jax.tree.leaves(expected)
-    given = found if isinstance(found, tuple) else (found,)
+    given = result if isinstance(result, tuple) else (result,)
     for a, e in zip(given, leaves, strict=True):
         x, y = np.asarray(a), np.asarray(e)
         assert (x.shape, x.dtype) == (y.shape, y.dtype)

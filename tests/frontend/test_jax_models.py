@@ -51,8 +51,8 @@ def compiled(pair: Pair, within: float, batch: int = 2) -> Any:
     """The model, which gives what JAX gives, `within` so much of each number."""
     weights, x = pair.weights(pair.onnx()), pair.input(batch)
     model = tw.compile(jax.jit(pair.function), (weights, x), params=0)
-    found = model(x)
-    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(jax.jit(pair.function)(weights, x)), strict=True):
+    result = model(x)
+    for got, want in zip(jax.tree.leaves(result), jax.tree.leaves(jax.jit(pair.function)(weights, x)), strict=True):
         np.testing.assert_allclose(got, want, atol=within)
     return model
 
@@ -161,6 +161,6 @@ def test_a_cell_in_a_scan_has_a_gradient() -> None:
     assert [n.op for n in graph.nodes].count("loop") == 1
     whole = gradient(graph, graph.outputs[0].name, ["w", "u"])
     named = dict(zip(("w", "u", "x"), given, strict=True))
-    _, *found = tw.compile(whole)(*(named[v.name] for v in whole.inputs))
-    for got, want in zip(found, jax.grad(loss, argnums=(0, 1))(*given), strict=True):
+    _, *result = tw.compile(whole)(*(named[v.name] for v in whole.inputs))
+    for got, want in zip(result, jax.grad(loss, argnums=(0, 1))(*given), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)

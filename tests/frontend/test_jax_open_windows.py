@@ -57,8 +57,8 @@ def test_along_symbols(name: str, exported: bool) -> None:
     for b in SIZES:
         sizes = [[b if d.strip() == "b" else int(d) for d in s.split(",")] for s in shapes]
         arrays = [rng.normal(size=s).astype(np.float32) for s in sizes]
-        found = model(*arrays)
+        result = model(*arrays)
         expected = jax.tree.leaves(f(*map(jnp.asarray, arrays)))
-        for x, e in zip(found if isinstance(found, tuple) else (found,), expected, strict=True):
+        for x, e in zip(result if isinstance(result, tuple) else (result,), expected, strict=True):
             assert x.shape == e.shape
             np.testing.assert_allclose(x, e, rtol=1e-5, atol=1e-5, err_msg=f"b = {b}")

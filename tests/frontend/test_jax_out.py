@@ -49,9 +49,9 @@ def agree(imported: Imported, run: Callable[..., Any], write: Callable[[Graph], 
     given = feeds(imported.graph)
     expected = list(run_graph(imported.graph, given, imported.weights).values())
     arrays = [*given.values(), *(imported.weights[p.name] for p in imported.graph.params)]
-    for found, e in zip(run(write(imported.graph), arrays), expected, strict=True):
-        assert found.shape == e.shape
-        np.testing.assert_allclose(found, e, atol=1e-5 * max(1.0, float(np.abs(e).max())), rtol=0)
+    for candidate, e in zip(run(write(imported.graph), arrays), expected, strict=True):
+        assert candidate.shape == e.shape
+        np.testing.assert_allclose(candidate, e, atol=1e-5 * max(1.0, float(np.abs(e).max())), rtol=0)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -72,8 +72,8 @@ def test_iree_agrees_on_linalg(batch: int | None) -> None:
         return
     source = import_onnx(tower())  # of a batch that is open, IREE makes m64 in 18 s
     x = RNG.normal(size=(5, 17)).astype(np.float32)
-    found = by_iree(linalg_text(source.graph), [x, *(source.weights[p.name] for p in source.graph.params)], "none")
-    for a, e in zip(found, run_graph(source.graph, {"obs": x}, source.weights).values(), strict=True):
+    result = by_iree(linalg_text(source.graph), [x, *(source.weights[p.name] for p in source.graph.params)], "none")
+    for a, e in zip(result, run_graph(source.graph, {"obs": x}, source.weights).values(), strict=True):
         np.testing.assert_allclose(a, e, atol=1e-5)
 
 
@@ -140,8 +140,8 @@ def test_transposed_convolutions_and_gathers_by_vectors(text: str) -> None:
     arrays = [*given.values(), *weights.values()]
     expected = run_graph(source, given, weights)
     again = run_graph(first, {v.name: a for v, a in zip(first.inputs, arrays, strict=True)}, {})
-    for found in (by_xla(stablehlo_text(source), arrays), list(again.values())):
-        for x, (name, e) in zip(found, expected.items(), strict=True):
+    for candidate in (by_xla(stablehlo_text(source), arrays), list(again.values())):
+        for x, (name, e) in zip(candidate, expected.items(), strict=True):
             np.testing.assert_allclose(x, e, atol=1e-5, err_msg=name)
 
 
@@ -155,8 +155,8 @@ def test_gathers_come_back_as_they_went() -> None:
     given = feeds(source) | {"i": np.array([-1, 199, -200, 7], np.int32), "k": np.array([-1, -128], np.int8)}
     given["j"] = np.array([[-1, 0], [7, -8], [3, 4]])
     expected = run_graph(source, given, {})
-    for found in (by_xla(stablehlo_text(source), [*given.values()]), list(run_graph(first, given, {}).values())):
-        for x, (name, e) in zip(found, expected.items(), strict=True):
+    for candidate in (by_xla(stablehlo_text(source), [*given.values()]), list(run_graph(first, given, {}).values())):
+        for x, (name, e) in zip(candidate, expected.items(), strict=True):
             np.testing.assert_array_equal(x, e, err_msg=name)
 
 
@@ -239,8 +239,8 @@ def test_operators_of_every_kind_agree() -> None:
     given = feeds(graph) | {"i": np.array([0, -1, 2, 1], np.int32), "m": np.array([2, -3, 4, -5, 3], np.int32)}
     given["n"] = np.array([7, 7, -7, -7, 6], np.int32)
     expected = run_graph(graph, given, weights)
-    found = by_xla(stablehlo_text(graph), [*given.values(), *weights.values()])
-    for x, (name, e) in zip(found, expected.items(), strict=True):
+    result = by_xla(stablehlo_text(graph), [*given.values(), *weights.values()])
+    for x, (name, e) in zip(result, expected.items(), strict=True):
         assert x.dtype == e.dtype, name
         np.testing.assert_allclose(x, e, atol=1e-5, rtol=1e-5, err_msg=name)
 
@@ -279,11 +279,11 @@ def test_integers_divide_and_shift_as_the_interpreter_does(way: str, element: st
     graph = parse_graph(f"graph @g({given}) {{\n  {body}\n  return {returned}\n}}\n")
     expected = run_graph(graph, {"a": a, "b": b}, {})
     text = linalg_text(graph) if way == "linalg" else stablehlo_text(graph)
-    found = by_xla(text, [a, b]) if way == "xla" else by_iree(text, [a, b], "none" if way == "linalg" else "stablehlo")
+    result = by_xla(text, [a, b]) if way == "xla" else by_iree(text, [a, b], "none" if way == "linalg" else "stablehlo")
     if way == "xla":
         again = import_stablehlo(text).graph
-        found += list(run_graph(again, {v.name: x for v, x in zip(again.inputs, (a, b), strict=True)}, {}).values())
-    for k, x in enumerate(found):
+        result += list(run_graph(again, {v.name: x for v, x in zip(again.inputs, (a, b), strict=True)}, {}).values())
+    for k, x in enumerate(result):
         name, e = list(expected.items())[k % len(expected)]
         np.testing.assert_array_equal(x.view(e.dtype), e, err_msg=name)
 

@@ -63,8 +63,8 @@ def test_operators(case: tuple[str, Any, dict[str, Any], int]) -> None:
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 4 if name == "LabelEncoder" else 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     expected = ReferenceEvaluator(model).run(None, {"x": x})
-    found = tw.compile(model)(x)
-    for a, b in zip(expected, found if outputs > 1 else (found,), strict=True):
+    result = tw.compile(model)(x)
+    for a, b in zip(expected, result if outputs > 1 else (result,), strict=True):
         np.testing.assert_allclose(b, a, rtol=2e-6, atol=2e-6)
 
 
@@ -92,8 +92,8 @@ ONE_ROW: list[tuple[str, dict[str, Any], int]] = [
 
 
 def by_onnxruntime(m: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
-    found = onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, inputs)
-    return list(found)
+    result = onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, inputs)
+    return list(result)
 
 
 @pytest.mark.parametrize("case", ONE_ROW, ids=lambda c: c[0])

@@ -82,8 +82,8 @@ def test_integers_of_which_nothing_is_left(op: str, outputs: list[str], rows: in
     k = np.array(1 if op == "Mod" else 0)
     m = model(nodes, [info("x", [rows, 9], TensorProto.INT64)], outputs, {"one": np.array([1]), "k": k})
     x = np.random.default_rng(0).integers(-50, 50, (4, 9))
-    found = tw.compile(m, fallback="never")(x)
+    result = tw.compile(m, fallback="never")(x)
     c = x.sum(1, keepdims=True)
     want = {"c": c, "d": x - c, "e": 0 * x, "f": 0 * x}
-    for name, y in zip(outputs, found if isinstance(found, tuple) else (found,), strict=True):
+    for name, y in zip(outputs, result if isinstance(result, tuple) else (result,), strict=True):
         np.testing.assert_array_equal(y, want[name])

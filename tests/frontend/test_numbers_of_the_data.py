@@ -258,8 +258,8 @@ class Door:
         options.log_severity_level = 4
         options.intra_op_num_threads = 1
         text = self.m.SerializeToString()
-        found = onnxruntime.InferenceSession(text, options, providers=["CPUExecutionProvider"]).run(None, inputs)
-        return list(found)
+        result = onnxruntime.InferenceSession(text, options, providers=["CPUExecutionProvider"]).run(None, inputs)
+        return list(result)
 
     def refused_by_peer(self, inputs: dict[str, Any]) -> bool:
         try:

@@ -205,8 +205,8 @@ def test_inputs_as_tensors_with_data_outside(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(CallError, match="external data"):
         read_arrays(Path("in/x.pb"))
     (tmp_path / "in/x.bin").write_bytes((2 * W).tobytes())
-    found = read_arrays(Path("in/x.pb"))
-    np.testing.assert_array_equal(np.asarray(found), 2 * W)
+    result = read_arrays(Path("in/x.pb"))
+    np.testing.assert_array_equal(np.asarray(result), 2 * W)
 
 
 def test_no_file_stays_open(tmp_path: Path) -> None:

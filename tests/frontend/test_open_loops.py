@@ -29,12 +29,12 @@ def model(count: str, last: str, carried: str = "y") -> Any:
 
 
 def rows(lim: float, most: int = 1 << 62) -> Any:
-    found, s = [], X
+    result, s = [], X
     while True:
         s = s * 2
-        found.append(s + X)
-        if len(found) >= most or not s.sum() < lim:
-            return s, np.stack(found)
+        result.append(s + X)
+        if len(result) >= most or not s.sum() < lim:
+            return s, np.stack(result)
 
 
 @pytest.mark.parametrize("count", ["100", str(2**63 - 1), str(1 << 40), str(1 << 21), "none"])

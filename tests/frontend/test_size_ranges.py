@@ -62,8 +62,8 @@ past, total = Var("past", lo=1), Var("total", lo=1)
     ],
 )
 def test_when_two_sizes_are_equal(a: Any, b: Any, said: str) -> None:
-    found = condition(a, b)
-    assert str(None if found is None else simplify(found)) == said
+    result = condition(a, b)
+    assert str(None if result is None else simplify(result)) == said
 
 
 def cached(slices: bool) -> onnx.ModelProto:

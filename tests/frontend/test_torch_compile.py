@@ -212,8 +212,8 @@ def test_a_defect_of_ours_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = mlp(), torch.randn(8, 17)
     f = compiled(model)
     with torch.no_grad(), pytest.warns(RuntimeWarning, match="a defect"):
-        found = f(x)
-    assert_same(found, model(x).detach())
+        result = f(x)
+    assert_same(result, model(x).detach())
 
 
 def test_a_transformer_layer() -> None:
@@ -240,8 +240,8 @@ def test_inference_mode_and_autocast() -> None:
     model, x = mlp(), torch.randn(4, 17)
     f = compiled(model)
     with torch.inference_mode():
-        found = f(x)
-        assert_same(found, model(x), rtol=1e-5, atol=1e-5)
+        result = f(x)
+        assert_same(result, model(x), rtol=1e-5, atol=1e-5)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert_same(compiled(model)(x), model(x), rtol=2e-2, atol=2e-2)
 

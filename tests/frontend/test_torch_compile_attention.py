@@ -47,8 +47,8 @@ def test_both_ways_are_compiled(keys: int, given: dict[str, Any]) -> None:
     model, x = Attention(keys, given), torch.randn(2, 6, 16, requires_grad=True)
     other, same = copy.deepcopy(model), copy.deepcopy(x)
     reports: list[Any] = []
-    found = gradients(compiled(model, reports), (x,), lambda y: y.square().sum())
-    assert_same(found, gradients(other, (same,), lambda y: y.square().sum()), rtol=1e-5, atol=1e-5)
+    result = gradients(compiled(model, reports), (x,), lambda y: y.square().sum())
+    assert_same(result, gradients(other, (same,), lambda y: y.square().sum()), rtol=1e-5, atol=1e-5)
     assert [left for report in reports for left in report.coverage().uncompiled] == []
 
 
@@ -61,8 +61,8 @@ def test_what_pytorch_runs_is_the_same() -> None:
     from tilewright.dynamo import attention  # noqa: F401  defines the operator
 
     with torch.no_grad():
-        found = torch.ops.tilewright.attention_backward(g, q, k, v, mask, False, 0.3)
-    for a, b in zip(found, torch.autograd.grad(y, (q, k, v), g), strict=True):
+        result = torch.ops.tilewright.attention_backward(g, q, k, v, mask, False, 0.3)
+    for a, b in zip(result, torch.autograd.grad(y, (q, k, v), g), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 

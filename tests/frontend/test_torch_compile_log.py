@@ -145,8 +145,8 @@ def test_recurrent_layers_are_trained_where_dynamo_allows_it(kind: str) -> None:
     expected = gradients(copy.deepcopy(model), (x,), loss)
     with torch._dynamo.config.patch(allow_rnn=True):
         loss(compiled(model, reports)(x)).backward()
-    found = [p.grad.clone() for p in model.parameters()]
-    torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-5)
+    result = [p.grad.clone() for p in model.parameters()]
+    torch.testing.assert_close(result, expected, rtol=2e-5, atol=2e-5)
     assert len(reports) == 2
     assert not any(r.uncompiled for r in reports)
     left = {name for r in reports for name, native in r.operators if not native}

@@ -59,9 +59,9 @@ def test_gradients(name: str, dynamic: bool) -> None:
     model, args = make(), arguments()
     other, same = copy.deepcopy(model), copy.deepcopy(args)
     f = compiled(model, dynamic=dynamic)
-    found = gradients(f, args, lambda y: y.square().sum())
+    result = gradients(f, args, lambda y: y.square().sum())
     expected = gradients(other, same, lambda y: y.square().sum())
-    assert_same(found, expected, rtol=1e-4, atol=1e-4)
+    assert_same(result, expected, rtol=1e-4, atol=1e-4)
     assert_same(dict(model.named_buffers()), dict(other.named_buffers()), rtol=1e-5, atol=1e-5)
 
 
@@ -84,8 +84,8 @@ def test_convolutions_go_back_compiled(name: str, data: bool) -> None:
     model, x = make(), torch.randn(shape, requires_grad=data)
     other, same = copy.deepcopy(model), copy.deepcopy(x)
     reports: list[Any] = []
-    found = gradients(compiled(model, reports), (x,), lambda y: y.square().sum())
-    assert_same(found, gradients(other, (same,), lambda y: y.square().sum()), rtol=1e-4, atol=1e-4)
+    result = gradients(compiled(model, reports), (x,), lambda y: y.square().sum())
+    assert_same(result, gradients(other, (same,), lambda y: y.square().sum()), rtol=1e-4, atol=1e-4)
     assert [left for report in reports for left in report.coverage().uncompiled] == []
 
 

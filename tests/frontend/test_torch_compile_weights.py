@@ -156,5 +156,5 @@ def test_digests_are_the_same_for_every_processor() -> None:
 
     data = np.random.default_rng(0).integers(0, 256, 1000, np.uint8)
     able = [name for name in digests(host_triple()) if not missing_features(DIGESTS[name])]
-    found = {function(native().watch[name], c_int64, c_void_p, c_int64)(data.ctypes.data, 1000) for name in able}
-    assert len(found) == 1
+    result = {function(native().watch[name], c_int64, c_void_p, c_int64)(data.ctypes.data, 1000) for name in able}
+    assert len(result) == 1

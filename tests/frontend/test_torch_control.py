@@ -45,13 +45,13 @@ def several(layer: Any, x: Any) -> Any:
 
 
 def halved(layer: Any, x: Any) -> Any:
-    found = while_loop(lambda k, v: (v.abs().sum() > 1) & (k < 20), lambda k, v: (k + 1, v / 2), (torch.tensor(0), x))
-    return found[1] + found[0]
+    result = while_loop(lambda k, v: (v.abs().sum() > 1) & (k < 20), lambda k, v: (k + 1, v / 2), (torch.tensor(0), x))
+    return result[1] + result[0]
 
 
 def layered(layer: Any, x: Any) -> Any:
-    found = while_loop(lambda k, v: k < 3, lambda k, v: (k + 1, torch.tanh(layer(v))), (torch.tensor(0), x))
-    return found[1]
+    result = while_loop(lambda k, v: k < 3, lambda k, v: (k + 1, torch.tanh(layer(v))), (torch.tensor(0), x))
+    return result[1]
 
 
 def running(layer: Any, x: Any) -> Any:
@@ -121,13 +121,13 @@ def test_gradients(name: str) -> None:
         return
     for batch in (x, X - 1):
         before = step.parameters["scale"].copy()
-        found = step(batch)["loss"]
+        result = step(batch)["loss"]
         with torch.no_grad():
             eager.load_state_dict({**eager.state_dict(), "scale": torch.as_tensor(before)})
         eager.zero_grad()
         expected = loss(eager, batch)
         expected.backward()
-        np.testing.assert_allclose(found, expected.item(), rtol=1e-5)
+        np.testing.assert_allclose(result, expected.item(), rtol=1e-5)
         np.testing.assert_allclose(before - step.parameters["scale"], 0.01 * eager.scale.grad, rtol=1e-4)
         eager.load_state_dict(step.state_dict())
 

@@ -71,8 +71,8 @@ def test_a_step_of_a_graph_network() -> None:
     weights = {name: p.detach().numpy().copy() for name, p in module.named_parameters()}
     step = tw.compile_step(module, lambda m, *given: m(*given).square().mean(), tw.train.SGD(1.0), (x, source, target))
     assert "_elements(" not in str(step.show("graph"))
-    found = step(x, source, target)
-    np.testing.assert_allclose(found["loss"], float(wanted.detach()), rtol=1e-5)
+    result = step(x, source, target)
+    np.testing.assert_allclose(result["loss"], float(wanted.detach()), rtol=1e-5)
     for name, value in step.state_dict().items():
         if name in gradients:
             np.testing.assert_allclose(np.asarray(value), weights[name] - gradients[name], rtol=1e-4, atol=1e-5)

@@ -22,8 +22,8 @@ F = torch.nn.functional
 def right(function: Callable[..., Any], *given: Any) -> None:
     """The graph's references give what eager PyTorch gives, or what is right in f64, rounded."""
     wanted = narrow.expected(narrow.Case(function, given, ""))
-    found = interpreted(import_torch(Functional(function), given, dynamic=None), *given)
-    ours = [narrow_tensor(a, w.eager) for a, w in zip(found, wanted, strict=True)]
+    result = interpreted(import_torch(Functional(function), given, dynamic=None), *given)
+    ours = [narrow_tensor(a, w.eager) for a, w in zip(result, wanted, strict=True)]
     assert not narrow.differs(ours, wanted)
 
 
@@ -48,8 +48,8 @@ def test_causal_attention_keeps_nan() -> None:
     q = numbers(torch.float32, 1, 1, 3, 4)
     k, q[0, 0, 1, 2] = q.clone(), torch.nan
     module = Functional(lambda q, k: F.scaled_dot_product_attention(q, k, k, is_causal=True))
-    found = interpreted(import_torch(module, (q, k), dynamic=None), q, k)[0]
-    assert torch.tensor(found).isnan()[0, 0].all(-1).tolist() == [False, True, False]
+    result = interpreted(import_torch(module, (q, k), dynamic=None), q, k)[0]
+    assert torch.tensor(result).isnan()[0, 0].all(-1).tolist() == [False, True, False]
 
 
 def test_masked_attention_keeps_nan() -> None:
@@ -60,9 +60,9 @@ def test_masked_attention_keeps_nan() -> None:
     module = Functional(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m))
     for mask in (seen, torch.zeros(4, 6).masked_fill(~seen, -torch.inf)):
         wanted = F.scaled_dot_product_attention(q, k, v, mask)
-        found = torch.tensor(interpreted(import_torch(module, (q, k, v, mask), dynamic=None), q, k, v, mask)[0])
+        result = torch.tensor(interpreted(import_torch(module, (q, k, v, mask), dynamic=None), q, k, v, mask)[0])
         compiled = tw.compile(module, (q, k, v, mask), dynamic=None)(q, k, v, mask)
-        for ours in (found, compiled):
+        for ours in (result, compiled):
             torch.testing.assert_close(ours, wanted, equal_nan=True)
         assert compiled.isnan().all(-1).flatten().tolist() == [False, True, False, True]
         assert not compiled[0, 0, 0].any()
@@ -123,9 +123,9 @@ def test_a_bias_is_added_before_the_sum_is_rounded(name: str, kind: Any, size: f
     given[wide].select(channels, 0).fill_(size)
     wanted = function(*(t.double() for t in given)).to(kind)
     compiled = tw.compile(Functional(function), tuple(given), dynamic=None)(*given)
-    found = interpreted(import_torch(Functional(function), tuple(given), dynamic=None), *given)[0]
+    result = interpreted(import_torch(Functional(function), tuple(given), dynamic=None), *given)[0]
     assert torch.equal(compiled, wanted)
-    assert torch.equal(narrow_tensor(found, wanted), wanted)
+    assert torch.equal(narrow_tensor(result, wanted), wanted)
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean"])
@@ -140,8 +140,8 @@ def test_quotients_rounded_down(kind: Any) -> None:
     a = torch.tensor([1.0, -1.0, 6.0, torch.inf, 3.0, 0.0, -0.5, 1.0], dtype=kind)
     b = torch.tensor([0.1, 0.1, 0.2, 2.0, torch.inf, -1.0, 3.0, 0.0], dtype=kind)
     for function in (lambda a, b: a // b, lambda a, b: torch.div(a, b, rounding_mode="floor")):
-        found = interpreted(import_torch(Functional(function), (a, b), dynamic=None), a, b)[0]
-        assert torch.equal(torch.tensor(found).nan_to_num(77.0), function(a, b).nan_to_num(77.0))
+        result = interpreted(import_torch(Functional(function), (a, b), dynamic=None), a, b)[0]
+        assert torch.equal(torch.tensor(result).nan_to_num(77.0), function(a, b).nan_to_num(77.0))
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,9 @@ FAR = (-math.inf, -1e4, -100.0, -50.0, -1.0, -1e-3, 0.0, 1e-3, 0.5, 10.0, 80.0, 
 def test_exponentials_of_numbers_far_out(function: Any, kind: Any) -> None:
     numbers = torch.tensor(FAR, dtype=kind)
     x = numbers.abs() if function is torch.log2 else numbers
-    found = interpreted(import_torch(Functional(function), x, dynamic=None), x)[0].astype(np.float64)
+    result = interpreted(import_torch(Functional(function), x, dynamic=None), x)[0].astype(np.float64)
     expected = function(x.double()).to(kind).double().numpy()
-    np.testing.assert_allclose(found, expected, rtol=2 * torch.finfo(kind).eps)
+    np.testing.assert_allclose(result, expected, rtol=2 * torch.finfo(kind).eps)
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
@@ -50,11 +50,11 @@ def test_the_epsilon_that_a_norm_has_by_default(kind: Any) -> None:
     """Narrow types have that of f32, in which PyTorch computes them; numbers are so small that it shows."""
     x = (1e-3 * torch.randn(5, 8)).to(kind)
     module = nn.RMSNorm(8, dtype=kind)
-    found = interpreted(import_torch(module, x, dynamic=None), x)[0].astype(np.float64)
+    result = interpreted(import_torch(module, x, dynamic=None), x)[0].astype(np.float64)
     epsilon = torch.finfo(torch.float64 if kind is torch.float64 else torch.float32).eps
     exact = torch.nn.functional.rms_norm(x.double(), (8,), eps=epsilon)
     limit = 4 * torch.finfo(kind).eps * float(exact.abs().max())
-    np.testing.assert_allclose(found, exact, rtol=0, atol=limit)
+    np.testing.assert_allclose(result, exact, rtol=0, atol=limit)
     np.testing.assert_allclose(module(x).detach().double(), exact, rtol=0, atol=limit)
 
 
@@ -62,8 +62,8 @@ def test_the_epsilon_that_a_norm_has_by_default(kind: Any) -> None:
 def test_sums_of_truths_are_scaled(alpha: Any) -> None:
     x, y = torch.tensor([False, False, True, True]), torch.tensor([[True], [False]])
     function = Functional(lambda a, b: torch.add(a, b, alpha=alpha))
-    found = interpreted(import_torch(function, (x, y), dynamic=None), x, y)[0]
-    np.testing.assert_array_equal(found, torch.add(x, y, alpha=alpha))
+    result = interpreted(import_torch(function, (x, y), dynamic=None), x, y)[0]
+    np.testing.assert_array_equal(result, torch.add(x, y, alpha=alpha))
 
 
 @pytest.mark.costly(3)
@@ -83,9 +83,9 @@ def test_sums_of_truths_are_scaled(alpha: Any) -> None:
 def test_squares_of_narrow_numbers_are_wide(function: Any, kind: Any, scale: float) -> None:
     """The square of 256 is infinite in f16, and that of a thousandth has few digits."""
     x = (scale * torch.randn(5, 16)).to(kind)
-    found = interpreted(import_torch(Functional(function), x, dynamic=None), x)[0].astype(np.float64)
+    result = interpreted(import_torch(Functional(function), x, dynamic=None), x)[0].astype(np.float64)
     exact = function(x.double())
-    np.testing.assert_allclose(found, exact, rtol=0, atol=3 * torch.finfo(kind).eps * float(exact.abs().max()))
+    np.testing.assert_allclose(result, exact, rtol=0, atol=3 * torch.finfo(kind).eps * float(exact.abs().max()))
 
 
 def test_functions_of_real_numbers() -> None:

@@ -21,16 +21,16 @@ F = torch.nn.functional
 def compare(module: Any, model: tw.Model, given: tuple[Any, ...], tolerance: float = 1e-5) -> None:
     with torch.no_grad():
         expected = module(*given)
-    found = model(*pytree.tree_leaves(given))
-    assert_close(found if isinstance(found, tuple) else (found,), expected, tolerance, type(module).__name__)
+    result = model(*pytree.tree_leaves(given))
+    assert_close(result if isinstance(result, tuple) else (result,), expected, tolerance, type(module).__name__)
 
 
 def compare_by_layers(module: Any, model: tw.Model, given: tuple[Any, ...]) -> None:
     """The same where outputs may be as far off as the errors that the layers promise make them."""
     with torch.no_grad():
         expected = module(*given)
-    found = model(*pytree.tree_leaves(given))
-    results = found if isinstance(found, tuple) else (found,)
+    result = model(*pytree.tree_leaves(given))
+    results = result if isinstance(result, tuple) else (result,)
     try:
         assert_close(results, expected, 1e-5, type(module).__name__)
     except AssertionError:  # what layers promise takes many runs of the module

@@ -34,8 +34,8 @@ class Halves(nn.Module):  # type: ignore[misc,name-defined]
 
 
 def _symbols(imported: Any) -> list[tuple[str, int, int | None, int]]:
-    found = {d for v in imported.graph.inputs for d in v.type.shape if hasattr(d, "multiple")}
-    return sorted((d.name, d.lo, d.hi, d.multiple) for d in found)
+    members = {d for v in imported.graph.inputs for d in v.type.shape if hasattr(d, "multiple")}
+    return sorted((d.name, d.lo, d.hi, d.multiple) for d in members)
 
 
 @pytest.mark.parametrize("levels", [1, 3])
@@ -188,12 +188,12 @@ def test_a_loop_over_the_sequence_is_refused_at_once() -> None:
 
     def looped(x: Any) -> Any:
         nonlocal steps
-        h, found = x[:, 0], []
+        h, result = x[:, 0], []
         for t in range(x.shape[1]):
             steps += 1
             h = torch.tanh(h + x[:, t])
-            found.append(h)
-        return torch.stack(found, 1)
+            result.append(h)
+        return torch.stack(result, 1)
 
     with pytest.raises(ModelError, match=r"needs a number for seq, as a loop in Python.*"):
         import_model(Functional(looped), None, torch.zeros(2, 12, 3), {"args_0": {0: "n", 1: "seq"}})

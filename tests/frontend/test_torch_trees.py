@@ -79,9 +79,9 @@ def test_outputs_are_named_by_their_containers(pack: Any, names: list[str]) -> N
     assert [spec.name for spec in model.outputs] == names
     with torch.no_grad():
         want = [leaf for leaf in pytree.tree_leaves(module(x)) if leaf is not None]
-    found = model.run({"x": x})
+    result = model.run({"x": x})
     for name, value in zip(names, want, strict=True):
-        np.testing.assert_allclose(np.asarray(found[name]), value.numpy(), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(np.asarray(result[name]), value.numpy(), rtol=1e-6, atol=1e-6)
     model.update(module.state_dict())
 
 

@@ -140,19 +140,19 @@ def old_attributes(drawn: Drawn, what: str) -> dict[str, Any]:
         place(tree, root, False, [0])
     columns = np.array(rows).T.tolist()
     names = "treeids nodeids featureids missing_value_tracks_true truenodeids falsenodeids".split()
-    found: dict[str, Any] = {f"nodes_{name}": column for name, column in zip(names, columns, strict=True)}
-    found |= {"nodes_modes": modes, "nodes_values": values}
+    result: dict[str, Any] = {f"nodes_{name}": column for name, column in zip(names, columns, strict=True)}
+    result |= {"nodes_modes": modes, "nodes_values": values}
     for k, name in enumerate(("treeids", "nodeids", "ids", "weights")):
-        found[f"{what}_{name}"] = [w[k] for w in weights]
-    return found
+        result[f"{what}_{name}"] = [w[k] for w in weights]
+    return result
 
 
 def check(model: onnx.ModelProto, x: Array, size: float) -> None:
     expected = ReferenceEvaluator(model).run(None, {"x": x})
     compiled = tw.compile(model)
     for rows in (len(x), 1):
-        found = compiled(x[:rows])
-        for a, b in zip(expected, found if isinstance(found, tuple) else (found,), strict=True):
+        result = compiled(x[:rows])
+        for a, b in zip(expected, result if isinstance(result, tuple) else (result,), strict=True):
             assert b.dtype == a.dtype
             np.testing.assert_allclose(b, a[:rows], rtol=0, atol=TOLERANCE * size)
 
@@ -233,9 +233,9 @@ def test_classifiers(seed: int, trees: int, leaves: int, classes: int, post: str
     label, scores = ReferenceEvaluator(reference).run(None, {"x": x})
     if post == "PROBIT":  # its own is in f32, and wrong by 1e-5 near a half
         scores = probit(scores.astype(np.float64))
-    found_label, found = tw.compile(model)(x)
+    found_label, got = tw.compile(model)(x)
     size = sum(map(abs, drawn.leaf_weight)) + 1 if post == "NONE" else 20 if post == "PROBIT" else 4
-    np.testing.assert_allclose(found, scores, rtol=0, atol=TOLERANCE * size)
+    np.testing.assert_allclose(got, scores, rtol=0, atol=TOLERANCE * size)
     of = dict(zip(labels, range(classes), strict=True))
     chosen = [row[of[k]] for row, k in zip(scores, found_label.tolist(), strict=True)]
     assert (np.array(chosen) >= scores.max(axis=1) - 2 * TOLERANCE * size).all()  # else rounding decides

@@ -79,8 +79,8 @@ def test_regressors(make: Any) -> None:
     model = make().fit(x, y)
     compiled, expected = tw.compile(to_onnx(model, x)), model.predict(x)
     for rows in (len(x), 1, 5):
-        found = compiled(x[:rows])
-        np.testing.assert_allclose(found[:, 0], expected[:rows], rtol=0, atol=TOLERANCE * np.abs(expected).max())
+        result = compiled(x[:rows])
+        np.testing.assert_allclose(result[:, 0], expected[:rows], rtol=0, atol=TOLERANCE * np.abs(expected).max())
 
 
 def test_several_targets() -> None:

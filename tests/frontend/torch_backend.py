@@ -28,9 +28,9 @@ def compiled(model: Any, reports: list[Any] | None = None, *, dynamic: bool | No
     return torch.compile(model, backend="tilewright", dynamic=dynamic, options=options)
 
 
-def assert_same(found: Any, expected: Any, **tolerance: Any) -> None:
+def assert_same(result: Any, expected: Any, **tolerance: Any) -> None:
     """Equal containers of tensors: numbers, types, sizes and strides."""
-    torch.testing.assert_close(found, expected, check_stride=True, **tolerance)
+    torch.testing.assert_close(result, expected, check_stride=True, **tolerance)
 
 
 def check(

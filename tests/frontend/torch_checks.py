@@ -36,7 +36,7 @@ def interpreted(imported: Imported, *inputs: Any) -> list[Any]:
 
 
 def assert_close(
-    found: Sequence[Any],
+    result: Sequence[Any],
     expected: Any,
     tolerance: float = 2e-6,
     what: str = "",
@@ -45,8 +45,8 @@ def assert_close(
     """Equal shapes and types, and equal numbers up to the tolerance times the largest number; where that is less than
     `allowed`, which has a bound for each element of each output, up to this."""
     leaves = [x for x in pytree.tree_leaves(expected) if isinstance(x, torch.Tensor)]
-    assert len(found) == len(leaves), f"{what}: {len(found)} outputs instead of {len(leaves)}"
-    for k, (a, e) in enumerate(zip(found, leaves, strict=True)):
+    assert len(result) == len(leaves), f"{what}: {len(result)} outputs instead of {len(leaves)}"
+    for k, (a, e) in enumerate(zip(result, leaves, strict=True)):
         x, y = np.asarray(as_numpy(a, "found")), as_numpy(e, "expected")
         where = f"{what} output {k}"
         assert x.shape == y.shape and x.dtype == y.dtype, f"{where}: {x.dtype}{x.shape} for {y.dtype}{y.shape}"

@@ -371,7 +371,7 @@ def check(seed: int) -> str:
     with warnings.catch_warnings(), tempfile.TemporaryDirectory():
         warnings.simplefilter("ignore")
         try:
-            found = call()
+            result = call()
         except tw.Error as error:
             text = str(error)
             return "refused" if text.strip() and "malformed" not in text else f"wrong: {name}: says {text[:200]!r}"
@@ -381,13 +381,13 @@ def check(seed: int) -> str:
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{Path(where.filename).name}:{where.lineno}"
             return f"crashed: {name}: {type(error).__name__}: {str(error)[:200]} ({place})"
-        if reference is None or found is None:
+        if reference is None or result is None:
             return "right"
         try:
             want = reference()
         except Exception as error:
             return f"wrong: {name}: there is a result where the reference has none: {error}"
-    return compare(name, found, want)
+    return compare(name, result, want)
 
 
 def refused_by_torch(name: str, error: BaseException) -> str:
@@ -398,11 +398,11 @@ def refused_by_torch(name: str, error: BaseException) -> str:
     return "refused" if ours or eager_too else f"crashed: {name}: {text[:300]}"
 
 
-def compare(name: str, found: Any, want: Any) -> str:
-    found = found[0] if isinstance(found, tuple | list) else found
-    found = plain(found)
-    if found.shape != want.shape or not np.allclose(found, want, rtol=1e-4, atol=1e-5, equal_nan=True):
-        return f"wrong: {name}: {found.tolist()!r:.150} for {want.tolist()!r:.150}"
+def compare(name: str, result: Any, want: Any) -> str:
+    result = result[0] if isinstance(result, tuple | list) else result
+    result = plain(result)
+    if result.shape != want.shape or not np.allclose(result, want, rtol=1e-4, atol=1e-5, equal_nan=True):
+        return f"wrong: {name}: {result.tolist()!r:.150} for {want.tolist()!r:.150}"
     return "right"
 
 
@@ -410,10 +410,10 @@ def main() -> None:
     first, count = int(sys.argv[1]), int(sys.argv[2])
     outcomes: Counter[str] = Counter()
     for seed in range(first, first + count):
-        found = check(seed)
-        outcomes[found.split(":")[0]] += 1
-        if ":" in found:
-            print(seed, " ".join(found.split()), flush=True)
+        result = check(seed)
+        outcomes[result.split(":")[0]] += 1
+        if ":" in result:
+            print(seed, " ".join(result.split()), flush=True)
     print(dict(outcomes))
 
 

@@ -91,9 +91,9 @@ class Guard:
 
     def copy(self, array: Any, alignment: int = 1) -> Any:
         """A copy of an array."""
-        found = self._view(self.place(array.nbytes, alignment), array)
-        found[...] = array
-        return found
+        result = self._view(self.place(array.nbytes, alignment), array)
+        result[...] = array
+        return result
 
     def copy_bytes(self, address: int, nbytes: int) -> int:
         """Where a copy of aligned memory is."""

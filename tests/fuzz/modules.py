@@ -73,9 +73,9 @@ def _damage_words(data: bytearray, rng: random.Random) -> None:
             (rb"%\w+", [b"%0", b"%arg0", b"%1", b"%nobody"]),
         )
     )
-    found = list(re.finditer(pattern, data))
-    if found:
-        place = rng.choice(found)
+    match = list(re.finditer(pattern, data))
+    if match:
+        place = rng.choice(match)
         data[place.start() : place.end()] = rng.choice(others)
 
 

@@ -86,9 +86,9 @@ def _node(model: onnx.ModelProto, rng: random.Random) -> onnx.NodeProto:
 
 
 def _names(model: onnx.ModelProto) -> list[str]:
-    found = [name for n in model.graph.node for name in (*n.input, *n.output)]
-    found += [v.name for v in (*model.graph.input, *model.graph.output)] + [t.name for t in model.graph.initializer]
-    return [*found, "", "absent", "\N{SNOWMAN} name"]
+    results = [name for n in model.graph.node for name in (*n.input, *n.output)]
+    results += [v.name for v in (*model.graph.input, *model.graph.output)] + [t.name for t in model.graph.initializer]
+    return [*results, "", "absent", "\N{SNOWMAN} name"]
 
 
 def _mild(model: onnx.ModelProto, other: onnx.ModelProto, rng: random.Random) -> None:

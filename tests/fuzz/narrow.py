@@ -549,8 +549,8 @@ def copies(tensors: Sequence[torch.Tensor], dtype: torch.dtype | None = None) ->
     return made
 
 
-def results(found: Any) -> list[torch.Tensor]:
-    return [leaf.detach() for leaf in pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)]
+def results(result: Any) -> list[torch.Tensor]:
+    return [leaf.detach() for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -594,12 +594,11 @@ def differs(ours: Sequence[torch.Tensor], wanted: Sequence[Expected]) -> str:
     """How results differ from what is right; "" if they do not."""
     if len(ours) != len(wanted):
         return f"{len(ours)} results, expected {len(wanted)}"
-    for k, (found, right) in enumerate(zip(ours, wanted, strict=True)):
-        if found.dtype != right.eager.dtype or found.shape != right.eager.shape:
-            return (
-                f"result {k} is {found.dtype}{list(found.shape)}, expected {right.eager.dtype}{list(right.eager.shape)}"
-            )
-        text = _far(found, right)
+    for k, (candidate, right) in enumerate(zip(ours, wanted, strict=True)):
+        if candidate.dtype != right.eager.dtype or candidate.shape != right.eager.shape:
+            eager = right.eager
+            return f"result {k} is {candidate.dtype}{list(candidate.shape)}, expected {eager.dtype}{list(eager.shape)}"
+        text = _far(candidate, right)
         if text:
             return f"result {k}: {text}"
     return ""
@@ -656,8 +655,8 @@ def check(case: Case) -> str:
         return f"refused: {str(error).splitlines()[0][:160]}"
     except Exception as error:
         return f"crashed: {type(error).__name__}: {str(error)[:300]}"
-    found = differs(ours, wanted)
-    return f"wrong: {found}" if found else "right"
+    result = differs(ours, wanted)
+    return f"wrong: {result}" if result else "right"
 
 
 def main() -> None:
@@ -665,10 +664,10 @@ def main() -> None:
     outcomes: Counter[str] = Counter()
     for seed in range(first, first + count):
         case = drawn(seed)
-        found = check(case)
-        outcomes[found.split(":")[0]] += 1
-        if not found.startswith(("right", "left out")):
-            print(seed, case.label, source(case.function), "|", found, flush=True)
+        result = check(case)
+        outcomes[result.split(":")[0]] += 1
+        if not result.startswith(("right", "left out")):
+            print(seed, case.label, source(case.function), "|", result, flush=True)
     print(dict(outcomes))
 
 

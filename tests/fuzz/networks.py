@@ -293,15 +293,15 @@ def compiled(network: Network, seed: int) -> Any:
 
 def outcome(f: Any, given: Any, by: str, network: Network | None = None) -> list[torch.Tensor]:
     if by != "gradient":
-        found = f(*given)
-        return list(found) if isinstance(found, tuple | list) else [found]
+        result = f(*given)
+        return list(result) if isinstance(result, tuple | list) else [result]
     network = network or f
     leaves = [x.clone().requires_grad_() for x in given]
-    found = f(*leaves)
-    loss = sum((x.float() * torch.linspace(0.5, 1, x.numel()).reshape(x.shape)).sum() for x in found)
+    result = f(*leaves)
+    loss = sum((x.float() * torch.linspace(0.5, 1, x.numel()).reshape(x.shape)).sum() for x in result)
     wanted = [*leaves, *network.parameters()]
     gradients = torch.autograd.grad(loss, wanted, allow_unused=True)
-    return [*(x.detach() for x in found), *(g for g in gradients if g is not None)]
+    return [*(x.detach() for x in result), *(g for g in gradients if g is not None)]
 
 
 def differs(got: list[Any], want: list[torch.Tensor]) -> str:
@@ -336,10 +336,10 @@ def main() -> None:
     outcomes: Counter[str] = Counter()
     for seed in range(first, first + count):
         by, started = WAYS[seed % len(WAYS)], time.monotonic()
-        found = quiet_check(seed, by)
-        outcomes[f"{by} {found.split(':')[0]}"] += 1
-        if not found.startswith(("right", "left out")):
-            print(seed, by, drawn(seed)[0], "|", found, f"({time.monotonic() - started:.0f} s)", flush=True)
+        result = quiet_check(seed, by)
+        outcomes[f"{by} {result.split(':')[0]}"] += 1
+        if not result.startswith(("right", "left out")):
+            print(seed, by, drawn(seed)[0], "|", result, f"({time.monotonic() - started:.0f} s)", flush=True)
     print(dict(outcomes))
 
 

@@ -186,8 +186,8 @@ def _resize(g: Chain, x: str) -> str:
 
 
 def _nonzero(g: Chain, x: str) -> str:
-    found = g.node("NonZero", g.node("Greater", x, g.number(0.3)))
-    return g.node("Cast", found, to=TensorProto.FLOAT)
+    result = g.node("NonZero", g.node("Greater", x, g.number(0.3)))
+    return g.node("Cast", result, to=TensorProto.FLOAT)
 
 
 def _compress(g: Chain, x: str) -> str:

@@ -44,13 +44,13 @@ def index(rng: Random, i: Any, n: Any, m: Any) -> Any:
 def element(rng: Random, a: Any, i: Any, j: Any, n: Any, m: Any, width: int) -> Any:
     """A number of a: f32[n, width]."""
     place = index(rng, i, n, m)
-    found = a[place, j if rng.random() < 0.7 else te.minimum(j + 1, width - 1)]
+    result = a[place, j if rng.random() < 0.7 else te.minimum(j + 1, width - 1)]
     kind = rng.randrange(5)
     if kind == 0:
-        return te.if_then_else(te.all_of([place >= 0, place < n]), found, 0.0)
+        return te.if_then_else(te.all_of([place >= 0, place < n]), result, 0.0)
     if kind == 1:
-        return te.if_then_else(i >= rng.randint(0, 3), found, 1.0)
-    return found
+        return te.if_then_else(i >= rng.randint(0, 3), result, 1.0)
+    return result
 
 
 def stages(rng: Random) -> PrimFunc:

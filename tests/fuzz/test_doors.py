@@ -21,8 +21,8 @@ FOUND = (3, 20, 22, 24, 54, 109, 114, 115, 220, 321, 475, 576, 843, 1744, 1984, 
 @pytest.mark.filterwarnings("ignore")
 def test_awkward_arguments() -> None:
     seeds = (*FOUND, *range(FIRST, FIRST + COUNT))
-    found = {seed: doors.check(seed) for seed in seeds}
-    faults = [f"seed {seed}: {text}" for seed, text in found.items() if text.startswith(("wrong", "crashed"))]
+    result = {seed: doors.check(seed) for seed in seeds}
+    faults = [f"seed {seed}: {text}" for seed, text in result.items() if text.startswith(("wrong", "crashed"))]
     assert not faults, "\n".join(faults)
-    kinds = [text.split(":")[0] for text in found.values()]
+    kinds = [text.split(":")[0] for text in result.values()]
     assert kinds.count("refused") > 0.3 * len(seeds) and kinds.count("right") > 0.1 * len(seeds)

@@ -124,9 +124,9 @@ def drawn(seed: int) -> tuple[Callable[..., Any], list[Any]]:
     def function(*arguments: Any) -> Any:
         values = [x * 1.0 for x in arguments]
         for s in steps:
-            found = s(values)
-            if found is not None:
-                values.append(found)
+            result = s(values)
+            if result is not None:
+                values.append(result)
         return tuple(values[k] for k in kept)
 
     return function, given

@@ -174,10 +174,10 @@ def text(seed: int) -> str:
 
 
 def test_random_functions() -> None:
-    found = {seed: check(seed) for seed in range(FIRST, FIRST + COUNT)}
-    faults = [f"seed {s}: {text(s)}: {f}" for s, f in found.items() if f.startswith(("wrong", "crashed"))]
+    result = {seed: check(seed) for seed in range(FIRST, FIRST + COUNT)}
+    faults = [f"seed {s}: {text(s)}: {f}" for s, f in result.items() if f.startswith(("wrong", "crashed"))]
     assert not faults, "\n".join(faults)
-    assert sum(f == "right" for f in found.values()) > 0.7 * COUNT
+    assert sum(f == "right" for f in result.values()) > 0.7 * COUNT
 
 
 if __name__ == "__main__":

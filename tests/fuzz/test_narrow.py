@@ -16,10 +16,10 @@ COUNT = int(os.environ.get("TILEWRIGHT_FUZZ_NARROW", "2000")) if LONG else 24
 
 
 def test_random_operators() -> None:
-    found = {seed: narrow.check(narrow.drawn(seed)) for seed in range(FIRST, FIRST + COUNT)}
-    faults = {s: f"{narrow.drawn(s).label}: {f}" for s, f in found.items() if f.startswith(("wrong", "crashed"))}
+    result = {seed: narrow.check(narrow.drawn(seed)) for seed in range(FIRST, FIRST + COUNT)}
+    faults = {s: f"{narrow.drawn(s).label}: {f}" for s, f in result.items() if f.startswith(("wrong", "crashed"))}
     assert not faults, "\n".join(f"seed {seed}: {text}" for seed, text in faults.items())
-    assert sum(f == "right" for f in found.values()) > 0.7 * COUNT
+    assert sum(f == "right" for f in result.values()) > 0.7 * COUNT
 
 
 def test_what_is_wrong_is_seen() -> None:

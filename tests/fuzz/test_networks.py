@@ -16,9 +16,9 @@ COUNT = int(os.environ.get("TILEWRIGHT_FUZZ_NETWORKS", "400")) if LONG else 4
 
 
 def test_random_modules() -> None:
-    found = {}
+    result = {}
     for seed in range(FIRST, FIRST + COUNT):
-        found[seed] = networks.quiet_check(seed, networks.WAYS[seed % len(networks.WAYS)])
-    faults = {s: f"{networks.drawn(s)[0]}: {f}" for s, f in found.items() if f.startswith(("wrong", "crashed"))}
+        result[seed] = networks.quiet_check(seed, networks.WAYS[seed % len(networks.WAYS)])
+    faults = {s: f"{networks.drawn(s)[0]}: {f}" for s, f in result.items() if f.startswith(("wrong", "crashed"))}
     assert not faults, "\n".join(f"seed {seed}: {text}" for seed, text in faults.items())
-    assert sum(f == "right" for f in found.values()) > 0.7 * COUNT
+    assert sum(f == "right" for f in result.values()) > 0.7 * COUNT

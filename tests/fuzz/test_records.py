@@ -97,15 +97,15 @@ def _text(text: str, rng: random.Random) -> str:
     )
 
 
-def use(found: Record) -> str:
+def use(result: Record) -> str:
     """What is done with a record that was accepted."""
-    assert from_bytes(found.to_bytes()) == found
-    form_of(found.about)
-    advice = Advice(found.digest, found.setting, found.measured, found.space, True)
-    _, said = follow(found.decision, [advice], LABELS, lambda: [1.0, 2.0, 3.0])
+    assert from_bytes(result.to_bytes()) == result
+    form_of(result.about)
+    advice = Advice(result.digest, result.setting, result.measured, result.space, True)
+    _, said = follow(result.decision, [advice], LABELS, lambda: [1.0, 2.0, 3.0])
     assert said.state in STATES
     try:
-        found.key()
+        result.key()
     except RecordError:
         return "another workload"
     return "sound"
@@ -149,9 +149,9 @@ def test_damaged_indexes_mislead_nobody(tmp_path: Path) -> None:
             warnings.simplefilter("ignore")
             for rows in (1, 5, 99):
                 name = product(rows).name
-                found = Lookup([index]).find(name)
-                assert all(r.decision == name for _, r in found), f"seed {seed}"
-                hits += len(found)
+                result = Lookup([index]).find(name)
+                assert all(r.decision == name for _, r in result), f"seed {seed}"
+                hits += len(result)
                 index.similar(product(rows).text)
         index.close()
     assert hits > 0

@@ -88,13 +88,13 @@ def read_damaged(known: dict[str, tuple[list[str], Callable[[str], Any]]], seed:
     rng = random.Random(seed)
     kind = rng.choice(sorted(known))
     texts, parse = known[kind]
-    found = parse(damaged(rng.choice(texts), rng.choice(texts), rng))
-    assert parse(str(found)) == found, f"a {kind} that does not print as it reads"
+    result = parse(damaged(rng.choice(texts), rng.choice(texts), rng))
+    assert parse(str(result)) == result, f"a {kind} that does not print as it reads"
     match kind:
         case "trace":
-            found.replay(matmul())
+            result.replay(matmul())
         case "func":
-            verify_func(found)
+            verify_func(result)
         case _:
-            verify_graph(found)
+            verify_graph(result)
     return f"{kind} read"

@@ -59,10 +59,10 @@ def truth(name: str, a: Any, b: Any) -> Any:
 def test_numbers_are_folded(name: str) -> None:
     """As the table of operators says; shifts, quotients by zero and what is seldom are left to be computed."""
     for a, b in itertools.product(NUMBERS, NUMBERS):
-        found = folding.exact(name, a, b)
+        result = folding.exact(name, a, b)
         left = name in ("truncdiv", "shl") or (name in ("floordiv", "mod") and b == 0)
-        assert (found is None) == left, (a, b)
-        assert left or found == truth(name, a, b), (a, b)
+        assert (result is None) == left, (a, b)
+        assert left or result == truth(name, a, b), (a, b)
     for a, b in itertools.product((False, True), repeat=2):
         assert folding.exact("and", a, b) is (a and b) and folding.exact("or", a, b) is (a or b)
         assert folding.exact("eq", a, b) is None

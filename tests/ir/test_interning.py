@@ -33,5 +33,5 @@ def test_threads_get_one_object() -> None:
         return [Var(f"shared{k}") for k in range(2000)]
 
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(make, range(4)))
-    assert all(a is b for other in found[1:] for a, b in zip(found[0], other, strict=True))
+        result = list(pool.map(make, range(4)))
+    assert all(a is b for other in result[1:] for a, b in zip(result[0], other, strict=True))

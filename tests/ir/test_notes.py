@@ -342,14 +342,14 @@ def test_no_other_room_names_a_note_as_text() -> None:
     """A string that is a note's name, or begins with it like a field ("prefetch_rows"), stands in `ir/` alone."""
     root = Path(tilewright.__file__).parent
     named = re.compile(rf"({'|'.join(NOTES)})|prefetch(_\w*)?|share_\w+")
-    found = {
+    match = {
         (str(path.relative_to(root)), node.value)
         for room in ("plans", "transform", "schedule", "codegen", "ops", "te")
         for path in (root / room).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and named.fullmatch(node.value)
     }
-    assert found == set(OTHER_MEANINGS)
+    assert match == set(OTHER_MEANINGS)
 
 
 def test_a_checked_note_is_the_note_itself() -> None:

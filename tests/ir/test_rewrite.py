@@ -73,8 +73,8 @@ EVERY: tuple[Stmt, ...] = (
 
 
 def test_expressions_that_stand_in_a_statement() -> None:
-    found = [[str(e) for e in exprs_of(s)] for s in EVERY]
-    assert found == [
+    result = [[str(e) for e in exprs_of(s)] for s in EVERY]
+    assert result == [
         ["n"], ["4", "i", "i < 3"], ["i", "B[i]"], ["i + 1"], ["i < 3"], ["n", "3"], ["i", "2", "j", "n"], [],
     ]  # fmt: skip
 

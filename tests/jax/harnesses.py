@@ -81,14 +81,14 @@ def check(h: Any, *, native: bool) -> str:
         return "left out: keys of random numbers as arguments"
     feeds = [np.asarray(a) for a in jax.tree.leaves(args)]
     try:
-        found = _run(jitted, tuple(args), feeds, native)
+        result = _run(jitted, tuple(args), feeds, native)
     except tw.Error as error:
         return "refused: " + " | ".join(str(error).splitlines())[:400]
     if h.group_name == "sort" and not h.params.get("is_stable"):
-        found, leaves = _ordered(h, found), _ordered(h, leaves)
+        result, leaves = _ordered(h, result), _ordered(h, leaves)
     if h.group_name == "approx_top_k":  # of equal values any may be taken
-        found, leaves = found[:1], leaves[:1]
-    return compare(found, leaves)
+        result, leaves = result[:1], leaves[:1]
+    return compare(result, leaves)
 
 
 def _ordered(h: Any, arrays: list[Any]) -> list[Any]:
@@ -124,10 +124,10 @@ def _narrow(t: Any) -> Any:
     return jax.dtypes.canonicalize_dtype(t)
 
 
-def compare(found: list[Any], expected: list[Any]) -> str:
-    if len(found) != len(expected):
-        return f"wrong: {len(found)} outputs instead of {len(expected)}"
-    for k, (a, e) in enumerate(zip(found, expected, strict=True)):
+def compare(result: list[Any], expected: list[Any]) -> str:
+    if len(result) != len(expected):
+        return f"wrong: {len(result)} outputs instead of {len(expected)}"
+    for k, (a, e) in enumerate(zip(result, expected, strict=True)):
         x, y = np.asarray(a), np.asarray(e)
         if x.shape != y.shape or x.dtype != y.dtype:
             return f"wrong: output {k} is {x.dtype}{list(x.shape)}, not {y.dtype}{list(y.shape)}"

@@ -58,10 +58,10 @@ def check(case: Case, *, native: bool) -> str:
         opened, wanted = _opened(module, main)
         feeds = _results(module, "inputs") if "inputs" in module.functions else []
         expected = [_results(module, name)[k] for name, k in wanted]
-        found = _run(opened, feeds, native)
+        result = _run(opened, feeds, native)
     except tw.Error as error:
         return "refused: " + " | ".join(str(error).splitlines())[:400]
-    return compare(found, expected)
+    return compare(result, expected)
 
 
 def _run(module: Module, feeds: list[Any], native: bool) -> list[Any]:
@@ -85,7 +85,7 @@ def _opened(module: Module, main: Function) -> tuple[Module, list[tuple[str, int
     types: list[Any] = []
     kept: list[Operation] = []
     source: dict[int, tuple[str, int]] = {}
-    found: list[int] = []
+    results: list[int] = []
     wanted: list[tuple[str, int]] = []
     for op in main.body.body:
         callee = str(op.attributes.get("callee", ""))
@@ -95,14 +95,14 @@ def _opened(module: Module, main: Function) -> tuple[Module, list[tuple[str, int
         elif callee == "expected":
             source.update({r: (callee, k) for k, r in enumerate(op.results)})
         elif _is_check(op):
-            found.append(op.operands[0])
+            results.append(op.operands[0])
             wanted.append(source[op.operands[1]])
         else:
             kept.append(op)
-    end = replace(main.body.operations[-1], operands=tuple(found))
+    end = replace(main.body.operations[-1], operands=tuple(results))
     body = Block(tuple(arguments), tuple(types), (*kept, end))
     blank = ("",) * len(arguments)
-    function = Function(main.name, body, blank, ("",) * len(found), blank)
+    function = Function(main.name, body, blank, ("",) * len(results), blank)
     return replace(module, functions={**module.functions, main.name: function}), wanted
 
 

@@ -146,14 +146,14 @@ def work(pipe: Connection, options: dict[str, Any], place: int) -> None:
 
 def _chosen(cases: list[Any], options: dict[str, Any]) -> list[Any]:
     seen: Counter[str] = Counter()
-    found = []
+    results = []
     for case in cases:
         if options["only"] not in case.fullname:
             continue
         if seen[case.group_name] % options["every"] == options["first"] % options["every"]:
-            found.append(case)
+            results.append(case)
         seen[case.group_name] += 1
-    return found
+    return results
 
 
 if __name__ == "__main__":

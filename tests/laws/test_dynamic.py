@@ -130,10 +130,10 @@ def test_as_compiled_for_each_size(seed: int) -> None:
     for call in calls:
         x = d.rng.standard_normal([call.get(s, s) if isinstance(s, str) else s for s in shape]).astype(np.float32)
         want = tw.compile(m, dims=call, fallback="never")(x)
-        found = compiled(x)
-        assert found.shape == want.shape
+        result = compiled(x)
+        assert result.shape == want.shape
         np.testing.assert_allclose(
-            found, want, rtol=0, atol=CLOSE * float(np.abs(want).max(initial=0)), err_msg=str(call)
+            result, want, rtol=0, atol=CLOSE * float(np.abs(want).max(initial=0)), err_msg=str(call)
         )
 
 
@@ -157,8 +157,8 @@ def test_products_of_sizes_do_not_overflow() -> None:
     nodes = [node("MatMul", ["x", "y"], ["s"]), node("Softmax", ["s"], ["z"], axis=-1)]
     m = model(nodes, [info("x", ["n", "k"]), info("y", ["k", "m"])], ["z"], {})
     compiled = tw.compile(m, dims={"k": tw.dim(0, 64)})
-    found = compiled(np.ones((5, 3), np.float32), np.ones((3, 2), np.float32))
-    np.testing.assert_allclose(found, np.full((5, 2), 0.5), rtol=1e-6)
+    result = compiled(np.ones((5, 3), np.float32), np.ones((3, 2), np.float32))
+    np.testing.assert_allclose(result, np.full((5, 2), 0.5), rtol=1e-6)
     huge = (1 << 31) - 1
     with pytest.raises(tw.errors.CallError, match="too large"):
         compiled(np.zeros((huge, 0), np.float32), np.zeros((0, huge), np.float32))

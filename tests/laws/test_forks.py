@@ -122,8 +122,8 @@ def test_same_bits_as_one_thread(seed: int, threads: int, tmp_path: Path) -> Non
     many.save(tmp_path / "many.tw")
     wanted = as_tuple(tw.load(tmp_path / "many.tw", threads=1)(*inputs))
     for _ in range(CALLS):  # the first ones use all threads
-        found = as_tuple(many(*inputs))
-        assert all(a.tobytes() == b.tobytes() for a, b in zip(found, wanted, strict=True))
+        result = as_tuple(many(*inputs))
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(result, wanted, strict=True))
     one = as_tuple(tw.compile(source, threads=1)(*inputs))
     for a, b in zip(wanted, one, strict=True):
         assert np.abs(a - b).max(initial=0.0) <= CLOSE * max(1.0, np.abs(b).max(initial=0.0))
@@ -151,5 +151,5 @@ def test_the_graphs_have_forks() -> None:
     assert sum(any(s.strand is not None for s in m.run_steps) for m in programs) >= 4
 
 
-def as_tuple(found: Any) -> tuple[Any, ...]:
-    return found if isinstance(found, tuple) else (found,)
+def as_tuple(result: Any) -> tuple[Any, ...]:
+    return result if isinstance(result, tuple) else (result,)

@@ -87,11 +87,11 @@ def compare(func: PrimFunc, program: Program, expected: list[np.ndarray]) -> Non
 def workspaces(func: PrimFunc, symbols: dict[str, int]) -> list[np.ndarray]:
     """Aligned arrays for the trailing workspace parameters; their content is arbitrary."""
     known = {v: const(symbols.get(v.name, 1)) for v in func.symbols}
-    found = []
+    results = []
     for buffer in func.workspaces:
         shape = [as_int(simplify(substitute(d, known))) or 0 for d in buffer.shape]
         nbytes = math.prod(shape) * buffer.dtype.itemsize
         raw = np.full(nbytes + 64, 0xA5, np.uint8)
         start = -raw.ctypes.data % 64
-        found.append(raw[start : start + nbytes].view(buffer.dtype.numpy).reshape(shape))
-    return found
+        results.append(raw[start : start + nbytes].view(buffer.dtype.numpy).reshape(shape))
+    return results

@@ -30,10 +30,10 @@ def test_equal_to_onnx_runtime(name: str) -> None:
             "decoder": {"first": np.array([[length]])},
             "detector": {"image": rng.standard_normal((1, 3, 64, 64)).astype(np.float32)},
         }[name]
-        found = compiled.run(inputs)
+        result = compiled.run(inputs)
         for spec, want in zip(session.get_outputs(), session.run(None, inputs), strict=True):
-            assert found[spec.name].shape == want.shape and found[spec.name].dtype == want.dtype
+            assert result[spec.name].shape == want.shape and result[spec.name].dtype == want.dtype
             if want.dtype.kind == "i":
-                np.testing.assert_array_equal(found[spec.name], want, spec.name)
+                np.testing.assert_array_equal(result[spec.name], want, spec.name)
             else:
-                np.testing.assert_allclose(found[spec.name], want, rtol=1e-4, atol=1e-5, err_msg=spec.name)
+                np.testing.assert_allclose(result[spec.name], want, rtol=1e-4, atol=1e-5, err_msg=spec.name)

@@ -16,10 +16,10 @@ I64 = onnx.TensorProto.INT64
 
 def same_as_onnxruntime(m: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> None:
     expected = ort.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, inputs)
-    found = tw.compile(m).run(inputs)
+    result = tw.compile(m).run(inputs)
     for info_, array in zip(m.graph.output, expected, strict=True):
-        np.testing.assert_allclose(found[info_.name], array, rtol=1e-5, atol=1e-6)
-        assert np.shape(found[info_.name]) == array.shape
+        np.testing.assert_allclose(result[info_.name], array, rtol=1e-5, atol=1e-6)
+        assert np.shape(result[info_.name]) == array.shape
 
 
 @pytest.mark.parametrize("n", [1, 3, 8])
@@ -54,12 +54,12 @@ def indexed(x: list[int | str]) -> onnx.ModelProto:
 
 
 def test_indices_outside_are_moved_inside() -> None:
-    found = tw.compile(indexed([4, 3]))
+    got = tw.compile(indexed([4, 3]))
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
     u = np.zeros((2, 3), np.float32)
     rows = np.array([-(1 << 63), -5, -1, 0, 4, (1 << 63) - 1])
     j = np.array([[9, -9, 0], [1, -1, 4]])
-    result = found.run({"x": x, "i": rows, "j": j, "k": rows[:, None], "u": u})
+    result = got.run({"x": x, "i": rows, "j": j, "k": rows[:, None], "u": u})
     np.testing.assert_array_equal(result["a"], x[[0, 0, 3, 0, 3, 3]])
     np.testing.assert_array_equal(result["c"], x[[0, 0, 3, 0, 3, 3]])
     np.testing.assert_array_equal(result["b"], x[[[3, 0, 0], [1, 3, 3]], [[0, 1, 2]] * 2])

@@ -35,12 +35,12 @@ class Explained:
 def read() -> list[Explained]:
     """All entries, in the file's order."""
     rooms = tomllib.loads(FILE.read_text()) if FILE.exists() else {}
-    found = []
+    results = []
     for room, entries in rooms.items():
         for e in entries:
             path = f"src/tilewright/{room}/{e['file']}"
-            found.append(Explained(path, e["function"], e["before"], e["after"], e["kind"], e["reason"]))
-    return found
+            results.append(Explained(path, e["function"], e["before"], e["after"], e["kind"], e["reason"]))
+    return results
 
 
 def find(mutant: Mutant) -> Explained | None:

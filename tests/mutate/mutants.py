@@ -71,8 +71,8 @@ class Mutant:
 
 def mutants(path: str, source: str) -> list[Mutant]:
     """All mutants of a file, in the order of its text."""
-    found = [m for scope, body in _functions(_parsed(source)) for s in body for m in _of_statement(path, scope, s)]
-    return sorted(found, key=lambda m: (m.start, m.end, m.kind, m.after))
+    results = [m for scope, body in _functions(_parsed(source)) for s in body for m in _of_statement(path, scope, s)]
+    return sorted(results, key=lambda m: (m.start, m.end, m.kind, m.after))
 
 
 def _parsed(source: str) -> ast.Module:
@@ -88,13 +88,13 @@ REFUSALS = {"refuse", "refused", "ScheduleError", "ExpressionError"}
 
 def checks(path: str, source: str) -> list[Mutant]:
     """The legality checks of a file, each as the mutant without it: `raise refuse(...)` -> `pass`."""
-    found = []
+    results = []
     for scope, body in _functions(_parsed(source)):
         for node in (n for s in body for n in ast.walk(s) if isinstance(n, ast.Raise)):
             match node.exc:
                 case ast.Call(ast.Name(name)) if name in REFUSALS:
-                    found.append(_mutant(path, scope, "a check taken out", node, _header(node), "pass", "pass"))
-    return sorted(found, key=lambda m: m.start)
+                    results.append(_mutant(path, scope, "a check taken out", node, _header(node), "pass", "pass"))
+    return sorted(results, key=lambda m: m.start)
 
 
 def _functions(tree: ast.AST, scope: str = "") -> Iterator[tuple[str, list[ast.stmt]]]:

@@ -61,8 +61,8 @@ class Recorder:
         lines, outside = {}, {}
         for file in sorted(data.measured_files()):
             by_line = data.contexts_by_lineno(file).items()
-            found = {line: sorted(index[c] for c in contexts if c in index) for line, contexts in by_line}
-            lines[os.path.relpath(file)] = {line: tests for line, tests in found.items() if tests}
+            result = {line: sorted(index[c] for c in contexts if c in index) for line, contexts in by_line}
+            lines[os.path.relpath(file)] = {line: tests for line, tests in result.items() if tests}
             outside[os.path.relpath(file)] = sorted(line for line, contexts in by_line if "" in contexts)
         self.path.write_text(json.dumps({"tests": tests, "lines": lines, "outside": outside}))
 

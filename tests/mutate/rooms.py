@@ -65,9 +65,9 @@ def sources(room: str) -> list[Path]:
 
 def files_testing(room: str, *, own: bool = False) -> list[str]:
     """The test files of a room, its own first (or alone), as paths from the repository's root."""
-    found: list[str] = []
+    results: list[str] = []
     for entry in TESTS[room][: 1 if own else None]:
         path = ROOT / entry
         files = [path] if path.suffix else sorted(path.rglob("test_*.py"))
-        found += [f.relative_to(ROOT).as_posix() for f in files]
-    return found
+        results += [f.relative_to(ROOT).as_posix() for f in files]
+    return results

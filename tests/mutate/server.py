@@ -95,11 +95,11 @@ Functions = dict[tuple[str, str, int], list[FunctionType]]
 
 def _functions() -> Functions:
     """All functions there are, wrapped or registered somewhere or not, by file, qualified name and first line."""
-    found: Functions = {}
+    result: Functions = {}
     for f in gc.get_objects():
         if type(f) is FunctionType:
-            found.setdefault(_key(f.__code__), []).append(f)
-    return found
+            result.setdefault(_key(f.__code__), []).append(f)
+    return result
 
 
 def _key(code: CodeType) -> tuple[str, str, int]:
@@ -173,14 +173,14 @@ def _try(
 def _wait(child: int, most: float) -> int:
     """A child's exit status, 124 where it took too long; it and all in its session are ended."""
     end = time.monotonic() + most
-    while not (found := os.waitpid(child, os.WNOHANG))[0]:
+    while not (result := os.waitpid(child, os.WNOHANG))[0]:
         if time.monotonic() > end:
             _end(child)
             os.waitpid(child, 0)
             return 124
         time.sleep(0.005)
     _end(child)
-    return os.waitstatus_to_exitcode(found[1])
+    return os.waitstatus_to_exitcode(result[1])
 
 
 def _end(group: int) -> None:
@@ -189,10 +189,10 @@ def _end(group: int) -> None:
 
 
 def _drain(read: int) -> str:
-    found = b""
+    result = b""
     try:
         while block := os.read(read, 1 << 16):
-            found += block
+            result += block
     except BlockingIOError:
         pass  # a process that the child started holds the other end
-    return found.decode(errors="replace")
+    return result.decode(errors="replace")

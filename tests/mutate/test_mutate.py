@@ -175,11 +175,11 @@ def test_a_mutant_is_in_none_of_those_behind_it(tmp_path: Path, monkeypatch: pyt
     tree = trial.Tree(tmp_path)
     (tree.root / "served.py").write_text(SERVED)
     (tree.root / "test_served.py").write_text(TESTED)
-    found = {m.after: m for m in mutants("served.py", SERVED) if m.function == "late"}
+    result = {m.after: m for m in mutants("served.py", SERVED) if m.function == "late"}
     limits = {"test_served.py::test_small": 1.0, "test_served.py::test_large": 1.0}
     try:
         tree.serve(["test_served.py"])
-        verdicts = [tree.try_mutant(found[after], limits, frozenset()) for after in ("if True:", "if x >= 2:")]
+        verdicts = [tree.try_mutant(result[after], limits, frozenset()) for after in ("if True:", "if x >= 2:")]
     finally:
         tree.close()
     assert [v.verdict for v in verdicts] == ["killed", "survived"]

@@ -169,9 +169,9 @@ class Tree:
         _, output = self.pytest(["--tb=no", file], TILEWRIGHT_MUTATE_RECORD=str(written))
         if not written.exists():
             raise SystemExit(f"mutate: {file} could not be recorded:\n{output[-2000:]}")
-        found = json.loads(written.read_text())
-        sources = {name: _digest(self.root / name) for name in found["lines"]}
-        path.write_text(json.dumps({"digest": digest, "sources": sources, **found}))
+        result = json.loads(written.read_text())
+        sources = {name: _digest(self.root / name) for name in result["lines"]}
+        path.write_text(json.dumps({"digest": digest, "sources": sources, **result}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +193,8 @@ class Recorded:
         names, of_file = list(self.seconds), self.lines.get(path, {})
         known = path in self.sources and self.sources[path] == _digest(ROOT / path)
         lines = map(str, range(first, last + 1)) if known else iter(of_file)
-        found = {names[k] for line in lines for k in of_file.get(line, ())}
-        return {name: s for name, s in self.seconds.items() if name in found}
+        members = {names[k] for line in lines for k in of_file.get(line, ())}
+        return {name: s for name, s in self.seconds.items() if name in members}
 
 
 def _outcome(status: int, output: str, tests: int) -> Outcome:

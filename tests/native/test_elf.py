@@ -160,7 +160,7 @@ def test_the_machine_is_known_without_llvm() -> None:
     """What is told without LLVM is what LLVM says."""
     assert host_triple() == llvm.get_process_triple()
     theirs = llvm.get_host_cpu_features()
-    present = {name for name, found in theirs.items() if found}
+    present = {name for name, candidate in theirs.items() if candidate}
     assert missing_features(present) == []
     absent = sorted(set(theirs) - present - link._UNUSED)
     assert missing_features(absent) == absent

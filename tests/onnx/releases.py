@@ -118,11 +118,11 @@ def unpack(wheel: Path, folder: Path) -> Iterator[tuple[str, Path]]:
 def collect(releases: list[str], folder: Path) -> list[Case]:
     """All tests of the releases, each once."""
     folder.mkdir(parents=True, exist_ok=True)
-    found: dict[Path, tuple[str, list[str]]] = {}
+    result: dict[Path, tuple[str, list[str]]] = {}
     for release in releases:
         for name, place in unpack(fetch(release, folder), folder / "tests"):
-            found.setdefault(place, (name, []))[1].append(release)
-    return [Case(name, place, tuple(having)) for place, (name, having) in sorted(found.items())]
+            result.setdefault(place, (name, []))[1].append(release)
+    return [Case(name, place, tuple(having)) for place, (name, having) in sorted(result.items())]
 
 
 def key(case: Case) -> str:

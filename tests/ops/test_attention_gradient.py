@@ -122,8 +122,8 @@ def exact(arrays: list[Any], attrs: dict[str, Any]) -> tuple[Any, ...]:
 def native(arrays: list[Any], attrs: dict[str, Any]) -> tuple[Any, ...]:
     builder = GraphBuilder("one")
     values = [builder.input(f"x{k}", type_of(a)) for k, a in enumerate(arrays)]
-    found = tw.compile((builder.finish(ops.emit(builder, OP, *values, **attrs)), {}))(*arrays)
-    return found if isinstance(found, tuple) else (found,)
+    result = tw.compile((builder.finish(ops.emit(builder, OP, *values, **attrs)), {}))(*arrays)
+    return result if isinstance(result, tuple) else (result,)
 
 
 def assert_near(got: Any, want: Any, tolerance: float = TOLERANCE) -> None:

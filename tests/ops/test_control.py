@@ -78,9 +78,9 @@ def test_a_scan_is_interpreted(length: int) -> None:
     for x in xs:
         rows.append(state * w)
         state = rows[-1] + x
-    found = run_graph(parsed(SCAN), {"xs": xs, "s0": start}, {"w": w})
-    np.testing.assert_array_equal(found["s"], state)
-    np.testing.assert_array_equal(found["rows"], np.array(rows, np.float32).reshape(length, 4))
+    result = run_graph(parsed(SCAN), {"xs": xs, "s0": start}, {"w": w})
+    np.testing.assert_array_equal(result["s"], state)
+    np.testing.assert_array_equal(result["rows"], np.array(rows, np.float32).reshape(length, 4))
 
 
 @pytest.mark.parametrize("length", [0, 1, 5])
@@ -89,28 +89,28 @@ def test_a_scan_from_the_end(length: int) -> None:
     rng = np.random.default_rng(length)
     xs, start, w = (rng.standard_normal(s).astype(np.float32) for s in ((length, 4), 4, 4))
     text = SCAN.replace("{body", "{backward = true, body")
-    found = run_graph(parsed(text), {"xs": xs, "s0": start}, {"w": w})
+    result = run_graph(parsed(text), {"xs": xs, "s0": start}, {"w": w})
     turned = run_graph(parsed(SCAN), {"xs": xs[::-1], "s0": start}, {"w": w})
-    np.testing.assert_array_equal(found["s"], turned["s"])
-    np.testing.assert_array_equal(found["rows"], turned["rows"][::-1])
+    np.testing.assert_array_equal(result["s"], turned["s"])
+    np.testing.assert_array_equal(result["rows"], turned["rows"][::-1])
     native = tw.compile((parsed(text), {"w": w}))(xs, start)
     for got, name in zip(native, ("s", "rows"), strict=True):
-        np.testing.assert_allclose(got, found[name], rtol=1e-6)
+        np.testing.assert_allclose(got, result[name], rtol=1e-6)
 
 
 @pytest.mark.parametrize(("most", "expected"), [(100, 4), (2, 2), (0, 0)])
 def test_a_conditional_loop_is_interpreted(most: int, expected: int) -> None:
     inputs: dict[str, Any] = {"limit": np.float32(30), "x0": np.ones(2, np.float32), "most": np.int64(most)}
-    found = run_graph(parsed(WHILE), inputs)
-    assert found["k"] == expected
-    np.testing.assert_array_equal(found["x"], np.full(2, 2.0**expected, np.float32))
+    result = run_graph(parsed(WHILE), inputs)
+    assert result["k"] == expected
+    np.testing.assert_array_equal(result["x"], np.full(2, 2.0**expected, np.float32))
 
 
 @pytest.mark.parametrize("predicate", [True, False])
 def test_a_branch_is_interpreted(predicate: bool) -> None:
     x = np.arange(3, dtype=np.float32)
-    found = run_graph(parsed(BRANCH), {"p": np.array(predicate), "x": x})
-    np.testing.assert_array_equal(found["y"], x if predicate else -x)
+    result = run_graph(parsed(BRANCH), {"p": np.array(predicate), "x": x})
+    np.testing.assert_array_equal(result["y"], x if predicate else -x)
 
 
 def test_an_endless_loop_ends_in_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:

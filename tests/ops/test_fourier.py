@@ -39,9 +39,9 @@ def test_sizes_are_checked(m: int, r: int) -> None:
 def test_equal_magnitudes_are_equal_numbers(n: int) -> None:
     """What a sum cancels or shares is told by equality: no two numbers differ by rounding, and zero is zero."""
     _, _, bt = fourier_matrices(3, n - 2)
-    found = sorted({abs(x) for row in bt for x in row})
-    assert all(b - a > 1e-9 for a, b in pairwise(found))
-    assert (found[0] == 0) == (n % 4 == 0)
+    result = sorted({abs(x) for row in bt for x in row})
+    assert all(b - a > 1e-9 for a, b in pairwise(result))
+    assert (result[0] == 0) == (n % 4 == 0)
 
 
 def value(program: Straight, x: np.ndarray) -> np.ndarray:

@@ -173,8 +173,8 @@ def test_each_says_what_it_takes() -> None:
 def test_the_listing_has_each_operator_once_below_its_file() -> None:
     lines = listing().splitlines()
     files = dict(zip(lines[::2], lines[1::2], strict=True))
-    found = [name for line in files.values() for name in re.sub(r"\(.*?\)", "", line).split()]
-    assert sorted(found) == sorted(library())
+    result = [name for line in files.values() for name in re.sub(r"\(.*?\)", "", line).split()]
+    assert sorted(result) == sorted(library())
     assert "max_pool(ceil_mode, dilations, kernel, pads, skips_nan, strides)" in files["pool"]
     assert "relu" in files["pointwise"].split()
 

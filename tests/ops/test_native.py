@@ -46,7 +46,7 @@ def test_exponentials_less_one_near_zero(op: str, attrs: dict[str, float], kind:
     model = tw.compile((builder.finish((ops.emit1(builder, op, builder.input("x", type_of(x)), **attrs),)), {}))
     alpha, inner = attrs["alpha"], attrs["alpha"] if op == "celu" else 1.0
     want = attrs.get("gamma", 1.0) * alpha * np.expm1(x.astype(np.longdouble) / inner)
-    for found in (model(x), ops.get(op).reference([x], ops.attributes(op, attrs))[0]):
-        assert np.abs(found / want - 1).max() <= error
+    for candidate in (model(x), ops.get(op).reference([x], ops.attributes(op, attrs))[0]):
+        assert np.abs(candidate / want - 1).max() <= error
     specials = np.resize(np.array([0.0, -0.0, np.inf, -np.inf, np.nan], kind), x.size)
     np.testing.assert_array_equal(model(specials), ops.get(op).reference([specials], ops.attributes(op, attrs))[0])

@@ -49,8 +49,8 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 
 def gradient(builder: GraphBuilder, x: Value, g: Value, attrs: dict[str, Any]) -> tuple[Value, ...]:
     """The maxima of `x`, where they are, and what flows back from `g`."""
-    found = ops.emit(builder, PLACES, x, **attrs)
-    return *found, ops.emit1(builder, SPREAD, found[1], g, **attrs, extents=x.shape[2:])
+    result = ops.emit(builder, PLACES, x, **attrs)
+    return *result, ops.emit1(builder, SPREAD, result[1], g, **attrs, extents=x.shape[2:])
 
 
 def native(x: np.ndarray, g: np.ndarray, attrs: dict[str, Any]) -> list[np.ndarray]:
@@ -66,8 +66,8 @@ def expected(x: np.ndarray, g: np.ndarray, attrs: dict[str, Any]) -> list[np.nda
 
 
 def check(x: np.ndarray, g: np.ndarray, attrs: dict[str, Any]) -> None:
-    for found, wanted in zip(native(x, g, attrs), expected(x, g, attrs), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for candidate, wanted in zip(native(x, g, attrs), expected(x, g, attrs), strict=True):
+        np.testing.assert_array_equal(candidate, wanted)
 
 
 def operands(shape: tuple[int, ...], attrs: dict[str, Any], dtype: Any = np.float32) -> tuple[np.ndarray, np.ndarray]:

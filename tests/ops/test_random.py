@@ -37,8 +37,8 @@ def test_native(shape: tuple[int, ...]) -> None:
     u = emit1(builder, "uniform", key, shape=shape, stream=3)
     model = tw.compile(builder.finish((emit1(builder, "add", u, x),)))
     words = np.array([7, 1 << 31], np.uint32)
-    found = model(words, np.ones(shape, np.float32))
-    np.testing.assert_array_equal(found, uniform((7, 1 << 31), shape, 3) + np.float32(1))
+    result = model(words, np.ones(shape, np.float32))
+    np.testing.assert_array_equal(result, uniform((7, 1 << 31), shape, 3) + np.float32(1))
 
 
 def test_streams_differ() -> None:

@@ -29,5 +29,5 @@ PLACES: list[tuple[str, int, list[float], dict[str, Any]]] = [
 def test_samples_lie_where_one_computes(
     coordinates: str, size: int, places: list[float], further: dict[str, Any]
 ) -> None:
-    (found,) = check("resize", RAMP, size=size, scale=size / 5, coordinates=coordinates, **GIVEN, **further)
-    np.testing.assert_allclose(found, 10 * np.array(places), rtol=1e-6)
+    (result,) = check("resize", RAMP, size=size, scale=size / 5, coordinates=coordinates, **GIVEN, **further)
+    np.testing.assert_allclose(result, 10 * np.array(places), rtol=1e-6)

@@ -274,8 +274,8 @@ RELATIVE, ABSOLUTE = 2e-14, 2e-15
 
 
 def reference(name: str, *arrays: np.ndarray) -> np.ndarray:
-    (found,) = ops.get(name).reference(arrays, ops.attributes(name, {}))
-    return np.asarray(found)
+    (result,) = ops.get(name).reference(arrays, ops.attributes(name, {}))
+    return np.asarray(result)
 
 
 @pytest.mark.parametrize("name", sorted(EXACT))
@@ -296,18 +296,18 @@ def test_native_code_equals_the_formulas() -> None:
     outputs = [ops.emit1(builder, n, *((x, degree) if n in two else (x,)), name=n) for n in FORMULAS]
     model = tw.compile((builder.finish(outputs), {}))
     degrees = np.arange(len(POINTS), dtype=np.float32)[::-1].copy()
-    found = model.run({"x": POINTS, "degree": degrees})
+    result = model.run({"x": POINTS, "degree": degrees})
     for name in FORMULAS:
         want = reference(name, *((POINTS, degrees) if name in two else (POINTS,)))
-        np.testing.assert_allclose(found[name], want, rtol=2.4e-7, atol=1e-30, err_msg=name)
+        np.testing.assert_allclose(result[name], want, rtol=2.4e-7, atol=1e-30, err_msg=name)
 
 
 @pytest.mark.parametrize("name", sorted(EXACT_OF_TWO))
 def test_values_of_two_arguments(name: str) -> None:
     arguments, values = EXACT_OF_TWO[name]
     given = [np.array(column) for column in zip(*arguments, strict=True)]
-    found = reference(name, *given)
-    np.testing.assert_allclose(found, values, rtol=20 * RELATIVE, atol=ABSOLUTE)
+    result = reference(name, *given)
+    np.testing.assert_allclose(result, values, rtol=20 * RELATIVE, atol=ABSOLUTE)
 
 
 @pytest.mark.parametrize("name", ["erfc", "lgamma"])
@@ -316,9 +316,9 @@ def test_functions_of_the_c_library(name: str) -> None:
     if name == "lgamma":
         x = np.concatenate([x, [1e5, 1e100]])
     want = np.array([getattr(math, name)(v) for v in x])
-    found = reference(name, x)
+    result = reference(name, x)
     relative = 1e-13 if name == "erfc" else 3e-14  # erfc's error grows with x^2, lgamma's is absolute near its zeros
-    np.testing.assert_allclose(found, want, rtol=relative, atol=0.0 if name == "erfc" else 3e-14)
+    np.testing.assert_allclose(result, want, rtol=relative, atol=0.0 if name == "erfc" else 3e-14)
 
 
 EDGES: dict[str, list[tuple[float, float]]] = {
@@ -338,5 +338,5 @@ EDGES: dict[str, list[tuple[float, float]]] = {
 @pytest.mark.parametrize("name", sorted(EDGES))
 def test_edges(name: str) -> None:
     arguments, values = zip(*EDGES[name], strict=True)
-    found = reference(name, np.array(arguments, np.float64))
-    np.testing.assert_allclose(found, values, rtol=2e-16)
+    result = reference(name, np.array(arguments, np.float64))
+    np.testing.assert_allclose(result, values, rtol=2e-16)

@@ -73,22 +73,22 @@ def compiled(m: onnx.ModelProto, **options: Any) -> Composite:
     """A model of parts; the warnings that go with it are looked at by tests of their own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
-        found = tw.compile(m, **options)
-    assert isinstance(found, Composite)
-    return found
+        result = tw.compile(m, **options)
+    assert isinstance(result, Composite)
+    return result
 
 
 def whole(m: onnx.ModelProto) -> tw.Model:
     """A model that is one program, whatever its data says."""
-    found = tw.compile(m, fallback="never")
-    assert isinstance(found, tw.Model)
-    return found
+    result = tw.compile(m, fallback="never")
+    assert isinstance(result, tw.Model)
+    return result
 
 
-def check(m: onnx.ModelProto, found: Composite | tw.Model, feeds: dict[str, Any], ops: Sequence[type] = ()) -> None:
+def check(m: onnx.ModelProto, result: Composite | tw.Model, feeds: dict[str, Any], ops: Sequence[type] = ()) -> None:
     """What comes out is what ONNX's reference gives, with its types and shapes."""
     want = ReferenceEvaluator(m, new_ops=list(ops) or None).run(None, feeds)
-    got = found.run(feeds)
+    got = result.run(feeds)
     for o, w in zip(m.graph.output, want, strict=True):
         if isinstance(w, list):
             assert isinstance(got[o.name], list) and len(w) == len(got[o.name])
@@ -117,20 +117,20 @@ def feeds_of(batch: int) -> dict[str, np.ndarray]:
 
 def test_custom_operator_in_the_middle() -> None:
     m = custom_in_the_middle()
-    found = compiled(m, custom_ops=[Fancy])
+    result = compiled(m, custom_ops=[Fancy])
     for batch in (1, 3, 5, 0, 7):
-        check(m, found, feeds_of(batch), [Fancy])
+        check(m, result, feeds_of(batch), [Fancy])
     feeds = feeds_of(3)
-    by_place = found(*(feeds[i.name] for i in found.inputs))
-    for other in (found(**feeds), found.call_async(**feeds).result(60), found.stream()(**feeds)):
+    by_place = result(*(feeds[i.name] for i in result.inputs))
+    for other in (result(**feeds), result.call_async(**feeds).result(60), result.stream()(**feeds)):
         np.testing.assert_array_equal(other, by_place)
-    report = found.coverage()
+    report = result.coverage()
     assert (report.nodes, report.compiled, report.compiled_parts, len(report.parts)) == (5, 4, 2, 3)
     assert [p.runs_by for p in report.parts] == ["Tilewright", "onnx.reference", "Tilewright"]
     [missing] = report.uncompiled
     assert missing.node == "decorate (com.example.Fancy)" and missing.runs_by == "onnx.reference"
     assert "decorate" in str(report)
-    behind = found._part.forms[0][1].steps[2][1]  # type: ignore[union-attr]
+    behind = result._part.forms[0][1].steps[2][1]  # type: ignore[union-attr]
     assert isinstance(behind, part.Part) and behind.built == 3, "a batch of 1, of any size, of none"
 
 
@@ -191,22 +191,22 @@ def test_weights_are_updated_in_all_parts() -> None:
     m = custom_in_the_middle()
     m.graph.node.insert(0, node("Unique", "w1", "places"))  # another runtime reads a weight
     m.graph.output.append(helper.make_empty_tensor_value_info("places"))
-    found = compiled(m, custom_ops=[Fancy])
+    result = compiled(m, custom_ops=[Fancy])
     feeds = feeds_of(3)
-    check(m, found, feeds, [Fancy])
+    check(m, result, feeds, [Fancy])
     new = {"w1": rng.standard_normal((4, 8)).astype(F), "w2": rng.standard_normal((8, 3)).astype(F)}
     new["w1"][1, 2] = 0
-    assert found.update(new) == 1 == found.version
+    assert result.update(new) == 1 == result.version
     for tensor in m.graph.initializer:
         tensor.CopyFrom(onnx.numpy_helper.from_array(new[tensor.name], tensor.name))
-    check(m, found, feeds, [Fancy])
-    check(m, found, feeds_of(2), [Fancy])  # a part that is compiled after the update
-    np.testing.assert_array_equal(found.weights["w1"], new["w1"])
+    check(m, result, feeds, [Fancy])
+    check(m, result, feeds_of(2), [Fancy])  # a part that is compiled after the update
+    np.testing.assert_array_equal(result.weights["w1"], new["w1"])
     with pytest.raises(tw.errors.WeightError, match="w2"):
-        found.update({"w1": new["w1"]})
+        result.update({"w1": new["w1"]})
     with pytest.raises(tw.errors.WeightError, match="NaN"):
-        found.update(new | {"w2": np.full((8, 3), np.nan, F)})
-    check(m, found, feeds, [Fancy])
+        result.update(new | {"w2": np.full((8, 3), np.nan, F)})
+    check(m, result, feeds, [Fancy])
 
 
 def test_weights_have_the_names_of_the_exported_module() -> None:
@@ -220,14 +220,14 @@ def test_weights_have_the_names_of_the_exported_module() -> None:
     weights = {"onnx::MatMul_9": weight, "fc.bias": bias, "onnx::Pow_3": np.array(2, F)}
     m = model(nodes, {"x": (T.FLOAT, ["n", 4])}, ["y"], weights)
     m.producer_name = "pytorch"
-    found = compiled(m, custom_ops=[Fancy])
-    assert {p.name: p.shape for p in found.params} == {"fc.weight": (3, 4), "fc.bias": (3,)}
-    np.testing.assert_array_equal(found.weights["fc.weight"], weight.T)
+    result = compiled(m, custom_ops=[Fancy])
+    assert {p.name: p.shape for p in result.params} == {"fc.weight": (3, 4), "fc.bias": (3,)}
+    np.testing.assert_array_equal(result.weights["fc.weight"], weight.T)
     x = rng.standard_normal((2, 4)).astype(F)
     for w in (weight, weight * 3):
-        found.update({"fc.weight": w.T, "fc.bias": bias})
+        result.update({"fc.weight": w.T, "fc.bias": bias})
         want = (np.flip(x @ w + bias, -1) * 2) ** 2
-        np.testing.assert_allclose(found(x), want, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(result(x), want, rtol=1e-4, atol=1e-5)
 
 
 def test_calls_during_updates_see_one_version() -> None:
@@ -236,13 +236,13 @@ def test_calls_during_updates_see_one_version() -> None:
     nodes += [node("Add", "b c", "y")]
     one = np.ones(4, F)
     m = model(nodes, {"x": (T.FLOAT, [4])}, ["y"], {"w1": one, "w2": one})
-    found = compiled(m, custom_ops=[Fancy])
-    found(one)
+    result = compiled(m, custom_ops=[Fancy])
+    result(one)
     stop, wrong = threading.Event(), []
 
     def call() -> None:
         while not stop.is_set():
-            y = found(one)
+            y = result(one)
             if not (y == y[0]).all() or y[0] % 3:
                 wrong.append(y)
 
@@ -250,7 +250,7 @@ def test_calls_during_updates_see_one_version() -> None:
     for t in threads:
         t.start()
     for k in range(2, 30):
-        found.update({"w1": one * k, "w2": one * k})
+        result.update({"w1": one * k, "w2": one * k})
     stop.set()
     for t in threads:
         t.join()
@@ -259,23 +259,23 @@ def test_calls_during_updates_see_one_version() -> None:
 
 def test_face_of_a_model(tmp_path: Path) -> None:
     m = custom_in_the_middle()
-    found = compiled(m, custom_ops=[Fancy], name="fancy")
+    result = compiled(m, custom_ops=[Fancy], name="fancy")
     feeds = feeds_of(3)
-    y = found(*feeds.values())
+    y = result(*feeds.values())
     out = np.empty((3, 3), F)
-    assert found(*feeds.values(), out=out) is out
+    assert result(*feeds.values(), out=out) is out
     np.testing.assert_array_equal(out, y)
     out[:] = 0
-    assert found.run(feeds, out={"y": out})["y"] is out
+    assert result.run(feeds, out={"y": out})["y"] is out
     np.testing.assert_array_equal(out, y)
-    assert [i.name for i in found.inputs] == ["x", "z"] and [o.name for o in found.outputs] == ["y"]
-    assert [p.name for p in found.params] == ["w1", "w2"]
-    profile = found.profile(*feeds.values(), repeat=3)
+    assert [i.name for i in result.inputs] == ["x", "z"] and [o.name for o in result.outputs] == ["y"]
+    assert [p.name for p in result.params] == ["w1", "w2"]
+    profile = result.profile(*feeds.values(), repeat=3)
     assert [k.label for k in profile.kernels][1] == "com.example.Fancy" and profile.seconds > 0
-    assert "matmul" in found.show("graph") and "Fancy" in found.show("parts")
-    assert "fancy(x: f32[batch, 4]" in repr(found)
+    assert "matmul" in result.show("graph") and "Fancy" in result.show("parts")
+    assert "fancy(x: f32[batch, 4]" in repr(result)
     with pytest.raises(tw.errors.CallError, match=r"several parts cannot be saved.*onnx\.reference"):
-        found.save(tmp_path / "m.tw")
+        result.save(tmp_path / "m.tw")
 
 
 @pytest.mark.parametrize(
@@ -291,10 +291,10 @@ def test_face_of_a_model(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_inputs(inputs: dict[str, Any], message: str) -> None:
-    found = compiled(custom_in_the_middle(), custom_ops=[Fancy])
+    result = compiled(custom_in_the_middle(), custom_ops=[Fancy])
     with pytest.raises(tw.errors.CallError, match=message):
-        found.run(inputs)
-    check(found._part.section.loaded.model, found, feeds_of(2), [Fancy])
+        result.run(inputs)
+    check(result._part.section.loaded.model, result, feeds_of(2), [Fancy])
 
 
 # --- values that decide the structure -------------------------------------------------------------------------------
@@ -303,21 +303,21 @@ def test_wrong_inputs(inputs: dict[str, Any], message: str) -> None:
 def test_shape_as_an_input() -> None:
     nodes = [node("Reshape", "x s", "h"), node("Relu", "h", "y")]
     m = model(nodes, {"x": (T.FLOAT, ["n", 6]), "s": (T.INT64, [2])}, ["y"])
-    found = whole(m)
+    result = whole(m)
     for n, shape in [(2, [3, 4]), (2, [4, 3]), (5, [-1, 3]), (10, [-1, 3]), (1, [6, 1])]:
         feeds = {"x": rng.standard_normal((n, 6)).astype(F), "s": np.array(shape)}
-        check(m, found, feeds)
+        check(m, result, feeds)
 
 
 def test_a_value_that_decides_how_something_is_computed() -> None:
     m = model(
         [node("DFT", "x s", "h"), node("Relu", "h", "y")], {"x": (T.FLOAT, ["n", 24, 1]), "s": (T.INT64, [])}, ["y"]
     )
-    found = compiled(m)
+    result = compiled(m)
     for n, length in [(2, 24), (2, 6), (5, 8), (10, 8), (1, 31)]:
-        check(m, found, {"x": (rng.standard_normal((n, 24, 1)) / 24).astype(F), "s": np.array(length)})
-    assert found.coverage().share == 1 and not found.coverage().uncompiled
-    built = found._part.forms[0][1].steps[0][1].built  # type: ignore[union-attr]
+        check(m, result, {"x": (rng.standard_normal((n, 24, 1)) / 24).astype(F), "s": np.array(length)})
+    assert result.coverage().share == 1 and not result.coverage().uncompiled
+    built = result._part.forms[0][1].steps[0][1].built  # type: ignore[union-attr]
     assert built == 4, "the batch is no reason to compile anew"
 
 
@@ -330,11 +330,11 @@ def test_structure_computed_from_inputs() -> None:
     ]
     inputs: Inputs = {"x": (T.FLOAT, [2, 6]), "a": (T.INT64, [1]), "b": (T.INT64, [1]), "axes": (T.INT64, [1])}
     m = model(nodes, inputs, ["y"])
-    found = compiled(m)
+    result = compiled(m)
     x = rng.standard_normal((2, 6)).astype(F)
     for a, b, axis in [(3, 4, 0), (4, 3, -1), (12, 1, 1)]:
-        check(m, found, {"x": x, "a": np.array([a]), "b": np.array([b]), "axes": np.array([axis])})
-    assert found.coverage().share == 1
+        check(m, result, {"x": x, "a": np.array([a]), "b": np.array([b]), "axes": np.array([axis])})
+    assert result.coverage().share == 1
 
 
 def test_a_value_that_changes_always_is_not_compiled_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,24 +344,24 @@ def test_a_value_that_changes_always_is_not_compiled_for_ever(monkeypatch: pytes
     m = model(
         [node("DFT", "x s", "h"), node("Relu", "h", "y")], {"x": (T.FLOAT, [1, 64, 1]), "s": (T.INT64, [])}, ["y"]
     )
-    found = compiled(m)
+    result = compiled(m)
     x = (rng.standard_normal((1, 64, 1)) / 64).astype(F)  # sums of 64 round by 1e-7 of what is summed
     with pytest.warns(FallbackWarning, match="compiled 2 times.*values of s"):
         for length in (1, 2, 4, 8, 16, 32, 64, 1, 2):
-            check(m, found, {"x": x, "s": np.array(length)})
-    reshaping = found._part.forms[0][1].steps[0][1]  # type: ignore[union-attr]
+            check(m, result, {"x": x, "s": np.array(length)})
+    reshaping = result._part.forms[0][1].steps[0][1]  # type: ignore[union-attr]
     assert isinstance(reshaping, part.Part) and reshaping.built == 4 and len(reshaping.forms) <= 2
 
 
 def test_sizes_that_come_from_data() -> None:
     nodes = [node("Unique", "x", "u"), node("Sqrt", "u", "s"), node("Mul", "s u", "y")]
     m = model(nodes, {"x": (T.FLOAT, ["n", 6])}, ["y"])
-    found = compiled(m)
+    result = compiled(m)
     for n in (3, 1, 4):
         x = np.maximum(rng.standard_normal((n, 6)), 0).astype(F)
-        check(m, found, {"x": x})
-    check(m, found, {"x": np.zeros((2, 6), F)})
-    check(m, found, {"x": np.zeros((0, 6), F)})
+        check(m, result, {"x": x})
+    check(m, result, {"x": np.zeros((2, 6), F)})
+    check(m, result, {"x": np.zeros((0, 6), F)})
 
 
 def test_detector_with_suppression_in_the_middle() -> None:
@@ -397,10 +397,10 @@ def test_detector_with_suppression_in_the_middle() -> None:
         "scale": np.array([32], F),
     }
     m = model(nodes, {"x": (T.FLOAT, [1, 3, "h", 32])}, ["y", "sorted"], weights)
-    found = tw.compile(m)
-    assert isinstance(found, tw.Model)
+    result = tw.compile(m)
+    assert isinstance(result, tw.Model)
     for height in (32, 48, 32, 64):
-        check(m, found, {"x": rng.standard_normal((1, 3, height, 32)).astype(F)})
+        check(m, result, {"x": rng.standard_normal((1, 3, height, 32)).astype(F)})
 
 
 # --- bodies, sequences, strings -------------------------------------------------------------------------------------
@@ -429,14 +429,14 @@ def test_loop_with_a_count_and_condition_from_data() -> None:
     nodes = [node("Loop", "count  x", "last all", body=body), node("Relu", "last", "y")]
     inputs: Inputs = {"x": (T.FLOAT, [3]), "count": (T.INT64, []), "limit": (T.FLOAT, [])}
     m = model(nodes, inputs, ["y", "all"], {"w": np.array([1.5, 2, 0.5], F)})
-    found = whole(m)
+    result = whole(m)
     x, w = np.array([1, 0.25, -2], F), m.graph.initializer[0]
     for count, limit in [(1, 9.0), (50, 30.0), (3, 1e9)]:
         last, seen = x, []
         while len(seen) < count and (not seen or seen[-1] < limit):
             last = last * onnx.numpy_helper.to_array(w)
             seen.append(last.sum())
-        got = found.run({"x": x, "count": np.array(count), "limit": np.array(limit, F)})
+        got = result.run({"x": x, "count": np.array(count), "limit": np.array(limit, F)})
         np.testing.assert_allclose(got["y"], np.maximum(last, 0), rtol=1e-5)
         np.testing.assert_allclose(got["all"], seen, rtol=1e-5)
 
@@ -453,9 +453,9 @@ def test_loop_without_iterations() -> None:
         {"x": (T.FLOAT, [3]), "n": (T.INT64, []), "go": (T.BOOL, [])},
         ["y", "all"],
     )
-    found, x = whole(m), np.ones(3, F)
+    result, x = whole(m), np.ones(3, F)
     for n, go in [(0, True), (5, False)]:
-        got = found.run({"x": x, "n": np.array(n), "go": np.array(go)})
+        got = result.run({"x": x, "n": np.array(n), "go": np.array(go)})
         np.testing.assert_array_equal(got["y"], x)
         assert got["all"].shape == (0, 3) and got["all"].dtype == F
 
@@ -476,21 +476,21 @@ def test_what_changes_with_every_iteration_is_not_compiled_for() -> None:
     weights = {"step": np.array(1), "end": np.array(40)}
     inputs: Inputs = {"x": (T.FLOAT, [3]), "n": (T.INT64, []), "limit": (T.FLOAT, [])}
     m = model([node("Loop", "n  x", "y", body=body)], inputs, ["y"], weights)
-    found = compiled(m)
+    result = compiled(m)
     x = np.ones(3, F)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
-        y = found.run({"x": x, "n": np.array(30), "limit": np.array(1e9, F)})["y"]
+        y = result.run({"x": x, "n": np.array(30), "limit": np.array(1e9, F)})["y"]
     np.testing.assert_allclose(y, x + sum(np.arange(k, 40).sum() for k in range(30)))
-    loop = found._part.forms[0][1].steps[0][1].bodies["body"]  # type: ignore[union-attr]
+    loop = result._part.forms[0][1].steps[0][1].bodies["body"]  # type: ignore[union-attr]
     assert loop.built <= 3
     endless = {"x": x, "n": np.array(1 << 62), "limit": np.array(np.inf, F)}
-    found.max_iterations = 20
+    result.max_iterations = 20
     with pytest.raises(tw.errors.CallError, match="more than 20 iterations"):
-        found.run(endless)
-    found.max_iterations, found.time_limit = 1 << 40, 0.2
+        result.run(endless)
+    result.max_iterations, result.time_limit = 1 << 40, 0.2
     with pytest.raises(tw.errors.CallError, match=r"took longer than 0.2 s"):
-        found.run(endless)
+        result.run(endless)
 
 
 class Words(OpRun):  # type: ignore[misc]
@@ -504,11 +504,11 @@ class Words(OpRun):  # type: ignore[misc]
 
 def test_what_only_a_call_tells_is_warned_of_then() -> None:
     nodes = [node("Words", "x", "a", domain="com.example"), node("Identity", "a", "y", name="pass")]
-    found = compiled(model(nodes, {"x": (T.FLOAT, [2])}, ["y"]), custom_ops=[Words])
+    result = compiled(model(nodes, {"x": (T.FLOAT, [2])}, ["y"]), custom_ops=[Words])
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for _ in range(2):
-            assert found(np.array([1, 2.5], F)).tolist() == ["1.0", "2.5"]
+            assert result(np.array([1, 2.5], F)).tolist() == ["1.0", "2.5"]
     assert len([w for w in said if "pass (Identity)" in str(w.message) and w.filename == __file__]) == 1
 
 
@@ -530,9 +530,9 @@ def test_if_with_a_condition_from_data() -> None:
         node("Relu", "z", "y"),
     ]
     m = model(nodes, {"x": (T.FLOAT, ["n"])}, ["y"], {"w": np.array(3, F), "zero": np.array(0, F)})
-    found = compiled(m)
+    result = compiled(m)
     for x in ([1, 2, -1], [1, -2, -1], [1], [-1], [5, 6]):
-        check(m, found, {"x": np.array(x, F)})
+        check(m, result, {"x": np.array(x, F)})
 
 
 def test_sequences_are_lists_between_parts() -> None:
@@ -543,9 +543,9 @@ def test_sequences_are_lists_between_parts() -> None:
         node("Exp", "one", "y"),
     ]
     m = model(nodes, {"x": (T.FLOAT, ["n", 4]), "k": (T.INT64, [])}, ["y", "parts"])
-    found = compiled(m)
+    result = compiled(m)
     for n, k in [(3, 0), (3, -1), (5, 2)]:
-        check(m, found, {"x": rng.standard_normal((n, 4)).astype(F), "k": np.array(k)})
+        check(m, result, {"x": rng.standard_normal((n, 4)).astype(F), "k": np.array(k)})
 
 
 @pytest.mark.parametrize(
@@ -579,18 +579,18 @@ def test_operators_on_sequences(op: str, inputs: str, attributes: dict[str, Any]
     for name, value in used.items():
         typed = helper.make_tensor_sequence_value_info if isinstance(value, list) else helper.make_tensor_value_info
         m.graph.input.append(typed(name, T.FLOAT, None))
-    found = compiled(m)
-    check(m, found, used)
-    assert found.coverage().parts[0].runs_by in ("Python", "Tilewright")
+    result = compiled(m)
+    check(m, result, used)
+    assert result.coverage().parts[0].runs_by in ("Python", "Tilewright")
 
 
 def test_sequences_that_do_not_fit() -> None:
     m = model([node("SequenceAt", "s k", "y", name="pick")], {"k": (T.INT64, [])}, ["y"])
     m.graph.input.append(helper.make_tensor_sequence_value_info("s", T.FLOAT, None))
-    found = compiled(m)
+    result = compiled(m)
     with pytest.raises(tw.errors.CallError, match=r"pick \(SequenceAt\).*position 2 of a sequence of 1"):
-        found.run({"k": np.array(2), "s": [np.ones(2, F)]})
-    assert found.run({"k": np.array(-1), "s": [np.ones(2, F)]})["y"].tolist() == [1, 1]
+        result.run({"k": np.array(2), "s": [np.ones(2, F)]})
+    assert result.run({"k": np.array(-1), "s": [np.ones(2, F)]})["y"].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("given", [None, np.ones(3, F)])
@@ -612,29 +612,29 @@ def test_sequence_map_runs_a_compiled_body() -> None:
     )
     m = model([node("SequenceMap", "s", "t", body=body)], {}, ["t"], {"w": np.array(2, F)})
     m.graph.input.append(helper.make_tensor_sequence_value_info("s", T.FLOAT, None))
-    found = compiled(m)
+    result = compiled(m)
     rows = [rng.standard_normal(k).astype(F) for k in (2, 3, 5, 3)]
-    for got, row in zip(found.run({"s": rows})["t"], rows, strict=True):
+    for got, row in zip(result.run({"s": rows})["t"], rows, strict=True):
         np.testing.assert_allclose(got, np.exp(row) * 2, rtol=1e-6)
-    assert len(list(found._part.models())) == 2, "one for the first size, one for any"
+    assert len(list(result._part.models())) == 2, "one for the first size, one for any"
 
 
 def test_sequence_as_input() -> None:
     m = model([node("ConcatFromSequence", "s", "c", axis=0), node("Relu", "c", "y")], {}, ["y"])
     m.graph.input.append(helper.make_tensor_sequence_value_info("s", T.FLOAT, None))
-    found = compiled(m)
+    result = compiled(m)
     rows = [rng.standard_normal((k, 2)).astype(F) for k in (1, 3)]
-    check(m, found, {"s": rows})
-    np.testing.assert_array_equal(found(rows), np.maximum(np.concatenate(rows), 0))
+    check(m, result, {"s": rows})
+    np.testing.assert_array_equal(result(rows), np.maximum(np.concatenate(rows), 0))
 
 
 def test_strings_pass() -> None:
     m = model([node("StringConcat", "a b", "c"), node("Relu", "x", "y")], {"x": (T.FLOAT, [2])}, ["c", "y"], opset=20)
     for name in "ab":
         m.graph.input.append(helper.make_tensor_value_info(name, T.STRING, [2]))
-    found = compiled(m)
+    result = compiled(m)
     x, a, b = np.array([-1, 2], F), np.array(["p", "q"], object), np.array(["r", "s"], object)
-    got = found.run({"x": x, "a": a, "b": b})
+    got = result.run({"x": x, "a": a, "b": b})
     assert got["c"].tolist() == ["pr", "qs"] and got["y"].tolist() == [0, 2]
 
 
@@ -668,10 +668,10 @@ def test_shapes_are_known_behind_a_border() -> None:
         node("Reshape", "bt s", "y"),
     ]
     m = model(nodes, {"x": (T.FLOAT, ["n", 6])}, ["y"])
-    found = compiled(m)
+    result = compiled(m)
     for n in (1, 3, 4):
-        check(m, found, {"x": rng.standard_normal((n, 6)).astype(F)})
-    last = found._part.forms[0][1].steps[-1][1]  # type: ignore[union-attr]
+        check(m, result, {"x": rng.standard_normal((n, 6)).astype(F)})
+    last = result._part.forms[0][1].steps[-1][1]  # type: ignore[union-attr]
     assert isinstance(last, part.Part) and len(last.forms) <= 2
 
 
@@ -694,12 +694,12 @@ def test_defects_are_told_and_do_not_cost_the_answer(monkeypatch: pytest.MonkeyP
         raise AssertionError("cannot happen")
 
     m = custom_in_the_middle()
-    found = compiled(m, custom_ops=[Fancy])
+    result = compiled(m, custom_ops=[Fancy])
     monkeypatch.setattr(part, "import_onnx", broken)
     feeds = feeds_of(3)
     with pytest.warns(FallbackWarning, match="defect of Tilewright.*cannot happen"):
-        check(m, found, feeds, [Fancy])
-    assert found.coverage().compiled_parts == 1
+        check(m, result, feeds, [Fancy])
+    assert result.coverage().compiled_parts == 1
 
 
 @pytest.mark.parametrize("lacking", [True, False])
@@ -708,9 +708,9 @@ def test_without_onnxruntime(lacking: bool, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(hosts, "has_onnxruntime", lambda: False)
         hosts._ort_schemas.cache_clear()
     m = model([node("Relu", "x", "r"), node("Unique", "r", "y")], {"x": (T.FLOAT, [5])}, ["y"])
-    found = compiled(m)
-    check(m, found, {"x": np.array([1, -1, 2, 0, 3], F)})
-    assert found.coverage().parts[1].runs_by == ("onnx.reference" if lacking else "ONNX Runtime")
+    result = compiled(m)
+    check(m, result, {"x": np.array([1, -1, 2, 0, 3], F)})
+    assert result.coverage().parts[1].runs_by == ("onnx.reference" if lacking else "ONNX Runtime")
     hosts._ort_schemas.cache_clear()
 
 
@@ -765,8 +765,8 @@ def test_what_is_lacking_is_no_fault_of_the_model(case: str) -> None:
     nodes, inputs, weights = LACKING[case]
     with pytest.raises((UnsupportedError, ShapeError)):
         tw.compile(model(nodes, inputs, ["y"], weights, opset=24), fallback="never")
-    found = compiled(model(nodes, inputs, ["y"], weights, opset=24))
-    assert found.coverage().uncompiled or "NonZero" in {n.op_type for n in nodes}
+    result = compiled(model(nodes, inputs, ["y"], weights, opset=24))
+    assert result.coverage().uncompiled or "NonZero" in {n.op_type for n in nodes}
 
 
 def test_types_that_onnx_does_not_have_are_a_fault_of_the_model() -> None:
@@ -784,8 +784,8 @@ def test_a_list_of_many_sizes() -> None:
 def test_what_onnxruntime_finds_wrong_is_not_asked_of_the_reference() -> None:
     """NumPy repeats a matrix by one number, and by three."""
     m = model([node("Tile", "x r", "y")], {"x": (T.FLOAT, [2, 3]), "r": (T.INT64, ["n"])}, ["y"])
-    found, x = tw.compile(m), rng.random((2, 3)).astype(F)
-    np.testing.assert_array_equal(np.asarray(found(x, np.array([1, 2]))), np.tile(x, (1, 2)))
+    result, x = tw.compile(m), rng.random((2, 3)).astype(F)
+    np.testing.assert_array_equal(np.asarray(result(x, np.array([1, 2]))), np.tile(x, (1, 2)))
     for repeats in ([2], [1, 1, 1]):
         with pytest.raises(CallError, match="same length"):
-            found(x, np.array(repeats))
+            result(x, np.array(repeats))

@@ -131,8 +131,8 @@ def test_each_version_is_judged_by_its_own_sizes() -> None:
 def test_no_map_is_one_register_tile_where_two_would_prefetch() -> None:
     choice, block = Winograd(6, 32, 8), TileBlock(20, 0)
     shapes = problems(7, 18, 30, channels=256)  # 4, 9 and 25 tiles
-    found = heights(block, shapes, choice, ZEN4)
-    assert found and max(found) == 5 and fewest(block, shapes, choice) == 4  # 6 tiles, of 13 x 10, are two of 3
+    result = heights(block, shapes, choice, ZEN4)
+    assert result and max(result) == 5 and fewest(block, shapes, choice) == 4  # 6 tiles, of 13 x 10, are two of 3
     assert 10 in heights(block, problems(30, channels=256), choice, ZEN4)
     assert heights(TileBlock(2, 5), shapes, choice, ZEN4) == [1, 2, 3, 4, 5]  # blocks of columns: as ever
 

@@ -44,9 +44,9 @@ def fused(graph: Graph, target: Target, options: Options = DEFAULTS) -> Sequence
 
 def inside(decisions: Iterable[Decision]) -> dict[str, str]:
     """The settings with which all that can be converted inside is."""
-    found = {d.key.name: "inside" for d in decisions if "inside" in d.space.labels}
-    assert found
-    return found
+    result = {d.key.name: "inside" for d in decisions if "inside" in d.space.labels}
+    assert result
+    return result
 
 
 def labels(model: Model) -> list[str]:

@@ -91,9 +91,9 @@ def arrays(case: Case) -> dict[str, np.ndarray]:
     n, c, k, (h, w), (kh, kw), *_ = case
     rng = np.random.default_rng(0)
     shapes = {"w": (k, c, kh, kw), "bias": (1, k, 1, 1), "x": (n, c, h, w)}
-    found = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    found["r"] = rng.standard_normal(reference(case, found).shape).astype(np.float32)
-    return found
+    result = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    result["r"] = rng.standard_normal(reference(case, result).shape).astype(np.float32)
+    return result
 
 
 def reference(case: Case, data: dict[str, np.ndarray]) -> np.ndarray:

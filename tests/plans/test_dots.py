@@ -120,8 +120,8 @@ def test_the_hot_loop_is_instructions_on_registers(
 
 def test_every_target_finds_what_it_has() -> None:
     assert find_dot(bf16, bf16, Target.parse("x86-64-v3")) is None
-    found = find_dot(i16, i8, Target.parse("x86-64-v3"))
-    assert found is not None and found.lanes == 8
+    result = find_dot(i16, i8, Target.parse("x86-64-v3"))
+    assert result is not None and result.lanes == 8
     assert find_dot(u8, i8, Target.parse("znver4")) is x86.DOTS[1]
     assert find_dot(u8, i8, Target.parse("alderlake")) is x86.DOTS[2]
     assert all(find_dot(d.a, d.b, Target.parse("generic-aarch64")) is None for d in x86.DOTS)

@@ -303,7 +303,7 @@ def test_parts_are_chosen_for_the_threads_of_a_call(threads: int) -> None:
     levels = {"l2_bandwidth": 32.0, "l3_bandwidth": 27.0, "memory_bandwidth": 8.0}
     one = Target.parse("znver4").adjusted(l2=1 << 20, l3=32 << 20, **levels)
     more = replace(one, threads=threads)
-    found = {}
+    result = {}
     for target in (one, more):
         shape = winograd_tiles.WinogradProblem(1, 56, 56, 64, 64, 3, 1e8)
         taken = winograd_tiles.ranked((shape,), (2, 4, 5, 6), target)[0][1]
@@ -314,9 +314,9 @@ def test_parts_are_chosen_for_the_threads_of_a_call(threads: int) -> None:
         block = winograd_tiles.blocked((shape,), taken, target)[0][1]
         lengths = {n: strassen_conv.estimate(pixel, strips[1], n, 100 << 20, target) for n in strassen_conv.strips(392)}
         strip = min(lengths, key=lambda n: lengths[n].cycles)
-        found[target.threads] = winograd_tiles.times(shape, taken, block), 392 // strip
-    assert all(sharing(n, more) > 1.1 for n in found[1])
-    assert all(sharing(n, more) <= 1.1 for n in found[threads])
+        result[target.threads] = winograd_tiles.times(shape, taken, block), 392 // strip
+    assert all(sharing(n, more) > 1.1 for n in result[1])
+    assert all(sharing(n, more) <= 1.1 for n in result[threads])
 
 
 def test_a_program_is_made_for_its_threads_and_kept_apart() -> None:
@@ -376,11 +376,11 @@ def test_tiles_past_the_second_level_are_written_one_by_one() -> None:
 @pytest.mark.parametrize("target", ["znver4", "haswell"])
 def test_what_is_dilated_is_judged_as_it_is_computed_directly(target: str) -> None:
     """A dilated map of one pixel is one pixel directly, but a tile of each submap by transforms."""
-    found = Target.parse(target)
+    result = Target.parse(target)
     shape = winograd_tiles.WinogradProblem(9, 1, 1, 96, 32, 3, whole=(1, 1, 1))
     undivided = winograd_tiles.WinogradProblem(1, 1, 1, 96, 32, 3)
-    assert winograd_tiles.direct(shape, found) == winograd_tiles.direct(undivided, found)
-    (_, best), *_ = winograd_tiles.ranked((shape,), (2, 4), found)
+    assert winograd_tiles.direct(shape, result) == winograd_tiles.direct(undivided, result)
+    (_, best), *_ = winograd_tiles.ranked((shape,), (2, 4), result)
     assert best == Direct()
 
 

@@ -267,10 +267,10 @@ def test_panels_that_tiles_prefetch_come_from_afar_once(rows: int) -> None:
     target = Target.parse("emeraldrapids")
     product = Product(rows, 512, 512, working_set=5e6)
     assert product.level(target) == "l3" and sharing_rows(MatmulTile(rows, 32), product, 0, target) == rows
-    found = [t for t in tiles(rows, 32, 512, 512, 4, target) if t.panels == 1]
+    result = [t for t in tiles(rows, 32, 512, 512, 4, target) if t.panels == 1]
     far = product.weights / target.l3_bandwidth
-    assert all(estimate(t, product, target).memory >= far for t in found)
-    assert min(found, key=lambda t: estimate(t, product, target).cycles).rows == rows
+    assert all(estimate(t, product, target).memory >= far for t in result)
+    assert min(result, key=lambda t: estimate(t, product, target).cycles).rows == rows
 
 
 @pytest.mark.parametrize("depth", [1024, 3072])
@@ -436,9 +436,9 @@ def test_sums_of_few_elements_are_several(name: str, size: tuple[int, int, int])
     with deciding() as record:
         planned = plan(func, target)
     assert parse_func(str(planned.func)) == planned.func
-    (found,) = (d.space for d in record.made)
-    names = {tuple(name for name, _ in setting.knobs) for setting in found if setting.kind == "contraction"}
-    assert len(names) == 1 and all(found.neighbours(setting) for setting in found)
+    (result,) = (d.space for d in record.made)
+    names = {tuple(name for name, _ in setting.knobs) for setting in result if setting.kind == "contraction"}
+    assert len(names) == 1 and all(result.neighbours(setting) for setting in result)
     flat = lower_loops(planned.func, target)
     text = assembly(emit_llvm(flat, target), target)
     products = [line for line in text.splitlines() if "vfmadd" in line]

@@ -79,18 +79,18 @@ def without_origins(func: PrimFunc) -> PrimFunc:
 
 @pytest.mark.parametrize(("plan", "build"), ASKING, ids=[plan.name for plan, _ in ASKING])
 def test_a_plan_takes_its_operator_and_no_loops_that_look_like_it(plan: Plan, build: Build) -> None:
-    (mine,) = [found for found in structures(build) if plan.fits(found, ZEN4)]
+    (mine,) = [candidate for candidate in structures(build) if plan.fits(candidate, ZEN4)]
     assert not plan.fits(analyse(without_origins(mine.func)), ZEN4)
 
 
 def test_products_are_taken_by_their_structure() -> None:
-    taken = [found for found in structures(matmul(15, 20, 100)) if contraction.PLAN.fits(found, ZEN4)]
-    assert taken and all(contraction.PLAN.fits(analyse(without_origins(found.func)), ZEN4) for found in taken)
+    taken = [candidate for candidate in structures(matmul(15, 20, 100)) if contraction.PLAN.fits(candidate, ZEN4)]
+    assert taken and all(contraction.PLAN.fits(analyse(without_origins(candidate.func)), ZEN4) for candidate in taken)
 
 
 def test_operators_have_their_attributes_and_stages() -> None:
-    (found,) = [s for s in structures(tall) if s.operator(CONV_WINOGRAD)]
-    operator = found.operator(CONV_WINOGRAD)
+    (result,) = [s for s in structures(tall) if s.operator(CONV_WINOGRAD)]
+    operator = result.operator(CONV_WINOGRAD)
     assert operator is not None and (operator.attrs.window, operator.attrs.channels) == (3, 64)
     assert [s.name for s in operator.stages[:6]] == [
         "strip",
@@ -100,7 +100,7 @@ def test_operators_have_their_attributes_and_stages() -> None:
         "output_rows",
         "output_columns",
     ]
-    assert found.anchors == (operator.stage("product"),)
-    assert found.operator(PACK_WINOGRAD) is None and found.operator(CONV_BLOCKED) is None
+    assert result.anchors == (operator.stage("product"),)
+    assert result.operator(PACK_WINOGRAD) is None and result.operator(CONV_BLOCKED) is None
     with pytest.raises(StopIteration):
         operator.stage("pack")

@@ -211,8 +211,8 @@ def test_what_one_output_makes_of_others_shares_its_vectors() -> None:
     assert len(set(around.values())) == 1
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=1000).astype(np.float32) for _ in func.params]
-    found = [np.array(a) for a in arrays]
+    result = [np.array(a) for a in arrays]
     interpret(func, arrays)
-    interpret(planned.func, found)
-    for got, expected in zip(found, arrays, strict=True):
+    interpret(planned.func, result)
+    for got, expected in zip(result, arrays, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5)

@@ -56,9 +56,9 @@ def test_a_reducer_of_its_own_is_reduced_in_vectors() -> None:
     func = te.create_prim_func([a, te.compute((1,), lambda i: norm(a[i, r], r), name="N")], "norms")
     planned = plan(func, TARGET)
     assert not planned.remarks and "rfactor" in str(planned.schedule.trace)
-    x, found = np.random.default_rng(0).standard_normal((1, 1000)).astype(np.float32), np.zeros(1, np.float32)
-    tw.build(plan(func, Target.host()).schedule)(x, found)
-    np.testing.assert_allclose(found, np.linalg.norm(x.astype(np.float64), axis=1), rtol=1e-5)
+    x, result = np.random.default_rng(0).standard_normal((1, 1000)).astype(np.float32), np.zeros(1, np.float32)
+    tw.build(plan(func, Target.host()).schedule)(x, result)
+    np.testing.assert_allclose(result, np.linalg.norm(x.astype(np.float64), axis=1), rtol=1e-5)
 
 
 def test_what_depends_on_the_order_is_not_reduced_in_vectors() -> None:

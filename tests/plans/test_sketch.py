@@ -145,8 +145,8 @@ def test_vectors_end_where_blocks_of_a_panel_do() -> None:
     panel = next(a for a in loads if a.blocks)
     assert panel.stride(column) == 1 and panel.blocks == {column: 32}
     assert panel.touched({column: 32}, 64) == 32 * 4
-    found = [t for t in tilings(anchor, loads, 16, Target.parse("znver4")) if anchor.block.iters[t.lane].var is column]
-    assert found and {t.vectors for t in found} == {1, 2}
+    result = [t for t in tilings(anchor, loads, 16, Target.parse("znver4")) if anchor.block.iters[t.lane].var is column]
+    assert result and {t.vectors for t in result} == {1, 2}
 
 
 def test_functions_without_a_tile_keep_their_plans_where_sketches_stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,16 +162,16 @@ def test_what_lies_apart_along_the_lanes_is_no_tile_of_columns() -> None:
     """Weights of each pixel are gathered: a column of them at a time, and more cycles than a load of each vector."""
     text = "Y[o, h, w] +! X[c, h + r, w + s] * W[{}, c, r, s]"
     target = Target.parse("x86-64-v4")
-    found = {}
+    result = {}
     for order, sizes in (("h, w, o", (20, 24, 12)), ("o, h, w", (12, 20, 24))):
         # With the taps behind, the lanes of weights lie apart; two of them in front of the pixel, they do not.
         apart = order == "h, w, o"
         index = text.format(order) if apart else "Y[o, h, w] +! X[c, h + r, w + s] * W[c, r, s, o, h, w]"
         shape = (*sizes, 8, 3, 3) if apart else (8, 3, 3, *sizes)
         choices = plans.candidates(analyse(function(index, [(8, 22, 26), shape])), target)
-        found[apart] = [c for c in choices if c.plan == "depthwise"]
-    assert [c.knobs for c in found[True]] == [(("columns", 1),)] and len(found[False]) == 8
-    assert found[True][0].cycles > 2 * max(c.cycles for c in found[False])
+        result[apart] = [c for c in choices if c.plan == "depthwise"]
+    assert [c.knobs for c in result[True]] == [(("columns", 1),)] and len(result[False]) == 8
+    assert result[True][0].cycles > 2 * max(c.cycles for c in result[False])
 
 
 def test_columns_that_share_weights_are_a_tile_whatever_lies_apart() -> None:

@@ -118,9 +118,9 @@ def test_transposed_convolutions_copy_no_map_that_has_no_padding() -> None:
         said = tw.dim(32, 2048, multiple=32, likely=[likely])
         compiled = tw.compile(m, dims={"h": said, "w_": said})
         assert not re.search(r"\bpad\b", _kernel(compiled, "conv_transposed", "loops"))
-        found = re.search(r"lines=(\d+)", _kernel(compiled, "conv_transposed", "schedule"))
-        assert found is not None
-        strips.append(int(found[1]))
+        match = re.search(r"lines=(\d+)", _kernel(compiled, "conv_transposed", "schedule"))
+        assert match is not None
+        strips.append(int(match[1]))
     assert strips[0] > strips[1] == max(1, Target.host().l2 // 2 // (4 * 1025 * 32))
 
 

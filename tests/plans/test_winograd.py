@@ -158,9 +158,9 @@ def test_errors_do_not_grow_with_the_channels(tile: int, window: int, channels: 
     with in_blocks(2, 2):
         got = np.asarray(Model(compile_graph(graph, {"w": w, "bias": bias}, HOST))(x))
     want = np.maximum(convolution(x, w, pads), 0)
-    found = errors(got, want, tile, window, channels, BLOCK)
-    assert found.max() <= MOST
-    assert np.sqrt((found[want > 0] ** 2).mean()) <= 1  # 1.1 to 1.3 if all 530 were summed at once
+    result = errors(got, want, tile, window, channels, BLOCK)
+    assert result.max() <= MOST
+    assert np.sqrt((result[want > 0] ** 2).mean()) <= 1  # 1.1 to 1.3 if all 530 were summed at once
     assert np.abs(got - want).max() <= ERRORS["auto"] * want.max()
 
 
@@ -194,9 +194,9 @@ def hints_of_blocks(target: Target, columns: int) -> tuple[list[Hint], int]:
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
 def test_all_of_the_next_panel_is_asked_for(name: str, columns: int) -> None:
     """Tiles of rows share the lines of a panel, however wide vectors are and however many steps a loop's body has."""
-    found, panel = hints_of_blocks(Target.parse(name), columns)
+    result, panel = hints_of_blocks(Target.parse(name), columns)
     asked: dict[int, set[int]] = {}
-    for hint in found:
+    for hint in result:
         assert hint.note.nbytes == 4 * panel
         first = (hint.prefetched + panel) // 16
         asked.setdefault(hint.read // panel, set()).update(range(first, first + hint.lines))
@@ -211,10 +211,10 @@ def test_each_register_tile_asks_for_its_own_filters_where_that_is_faster(column
     near = Target.parse("znver5")
     target = near.adjusted(l2=1 << 18)
     assert all(hint.note.level == 2 for hint in hints_of_blocks(near, columns)[0])
-    found, _ = hints_of_blocks(target, columns)
+    result, _ = hints_of_blocks(target, columns)
     nbytes = target.costs.prefetching.filter_bytes
     asked: set[int] = set()
-    for hint in found:
+    for hint in result:
         assert (hint.note.nbytes, hint.note.level) == (nbytes, 1)
         first = (hint.prefetched + nbytes // 4) // 16
         asked.update(range(first, first + hint.lines))
@@ -382,8 +382,8 @@ def test_nan_stays_in_the_tiles_of_a_stride() -> None:
 
 def test_the_estimate_prefers_what_multiplies_less() -> None:
     wide = WinogradProblem(1, 56, 56, 64, 64, 3)
-    found = choose((wide,), (2, 4), HOST)
-    assert found is not None and found.tile == 4
+    result = choose((wide,), (2, 4), HOST)
+    assert result is not None and result.tile == 4
     assert choose((wide,), (), HOST) is None
     four, two = (cost(wide, Winograd(tile, 2 * BLOCK, 1), TileBlock(2, 14), HOST).cycles for tile in (4, 2))
     assert four < two
@@ -393,10 +393,10 @@ def test_panels_go_together_while_their_products_stay_in_the_second_level() -> N
     """The fewer groups, the less often tiles are read; all panels at once would spill the products of a large block."""
     for size, channels, filters in ((19, 128, 128), (28, 512, 512), (64, 256, 256)):
         shape = WinogradProblem(1, size, size, channels, filters, 3, 1e8)
-        found = choose((shape,), (4,), Target.parse("haswell"))
-        assert found is not None and found.panels > 1 and (filters // found.width) % found.panels == 0
-        block = blocked((shape,), found, Target.parse("haswell"))[0][1]
-        products = 4 * 36 * block.count * found.width * found.panels
+        result = choose((shape,), (4,), Target.parse("haswell"))
+        assert result is not None and result.panels > 1 and (filters // result.width) % result.panels == 0
+        block = blocked((shape,), result, Target.parse("haswell"))[0][1]
+        products = 4 * 36 * block.count * result.width * result.panels
         assert products <= 0.6 * Target.parse("haswell").l2
     alone = choose((WinogradProblem(1, 19, 19, 128, 16, 3),), (4,), Target.parse("haswell"))
     assert alone is not None and alone.panels == 1
@@ -407,18 +407,18 @@ def test_a_batch_has_blocks_of_tiles_for_a_few_threads() -> None:
     block is all there is of a small layer."""
     target = Target.parse("haswell").adjusted(l3=4 << 20)
     batch = WinogradProblem(8, 19, 19, 128, 128, 3, 8.6e6)
-    found = choose((batch,), (5,), target)
-    assert found is not None
-    best, one = blocked((batch,), found, target)[0][1], Winograd(5, found.width, 1)
-    assert times(batch, found, best) >= ENOUGH
+    result = choose((batch,), (5,), target)
+    assert result is not None
+    best, one = blocked((batch,), result, target)[0][1], Winograd(5, result.width, 1)
+    assert times(batch, result, best) >= ENOUGH
     assert any(
         1 < times(batch, one, b) < ENOUGH
-        and cost(batch, one, b, target).cycles < cost(batch, found, best, target).cycles
+        and cost(batch, one, b, target).cycles < cost(batch, result, best, target).cycles
         for b in (TileBlock(rows, 4) for rows in range(11, 17))
     )
     single = WinogradProblem(1, 19, 19, 128, 128, 3, 8.6e6)
-    found = choose((single,), (5,), target)
-    assert found is not None and times(single, found, blocked((single,), found, target)[0][1]) == 1
+    result = choose((single,), (5,), target)
+    assert result is not None and times(single, result, blocked((single,), result, target)[0][1]) == 1
 
 
 def test_filters_that_tiles_prefetch_arrive_no_faster_than_line_buffers_hold_lines() -> None:
@@ -466,24 +466,24 @@ def test_tiles_keep_the_bound_of_their_setting() -> None:
 
 def test_large_windows_take_fourier_tiles() -> None:
     for window in (7, 9, 15):
-        found = choose((WinogradProblem(1, 56, 56, 64, 64, window),), (2, 16 - window + 1, 24 - window + 1), HOST)
-        assert found is not None and found.tile > 2
+        result = choose((WinogradProblem(1, 56, 56, 64, 64, window),), (2, 16 - window + 1, 24 - window + 1), HOST)
+        assert result is not None and result.tile > 2
 
 
 @pytest.mark.parametrize("name", ["znver4", "x86-64-v3"])
 def test_small_maps_with_many_filters_take_small_tiles(name: str) -> None:
     """The transformed filters of a large tile would be read for a handful of tiles. Machines are named: narrow vectors
     compute for longer than the filters take to arrive."""
-    found = choose((WinogradProblem(1, 7, 7, 512, 512, 3),), (2, 4), Target.parse(name))
-    assert found is None or found.tile == 2
+    result = choose((WinogradProblem(1, 7, 7, 512, 512, 3),), (2, 4), Target.parse(name))
+    assert result is None or result.tile == 2
 
 
 def test_few_tiles_over_filters_in_a_cache_are_large() -> None:
     """Four tiles fill one register tile; their products take as long as filters from a cache, which come meanwhile."""
     target = Target.parse("znver4").adjusted(l2_bandwidth=32.0, l3_bandwidth=27.0, memory_bandwidth=8.0)
     for channels in (64, 128):
-        found = choose((WinogradProblem(1, 7, 7, channels, channels, 3),), (2, 4, 5, 6), target)
-        assert found is not None and found.tile == 4
+        result = choose((WinogradProblem(1, 7, 7, channels, channels, 3),), (2, 4, 5, 6), target)
+        assert result is not None and result.tile == 4
 
 
 def test_weights_of_products_stay_as_large_as_they_are() -> None:

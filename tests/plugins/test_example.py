@@ -59,9 +59,9 @@ def expected() -> np.ndarray[Any, Any]:
 
 
 def test_all_that_it_brings_is_used(example: Path, folder: Path) -> None:
-    found = answer(USE, example, cache=folder)
+    result = answer(USE, example, cache=folder)
     for name in ("m.onnx", "m.chain"):  # the ONNX rule, the frontend
-        each = found[name]
+        each = result[name]
         np.testing.assert_allclose(each["y"], expected(), rtol=1e-6, atol=1e-7)  # the operator
         assert "example.soft_clip" in each["graph"]
         assert "neg" not in each["graph"]  # the pass

@@ -215,8 +215,8 @@ def test_nearer_stores_go_first(tmp_path: Path, cache: Path, monkeypatch: pytest
 
 
 def test_same_records_same_bytes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = decisions()
-    records = [about(d, d.space.labels[-1]) for d in found.values()]
+    result = decisions()
+    records = [about(d, d.space.labels[-1]) for d in result.values()]
     files = []
     for name, order in (("a", records), ("b", records[::-1])):
         monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / name))
@@ -237,10 +237,10 @@ def test_what_is_forced_is_not_asked(cache: Path) -> None:
 
 
 def test_records_can_be_required(cache: Path) -> None:
-    found = decisions()
+    result = decisions()
     with pytest.raises(RecordError, match=r"decisions without records about .*tilewright tune") as error:
         compiled(require_records=True)
-    assert any(found["algorithm"].key.name in str(p.where) for p in error.value.problems)
+    assert any(result["algorithm"].key.name in str(p.where) for p in error.value.problems)
     while True:  # what is decided otherwise leads to other decisions
         with deciding() as listed:
             compiled()

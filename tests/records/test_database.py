@@ -142,9 +142,9 @@ def test_damaged_archives_are_refused_and_damaged_lines_left_out(tmp_path: Path)
 def test_stores_are_compared(tmp_path: Path) -> None:
     other = record(2, setting=LABELS[1])
     a, b = filled(tmp_path / "a", [record(1), record(2)]), filled(tmp_path / "b", [record(1), other])
-    found = difference(a, b)
-    assert [n for n, _ in found.left] == [record(2).digest] and [n for n, _ in found.right] == [other.digest]
-    assert [(x.setting, y.setting) for x, y in found.changed] == [(LABELS[2], LABELS[1])]
+    result = difference(a, b)
+    assert [n for n, _ in result.left] == [record(2).digest] and [n for n, _ in result.right] == [other.digest]
+    assert [(x.setting, y.setting) for x, y in result.changed] == [(LABELS[2], LABELS[1])]
     assert [n for n, _ in find(a, record(1).digest[:8])] == [record(1).digest]
     assert [r for _, r in find(a, product(2).name)] == [record(2)]
 
@@ -187,9 +187,9 @@ def test_pruning_keeps_what_counts(tmp_path: Path) -> None:
 def test_neighbours_are_seeds(tmp_path: Path) -> None:
     store = filled(tmp_path, [record(rows) for rows in (1, 9, 64)] + [record(8, target=HASWELL)])
     space = Space(tuple(map(Setting.parse, (*LABELS[:2], "winograd rows=2,tile=5"))))
-    found = seeds([store], product(8), ZEN4, space)
-    assert [(s.setting.label, s.target) for s in found] == [("winograd rows=2,tile=5", ZEN)]
-    assert found[0].record == record(9).digest and 0.1 < found[0].distance < 0.2
+    result = seeds([store], product(8), ZEN4, space)
+    assert [(s.setting.label, s.target) for s in result] == [("winograd rows=2,tile=5", ZEN)]
+    assert result[0].record == record(9).digest and 0.1 < result[0].distance < 0.2
     assert seeds([store], product(8, target=HASWELL), HASWELL, space)[0].distance == 0.0
     assert seeds([Store(tmp_path / "none")], product(8), ZEN4, space) == []
     assert nearest(Setting.parse("fourier tile=3"), space) is None
@@ -258,9 +258,9 @@ def test_an_index_needs_no_place(tmp_path: Path) -> None:
 
 def test_a_lookup_asks_all_places_at_once(tmp_path: Path) -> None:
     a, b = filled(tmp_path / "a", [record(1)]), filled(tmp_path / "b", [record(1), record(2)])
-    found = lookup([a, b, Store(tmp_path / "none")], ZEN4)
-    assert found is not None and not found.stamp
-    assert [[n for n, _ in found.find(product(k).name)] for k in (1, 2, 3)] == [
+    result = lookup([a, b, Store(tmp_path / "none")], ZEN4)
+    assert result is not None and not result.stamp
+    assert [[n for n, _ in result.find(product(k).name)] for k in (1, 2, 3)] == [
         [record(1).digest],
         [record(2).digest],
         [],
@@ -287,8 +287,8 @@ def test_records_about_kernels_are_replayed() -> None:
     def verdict(setting: str, made: Provenance = mine) -> tuple[str, str]:
         gain = NONE if setting == labels[0] else record().gain
         values = {"untuned": labels[0], "policy": POLICY, "candidates": (), "gain": gain, "made": made}
-        found = checked(Record.of(key_of_function(func, ZEN4), ZEN4, labels, setting=setting, **values), ZEN4)
-        return found.state, found.why
+        result = checked(Record.of(key_of_function(func, ZEN4), ZEN4, labels, setting=setting, **values), ZEN4)
+        return result.state, result.why
 
     assert verdict(labels[0]) == ("used", "")
     assert verdict(labels[0], MADE) == ("unverified", "measured with another compiler")

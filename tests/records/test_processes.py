@@ -117,6 +117,6 @@ def test_who_is_killed_leaves_whole_records(tmp_path: Path, seed: int) -> None:
             told |= {line.decode().strip() for line in pipe.read().splitlines() if len(line) == 32}
     assert told and told <= store.digests(ZEN)
     for digest in store.digests(ZEN):
-        found = store.get(digest, ZEN)
-        assert found is not None and found.digest == digest
+        entry = store.get(digest, ZEN)
+        assert entry is not None and entry.digest == digest
     assert len(store.digests(ZEN)) <= len(told) + KILLS  # written, not yet told

@@ -29,26 +29,26 @@ from tilewright.transform.lower import lower_group
 
 
 @given(records())
-def test_what_is_written_is_read_back(found: Record) -> None:
-    assert from_bytes(found.to_bytes()) == found
-    assert found.digest == from_bytes(found.to_bytes()).digest
+def test_what_is_written_is_read_back(result: Record) -> None:
+    assert from_bytes(result.to_bytes()) == result
+    assert result.digest == from_bytes(result.to_bytes()).digest
 
 
 def test_a_record_knows_its_decision() -> None:
-    found, about = record(), product(8)
-    assert (found.decision, found.kind, found.threads) == (about.name, "algorithm", 1)
-    assert found.target == target_class(ZEN4)
-    assert found.about == "matmul(f32[8, 32], f32[32, 64])"
-    assert found.key() == about
-    assert key(parse_workload(found.workload)) == key(about.program)  # type: ignore[arg-type]
-    assert found.space == space_digest(reversed(LABELS)) != space_digest(LABELS[1:])
-    assert found.measured == LABELS
+    result, about = record(), product(8)
+    assert (result.decision, result.kind, result.threads) == (about.name, "algorithm", 1)
+    assert result.target == target_class(ZEN4)
+    assert result.about == "matmul(f32[8, 32], f32[32, 64])"
+    assert result.key() == about
+    assert key(parse_workload(result.workload)) == key(about.program)  # type: ignore[arg-type]
+    assert result.space == space_digest(reversed(LABELS)) != space_digest(LABELS[1:])
+    assert result.measured == LABELS
 
 
 def test_a_kernel_is_kept_as_a_function() -> None:
     (group,) = fuse(model((1, 16, 16, 12, 3, 1, 1)))
     about = key_of_function(lower_group(group, "k").func, ZEN4)
-    found = Record.of(
+    result = Record.of(
         about,
         ZEN4,
         ["direct rows=4"],
@@ -59,17 +59,17 @@ def test_a_kernel_is_kept_as_a_function() -> None:
         policy=record().policy,
         made=record().made,
     )
-    assert found.kind == "plan" and found.workload.startswith("func @k(")
-    assert from_bytes(found.to_bytes()).key() == about
+    assert result.kind == "plan" and result.workload.startswith("func @k(")
+    assert from_bytes(result.to_bytes()).key() == about
 
 
 def test_a_changed_workload_is_noticed() -> None:
-    found = record()
-    other = replace(found, workload=found.workload.replace("f32[8, 32]", "f32[9, 32]"))
+    result = record()
+    other = replace(result, workload=result.workload.replace("f32[8, 32]", "f32[9, 32]"))
     with pytest.raises(RecordError, match=r"workload does not parse|not the one that was decided about"):
         other.key()
     with pytest.raises(RecordError, match="the workload does not parse"):
-        replace(found, workload="graph @a(").key()
+        replace(result, workload="graph @a(").key()
 
 
 @pytest.mark.parametrize(

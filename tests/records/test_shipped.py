@@ -37,9 +37,9 @@ ROOT = Path(__file__).parents[2]
 def machine(record: Record) -> Target:
     """A machine of the class that a record is about, wherever the test runs."""
     name = record.target.split(" ")[1]
-    found = Target.parse(name).adjusted(l2=L2.get(name, Target.parse(name).l2))
-    assert f"{found.kind} threads={record.threads}" == record.target, "no machine is of this class any more"
-    return replace(found, threads=record.threads)
+    entry = Target.parse(name).adjusted(l2=L2.get(name, Target.parse(name).l2))
+    assert f"{entry.kind} threads={record.threads}" == record.target, "no machine is of this class any more"
+    return replace(entry, threads=record.threads)
 
 
 def state(record: Record) -> tuple[str, str]:
@@ -77,7 +77,7 @@ def test_they_are_few_and_no_decision_has_two() -> None:
 
 def test_they_still_stand() -> None:
     said = {path.stem: state(read(path)) for path in FILES}
-    standing = [name for name, (found, _) in said.items() if found in ("used", "unverified")]
+    standing = [name for name, (candidate, _) in said.items() if candidate in ("used", "unverified")]
     assert len(standing) >= STAND, f"shipped records have rotted: {said}"
 
 

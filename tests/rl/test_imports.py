@@ -19,13 +19,13 @@ def loaded(statement: str) -> set[str]:
 
 
 def test_tilewright_alone_imports_none() -> None:
-    found = loaded("import tilewright as tw; tw.attach; tw.Publisher")
-    assert not found & LIBRARIES and "tilewright.rl" not in found
+    result = loaded("import tilewright as tw; tw.attach; tw.Publisher")
+    assert not result & LIBRARIES and "tilewright.rl" not in result
 
 
 def test_an_actor_needs_numpy_alone() -> None:
-    found = loaded("import tilewright as tw; tw.attach; from tilewright.rl import sampling")
-    assert not found & LIBRARIES and "tilewright.compiler" not in found
+    result = loaded("import tilewright as tw; tw.attach; from tilewright.rl import sampling")
+    assert not result & LIBRARIES and "tilewright.compiler" not in result
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,6 @@ def test_each_drop_in_needs_its_own_library_alone(module: str, library: str, oth
     pytest.importorskip(library, reason="the libraries are an extra: `make rl` runs this")
     # What a library itself imports where others are installed is its own affair.
     own = loaded(f"import {library}, torch")
-    found = loaded(f"import tilewright.rl.{module}")
-    assert not (found - own) & others
-    assert "tilewright.compiler" not in found
+    result = loaded(f"import tilewright.rl.{module}")
+    assert not (result - own) & others
+    assert "tilewright.compiler" not in result

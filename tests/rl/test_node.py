@@ -64,13 +64,13 @@ def test_processes_share_the_work(store: str, kill: bool, monkeypatch: pytest.Mo
     workers = [spawn.Process(target=run, args=(store, barrier, results, kill)) for _ in range(PROCESSES)]
     for worker in workers:
         worker.start()
-    found = [results.get(timeout=120) for _ in workers]
+    result = [results.get(timeout=120) for _ in workers]
     for worker in workers:
         worker.join(60)
-    assert sum(compiled for compiled, _, _ in found) == 1
-    assert sum(published for _, published, _ in found) == VERSIONS
+    assert sum(compiled for compiled, _, _ in result) == 1
+    assert sum(published for _, published, _ in result) == VERSIONS
     # Nobody goes back, and nobody acts on less than it was sent.
-    for _, _, seen in found:
+    for _, _, seen in result:
         assert all(used >= sent for used, sent in zip(seen, range(2, VERSIONS + 1), strict=True))
     if not kill:
         assert all(worker.exitcode == 0 for worker in workers)

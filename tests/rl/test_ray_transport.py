@@ -58,16 +58,16 @@ class Machines:
 def machines() -> Iterator[Machines]:
     with tempfile.TemporaryDirectory(prefix="tilewright-ray-", dir="/dev/shm") as folder:
         os.environ["TILEWRIGHT_STORE_DIR"] = str(Path(folder) / "driver")
-        found = Machines(Cluster(), Path(folder))
+        result = Machines(Cluster(), Path(folder))
         try:
             for _ in range(NODES):
-                found.add()
-            found.cluster.wait_for_nodes()
-            ray.init(address=found.cluster.address, log_to_driver=False)
-            yield found
+                result.add()
+            result.cluster.wait_for_nodes()
+            ray.init(address=result.cluster.address, log_to_driver=False)
+            yield result
         finally:
             ray.shutdown()
-            found.cluster.shutdown()
+            result.cluster.shutdown()
             del os.environ["TILEWRIGHT_STORE_DIR"]
 
 
@@ -97,8 +97,8 @@ def workers(machines: Machines, name: str, each: int = 2) -> dict[str, list[Any]
     }
 
 
-def on_all(found: dict[str, list[Any]], ask: Callable[[Any], Any]) -> list[Any]:
-    return ray.get([ask(worker) for group in found.values() for worker in group], timeout=120)
+def on_all(result: dict[str, list[Any]], ask: Callable[[Any], Any]) -> list[Any]:
+    return ray.get([ask(worker) for group in result.values() for worker in group], timeout=120)
 
 
 def test_versions_reach_every_node_once(machines: Machines) -> None:
@@ -112,8 +112,8 @@ def test_versions_reach_every_node_once(machines: Machines) -> None:
             assert weights.publish(telling_weights(version), version) == version
             assert weights.wait(60)
             assert all(on_all(crew, lambda w, v=version: w.wait.remote(v)))
-            for outputs, found, _ in on_all(crew, lambda w: w.call.remote()):
-                assert found == version and (outputs == DEPTH * value(version)).all()
+            for outputs, candidate, _ in on_all(crew, lambda w: w.call.remote()):
+                assert candidate == version and (outputs == DEPTH * value(version)).all()
         assert len({store for _, _, store in on_all(crew, lambda w: w.call.remote())}) == NODES, "a store for each"
         stats = weights.stats()
         assert sorted(stats) == sorted(machines.ids)

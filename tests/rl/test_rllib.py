@@ -81,16 +81,16 @@ def learner_outputs(algorithm: Any, obs: Any) -> Any:
 
 
 def on_runners(algorithm: Any, function: Callable[[Any], Any]) -> list[Any]:
-    found: list[Any] = algorithm.env_runner_group.foreach_env_runner(function, local_env_runner=False)
-    return found
+    results: list[Any] = algorithm.env_runner_group.foreach_env_runner(function, local_env_runner=False)
+    return results
 
 
 def acting(obs: Any) -> Callable[[Any], Any]:
     """On a runner: what it would act on, and the version of that."""
 
     def call(runner: Any) -> tuple[Any, int, int]:
-        found = runner.module.forward_exploration({"obs": torch.as_tensor(obs)}, t=0)["action_dist_inputs"]
-        return found.numpy(), runner._weights_seq_no, runner._forward._store.published
+        result = runner.module.forward_exploration({"obs": torch.as_tensor(obs)}, t=0)["action_dist_inputs"]
+        return result.numpy(), runner._weights_seq_no, runner._forward._store.published
 
     return call
 
@@ -105,11 +105,11 @@ def check_in_step(algorithm: Any) -> list[int]:
     """Every runner acts as the learner's present weights say; gives the versions that they report."""
     obs = np.random.default_rng(0).uniform(-1, 1, (5, 4)).astype(np.float32)
     expected = learner_outputs(algorithm, obs)
-    found = on_runners(algorithm, acting(obs))
-    assert len(found) == RUNNERS
-    for outputs, _, _ in found:
+    result = on_runners(algorithm, acting(obs))
+    assert len(result) == RUNNERS
+    for outputs, _, _ in result:
         np.testing.assert_allclose(outputs, expected, atol=TOLERANCE, rtol=TOLERANCE)
-    return [version for _, version, _ in found]
+    return [version for _, version, _ in result]
 
 
 def test_ppo_trains_and_every_version_reaches_every_runner() -> None:
@@ -142,8 +142,8 @@ def test_impala_trains_and_versions_reach_every_runner() -> None:
         for _ in range(15):
             result = algorithm.train()
             best = max(best, result["env_runners"].get("episode_return_mean", 0.0))
-            found = on_runners(algorithm, acting(np.zeros((1, 4), np.float32)))
-            seen.append([version for _, version, _ in found])
+            got = on_runners(algorithm, acting(np.zeros((1, 4), np.float32)))
+            seen.append([version for _, version, _ in got])
         assert all(later > first > 0 or later > 1 for first, later in zip(seen[0], seen[-1], strict=True))
         assert all(b >= a for one, other in itertools.pairwise(seen) for a, b in zip(one, other, strict=True))
         assert best > 7
@@ -218,8 +218,8 @@ def test_models(env: Any, model: Any) -> None:
         space.seed(3)
         for count in (1, 2, 7):
             obs = np.stack([space.sample() for _ in range(count)])
-            found = runner.module.forward_inference({"obs": torch.as_tensor(obs)})["action_dist_inputs"]
-            np.testing.assert_allclose(found, learner_outputs(algorithm, obs), atol=TOLERANCE, rtol=TOLERANCE)
+            result = runner.module.forward_inference({"obs": torch.as_tensor(obs)})["action_dist_inputs"]
+            np.testing.assert_allclose(result, learner_outputs(algorithm, obs), atol=TOLERANCE, rtol=TOLERANCE)
     finally:
         algorithm.stop()
 
@@ -239,13 +239,13 @@ def test_recurrent_modules() -> None:
             "state_in": tree.map_structure(lambda s: s.expand(3, *s.shape), module.get_initial_state()),
         }
         for _ in range(4):
-            found = runner.module.forward_exploration(batch, t=0)
+            result = runner.module.forward_exploration(batch, t=0)
             with torch.no_grad():
                 expected = module._forward(batch)
-            tree.assert_same_structure(found, expected)
-            for one, other in zip(tree.flatten(found), tree.flatten(expected), strict=True):
+            tree.assert_same_structure(result, expected)
+            for one, other in zip(tree.flatten(result), tree.flatten(expected), strict=True):
                 torch.testing.assert_close(one, other, atol=TOLERANCE, rtol=TOLERANCE)
-            batch = {"obs": torch.randn(3, 1, 4), "state_in": found["state_out"]}
+            batch = {"obs": torch.randn(3, 1, 4), "state_in": result["state_out"]}
     finally:
         algorithm.stop()
 

@@ -45,12 +45,12 @@ def config(model: Any = None, discrete: bool = True, **training: Any) -> Any:
 def learners(made: Any, kind: Any = TilewrightPPOLearner) -> tuple[Any, Any]:
     """An eager learner and a compiled one with the same weights."""
     env = Room(made.env_config)
-    found = []
+    results = []
     for each in (PPOTorchLearner, kind):
         settings = made.copy(copy_frozen=False).learners(learner_class=each)
         learner = settings.build_learner(env=env)
-        found.append(learner)
-    eager, compiled = found
+        results.append(learner)
+    eager, compiled = results
     compiled.module.set_state(copy.deepcopy(eager.module.get_state()))
     return eager, compiled
 
@@ -59,7 +59,7 @@ def episodes(made: Any, learner: Any, seed: int, lengths: tuple[int, ...] = (40,
     """Played by chance, with what runners note of actions."""
     env, rng = Room(made.env_config), np.random.default_rng(seed)
     module = learner.module[DEFAULT_MODULE_ID]
-    found = []
+    results = []
     for length in lengths:
         obs, _ = env.reset(seed=int(rng.integers(1000)))
         episode = SingleAgentEpisode(observation_space=env.observation_space, action_space=env.action_space)
@@ -74,21 +74,21 @@ def episodes(made: Any, learner: Any, seed: int, lengths: tuple[int, ...] = (40,
             obs, reward, _, _, _ = env.step(action[0].numpy())
             episode.add_env_step(obs, action[0].numpy(), reward, truncated=t == length - 1, extra_model_outputs=extra)
         episode.validate()
-        found.append(episode)
-    return found
+        results.append(episode)
+    return results
 
 
 def update(learner: Any, played: list[Any], minibatch: int = 24, epochs: int = 3) -> dict[str, float]:
     np.random.seed(5)  # RLlib shuffles by NumPy's global state
     torch.manual_seed(5)
-    found = learner.update(
+    result = learner.update(
         episodes=copy.deepcopy(played),
         timesteps=dict(TIMES),
         num_epochs=epochs,
         minibatch_size=minibatch,
         shuffle_batch_per_epoch=True,
     )
-    metrics = found[DEFAULT_MODULE_ID]
+    metrics = result[DEFAULT_MODULE_ID]
     return {name: float(np.mean(stat.peek())) for name, stat in metrics.items()}
 
 

@@ -45,11 +45,11 @@ def observations(model: Any, count: int, seed: int = 3) -> Any:
     """A batch as `collect_rollouts` makes it."""
     space = model.observation_space
     space.seed(seed)
-    found = [space.sample() for _ in range(count)]
-    if isinstance(found[0], dict):
-        batch: Any = {key: np.stack([f[key] for f in found]) for key in found[0]}
+    results = [space.sample() for _ in range(count)]
+    if isinstance(results[0], dict):
+        batch: Any = {key: np.stack([f[key] for f in results]) for key in results[0]}
     else:
-        batch = np.stack(found)
+        batch = np.stack(results)
     return model.policy.obs_to_tensor(batch)[0]
 
 
@@ -76,8 +76,8 @@ def check_forward(model: Any, counts: tuple[int, ...] = (1, 4, 9)) -> None:
             expected = eager(policy, "forward", obs, deterministic)
             torch.manual_seed(7)
             with torch.no_grad():
-                found = policy(obs, deterministic)
-            for one, other in zip(found, expected, strict=True):
+                result = policy(obs, deterministic)
+            for one, other in zip(result, expected, strict=True):
                 assert one.shape == other.shape and one.dtype == other.dtype
                 torch.testing.assert_close(one, other, rtol=TOLERANCE, atol=TOLERANCE)
         with torch.no_grad():
@@ -281,8 +281,8 @@ def test_predict_off_policy(algorithm: Any, observation: str, action: str) -> No
                 expected = eager(policy, "_predict", obs, deterministic)
                 torch.manual_seed(2)
                 with torch.no_grad():
-                    found = policy._predict(obs, deterministic)
-                torch.testing.assert_close(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
+                    result = policy._predict(obs, deterministic)
+                torch.testing.assert_close(result, expected, rtol=TOLERANCE, atol=TOLERANCE)
     actions, _ = model.predict(env.reset(), deterministic=True)
     assert len(actions) == 2
 

@@ -83,17 +83,19 @@ def compare(ours: Any, theirs: Any) -> None:
     one, two = ours.get_parameters(), theirs.get_parameters()
     assert one.keys() == two.keys()
     for key, expected in two.items():
-        found = one[key]
+        result = one[key]
         if "state" in expected and "param_groups" in expected:
-            assert found["param_groups"] == expected["param_groups"]
-            assert found["state"].keys() == expected["state"].keys(), key
+            assert result["param_groups"] == expected["param_groups"]
+            assert result["state"].keys() == expected["state"].keys(), key
             pairs = {(k, n): v for k, state in expected["state"].items() for n, v in state.items()}
             for (k, name), value in pairs.items():
-                torch.testing.assert_close(found["state"][k][name], value, **ROUNDING, msg=lambda m, n=name: f"{n} {m}")
+                torch.testing.assert_close(
+                    result["state"][k][name], value, **ROUNDING, msg=lambda m, n=name: f"{n} {m}"
+                )
         else:
-            assert found.keys() == expected.keys()
+            assert result.keys() == expected.keys()
             for name, value in expected.items():
-                torch.testing.assert_close(found[name], value, **ROUNDING, msg=lambda m, n=name: f"{n} {m}")
+                torch.testing.assert_close(result[name], value, **ROUNDING, msg=lambda m, n=name: f"{n} {m}")
     for name, logged in theirs.logger.name_to_value.items():
         if name.startswith("train/"):
             assert ours.logger.name_to_value[name] == pytest.approx(logged, rel=1e-3, abs=1e-5), name
@@ -250,14 +252,14 @@ def test_predictions_use_what_was_learned(kind: Any) -> None:
     policy = model.policy
     policy.set_training_mode(False)
     obs = policy.obs_to_tensor(np.stack([model.observation_space.sample() for _ in range(5)]))[0]
-    found = []
+    result = []
     for _ in range(3):
         train(model, 2, 20)
         with torch.no_grad():
-            found.append(policy._predict(obs, True).clone())
+            result.append(policy._predict(obs, True).clone())
             expected = type(policy)._predict(policy, obs, True)
-        torch.testing.assert_close(found[-1], expected, rtol=1e-5, atol=1e-5)
-    assert kind is DQN or (found[0] - found[2]).abs().max() > 1e-3
+        torch.testing.assert_close(result[-1], expected, rtol=1e-5, atol=1e-5)
+    assert kind is DQN or (result[0] - result[2]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("kind", [PPO, A2C])

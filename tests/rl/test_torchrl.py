@@ -99,13 +99,13 @@ def perturb(policy: Any, by: float = 0.2) -> None:
 def same(policy: Any, other: Any, batch: tuple[int, ...], kind: Any) -> None:
     width = 3 if policy.in_keys == ["observation"] and "scale" in policy.out_keys else 4
     observation = torch.randn(*batch, width)
-    found = []
+    results = []
     for one in (policy, other):
         torch.manual_seed(4)
         with torch.no_grad(), set_exploration_type(kind):
-            found.append(one(TensorDict({"observation": observation.clone()}, batch_size=batch)))
+            results.append(one(TensorDict({"observation": observation.clone()}, batch_size=batch)))
     for key in policy.out_keys:
-        one, two = found[0].get(key), found[1].get(key)
+        one, two = results[0].get(key), results[1].get(key)
         assert one.shape == two.shape and one.dtype == two.dtype, key
         torch.testing.assert_close(one, two, rtol=TOLERANCE, atol=TOLERANCE)
 

@@ -36,27 +36,27 @@ def networks(continuous: bool) -> tuple[Any, Any]:
 
 
 def batches(actor: Any, count: int) -> list[Any]:
-    found = []
+    results = []
     for _ in range(count):
         data = TensorDict({"observation": torch.randn(ROWS, 4)}, [ROWS])
         with torch.no_grad():
             data = actor(data)
         data["advantage"], data["value_target"] = torch.randn(ROWS, 1), torch.randn(ROWS, 1)
-        found.append(data)
-    return found
+        results.append(data)
+    return results
 
 
 def eager(loss: Any, data: list[Any], lr: float, clip: float) -> list[dict[str, float]]:
     optimizer = torch.optim.SGD(loss.parameters(), lr)
-    found = []
+    results = []
     for batch in data:
         optimizer.zero_grad()
         out = loss(batch)
         sum(value for name, value in out.items() if name.startswith("loss_")).backward()
         torch.nn.utils.clip_grad_norm_(loss.parameters(), clip)
         optimizer.step()
-        found.append({name: value.item() for name, value in out.items()})
-    return found
+        results.append({name: value.item() for name, value in out.items()})
+    return results
 
 
 @pytest.mark.parametrize("kind", [ClipPPOLoss, A2CLoss])
@@ -68,8 +68,8 @@ def test_updates_are_eager_ones(kind: Any, continuous: bool) -> None:
     twin = copy.deepcopy(loss)
     mine = learner(loss, tw.train.SGD(0.1), data[0], clip=0.5)  # Adam takes rounding for slope where there is none
     for expected, batch in zip(eager(twin, data, 0.1, 0.5), data, strict=True):
-        found = mine(batch)
-        assert {name: found[name] for name in expected} == pytest.approx(expected, rel=2e-4, abs=1e-5)
+        result = mine(batch)
+        assert {name: result[name] for name in expected} == pytest.approx(expected, rel=2e-4, abs=1e-5)
     mine.push()
     for (name, value), other in zip(loss.named_parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(value, other, rtol=1e-4, atol=1e-5, msg=name)

@@ -222,8 +222,8 @@ def test_a_timeline() -> None:
     assert Timeline((Span("kernel", 0, 0, 0, 1), Span("wait", 0, 0, 0, 9)), steps, (0,), {}, 1, 0).waiting(0) == 1.0
     assert [s.begin for s in line.of("kernel")] == [1000, 1500, 4000] and line.spans[0].seconds == pytest.approx(8e-6)
     events = list(line.events())
-    found = [(e["name"], e["tid"], e["ts"], e.get("dur")) for e in events if e["ph"] in "XC"]
-    assert found == [
+    result = [(e["name"], e["tid"], e["ts"], e.get("dur")) for e in events if e["ph"] in "XC"]
+    assert result == [
         ("call 0", 1000, 0.0, 8.0), ("conv", 0, 0.0, 3.0), ("memory (bytes)", 0, 0.0, None), ("conv", 1, 0.5, 3.0),
         ("wait", 1, 2.0, 1.5), ("second", 0, 3.0, 5.0), ("memory (bytes)", 0, 3.0, None),
     ]  # fmt: skip

@@ -239,9 +239,9 @@ def test_by_name(model: Model) -> None:
 
 
 def test_a_lone_output_by_its_name(copy: Model) -> None:
-    found = copy.run({"x": sixteen()})
-    assert list(found) == ["y"]
-    np.testing.assert_array_equal(found["y"], sixteen())
+    result = copy.run({"x": sixteen()})
+    assert list(result) == ["y"]
+    np.testing.assert_array_equal(result["y"], sixteen())
 
 
 def test_sizes_are_counted_while_they_are_recorded() -> None:

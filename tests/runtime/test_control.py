@@ -59,9 +59,9 @@ def test_a_reader_is_what_its_line_says() -> None:
     for index in range(3):
         control.enter(index, 70 + index)
     for index in range(3):
-        found = control.reader(index)
-        assert found == ReaderState(index, 70 + index, found.since, 0, 0, ())
-        assert before - 1e-6 <= found.since <= time.monotonic() + 1e-6
+        result = control.reader(index)
+        assert result == ReaderState(index, 70 + index, result.since, 0, 0, ())
+        assert before - 1e-6 <= result.since <= time.monotonic() + 1e-6
     pin(control, 1, 0, 1)
     pin(control, 1, 5, 2)
     assert [control.reader(k).pins for k in range(3)] == [(), (0, 5), ()]
@@ -108,13 +108,13 @@ def test_the_newest_version_is_the_one_that_was_flipped_to() -> None:
     for slot, version in ((0, 4), (SLOTS - 1, 5)):
         control.seal(slot, version, spent=0.25)
         control.flip(slot)
-        found = control.newest()
-        assert found is not None
-        assert (found.index, found.state, found.version, found.spent) == (slot, SEALED, version, 0.25)
+        result = control.newest()
+        assert result is not None
+        assert (result.index, result.state, result.version, result.spent) == (slot, SEALED, version, 0.25)
         assert control.version == version
-        control.set_checksum(found, 99)
+        control.set_checksum(result, 99)
         assert control.slot(slot).checksum == 99
-        control.set_checksum(found, 98)
+        control.set_checksum(result, 98)
         assert control.slot(slot).checksum == 99, "it is another state now"
     assert control.slot(0).version == 4
 
@@ -129,16 +129,16 @@ def test_the_newest_version_is_read_whole(monkeypatch: pytest.MonkeyPatch, chang
     words, reads = Control._slot_words, list[int]()
 
     def meanwhile(self: Control, index: int) -> list[int]:
-        found = words(self, index)
+        result = words(self, index)
         reads.append(index)
         if len(reads) == 1:
             if change == "flip":
                 control.flip(1)
             else:
                 control.seal(0, 3)
-        return found
+        return result
 
     monkeypatch.setattr(Control, "_slot_words", meanwhile)
-    found = control.newest()
-    assert found is not None
-    assert (found.index, found.version) == ((1, 2) if change == "flip" else (0, 3))
+    result = control.newest()
+    assert result is not None
+    assert (result.index, result.version) == ((1, 2) if change == "flip" else (0, 3))

@@ -20,11 +20,11 @@ PARAMS = (
 
 
 def weights() -> dict[str, np.ndarray]:
-    found = {}
+    result = {}
     for k, p in enumerate(PARAMS):
         count = int(np.prod(p.shape))
-        found[p.name] = (np.arange(count) + k).astype(BY_NAME[p.dtype].numpy).reshape(p.shape)
-    return found
+        result[p.name] = (np.arange(count) + k).astype(BY_NAME[p.dtype].numpy).reshape(p.shape)
+    return result
 
 
 def image() -> np.ndarray:
@@ -35,10 +35,10 @@ def image() -> np.ndarray:
 
 
 def test_others_read_it() -> None:
-    found = load(image().tobytes())
+    result = load(image().tobytes())
     for name, array in weights().items():
-        assert found[name].dtype == array.dtype and found[name].shape == array.shape
-        assert (found[name] == array).all()
+        assert result[name].dtype == array.dtype and result[name].shape == array.shape
+        assert (result[name] == array).all()
 
 
 def test_both_ways_of_writing_give_the_same_bytes() -> None:
@@ -53,12 +53,12 @@ def test_both_ways_of_writing_give_the_same_bytes() -> None:
 
 def test_views_of_it() -> None:
     memory = image()
-    found = unpack(PARAMS, memory.data)
+    result = unpack(PARAMS, memory.data)
     for p, start in zip(PARAMS, layout(PARAMS).starts, strict=True):
         assert start % 64 == 0
-        assert (found[p.name] == weights()[p.name]).all()
+        assert (result[p.name] == weights()[p.name]).all()
         if p.nbytes:
-            assert found[p.name].ctypes.data == memory.ctypes.data + start, "no copy"
+            assert result[p.name].ctypes.data == memory.ctypes.data + start, "no copy"
 
 
 def test_another_layout_is_refused() -> None:

@@ -132,17 +132,17 @@ def test_extents_that_data_decides() -> None:
     extent = mark("extent", trip=((8, ("n",)),), count=4, number="k")
     manifest = regions(extent, StepSpec("exponent", (0,), (0, 1), flops=((1, ("k", "n")),)))
     outputs = [dataclasses.replace(o, shape=("2 * k",), real=(((2, ("k",)),),)) for o in manifest.outputs]
-    found = dataclasses.replace(manifest, outputs=(*outputs, OutputSpec("k", "i64", ())), extents=("k",))
-    assert Manifest.from_json(found.to_json()) == found
-    assert [o.name for o in found.results] == [o.name for o in manifest.outputs]
+    result = dataclasses.replace(manifest, outputs=(*outputs, OutputSpec("k", "i64", ())), extents=("k",))
+    assert Manifest.from_json(result.to_json()) == result
+    assert [o.name for o in result.results] == [o.name for o in manifest.outputs]
     for change, message in (
         ({"extents": ("k", "k")}, "used twice"),
         ({"extents": ("n",)}, "used twice"),
-        ({"outputs": found.outputs[:-1]}, "an output of i64[] for each"),
+        ({"outputs": result.outputs[:-1]}, "an output of i64[] for each"),
         ({"extents": ()}, "real shape makes no sense"),
     ):
         with pytest.raises(ArtifactError) as caught:
-            dataclasses.replace(found, **change)
+            dataclasses.replace(result, **change)
         assert message in str(caught.value)
 
 
@@ -150,7 +150,7 @@ def test_rooms() -> None:
     base = affine().manifest
     inputs, rooms = (*base.inputs, InputSpec("room", "i8", ("r", 0))), (RoomSpec("room", "k"),)
     extent = mark("extent", trip=((1, ("r",)),), count=4, number="k")
-    found = dataclasses.replace(
+    result = dataclasses.replace(
         base,
         inputs=inputs,
         symbols=(*base.symbols, SymbolSpec("r", lo=0)),
@@ -159,8 +159,8 @@ def test_rooms() -> None:
         extents=("k",),
         rooms=rooms,
     )
-    assert Manifest.from_json(found.to_json()) == found
-    assert found.given == base.inputs
+    assert Manifest.from_json(result.to_json()) == result
+    assert result.given == base.inputs
     for change, message in (
         ({"rooms": (RoomSpec("x", "k"),)}, "no input without elements"),
         ({"rooms": (RoomSpec("room", "n"),)}, "is for no extent"),
@@ -168,7 +168,7 @@ def test_rooms() -> None:
         ({"inputs": (*inputs, InputSpec("y", "f32", ("r",)))}, "rows of another input"),
     ):
         with pytest.raises(ArtifactError) as caught:
-            dataclasses.replace(found, **change)
+            dataclasses.replace(result, **change)
         assert message in str(caught.value)
 
 

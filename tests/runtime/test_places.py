@@ -34,8 +34,8 @@ def placed(temps: list[TempSpec], threads: int, plans: list[Plan], sizes: list[i
         native().linked["tw_place"], ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_void_p] * 2
     )
     arena = place(table.address, len(sizes), given_.address, offsets.address)
-    found = tuple(int(v) for v in offsets.words[: len(sizes)])
-    return Plan(found, arena, least_bytes(temp_intervals(temps, sizes, threads)))
+    results = tuple(int(v) for v in offsets.words[: len(sizes)])
+    return Plan(results, arena, least_bytes(temp_intervals(temps, sizes, threads)))
 
 
 def temps_of(intervals: list[Interval], threads: list[bool]) -> list[TempSpec]:
@@ -64,9 +64,9 @@ def test_what_another_version_needs_stands_where_this_one_has_its_own() -> None:
     known = plan(temp_intervals(temps, one, 1))
     assert known.arena == 7040
     for sizes in (one, other):
-        found = placed(temps, 1, [known], sizes)
-        check(temp_intervals(temps, sizes, 1), found)
-        assert found.arena == 7040, "the second version's stand on top of all"
+        result = placed(temps, 1, [known], sizes)
+        check(temp_intervals(temps, sizes, 1), result)
+        assert result.arena == 7040, "the second version's stand on top of all"
 
 
 def test_sizes_to_plan_for() -> None:
@@ -139,9 +139,9 @@ def test_lengths_that_grow_plan_and_allocate_nothing(monkeypatch: pytest.MonkeyP
 def test_arenas_are_as_small_as_those_of_one_size() -> None:
     compiled = tw.compile(mixer())
     for n in (1, 2, 17, 40, 64, 100, 333, 512, 2000):
-        found = compiled.memory(n=n)
+        result = compiled.memory(n=n)
         best = plan(compiled._engine.intervals((n,)))
-        assert found.arena <= 1.05 * best.arena, n
+        assert result.arena <= 1.05 * best.arena, n
 
 
 def test_places_of_many_blocks_take_microseconds() -> None:
@@ -150,6 +150,6 @@ def test_places_of_many_blocks_take_microseconds() -> None:
     sizes = [64 * (1 + k * 37 % 50) for k in range(400)]
     plans = [plan(temp_intervals(temps, sizes, 1))] * 3
     start = time.perf_counter()
-    found = placed(temps, 1, plans, sizes)
+    result = placed(temps, 1, plans, sizes)
     assert time.perf_counter() - start < 1.0
-    check(temp_intervals(temps, sizes, 1), found)
+    check(temp_intervals(temps, sizes, 1), result)

@@ -25,25 +25,25 @@ def traced(threads: int, calls: int = 3) -> Timeline:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_each_thread_does_each_kernel_of_each_call(threads: int) -> None:
-    found = traced(threads)
-    assert found.threads == threads
-    assert found.lost == 0
-    assert [s.step for s in found.of("call")] == [0, 1, 2]
-    done = Counter((s.thread, s.step) for s in found.of("kernel"))
+    result = traced(threads)
+    assert result.threads == threads
+    assert result.lost == 0
+    assert [s.step for s in result.of("call")] == [0, 1, 2]
+    done = Counter((s.thread, s.step) for s in result.of("kernel"))
     assert done == {(thread, step): 3 for thread in range(threads) for step in range(3)}
 
 
 def test_kernels_lie_in_calls_and_waits_in_kernels() -> None:
-    found = traced(2)
-    calls = found.of("call")
-    for s in found.of("kernel"):
+    result = traced(2)
+    calls = result.of("call")
+    for s in result.of("kernel"):
         assert any(c.begin <= s.begin <= s.end <= c.end for c in calls)
-    waits = found.of("wait")
+    waits = result.of("wait")
     assert waits
     for w in waits:
-        own = [s for s in found.of("kernel") if (s.thread, s.step) == (w.thread, w.step)]
+        own = [s for s in result.of("kernel") if (s.thread, s.step) == (w.thread, w.step)]
         assert any(s.begin <= w.begin <= w.end <= s.end for s in own)
-    assert all(0 <= found.waiting(step) <= 1 for step in range(3))
+    assert all(0 <= result.waiting(step) <= 1 for step in range(3))
     assert not traced(1).of("wait"), "one thread waits for nobody"
 
 
@@ -81,11 +81,11 @@ def test_the_file_is_what_viewers_read(tmp_path: Path) -> None:
 def test_too_many_notes_are_counted() -> None:
     """The limit stays as it is: it is a number of native code that all traces of the machine share."""
     calls = MOST_NOTES // 3 + 1
-    found = Model(affine(), threads=1).timeline(X[:1], calls=calls, threads=1)
-    kernels = found.of("kernel")
+    result = Model(affine(), threads=1).timeline(X[:1], calls=calls, threads=1)
+    kernels = result.of("kernel")
     assert len(kernels) == MOST_NOTES
     assert [s.step for s in kernels[-3:]] == [(MOST_NOTES - k) % 3 for k in (3, 2, 1)]
-    assert found.lost == 3 * calls - MOST_NOTES
+    assert result.lost == 3 * calls - MOST_NOTES
 
 
 def test_nothing_to_trace() -> None:

@@ -178,8 +178,8 @@ def library(rng: random.Random) -> PrimFunc:
     first, *rest = given
     before = te.compute(first.shape, lambda *i: first[i] * 2.0, name="B") if rng.random() < 0.6 else first
     results = getattr(tw.operators, name)(before, *rest, **values)
-    found = results[0] if isinstance(results, tuple) else results
-    after = te.compute(found.shape, lambda *i: found[i] + 1.0, name="C")
+    result = results[0] if isinstance(results, tuple) else results
+    after = te.compute(result.shape, lambda *i: result[i] + 1.0, name="C")
     others = list(results[1:]) if isinstance(results, tuple) else []
     return te.create_prim_func([*given, *others, after], "library")
 

@@ -79,11 +79,11 @@ def test_quotient(e: Op, parts: str) -> None:
 )
 def test_solve(indices: tuple[Expr, ...], solved: str) -> None:
     values = [Var(f"at{k}") for k in range(len(indices))]
-    found = affine.solve(indices, values, EXTENTS)
-    assert {v.name for v in found} == set(solved)
+    result = affine.solve(indices, values, EXTENTS)
+    assert {v.name for v in result} == set(solved)
     for point in points():
         reached = {v: at(e, point) for v, e in zip(values, indices, strict=True)}
-        for v, e in found.items():
+        for v, e in result.items():
             assert at(e, reached) == point[v]
 
 
@@ -115,8 +115,8 @@ def test_terms_without_an_end_are_no_digits() -> None:
 )
 def test_solve_ranges(indices: tuple[Expr, ...], boxes: tuple, wanted: dict[Var, tuple[int, int]]) -> None:
     given = [None if b is None else (const(b[0]), const(b[1])) for b in boxes]
-    found = {v: (as_int(lo), as_int(hi)) for v, (lo, hi) in affine.solve_ranges(indices, given, EXTENTS).items()}
-    assert found == wanted
+    result = {v: (as_int(lo), as_int(hi)) for v, (lo, hi) in affine.solve_ranges(indices, given, EXTENTS).items()}
+    assert result == wanted
     for point in points() if X not in indices else []:
         fits = [b is None or b[0] <= at(e, point) <= b[1] for e, b in zip(indices, boxes, strict=True)]
         assert not all(fits) or all(lo <= point[v] <= hi for v, (lo, hi) in wanted.items())

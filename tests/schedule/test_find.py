@@ -21,8 +21,8 @@ def product() -> tuple[StageSchedule, te.Tensor, te.Tensor, te.Tensor]:
     return te.create_schedule(c), a, b, c
 
 
-def names(found: Any) -> list[str]:
-    return [x.name for x in found]
+def names(result: Any) -> list[str]:
+    return [x.name for x in result]
 
 
 def test_loops_and_stages_by_pattern() -> None:

@@ -94,13 +94,13 @@ def test_what_is_said_to_be_injective_is() -> None:
         within = T * 2 + R
         holds = operator.lt if limit is None else rng.choice([operator.lt, operator.lt, operator.le, operator.ge])
         conditions = [] if limit is None else [holds(within, const(limit))]
-        found = injective([e for e, _ in indices], F, extents, conditions)
+        result = injective([e for e, _ in indices], F, extents, conditions)
         seen: dict[tuple[int, ...], int] = {}
         for point in product(*map(range, sizes)):
             if limit is None or holds(2 * point[1] + point[2], limit):
                 first = seen.setdefault(tuple(f(point) for _, f in indices), point[0])
-                assert not found or first == point[0], (seed, [str(e) for e, _ in indices], sizes, limit)
-        said += found
+                assert not result or first == point[0], (seed, [str(e) for e, _ in indices], sizes, limit)
+        said += result
     assert said > 60
 
 

@@ -117,8 +117,8 @@ func @beside(x: f32[4, 4], y: f32[4, 4]) {
 
 def test_own_loops_end_where_another_block_stands_beside() -> None:
     func = parse_func(BESIDE)
-    found = {name: [x.var.name for x in own_loops(block_path(func, name))] for name in ("one", "two")}
-    assert found == {"one": ["j"], "two": ["k", "l"]}
+    result = {name: [x.var.name for x in own_loops(block_path(func, name))] for name in ("one", "two")}
+    assert result == {"one": ["j"], "two": ["k", "l"]}
 
 
 def test_a_step_on_a_schedule_without_axes() -> None:

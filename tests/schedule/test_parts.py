@@ -86,8 +86,8 @@ def test_ranges_are_cut_to_whole_dimensions() -> None:
         ((const(0), I), N, "0", "4"),
         ((const(0), Var("x") * I), N, "0", "n"),
     ):
-        found = clip((low, high), whole, around)
-        assert (str(found[0]), str(found[1])) == (start, extent), (low, high, whole)
+        result = clip((low, high), whole, around)
+        assert (str(result[0]), str(result[1])) == (start, extent), (low, high, whole)
     # Quotients by one divisor: at most one more panel than their difference fills.
     tiles = (I * 6 // 4, (I * 6 + 5) // 4)
     assert str(clip(tiles, N, {I: N})[1]) in ("2", "3")
@@ -120,12 +120,12 @@ def block_of(body: str, init: str = "init { C[0] = 0.0 }") -> Block:
 
 @pytest.mark.parametrize("body", BODIES)
 def test_which_steps_are_plain_reductions(body: str) -> None:
-    found, wanted = reduction_update(block_of(body)), BODIES[body]
-    assert (found and (found.op, str(found.value))) == wanted
-    if found is not None:
-        assert str(found.target) == "C[0]" and str(found.condition) == ("A[v] < 1.0" if "if" in body else "true")
+    result, wanted = reduction_update(block_of(body)), BODIES[body]
+    assert (result and (result.op, str(result.value))) == wanted
+    if result is not None:
+        assert str(result.target) == "C[0]" and str(result.condition) == ("A[v] < 1.0" if "if" in body else "true")
         whole = combination(block_of(body))
-        assert whole is not None and whole.reducer.name == found.op and whole.values == (found.value,)
+        assert whole is not None and whole.reducer.name == result.op and whole.values == (result.value,)
         assert combination(block_of(body, init="")) is None
 
 
@@ -142,10 +142,10 @@ LETS = {
 
 @pytest.mark.parametrize("body", LETS)
 def test_which_steps_are_of_a_users_reducer(body: str) -> None:
-    found = combination(block_of(body))
-    assert (found is not None) == LETS[body]
-    if found is not None:
-        assert str(found.values[0]) == "A[v]" and str(found.reducer.result[0]) == "lhs0 * 0.5 + x"
+    result = combination(block_of(body))
+    assert (result is not None) == LETS[body]
+    if result is not None:
+        assert str(result.values[0]) == "A[v]" and str(result.reducer.result[0]) == "lhs0 * 0.5 + x"
 
 
 def test_literals_are_the_simple_fractions_they_were_rounded_from() -> None:
@@ -164,8 +164,8 @@ def test_literals_are_the_simple_fractions_they_were_rounded_from() -> None:
         (-x, Fraction(-1), "x"),
         (x + y, Fraction(1), "x + y"),
     ):
-        found = _term(e)
-        assert (found[0], str(found[1])) == (factor, rest)
+        result = _term(e)
+        assert (result[0], str(result[1])) == (factor, rest)
     for value in ("inf", "-inf", "nan"):
         assert _term(x * const(float(value)))[0] is None
 
@@ -249,9 +249,9 @@ def test_calls_of_instructions_are_loops() -> None:
 
 
 def test_operands_of_instructions() -> None:
-    found = operands(DOT_4X4X4_F32, call(*GOOD))
-    assert found is not None
-    assert [(r.buffer.name, [as_int(s) for s in strides]) for r, strides in found] == [
+    result = operands(DOT_4X4X4_F32, call(*GOOD))
+    assert result is not None
+    assert [(r.buffer.name, [as_int(s) for s in strides]) for r, strides in result] == [
         ("A", [8]),
         ("B", [8]),
         ("C", [4]),
@@ -377,8 +377,8 @@ def test_which_iterator_a_new_loop_steps_through() -> None:
         " for p in 0..4 { for q in 0..3 { for r in 0..1 { block c (u = spatial(8): p * 2, v = spatial(4): q + 1,"
         " w = spatial(1): 0) { A[u, v] = 1.0 } } } } }"
     )
-    found = {x: root_position(func, "b", x) for x in "ijklm"}
-    assert found == {"i": None, "j": None, "k": None, "l": None, "m": None}
+    result = {x: root_position(func, "b", x) for x in "ijklm"}
+    assert result == {"i": None, "j": None, "k": None, "l": None, "m": None}
     assert {x: root_position(func, "c", x) for x in "pqr"} == {"p": None, "q": 1, "r": 2}
     assert root_position(func, "none", "p") is None and root_position(func, "c", "i") is None
 

@@ -37,12 +37,12 @@ def kind(s: StageSchedule, name: str) -> str:
 
 
 def loops_of(s: StageSchedule, stage: Stage) -> list[tuple[str, int | None, str]]:
-    found = []
+    results = []
     for ref in stage.loops:
         loop = s.schedule.get(ref)
         assert isinstance(loop, For)
-        found.append((loop.var.name, s.schedule.extent(ref), loop.kind))
-    return found
+        results.append((loop.var.name, s.schedule.extent(ref), loop.kind))
+    return results
 
 
 def test_a_reference_never_hits_another_stages_loop() -> None:

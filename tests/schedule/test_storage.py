@@ -55,8 +55,8 @@ def check(s: StageSchedule, args: list[te.Tensor], rows: int, columns: int = 64,
 
 def shape_of(f: Any, name: str) -> list[str]:
     """The shape that a buffer is given."""
-    found = [s.buffer for s in walk(f.flat.body) if isinstance(s, Allocate)] + list(f.flat.workspaces)
-    return next([str(d) for d in b.shape] for b in found if b.name == name)
+    result = [s.buffer for s in walk(f.flat.body) if isinstance(s, Allocate)] + list(f.flat.workspaces)
+    return next([str(d) for d in b.shape] for b in result if b.name == name)
 
 
 @pytest.mark.parametrize(

@@ -165,8 +165,8 @@ instructions = st.builds(
 
 
 @given(st.lists(instructions, max_size=4))
-def test_round_trip(found):
-    trace = Trace(tuple(found))
+def test_round_trip(result):
+    trace = Trace(tuple(result))
     assert parse_trace(str(trace)) == trace
 
 

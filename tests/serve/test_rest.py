@@ -204,8 +204,8 @@ def test_json_without_a_form(server: Server) -> None:
     ],
 )
 def test_paths(server: Server, method: str, path: str, status: int) -> None:
-    found, answer, _ = ask(server, method, path)
-    assert found == status and answer["error"]
+    result, answer, _ = ask(server, method, path)
+    assert result == status and answer["error"]
 
 
 def raw_exchange(server: Server, data: bytes) -> bytes:

@@ -33,8 +33,8 @@ def test_caches_as_the_kernel_tells_them(tmp_path: Path) -> None:
         texts = {"level": level, "type": kind, "size": size, "shared_cpu_list": cpus, "ways_of_associativity": ways}
         for name, text in texts.items():
             (folder / name).write_text(text + "\n")
-    found = machine.caches(tmp_path)
-    assert [(c.name, c.bytes, c.shared_by, c.ways) for c in found] == [
+    result = machine.caches(tmp_path)
+    assert [(c.name, c.bytes, c.shared_by, c.ways) for c in result] == [
         ("L1d", 48 << 10, 1, 12),
         ("L2", 2 << 20, 2, 16),
         ("L3", 96 << 20, 8, 0),

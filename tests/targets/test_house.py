@@ -29,11 +29,11 @@ MAY = {
 @pytest.mark.parametrize("what", FORBIDDEN)
 def test_nobody_else_knows(what: str) -> None:
     pattern = re.compile(FORBIDDEN[what])
-    found = []
+    result = []
     for path in sorted(SRC.rglob("*.py")):
         place = path.relative_to(SRC).as_posix()
         if place.startswith(("targets/", "ir/")) or place in MAY.get(what, ()):
             continue
         lines = path.read_text().splitlines()
-        found += [f"{place}:{n}: {line.strip()}" for n, line in enumerate(lines, 1) if pattern.search(line)]
-    assert not found, "\n".join(found)
+        result += [f"{place}:{n}: {line.strip()}" for n, line in enumerate(lines, 1) if pattern.search(line)]
+    assert not result, "\n".join(result)

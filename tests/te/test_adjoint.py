@@ -130,9 +130,9 @@ STAGES: dict[str, Callable[[], tuple[Any, list[Any]]]] = {
 
 def values(outputs: Sequence[Any], inputs: Sequence[Any], arrays: Sequence[Array]) -> list[Array]:
     """Stages of inputs in the interpreter."""
-    found = [np.zeros([as_int(d) for d in t.shape], t.dtype.numpy) for t in outputs]
-    interpret(te.create_prim_func([*inputs, *outputs], "f"), [*(x.copy() for x in arrays), *found])
-    return found
+    results = [np.zeros([as_int(d) for d in t.shape], t.dtype.numpy) for t in outputs]
+    interpret(te.create_prim_func([*inputs, *outputs], "f"), [*(x.copy() for x in arrays), *results])
+    return results
 
 
 def back(flow: Flow, inputs: Sequence[Any], arrays: Sequence[Array]) -> Array:
@@ -163,11 +163,11 @@ def test_what_flows_back(name: str) -> None:
     uses_places = "places" in name
     inputs, given = [*wanted, *[I] * uses_places], [*arrays, *[PLACES] * uses_places]
     flowing = rng.standard_normal(shape)
-    found = [np.zeros_like(x) for x in arrays]
+    got = [np.zeros_like(x) for x in arrays]
     for flow in adjoint(result, seed, wanted):
         which = [t is flow.tensor for t in wanted].index(True)
         assert (flow.places is not None) == (uses_places and which == 0)
-        found[which] += back(flow, [*inputs, seed], [*given, flowing])
+        got[which] += back(flow, [*inputs, seed], [*given, flowing])
     for which, x in enumerate(arrays):
         for at in np.ndindex(x.shape):
             ends = []
@@ -176,7 +176,7 @@ def test_what_flows_back(name: str) -> None:
                 moved[at] += sign * STEP
                 ends.append(values([result], inputs, [*given[:which], moved, *given[which + 1 :]])[0])
             slope = float((flowing * (ends[0] - ends[1])).sum()) / (2 * STEP)
-            assert found[which][at] == pytest.approx(slope, rel=1e-6, abs=1e-7), (which, at)
+            assert got[which][at] == pytest.approx(slope, rel=1e-6, abs=1e-7), (which, at)
 
 
 def test_equal_extrema_share() -> None:

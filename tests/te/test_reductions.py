@@ -140,11 +140,11 @@ def test_several_values_over_nothing() -> None:
     a, k = te.placeholder((4, 0), name="A"), te.reduce_axis(0, "k")
     best, at = te.compute((4,), lambda i: larger((a[i, k], k + 0), axis=k), name="S")
     x = np.zeros((4, 0), np.float32)
-    found = np.full(4, np.nan, np.float32), np.full(4, 7)
-    interpret(te.lower(te.create_schedule([best, at]), [a, best, at]), [x, *found])
+    result = np.full(4, np.nan, np.float32), np.full(4, 7)
+    interpret(te.lower(te.create_schedule([best, at]), [a, best, at]), [x, *result])
     native = np.full(4, np.nan, np.float32), np.full(4, 7)
     tw.build(te.create_schedule([best, at]), [a, best, at])(x, *native)
-    for values, places in (found, native):
+    for values, places in (result, native):
         assert values.tolist() == [-np.inf] * 4 and places.tolist() == [-1] * 4
 
 

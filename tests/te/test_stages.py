@@ -124,8 +124,8 @@ def test_reducers_of_several_values(name: str, parts: str, size: int) -> None:
     combine, start, values, meant = SEVERAL[name]
     reducer = te.comm_reducer(combine, lambda *types: tuple(map(te.const, start, types)), name)
     a, k = te.placeholder((5, size), name="A"), axis(size)
-    found = te.compute((5,), lambda i: reducer(values(a[i, k], k), axis=k), name="B")
-    results = list(found) if isinstance(found, tuple) else [found]
+    result = te.compute((5,), lambda i: reducer(values(a[i, k], k), axis=k), name="B")
+    results = list(result) if isinstance(result, tuple) else [result]
     x = random((5, size)).round()
     got = evaluate(results, [(a, x)], schedule=lambda s: PARTS[parts](s, results[0]), threads=2)
     for mine, theirs in zip(got, meant(x.astype(np.float64)), strict=True):

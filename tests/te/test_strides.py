@@ -58,8 +58,8 @@ SCHEDULES: dict[str, Callable[..., None]] = {"plain": lambda s, b: None, "vector
 
 def memory_of(f: Any, tensors: list[te.Tensor], arrays: list[Any]) -> list[Any]:
     """What the loops take, as the interpreter and C do."""
-    found, values = te.bind_views(tensors, arrays)
-    return [*found, {v.name: int(str(value)) for v, value in values.items()}]
+    result, values = te.bind_views(tensors, arrays)
+    return [*result, {v.name: int(str(value)) for v, value in values.items()}]
 
 
 @pytest.mark.costly(3)
@@ -353,8 +353,8 @@ def test_results(place: str, offset: str | None, schedule: str) -> None:
     np.testing.assert_array_equal(memory, want)
     np.testing.assert_allclose(sums, view.sum(1), rtol=1e-4, atol=1e-4)
     again = X.copy()
-    found, values = te.bind_views([a, there, total], [given, PLACES[place](again), sums.copy()])
-    interpret(f.func, found, symbols={v.name: int(str(value)) for v, value in values.items()})
+    result, values = te.bind_views([a, there, total], [given, PLACES[place](again), sums.copy()])
+    interpret(f.func, result, symbols={v.name: int(str(value)) for v, value in values.items()})
     np.testing.assert_array_equal(again, want)
     tw.build(s, [a, there, total], bounds="check")(given, PLACES[place](X.copy()), sums)
 

@@ -115,9 +115,9 @@ def _least(sample: Any) -> int:
 
 def _module_cases(entry: Any, dtype: str, count: int, training: bool) -> Iterator[Case]:
     given = entry.module_inputs_func(entry, device="cpu", dtype=DTYPES[dtype], requires_grad=False, training=training)
-    found = [g for g in given if g.forward_input is not None]
-    for k in sorted({round((len(found) - 1) * i / max(count - 1, 1)) for i in range(count)} if found else ()):
-        own, called = found[k].constructor_input, found[k].forward_input
+    results = [g for g in given if g.forward_input is not None]
+    for k in sorted({round((len(results) - 1) * i / max(count - 1, 1)) for i in range(count)} if results else ()):
+        own, called = results[k].constructor_input, results[k].forward_input
         module = entry.module_cls(*own.args, **own.kwargs).to(DTYPES[dtype])
         if isinstance(module, LazyModuleMixin):
             module(*called.args, **called.kwargs)  # then it knows how large its parameters are

@@ -116,9 +116,9 @@ def _native(case: Case) -> list[Any]:
 def _interpreted(case: Case) -> list[Any]:
     read = import_model(case.module, example=_copies(case.inputs), dynamic=None)
     arrays = {v.name: _array(t) for v, t in zip(read.graph.inputs, case.inputs, strict=True)}
-    found = run_graph(read.graph, arrays, read.weights)
+    result = run_graph(read.graph, arrays, read.weights)
     return [
-        torch.from_numpy(np.array(a, order="C")) if a.dtype.name != "bfloat16" else _foreign(a) for a in found.values()
+        torch.from_numpy(np.array(a, order="C")) if a.dtype.name != "bfloat16" else _foreign(a) for a in result.values()
     ]
 
 

@@ -78,11 +78,11 @@ def traced(case: Case, given: Sequence[torch.Tensor]) -> Imported:
     """
     if not case.training:
         return import_model(case.module, example=tuple(given), dynamic=None)
-    found = import_training(case.module, tuple(given), None)
-    if found.key is not None:
+    result = import_training(case.module, tuple(given), None)
+    if result.key is not None:
         raise tw.Error("random numbers in training")
-    graph = found.read.graph
-    return replace(found.read, graph=replace(graph, outputs=graph.outputs[: len(graph.outputs) - len(found.changed)]))
+    graph = result.read.graph
+    return replace(result.read, graph=replace(graph, outputs=graph.outputs[: len(graph.outputs) - len(result.changed)]))
 
 
 def check(case: Case) -> Outcome:
@@ -120,8 +120,8 @@ def check(case: Case) -> Outcome:
             return Outcome("no rule", str(error).splitlines()[0][:120])
         arrays = {n: t.contiguous().numpy() for n, t in named.items()}
         with np.errstate(all="ignore"):
-            found = run_graph(whole, arrays, read.weights)
-    results = [found[v.name] for v in whole.outputs[1:]]
+            match = run_graph(whole, arrays, read.weights)
+    results = [match[v.name] for v in whole.outputs[1:]]
     wanted = [(k, g, x) for k, (g, x) in enumerate(zip(expected, exact, strict=True)) if g is not None]
     outcome = Outcome("right")
     for name, result, (k, want, best) in zip(sources, results, wanted, strict=True):
@@ -142,15 +142,15 @@ def _is_quotient(precise: torch.nn.Module, given: Sequence[torch.Tensor], k: int
     flat = inputs[k].view(-1)
     if flat.numel() > MOST_QUOTIENTS:
         return False
-    found = np.zeros(flat.numel())
+    result = np.zeros(flat.numel())
     for at in range(flat.numel()):
         middle, sides = flat[at].item(), []
         for step in (STEP, -STEP):
             flat[at] = middle + step
             sides.append(_total(precise, inputs)[0].item())
         flat[at] = middle
-        found[at] = (sides[0] - sides[1]) / (2 * STEP)
-    quotients = found.reshape(tuple(given[k].shape))
+        result[at] = (sides[0] - sides[1]) / (2 * STEP)
+    quotients = result.reshape(tuple(given[k].shape))
     most = QUOTIENT_TOLERANCE * max(1.0, float(np.abs(quotients).max(initial=0)))
     near = [bool((np.abs(x - quotients) <= most).all()) for x in (got, want)]  # NaN is near to nothing
     return near == [True, False]
@@ -181,8 +181,8 @@ def _autograd(
     floating = [t for t in asked if t.requires_grad]
     if not total.requires_grad:
         return [None] * len(asked), moving
-    found = iter(torch.autograd.grad(total, floating, allow_unused=True))
-    return [next(found) if t.requires_grad else None for t in asked], moving
+    result = iter(torch.autograd.grad(total, floating, allow_unused=True))
+    return [next(result) if t.requires_grad else None for t in asked], moving
 
 
 def _total(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[bool]]:
@@ -245,10 +245,10 @@ def run_entry(entry: Any, count: int) -> Outcome:
     if entry_name(entry).startswith("sparse."):
         return Outcome("refused", "sparse tensors")
     try:
-        found = [check(c) for training in modes(entry) for c in cases(entry, "f32", count, training)]
+        results = [check(c) for training in modes(entry) for c in cases(entry, "f32", count, training)]
     except Exception as error:
-        found = [Outcome("wrong", f"{type(error).__name__}: {str(error)[:150]}")]
-    return min(found, key=lambda o: ORDER.index(o.kind), default=Outcome("left out", "no samples"))
+        results = [Outcome("wrong", f"{type(error).__name__}: {str(error)[:150]}")]
+    return min(results, key=lambda o: ORDER.index(o.kind), default=Outcome("left out", "no samples"))
 
 
 def main() -> int:

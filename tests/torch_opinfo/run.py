@@ -61,10 +61,10 @@ def run_entry(entry: Any, dtype: str, count: int, native: bool = True) -> Row:
     """One entry in this process."""
     start, name = time.perf_counter(), entry_name(entry)
     try:
-        found = [(c.label, check(c, name, native)) for c in cases(entry, dtype, count)]
+        results = [(c.label, check(c, name, native)) for c in cases(entry, dtype, count)]
     except Exception as error:  # PyTorch's own makers of samples
-        found = [("", Outcome("left out", f"no samples: {type(error).__name__}: {str(error)[:100]}"))]
-    label, worst = min(found, key=lambda o: ORDER.index(o[1].kind), default=("", Outcome("left out", "no samples")))
+        results = [("", Outcome("left out", f"no samples: {type(error).__name__}: {str(error)[:100]}"))]
+    label, worst = min(results, key=lambda o: ORDER.index(o[1].kind), default=("", Outcome("left out", "no samples")))
     reason = worst.reason if worst.kind not in ("wrong", "crashed") else f"{label}: {worst.reason}"
     return Row(name, dtype, worst.kind, reason, time.perf_counter() - start)
 

@@ -138,15 +138,15 @@ CASES = {
 
 def cases(rank: int) -> dict[str, Any]:
     """Parameters after some steps, case by case, and how many buckets there are in a step."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, case in CASES.items():
         counted = Counted()
         step = made(case, rank, bucket=64, reduce=counted)
         for k in range(STEPS):
             step(*case.part(k, rank))
         updates = STEPS // case.settings.get("accumulate", 1)
-        found |= {name: vector(step), f"{name} buckets": counted.calls // updates}
-    return found
+        result |= {name: vector(step), f"{name} buckets": counted.calls // updates}
+    return result
 
 
 def made(case: Case, rank: int, **given: Any) -> Step:
@@ -173,7 +173,7 @@ class Counted:
 
 def refused(rank: int) -> dict[str, Any]:
     """Steps that one of the processes spoils."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     case = CASES["clip"]
     for name, chosen in (("skip", "skip"), ("raise", "raise"), ("shape", "raise")):
         step = made(case, rank, bucket=256, reduce=tw.train.averaged(), on_nonfinite=chosen)
@@ -181,11 +181,11 @@ def refused(rank: int) -> dict[str, Any]:
         x, y = case.part(1, rank)
         if rank == 1:
             x = x[:, :5].copy() if name == "shape" else np.full_like(x, np.nan)
-        found[f"{name} before"] = vector(step)
-        found[f"{name} error"] = error_of(step, (x, y))
-        found[f"{name} after"] = vector(step)
+        result[f"{name} before"] = vector(step)
+        result[f"{name} error"] = error_of(step, (x, y))
+        result[f"{name} after"] = vector(step)
     step(*case.part(2, rank))
-    return found | {"last": vector(step)}
+    return result | {"last": vector(step)}
 
 
 def dies(rank: int, after: int = 0) -> dict[str, Any]:
@@ -231,8 +231,8 @@ WHAT: dict[str, Callable[[int], dict[str, Any]]] = {
 
 def main(what: str, store: str, rank: str, out: str) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=2)
-    found = WHAT[what](int(rank))
-    np.savez(out, **found)
+    result = WHAT[what](int(rank))
+    np.savez(out, **result)
     if what in ("cases", "refused"):
         distributed.destroy_process_group()
 

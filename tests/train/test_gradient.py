@@ -29,8 +29,8 @@ TOLERANCE = 2e-6
 
 def interpret(graph: Graph, inputs: dict[str, Array]) -> list[Array]:
     """The outputs in order; one may stand there twice."""
-    found = run_graph(graph, inputs)
-    return [found[v.name] for v in graph.outputs]
+    result = run_graph(graph, inputs)
+    return [result[v.name] for v in graph.outputs]
 
 
 def graph_of(op: str, inputs: Sequence[Array | None], attrs: dict[str, Any]) -> Graph:
@@ -60,9 +60,9 @@ def ops_dtype(array: Array) -> DType:
 def check(op: str, inputs: Sequence[Array | None], tolerance: float = TOLERANCE, **attrs: Any) -> None:
     graph = graph_of(op, inputs, attrs)
     names = [f"x{k}" for k, a in enumerate(inputs) if a is not None and a.dtype.kind == "f"]
-    found = gradient(graph, graph.outputs[0].name, names)
+    match = gradient(graph, graph.outputs[0].name, names)
     given = {f"x{k}": a for k, a in enumerate(inputs) if a is not None}
-    _, *gradients = interpret(found, given)
+    _, *gradients = interpret(match, given)
     for name, result in zip(names, gradients, strict=True):
         expected = differences(graph, given, name)
         assert result.shape == expected.shape
@@ -248,9 +248,9 @@ def test_attention(mask: Any, attrs: dict[str, Any]) -> None:
     given = {**ATTENTION, **attrs, "order": "shts", "heads": 4, "groups": 2, "first": (1, 0, 1)}
     operands = [normal(2, 3, 5, 2), normal(2, 2, 4, 2), normal(4, 2, 3, 3)]
     graph = graph_of("lowered.attention", [*operands, *([] if mask is None else [mask])], given)
-    found = gradient(graph, graph.outputs[0].name, ["x0", "x1", "x2"])
+    got = gradient(graph, graph.outputs[0].name, ["x0", "x1", "x2"])
     arrays = {f"x{k}": a for k, a in enumerate((*operands, *([] if mask is None else [mask])))}
-    _, *gradients = interpret(found, arrays)
+    _, *gradients = interpret(got, arrays)
     for name, result in zip(("x0", "x1", "x2"), gradients, strict=True):
         expected = differences(graph, arrays, name)
         np.testing.assert_allclose(result, expected, rtol=0, atol=TOLERANCE * max(np.abs(expected).max(), 1))
@@ -275,8 +275,8 @@ def test_attention_within_one_array(first: tuple[int, int, int], order: str) -> 
     backward = gradient(graph, total.name, ["x"])
     (node,) = (n for n in backward.nodes if n.op == "attention_gradient")
     assert node.of(AttentionGradientAttrs).joined is ((order, first) == ("ssst", (0, 2, 4)))
-    found = interpret(backward, given)[1]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * max(np.abs(expected).max(), 1))
+    result = interpret(backward, given)[1]
+    np.testing.assert_allclose(result, expected, rtol=0, atol=TOLERANCE * max(np.abs(expected).max(), 1))
 
 
 def test_attention_twice() -> None:
@@ -354,12 +354,12 @@ def test_a_normalisation_keeps_its_quotient_alone() -> None:
       %loss = reduce_sum(%cubes) {axes = [0, 1], keepdims = false} : f64[]
       return %loss
     }""")
-    found = gradient(graph, "loss", ["x"])
-    behind = [n for n in found.nodes if n.output.name.startswith(("d.", "centred.again"))]
+    result = gradient(graph, "loss", ["x"])
+    behind = [n for n in result.nodes if n.output.name.startswith(("d.", "centred.again"))]
     assert any(n.output.name == "centred.again" for n in behind)
     assert all(v is None or v.name != "centred" for n in behind for v in n.inputs)
     given = {"x": normal(16, 3)}
-    np.testing.assert_allclose(interpret(found, given)[1], differences(graph, given, "x"), atol=1e-5)
+    np.testing.assert_allclose(interpret(result, given)[1], differences(graph, given, "x"), atol=1e-5)
 
 
 def test_a_step_of_an_lstm() -> None:
@@ -415,9 +415,9 @@ def test_scatters_that_combine(reduction: str) -> None:
 def test_equal_extremes_of_a_scatter_share() -> None:
     graph = graph_of("scatter_elements", [np.ones(2), np.array([0, 0]), np.ones(2)], {"axis": 0, "reduction": "max"})
     weights = np.random.default_rng(0).uniform(0.5, 1.5, 2)
-    found = gradient(graph, graph.outputs[0].name, ["x0", "x2"])
+    result = gradient(graph, graph.outputs[0].name, ["x0", "x2"])
     given = {"x0": np.ones(2), "x1": np.array([0, 0]), "x2": np.array([1.0, 0.5])}
-    by_data, by_updates = interpret(found, given)[1:]
+    by_data, by_updates = interpret(result, given)[1:]
     np.testing.assert_allclose(by_data, weights * [0.5, 1])
     np.testing.assert_allclose(by_updates, weights[0] * np.array([0.5, 0]))
 
@@ -508,8 +508,8 @@ def test_corners_are_as_pytorch_takes_them(
 ) -> None:
     graph = graph_of(op, [np.array(at)], attrs)
     weights = np.random.default_rng(0).uniform(0.5, 1.5, len(at))
-    found = gradient(graph, graph.outputs[0].name, ["x0"])
-    np.testing.assert_allclose(interpret(found, {"x0": np.array(at)})[1], np.array(expected) * weights, rtol=1e-12)
+    result = gradient(graph, graph.outputs[0].name, ["x0"])
+    np.testing.assert_allclose(interpret(result, {"x0": np.array(at)})[1], np.array(expected) * weights, rtol=1e-12)
 
 
 def test_what_is_not_chosen_stops_infinite_gradients() -> None:
@@ -521,8 +521,8 @@ def test_what_is_not_chosen_stops_infinite_gradients() -> None:
     total = emit(builder, "reduce_sum", emit(builder, "sqrt", chosen)[0], axes=(0,), keepdims=False)[0]
     graph = gradient(builder.finish((total,)), total.name, ["x"])
     with np.errstate(divide="ignore"):
-        _, found = interpret(graph, {"x": np.array([4.0, 0.0, -1.0])})
-    np.testing.assert_allclose(found, [1 / 4, 0, 0])
+        _, result = interpret(graph, {"x": np.array([4.0, 0.0, -1.0])})
+    np.testing.assert_allclose(result, [1 / 4, 0, 0])
 
 
 def test_a_root_of_squares_has_no_slope_at_zero() -> None:
@@ -532,10 +532,10 @@ def test_a_root_of_squares_has_no_slope_at_zero() -> None:
     squares = emit(builder, "reduce_sum", emit(builder, "mul", x, x)[0], axes=(1,), keepdims=False)[0]
     total = emit(builder, "reduce_sum", emit(builder, "sqrt", squares)[0], axes=(0,), keepdims=False)[0]
     with np.errstate(divide="ignore", invalid="ignore"):
-        _, found = interpret(
+        _, result = interpret(
             gradient(builder.finish((total,)), total.name, ["x"]), {"x": np.array([[3.0, -4.0], [0.0, 0.0]])}
         )
-    np.testing.assert_allclose(found, [[0.6, -0.8], [np.nan, np.nan]])
+    np.testing.assert_allclose(result, [[0.6, -0.8], [np.nan, np.nan]])
 
 
 @pytest.mark.parametrize("op", ["ReduceL2", "LpNormalization"])
@@ -549,18 +549,18 @@ def test_norms_of_files(op: str) -> None:
     model = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info("loss", kind, [])])
     read = import_model(helper.make_model(model, opset_imports=[helper.make_opsetid("", 13)]))
     x = np.array([[3.0, -4.0], [0.0, 0.0]], np.float32)
-    found = interpret(gradient(read.graph, read.graph.outputs[0].name, ["x"]), {"x": x})[-1]
+    result = interpret(gradient(read.graph, read.graph.outputs[0].name, ["x"]), {"x": x})[-1]
     expected = [[0.6, -0.8], [0, 0]] if op == "ReduceL2" else [[28 / 125, 21 / 125], [0, 0]]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(result, expected, atol=1e-6)
 
 
 def test_equals_share() -> None:
     for op in ("max", "min"):
         graph = graph_of(op, [np.ones(1), np.ones(1)], {})
         weight = np.random.default_rng(0).uniform(0.5, 1.5, 1)
-        found = gradient(graph, graph.outputs[0].name, ["x0", "x1"])
+        result = gradient(graph, graph.outputs[0].name, ["x0", "x1"])
         given = {"x0": np.ones(1), "x1": np.ones(1)}
-        np.testing.assert_allclose(np.concatenate(interpret(found, given)[1:]), np.repeat(weight / 2, 2))
+        np.testing.assert_allclose(np.concatenate(interpret(result, given)[1:]), np.repeat(weight / 2, 2))
 
 
 WITHOUT = frozenset("forest nonzero head search_sorted suppress unique_rows unique_sorted".split())
@@ -584,8 +584,8 @@ def test_gradients_can_be_stopped() -> None:
     (total,) = emit(builder, "reduce_sum", product, axes=(0,), keepdims=False)
     graph = gradient(builder.finish((total,)), total.name, ["x"])
     at = np.array([-2.0, 0.5, 3.0], np.float32)
-    for _, found in (interpret(graph, {"x": at}), tw.Model(tw.compile_program((graph, {})))(at)):
-        np.testing.assert_array_equal(found, at)
+    for _, candidate in (interpret(graph, {"x": at}), tw.Model(tw.compile_program((graph, {})))(at)):
+        np.testing.assert_array_equal(candidate, at)
 
 
 def test_bits_of_numbers() -> None:
@@ -639,5 +639,5 @@ def test_the_logarithm_of_a_probability_has_finite_gradients() -> None:
     (want,) = torch.autograd.grad(LogProbability()(exact), exact)
     read = import_model(LogProbability(), example=(x,), dynamic=None)
     whole = gradient(read.graph, read.graph.outputs[0].name, [read.graph.inputs[0].name])
-    found = list(run_graph(whole, {read.graph.inputs[0].name: x.numpy()}, read.weights).values())
-    np.testing.assert_allclose(found[-1], want.numpy(), rtol=1e-5, atol=1e-7)
+    result = list(run_graph(whole, {read.graph.inputs[0].name: x.numpy()}, read.weights).values())
+    np.testing.assert_allclose(result[-1], want.numpy(), rtol=1e-5, atol=1e-7)

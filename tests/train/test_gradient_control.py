@@ -38,12 +38,12 @@ def summed(builder: GraphBuilder, values: list[Value]) -> Graph:
 def check(graph: Graph, given: dict[str, Array], native: bool = True) -> Graph:
     names = [n for n, a in given.items() if a.dtype.kind == "f"]
     whole = gradient(graph, graph.outputs[0].name, names)
-    _, *found = interpret(whole, given)
-    for name, result in zip(names, found, strict=True):
+    _, *match = interpret(whole, given)
+    for name, result in zip(names, match, strict=True):
         want = differences(graph, given, name)
         np.testing.assert_allclose(result, want, rtol=0, atol=TOLERANCE * max(np.abs(want).max(initial=0), 1))
     if native:
-        for got, result in zip(tw.compile(whole)(*(given[v.name] for v in whole.inputs))[1:], found, strict=True):
+        for got, result in zip(tw.compile(whole)(*(given[v.name] for v in whole.inputs))[1:], match, strict=True):
             np.testing.assert_allclose(np.asarray(got), result, rtol=1e-9, atol=1e-10)
     return whole
 
@@ -70,9 +70,9 @@ def cell(steps: int, collect: bool, numbered: bool) -> tuple[Graph, dict[str, Ar
     body = inner.finish((new, on, *rows))
     builder = GraphBuilder("g")
     values = [builder.input(n, of(*s)) for n, s in (("h", (2, 3)), ("c", ()), ("x", (steps, 2, 3)), ("w", (3, 3)))]
-    found = emit(builder, "loop", None, None, *values, body=body, carried=2, scanned=1)
+    result = emit(builder, "loop", None, None, *values, body=body, carried=2, scanned=1)
     shapes = {"h": (2, 3), "c": (), "x": (steps, 2, 3), "w": (3, 3)}
-    return summed(builder, list(found)), {n: np.asarray(RNG.uniform(0.3, 1, s)) for n, s in shapes.items()}
+    return summed(builder, list(result)), {n: np.asarray(RNG.uniform(0.3, 1, s)) for n, s in shapes.items()}
 
 
 @pytest.mark.costly(2)
@@ -96,8 +96,8 @@ def test_a_loop_of_known_trips_and_a_loop_inside_of_it() -> None:
     body = inner.finish((emit1(inner, "add", x, moved),))
     builder = GraphBuilder("g")
     x, w = builder.input("x", of(4)), builder.input("w", of(4))
-    found = emit(builder, "loop", None, None, x, w, body=body, carried=1, trip=5)
-    whole = check(summed(builder, list(found)), {"x": RNG.uniform(0.3, 1, 4), "w": RNG.uniform(0.3, 1, 4)})
+    result = emit(builder, "loop", None, None, x, w, body=body, carried=1, trip=5)
+    whole = check(summed(builder, list(result)), {"x": RNG.uniform(0.3, 1, 4), "w": RNG.uniform(0.3, 1, 4)})
     assert sum(n.op == "loop" for n in whole.nodes) == 2, "the way forward is not run twice"
 
 
@@ -113,9 +113,9 @@ def test_branches(taken: bool) -> None:
     """One branch reads both operands, the other one of them."""
     builder = GraphBuilder("g")
     p, x, y = builder.input("p", of(dtype=boolean)), builder.input("x", of(3)), builder.input("y", of(3))
-    found = emit(builder, "cond", p, x, y, then=branch("sin", True), orelse=branch("exp", False))
+    result = emit(builder, "cond", p, x, y, then=branch("sin", True), orelse=branch("exp", False))
     given = {"p": np.array(taken), "x": RNG.uniform(0.3, 1, 3), "y": RNG.uniform(0.3, 1, 3)}
-    check(summed(builder, list(found)), given)
+    check(summed(builder, list(result)), given)
 
 
 def test_a_branch_in_a_loop() -> None:
@@ -128,8 +128,8 @@ def test_a_branch_in_a_loop() -> None:
     body = inner.finish((emit1(inner, "add", new, x),))
     builder = GraphBuilder("g")
     h, x = builder.input("h", of(3)), builder.input("x", of(5, 3))
-    found = emit(builder, "loop", None, None, h, x, body=body, carried=1, scanned=1)
-    check(summed(builder, list(found)), {"h": RNG.uniform(0.3, 1, 3), "x": RNG.uniform(0.3, 1, (5, 3))})
+    result = emit(builder, "loop", None, None, h, x, body=body, carried=1, scanned=1)
+    check(summed(builder, list(result)), {"h": RNG.uniform(0.3, 1, 3), "x": RNG.uniform(0.3, 1, (5, 3))})
 
 
 def test_loops_that_data_ends_are_refused() -> None:

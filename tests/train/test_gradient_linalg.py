@@ -43,8 +43,8 @@ def test_cholesky() -> None:
     total = emit1(builder, "reduce_sum", weighted, axes=(0, 1, 2), keepdims=False)
     graph = builder.finish((total,))
     given = {"x": normal(2, 4, 4) + 3 * np.eye(4)}
-    found = interpret(gradient(graph, graph.outputs[0].name, ["x"]), given)[1]
-    np.testing.assert_allclose(found, differences(graph, given, "x"), rtol=0, atol=1e-6)
+    result = interpret(gradient(graph, graph.outputs[0].name, ["x"]), given)[1]
+    np.testing.assert_allclose(result, differences(graph, given, "x"), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -78,8 +78,8 @@ def test_running_log_sum_exps_of_large_numbers() -> None:
     y = emit1(builder, "cumulative_logsumexp", x, axis=0)
     weighted = emit1(builder, "mul", y, emit1(builder, "constant", value=np.array([2.0, -3.0, 0.0])))
     graph = builder.finish((emit1(builder, "reduce_sum", weighted, axes=(0,), keepdims=False),))
-    found = interpret(gradient(graph, graph.outputs[0].name, ["x"]), {"x": np.array([800.0, 800.0, -800.0])})[1]
-    np.testing.assert_allclose(found, [0.5, -1.5, 0], rtol=1e-12)
+    result = interpret(gradient(graph, graph.outputs[0].name, ["x"]), {"x": np.array([800.0, 800.0, -800.0])})[1]
+    np.testing.assert_allclose(result, [0.5, -1.5, 0], rtol=1e-12)
 
 
 SPECIAL: list[tuple[str, list[Any]]] = [
@@ -103,14 +103,14 @@ def test_special_functions(op: str, inputs: list[Any]) -> None:
 @pytest.mark.parametrize("op", ["bessel_j0", "erfcx"])
 def test_special_functions_of_f32(op: str) -> None:
     """They compute in f64; the gradient is of the operand's type, that of f64 rounded."""
-    found = {}
+    result = {}
     for kind in (np.float32, np.float64):
         builder = GraphBuilder("g")
         x = builder.input("x", TensorType(f64 if kind is np.float64 else f32, (as_expr(1),)))
         graph = builder.finish((emit1(builder, op, x),))
-        (found[kind],) = interpret(gradient(graph, graph.outputs[0].name, ["x"]), {"x": np.array([1.25], kind)})[1:]
-    assert found[np.float32].dtype == np.float32
-    np.testing.assert_allclose(found[np.float32], found[np.float64], rtol=1e-6)
+        (result[kind],) = interpret(gradient(graph, graph.outputs[0].name, ["x"]), {"x": np.array([1.25], kind)})[1:]
+    assert result[np.float32].dtype == np.float32
+    np.testing.assert_allclose(result[np.float32], result[np.float64], rtol=1e-6)
 
 
 def test_zeta_by_its_place() -> None:
@@ -120,8 +120,8 @@ def test_zeta_by_its_place() -> None:
     y = emit1(builder, "zeta", s, q)
     graph = builder.finish((emit1(builder, "reduce_sum", y, axes=(0,), keepdims=False),))
     given = {"q": np.array([0.7, 3.2])}
-    found = interpret(gradient(graph, graph.outputs[0].name, ["q"]), given)[1]
-    np.testing.assert_allclose(found, differences(graph, given, "q"), rtol=1e-6)
+    result = interpret(gradient(graph, graph.outputs[0].name, ["q"]), given)[1]
+    np.testing.assert_allclose(result, differences(graph, given, "q"), rtol=1e-6)
 
 
 COMPILED: list[tuple[str, list[Any], dict[str, Any]]] = [

@@ -175,8 +175,8 @@ form("segment_max", lambda w: jax.ops.segment_max(w, np.array([0, 0, 1]), num_se
 
 def loss(params: Any) -> Any:
     """The sum of all forms that have a parameter, and each of them."""
-    found = {name: weighed(FORMS[name][0](w)) for name, w in params.items()}
-    return {"loss": sum(found.values()), **{f"of {name}": value for name, value in found.items()}}
+    result = {name: weighed(FORMS[name][0](w)) for name, w in params.items()}
+    return {"loss": sum(result.values()), **{f"of {name}": value for name, value in result.items()}}
 
 
 def parameters(names: list[str]) -> dict[str, Any]:
@@ -186,8 +186,8 @@ def parameters(names: list[str]) -> dict[str, Any]:
 @jax.jit
 def by_jax(params: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The loss and its parts, and the gradients."""
-    (_, found), flows = jax.value_and_grad(lambda p: (loss(p)["loss"], loss(p)), has_aux=True)(params)
-    return found, flows
+    (_, result), flows = jax.value_and_grad(lambda p: (loss(p)["loss"], loss(p)), has_aux=True)(params)
+    return result, flows
 
 
 def gradients(names: list[str]) -> dict[str, tuple[Any, Any, Any, Any]]:
@@ -197,11 +197,11 @@ def gradients(names: list[str]) -> dict[str, tuple[Any, Any, Any, Any]]:
     values = dict(zip(read.metrics, read.graph.outputs, strict=True))
     graph = gradient(read.graph, values["loss"].name, list(params))
     with np.errstate(all="ignore"):
-        found = run_graph(graph, {}, read.weights)
+        result = run_graph(graph, {}, read.weights)
     expected, flows = by_jax(params)
     moved = dict(zip(params, graph.outputs[len(read.graph.outputs) :], strict=True))
     return {
-        name: (found[values[f"of {name}"].name], expected[f"of {name}"], found[moved[name].name], flows[name])
+        name: (result[values[f"of {name}"].name], expected[f"of {name}"], result[moved[name].name], flows[name])
         for name in names
     }
 

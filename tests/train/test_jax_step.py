@@ -43,12 +43,12 @@ def test_steps_are_those_of_jax() -> None:
     step = tw.compile_step(params, loss, tw.train.SGD(0.1), example=batch(0))
     assert set(step.parameters) == {"first.w", "first.b", "second.w", "second.b"}
     for k in range(10):
-        found = step(*batch(k))
+        result = step(*batch(k))
         expected = loss(params, *batch(k))
         flows = jax.grad(lambda p, *given: loss(p, *given)["loss"])(params, *batch(k))
         params = jax.tree.map(lambda p, g: p - 0.1 * g, params, flows)
-        assert found["loss"] == pytest.approx(float(expected["loss"]), rel=1e-5)
-        assert found["accuracy"] == pytest.approx(float(expected["accuracy"]))
+        assert result["loss"] == pytest.approx(float(expected["loss"]), rel=1e-5)
+        assert result["accuracy"] == pytest.approx(float(expected["accuracy"]))
     for name, value in step.parameters.items():
         layer, part = name.split(".")
         np.testing.assert_allclose(value, params[layer][part], rtol=1e-5, atol=1e-6)

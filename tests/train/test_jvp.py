@@ -68,10 +68,10 @@ def test_several_outputs_and_readers() -> None:
     y, e = (v.name for v in graph.outputs)
     whole = tw.jvp(graph, [y, e], ["w"])
     t = normal(3, 3)
-    found = interpret(whole, {**arrays, "t.w": t})
+    result = interpret(whole, {**arrays, "t.w": t})
     ends = [interpret(graph, {**arrays, "w": arrays["w"] + h * t})[0] for h in (STEP, -STEP)]
-    np.testing.assert_allclose(found[2], (ends[0] - ends[1]) / (2 * STEP), rtol=1e-6, atol=1e-8)
-    np.testing.assert_array_equal(found[3], np.zeros(2))
+    np.testing.assert_allclose(result[2], (ends[0] - ends[1]) / (2 * STEP), rtol=1e-6, atol=1e-8)
+    np.testing.assert_array_equal(result[3], np.zeros(2))
 
 
 def test_compiled_is_interpreted() -> None:
@@ -82,8 +82,8 @@ def test_compiled_is_interpreted() -> None:
     whole = tw.jvp(graph, ["y"], ["x"])
     given = {name: rng.normal(size=(8, 6)).astype(np.float32) for name in ("x", "t.x")}
     expected = run_graph(whole, given)
-    found = tw.compile(whole)(given["x"], given["t.x"])
-    for value, array in zip(whole.outputs, found, strict=True):
+    result = tw.compile(whole)(given["x"], given["t.x"])
+    for value, array in zip(whole.outputs, result, strict=True):
         np.testing.assert_allclose(array, expected[value.name], rtol=1e-5, atol=1e-6)
 
 

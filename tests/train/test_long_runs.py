@@ -56,13 +56,13 @@ def test_threads_change_no_more_than_rounding() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(rows, 3)).astype(np.float32)
     y = rng.normal(size=(rows, 1)).astype(np.float32)
-    found = []
+    result = []
     for threads in (1, 2, 2):
         step = compile_step((network(rows), weights()), optimizer=Adam(0.003), threads=threads)
         for _ in range(50):
             step(x, y)
-        found.append(step.state_dict())
-    one, two, again = found
+        result.append(step.state_dict())
+    one, two, again = result
     for name, value in two.items():
         np.testing.assert_array_equal(again[name], value)
         np.testing.assert_allclose(one[name], value, rtol=0, atol=1e-4)

@@ -61,10 +61,10 @@ def test_factors_are_rounded_and_sums_are_not(target: str | None, rows: int, dep
 
     x, y, w = normal(rows, depth), normal(rows, COLUMNS, seed=1), normal(depth, COLUMNS, seed=2)
     step = step_of(line(rows, depth), {"w": w}, SGD(1.0), target)
-    found = step(x, y)
+    result = step(x, y)
     losses, gradients = [float((p * y).sum()) for p in products(x, w)], products(x.T, y)
     scale = float(np.abs(products(x, w)[0] * y).sum())
-    assert min(abs(found["loss"] - loss) for loss in losses) <= 1e-6 * scale
+    assert min(abs(result["loss"] - loss) for loss in losses) <= 1e-6 * scale
     close = 2e-6 * np.abs(gradients[0]).max() * rows**0.5
     assert min(np.abs(step.parameters["w"] - (w - gradient)).max() for gradient in gradients) <= close
     exact = w - x.T.astype(np.float64) @ y

@@ -68,15 +68,15 @@ class Agent(nn.Module):
 def batches(noises: int, discounts: bool = False) -> list[list[Any]]:
     """Different ones, in turns."""
     rng = np.random.default_rng(0)
-    found = []
+    results = []
     for _ in range(7):
         arrays = [rng.normal(size=(ROWS, n)) for n in (OBSERVATION, ACTIONS, 1, OBSERVATION)]
         arrays[1] = np.tanh(arrays[1])
         arrays.append(rng.random((ROWS, 1)) < 0.1)
         arrays += [rng.uniform(0.9, 1, size=(ROWS, 1))] if discounts else []
         arrays += [rng.normal(size=(ROWS, ACTIONS)) for _ in range(noises)]
-        found.append([torch.tensor(a.astype(np.float32)) for a in arrays])
-    return found
+        results.append([torch.tensor(a.astype(np.float32)) for a in arrays])
+    return results
 
 
 def follow(target: Any, source: Any) -> None:
@@ -110,19 +110,19 @@ class EagerSAC:
         gamma = rest[0] if len(rest) == 3 else GAMMA
         new, log_prob = self.act(obs, rest[-2])
         alpha = self.agent.log_alpha.detach().exp() if self.alpha is None else torch.tensor(self.alpha)
-        found = {}
+        result = {}
         if self.alpha is None:
-            found["alpha_loss"] = self.move("alpha", -(self.agent.log_alpha * (log_prob - ACTIONS).detach()).mean())
+            result["alpha_loss"] = self.move("alpha", -(self.agent.log_alpha * (log_prob - ACTIONS).detach()).mean())
         with torch.no_grad():
             then, then_log_prob = self.act(following, rest[-1])
             least = torch.cat(self.agent.target(following, then), 1).min(1, keepdim=True).values
             wanted = rewards + (1 - done) * gamma * (least - alpha * then_log_prob)
         values = self.agent.critic(obs, actions)
-        found["critic_loss"] = self.move("critic", 0.5 * sum(F.mse_loss(v, wanted) for v in values))
+        result["critic_loss"] = self.move("critic", 0.5 * sum(F.mse_loss(v, wanted) for v in values))
         least = torch.cat(self.agent.critic(obs, new), 1).min(1, keepdim=True).values
-        found["actor_objective"] = self.move("actor", (alpha * log_prob - least).mean())
+        result["actor_objective"] = self.move("actor", (alpha * log_prob - least).mean())
         follow(self.agent.target, self.agent.critic)
-        return found
+        return result
 
 
 class EagerTD3:
@@ -145,24 +145,24 @@ class EagerTD3:
         self.critic.zero_grad()
         loss.backward()
         self.critic.step()
-        found = {"critic_loss": loss.item()}
+        result = {"critic_loss": loss.item()}
         if self.count % self.delay == 0:
             loss = -self.agent.critic(obs, self.agent.actor(obs))[0].mean()
             self.actor.zero_grad()
             loss.backward()
             self.actor.step()
-            found["actor_loss"] = loss.item()
+            result["actor_loss"] = loss.item()
             follow(self.agent.target, self.agent.critic)
             follow(self.agent.actor_target, self.agent.actor)
-        return found
+        return result
 
 
 def compare(agent: Any, step: Any, eager: Any, data: list[list[Any]]) -> None:
     """Losses and all that the agent holds, after as many updates in both."""
     for k in range(STEPS):
-        found, expected = step(*data[k % len(data)]), eager(*data[k % len(data)])
+        result, expected = step(*data[k % len(data)]), eager(*data[k % len(data)])
         for name, value in expected.items():
-            assert found[name] == pytest.approx(value, rel=1e-5, abs=1e-5), (k, name)
+            assert result[name] == pytest.approx(value, rel=1e-5, abs=1e-5), (k, name)
     ours, theirs = step.state_dict(), agent.state_dict()
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():
@@ -207,7 +207,11 @@ def test_noise_is_drawn_where_batches_bring_none() -> None:
     one = run(0)
     assert one == run(0)
     assert one[0]["critic_loss"] != run(1)[0]["critic_loss"]
-    assert len({found["actor_objective"] for found in one}) == len({found["critic_loss"] for found in one}) == 3
+    assert (
+        len({candidate["actor_objective"] for candidate in one})
+        == len({candidate["critic_loss"] for candidate in one})
+        == 3
+    )
 
 
 def test_stages_draw_different_numbers() -> None:
@@ -258,7 +262,7 @@ def test_refused_steps_change_nothing() -> None:
     data = batches(1)
     step = tw.compile_step(Agent(Direct), **off_policy.td3(noise=True), example=data[0])
     before = step.state_dict()
-    step.refuse = lambda found: found["critic_loss"] > 0
+    step.refuse = lambda result: result["critic_loss"] > 0
     step(*data[0])
     assert step.count == 0
     for name, value in step.state_dict().items():
@@ -339,7 +343,7 @@ def test_buffers_and_batches_of_any_size(symbolic: bool) -> None:
     one = torch.optim.SGD([*module.norm.parameters(), *module.one.parameters()], 0.05)
     two = torch.optim.SGD(module.two.parameters(), 0.05)
     for x in batches:
-        found = step(x)
+        result = step(x)
         loss = first(module, x)
         one.zero_grad()
         loss.backward()
@@ -353,7 +357,7 @@ def test_buffers_and_batches_of_any_size(symbolic: bool) -> None:
             for old, new in zip(module.follower.parameters(), module.one.parameters(), strict=True):
                 old.mul_(0.9).add_(new, alpha=0.1)
         expected = [loss.item(), norm.item(), other.item()]
-        assert [found[n] for n in ("first_loss", "first_gradient_norm", "second_loss")] == pytest.approx(
+        assert [result[n] for n in ("first_loss", "first_gradient_norm", "second_loss")] == pytest.approx(
             expected, rel=1e-5
         )
     ours, theirs = step.state_dict(), module.state_dict()

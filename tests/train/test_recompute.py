@@ -50,9 +50,9 @@ def least(model: Any) -> int:
     """What the step needs at least, as the error says."""
     with pytest.raises(tw.Error, match="no plan needs so little memory") as raised:
         compile_step(model, memory=0)
-    found = re.search(r"(\d+) bytes or more", str(raised.value))
-    assert found
-    return int(found.group(1))
+    match = re.search(r"(\d+) bytes or more", str(raised.value))
+    assert match
+    return int(match.group(1))
 
 
 def test_a_chain_of_n_layers_needs_memory_of_root_n() -> None:
@@ -112,15 +112,15 @@ def test_models_are_the_same_bits(name: str) -> None:
 
     plain = compile_step(model, loss, example=(x,), seed=3)
     most = plain.model.memory().lower_bound
-    found = []
+    result = []
     for share in (0.9, 0.8, 0.7):
         try:
-            found.append(compile_step(model, loss, example=(x,), seed=3, memory=int(share * most)))
+            result.append(compile_step(model, loss, example=(x,), seed=3, memory=int(share * most)))
         except tw.Error as error:
             assert "no plan needs so little memory" in str(error)
-    assert found
+    assert result
     expected = trained(plain, [(x.numpy(),)] * 5)
-    for step in found:
+    for step in result:
         assert step.model.memory().lower_bound < most
         np.testing.assert_array_equal(trained(step, [(x.numpy(),)] * 5), expected)
 

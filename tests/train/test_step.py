@@ -131,8 +131,8 @@ def step_of(optimizer: Optimizer, **options: Any) -> Step:
 def test_optimizers(optimizer: Optimizer) -> None:
     step = step_of(optimizer)
     losses, parameters = reference(optimizer, 30)
-    found = [step(*batch(t)) for t in range(1, 31)]
-    np.testing.assert_allclose([f["loss"] for f in found], losses, rtol=2e-5)
+    result = [step(*batch(t)) for t in range(1, 31)]
+    np.testing.assert_allclose([f["loss"] for f in result], losses, rtol=2e-5)
     for name, value in step.parameters.items():
         np.testing.assert_allclose(value, parameters[name], rtol=0, atol=2e-5, err_msg=name)
 
@@ -142,13 +142,13 @@ def test_clipping_and_metrics() -> None:
     _, parameters = reference(Adam(0.05), 10, clip=0.1)
     for t in range(1, 11):
         p = {name: value.astype(np.float64) for name, value in step.state_dict().items()}
-        found = step(*batch(t))
+        result = step(*batch(t))
         x, y = batch(t)
         _, gradients = by_hand(p, x, y)
         norm = np.sqrt(sum((g**2).sum() for g in gradients.values()))
         error = np.abs(np.tanh(x @ p["w"] + p["b"]) @ p["v"] - y).max()
-        assert found["gradient_norm"] == pytest.approx(norm, rel=1e-5)
-        assert found[step.metrics[1]] == pytest.approx(error, rel=1e-5)
+        assert result["gradient_norm"] == pytest.approx(norm, rel=1e-5)
+        assert result[step.metrics[1]] == pytest.approx(error, rel=1e-5)
     for name, value in step.parameters.items():
         np.testing.assert_allclose(value, parameters[name], rtol=0, atol=2e-5)
 
@@ -221,11 +221,11 @@ def test_accumulated_batches_are_one(optimizer: Optimizer) -> None:
         parts = [batch(3 * k + j) for j in range(3)]
         for j, part in enumerate(parts):
             before = step.state_dict()
-            found = step(*part)
+            result = step(*part)
             if j < 2:
                 np.testing.assert_array_equal(step.parameters["w"], before["w"])
         expected = whole(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-        assert found["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=1e-5)
+        assert result["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=1e-5)
         assert step.updates == k + 1
     for name, value in whole.parameters.items():
         np.testing.assert_allclose(step.parameters[name], value, rtol=0, atol=1e-5)
@@ -406,9 +406,9 @@ def test_an_onnx_model_gives_its_loss() -> None:
     step = compile_step(model, optimizer=SGD(0.05), trained=["w"])
     x, y = rng.normal(size=(8, 3)).astype(np.float32), rng.normal(size=(8, 1)).astype(np.float32)
     for _ in range(3):
-        found = step(x, y)
+        result = step(x, y)
         off = scale * (x @ w) - y
-        assert found["loss"] == pytest.approx(float((off**2).mean()), rel=1e-5)
-        assert found["mean"] == pytest.approx(float((scale * (x @ w)).mean()), rel=1e-5, abs=1e-6)
+        assert result["loss"] == pytest.approx(float((off**2).mean()), rel=1e-5)
+        assert result["mean"] == pytest.approx(float((scale * (x @ w)).mean()), rel=1e-5, abs=1e-6)
         w = w - np.float32(0.05) * (2 * scale * x.T @ off / 8)
         np.testing.assert_allclose(step.parameters["w"], w, rtol=1e-5, atol=1e-6)

@@ -71,15 +71,15 @@ def test_gradients_are_autograds(build: Callable[[], nn.Module]) -> None:
     module, x = made(build)
     fast = tw.differentiable(module, (x,))
     assert "attention_gradient" in fast.backward_model.show("graph")
-    found = []
+    result = []
     for function in (module, fast):
         module.zero_grad()
         given = x.clone().requires_grad_()
         y = function(given)
         torch.manual_seed(1)
         (y * torch.randn_like(y)).sum().backward()
-        found.append([y, given.grad, *(p.grad for p in module.parameters())])
-    for a, b in zip(*found, strict=True):
+        result.append([y, given.grad, *(p.grad for p in module.parameters())])
+    for a, b in zip(*result, strict=True):
         torch.testing.assert_close(b, a, rtol=0, atol=TOLERANCE * max(1.0, float(a.detach().abs().max())))
 
 
@@ -109,8 +109,8 @@ def test_a_learned_mask_has_its_gradient() -> None:
 
 def test_projections_are_read_where_they_are() -> None:
     """Queries, keys and values of PyTorch's module, which it stacks and turns, are heads of one array."""
-    found = operators(CASES["multihead, sequences first"])
-    assert found.count("lowered.attention") == 1 and "transpose" not in found and "slice" not in found
+    result = operators(CASES["multihead, sequences first"])
+    assert result.count("lowered.attention") == 1 and "transpose" not in result and "slice" not in result
 
 
 def test_a_step_holds_no_scores() -> None:

@@ -31,15 +31,15 @@ class Several(nn.Module):
 
 def compare(module: nn.Module, inputs: tuple[torch.Tensor, ...], fast: nn.Module) -> None:
     """Outputs and gradients of both, by parameters and inputs."""
-    found = []
+    results = []
     for function in (module, fast):
         module.zero_grad()
         given = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in inputs]
         torch.manual_seed(0)
         outputs = [y for y in torch.utils._pytree.tree_leaves(function(*given)) if y.is_floating_point()]
         sum((y * torch.randn_like(y)).sum() for y in outputs).backward()
-        found.append([*outputs, *(x.grad for x in given), *(p.grad for p in module.parameters())])
-    for a, b in zip(*found, strict=True):
+        results.append([*outputs, *(x.grad for x in given), *(p.grad for p in module.parameters())])
+    for a, b in zip(*results, strict=True):
         assert (a is None) == (b is None)
         if a is not None:
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)

@@ -211,10 +211,10 @@ def test_form(door: str, name: str) -> None:
     expected.backward()
     gradient = torch.zeros_like(w) + (eager.w.grad.to_dense() if eager.w.grad.is_sparse else eager.w.grad)
     optimizer.step()
-    loss, found, after = taken(door, module, x)
+    loss, result, after = taken(door, module, x)
     np.testing.assert_allclose(loss, expected.item(), rtol=1e-5, atol=1e-5)
     infinite = ~np.isfinite(gradient.numpy())
-    np.testing.assert_allclose(found[~infinite], gradient.numpy()[~infinite], rtol=2e-4, atol=2e-5)
+    np.testing.assert_allclose(result[~infinite], gradient.numpy()[~infinite], rtol=2e-4, atol=2e-5)
     np.testing.assert_allclose(after, eager.w.detach().numpy(), rtol=2e-4, atol=2e-5)
 
 
@@ -230,8 +230,8 @@ class Model(nn.Module):
 
     def forward(self, x: Any) -> Any:
         h = torch.tanh(self.a(x))
-        found = self.inside(h)
-        return self.b(h if found is None else found).pow(2).sum()
+        result = self.inside(h)
+        return self.b(h if result is None else result).pow(2).sum()
 
 
 def saved(h: Any) -> Any:

@@ -66,8 +66,8 @@ def test_sac() -> None:
     done = torch.arange(N) % 2.0
     target = rewards + (1 - done) * 0.9 * (torch.minimum(two, one) - 0.2 * log_prob)
     expected = 0.5 * (((one - target) ** 2).mean() + ((two - target) ** 2).mean())
-    found = losses.sac_critics([one, two], rewards, done, [two, one], log_prob, 0.2, gamma=0.9)
-    assert found.item() == pytest.approx(expected.item())
+    result = losses.sac_critics([one, two], rewards, done, [two, one], log_prob, 0.2, gamma=0.9)
+    assert result.item() == pytest.approx(expected.item())
     assert losses.sac_actor([one, two], log_prob, 0.2).item() == pytest.approx(
         (0.2 * log_prob - torch.minimum(one, two)).mean().item()
     )
@@ -115,11 +115,11 @@ def test_compiled() -> None:
     module = Policy()
     batch = (torch.randn(N, 4), torch.randint(ACTIONS, (N,)), -torch.rand(N), torch.randn(N), torch.randn(N))
     step = compile_step(module, loss, SGD(0.1), batch)
-    found = step(*batch)
+    result = step(*batch)
     expected = loss(module, *batch)
     expected["loss"].backward()
-    assert found["loss"] == pytest.approx(expected["loss"].item(), rel=1e-5)
-    assert found["entropy"] == pytest.approx(expected["entropy"].item(), rel=1e-5)
+    assert result["loss"] == pytest.approx(expected["loss"].item(), rel=1e-5)
+    assert result["entropy"] == pytest.approx(expected["entropy"].item(), rel=1e-5)
     for name, p in module.named_parameters():
         np.testing.assert_allclose(step.parameters[name], (p - 0.1 * p.grad).detach(), rtol=1e-5, atol=1e-6)
 
@@ -192,8 +192,8 @@ def test_gradients_stay_finite_where_a_mask_leaves_nothing(name: str) -> None:
     torch.manual_seed(0)
     model, x = nn.Linear(5, 5), torch.randn(2, 4, 5)
     step = compile_step(model, MASKED[name], SGD(0.1), (x,))
-    found = step(x.numpy())
+    result = step(x.numpy())
     MASKED[name](model, x).backward()
     norm = torch.sqrt(sum(p.grad.square().sum() for p in model.parameters() if p.grad is not None))
     assert norm.isfinite() and norm > 0
-    np.testing.assert_allclose(found["gradient_norm"], norm.item(), rtol=1e-5)
+    np.testing.assert_allclose(result["gradient_norm"], norm.item(), rtol=1e-5)

@@ -93,19 +93,19 @@ def test_steps(model: str, optimizer: str) -> None:
     eager = theirs(module.parameters())
     for k in range(STEPS):
         x, y = batches[k % len(batches)]
-        found = step(x, y)
+        result = step(x, y)
         eager.zero_grad()
         loss = loss_of(module, x, y)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         eager.step()
         if k == 0:
-            assert found["loss"] == pytest.approx(loss.item(), rel=1e-5)
-            assert found["gradient_norm"] == pytest.approx(norm.item(), rel=1e-5)
+            assert result["loss"] == pytest.approx(loss.item(), rel=1e-5)
+            assert result["gradient_norm"] == pytest.approx(norm.item(), rel=1e-5)
     # Rounding grows along the way: an error of 1e-7 in a gradient near zero turns the first steps of Adam.
     for name, value in module.named_parameters():
         np.testing.assert_allclose(step.parameters[name], value.detach(), rtol=0, atol=2e-3, err_msg=name)
-    assert found["loss"] == pytest.approx(loss.item(), rel=2e-3)
+    assert result["loss"] == pytest.approx(loss.item(), rel=2e-3)
 
 
 @pytest.mark.parametrize("model", ["lstm", "short lstm", "lstm both ways", "gru", "rnn"])
@@ -118,10 +118,10 @@ def test_recurrent_layers(model: str) -> None:
     y = torch.randint(3, (len(x),))
     step = compile_step(module, loss_of, SGD(1.0), (x, y))
     before = step.state_dict()
-    found = step(x, y)
+    result = step(x, y)
     loss = loss_of(module, x, y)
     loss.backward()
-    assert found["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert result["loss"] == pytest.approx(loss.item(), rel=1e-5)
     for name, value in module.named_parameters():
         moved = before[name] - step.parameters[name]
         np.testing.assert_allclose(moved, value.grad, rtol=1e-4, atol=2e-6, err_msg=name)
@@ -140,9 +140,9 @@ def test_metrics_and_frozen_parameters() -> None:
     x, y = numbers(8, 5), torch.randint(3, (8,))
     step = compile_step(module, loss, Adam(1e-2), (x, y))
     expected = loss(module, x, y)
-    found = step(x, y)
-    assert found.keys() == {"loss", "right", "gradient_norm"}
-    assert found["right"] == pytest.approx(expected["right"].item())
+    result = step(x, y)
+    assert result.keys() == {"loss", "right", "gradient_norm"}
+    assert result["right"] == pytest.approx(expected["right"].item())
     assert "0.weight" not in step.parameters
     module.load_state_dict(step.state_dict())
     assert step(x, y)["loss"] == pytest.approx(loss(module, x, y)["loss"].item(), rel=1e-5)

@@ -60,8 +60,8 @@ def test_losses_of_an_output_and_a_target(name: str) -> None:
         optimizer.step()
         np.testing.assert_allclose(step(X, target)["loss"], expected.item(), rtol=1e-5)
     assert module.load_state_dict(step.state_dict()) is not None
-    for found, wanted in zip(module.parameters(), eager.parameters(), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+    for candidate, wanted in zip(module.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(candidate, wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_several_inputs_and_a_target() -> None:

@@ -71,8 +71,8 @@ def batch(*shape: int, **options: Any) -> tuple[Any, ...]:
 
 
 def tape(model: Any, loss: Loss, given: tuple[Any, ...]) -> str | None:
-    found = tape_of(lambda *b: loss(model, *b), model, given)
-    return None if found is None else found[0]
+    result = tape_of(lambda *b: loss(model, *b), model, given)
+    return None if result is None else result[0]
 
 
 def plain(model: Any, x: Any) -> Any:
@@ -133,12 +133,12 @@ def test_another_trace_is_another_tape(what: str) -> None:
 
 def test_batches_count_by_shape_and_type() -> None:
     model, loss = Small(), lambda m, x: m(x.float()).sum()
-    found = [
+    result = [
         tape(model, loss, given)
         for given in (batch(), batch(5, 3), batch(dtype=torch.int64), batch(requires_grad=True), (batch(3, 4)[0].t(),))
     ]
-    assert None not in found and len(set(found)) == len(found)
-    assert tape(model, loss, (torch.randn(4, 3),)) == found[0]
+    assert None not in result and len(set(result)) == len(result)
+    assert tape(model, loss, (torch.randn(4, 3),)) == result[0]
 
 
 @pytest.mark.parametrize("persistent", ["parameters", "buffers"])
@@ -229,16 +229,16 @@ def learner(seed: int) -> Any:
 
 
 def mixed(model: Any, x: Any, y: Any) -> Any:
-    found = model(x)
-    return {"loss": F.cross_entropy(found, y), "mean": found.mean()}
+    result = model(x)
+    return {"loss": F.cross_entropy(result, y), "mean": result.mean()}
 
 
 def taken(seed: int) -> list[Any]:
     step = compile_step(learner(seed), mixed, SGD(0.1), (torch.zeros(8, 6), torch.zeros(8, dtype=torch.int64)), seed=3)
     rng = np.random.default_rng(seed)
-    found = [step(rng.normal(size=(8, 6)).astype(np.float32), rng.integers(6, size=8)) for _ in range(4)]
+    results = [step(rng.normal(size=(8, 6)).astype(np.float32), rng.integers(6, size=8)) for _ in range(4)]
     return [
-        found,
+        results,
         {name: value.numpy().tobytes() for name, value in step.state_dict().items()},
         list(step.state_dict()),
     ]

@@ -74,12 +74,12 @@ def test_batch_norm(name: str) -> None:
     eager = torch.optim.SGD(module.parameters(), 0.05)
     for k in range(STEPS):
         x, y = batches[k % 4]
-        found = step(x, y)
+        result = step(x, y)
         eager.zero_grad()
         loss = loss_of(module, x, y)
         loss.backward()
         eager.step()
-        assert found["loss"] == pytest.approx(loss.item(), rel=1e-5)
+        assert result["loss"] == pytest.approx(loss.item(), rel=1e-5)
     ours, theirs = step.state_dict(), module.state_dict()
     assert ours.keys() == theirs.keys()
     for key, value in theirs.items():
@@ -101,7 +101,7 @@ def test_half_of_resnet18() -> None:
     step = compile_step(single, loss_of, SGD(1e-3, momentum=0.9), batches[0])
     optimizers = [torch.optim.SGD(m.parameters(), 1e-3, 0.9) for m in (single, double)]
     for x, y in batches:
-        found = step(x, y)["loss"]
+        result = step(x, y)["loss"]
         losses = []
         for model, optimizer, given in zip((single, double), optimizers, (x, x.double()), strict=True):
             optimizer.zero_grad()
@@ -109,7 +109,7 @@ def test_half_of_resnet18() -> None:
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
-        assert abs(found - losses[1]) <= 3 * abs(losses[0] - losses[1]) + 1e-6 * losses[1]
+        assert abs(result - losses[1]) <= 3 * abs(losses[0] - losses[1]) + 1e-6 * losses[1]
     ours = step.state_dict()
     for name, exact in double.state_dict().items():
         scale = exact.double().abs().max().item()
@@ -139,12 +139,12 @@ def test_batches_of_any_size(name: str) -> None:
     eager = torch.optim.SGD(module.parameters(), 0.05)
     for rows in (4, 2, 33, 7):
         x, y = batch(rows)
-        found = step(x, y)
+        result = step(x, y)
         eager.zero_grad()
         loss = loss_of(module, x, y)
         loss.backward()
         eager.step()
-        assert found["loss"] == pytest.approx(loss.item(), rel=1e-5)
+        assert result["loss"] == pytest.approx(loss.item(), rel=1e-5)
     ours = step.state_dict()
     for key, value in module.state_dict().items():
         np.testing.assert_allclose(ours[key], value, rtol=1e-5, atol=1e-5, err_msg=key)
@@ -174,14 +174,14 @@ class Masked(nn.Module):
 
 def masks(step: Any, x: Any, steps: int) -> list[Any]:
     """What each step has kept, as its gradient says, times its scale."""
-    found = []
+    results = []
     for _ in range(steps):
         before = step.state_dict()["weight"].numpy().copy()
         loss = step(x)["loss"]
-        found.append(before - step.state_dict()["weight"].numpy())
+        results.append(before - step.state_dict()["weight"].numpy())
         # Forward and backward have the same mask: the loss is the sum of what the gradient says was kept.
-        assert loss == pytest.approx(((before + x.numpy()) * found[-1]).sum(), rel=1e-4)
-    return found
+        assert loss == pytest.approx(((before + x.numpy()) * results[-1]).sum(), rel=1e-4)
+    return results
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -189,13 +189,13 @@ def test_the_law_of_dropout(p: float) -> None:
     shape = (64, 33)
     x = torch.ones(shape)
     step = compile_step(Masked(nn.Dropout(p), *shape), None, SGD(1.0), (x,), seed=7)
-    found = masks(step, x, 8)
-    for mask in found:
+    result = masks(step, x, 8)
+    for mask in result:
         kept = mask != 0
         np.testing.assert_allclose(mask[kept], 1 / (1 - p), rtol=2e-5)  # scaling, through differences of weights
         share, deviation = kept.mean(), np.sqrt(p * (1 - p) / kept.size)
         assert abs(share - (1 - p)) < 4.5 * deviation
-    flat = np.array([(mask != 0).ravel() for mask in found], float)
+    flat = np.array([(mask != 0).ravel() for mask in result], float)
     between = np.corrcoef(flat)[~np.eye(len(flat), dtype=bool)]
     assert np.abs(between).max() < 4.5 / np.sqrt(flat.shape[1])  # the masks of different steps are independent
 
@@ -247,11 +247,11 @@ def test_counts_and_numbers_alone_are_saved(tmp_path: Any) -> None:
     second.load(tmp_path / "step.safetensors")
     for x in batches[2:]:
         second(x)
-    expected, found = whole.state_dict(), second.state_dict()
-    assert found.keys() == expected.keys() == module.state_dict().keys()
+    expected, result = whole.state_dict(), second.state_dict()
+    assert result.keys() == expected.keys() == module.state_dict().keys()
     for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value)
-        assert found[name].shape == tuple(module.state_dict()[name].shape)
+        np.testing.assert_array_equal(result[name], value)
+        assert result[name].shape == tuple(module.state_dict()[name].shape)
 
 
 def test_batches_and_parameters_that_no_step_takes() -> None:
@@ -312,13 +312,13 @@ def test_random_numbers() -> None:
     """Reparametrised samples: gradients go through mean and width; normal numbers have mean 0 and variance 1."""
     x = torch.zeros(4000)
     step = compile_step(Drawing(), None, SGD(1.0), (x,))
-    found = step(x)
+    result = step(x)
     numbers = 1 - step.parameters["width"]
     np.testing.assert_array_equal(step.parameters["mean"], -1)
-    assert found["loss"] == pytest.approx(numbers.sum(), rel=1e-4)
+    assert result["loss"] == pytest.approx(numbers.sum(), rel=1e-4)
     assert abs(numbers.mean()) < 0.07 and abs(numbers.std() - 1) < 0.05
     assert abs((numbers**4).mean() - 3) < 0.6
-    assert abs(found["also"] - 0.75) < 0.15 and abs(found["square"] - 4) < 0.4
+    assert abs(result["also"] - 0.75) < 0.15 and abs(result["square"] - 4) < 0.4
 
 
 def test_attention_with_dropout() -> None:

@@ -41,7 +41,7 @@ def test_a_product_of_which_nothing_is_left(outputs: list[str]) -> None:
     w = np.arange(160, dtype=np.int32).reshape(16, 10)
     weights = {"w": w, "zero": np.array(0, np.int32), "one": np.array(1, np.int32)}
     x = np.arange(64, dtype=np.int32).reshape(4, 16)
-    found = tw.compile(model(nodes, [info("x", [4, 16], TensorProto.INT32)], outputs, weights), fallback="never")(x)
+    result = tw.compile(model(nodes, [info("x", [4, 16], TensorProto.INT32)], outputs, weights), fallback="never")(x)
     want = {"d": x @ w, "e": 0 * (x @ w), "f": 0 * (x @ w) + 1}
-    for name, y in zip(outputs, found if isinstance(found, tuple) else (found,), strict=True):
+    for name, y in zip(outputs, result if isinstance(result, tuple) else (result,), strict=True):
         np.testing.assert_array_equal(y, want[name])

@@ -64,8 +64,8 @@ def compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_parts_of_one_memory_are_written_side_by_side() -> None:
-    found = strands_of(tw.compile(towers(), threads=2).manifest)
-    assert sorted(s for s in found if s is not None) == [(0, 0)] * 3 + [(0, 1)] * 3
+    result = strands_of(tw.compile(towers(), threads=2).manifest)
+    assert sorted(s for s in result if s is not None) == [(0, 0)] * 3 + [(0, 1)] * 3
 
 
 def test_one_thread_has_no_forks() -> None:
@@ -147,10 +147,10 @@ def test_the_cut_is_the_best_of_all(seed: int) -> None:
     least = [0.0]
     for end in range(1, count + 1):
         least.append(min(least[at] + cycles(range(at, end)) for at in range(end)))
-    found = forks._cut(range(count), before, times, target)
-    assert found.cycles == pytest.approx(least[-1])
-    starts = (0, *found.ends[:-1])
-    assert sum(cycles(range(a, b)) for a, b in zip(starts, found.ends, strict=True)) == pytest.approx(least[-1])
+    result = forks._cut(range(count), before, times, target)
+    assert result.cycles == pytest.approx(least[-1])
+    starts = (0, *result.ends[:-1])
+    assert sum(cycles(range(a, b)) for a, b in zip(starts, result.ends, strict=True)) == pytest.approx(least[-1])
 
 
 @pytest.mark.parametrize("each", [True, False])

@@ -38,9 +38,9 @@ def test_every_block_has_the_operator_and_the_stage() -> None:
     b = GraphBuilder("product")
     x, w = (b.input(name, TensorType(f32, (const(8), const(8)))) for name in "xw")
     func = lowered(b.finish((ops.emit1(b, "relu", ops.emit1(b, "matmul", x, w)),)))
-    found = [origin for origin in origins(func).values() if origin is not None]
-    assert len(found) == len(origins(func))
-    assert [(origin.op, origin.attrs) for origin in found] == [
+    result = [origin for origin in origins(func).values() if origin is not None]
+    assert len(result) == len(origins(func))
+    assert [(origin.op, origin.attrs) for origin in result] == [
         ("matmul", ops.get("matmul").attrs()),
         ("relu", ops.get("relu").attrs()),
     ]

@@ -43,11 +43,11 @@ ZEN4, OLD = Target.parse("znver4"), Target.parse("x86-64-v3")
 def around(text: str, target: Target = ZEN4, **options: str) -> Surroundings:
     """A graph of one statement, or of several, and what is known behind the last one's operands."""
     graph = parse_graph(text)
-    found = Surroundings(graph, target, Options(**options), in_blocks())
+    result = Surroundings(graph, target, Options(**options), in_blocks())
     for node in graph.nodes[:-1]:
-        found.visit(node)
-        found.leave(node)
-    return found
+        result.visit(node)
+        result.leave(node)
+    return result
 
 
 def product(x: str = "n, 64", w: str = "64, 32", y: str = "n, 32", kind: str = "f32", how: str = "") -> str:
@@ -197,10 +197,10 @@ def normed(
 )
 def test_which_products_may_be_of_quarters(text: str, fast: str, expected: bool) -> None:
     a = around(text, fast=fast)
-    found = quartered(a, a.graph.nodes[-1])
-    assert (found is not None) == expected
-    if found is not None:
-        assert (found.rows, found.columns, found.depth) == (512, 512, 256)
+    result = quartered(a, a.graph.nodes[-1])
+    assert (result is not None) == expected
+    if result is not None:
+        assert (result.rows, result.columns, result.depth) == (512, 512, 256)
     if not expected:
         assert product_algorithm(a, a.graph.nodes[-1]).name == "packed"
 
@@ -241,11 +241,11 @@ USUAL = conv("1, 64, 28, 28", "64, 64, 3, 3", "1, 64, 28, 28")
 )
 def test_which_convolutions_have_tiles(text: str, expected: list[tuple[int, int, int]] | None) -> None:
     a = around(text)
-    found = transformed(a, a.graph.nodes[-1])
+    result = transformed(a, a.graph.nodes[-1])
     if expected is None:  # some numbers of images
-        assert len(found) > 1 and {(p.height, p.width) for p in found} == {(28, 28)}
+        assert len(result) > 1 and {(p.height, p.width) for p in result} == {(28, 28)}
         return
-    assert [(p.images, p.height, p.width) for p in found] == expected
+    assert [(p.images, p.height, p.width) for p in result] == expected
     if not expected:
         assert isinstance(convolution_algorithm(a, a.graph.nodes[-1]), Direct)
 
@@ -369,7 +369,7 @@ def test_who_wants_plain_maps() -> None:
 
 def test_only_weights_of_windows_grow_by_transforms() -> None:
     """Not those of products, of windows of one pixel, of groups, and of fewer channels than a block."""
-    found = around(
+    result = around(
         "graph @g(%x: f32[1, 64, 7, 7]) params(%a: f32[64, 64, 3, 3], %b: f32[64, 64, 1, 1], %c: f32[64, 1, 3, 3], "
         "%w: f32[7, 9]) { "
         "%p = conv(%x, %a) {dilations = [1, 1], groups = 1, pads = [1, 1, 1, 1], strides = [1, 1]} "
@@ -380,7 +380,7 @@ def test_only_weights_of_windows_grow_by_transforms() -> None:
         ": f32[1, 64, 7, 7] "
         "%y = matmul(%r, %w) {transpose_b = false} : f32[1, 64, 7, 9] return %y }"
     )
-    assert found.weight_bytes - found.other_bytes == 4 * 64 * 64 * 9
+    assert result.weight_bytes - result.other_bytes == 4 * 64 * 64 * 9
 
 
 def test_filters_made_of_weights_are_known_before_a_call() -> None:

@@ -70,8 +70,8 @@ def test_what_wins_is_verified_what_loses_goes_and_the_rest_is_left_to_its_model
     assert tied.state == "skipped" and tied.why.endswith(IN_THE_MODEL)
     assert rerace(record, layer=lambda *_: "made up").why == f"made up; {IN_THE_MODEL}"
     store = Store(tmp_path)
-    for found, kept in ((tied, [record]), (won, [won.record]), (lost, [won.record])):
-        settle(store, store.put(record), record, found)
+    for candidate, kept in ((tied, [record]), (won, [won.record]), (lost, [won.record])):
+        settle(store, store.put(record), record, candidate)
         assert list(store.records()) == kept
 
 
@@ -120,11 +120,11 @@ def test_a_model_of_the_operators_meets_the_decision_again(kind: str, monkeypatc
 
     monkeypatch.setattr(layer_race._Layer, "_timed", timed)
     for d in decisions(kind):
-        found = race_layer(d.key, d.space.labels[-1], HOST, ("warm", "cold"))
-        assert isinstance(found, Raced), found
+        result = race_layer(d.key, d.space.labels[-1], HOST, ("warm", "cold"))
+        assert isinstance(result, Raced), result
         # Where a program has them several times, its weights are further away, and another setting may be preferred.
-        assert sorted(found.labels) == sorted(d.space.labels) and set(found.gains) == {"warm", "cold"}
-        assert all(g.median > 1.0 for g in found.gains.values())
+        assert sorted(result.labels) == sorted(d.space.labels) and set(result.gains) == {"warm", "cold"}
+        assert all(g.median > 1.0 for g in result.gains.values())
         assert race_layer(d.key, d.space.labels[0], HOST, ("warm",)) == "it is what the estimates prefer now"
         assert race_layer(d.key, "direct rows=999", HOST, ("warm",)) == "not among the settings here"
     assert taken and all(part.before and part.after for part in taken)
@@ -148,5 +148,5 @@ def test_models_of_operators() -> None:
 
 def test_real_processes_race_a_layer() -> None:
     record, _ = old("algorithm", -1)
-    found = rerace(replace(record, policy=replace(POLICY, regime="warm")))
-    assert found.gain is not None and found.state in ("verified", "dropped", "skipped"), found.why
+    result = rerace(replace(record, policy=replace(POLICY, regime="warm")))
+    assert result.gain is not None and result.state in ("verified", "dropped", "skipped"), result.why

@@ -56,29 +56,29 @@ class MadeUp(Processes):
 
 
 def test_what_wins_is_verified_and_what_does_not_goes(tmp_path: Path) -> None:
-    found, labels = old()
-    assert checked(found, HOST).state == "unverified"
-    faster = rerace(found, measure=lambda _, threads: MadeUp(Path(), Path(), threads, slowness=0.9))
+    result, labels = old()
+    assert checked(result, HOST).state == "unverified"
+    faster = rerace(result, measure=lambda _, threads: MadeUp(Path(), Path(), threads, slowness=0.9))
     assert faster.state == "verified" and faster.record is not None
     new = faster.record
-    assert (new.decision, new.setting, new.untuned) == (found.decision, labels[1], labels[0])
+    assert (new.decision, new.setting, new.untuned) == (result.decision, labels[1], labels[0])
     assert new.made.compiler == code_version() and abs(new.gain.median - 1 / 0.9) < 1e-6
     assert new.measured == tuple(labels[:2])
     assert checked(new, HOST).state == "used"
     store = Store(tmp_path)
-    settle(store, store.put(found), found, faster)
+    settle(store, store.put(result), result, faster)
     assert list(store.records()) == [new]
     assert rerace(new).state == "stands"
-    tied = rerace(found, measure=lambda _, threads: MadeUp(Path(), Path(), threads))
+    tied = rerace(result, measure=lambda _, threads: MadeUp(Path(), Path(), threads))
     assert tied.state == "dropped" and "not verified to be faster" in tied.why
-    settle(store, store.put(found), found, tied)
+    settle(store, store.put(result), result, tied)
     assert list(store.records()) == [new]
 
 
 @pytest.mark.parametrize("outcome", ["wrong", "crashed", "timeout", "memory"])
 def test_what_fails_is_dropped_with_its_reason(outcome: str) -> None:
-    found = rerace(old()[0], measure=lambda _, n: MadeUp(Path(), Path(), n, slowness=0.5, outcome=outcome))
-    assert found == Reraced("dropped", f"{outcome}: made up")
+    result = rerace(old()[0], measure=lambda _, n: MadeUp(Path(), Path(), n, slowness=0.5, outcome=outcome))
+    assert result == Reraced("dropped", f"{outcome}: made up")
 
 
 def test_labels_that_are_gone_are_dropped_and_others_left() -> None:
@@ -105,9 +105,9 @@ def test_a_setting_must_not_lose_in_caches_or_from_memory() -> None:
 
 
 def test_real_processes_agree_with_the_interpreter(tmp_path: Path) -> None:
-    found = rerace(old()[0])
-    assert found.state in ("verified", "dropped") and found.gain is not None, found.why
-    assert found.state == "verified" or "not verified to be faster" in found.why
+    result = rerace(old()[0])
+    assert result.state in ("verified", "dropped") and result.gain is not None, result.why
+    assert result.state == "verified" or "not verified to be faster" in result.why
 
 
 def test_results_of_the_interpreter_and_copies() -> None:

@@ -86,9 +86,9 @@ def test_alternatives_within_reach_are_tried_though_their_estimates_are_bad() ->
     assert set(asked) == {sizes[1].label, sizes[3].label, "direct"}, (
         "the best of each within four times the best of all"
     )
-    found = Descent(space, estimates, Policy(first=1))
-    play(found, {**slower, sizes[3].label: 0.7, sizes[2].label: 0.6})
-    assert found.best == sizes[2].label
+    result = Descent(space, estimates, Policy(first=1))
+    play(result, {**slower, sizes[3].label: 0.7, sizes[2].label: 0.6})
+    assert result.best == sizes[2].label
 
 
 def test_half_of_a_knob_is_looked_at_behind_a_ridge() -> None:
@@ -121,8 +121,8 @@ def test_near_records_say_where_to_look() -> None:
     assert play(kept, dict.fromkeys(SPACE.labels, 1.0)) == [SPACE.labels[1]] and kept.best == here
     slower = Descent(SPACE, estimates, Policy(), seeds=[tile(8, 64).label], guided=True)
     assert set(play(slower, dict.fromkeys(SPACE.labels, 1.02))) == {SPACE.labels[1], tile(8, 64).label}
-    found = Descent(SPACE, estimates, Policy(), seeds=[tile(6, 16).label], guided=True)
-    assert len(play(found)) == 2 and found.best == tile(6, 16).label, "its neighbours lost there"
+    result = Descent(SPACE, estimates, Policy(), seeds=[tile(6, 16).label], guided=True)
+    assert len(play(result)) == 2 and result.best == tile(6, 16).label, "its neighbours lost there"
     other = Descent(SPACE, [100.0] * len(SPACE), Policy(most=31), seeds=[SPACE.labels[0]], guided=True)
     times = {s.label: bowl(s.label, 1, 8) / bowl(SPACE.labels[0], 1, 8) for s in SPACE}
     assert len(play(other, times)) > 2 and other.best == tile(1, 8).label, "what no record knew is searched"

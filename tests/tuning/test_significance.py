@@ -30,9 +30,9 @@ def test_one_lucky_loading_verifies_nothing() -> None:
 
 @given(st.lists(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=6), min_size=1, max_size=4))
 def test_intervals_hold_their_median_and_are_the_same_each_time(loadings: list[list[float]]) -> None:
-    found = gain(loadings)
-    assert found.low <= found.median * 1.000001 and found.median <= found.high * 1.000001
-    assert found == gain(loadings)
+    result = gain(loadings)
+    assert result.low <= result.median * 1.000001 and result.median <= result.high * 1.000001
+    assert result == gain(loadings)
 
 
 def test_without_times_nothing_is_gained() -> None:

@@ -62,19 +62,19 @@ class MadeUp:
 
     def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
         first = candidates[0]
-        found = []
+        results = []
         for built in candidates:
             new = {k: v for k, v in built.forced.items() if first.forced.get(k) != v}
             self.asked += [new] if new else []
             wrong = next((w for label in new.values() if (w := self.broken(label))), None)
             if wrong:
-                found.append(Timed(wrong, why=f"made up: {wrong}"))  # type: ignore[arg-type]
+                results.append(Timed(wrong, why=f"made up: {wrong}"))  # type: ignore[arg-type]
                 continue
             _, mine = changed(first.kernels, built.kernels)
             factor = min((self.slowness(label) for label in new.values()), default=1.0)
             times = tuple(1e-6 * (factor if k in mine else 1.0) for k in range(len(built.kernels)))
-            found.append(Timed("timed", (times,) * rounds))
-        return found
+            results.append(Timed("timed", (times,) * rounds))
+        return results
 
     def verify(self, incumbent: Built, challenger: Built) -> tuple[tuple[tuple[float, ...], ...], Timed]:
         new = {k: v for k, v in challenger.forced.items() if incumbent.forced.get(k) != v}
@@ -131,11 +131,11 @@ class Wavering(MadeUp):
     """Races that differ from loading to loading, as where memory lies makes them: by 2 % up or down in turns."""
 
     def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
-        found = super().steps(candidates, rounds)
+        result = super().steps(candidates, rounds)
         factor = 0.98 if len(self.asked) % 2 else 1.02
         return [
-            found[0],
-            *(replace(t, rounds=tuple(tuple(x * factor for x in r) for r in t.rounds)) for t in found[1:]),
+            result[0],
+            *(replace(t, rounds=tuple(tuple(x * factor for x in r) for r in t.rounds)) for t in result[1:]),
         ]
 
 
@@ -288,10 +288,10 @@ class Together(MadeUp):
     culprit: str = ""
 
     def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
-        found = super().steps(candidates, rounds)
+        result = super().steps(candidates, rounds)
         return [
             Timed("crashed", why="made up") if self.culprit in built.forced.values() else timed
-            for built, timed in zip(candidates, found, strict=True)
+            for built, timed in zip(candidates, result, strict=True)
         ]
 
 
@@ -407,9 +407,9 @@ def test_records_of_near_sizes_guide_a_search(tmp_path: Path, monkeypatch: pytes
         return 1.0 if label in untuned else 0.8 if label.startswith("panels") else 1.1
 
     monkeypatch.setattr(entry, "Processes", lambda *_, **_team: Judged(slowness))
-    found = entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", policy=Policy(most=12))
-    won = {label for name, label in found.settings.items() if name.startswith("panels")}
-    assert won and found.rows
+    result = entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", policy=Policy(most=12))
+    won = {label for name, label in result.settings.items() if name.startswith("panels")}
+    assert won and result.rows
 
     def seeds(rows: int, kind: str, fresh: bool = False) -> list[Seeds]:
         folder = tmp_path / f"{rows} {kind} {fresh}"
@@ -453,8 +453,8 @@ def test_verify_races_what_other_compilers_recommend_and_nothing_else(
     def old(folder: str) -> dict[str, Record]:
         """What was found before, as if by another compiler."""
         store = Store(tmp_path / folder)
-        found = [r for r in Store(tmp_path / "found").records() if r.setting != r.untuned]
-        for record in found:
+        results = [r for r in Store(tmp_path / "found").records() if r.setting != r.untuned]
+        for record in results:
             store.put(replace(record, made=replace(record.made, compiler="0" * 32)))
         return {r.decision: r for r in store.records()}
 
@@ -497,9 +497,9 @@ def test_parts_of_programs() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 6, 7, 20, 57, 200])
 def test_codes_are_told_from_their_unions(count: int) -> None:
-    found = codes(count)
-    assert len(found) == count and not any(a <= b for a in found for b in found if a is not b)
-    assert count < 7 or len(frozenset().union(*found)) < count, "fewer programs than things"
+    result = codes(count)
+    assert len(result) == count and not any(a <= b for a in result for b in result if a is not b)
+    assert count < 7 or len(frozenset().union(*result)) < count, "fewer programs than things"
 
 
 def layout_sites(*steps: set[int] | None) -> list[Site]:
@@ -511,9 +511,9 @@ def layout_sites(*steps: set[int] | None) -> list[Site]:
 
 
 def divided(
-    found: Sequence[Site], before: Sequence[str], after: Sequence[str], exchanges: Iterable[tuple[int, int]] = ()
+    result: Sequence[Site], before: Sequence[str], after: Sequence[str], exchanges: Iterable[tuple[int, int]] = ()
 ) -> list[Part | None]:
-    return list(split(found, made_of(before, exchanges), made_of(after)).parts)
+    return list(split(result, made_of(before, exchanges), made_of(after)).parts)
 
 
 def made_of(kernels: Sequence[str], exchanges: Iterable[tuple[int, int]] = ()) -> Built:
@@ -590,8 +590,8 @@ def test_what_clashes_is_in_programs_of_its_own() -> None:
     wanted = [(c, "C"), (b, "B"), (a, "A"), (d, "D"), (a, "E")]
     assert together(wanted) == [{d.name: "D"}, {b.name: "B", c.name: "C"}, {a.name: "A"}, {a.name: "E"}], "most first"
     learnt = {frozenset((b.name, c.name))}
-    found = together(wanted, learnt)
-    assert {b.name: "B"} in found and {d.name: "D"} in found and len(found) == 4
+    result = together(wanted, learnt)
+    assert {b.name: "B"} in result and {d.name: "D"} in result and len(result) == 4
 
 
 def test_steps_of_many_layouts_are_found_in_few_compiles(tmp_path: Path) -> None:
@@ -623,15 +623,15 @@ def test_steps_of_many_layouts_are_found_in_few_compiles(tmp_path: Path) -> None
 
 def test_steps_of_sites(tmp_path: Path) -> None:
     listed = Maker(model(), tmp_path, threads=1, target=V3).listed({})
-    found = sites(listed, {})
-    kernels = [site for site in found if site.is_kernel]
+    result = sites(listed, {})
+    kernels = [site for site in result if site.is_kernel]
     assert len(kernels) == 2 and sorted(k for s in kernels for k in s.steps or ()) == [0, 1]
-    assert {s.decision.key.kind for s in found} == {"panels", "plan"}
+    assert {s.decision.key.kind for s in result} == {"panels", "plan"}
     mine = listed.built.kernels
     assert divided(kernels, mine, mine) == [Part(s.steps or frozenset(), s.steps or frozenset()) for s in kernels]
     assert divided(kernels, mine, (*mine, "other")) == [None, None]
     assert divided([kernels[0], kernels[0]], mine, mine) == [None, None], "they share their steps"
-    open_site = Site(next(s.decision for s in found if not s.is_kernel))
+    open_site = Site(next(s.decision for s in result if not s.is_kernel))
     assert divided([open_site], mine, ("other", mine[1])) == [Part(frozenset({0}), frozenset({0}))]
     assert divided([open_site, kernels[0]], mine, mine) == [None, None], "what the layout changes is not known"
 

@@ -16,13 +16,28 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 EVERYWHERE = (
-    *("found", "plain", "apart", "nobody", "somebody", "whoever", "behind", "guest", "guests", "lodging", "strand"),
+    *("plain", "apart", "nobody", "somebody", "whoever", "behind", "guest", "guests", "lodging", "strand"),
     *("strands", "patience", "brought", "settle", "settles", "settled", "judge", "judges", "judged", "cold"),
 )
 """Words that neither a part of a name nor prose may be."""
 
 IN_NAMES = (
-    *("few", "many", "far", "late", "made", "given", "kept", "taken", "turned", "around", "near", "again", "ahead"),
+    *(
+        "found",
+        "few",
+        "many",
+        "far",
+        "late",
+        "made",
+        "given",
+        "kept",
+        "taken",
+        "turned",
+        "around",
+        "near",
+        "again",
+        "ahead",
+    ),
     *("halves", "face", "withdraw", "admit"),
 )
 """Words that no part of a name may be; in prose they are ordinary English."""

@@ -30,11 +30,11 @@ def _remembered(items: tuple[tuple[Var, Expr], ...], facts: tuple[Expr, ...]) ->
 
 def _analyzer(extents: Extents | None, facts: tuple[Expr, ...] = ()) -> Analyzer:
     """An analyzer for these extents; the last few are kept, since passes ask many questions about one nest."""
-    found = _remembered(tuple(extents.items()) if extents else (), facts)
-    if found.remembered > _MEMO_LIMIT:
+    result = _remembered(tuple(extents.items()) if extents else (), facts)
+    if result.remembered > _MEMO_LIMIT:
         _remembered.cache_clear()
         return _analyzer(extents, facts)
-    return found
+    return result
 
 
 def simplify(e: Expr, extents: Extents | None = None, given: tuple[Expr, ...] = ()) -> Expr:

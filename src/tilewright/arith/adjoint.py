@@ -39,12 +39,12 @@ def _leading_to(e: Expr, leaves: set[Expr]) -> set[Expr]:
     memo: dict[Expr, bool] = {}
 
     def go(node: Expr) -> bool:
-        found = memo.get(node)
-        if found is None:
+        entry = memo.get(node)
+        if entry is None:
             inner = _differentiable(node) if isinstance(node, Op) else ()
             leading = [go(a) for a in inner]  # every part, also behind the first that leads to a leaf
-            found = memo[node] = node.dtype.is_float and (node in leaves or any(leading))
-        return found
+            entry = memo[node] = node.dtype.is_float and (node in leaves or any(leading))
+        return entry
 
     go(e)
     return {node for node, leads in memo.items() if leads}

@@ -27,10 +27,10 @@ def derivative(e: Expr, x: Var) -> Expr:
     memo: dict[Expr, Expr] = {}
 
     def go(node: Expr) -> Expr:
-        found = memo.get(node)
-        if found is None:
-            found = memo[node] = _by_parts(node, x, go)
-        return found
+        entry = memo.get(node)
+        if entry is None:
+            entry = memo[node] = _by_parts(node, x, go)
+        return entry
 
     return go(e)
 

@@ -52,7 +52,7 @@ def _regions(stmt: Stmt, context: Extents | None, wanted: Callable[[Access], boo
     for access in collector.accesses():
         if wanted(access):
             boxes.setdefault(access.buffer, []).append(access)
-    return tuple(collector.region(buffer, found) for buffer, found in boxes.items())
+    return tuple(collector.region(buffer, candidate) for buffer, candidate in boxes.items())
 
 
 class Collector:
@@ -74,15 +74,15 @@ class Collector:
 
     def accesses(self, only: Buffer | None = None) -> list[Access]:
         """Every access (to one buffer), in program order: what a statement loads before what it stores."""
-        found: list[Access] = []
+        results: list[Access] = []
         self._only = only
         if isinstance(self.root, Block):
             if self.root.init is not None:
-                self._visit(self.root.init, found, False)
-            self._visit(self.root.body, found, self.root.is_reduction)
+                self._visit(self.root.init, results, False)
+            self._visit(self.root.body, results, self.root.is_reduction)
         else:
-            self._visit(self.root, found, False)
-        return found
+            self._visit(self.root, results, False)
+        return results
 
     def region(self, buffer: Buffer, accesses: list[Access]) -> Region:
         """The union box of accesses to one buffer."""
@@ -109,22 +109,22 @@ class Collector:
                 hull = self.analyzer.simplify(lo), self.analyzer.simplify(hi)
         return hull
 
-    def _visit(self, s: Stmt, found: list[Access], reduction: bool, conditions: tuple[Expr, ...] = ()) -> None:
+    def _visit(self, s: Stmt, result: list[Access], reduction: bool, conditions: tuple[Expr, ...] = ()) -> None:
         for e in exprs_of(s):
             for load in loads(e):
                 if self._wanted(load.buffer):
-                    found.append(self._access(load.buffer, load.indices, False, conditions))
+                    result.append(self._access(load.buffer, load.indices, False, conditions))
         match s:
             case Store():
                 if self._wanted(s.buffer):
-                    found.append(self._access(s.buffer, s.indices, True, conditions))
+                    result.append(self._access(s.buffer, s.indices, True, conditions))
             case Intrinsic():
                 for r in filter(self._wanted_region, s.inputs):
-                    found.append(Access(r.buffer, self._region_box(r), False, (), conditions))
+                    result.append(Access(r.buffer, self._region_box(r), False, (), conditions))
                 for r in filter(self._wanted_region, s.outputs):
                     if reduction:
-                        found.append(Access(r.buffer, self._region_box(r), False, (), conditions))
-                    found.append(Access(r.buffer, self._region_box(r), True, (), conditions))
+                        result.append(Access(r.buffer, self._region_box(r), False, (), conditions))
+                    result.append(Access(r.buffer, self._region_box(r), True, (), conditions))
             case Let():
                 self._bind(s.var, s.value)
             case Block():
@@ -132,12 +132,14 @@ class Collector:
                     self._bind(it.var, it.binding)
                 reduction = reduction or s.is_reduction
             case If():
-                self._visit(s.then, found, reduction, (*conditions, substitute(s.condition, self._substitution)))
+                self._visit(s.then, result, reduction, (*conditions, substitute(s.condition, self._substitution)))
                 if s.orelse is not None:
-                    self._visit(s.orelse, found, reduction, (*conditions, substitute(~s.condition, self._substitution)))
+                    self._visit(
+                        s.orelse, result, reduction, (*conditions, substitute(~s.condition, self._substitution))
+                    )
                 return
         for child in s.children:
-            self._visit(child, found, reduction, conditions)
+            self._visit(child, result, reduction, conditions)
 
     def _access(
         self, buffer: Buffer, indices: tuple[Expr, ...], is_write: bool, conditions: tuple[Expr, ...]

@@ -263,8 +263,8 @@ def match(pattern: Pattern, e: Expr, kind: str, binding: Binding) -> bool:
 def _operand_type(e: Op, binding: Binding) -> DType:
     for letter, bound in binding.items():
         if letter in "xyz":
-            found: DType = bound.dtype
-            return found
+            result: DType = bound.dtype
+            return result
     return e.dtype
 
 

@@ -114,7 +114,7 @@ def _sums(vectors: Sequence[_Vector]) -> dict[int, tuple[tuple[int, int], ...]]:
     """Vectors (places and entries) that are plus or minus one other, plus or minus a second; none takes part twice."""
     marks = _marks(vectors)
     where = {mark: k for k, mark in reversed(list(enumerate(marks)))}
-    found: dict[int, tuple[tuple[int, int], ...]] = {}
+    result: dict[int, tuple[tuple[int, int], ...]] = {}
     used: set[int] = set()
     for a, b in combinations(range(len(vectors)), 2):
         if a in used or b in used or min(len(vectors[a]), len(vectors[b])) < _LONG:
@@ -124,10 +124,10 @@ def _sums(vectors: Sequence[_Vector]) -> dict[int, tuple[tuple[int, int], ...]]:
             if c is None or c in used or c in (a, b):
                 continue
             if _sum(vectors[a], vectors[b], signs) == vectors[c]:
-                found[c] = ((a, signs[0]), (b, signs[1]))
+                result[c] = ((a, signs[0]), (b, signs[1]))
                 used.update((a, b, c))
                 break
-    return found
+    return result
 
 
 def _marks(vectors: Sequence[_Vector]) -> list[int]:
@@ -177,17 +177,17 @@ class _Numbers:
         self._ratios: dict[tuple[int, int], int] = {}
 
     def index(self, x: Fraction) -> int:
-        found = self._indices.setdefault(x, len(self.values))
-        if found == len(self.values):
+        result = self._indices.setdefault(x, len(self.values))
+        if result == len(self.values):
             self.values.append(x)
-        return found
+        return result
 
     def ratio(self, y: int, x: int) -> int:
         """The number of `values[y] / values[x]`."""
-        found = self._ratios.get((y, x))
-        if found is None:
-            found = self._ratios[y, x] = self.index(self.values[y] / self.values[x])
-        return found
+        entry = self._ratios.get((y, x))
+        if entry is None:
+            entry = self._ratios[y, x] = self.index(self.values[y] / self.values[x])
+        return entry
 
 
 def _share(rows: list[dict[int, int]], pair: _Pair, number: int, numbers: _Numbers) -> Terms:

@@ -32,25 +32,25 @@ class Eliminator:
 
     def bounds(self, e: Expr) -> tuple[Expr, Expr] | None:
         """Inclusive ends over the inner variables, simplified; None if unknown."""
-        found = self.of_form(self.analyzer.form(e))
-        if found is None:
+        result = self.of_form(self.analyzer.form(e))
+        if result is None:
             return None
-        lo, hi = (self.analyzer.simplify(forms.to_expr(f)) for f in found)
+        lo, hi = (self.analyzer.simplify(forms.to_expr(f)) for f in result)
         return lo, hi
 
     def limits(self, e: Expr) -> tuple[Expr, ...]:
         """The upper ends that the analyzer's facts give, one by one: `e <= e + k*fact` for a k > 0 with which an inner
         variable cancels."""
         an, form = self.analyzer, self.analyzer.form(e)
-        found: dict[Expr, None] = {}
+        result: dict[Expr, None] = {}
         for fact in an.facts:
             for v, c in fact[0].items():
                 k, rest = divmod(form[0].get(v, 0), -c)
                 if v in self.inner and k > 0 and not rest:
                     ends = self.of_form(forms.add(form, fact, k))
                     if ends is not None:
-                        found[an.simplify(forms.to_expr(ends[1]))] = None
-        return tuple(found)
+                        result[an.simplify(forms.to_expr(ends[1]))] = None
+        return tuple(result)
 
     def free(self, e: Expr) -> bool:
         """True if no inner variable stands in `e`."""
@@ -113,9 +113,9 @@ class Eliminator:
     def _atom(self, e: Expr) -> Range | None:
         an = self.analyzer
         if type(e) is Op:
-            found = self._op(e)
-            if found is not None:
-                return found
+            result = self._op(e)
+            if result is not None:
+                return result
         lo, hi = an.range(e)
         return None if lo is None or hi is None else (({}, lo), ({}, hi))
 

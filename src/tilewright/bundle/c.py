@@ -13,7 +13,7 @@ from tilewright.ir.dtype import bf16, f16
 
 def numbers(face: Face) -> dict[str, int]:
     """What a caller must know in numbers, by names that all languages use behind the program's own."""
-    found = {
+    result = {
         "ALIGNMENT": ALIGNMENT,
         "WEIGHTS_BYTES": face.weight_bytes,
         "WEIGHTS_STAY": int(face.keeps_weights),
@@ -22,14 +22,14 @@ def numbers(face: Face) -> dict[str, int]:
         "ACTIVATIONS_BYTES": face.activations.nbytes,
     }
     if face.state is not None:
-        found |= {"STATE_BYTES": face.state.nbytes, "STATE_ROWS": face.state.capacity}
+        result |= {"STATE_BYTES": face.state.nbytes, "STATE_ROWS": face.state.capacity}
     for size in face.sizes:
-        found |= {f"{size.identifier.upper()}_MIN": size.spec.lo, f"{size.identifier.upper()}_MAX": size.spec.hi}
+        result |= {f"{size.identifier.upper()}_MIN": size.spec.lo, f"{size.identifier.upper()}_MAX": size.spec.hi}
     for array in (*face.inputs, *face.outputs):
-        found[f"{array.identifier.upper()}_ELEMENTS"] = array.elements
+        result[f"{array.identifier.upper()}_ELEMENTS"] = array.elements
     if face.extents:
-        found["EXTENTS"] = len(face.extents)
-    return found | {name: number for name, (number, _) in STATUS.items()}
+        result["EXTENTS"] = len(face.extents)
+    return result | {name: number for name, (number, _) in STATUS.items()}
 
 
 def offsets(face: Face) -> dict[str, int]:
@@ -44,12 +44,12 @@ def abouts(face: Face) -> list[str]:
 
 def arguments(face: Face) -> list[str]:
     """The parameters of `NAME_run` in C."""
-    found = ["const void *constants", "void *activations"]
-    found += ["void *state"] if face.state is not None else []
-    found += [f"int64_t {s.identifier}" for s in face.sizes]
-    found += [f"const {c_type(a)} *{a.identifier}" for a in face.inputs]
-    found += [f"{c_type(a)} *{a.identifier}" for a in face.outputs]
-    return found + (["int64_t *extents"] if face.extents else [])
+    results = ["const void *constants", "void *activations"]
+    results += ["void *state"] if face.state is not None else []
+    results += [f"int64_t {s.identifier}" for s in face.sizes]
+    results += [f"const {c_type(a)} *{a.identifier}" for a in face.inputs]
+    results += [f"{c_type(a)} *{a.identifier}" for a in face.outputs]
+    return results + (["int64_t *extents"] if face.extents else [])
 
 
 def c_type(array: Array) -> str:
@@ -80,21 +80,21 @@ def _one_line(text: str) -> str:
 def notes(face: Face) -> list[str]:
     """What a caller must know, a line each."""
     n = face.name
-    found = [
+    results = [
         f"{n}_prepare packs raw weights into constants; call it again for new weights. workspace is needed during it.",
         f"{n}_run computes; calls with activations of their own may run at the same time.",
     ]
     if face.keeps_weights:
-        found.append("Calls read some weights where they are: keep the weights as long as the constants.")
+        results.append("Calls read some weights where they are: keep the weights as long as the constants.")
     if face.state is not None:
-        found.append("state begins with the number of rows that it has, an int64_t: 0 begins a sequence.")
+        results.append("state begins with the number of rows that it has, an int64_t: 0 begins a sequence.")
     if face.extents:
-        found.append(
+        results.append(
             f"extents are told: {', '.join(map(_one_line, face.extents))}; outputs are dense at their beginning."
         )
-    found += [about_size(s) for s in face.sizes]
-    found += [about(a, False) for a in face.inputs] + [about(a, True) for a in face.outputs]
-    return found
+    results += [about_size(s) for s in face.sizes]
+    results += [about(a, False) for a in face.inputs] + [about(a, True) for a in face.outputs]
+    return results
 
 
 def header(face: Face, cpu: str, embedded: bool) -> str:

@@ -186,12 +186,12 @@ def face(manifest: Manifest, sizes: Sizes, name: str, threads: int, rows: int | 
     placed = plan(temp_intervals(m.run_temps, temps, threads))
     limits = (*temps, *dims)
     places = _activations(m, placed.offsets, placed.arena, pointer)
-    found = Face(
+    result = Face(
         name, m, named, inputs, tuple(outputs), weights, weight_bytes, packed, constant_bytes,
         prepare.offsets, prepare.arena, _up(prepare.arena + table), places, limits, rooms, state, threads,
     )  # fmt: skip
-    _check_sizes(found)
-    return found
+    _check_sizes(result)
+    return result
 
 
 def _bounds(m: Manifest, rows: int | None) -> list[int]:
@@ -202,7 +202,7 @@ def _bounds(m: Manifest, rows: int | None) -> list[int]:
     free = {_symbol(m, r.input) for r in m.rooms}
     if m.state is not None:
         free |= {_symbol(m, m.state.caches[0].input), _symbol(m, m.state.length)}
-    found = []
+    results = []
     for k, s in enumerate(m.symbols):
         bound = rows if rows is not None and k in free and s.hi >= min(rows, MANY) else s.hi
         if bound >= MANY:
@@ -212,9 +212,9 @@ def _bounds(m: Manifest, rows: int | None) -> list[int]:
                 what = f"dimension {s.name!r} has no bound, and a bundle's memory is planned ahead"
                 hint = f"compile it with dims={{{s.name!r}: 1}}, or tw.dim(1, 64) (--dim {s.name}=1..64)"
             problems.add(UnsupportedError(what, where=m.name, hint=hint))
-        found.append(bound // s.multiple * s.multiple)
+        results.append(bound // s.multiple * s.multiple)
     problems.raise_if_any("the program cannot be bundled", where=m.name, kind=UnsupportedError)
-    return found
+    return results
 
 
 def _symbol(m: Manifest, name: str) -> int:
@@ -248,11 +248,11 @@ def _state(m: Manifest, bounds: Sequence[int], names: Names) -> State | None:
 
 
 def _weights(m: Manifest, names: Names) -> tuple[tuple[Weight, ...], int]:
-    found, at = [], 0
+    result, at = [], 0
     for spec in m.params:
-        found.append(Weight(spec, names.constant(spec.name), at))
+        result.append(Weight(spec, names.constant(spec.name), at))
         at += _up(spec.nbytes)
-    return tuple(found), at
+    return tuple(result), at
 
 
 def _packed(m: Manifest) -> tuple[tuple[int, ...], int]:

@@ -47,11 +47,11 @@ def glue(face: Face, triple: str, pointer: int) -> str:
 
 def parameters(face: Face) -> list[tuple[str, str]]:
     """The parameters of `NAME_run`: kinds and identifiers."""
-    found = [(PTR, "constants"), (PTR, "activations")]
-    found += [(PTR, "state")] if face.state is not None else []
-    found += [(I64, s.identifier) for s in face.sizes]
-    found += [(PTR, a.identifier) for a in (*face.inputs, *face.outputs)]
-    return found + ([(PTR, "extents")] if face.extents else [])
+    results = [(PTR, "constants"), (PTR, "activations")]
+    results += [(PTR, "state")] if face.state is not None else []
+    results += [(I64, s.identifier) for s in face.sizes]
+    results += [(PTR, a.identifier) for a in (*face.inputs, *face.outputs)]
+    return results + ([(PTR, "extents")] if face.extents else [])
 
 
 class _Slots:
@@ -164,15 +164,15 @@ def _sizes(f: Function, face: Face, given: dict[str, Value], dims: Value) -> Non
         _refuse(f, length + _rows(f, face, given) > face.state.capacity, FULL)
     if not manifest.symbols:
         return
-    found = given["activations"] + face.activations.sizes
-    f.call(VOID, "tw_shapes", dims, found)
+    result = given["activations"] + face.activations.sizes
+    f.call(VOID, "tw_shapes", dims, result)
     limits = f.symbol("tw_limits")
     with f.each(len(face.limits)) as k:
         # As unsigned, what is negative is too large.
-        fits = f.load(I64, found, k * 8).below(f.load(I64, limits, k * 8) + 1)
+        fits = f.load(I64, result, k * 8).below(f.load(I64, limits, k * 8) + 1)
         _refuse(f, fits.eq(0), BAD_SIZE)
     for place in range(len(face.limits), len(face.limits) + len(manifest.assumptions)):
-        _refuse(f, f.load(I64, found, 8 * place).ne(1), BAD_SIZE)
+        _refuse(f, f.load(I64, result, 8 * place).ne(1), BAD_SIZE)
 
 
 def _rows(f: Function, face: Face, given: dict[str, Value]) -> Value:
@@ -208,12 +208,12 @@ def _fill(f: Function, face: Face, given: dict[str, Value], slots: _Slots) -> No
 def _finish(f: Function, face: Face, given: dict[str, Value], dims: Value) -> None:
     """Tell the extents that data has decided, and count the rows of the state."""
     manifest, places = face.manifest, face.activations
-    found = given["activations"] + places.extents
+    result = given["activations"] + places.extents
     for k in range(len(face.extents)):
-        f.store(f.load(I64, found, 8 * k), given["extents"], 8 * k)
+        f.store(f.load(I64, result, 8 * k), given["extents"], 8 * k)
     number = {name: k for k, name in enumerate(face.extents)}
     for room, rows in zip(manifest.rooms, face.rooms.values(), strict=True):
-        wanted = f.load(I64, found, 8 * number[room.extent])
+        wanted = f.load(I64, result, 8 * number[room.extent])
         _refuse(f, wanted.below(rows + 1).eq(0), FULL)
     if face.state is not None:
         length = f.load(I64, dims, 8 * face.state.length)

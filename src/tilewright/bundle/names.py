@@ -44,6 +44,6 @@ def is_name(name: str) -> bool:
 
 def as_name(text: str) -> str:
     """A text as such a name."""
-    found = re.sub(r"[^A-Za-z0-9_]", "_", text) or "model"
-    found = f"m_{found}" if found[0].isdigit() else found
-    return found if is_name(found) else f"{found}_model"
+    is_there = re.sub(r"[^A-Za-z0-9_]", "_", text) or "model"
+    is_there = f"m_{is_there}" if is_there[0].isdigit() else is_there
+    return is_there if is_name(is_there) else f"{is_there}_model"

@@ -73,11 +73,11 @@ def _own_weights(face: Face) -> list[str]:
 
 
 def _foreign(face: Face) -> list[str]:
-    found = ["constants: *const u8", "activations: *mut u8", *(["state: *mut u8"] if face.state else [])]
-    found += [f"{s.identifier}: i64" for s in face.sizes]
-    found += [f"{a.identifier}: *const {rust_type(a)}" for a in face.inputs]
-    found += [f"{a.identifier}: *mut {rust_type(a)}" for a in face.outputs]
-    return found + (["extents: *mut i64"] if face.extents else [])
+    results = ["constants: *const u8", "activations: *mut u8", *(["state: *mut u8"] if face.state else [])]
+    results += [f"{s.identifier}: i64" for s in face.sizes]
+    results += [f"{a.identifier}: *const {rust_type(a)}" for a in face.inputs]
+    results += [f"{a.identifier}: *mut {rust_type(a)}" for a in face.outputs]
+    return results + (["extents: *mut i64"] if face.extents else [])
 
 
 def _run(face: Face) -> list[str]:

@@ -56,34 +56,34 @@ def bundle(
     """
     check_choice("lang", lang, get_args(Language), CompileError)
     check_path(folder, CompileError)
-    found = described(program, name=name, rows=rows)
-    name, spec = found.name, program.manifest.target
+    result = described(program, name=name, rows=rows)
+    name, spec = result.name, program.manifest.target
     target = Target(spec.triple, spec.cpu, spec.features)
-    weights = raw_weights(program, found)
-    image, needs = _object(program, found, target, weights if embed else None)
+    weights = raw_weights(program, result)
+    image, needs = _object(program, result, target, weights if embed else None)
     odd = sorted(set(needs) - ALLOWED)
     if odd:
         raise UnsupportedError("the code needs what a bundle has not", where=name, got=", ".join(odd))
     cpu = f"{spec.triple.partition('-')[0]}, {spec.cpu}"
     libraries = ["m"] if set(needs) - {"memcpy", "memset", "memmove"} else []
-    files: dict[str, bytes | str] = {f"{name}.o": image, f"{name}.h": c.header(found, cpu, embed)}
+    files: dict[str, bytes | str] = {f"{name}.o": image, f"{name}.h": c.header(result, cpu, embed)}
     files |= {} if embed else {f"{name}.weights": weights}
-    files |= _texts(found, lang, embed)
+    files |= _texts(result, lang, embed)
     files |= {
-        f"{name}.cmake": c.cmake(found, [f"{name}.o"], libraries),
-        "README.md": readme(found, lang, cpu, [f"{name}.o"], libraries),
+        f"{name}.cmake": c.cmake(result, [f"{name}.o"], libraries),
+        "README.md": readme(result, lang, cpu, [f"{name}.o"], libraries),
     }
     return _write(Path(folder), files)
 
 
-def _texts(found: Face, lang: str, embed: bool) -> dict[str, str]:
+def _texts(result: Face, lang: str, embed: bool) -> dict[str, str]:
     """What is written for one language."""
     match lang:
         case "cpp":
-            return {f"{found.name}.hpp": cpp.header(found), "main.cpp": cpp.example(found, embed)}
+            return {f"{result.name}.hpp": cpp.header(result), "main.cpp": cpp.example(result, embed)}
         case "rust":
-            return {f"{found.name}.rs": rust.module(found, embed), "main.rs": rust.example(found, embed)}
-    return {"main.c": c.example(found, embed)}
+            return {f"{result.name}.rs": rust.module(result, embed), "main.rs": rust.example(result, embed)}
+    return {"main.c": c.example(result, embed)}
 
 
 def described(program: Program, *, name: str | None = None, rows: int | None = None) -> Face:
@@ -106,10 +106,10 @@ def _text(program: Program, name: str) -> str | None:
     return text() if callable(text) else text
 
 
-def raw_weights(program: Program, found: Face) -> bytes:
+def raw_weights(program: Program, result: Face) -> bytes:
     """The raw weights, each at its place."""
-    data = bytearray(found.weight_bytes)
-    for w in found.weights:
+    data = bytearray(result.weight_bytes)
+    for w in result.weights:
         content = _dense(program.weights[w.spec.name]).tobytes()
         if len(content) != w.spec.nbytes:
             raise CompileError("a weight has another size", where=w.spec.name)
@@ -121,11 +121,11 @@ def _dense(array: Any) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(array)
 
 
-def _object(program: Program, found: Face, target: Target, weights: bytes | None) -> tuple[bytes, tuple[str, ...]]:
+def _object(program: Program, result: Face, target: Target, weights: bytes | None) -> tuple[bytes, tuple[str, ...]]:
     """The object, and what it needs from outside."""
-    own = compile_llvm(glue(found, target.triple, _pointer(target.triple)), target, opt=1)
-    exports = [f"{found.name}_prepare", f"{found.name}_run"]
-    constants = {} if weights is None else {f"{found.name}_weights": weights}
+    own = compile_llvm(glue(result, target.triple, _pointer(target.triple)), target, opt=1)
+    exports = [f"{result.name}_prepare", f"{result.name}_run"]
+    constants = {} if weights is None else {f"{result.name}_weights": weights}
     joined = join({**program.objects, "glue": own}, [*exports, *constants], constants)
     return joined.image, joined.needs
 

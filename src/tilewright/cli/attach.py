@@ -113,10 +113,10 @@ def attach(
         if watch:
             _watch(name, _intervals(actor, arguments, 0.25, rate), json)
             return
-        found = next(_intervals(actor, arguments, seconds, rate))
+        match = next(_intervals(actor, arguments, seconds, rate))
         report = {
             "store": name,
-            **asdict(found),
+            **asdict(match),
             "attach_seconds": attached,
             "first_answer_seconds": first,
             "inputs": [
@@ -171,41 +171,41 @@ def _watch(name: str, intervals: Iterator[Interval], json: bool) -> None:
     """Show intervals until interrupted, which is how this ends well."""
     try:
         if json or not out.is_terminal:
-            for found in intervals:
+            for candidate in intervals:
                 if json:
-                    print(json_library.dumps(asdict(found)), flush=True)
+                    print(json_library.dumps(asdict(candidate)), flush=True)
                 else:
-                    out.print(_line(found))
+                    out.print(_line(candidate))
             return
         err.print(f"[dim]{name}: Ctrl-C ends[/dim]")
         with Live(console=out, refresh_per_second=8) as live:
             total = switches = 0
-            for found in intervals:
-                total += found.calls
-                switches += found.versions - 1
-                live.update(_board(name, found, total, switches))
+            for candidate in intervals:
+                total += candidate.calls
+                switches += candidate.versions - 1
+                live.update(_board(name, candidate, total, switches))
     except KeyboardInterrupt:
         return
 
 
-def _line(found: Interval) -> str:
+def _line(result: Interval) -> str:
     return (
-        f"version {found.version}  age {time_text(found.age)}  {found.calls_per_second:.0f} calls/s  "
-        f"median {time_text(found.median)}  p99 {time_text(found.p99)}"
+        f"version {result.version}  age {time_text(result.age)}  {result.calls_per_second:.0f} calls/s  "
+        f"median {time_text(result.median)}  p99 {time_text(result.p99)}"
     )
 
 
-def _board(name: str, found: Interval, total: int, switches: int) -> Table:
+def _board(name: str, result: Interval, total: int, switches: int) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(min_width=12, justify="right")
     rows = {
         "store": name,
-        "version": found.version,
-        "age": time_text(found.age),
-        "calls/s": f"{found.calls_per_second:.0f}",
-        "a call": time_text(found.median),
-        "p99": time_text(found.p99),
+        "version": result.version,
+        "age": time_text(result.age),
+        "calls/s": f"{result.calls_per_second:.0f}",
+        "a call": time_text(result.median),
+        "p99": time_text(result.p99),
         "calls": total,
         "new versions": switches,
     }

@@ -216,19 +216,19 @@ def parse_ranges(texts: Sequence[str] | None) -> dict[str, int | Dim]:
     """As `parse_dims`, and what `tw.dim` says: "seq=1..512@32,64" (likely 32 and 64), "h=32..640/32" (multiples)."""
     from tilewright.ir.dim import dim
 
-    found: dict[str, int | Dim] = {}
+    result: dict[str, int | Dim] = {}
     for text in texts or ():
         name, _, value = text.partition("=")
         parts = _RANGE.fullmatch(value)
         if parts is None or not name:
-            found |= parse_dims([text])
+            result |= parse_dims([text])
             continue
         likely = [int(n) for n in (parts["likely"] or "").split(",") if n]
         try:
-            found[name] = dim(int(parts["lo"]), int(parts["hi"]), multiple=int(parts["multiple"] or 1), likely=likely)
+            result[name] = dim(int(parts["lo"]), int(parts["hi"]), multiple=int(parts["multiple"] or 1), likely=likely)
         except Error as error:
             raise typer.BadParameter(f"{text!r}: {error}", param_hint="--dim") from None
-    return found
+    return result
 
 
 def parse_state(texts: Sequence[str] | None) -> dict[str, str] | Literal["auto"] | None:

@@ -30,15 +30,15 @@ def coverage(
     from tilewright.frontend.read import from_torch
 
     named = source(model)
-    found, example = named.model, named.example
-    if example is not None or from_torch(found):
+    result, example = named.model, named.example
+    if example is not None or from_torch(result):
         refuse_unused(context, {"dim": "on a PyTorch module, which is run on its example"})
     if model.suffix == ".pt2":
-        arguments, named_arguments = found.example_inputs
-        example, found = arguments or named_arguments, found.module()
-    if stablehlo.reads(found):
+        arguments, named_arguments = result.example_inputs
+        example, result = arguments or named_arguments, result.module()
+    if stablehlo.reads(result):
         raise ModelError("coverage is of ONNX files and of PyTorch modules", where=str(model))
-    report = tilewright.coverage(found, example, dims=parse_ranges(dim))
+    report = tilewright.coverage(result, example, dims=parse_ranges(dim))
     if json:
         print_json(report.to_dict())
         return

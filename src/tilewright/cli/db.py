@@ -81,16 +81,16 @@ def list_command(
     from tilewright.records.places import stores
 
     places = stores() if everywhere else (_store(store),)
-    found = [(place, n, r) for place in places for n, r in everything(place) if kind in (None, r.kind)]
+    results = [(place, n, r) for place in places for n, r in everything(place) if kind in (None, r.kind)]
     if json:
-        print_json([{"store": str(place.folder), **_plain(n, r)} for place, n, r in found])
+        print_json([{"store": str(place.folder), **_plain(n, r)} for place, n, r in results])
         return
-    if not found:
+    if not results:
         out.print(f"no records in {', '.join(str(place.folder) for place in places)}")
         return
     columns = ["record", "decision", "setting", "gain", "machines", "compiler", "made"]
-    table("", columns, [_row(n, r) for _, n, r in found], left=3)
-    out.print(f"{len(found)} records; `tilewright db show RECORD` shows one")
+    table("", columns, [_row(n, r) for _, n, r in results], left=3)
+    out.print(f"{len(results)} records; `tilewright db show RECORD` shows one")
 
 
 def _row(digest: str, r: Record) -> list[object]:
@@ -135,13 +135,13 @@ def show_command(
     """
     from tilewright.records.database import find
 
-    found = find(_store(store), name)
-    if not found:
+    result = find(_store(store), name)
+    if not result:
         raise RecordError("no such record", where=name, hint="`tilewright db list` lists them")
     if json:
-        print_json([_plain(n, r) for n, r in found])
+        print_json([_plain(n, r) for n, r in result])
         return
-    for digest, r in found:
+    for digest, r in result:
         _show(digest, r, workload)
 
 
@@ -344,20 +344,20 @@ def verify_command(
     from tilewright.records.database import everything, find
 
     place = _store(store)
-    found = [pair for name in names for pair in find(place, name)] if names else list(everything(place))
+    result = [pair for name in names for pair in find(place, name)] if names else list(everything(place))
     rows: list[dict[str, Any]] = []
     interrupted = False
     with progress("race" if race else "verify", enabled=not is_quiet(json)) as step:
         try:
-            for k, (digest, record) in enumerate(found):
-                step(f"{k + 1} of {len(found)} {digest[:12]}")
+            for k, (digest, record) in enumerate(result):
+                step(f"{k + 1} of {len(result)} {digest[:12]}")
                 rows.append({"record": digest, "decision": record.decision, **_verdict(place, digest, record, race)})
         except KeyboardInterrupt:
             interrupted = True
     if json:
         print_json(rows)
     else:
-        texts = {digest: f"{r.kind} {r.about[:ABOUT]}" for digest, r in found}
+        texts = {digest: f"{r.kind} {r.about[:ABOUT]}" for digest, r in result}
         cells = [[row["record"][:12], texts[row["record"]], row["state"], row["why"]] for row in rows]
         table("", ["record", "decision", "state", ""], cells, left=4)
         counts = Counter(row["state"] for row in rows)
@@ -377,10 +377,10 @@ def _verdict(place: Store, digest: str, record: Record, race: bool) -> dict[str,
         return {"state": verdict.state, "why": verdict.why}
     from tilewright.tuning.rerace import rerace, settle
 
-    found = rerace(record)
-    settle(place, digest, record, found)
-    gain = {} if found.gain is None else {"gain": found.gain.to_dict()}
-    return {"state": found.state, "why": found.why, **gain}
+    result = rerace(record)
+    settle(place, digest, record, result)
+    gain = {} if result.gain is None else {"gain": result.gain.to_dict()}
+    return {"state": result.state, "why": result.why, **gain}
 
 
 @db.command("prune")

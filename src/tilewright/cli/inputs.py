@@ -25,15 +25,15 @@ def read_inputs(texts: Sequence[str], specs: Sequence[Spec]) -> dict[str, Array]
         if not equals:
             name, file = "", text
         try:
-            found = read_arrays(Path(file))
+            result = read_arrays(Path(file))
         except CallError as error:
             problems.add(error)
             continue
-        if isinstance(found, dict):
-            arrays.update(found)
+        if isinstance(result, dict):
+            arrays.update(result)
         else:
             free = [spec.name for spec in specs if spec.name not in arrays]
-            arrays[name or (free[0] if free else file)] = found
+            arrays[name or (free[0] if free else file)] = result
     known = [spec.name for spec in specs]
     for name in arrays:
         if name not in known:
@@ -45,11 +45,11 @@ def read_inputs(texts: Sequence[str], specs: Sequence[Spec]) -> dict[str, Array]
 def read_arrays(path: Path) -> Array | dict[str, Array]:
     """What is in an .npy or .pb file, or by name in an .npz. CallError if it is damaged or none of these."""
     try:
-        found = _read(path)
-        for array in found.values() if isinstance(found, dict) else [found]:
+        result = _read(path)
+        for array in result.values() if isinstance(result, dict) else [result]:
             if array.dtype.kind in "OSUV" and array.dtype not in _NUMBERS:
                 raise ValueError(f"holds {array.dtype} and not numbers")
-        return found
+        return result
     except Exception as error:  # the libraries' own kinds of error are many
         raise CallError(f"cannot be read: {error}", where=f"file {path}") from None
 
@@ -92,8 +92,8 @@ def read_weights(path: Path) -> dict[str, Array]:
         if path.suffix == ".safetensors":
             import safetensors
 
-            found = safetensors.deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
-            return {name: _tensor(name, entry) for name, entry in found}
+            result = safetensors.deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
+            return {name: _tensor(name, entry) for name, entry in result}
     except WeightError:
         raise
     except Exception as error:  # the libraries' own kinds of error are many

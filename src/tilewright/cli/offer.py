@@ -101,10 +101,10 @@ def _loop(server: WeightServer, watch: Path | None, seconds: float | None, json:
     seen = _state(watch)
     while deadline is None or time.monotonic() < deadline:
         time.sleep(_POLL)
-        found = _state(watch)
-        if watch is None or found is None or found == seen:
+        result = _state(watch)
+        if watch is None or result is None or result == seen:
             continue
-        seen = found
+        seen = result
         start = time.perf_counter()
         try:
             version = server.publish(read_weights(watch))
@@ -125,10 +125,10 @@ def _state(path: Path | None) -> tuple[int, int, int] | None:
     if path is None:
         return None
     try:
-        found = os.stat(path)
+        result = os.stat(path)
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return result.st_ino, result.st_size, result.st_mtime_ns
 
 
 def read_secret(path: Path | None) -> str | None:

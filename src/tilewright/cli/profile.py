@@ -136,17 +136,17 @@ def profile(
     for at in sizes:
         key = tuple(sorted((fixed | at).items()))
         distinct[key] = distinct.get(key, 0) + 1
-    found = []
+    results = []
     with progress("profile", total=len(distinct), enabled=not is_quiet(json)) as step:
         for key, count in distinct.items():
-            found.append(_measured(compiled, dict(key), count, calls, seed))
+            results.append(_measured(compiled, dict(key), count, calls, seed))
             step(", ".join(f"{name}={n}" for name, n in key))
-    shapes = [shape for shape, _, _ in found]
-    kernels = summary(found, _machine(target))
+    shapes = [shape for shape, _, _ in results]
+    kernels = summary(results, _machine(target))
     if trace:
-        found[-1][2].save(trace)
+        results[-1][2].save(trace)
     if png:
-        last = found[-1][2]
+        last = results[-1][2]
         picture.save(png, compiled.name, kernels, last, roofline(_machine(target), last.threads))
     if json:
         print_json(
@@ -194,13 +194,13 @@ def _measured(model: Model, dims: dict[str, int], count: int, calls: int, seed: 
     return Shape(dims | by_kernel.symbols, count, float(np.median(times)), threads, arena), by_kernel, timeline
 
 
-def summary(found: Sequence[tuple[Shape, Profile, Timeline]], machine: Target) -> list[Kernel]:
+def summary(result: Sequence[tuple[Shape, Profile, Timeline]], machine: Target) -> list[Kernel]:
     """Each kernel over all calls, in the order in which they run."""
-    total = sum(shape.calls * k.seconds for shape, p, _ in found for k in p.kernels) or inf
-    steps = [number for number, step in enumerate(found[0][2].steps) if step.region is None]
+    total = sum(shape.calls * k.seconds for shape, p, _ in result for k in p.kernels) or inf
+    steps = [number for number, step in enumerate(result[0][2].steps) if step.region is None]
     return [
         _over_calls(
-            [(shape.calls, p.kernels[place], p.threads, t.waiting(number)) for shape, p, t in found], total, machine
+            [(shape.calls, p.kernels[place], p.threads, t.waiting(number)) for shape, p, t in result], total, machine
         )
         for place, number in enumerate(steps)
     ]

@@ -88,12 +88,12 @@ def run(
         start = time.perf_counter()
         results = compiled.run(arrays)
         times.append(time.perf_counter() - start)
-    found = {name: _as_array(value) for name, value in results.items()}
+    result = {name: _as_array(value) for name, value in results.items()}
     if save:
-        _save(save, found)
-    differences = compare(found, expect, rtol) if expect else []
+        _save(save, result)
+    differences = compare(result, expect, rtol) if expect else []
     report = {
-        "outputs": [_summary(name, array) for name, array in found.items()],
+        "outputs": [_summary(name, array) for name, array in result.items()],
         "seconds": float(np.median(times)),
         "differences": differences,
     }
@@ -128,22 +128,22 @@ def _save(path: Path, arrays: dict[str, Array]) -> None:
         raise CallError(f"cannot be written: {error.strerror}", where=str(path)) from None
 
 
-def compare(found: dict[str, Array], expect: Path, rtol: float) -> list[dict[str, Any]]:
+def compare(result: dict[str, Array], expect: Path, rtol: float) -> list[dict[str, Any]]:
     """Each expected output: its largest error relative to the largest magnitude expected."""
     wanted = read_arrays(expect)
     if not isinstance(wanted, dict):
         raise CallError("holds no outputs by name", where=str(expect), expected="an .npz file")
-    return [difference(name, found.get(name), array, rtol) for name, array in wanted.items()]
+    return [difference(name, result.get(name), array, rtol) for name, array in wanted.items()]
 
 
-def difference(name: str, found: Array | None, wanted: Array, rtol: float) -> dict[str, Any]:
+def difference(name: str, result: Array | None, wanted: Array, rtol: float) -> dict[str, Any]:
     """One output against the one that was expected, as plain data."""
-    if found is None or found.shape != wanted.shape:
-        got = "no such output" if found is None else f"shape {found.shape} in place of {wanted.shape}"
+    if result is None or result.shape != wanted.shape:
+        got = "no such output" if result is None else f"shape {result.shape} in place of {wanted.shape}"
         return {"output": name, "equal": False, "error": got}
     if wanted.size == 0:
         return {"output": name, "equal": True, "error": 0.0}
-    a, b = found.astype(np.float64), wanted.astype(np.float64)
+    a, b = result.astype(np.float64), wanted.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
         distance = np.where(same, 0.0, np.abs(a - b))

@@ -48,15 +48,15 @@ def list_command(directory: DirectoryOption = None, json: JsonOption = False) ->
     """
     from tilewright.live.store import stores
 
-    found = stores(directory)
+    result = stores(directory)
     if json:
-        print_json([_plain(each) for each in found])
+        print_json([_plain(each) for each in result])
         return
-    if not found:
+    if not result:
         out.print(f"no stores in {_root(directory)}")
         return
     columns = ["store", "program", "version", "age", "publisher", "readers", "memory", ""]
-    table("", columns, [_row(each) for each in found], left=2)
+    table("", columns, [_row(each) for each in result], left=2)
 
 
 def _row(each: StoreInfo) -> list[object]:
@@ -85,34 +85,34 @@ def info_command(
     """
     from tilewright.live.store import info
 
-    found = info(name, directory, verify=verify)
+    result = info(name, directory, verify=verify)
     if json:
-        print_json(_plain(found))
+        print_json(_plain(result))
     else:
-        _print(found, verify)
-    if found.problem:
+        _print(result, verify)
+    if result.problem:
         raise typer.Exit(Exit.MISMATCH)
 
 
-def _print(found: StoreInfo, verify: bool) -> None:
-    details = found.details
-    rows: dict[str, object] = {"store": f"{found.name} in {found.path.parent}"}
-    if found.problem:
-        rows["problem"] = found.problem
-    if found.version >= 0:
-        rows["version"] = f"{found.version}, published {time_text(found.age)} ago" + (
+def _print(result: StoreInfo, verify: bool) -> None:
+    details = result.details
+    rows: dict[str, object] = {"store": f"{result.name} in {result.path.parent}"}
+    if result.problem:
+        rows["problem"] = result.problem
+    if result.version >= 0:
+        rows["version"] = f"{result.version}, published {time_text(result.age)} ago" + (
             f" in {time_text(details['seconds'])}" if details.get("seconds") is not None else ""
         )
-    if verify and not found.problem:
+    if verify and not result.problem:
         rows["checksum"] = "as it was published"
-    rows["publisher"] = f"process {found.publisher}" if found.publisher else "none now"
+    rows["publisher"] = f"process {result.publisher}" if result.publisher else "none now"
     if details:
         rows["program"] = f"{details['program']} for {details['target']}, structure {details['structure']}"
         rows["slots"] = _slots(details["slots"])
         rows["a version takes"] = bytes_text(details["nbytes"])
-    rows["memory in all"] = bytes_text(found.nbytes)
-    if found.leftovers:
-        rows["leftovers"] = "  ".join(found.leftovers) + " (the next publisher, or a sweep, removes them)"
+    rows["memory in all"] = bytes_text(result.nbytes)
+    if result.leftovers:
+        rows["leftovers"] = "  ".join(result.leftovers) + " (the next publisher, or a sweep, removes them)"
     facts(rows)
     readers = details.get("readers", [])
     if readers:
@@ -172,15 +172,15 @@ def _root(directory: Path | None) -> str:
     return os.fspath(directory or flags.STORE_DIR())
 
 
-def _plain(found: StoreInfo) -> dict[str, Any]:
+def _plain(result: StoreInfo) -> dict[str, Any]:
     return {
-        "name": found.name,
-        "path": str(found.path),
-        "publisher": found.publisher,
-        "problem": found.problem,
-        "version": found.version,
-        "age": found.age,
-        "bytes": found.nbytes,
-        "leftovers": list(found.leftovers),
-        "details": found.details,
+        "name": result.name,
+        "path": str(result.path),
+        "publisher": result.publisher,
+        "problem": result.problem,
+        "version": result.version,
+        "age": result.age,
+        "bytes": result.nbytes,
+        "leftovers": list(result.leftovers),
+        "details": result.details,
     }

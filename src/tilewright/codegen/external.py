@@ -62,15 +62,15 @@ def _address(external: External, call: Intrinsic) -> int:
     if external.python is not None:
         return _trampoline(external, call)
     try:
-        found = ctypes.cast(getattr(ctypes.CDLL(None), external.symbol), ctypes.c_void_p).value
+        result = ctypes.cast(getattr(ctypes.CDLL(None), external.symbol), ctypes.c_void_p).value
     except AttributeError:
-        found = None
-    if not found:
+        result = None
+    if not result:
         hint = "te.extern takes a function of ctypes, an address= or its text as llvm="
         raise CompileError(
             "this process has no such function", where=f"external function {external.symbol!r}", hint=hint
         )
-    return found
+    return result
 
 
 # Python functions

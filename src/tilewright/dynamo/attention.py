@@ -31,10 +31,10 @@ def _backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gradients of attention without dropout by queries, keys and values, [batch, heads, sequence, depth]."""
     y, sums = FORWARD(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
-    found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = BACKWARD(
+    result: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = BACKWARD(
         g, q, k, v, y, sums, 0.0, causal, attn_mask=mask, scale=scale
     )
-    return found
+    return result
 
 
 torch.library.define(
@@ -51,8 +51,8 @@ def partitioned(joint: GraphModule, inputs: Sequence[Any], **rest: Any) -> tuple
         _replace(joint, node)
     joint.graph.eliminate_dead_code()
     joint.recompile()
-    found: tuple[GraphModule, GraphModule] = default_partition(joint, inputs, **rest)
-    return found
+    result: tuple[GraphModule, GraphModule] = default_partition(joint, inputs, **rest)
+    return result
 
 
 def _replace(joint: GraphModule, node: Node) -> None:

@@ -59,7 +59,7 @@ def _arguments(example: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
 
 def _breaks(reasons: Sequence[Any]) -> list[Uncompiled]:
     """Where TorchDynamo gave up a graph and went on with another."""
-    found: dict[tuple[str, str], Uncompiled] = {}
+    result: dict[tuple[str, str], Uncompiled] = {}
     for k, reason in enumerate(reasons):
         if not getattr(reason, "graph_break", True) or not reason.user_stack:
             continue
@@ -67,8 +67,8 @@ def _breaks(reasons: Sequence[Any]) -> list[Uncompiled]:
         where = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}: {frame.line or ''}".rstrip(": ")
         what = reason.reason.strip().splitlines()[0]
         help = "torch._dynamo.explain says more; what stands between two graphs runs as Python"
-        found.setdefault((what, where), Uncompiled(f"break{k}", BREAK, what, PYTORCH, help, where))
-    return list(found.values())
+        result.setdefault((what, where), Uncompiled(f"break{k}", BREAK, what, PYTORCH, help, where))
+    return list(result.values())
 
 
 __all__ = ["module_coverage"]

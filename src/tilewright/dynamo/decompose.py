@@ -58,14 +58,14 @@ def decomposed(gm: GraphModule, examples: Sequence[Any], operators: Collection[A
 def _results(gm: GraphModule) -> list[Any]:
     """Types, sizes and strides of what a graph gives."""
     output = next(n for n in gm.graph.nodes if n.op == "output")
-    found: list[Any] = []
+    results: list[Any] = []
     for node in torch.utils._pytree.tree_leaves(output.args[0]):
         held = node.meta.get("val") if isinstance(node, torch.fx.Node) else node
         if isinstance(held, torch.Tensor):
-            found.append((held.dtype, [*map(str, held.shape)], [*map(str, held.stride())]))
+            results.append((held.dtype, [*map(str, held.shape)], [*map(str, held.stride())]))
         else:
-            found.append(str(held))
-    return found
+            results.append(str(held))
+    return results
 
 
 __all__ = ["decompositions", "separable", "decomposed"]

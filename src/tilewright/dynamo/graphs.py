@@ -53,34 +53,34 @@ class GraphCompiler:
             return self.made(examples)
 
     def made(self, examples: Sequence[Any]) -> tuple[Callable[..., Any], GraphReport]:
-        self.gm, found = self.surveyed(examples)
-        if self.options.full and found.refused:
-            raise refusal(self.label, found.refused)
+        self.gm, result = self.surveyed(examples)
+        if self.options.full and result.refused:
+            raise refusal(self.label, result.refused)
         while True:
             least = 1 if self.options.full else self.options.min_block_size
-            schedule = partition(self.gm, {*found.refused, *self.failures}, self.held(), least)
+            schedule = partition(self.gm, {*result.refused, *self.failures}, self.held(), least)
             compiled = self.compiled(schedule)
             if compiled is not None:
                 break
-        report = reported(self.label, self.gm, schedule, {**found.refused, **self.failures})
+        report = reported(self.label, self.gm, schedule, {**result.refused, **self.failures})
         return rebuilt(self.gm, schedule, compiled), report
 
     def surveyed(self, examples: Sequence[Any]) -> tuple[GraphModule, Survey]:
         """The graph with its refused operators taken apart where PyTorch can and that helps."""
         self.gm.graph.eliminate_dead_code()
-        found = survey(self.gm, self.label)
+        result = survey(self.gm, self.label)
         apart: frozenset[Any] = frozenset()
         gm = self.gm
-        while more := separable(gm, found.composite) - apart:
+        while more := separable(gm, result.composite) - apart:
             apart |= more
             simpler = decomposed(gm, examples, apart)
             if simpler is None:
                 break
             after = survey(simpler, self.label)
-            if len(after.refused) > len(found.refused):
+            if len(after.refused) > len(result.refused):
                 break
-            gm, found = simpler, after
-        return gm, found
+            gm, result = simpler, after
+        return gm, result
 
     def held(self) -> frozenset[Node]:
         placeholders = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
@@ -88,11 +88,11 @@ class GraphCompiler:
 
     def compiled(self, schedule: Schedule) -> dict[Cut, Part] | None:
         """The program of each part; None if one failed, whose nodes are PyTorch's from now on."""
-        found: dict[Cut, Part] = {}
+        result: dict[Cut, Part] = {}
         for k, cut in enumerate(schedule.parts):
             name = f"{self.label}_part{k}"
             try:
-                found[cut] = self.part(cut, name)
+                result[cut] = self.part(cut, name)
             except Exception as error:  # whatever it is: the user's model runs without us
                 problem = error if isinstance(error, Error) else UnsupportedError(reason(error), where=name)
                 if self.options.full:
@@ -101,7 +101,7 @@ class GraphCompiler:
                 what = f"{name} could not be compiled and runs in PyTorch: {problem.headline()}"
                 warnings.warn(what, RuntimeWarning, stacklevel=2)
                 return None
-        return found
+        return result
 
     def part(self, cut: Cut, name: str) -> Part:
         options = self.options

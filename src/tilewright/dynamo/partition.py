@@ -116,35 +116,35 @@ def _pays(cut: Cut, least: int) -> bool:
 def _steady(gm: GraphModule, eager: set[Node], weights: frozenset[Node]) -> set[Node]:
     """Nodes that weights alone decide and that could be compiled: they belong to every part that reads them, and so to
     its packed weights."""
-    found: set[Node] = set()
+    members: set[Node] = set()
     for node in gm.graph.nodes:
         operands = node.all_input_nodes
-        known = node.op == "call_function" and operands and all(n in found or n in weights for n in operands)
+        known = node.op == "call_function" and operands and all(n in members or n in weights for n in operands)
         if known and node not in eager and not is_size(node):
-            found.add(node)
-    return found
+            members.add(node)
+    return members
 
 
 def _phases(gm: GraphModule, eager: set[Node], steady: set[Node]) -> dict[Node, tuple[int, bool]]:
     """The phase of each node, and whether it is compiled in it. Steady nodes that somebody else reads are PyTorch's
     there."""
-    found: dict[Node, tuple[int, bool]] = {}
+    result: dict[Node, tuple[int, bool]] = {}
     last = 0  # the phase of PyTorch's last operator whose order matters
     for node in gm.graph.nodes:
         if node.op == "output":
             continue
         if node.target is operator.getitem:
-            found[node] = found[node.args[0]]
+            result[node] = result[node.args[0]]
             continue
         native = node.op == "call_function" and node not in eager and node not in steady and not is_size(node)
         phase = 1 if native else 0
         for operand in node.all_input_nodes:
-            before, compiled = found[operand]
+            before, compiled = result[operand]
             phase = max(phase, before + 1 if native and not compiled else before)
         if not native and not is_size(node) and _is_ordered(node):
             phase = last = max(phase, last)
-        found[node] = phase, native
-    return found
+        result[node] = phase, native
+    return result
 
 
 def _is_ordered(node: Node) -> bool:
@@ -171,18 +171,18 @@ def _cuts(
 
 def _with_steady(nodes: list[Node], steady: set[Node]) -> list[Node]:
     """The nodes of a part behind those that weights alone decide and that they need."""
-    found: dict[Node, None] = {}
+    result: dict[Node, None] = {}
 
     def add(node: Node) -> None:
         for operand in node.all_input_nodes:
-            if operand in steady and operand not in found:
+            if operand in steady and operand not in result:
                 add(operand)
-                found[operand] = None
+                result[operand] = None
 
     for node in nodes:
         add(node)
-    order = {n: k for k, n in enumerate(nodes[0].graph.nodes)} if found else {}
-    return [*sorted(found, key=order.__getitem__), *nodes]
+    order = {n: k for k, n in enumerate(nodes[0].graph.nodes)} if result else {}
+    return [*sorted(result, key=order.__getitem__), *nodes]
 
 
 def _cut(gm: GraphModule, nodes: list[Node], weights: frozenset[Node], steady: set[Node]) -> Cut:
@@ -229,12 +229,12 @@ def _carriers(gm: GraphModule, nodes: Sequence[Node], inputs: Sequence[Node]) ->
             sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
             used.update(s for d in sizes if isinstance(d, torch.SymInt) for s in d.node.expr.free_symbols)
     lacking = used.difference(*map(alone, inputs))
-    found: list[Node] = []
+    results: list[Node] = []
     for node in gm.graph.nodes:
         if node.op == "placeholder" and lacking & alone(node):
             lacking -= alone(node)
-            found.append(node)
-    return found
+            results.append(node)
+    return results
 
 
 def _better_as_views(cut: Cut) -> list[Node]:
@@ -242,14 +242,14 @@ def _better_as_views(cut: Cut) -> list[Node]:
     those whose elements do not lie densely."""
     outputs = {p.node for p in cut.outputs}
     inside = set(cut.nodes)
-    found = []
+    results = []
     for node in outputs:
         if packet(node) not in _VIEWS:
             continue
         base: Any = node.args[0]
         if base not in inside or base in outputs or dense_order(node.meta["val"]) is None:
-            found.append(node)
-    return found
+            results.append(node)
+    return results
 
 
 def _complex_borders(cut: Cut) -> list[Node]:

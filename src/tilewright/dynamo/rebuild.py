@@ -106,8 +106,8 @@ def _restrided_at_run_time(
         return {d: int(stride.xreplace(values)) for d, stride in others.items()}
 
     def finish(result: Any, *given: int) -> Any:
-        turned, found = result.permute(inverse), numbers(*given)
-        return turned.as_strided(turned.shape, [found.get(d, s) for d, s in enumerate(turned.stride())])
+        turned, match = result.permute(inverse), numbers(*given)
+        return turned.as_strided(turned.shape, [match.get(d, s) for d, s in enumerate(turned.stride())])
 
     return finish, [sizes[s] for s in symbols]
 

@@ -57,23 +57,23 @@ def reported(label: str, gm: GraphModule, schedule: Schedule, refused: Mapping[N
 
 
 def _parts(label: str, schedule: Schedule) -> list[PartCoverage]:
-    found: list[PartCoverage] = []
+    results: list[PartCoverage] = []
     waiting: list[str] = []
 
     def close() -> None:
         if waiting:
-            found.append(PartCoverage(f"{label}_torch{len(found)}", PYTORCH, counted(waiting)))
+            results.append(PartCoverage(f"{label}_torch{len(results)}", PYTORCH, counted(waiting)))
             waiting.clear()
 
     for step in schedule.steps:
         if isinstance(step, Cut):
             close()
             names = counted(operator_name(n.target) for n in step.nodes if is_operator(n))
-            found.append(PartCoverage(f"{label}_part{len(found)}", NATIVE, names, "compiled"))
+            results.append(PartCoverage(f"{label}_part{len(results)}", NATIVE, names, "compiled"))
         elif is_operator(step):
             waiting.append(operator_name(step.target))
     close()
-    return found
+    return results
 
 
 def _uncompiled(node: Node, error: Error) -> Uncompiled:

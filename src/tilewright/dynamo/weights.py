@@ -101,14 +101,14 @@ class Packed(Runner):
         """What these tensors are now."""
         names = {position: name for name, position in self._packing.positions.items()}
         nbytes = {p.name: p.nbytes for p in self._params}
-        found = []
+        results = []
         for k, tensor in enumerate(tensors):
             address, name = tensor.data_ptr(), names.get(k, "")
             copied = name in self._packing.digested or (name != "" and address % ALIGNMENT != 0)
             read = nbytes[name] if copied and not self._frozen else 0
             digest = native().digest(address, read) if read else 0
-            found.append(_Watched(address, read, digest, (*tensor.shape, *tensor.stride())))
-        return tuple(found)
+            results.append(_Watched(address, read, digest, (*tensor.shape, *tensor.stride())))
+        return tuple(results)
 
     def _watching(self, watched: Sequence[_Watched]) -> Callable[..., Any]:
         """The builtin that compares tensors with these before it runs."""

@@ -123,18 +123,18 @@ def _size_of(node: Node, sizes: Mapping[str, Expr], source: Source) -> Expr:
 
 
 def _declared_type(declared: Declaration, source: Source) -> DType:
-    found = conversion(declared.dtype or "")
-    if found is None:
+    result = conversion(declared.dtype or "")
+    if result is None:
         source.fail(f"there is no type {declared.dtype!r}", declared.at, expected="f32, f64, i32, ... or none")
-    return found
+    return result
 
 
 def _place(nests: Nests, name: str) -> tuple[int, int]:
     """Where an input is first read."""
-    found = (
+    results = (
         n.at for nest in nests.nests for e in nest.nodes for n in walk(e) if isinstance(n, Read) and n.tensor == name
     )
-    return next(found, NOWHERE)
+    return next(results, NOWHERE)
 
 
 def symbolic_types(nests: Nests, dtype: DType) -> list[TensorType]:

@@ -89,8 +89,8 @@ class _Grid:
 
     def extreme(self, values: Array) -> Array:
         function = np.max if self.nest.reducer == "argmax" else np.min
-        found: Array = function(values, axis=-1, keepdims=True)
-        return found
+        result: Array = function(values, axis=-1, keepdims=True)
+        return result
 
     def reducer_of_position(self, kind: np.dtype[Any]) -> tuple[Any, Any]:
         limits = np.iinfo(kind) if kind.kind in "iu" else None

@@ -73,7 +73,7 @@ def _place(bound: Bound, index: str) -> str:
 
 def _notes(bound: Bound, types: Mapping[str, TensorType]) -> list[str]:
     """What is moved to the nearest element."""
-    found: dict[str, None] = {}
+    result: dict[str, None] = {}
     for e in bound.nest.nodes:
         for n in walk(e):
             if not isinstance(n, Read):
@@ -82,5 +82,5 @@ def _notes(bound: Bound, types: Mapping[str, TensorType]) -> list[str]:
                 if any(isinstance(m, Read) for m in walk(index)):
                     limit = types[n.tensor].shape[k]
                     text = f"# {text_of(index)} comes from data: as an index of {n.tensor} it is moved into 0:{limit}"
-                    found[text] = None
-    return list(found)
+                    result[text] = None
+    return list(result)

@@ -67,12 +67,12 @@ def factored(bound: Bound, shapes: Shapes) -> tuple[Bound, ...]:
     if factors is None:
         return (bound,)
     sizes = {i: as_int(e.size) or UNKNOWN for i, e in bound.extents.items()}
-    found = [
+    results = [
         (_work(steps, sizes), order, steps)
         for order in permutations(bound.nest.reduced)
         if (steps := _steps(factors, order, bound.nest.left))
     ]
-    least = min(found, key=lambda f: (f[0], f[1]))
+    least = min(results, key=lambda f: (f[0], f[1]))
     single = prod(sizes[i] for i in bound.nest.indices) * (len(factors) - 1)
     if len(least[2]) == 1 or least[0] > WORTH * single or _largest(least[2][:-1], sizes) > LARGEST:
         return (bound,)

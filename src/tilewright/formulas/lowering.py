@@ -100,8 +100,8 @@ class _Lowering:
                 self.check_reads(made, const(True))
             return made
 
-        found: te.Tensor = te.compute(shape, te.labelled(element, nest.left), name=name)
-        return found
+        result: te.Tensor = te.compute(shape, te.labelled(element, nest.left), name=name)
+        return result
 
     def reduced(self, reducer: Callable[..., Any], value: Callable[[], Expr]) -> Expr:
         """The reduction of what `value` gives for every point of the reduced indices."""
@@ -154,20 +154,20 @@ class _Lowering:
 
             def candidate() -> Expr:
                 value = self.wide(self.reducible())
-                found = call("eq", value, here)
+                match = call("eq", value, here)
                 if value.dtype.is_float:
-                    found = found | call("isnan", value)  # there is none, or the best is one
-                return select(found, cast(self.names[index], i32), none)
+                    match = match | call("isnan", value)  # there is none, or the best is one
+                return select(match, cast(self.names[index], i32), none)
 
             return self.reduced(te.min, candidate)
 
         first = self.stage("index", at)
 
         def result(*point: Expr) -> Expr:
-            found = first[point]
+            match = first[point]
             if nest.condition is not None:
-                found = select(call("eq", found, none), const(-1, i32), found)
-            return cast(found, i64)
+                match = select(call("eq", match, none), const(-1, i32), match)
+            return cast(match, i64)
 
         made: te.Tensor = te.compute(first.shape, result, name=nest.target)
         return made
@@ -193,10 +193,10 @@ class _Lowering:
             case Number(value=value):
                 return value
             case Name(name=name):
-                found = self.names.get(name, self.scope.sizes.get(name))
-                if found is None:
+                entry = self.names.get(name, self.scope.sizes.get(name))
+                if entry is None:
                     self.fail(f"{name!r} is not known here", node)
-                return found
+                return entry
             case Size():
                 return self.scope.size(node)
             case Read():
@@ -291,20 +291,20 @@ class _Lowering:
             return None
         match op:
             case "add":
-                found: int | float = a + b
+                result: int | float = a + b
             case "sub":
-                found = a - b
+                result = a - b
             case "mul":
-                found = a * b
+                result = a * b
             case "min":
-                found = min(a, b)
+                result = min(a, b)
             case "max":
-                found = max(a, b)
+                result = max(a, b)
             case _:
                 return None
-        if isinstance(found, int) and abs(found) >= 1 << 63:
+        if isinstance(result, int) and abs(result) >= 1 << 63:
             self.fail("the number is too large", node)
-        return found
+        return result
 
     def literal(self, value: bool | int | float, kind: DType, node: Node) -> Const:
         """A literal as an element of a type, which must have it."""

@@ -252,15 +252,15 @@ class _Reader:
 
     def indices_in(self, node: Node, inside: bool = True) -> tuple[str, ...]:
         """The indices of an expression, in order; those of reductions in it only if asked for."""
-        found: dict[str, None] = {}
+        result: dict[str, None] = {}
         stack = [node]
         while stack:
             n = stack.pop()
             if isinstance(n, Name) and n.name not in self.sizes:
-                found[n.name] = None
+                result[n.name] = None
             if inside or not isinstance(n, Reduction):
                 stack.extend(reversed(n.children))
-        return tuple(found)
+        return tuple(result)
 
     def reduced(
         self,
@@ -273,19 +273,19 @@ class _Reader:
     ) -> tuple[str, ...]:
         """The indices that a reduction is over."""
         direct = [*self.indices_in(body, False), *(i for c in conditions for i in self.indices_in(c))]
-        found = tuple(dict.fromkeys(i for i in direct if i not in scope))
+        results = tuple(dict.fromkeys(i for i in direct if i not in scope))
         if over is not None:
-            found = tuple(n.name for n in over)
+            results = tuple(n.name for n in over)
             for n in over:
-                if n.name in scope or found.count(n.name) > 1:
+                if n.name in scope or results.count(n.name) > 1:
                     self.source.fail(f"index {n.name!r} is taken: {reducer} cannot reduce over it", n.at)
-        if not found:
+        if not results:
             hint = "write =, or say over what: sum[k](...)"
             self.source.fail(f"{reducer} has nothing to reduce over: each index is on the left", at, hint=hint)
-        if reducer in ("argmax", "argmin") and len(found) > 1:
-            got = ", ".join(found)
+        if reducer in ("argmax", "argmin") and len(results) > 1:
+            got = ", ".join(results)
             self.source.fail(f"{reducer} gives one index, so that it reduces over one", at, expected="1", got=got)
-        return found
+        return results
 
     def lifted(
         self, node: Node, scope: tuple[str, ...], s: Statement, ranges: tuple[Range, ...], conditions: list[Node]

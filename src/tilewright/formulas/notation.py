@@ -113,11 +113,11 @@ def notation_of(text: str, reduce: str | None, sizes: Mapping[str, bool | int | 
 
 def _parts(text: str, sign: str) -> list[tuple[str, int]]:
     """The parts between signs, each with its offset."""
-    found, at = [], 0
+    result, at = [], 0
     for part in text.split(sign):
-        found.append((part, at))
+        result.append((part, at))
         at += len(part) + 1
-    return found
+    return result
 
 
 def _letters(source: Source, text: str, offset: int) -> Term:
@@ -245,13 +245,13 @@ class _Reading:
 
     def expanded(self, term: Term, count: int) -> Term:
         """A term with the axes that its ellipsis stands for, named by their distance from the right."""
-        found: list[Group] = []
+        results: list[Group] = []
         for g in term:
             if any(a.name == "..." for a in g.axes):
-                found += [Group((Axis(f"...{count - k}", g.at),), g.at) for k in range(count)]
+                results += [Group((Axis(f"...{count - k}", g.at),), g.at) for k in range(count)]
             else:
-                found.append(g)
-        return tuple(found)
+                results.append(g)
+        return tuple(results)
 
     def statement(self) -> Statement:
         for term, shape in zip(self.terms, self.shapes, strict=True):
@@ -312,12 +312,12 @@ class _Reading:
         """The axes of a dimension with their sizes; one without a name is read at 0."""
         if len(g.axes) == 1 and g.axes[0].name.startswith("...") and size == 1 != self.size_of(g.axes[0].name):
             return [("", 1)]  # it is broadcast
-        found = []
+        results = []
         for a in g.axes:
             if a.name.isdigit():
                 if int(a.name) != 1:
                     self.source.fail("an axis without a name must be of size 1", a.at, hint="give it a name")
-                found.append(("", 1))
+                results.append(("", 1))
             else:
-                found.append((a.name, self.sizes[a.name]))
-        return found
+                results.append((a.name, self.sizes[a.name]))
+        return results

@@ -52,10 +52,10 @@ def parse_program(
 def parse_declaration(name: str, source: Source) -> Declaration:
     """What stands behind the colon of a declaration: `f32[M, K]`."""
     parser = _Parser(source, {}, MAX_DEPTH, 0)
-    found = parser.declared(Name(name))
+    result = parser.declared(Name(name))
     if parser.token.kind != "end":
         parser.fail("a type such as f32[M, K]")
-    return found
+    return result
 
 
 class _Parser:
@@ -113,15 +113,15 @@ class _Parser:
 
     def listed(self, item: Callable[[], T], close: str) -> tuple[T, ...]:
         """Items with commas between, up to a closing sign."""
-        found: list[T] = []
+        results: list[T] = []
         while not self.is_sign(close):
-            found.append(item())
+            results.append(item())
             if not self.is_sign(close):
                 if not self.is_sign(","):
                     self.fail(f"',' or {close!r}")
                 self.take()
         self.take()
-        return tuple(found)
+        return tuple(results)
 
     def behind(self, start: At) -> At:
         """The piece from a start to the token before the current one."""

@@ -59,10 +59,10 @@ def read_function(
     file = file_line(inspect.getsourcefile(function) or "function", 0).rpartition(":")[0]
     source = Source(text, file, first)
     tree = ast.parse(text)
-    found = tree.body[0]
-    if len(tree.body) != 1 or not isinstance(found, ast.FunctionDef):
+    result = tree.body[0]
+    if len(tree.body) != 1 or not isinstance(result, ast.FunctionDef):
         source.fail("not a function", (0, 1), expected="def f(A, B): ...")
-    return source, *_Reader(source, constants).function(found)
+    return source, *_Reader(source, constants).function(result)
 
 
 class _Reader:

@@ -114,25 +114,25 @@ class _End:
 
 def infer(nest: Nest, scope: Scope) -> dict[str, Extent]:
     """The range of every index of a nest. Raises ComprehensionError."""
-    found: dict[str, Extent] = {r.index: _stated(r, scope) for r in nest.ranges}
+    result: dict[str, Extent] = {r.index: _stated(r, scope) for r in nest.ranges}
     accesses = list(_accesses(nest, scope))
     guarded = list(_guarded(nest, scope))
     while True:
-        unknown = [i for i in nest.indices if i not in found]
+        unknown = [i for i in nest.indices if i not in result]
         if not unknown:
-            return {i: found[i] for i in nest.indices}
+            return {i: result[i] for i in nest.indices}
         ends: dict[str, list[_End]] = {}
         for candidates in (accesses, guarded):
             if ends:
                 break
             for access in candidates:
-                end = _end_of(access, found, unknown, scope)
+                end = _end_of(access, result, unknown, scope)
                 if end is not None:
                     ends.setdefault(end[0], []).append(end[1])
         if not ends:
             _ambiguous(unknown[0], nest, accesses, scope)
         for index, stated in ends.items():
-            found[index] = _agreed(index, stated, nest, scope)
+            result[index] = _agreed(index, stated, nest, scope)
 
 
 def _stated(r: Range, scope: Scope) -> Extent:
@@ -200,23 +200,23 @@ def _guarded(nest: Nest, scope: Scope) -> Iterator[_Access]:
                     yield _Access(n, dim, index, scope.shapes[n.tensor][dim])
 
 
-def _value(access: _Access, found: Mapping[str, Extent], unknown: list[str], scope: Scope) -> Expr | None:
+def _value(access: _Access, result: Mapping[str, Extent], unknown: list[str], scope: Scope) -> Expr | None:
     """An index as an expression: a known index counts from its start, an unknown one is a variable."""
-    names: dict[str, Expr] = {i: Var(i, axis=True) + e.start for i, e in found.items()}
+    names: dict[str, Expr] = {i: Var(i, axis=True) + e.start for i, e in result.items()}
     names |= {i: Var(i, axis=True) for i in unknown}
     return index_value(access.node, names, scope)
 
 
-def _end_of(access: _Access, found: Mapping[str, Extent], unknown: list[str], scope: Scope) -> tuple[str, _End] | None:
+def _end_of(access: _Access, result: Mapping[str, Extent], unknown: list[str], scope: Scope) -> tuple[str, _End] | None:
     """The one unknown index of an access with what follows for it; None where there are none or several."""
     free = [i for i in unknown if any(isinstance(m, Name) and m.name == i for m in walk(access.node))]
     if len(free) != 1 or any(isinstance(m, Read) for m in walk(access.node)):
         return None
-    value = _value(access, found, unknown, scope)
+    value = _value(access, result, unknown, scope)
     if value is None:
         return None
-    extents = {Var(i, axis=True): e.size for i, e in found.items()}
-    if any(prove(e.size <= 0) for i, e in found.items()):
+    extents = {Var(i, axis=True): e.size for i, e in result.items()}
+    if any(prove(e.size <= 0) for i, e in result.items()):
         extents = {v: simplify(maximum(size, const(1))) for v, size in extents.items()}
     solved = _solved(value, const(0), access.extent - 1, Var(free[0], axis=True), extents)
     if solved is None:

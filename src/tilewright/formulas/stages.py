@@ -117,15 +117,15 @@ def _parents_first(e: Expr) -> list[Expr]:
 
 def _elements(e: Expr) -> list[Expr]:
     """The parts that are computed numbers: none inside of indices and conditions."""
-    found: dict[Expr, None] = {}
+    result: dict[Expr, None] = {}
     stack = [e]
     while stack:
         node = stack.pop()
-        if node in found or not isinstance(node, Op) or not node.dtype.is_float:
+        if node in result or not isinstance(node, Op) or not node.dtype.is_float:
             continue
-        found[node] = None
+        result[node] = None
         stack.extend(node.args)
-    return [node for node in found if node is not e]
+    return [node for node in result if node is not e]
 
 
 @dataclass(slots=True)
@@ -161,8 +161,8 @@ class _Writer:
         )
         last = tuple(renamed[n] for n in own)
         nest = Nest("y", left, reducer, last, element, (), where[0] if where else None, NOWHERE, "y")
-        found = {self.names[v]: simplify(e) for v, e in self.axes.items()}
-        return Stage(nest, tuple(self.inputs), tuple(found[n] for n in (*left, *own)), tuple(self.sizes))
+        result = {self.names[v]: simplify(e) for v, e in self.axes.items()}
+        return Stage(nest, tuple(self.inputs), tuple(result[n] for n in (*left, *own)), tuple(self.sizes))
 
     def reducer(self, r: Reduce) -> Reducer:
         match reduction_of(r.reducer):
@@ -262,10 +262,10 @@ class _Writer:
 
     def table(self, index: Expr, entries: Sequence[Expr]) -> Node:
         """A table as a chain of conditions; an index outside takes the nearest entry."""
-        found = self.typed(entries[-1])
+        result = self.typed(entries[-1])
         for k, entry in reversed(list(enumerate(entries[:-1]))):
-            found = Apply("if", (self.typed(entry), Apply("<=", (self.node(index), Number(k))), found))
-        return found
+            result = Apply("if", (self.typed(entry), Apply("<=", (self.node(index), Number(k))), result))
+        return result
 
 
 def _fill(e: Load) -> bool | int | float:

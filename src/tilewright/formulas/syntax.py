@@ -171,9 +171,9 @@ def walk(node: Node) -> Iterator[Node]:
     """A node and all below it, the node first."""
     stack = [node]
     while stack:
-        found = stack.pop()
-        yield found
-        stack.extend(reversed(found.children))
+        result = stack.pop()
+        yield result
+        stack.extend(reversed(result.children))
 
 
 def rebuild(node: Node, change: Callable[[Node], Node | None]) -> Node:

@@ -57,9 +57,9 @@ def stablehlo_operators() -> str:
 
 def _part(title: str, names: Iterable[str]) -> str:
     """A heading with the number of names, and the names."""
-    found = sorted(names)
-    text = textwrap.fill(" ".join(found), WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-    return f"{title} ({len(found)})\n{text}"
+    results = sorted(names)
+    text = textwrap.fill(" ".join(results), WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    return f"{title} ({len(results)})\n{text}"
 
 
 __all__ = ["onnx_operators", "stablehlo_operators", "torch_operators"]

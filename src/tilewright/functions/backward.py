@@ -24,9 +24,9 @@ def backward_graph(function: Comprehension, types: Sequence[TensorType]) -> Grap
     results = [v for v in function.emit(builder, *values) if v.dtype.is_float]
     seeds = {v: builder.input(f"d.{v.name}.given", v.type) for v in results}
     sources = [v for v in values if v.dtype.is_float]
-    found = backward(builder, list(builder.nodes), seeds, sources)
+    result = backward(builder, list(builder.nodes), seeds, sources)
     return builder.finish(
-        tuple(emit1(builder, "identity", found[v]) if v in found else _zeros(builder, v) for v in sources)
+        tuple(emit1(builder, "identity", result[v]) if v in result else _zeros(builder, v) for v in sources)
     )
 
 

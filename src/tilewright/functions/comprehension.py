@@ -136,13 +136,13 @@ class Comprehension:
     def compiled(self, *arrays: Any) -> Any:
         """The `Model` that a call with these arrays runs."""
         arrays = self._arrays(arrays)
-        found = self._models.get(key := tuple(self._with_symbols(_types(arrays))))
-        if found is None:
-            found = self._models[key] = compile(self.graph(key), name=self.name, **self.options)
+        entry = self._models.get(key := tuple(self._with_symbols(_types(arrays))))
+        if entry is None:
+            entry = self._models[key] = compile(self.graph(key), name=self.name, **self.options)
         if len(self._models) > 2 * MOST_MODELS:
             del self._models[next(iter(self._models))]
-        self._models[tuple((a.dtype, a.shape) for a in arrays)] = found
-        return found
+        self._models[tuple((a.dtype, a.shape) for a in arrays)] = entry
+        return entry
 
     def graph(self, types: Sequence[TensorType]) -> Graph:
         """The graph for inputs of these types."""
@@ -165,17 +165,17 @@ class Comprehension:
 
         Raises UnsupportedError listing what has no gradient."""
         model = self.compiled_backward(*arrays[: len(self.inputs)])
-        found = model(*arrays)
-        return found if isinstance(found, tuple) else (found,)
+        result = model(*arrays)
+        return result if isinstance(result, tuple) else (result,)
 
     def compiled_backward(self, *arrays: Any) -> Any:
         """The `Model` that `backward` runs for inputs of these types."""
         types = tuple(_types(self._arrays(arrays)))
-        found = self._models.get(("backward", types))
-        if found is None:
-            found = compile(backward_graph(self, types), name=f"{self.name}_backward", **self.options)
-            self._models["backward", types] = found
-        return found
+        entry = self._models.get(("backward", types))
+        if entry is None:
+            entry = compile(backward_graph(self, types), name=f"{self.name}_backward", **self.options)
+            self._models["backward", types] = entry
+        return entry
 
     def torch_op(self, name: str) -> Any:
         """The comprehension as PyTorch's custom operator "namespace::name"; see `functions/torch_op.py`."""
@@ -215,10 +215,10 @@ class Comprehension:
 
     def _symbol(self, size: Expr, general: Expr) -> Expr:
         """A size as a symbol if it is dynamic."""
-        found = variables(general)
-        if not found or not all(str(v) in self._symbols for v in found):
+        result = variables(general)
+        if not result or not all(str(v) in self._symbols for v in result):
             return size
-        return substitute(general, {v: Var(str(v), lo=self._symbols[str(v)]) for v in found})
+        return substitute(general, {v: Var(str(v), lo=self._symbols[str(v)]) for v in result})
 
     def _ordered(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """Arguments by position and by name, in order."""
@@ -282,11 +282,11 @@ class NotationFunction:
     def compiled(self, *arrays: Any) -> Any:
         """The `Model` that a call with these arrays runs."""
         types = _types(arrays)
-        found = compile(self.graph(types), name=self.name, **self.options)
+        result = compile(self.graph(types), name=self.name, **self.options)
         if len(self._models) >= MOST_MODELS:
             del self._models[next(iter(self._models))]
-        self._models[tuple((a.dtype, a.shape) for a in arrays)] = found
-        return found
+        self._models[tuple((a.dtype, a.shape) for a in arrays)] = result
+        return result
 
     def graph(self, types: Sequence[TensorType]) -> Graph:
         """The graph for inputs of these types, whose sizes are numbers."""

@@ -33,9 +33,9 @@ def torch_op(function: Comprehension, name: str) -> Any:
         program = function.bind(types)
         made = []
         for output in function.outputs:
-            found = program.types[output]
-            kind = in_kind_of(torch.empty(0), _empty(found)).dtype
-            made.append(torch.empty([as_int(d) or 0 for d in found.shape], dtype=kind))
+            result = program.types[output]
+            kind = in_kind_of(torch.empty(0), _empty(result)).dtype
+            made.append(torch.empty([as_int(d) or 0 for d in result.shape], dtype=kind))
         return made[0] if count == 1 else tuple(made)
 
     op = torch.library.custom_op(name, run, mutates_args=(), schema=f"({arguments}) -> {results}")
@@ -55,8 +55,8 @@ def _register_gradient(op: Any, function: Comprehension, name: str, arguments: s
 
     def back(*tensors: Any) -> Any:
         inputs, given = tensors[:count], tensors[count:]
-        found = iter(function.backward(*inputs, *(g.contiguous() for g in given if g.is_floating_point())))
-        return tuple(next(found) if x.is_floating_point() else torch.empty(0) for x in inputs)
+        result = iter(function.backward(*inputs, *(g.contiguous() for g in given if g.is_floating_point())))
+        return tuple(next(result) if x.is_floating_point() else torch.empty(0) for x in inputs)
 
     def fake(*tensors: Any) -> Any:
         return tuple(torch.empty_like(x) if x.is_floating_point() else torch.empty(0) for x in tensors[:count])
@@ -67,8 +67,8 @@ def _register_gradient(op: Any, function: Comprehension, name: str, arguments: s
     def gradients(ctx: Any, *given: Any) -> Any:
         inputs, outputs = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
         flows = [torch.zeros_like(y) if g is None else g for g, y in zip(given, outputs, strict=True)]
-        found = backward(*inputs, *flows)
-        return tuple(g if x.is_floating_point() else None for g, x in zip(found, inputs, strict=True))
+        result = backward(*inputs, *flows)
+        return tuple(g if x.is_floating_point() else None for g, x in zip(result, inputs, strict=True))
 
     backward = torch.library.custom_op(f"{name}_backward", back, mutates_args=(), schema=schema)
     backward.register_fake(fake)
@@ -80,7 +80,7 @@ def _type(tensor: Any) -> Any:
     return dtype(str(tensor.dtype).removeprefix("torch."))
 
 
-def _empty(found: TensorType) -> Any:
+def _empty(result: TensorType) -> Any:
     import numpy as np
 
-    return np.empty(0, found.dtype.numpy)
+    return np.empty(0, result.dtype.numpy)

@@ -72,12 +72,12 @@ _fields: dict[type[Attrs], tuple[Field, ...]] = {}
 
 def fields_of(kind: type[Attrs]) -> tuple[Field, ...]:
     """The fields, sorted by name."""
-    found = _fields.get(kind)
-    if found is None:
+    entry = _fields.get(kind)
+    if entry is None:
         hints = get_type_hints(kind)
         fields = ((f.name, hints[f.name], f.default) for f in dataclasses.fields(kind))
-        found = _fields[kind] = tuple(sorted(fields, key=lambda field: field[0]))
-    return found
+        entry = _fields[kind] = tuple(sorted(fields, key=lambda field: field[0]))
+    return entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +165,14 @@ def _fits(value: AttrValue, hint: Any) -> bool:
         if option is Any:
             return is_attribute(value)
         if origin is Literal:
-            found = any(value == x and type(value) is type(x) for x in get_args(option))
+            result = any(value == x and type(value) is type(x) for x in get_args(option))
         elif origin is tuple:
-            found = isinstance(value, tuple) and _each_fits(value, get_args(option))
+            result = isinstance(value, tuple) and _each_fits(value, get_args(option))
         elif option in (int, float, bool, str):
-            found = type(value) is option
+            result = type(value) is option
         else:
-            found = isinstance(value, option)
-        if found:
+            result = isinstance(value, option)
+        if result:
             return True
     return False
 

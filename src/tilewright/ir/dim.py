@@ -52,14 +52,14 @@ DimSizes = Mapping[str, int | Dim]
 def stated(dims: Mapping[str, Any] | None) -> DimSizes:
     """What a caller says of dimensions, whole numbers of any kind as `int`. Raises ModelError for anything else."""
     check_option("dims", dims, (Mapping, NoneType), "a dict of sizes by name")
-    found: dict[str, int | Dim] = {}
+    result: dict[str, int | Dim] = {}
     for name, said in (dims or {}).items():
         try:
-            found[name] = said if isinstance(said, Dim) else index(said)
+            result[name] = said if isinstance(said, Dim) else index(said)
         except TypeError:
             what = f"no size of dimension {name!r}"
             raise ModelError(what, expected="a whole number or tw.dim(...)", got=repr(said)) from None
-    return found
+    return result
 
 
 def dim(
@@ -93,10 +93,10 @@ def dim(
 
 
 def _counted(values: Iterable[int]) -> dict[int, float]:
-    found: dict[int, float] = {}
+    result: dict[int, float] = {}
     for value in values:
-        found[value] = found.get(value, 0.0) + 1.0
-    return found
+        result[value] = result.get(value, 0.0) + 1.0
+    return result
 
 
 def quantiles(counts: Mapping[int, float], most: int = MOST_LIKELY) -> tuple[int, ...]:
@@ -105,15 +105,15 @@ def quantiles(counts: Mapping[int, float], most: int = MOST_LIKELY) -> tuple[int
     order = sorted(value for value, count in counts.items() if count > 0)
     if len(order) <= most and len({counts[value] for value in order}) <= 1:
         return tuple(order)
-    total, found = sum(counts[value] for value in order), []
+    total, result = sum(counts[value] for value in order), []
     below, at = 0.0, 0
     for part in range(most):
         middle = (part + 0.5) * total / most
         while below + counts[order[at]] < middle and at + 1 < len(order):
             below += counts[order[at]]
             at += 1
-        found.append(order[at])
-    return tuple(found)
+        result.append(order[at])
+    return tuple(result)
 
 
 def size(name: str, dims: DimSizes, symbol: str, needs: Dim | None = None) -> Expr:

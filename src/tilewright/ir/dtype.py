@@ -141,8 +141,8 @@ def dtype(x: object) -> DType:
     """
     if isinstance(x, DType):
         return x
-    if isinstance(x, str) and (found := BY_NAME.get(x) or _ALIASES.get(x)):
-        return found
+    if isinstance(x, str) and (is_there := BY_NAME.get(x) or _ALIASES.get(x)):
+        return is_there
     try:
         return _by_numpy()[np.dtype(x).newbyteorder("=")]  # type: ignore[call-overload]
     except (KeyError, TypeError):

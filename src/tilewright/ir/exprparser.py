@@ -90,10 +90,10 @@ def _define(c: Cursor) -> Expr:
 
 def _numbered(c: Cursor) -> Expr:
     token = c.token
-    found = c.scope.numbered.get(c.integer())
-    if found is None:
+    entry = c.scope.numbered.get(c.integer())
+    if entry is None:
         c.fail("no part of this number came before", token)
-    return found
+    return entry
 
 
 def literal(c: Cursor, negative: bool = False) -> Const:
@@ -162,11 +162,11 @@ def _call(c: Cursor) -> Expr:
 
 def element_type(c: Cursor) -> DType:
     token = c.token
-    found = BY_NAME.get(token.text) if token.kind == "name" else None
-    if found is None:
+    result = BY_NAME.get(token.text) if token.kind == "name" else None
+    if result is None:
         c.fail("cannot read this", expected="an element type")
     c.position += 1
-    return found
+    return result
 
 
 def _reduce(c: Cursor) -> Expr:

@@ -112,23 +112,23 @@ class Node:
     @property
     def symbols(self) -> tuple[Var, ...]:
         """The symbolic dimensions that the attributes mention."""
-        found: dict[Var, None] = {}
+        result: dict[Var, None] = {}
         stack: list[AttrValue] = [value for _, value in self.attrs.items()]
         while stack:
             value = stack.pop()
             if isinstance(value, tuple):
                 stack.extend(value)
             elif isinstance(value, Expr):
-                found.update(dict.fromkeys(variables(value)))
+                result.update(dict.fromkeys(variables(value)))
             elif isinstance(value, Graph):
-                found.update(dict.fromkeys(value.used_symbols))
-        return tuple(found)
+                result.update(dict.fromkeys(value.used_symbols))
+        return tuple(result)
 
     @property
     def defines(self) -> Var | None:
         """The symbol that is a number which this node is given: an extent that data decides (`ops/extent.py`)."""
-        found = getattr(self.attrs, "defines", None)
-        return found if isinstance(found, Var) else None
+        result = getattr(self.attrs, "defines", None)
+        return result if isinstance(result, Var) else None
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
@@ -189,24 +189,24 @@ class Graph:
     @property
     def symbols(self) -> tuple[Var, ...]:
         """Symbolic dimensions of the inputs, by first appearance."""
-        found: dict[Var, None] = {}
+        result: dict[Var, None] = {}
         for value in self.inputs:
             for dim in value.shape:
-                found.update(dict.fromkeys(variables(dim)))
-        return tuple(found)
+                result.update(dict.fromkeys(variables(dim)))
+        return tuple(result)
 
     @property
     def used_symbols(self) -> tuple[Var, ...]:
         """Symbolic dimensions of any value, and those that attributes mention, in bodies too; not those that nodes of
         the graph define."""
-        found: dict[Var, None] = {}
+        result: dict[Var, None] = {}
         for value in (*self.inputs, *self.params, *(v for node in self.nodes for v in node.outputs)):
             for dim in value.shape:
-                found.update(dict.fromkeys(variables(dim)))
+                result.update(dict.fromkeys(variables(dim)))
         for node in self.nodes:
-            found.update(dict.fromkeys(node.symbols))
+            result.update(dict.fromkeys(node.symbols))
         own = {node.defines for node in self.nodes}
-        return tuple(symbol for symbol in found if symbol not in own)
+        return tuple(symbol for symbol in result if symbol not in own)
 
     def needed(self) -> tuple[Node, ...]:
         """The nodes that the outputs depend on, in order; also those that define symbols which other ones have."""

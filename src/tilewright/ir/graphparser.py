@@ -196,9 +196,9 @@ def _body(c: Cursor) -> Graph:
     """A graph inside another: it sees the variables around it, and no values."""
     outer = c.scope
     c.scope = Scope(dict(outer.variables), outer.buffers, {}, outer.numbered)
-    found = graph(c)
+    result = graph(c)
     c.scope = outer
-    return found
+    return result
 
 
 def _atom(c: Cursor) -> Expr:

@@ -45,9 +45,9 @@ def keep(identity: Identity, node: Any) -> Any:
     reference = _Reference(node, _dead.append)
     reference.identity = identity
     with _lock:
-        found = known(identity)
-        if found is not None:
-            return found
+        result = known(identity)
+        if result is not None:
+            return result
         if len(_dead) > MOST_DEAD:
             _bury()
         _table[identity] = reference

@@ -222,7 +222,7 @@ N = TypeVar("N", bound=Note)
 
 def note_list(c: Cursor, place: type[N]) -> tuple[N, ...]:
     """`@name(field=value, ...) @name ...`, or nothing."""
-    found: tuple[N, ...] = ()
+    results: tuple[N, ...] = ()
     while c.accept("@"):
         token = c.token
         name = c.name("a note's name")
@@ -238,10 +238,10 @@ def note_list(c: Cursor, place: type[N]) -> tuple[N, ...]:
             note = make(name, place, (), fields)
         except VerifyError as error:
             c.refuse(error, token)
-        if find(found, type(note)) is not None:
+        if find(results, type(note)) is not None:
             c.fail(f"a second note {name!r}", token)
-        found = with_note(found, note)
-    return found
+        results = with_note(results, note)
+    return results
 
 
 def _field(c: Cursor) -> tuple[str, Any]:

@@ -214,11 +214,11 @@ class PrimFunc:
         """The symbolic dimensions of the parameters, by first appearance: what a caller passes besides the buffers."""
         from tilewright.ir.rewrite import variables
 
-        found: dict[Var, None] = {}
+        result: dict[Var, None] = {}
         for buffer in self.params:
             for extent in buffer.shape:
-                found.update(dict.fromkeys(variables(extent)))
-        return tuple(found)
+                result.update(dict.fromkeys(variables(extent)))
+        return tuple(result)
 
     @property
     def workspaces(self) -> tuple[Buffer, ...]:

@@ -126,11 +126,11 @@ class Field:
 
 def fields_of(kind: type[Note]) -> tuple[Field, ...]:
     """The fields of a class of notes, in order."""
-    found = _FIELDS.get(kind)
-    if found is None:
+    entry = _FIELDS.get(kind)
+    if entry is None:
         hints = get_type_hints(kind, include_extras=True)
-        found = _FIELDS[kind] = tuple(Field(f.name, hints[f.name], f.default) for f in dataclasses.fields(kind))
-    return found
+        entry = _FIELDS[kind] = tuple(Field(f.name, hints[f.name], f.default) for f in dataclasses.fields(kind))
+    return entry
 
 
 _FIELDS: dict[type[Note], tuple[Field, ...]] = {}
@@ -149,12 +149,12 @@ def _same(a: object, b: object) -> bool:
 
 def renamed(note: N, new: Callable[[str], str]) -> N:
     """The note with the names of buffers in it passed through `new`."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for f in fields_of(type(note)):
         value = getattr(note, f.name)
         if value is not None and _names_buffers(f.type):
-            found[f.name] = tuple(map(new, value)) if isinstance(value, tuple) else new(value)
-    return dataclasses.replace(note, **found) if found else note
+            result[f.name] = tuple(map(new, value)) if isinstance(value, tuple) else new(value)
+    return dataclasses.replace(note, **result) if result else note
 
 
 def _names_buffers(t: Any) -> bool:
@@ -281,5 +281,5 @@ def unknown(name: str, place: type[Note]) -> VerifyError:
 
 def near(name: str, names: Sequence[str] | Mapping[str, object]) -> str | None:
     """A hint at the most similar name."""
-    found = get_close_matches(name, list(names), 1)
-    return f"did you mean {found[0]!r}?" if found else None
+    result = get_close_matches(name, list(names), 1)
+    return f"did you mean {result[0]!r}?" if result else None

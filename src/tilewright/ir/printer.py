@@ -397,7 +397,7 @@ def _variables_of_func(f: PrimFunc) -> Iterator[Var]:
     entry unless it has bounds."""
     seen: set[Expr] = set()
     lets: set[Var] = set()
-    found: list[Var] = []
+    results: list[Var] = []
 
     def visit(e: Expr) -> None:
         if e not in seen:
@@ -405,7 +405,7 @@ def _variables_of_func(f: PrimFunc) -> Iterator[Var]:
                 if node not in seen:
                     seen.add(node)
                     if isinstance(node, Var):
-                        found.append(node)
+                        results.append(node)
 
     for buffer in (*f.params, *f.buffers):
         for extent in buffer.shape:
@@ -413,19 +413,19 @@ def _variables_of_func(f: PrimFunc) -> Iterator[Var]:
     for stmt in walk(f.body):
         match stmt:
             case For():
-                found.append(stmt.var)
+                results.append(stmt.var)
             case Let():
-                found.append(stmt.var)
+                results.append(stmt.var)
                 if stmt.var == Var(stmt.var.name, stmt.value.dtype):
                     lets.add(stmt.var)
             case Block():
-                found.extend(it.var for it in stmt.iters)
+                results.extend(it.var for it in stmt.iters)
                 origin = find(stmt.notes, Origin)
                 for e in () if origin is None else origin.attrs.exprs:
                     visit(e)
         for e in exprs_of(stmt):
             visit(e)
-    return (v for v in found if not _is_plain(v) and v not in lets)
+    return (v for v in results if not _is_plain(v) and v not in lets)
 
 
 def _variables_of_graph(g: Graph) -> Iterator[Var]:

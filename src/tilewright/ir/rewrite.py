@@ -102,14 +102,14 @@ def walk_expr(e: Expr) -> Iterator[Expr]:
 
 def _parts(e: Expr) -> tuple[Expr, ...]:
     """The distinct sub-expressions of `e`, itself left out: it would keep itself alive."""
-    found: dict[Expr, None] = {}
+    result: dict[Expr, None] = {}
     stack = [*reversed(e.children)]
     while stack:
         node = stack.pop()
-        if node not in found:
-            found[node] = None
+        if node not in result:
+            result[node] = None
             stack.extend(reversed(node.children))
-    return tuple(found)
+    return tuple(result)
 
 
 def variables(e: Expr) -> tuple[Var, ...]:
@@ -132,7 +132,7 @@ def _variables(e: Expr) -> tuple[Var, ...]:
     try:
         return e.known_variables
     except AttributeError:
-        parts = [found for c in e.children if (found := _variables(c))]
+        parts = [result for c in e.children if (result := _variables(c))]
         e.known_variables = parts[0] if len(parts) == 1 else tuple(dict.fromkeys(chain(*parts)))
         return e.known_variables
 
@@ -156,11 +156,11 @@ def _inside(stmt: Stmt) -> tuple[Stmt, ...]:
     try:
         return stmt.known_inside
     except AttributeError:
-        found: list[Stmt] = []
+        results: list[Stmt] = []
         for child in stmt.children:
-            found.append(child)
-            found.extend(_inside(child))
-        keep_inside(stmt, inside := tuple(found))
+            results.append(child)
+            results.extend(_inside(child))
+        keep_inside(stmt, inside := tuple(results))
         return inside
 
 
@@ -326,15 +326,15 @@ def names_of(func: PrimFunc) -> set[str]:
 
 def buffers_in(stmt: Stmt) -> tuple[Buffer, ...]:
     """The buffers loaded, stored or named in regions inside `stmt`, by first appearance."""
-    found: dict[Buffer, None] = {}
+    result: dict[Buffer, None] = {}
     for s in walk(stmt):
         for e in exprs_of(s):
-            found.update((load.buffer, None) for load in loads(e))
+            result.update((load.buffer, None) for load in loads(e))
         if isinstance(s, Store):
-            found[s.buffer] = None
+            result[s.buffer] = None
         elif isinstance(s, Intrinsic):
-            found.update((r.buffer, None) for r in (*s.outputs, *s.inputs))
-    return tuple(found)
+            result.update((r.buffer, None) for r in (*s.outputs, *s.inputs))
+    return tuple(result)
 
 
 __all__ = [

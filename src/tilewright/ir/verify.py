@@ -68,15 +68,15 @@ def verify_graph(graph: Graph, check: NodeCheck | None = None, around: Iterable[
             problems.add(VerifyError(problem, where=f"{where}, value {value.name!r}"))
 
     def use(value: Value, where: str) -> None:
-        found = known.get(value.name)
-        if found is None:
+        entry = known.get(value.name)
+        if entry is None:
             problems.add(VerifyError("is used but not defined before", where=f"{where}, value {value.name!r}"))
-        elif found != value:
+        elif entry != value:
             problems.add(
                 VerifyError(
                     "is used with another type",
                     where=f"{where}, value {value.name!r}",
-                    expected=found.type,
+                    expected=entry.type,
                     got=value.type,
                 )
             )
@@ -129,29 +129,29 @@ def _assumption_problems(graph: Graph) -> Iterable[VerifyError]:
 
 
 def _type_problems(type: TensorType, symbols: AbstractSet[Var]) -> list[str]:
-    found = []
+    results = []
     for dim in type.shape:
         if dim.dtype is not i64:
-            found.append(f"the extent {dim} is {dim.dtype}, not i64")
+            results.append(f"the extent {dim} is {dim.dtype}, not i64")
         unknown = [str(e) for e in walk_expr(dim) if isinstance(e, Var) and e not in symbols]
         if unknown:
-            found.append(f"the extent {dim} uses {', '.join(unknown)}, which is no symbol of the graph's inputs")
+            results.append(f"the extent {dim} uses {', '.join(unknown)}, which is no symbol of the graph's inputs")
         if any(isinstance(e, Load | Reduce) for e in walk_expr(dim)):
-            found.append(f"the extent {dim} depends on data")
-    return found
+            results.append(f"the extent {dim} depends on data")
+    return results
 
 
 @lru_cache(maxsize=1 << 13)
 def _wrong_everywhere(e: Expr) -> tuple[str, ...]:
     """What is wrong with an expression wherever it stands. Passes leave most expressions as they were."""
-    found = []
+    results = []
     for node in walk_expr(e):
         if isinstance(node, Load):
             wrong = [index for index in node.indices if index.dtype is not i64]
-            found += [f"{node} is indexed with {index.dtype}, not i64" for index in wrong]
+            results += [f"{node} is indexed with {index.dtype}, not i64" for index in wrong]
         elif isinstance(node, Reduce):
-            found.append("a reduction stands inside a loop program")
-    return tuple(found)
+            results.append("a reduction stands inside a loop program")
+    return tuple(results)
 
 
 class _FuncVerifier:

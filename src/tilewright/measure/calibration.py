@@ -128,8 +128,8 @@ def load(machine: Machine, folder: Path | None = None) -> Calibration | None:
         data = json.loads(path(machine, folder).read_bytes())
         if data["version"] != _VERSION or data["machine"] != identity(machine):
             return None
-        found = {"memory_total": 0.0, "handover": HANDOVER} | data["ceilings"]
-        values = {f.name: float(found[f.name]) for f in fields(Calibration)}
+        result = {"memory_total": 0.0, "handover": HANDOVER} | data["ceilings"]
+        values = {f.name: float(result[f.name]) for f in fields(Calibration)}
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if any(not low <= values[name] <= high for name, (low, high) in _PLAUSIBLE.items()):

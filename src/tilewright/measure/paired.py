@@ -184,11 +184,11 @@ class Team:
 
     def process(self, contender: Contender) -> _Process:
         """The process of that name and environment, started if there is none."""
-        found = self._processes.get(contender.name)
-        if found is not None and found.alive and found.environment == contender.environment:
-            return found
-        if found is not None:
-            found.popen.kill()
+        entry = self._processes.get(contender.name)
+        if entry is not None and entry.alive and entry.environment == contender.environment:
+            return entry
+        if entry is not None:
+            entry.popen.kill()
         self._processes[contender.name] = started = self._stack.enter_context(_process(contender))
         return started
 

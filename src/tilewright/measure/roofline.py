@@ -33,8 +33,8 @@ class Roofline:
     def bound(self, flops: float | None, nbytes: float | None) -> Bound | None:
         """The least time of work that does so many operations and touches so many bytes, each of them once and from the
         smallest level that holds them all; None if neither is known."""
-        found = [] if flops is None else [Bound(flops / self.peak, "compute")]
+        result = [] if flops is None else [Bound(flops / self.peak, "compute")]
         if nbytes is not None:
             level = next((x for x in self.levels if nbytes <= x.holds), self.levels[-1])
-            found.append(Bound(nbytes / level.rate, level.name))
-        return max(found, key=lambda b: b.seconds, default=None)
+            result.append(Bound(nbytes / level.rate, level.name))
+        return max(result, key=lambda b: b.seconds, default=None)

@@ -131,10 +131,10 @@ def parse(data: bytes) -> Image:
 
 
 def _slice(data: bytes, offset: int, nbytes: int) -> bytes:
-    found = data[offset : offset + nbytes]
-    if len(found) != nbytes:
+    result = data[offset : offset + nbytes]
+    if len(result) != nbytes:
         raise Unknown("an image that was cut off")
-    return found
+    return result
 
 
 def _read_symbols(image: Image, data: bytes, strings: bytes) -> None:
@@ -212,12 +212,12 @@ class _Linker:
     def _address(self, image: Image, symbol: Symbol) -> int:
         owner = self._owner(image, symbol)
         if owner is not None:
-            where, found = owner
-            if found.section == _ABSOLUTE:
-                return found.value
-            if found.section not in where.sections:
-                raise Unknown(f"{found.name} is in a section that takes no memory")
-            return self._base + where.sections[found.section].at + found.value
+            where, result = owner
+            if result.section == _ABSOLUTE:
+                return result.value
+            if result.section not in where.sections:
+                raise Unknown(f"{result.name} is in a section that takes no memory")
+            return self._base + where.sections[result.section].at + result.value
         if symbol.name in self._imports:
             return self._imports[symbol.name]
         address = _in_process(symbol.name)

@@ -73,8 +73,8 @@ def _features_of_kernel() -> frozenset[str]:
         lines = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")]
     except OSError:
         return frozenset()
-    found = [set(line.partition(":")[2].split()) for line in set(lines)]
-    flags = set.intersection(*found) if found else set()
+    results = [set(line.partition(":")[2].split()) for line in set(lines)]
+    flags = set.intersection(*results) if results else set()
     theirs = flags - {*_KERNEL_NAMES, *_KERNEL_NAMES.values()}
     return frozenset(theirs | _UNUSED | {ours for ours, name in _KERNEL_NAMES.items() if name in flags})
 
@@ -159,13 +159,13 @@ def _cached(content: str, speed: int, make: Callable[[], bytes]) -> bytes:
     parts = ("support short", host_triple(), llvmlite.__version__, str(speed), content)
     key = blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
     store = ObjectCache()
-    found = store.get(key)
-    if found is None:
+    entry = store.get(key)
+    if entry is None:
         given = (ObjectCache(folder).get(key) for folder in _given)
-        found = _used.get(key) or next((image for image in given if image is not None), None) or make()
-        store.put(key, found)
-    _used[key] = found
-    return found
+        entry = _used.get(key) or next((image for image in given if image is not None), None) or make()
+        store.put(key, entry)
+    _used[key] = entry
+    return entry
 
 
 _given: list[Path] = []
@@ -194,7 +194,7 @@ def _source() -> str:
     """What tells these source files from any others: times of change, which nothing but a change moves."""
     package = Path(__file__).parent.parent
     paths = sorted(path for room in _WRITERS for path in (package / room).rglob("*.py"))
-    facts = [(str(path), (found := path.stat()).st_size, found.st_ctime_ns) for path in paths]
+    facts = [(str(path), (result := path.stat()).st_size, result.st_ctime_ns) for path in paths]
     return blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
 

@@ -138,14 +138,14 @@ def _read(name: str, data: bytes) -> _Object:
         raise CompileError("not a relocatable object", where=name)
     sections = [form.section.unpack_from(data, start + k * form.section.size) for k in range(count)]
     strings = _part(data, sections[names][4], sections[names][5])
-    found = _Object(name, data, data[4], machine, flags, sections, strings, [])
+    result = _Object(name, data, data[4], machine, flags, sections, strings, [])
     for _, section_kind, _, _, offset, nbytes, link, *_ in sections:
         if section_kind == _SYMTAB:
             texts = _part(data, sections[link][4], sections[link][5])
-            found.symbols += [
+            result.symbols += [
                 _symbol(entry, texts, form) for entry in form.symbol.iter_unpack(_part(data, offset, nbytes))
             ]
-    return found
+    return result
 
 
 def _symbol(entry: tuple[int, ...], texts: bytes, form: _Format) -> _Symbol:
@@ -157,10 +157,10 @@ def _symbol(entry: tuple[int, ...], texts: bytes, form: _Format) -> _Symbol:
 
 
 def _part(data: bytes, offset: int, nbytes: int) -> bytes:
-    found = data[offset : offset + nbytes]
-    if len(found) != nbytes:
+    result = data[offset : offset + nbytes]
+    if len(result) != nbytes:
         raise ValueError("an image that was cut off")
-    return found
+    return result
 
 
 def _string(table: bytes, at: int) -> str:
@@ -278,11 +278,11 @@ class _Joiner:
                 for at, info, *addend in table.iter_unpack(o.content(k)):
                     symbol = self.indices[which, info >> form.kind_bits]
                     content += table.pack(at, symbol << form.kind_bits | info & mask, *addend)
-                found = _Section(
+                result = _Section(
                     o.section_name(k), kind, flags | _INFO_LINK, bytes(content), len(content), align, entry
                 )
-                found.info = number
-                tables.append(found)
+                result.info = number
+                tables.append(result)
         return tables
 
     def write(self, tables: list[_Section]) -> bytes:

@@ -106,8 +106,8 @@ class _Linker:
         self._jump(code)
         self._relocate(numbers)
         for k, name in enumerate(names, 1):
-            found = defined.get(name)
-            where = (0, 0) if found is None else (_CODE, self._address(found))
+            result = defined.get(name)
+            where = (0, 0) if result is None else (_CODE, self._address(result))
             struct.pack_into("<IBBHQQ", symbols.data, 24 * k, offsets[name], 0x12, 0, *where, 0)
         for k, entry in enumerate(self.left):
             struct.pack_into("<QIIq", rela.data, 24 * k, entry[0], *entry[1:])
@@ -127,12 +127,12 @@ class _Linker:
     def _slotted(self) -> list[Symbol]:
         """The symbols that need an entry in the table of addresses."""
         symbols = self.image.symbols
-        found = (
+        results = (
             symbols[number]
             for _, _, kind, number, _ in self.image.relocations
             if kind in elf.THROUGH_GOT or (not symbols[number].section and kind not in elf.OF_GOT)
         )
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(results))
 
     def _count_left(self) -> int:
         """How many relocations are left to the loader: words, and entries of the table."""

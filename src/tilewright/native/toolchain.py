@@ -37,10 +37,10 @@ def machine_for(triple: str, *, opt: int, cpu: str = "", features: str = "", eve
     Raises TargetError if LLVM does not know the triple.
     """
     try:
-        found = llvm(every_target=every_target).Target.from_triple(triple)
+        result = llvm(every_target=every_target).Target.from_triple(triple)
     except RuntimeError as error:
         raise TargetError(f"LLVM has no such target: {error}", where=triple) from None
-    return found.create_target_machine(cpu=cpu, features=features, opt=opt, reloc="pic", codemodel="small")
+    return result.create_target_machine(cpu=cpu, features=features, opt=opt, reloc="pic", codemodel="small")
 
 
 def parsed(text: str, triple: str, machine: Any, what: str, context: Any = None) -> Any:

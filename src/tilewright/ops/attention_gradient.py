@@ -193,11 +193,11 @@ JOINED = "joined"
 def _ordered(t: TensorType, order: str, element: Callable[..., Any], name: str) -> Tensor:
     """A gradient, by batch, head, sequence and depth, as it lies in memory."""
     batch, length, heads, depth = (t.shape[k] for k in ORDERS[order])
-    found = stage((batch, heads, length, depth), element, f"by_{name}")
+    result = stage((batch, heads, length, depth), element, f"by_{name}")
 
     def at(*place: Expr) -> Expr:
         b, s, h, d = (place[k] for k in ORDERS[order])
-        return cast(found[b, h, s, d], t.dtype)
+        return cast(result[b, h, s, d], t.dtype)
 
     return stage(t.shape, at, name)
 
@@ -219,20 +219,20 @@ def _numpy(arrays: Sequence[Any], attrs: AttentionGradientAttrs) -> tuple[Any, .
     def shared(x: Any) -> Any:
         return x.reshape(batch, keys, groups, heads // groups, x.shape[-1]).sum(3)
 
-    found = (
+    results = (
         np.einsum("bhij,bjhd->bihd", s, k),
         shared(np.einsum("bhij,bihd->bjhd", s, q)),
         shared(np.einsum("bhij,bihd->bjhd", p, g)),
     )
     kind = np.asarray(arrays[0]).dtype
     if attrs.joined:
-        rows = np.concatenate(found, 2).reshape(batch, keys, -1)
+        rows = np.concatenate(results, 2).reshape(batch, keys, -1)
         if attrs.columns:
             part, block = attrs.columns
             rows = rows.reshape(-1, part, rows.shape[-1] // block, block).transpose(0, 2, 1, 3)[:, :, :, None]
         return (np.ascontiguousarray(rows).astype(kind),)
     return tuple(
-        np.ascontiguousarray(x.transpose(ORDERS[o])).astype(kind) for x, o in zip(found, attrs.order, strict=False)
+        np.ascontiguousarray(x.transpose(ORDERS[o])).astype(kind) for x, o in zip(results, attrs.order, strict=False)
     )
 
 

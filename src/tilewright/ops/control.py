@@ -112,12 +112,12 @@ def _element(t: TensorType) -> TensorType:
     return TensorType(t.dtype, t.shape[1:])
 
 
-def _check(what: str, found: Sequence[TensorType], expected: Sequence[TensorType]) -> None:
-    for k, (t, want) in enumerate(zip(found, expected, strict=False)):
+def _check(what: str, result: Sequence[TensorType], expected: Sequence[TensorType]) -> None:
+    for k, (t, want) in enumerate(zip(result, expected, strict=False)):
         if t != want:
             raise ShapeError(f"{what} (number {k}) has another type", expected=want, got=t)
-    if len(found) != len(expected):
-        raise ShapeError(f"{what}: the number of values is wrong", expected=len(expected), got=len(found))
+    if len(result) != len(expected):
+        raise ShapeError(f"{what}: the number of values is wrong", expected=len(expected), got=len(result))
 
 
 def _loop_reference(arrays: Sequence[Any], attrs: LoopAttrs) -> tuple[Any, ...]:
@@ -146,9 +146,9 @@ def _loop_reference(arrays: Sequence[Any], attrs: LoopAttrs) -> tuple[Any, ...]:
 
 def _known(size: Any) -> int:
     """A size, which is known when a graph is interpreted."""
-    found = as_int(dim(size))
-    assert found is not None, f"{size} is not known"
-    return found
+    result = as_int(dim(size))
+    assert result is not None, f"{size} is not known"
+    return result
 
 
 def _stacks(attrs: LoopAttrs, rows: Sequence[Sequence[Any]], extent: Any) -> list[Any]:

@@ -127,10 +127,10 @@ def axis_of(axis: int, rank: int, what: str = "axis") -> int:
 
 def axes_of(axes: Sequence[int], rank: int) -> tuple[int, ...]:
     """Axes as sorted positions. Raises ShapeError on an axis outside or named twice."""
-    found = sorted(axis_of(int(a), rank) for a in axes)
-    if len(set(found)) != len(found):
+    results = sorted(axis_of(int(a), rank) for a in axes)
+    if len(set(results)) != len(results):
         raise ShapeError("an axis is named twice", got=list(axes))
-    return tuple(found)
+    return tuple(results)
 
 
 def static(d: Any, what: str) -> int:

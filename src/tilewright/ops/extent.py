@@ -71,22 +71,22 @@ def _nonzero_loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
     (x,), (rows, count) = buffers(types, out)
     assert x is not None
     nest = Nest("nonzero", [x, rows, count])
-    with nest.local("found", i64) as found:
-        found.set(0)
+    with nest.local("found", i64) as result:
+        result.set(0)
         with nest.loops("i", x.shape) as place, nest.when(call("ne", x[place], const(0, x.dtype))):
             for k, index in enumerate(place):
-                nest.store(rows, (found.value, k), index)
-            found.set(found.value + 1)
-        nest.store(count, (), found.value)
+                nest.store(rows, (result.value, k), index)
+            result.set(result.value + 1)
+        nest.store(count, (), result.value)
     return nest.finish()
 
 
 def _nonzero_reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     x = arrays[0]
     rows = np.zeros((x.size, x.ndim), np.int64)
-    found = np.argwhere(x != 0)
-    rows[: len(found)] = found
-    return rows, np.asarray(len(found), np.int64)
+    result = np.argwhere(x != 0)
+    rows[: len(result)] = result
+    return rows, np.asarray(len(result), np.int64)
 
 
 NONZERO = register(OpDef("nonzero", "opaque", Attrs, _nonzero_infer, _nonzero_reference, loops=_nonzero_loops))
@@ -153,8 +153,8 @@ def _suppress_loops(types: Types, attrs: SuppressAttrs, out: Out) -> PrimFunc:
     assert boxes is not None and scores is not None and most is not None
     nest = Nest("suppress", [b for b in (*given, rows, count) if b is not None])
     (batch, number, _), classes = boxes.shape, scores.shape[1]
-    with nest.local("found", i64) as found, nest.allocate("alive", f32, (number,)) as alive:
-        found.set(0)
+    with nest.local("found", i64) as result, nest.allocate("alive", f32, (number,)) as alive:
+        result.set(0)
         with nest.loop("b", batch) as b, nest.loop("c", classes) as c:
             with nest.loop("m", number) as m:
                 score = scores[b, c, m]
@@ -173,8 +173,8 @@ def _suppress_loops(types: Types, attrs: SuppressAttrs, out: Out) -> PrimFunc:
                             top.set(scores[b, c, n])
                     with nest.when(call("ge", best.value, const(0))), nest.let("taken", best.value) as taken:
                         for k, index in enumerate((b, c, taken)):
-                            nest.store(rows, (found.value, k), index)
-                        found.set(found.value + 1)
+                            nest.store(rows, (result.value, k), index)
+                        result.set(result.value + 1)
                         nest.store(alive, (taken,), 0.0)
                         with nest.loop("o", number) as o:
                             corners = [
@@ -182,7 +182,7 @@ def _suppress_loops(types: Types, attrs: SuppressAttrs, out: Out) -> PrimFunc:
                             ]
                             covered = _overlaps(corners[0], corners[1], most[()])
                             nest.store(alive, (o,), select(covered, const(0.0, f32), alive[o]))
-        nest.store(count, (), found.value)
+        nest.store(count, (), result.value)
     return nest.finish()
 
 
@@ -193,7 +193,7 @@ def _suppress_reference(arrays: Sequence[Any], attrs: SuppressAttrs) -> tuple[An
     limit = limit if wanted is None else min(limit, max(int(wanted), 0))
     bound = max(attrs.most, 0) if attrs.most <= FEW else number
     rows = np.zeros((batch * classes * bound, 3), np.int64)
-    found = 0
+    count = 0
     for b in range(batch):
         low, high = _numpy_corners(boxes[b], attrs.center)
         area = np.prod(high - low, axis=1)
@@ -209,9 +209,9 @@ def _suppress_reference(arrays: Sequence[Any], attrs: SuppressAttrs) -> tuple[An
                 if not np.any(met & (inner > most * (area[m] + area[chosen] - inner))):
                     chosen.append(int(m))
             for m in chosen:
-                rows[found] = b, c, m
-                found += 1
-    return rows, np.asarray(found, np.int64)
+                rows[count] = b, c, m
+                count += 1
+    return rows, np.asarray(count, np.int64)
 
 
 def _numpy_corners(boxes: Any, center: bool) -> tuple[Any, Any]:

@@ -114,7 +114,7 @@ def listing() -> str:
         assert op.compute is not None
         attrs = ", ".join(n for n, _, _ in fields_of(op.attrs))
         files.setdefault(op.infer.__module__.rpartition(".")[2], []).append(f"{name}({attrs})" if attrs else name)
-    return "\n".join(f"{file}\n  {' '.join(found)}" for file, found in sorted(files.items()))
+    return "\n".join(f"{file}\n  {' '.join(candidate)}" for file, candidate in sorted(files.items()))
 
 
 def _name(hint: Any) -> str:

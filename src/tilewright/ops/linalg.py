@@ -110,10 +110,10 @@ def _lu_loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
             with nest.when(j < m), nest.local("best", i64) as best, nest.local("size", f64) as size:
                 best.set(j)
                 size.set(call("abs", cast(y[(*b, j, j)], f64)))
-                with nest.loop("p", m) as p, nest.let("found", call("abs", cast(y[(*b, p, j)], f64))) as found:
-                    with nest.when((p > j) & (found > size.value)):
+                with nest.loop("p", m) as p, nest.let("found", call("abs", cast(y[(*b, p, j)], f64))) as result:
+                    with nest.when((p > j) & (result > size.value)):
                         best.set(p)
-                        size.set(found)
+                        size.set(result)
                 with nest.let("pivot", best.value) as pivot:
                     nest.store(pivots, (*b, j), cast(pivot + 1, i32))
                     with nest.let("row", rows[(*b, pivot)]) as row:

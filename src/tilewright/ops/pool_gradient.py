@@ -198,14 +198,14 @@ def _lines(
 
 def _pieces(extent: Expr) -> list[tuple[Expr, Expr, int]]:
     """A line of windows as (the first, how many pieces, windows of each)."""
-    found: list[tuple[Expr, Expr, int]] = []
+    results: list[tuple[Expr, Expr, int]] = []
     first: Expr = const(0)
     for lanes in LANES:
         count = dim((extent - first) // lanes)
         if not is_const(count, 0):
-            found.append((first, count, lanes))
+            results.append((first, count, lanes))
         first = dim(first + count * lanes)
-    return found
+    return results
 
 
 # --- where maxima are -----------------------------------------------------------------------------------------------
@@ -216,10 +216,10 @@ NONE = -1
 
 def _number(taps: Sequence[Expr], attrs: PoolAttrs) -> Expr:
     """The number of a tap, counted along the last dimension first."""
-    found: Expr = const(0)
+    result: Expr = const(0)
     for tap, size in zip(taps, attrs.kernel, strict=True):
-        found = found * size + tap
-    return found
+        result = result * size + tap
+    return result
 
 
 def _numbers(attrs: PoolAttrs) -> DType:
@@ -253,8 +253,8 @@ def _places_compute(inputs: Tensors, attrs: MaxPoolAttrs, out: Out) -> tuple[Ten
     best, tap = te.compute(type.shape, labelled(element, ("n", "c", *SPATIAL[rank])), name="tap")
 
     def place(*point: Expr) -> Expr:
-        found = tap[point]
-        return cast(select(call("eq", found, const(i32.max, i32)), const(NONE, i32), found), type.dtype)
+        result = tap[point]
+        return cast(select(call("eq", result, const(i32.max, i32)), const(NONE, i32), result), type.dtype)
 
     return (
         te.compute(type.shape, lambda *point: best[point], name="max_pool"),
@@ -273,7 +273,7 @@ def _places_numpy(arrays: Sequence[Any], attrs: MaxPoolAttrs) -> tuple[Any, ...]
 
 
 def _places_loops(types: Types, attrs: MaxPoolAttrs, out: Out) -> PrimFunc:
-    (x,), (y, places) = ([b for b in found if b is not None] for found in buffers(types, out))
+    (x,), (y, places) = ([b for b in candidate if b is not None] for candidate in buffers(types, out))
     nest = Nest("max_pool_places", (x, y, places))
     with _planes(nest, x.shape) as plane:
         for window in _lines(nest, attrs, plane, x.shape, y.shape[2:]):

@@ -49,14 +49,14 @@ class Layout:
         """Raises ShapeError: every letter stands once, and the blocks of a dimension after it."""
         if not re.fullmatch(r"([A-Z]|[1-9][0-9]*[a-z])+", text):
             raise ShapeError("a layout is capitals and numbers with small letters, such as NCHW8c", got=repr(text))
-        found = re.findall(r"([0-9]*)([A-Za-z])", text)
-        letters = [letter for _, letter in found]
+        result = re.findall(r"([0-9]*)([A-Za-z])", text)
+        letters = [letter for _, letter in result]
         if len(set(letters)) < len(letters):
             raise ShapeError("a layout names each dimension and each block once", got=repr(text))
-        for k, (_, letter) in enumerate(found):
+        for k, (_, letter) in enumerate(result):
             if letter.islower() and letter.upper() not in letters[:k]:
                 raise ShapeError(f"block {letter!r} stands before its dimension, or has none", got=repr(text))
-        return cls(text, tuple((letter, int(size) if size else None) for size, letter in found))
+        return cls(text, tuple((letter, int(size) if size else None) for size, letter in result))
 
     @property
     def dimensions(self) -> tuple[str, ...]:
@@ -68,30 +68,30 @@ class Layout:
 
     def point(self, at: Mapping[str, Any]) -> tuple[Any, ...]:
         """Where the element at `at`, a place in each dimension, stands in memory."""
-        found = []
+        results = []
         for letter, size in self.parts:
             block = self.block(letter) if size is None else size
             index = at[letter.upper()]
-            found.append(index if block is None else index // block if size is None else index % block)
-        return tuple(found)
+            results.append(index if block is None else index // block if size is None else index % block)
+        return tuple(results)
 
     def place(self, point: Sequence[Any]) -> dict[str, Any]:
         """The place in each dimension of what stands at a point of memory: the inverse of `point`."""
         index = {letter: p for (letter, _), p in zip(self.parts, point, strict=True)}
-        found = {}
+        result = {}
         for letter in self.dimensions:
             block = self.block(letter)
-            found[letter] = index[letter] if block is None else index[letter] * block + index[letter.lower()]
-        return found
+            result[letter] = index[letter] if block is None else index[letter] * block + index[letter.lower()]
+        return result
 
     def shape(self, extents: Mapping[str, Any]) -> tuple[Any, ...]:
         """The shape of a tensor of these extents; last blocks are filled up."""
-        found: list[Any] = []
+        results: list[Any] = []
         for letter, size in self.parts:
             block = self.block(letter) if size is None else None
             extent = extents[letter.upper()]
-            found.append(size if size is not None else extent if block is None else (extent + (block - 1)) // block)
-        return tuple(found)
+            results.append(size if size is not None else extent if block is None else (extent + (block - 1)) // block)
+        return tuple(results)
 
 
 def _extents(source: Layout, target: Layout, shape: Sequence[Any], attrs: LayoutTransformAttrs) -> dict[str, Any]:

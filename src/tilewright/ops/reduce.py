@@ -170,10 +170,10 @@ def _arg(name: str, largest: bool) -> None:
 
         def element(*point: Expr) -> Any:
             value = cast(x[_full_point(point, x.ndim, {axis: k}, attrs.keepdims)], acc)
-            found = call("eq", value, best[point])
+            result = call("eq", value, best[point])
             if acc.is_float:
-                found = found | call("isnan", value)  # there are none, or the best is one
-            at = select(found, cast(k.var, i32), none)
+                result = result | call("isnan", value)  # there are none, or the best is one
+            at = select(result, cast(k.var, i32), none)
             return or_identity((te.max if last else te.min)(at, axis=k))
 
         index = te.compute(out[0].shape, element, name="index")

@@ -247,7 +247,7 @@ def check_node(node: Node) -> None:
     kind = get(node.op).attrs
     if type(node.attrs) is not kind:
         raise VerifyError("has attributes of another kind", where=node.op, expected=kind.__name__, got=node.attrs)
-    found = infer(node.op, [None if v is None else v.type for v in node.inputs], node.attrs)
+    result = infer(node.op, [None if v is None else v.type for v in node.inputs], node.attrs)
     declared = tuple(v.type for v in node.outputs)
-    if found != declared:
-        raise VerifyError(f"{node.op}: outputs are {declared}, its type rule gives {found}")
+    if result != declared:
+        raise VerifyError(f"{node.op}: outputs are {declared}, its type rule gives {result}")

@@ -34,8 +34,8 @@ def _infer(types: Types, attrs: RequireAttrs) -> tuple[TensorType, ...]:
     """A tensor, whether it makes sense (bool[]), and the number that decides it (i64[] or f64[]) to the tensor."""
     x, holds, got = map(present, types)
     if holds != TRUTH or got.rank or got.dtype not in (i64, f64):
-        found = f"{holds}, {got}"
-        raise ShapeError("a condition and a number are needed", expected=f"{TRUTH}, i64[] or f64[]", got=found)
+        result = f"{holds}, {got}"
+        raise ShapeError("a condition and a number are needed", expected=f"{TRUTH}, i64[] or f64[]", got=result)
     return (x,)
 
 

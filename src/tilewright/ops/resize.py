@@ -187,8 +187,8 @@ def _compute(inputs: Tensors, attrs: ResizeAttrs, out: Out) -> tuple[Tensor, ...
     span = cast(extent, f64)
 
     def coordinate(o: Expr) -> Expr:
-        found: Expr = _coordinate(_Symbolic, cast(o, f64), known, size, attrs)
-        return found
+        match: Expr = _coordinate(_Symbolic, cast(o, f64), known, size, attrs)
+        return match
 
     def clamped(position: Expr) -> Expr:
         return minimum(maximum(cast(position, i64), 0), extent - 1)
@@ -306,12 +306,12 @@ def _taps_compute(inputs: Tensors, attrs: ResizeTapsAttrs, out: Out) -> tuple[Te
     known: Any = float(static(extent, "the resized dimension")) if attrs.coordinates in _NEEDS_EXTENT else None
 
     def position(o: Expr, t: Any) -> Expr:
-        found: Expr = _first_tap(_Symbolic, _place(o), attrs) + t
-        return found
+        result: Expr = _first_tap(_Symbolic, _place(o), attrs) + t
+        return result
 
     def _place(o: Expr) -> Expr:
-        found: Expr = _coordinate(_Symbolic, cast(o, f64), known, size, attrs)
-        return found
+        result: Expr = _coordinate(_Symbolic, cast(o, f64), known, size, attrs)
+        return result
 
     def weight(o: Expr, t: Any) -> Expr:
         at = position(o, t)

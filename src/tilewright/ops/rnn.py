@@ -67,10 +67,10 @@ def results(types: Types, hidden: Expr, attrs: RecurrenceAttrs) -> Out:
     like = present(types[0])
     time, batch, _ = like.shape
     state = TensorType(like.dtype, (batch, hidden))
-    found = [TensorType(like.dtype, (time, batch, hidden)), state, *([state] if has_cell(attrs, types) else [])]
+    matches = [TensorType(like.dtype, (time, batch, hidden)), state, *([state] if has_cell(attrs, types) else [])]
     if attrs.keeps:
-        found.append(TensorType(like.dtype, (time, const(kept_parts(attrs)), batch, hidden)))
-    return tuple(found)
+        matches.append(TensorType(like.dtype, (time, const(kept_parts(attrs)), batch, hidden)))
+    return tuple(matches)
 
 
 def kept_parts(attrs: RecurrenceAttrs) -> int:

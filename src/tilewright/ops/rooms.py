@@ -33,8 +33,8 @@ def is_room(value: Value) -> bool:
 
 def rooms(graph: Graph) -> dict[Var, Value]:
     """The rooms of a graph, by the symbols that are numbers of their rows."""
-    found = {n.defines: n.inputs[0] for n in graph.nodes if n.op == "head" and n.inputs[0] in graph.inputs}
-    return {s: v for s, v in found.items() if s is not None and v is not None and is_room(v)}
+    result = {n.defines: n.inputs[0] for n in graph.nodes if n.op == "head" and n.inputs[0] in graph.inputs}
+    return {s: v for s, v in result.items() if s is not None and v is not None and is_room(v)}
 
 
 __all__ = ["ROOM", "add_room", "is_room", "rooms"]

@@ -192,8 +192,8 @@ def _search_numpy(arrays: Sequence[Any], attrs: SearchSortedAttrs) -> tuple[Any,
         places: Any = np.searchsorted(rows, values, side)
     else:
         flat, given = rows.reshape(-1, rows.shape[-1]), values.reshape(-1, values.shape[-1])
-        found = [np.searchsorted(r, v, side) for r, v in zip(flat, given, strict=True)]
-        places = np.array(found, np.int64).reshape(values.shape)
+        results = [np.searchsorted(r, v, side) for r, v in zip(flat, given, strict=True)]
+        places = np.array(results, np.int64).reshape(values.shape)
     if np.issubdtype(values.dtype, np.floating):
         places = np.where(np.isnan(values), rows.shape[-1], places)
     return (np.asarray(places, np.int64),)

@@ -50,8 +50,8 @@ def bounds(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool)
                 nest.store(indices, at_axis(point, axis, to), origin)
 
         if most >= extent:
-            for rank, found in _ranks(nest, keys, const(extent)):
-                put(rank, found)
+            for rank, candidate in _ranks(nest, keys, const(extent)):
+                put(rank, candidate)
         else:
             with (
                 nest.allocate("best", key, (most + LANES,)) as best,
@@ -67,8 +67,8 @@ def bounds(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool)
                 with nest.loop("step", BY_VALUE + key.bits) as step, nest.when(bound.open()):
                     bound.narrow(_middle(x, low.value, high.value, step, largest))
                 bound.pick(best, places, picked)
-                for rank, found in _ranks(nest, best, cast(picked.value, i64)):
-                    put(rank, cast(places[found], i64))
+                for rank, candidate in _ranks(nest, best, cast(picked.value, i64)):
+                    put(rank, cast(places[candidate], i64))
     return nest.finish()
 
 

@@ -40,8 +40,8 @@ def expressions(steps: Steps, given: Sequence[Expr], dtype: DType) -> list[Expr]
     """The values of all steps as expressions of the given ones."""
 
     def apply(op: str, operands: list[Expr], attrs: dict[str, Any]) -> Expr:
-        found: Expr = BODIES[op](tuple(operands), registry.attributes(op, attrs))
-        return found
+        result: Expr = BODIES[op](tuple(operands), registry.attributes(op, attrs))
+        return result
 
     return _run(steps, given, apply, lambda number: scalar(number, dtype))
 

@@ -86,23 +86,23 @@ def _sorted_loops(types: Types, attrs: SortedAttrs, out: Out) -> PrimFunc:
     (number,) = values.shape
     nest = Nest("unique", [values, order, first, inverse, counts, count])
     _zeros(nest, number, (first, counts))
-    with nest.local("found", i64) as found:
-        found.set(0)
+    with nest.local("found", i64) as result:
+        result.set(0)
         with nest.loop("i", number) as i:
             with nest.when(call("eq", i, const(0))):
-                _begin(nest, first, found, order[i])
+                _begin(nest, first, result, order[i])
             with nest.when(call("gt", i, const(0))), nest.when(_differs(values[i], values[i - 1], attrs.equal_nan)):
-                _begin(nest, first, found, order[i])
-            with nest.let("group", found.value - 1) as group:
+                _begin(nest, first, result, order[i])
+            with nest.let("group", result.value - 1) as group:
                 nest.store(inverse, (order[i],), group)
                 nest.store(counts, (group,), counts[group] + 1)
-        nest.store(count, (), found.value)
+        nest.store(count, (), result.value)
     return nest.finish()
 
 
-def _begin(nest: Nest, first: Any, found: Any, place: Expr) -> None:
-    nest.store(first, (found.value,), place)
-    found.set(found.value + 1)
+def _begin(nest: Nest, first: Any, result: Any, place: Expr) -> None:
+    nest.store(first, (result.value,), place)
+    result.set(result.value + 1)
 
 
 def _zeros(nest: Nest, number: Expr, rows: Sequence[Any]) -> None:
@@ -126,11 +126,11 @@ def _rows_loops(types: Types, attrs: UniqueAttrs, out: Out) -> PrimFunc:
                 _compare(nest, x, sign, i, j, width)
                 with nest.when(call("eq", sign.value, const(0))):
                     nest.store(leader, (i,), j)
-        with nest.local("found", i64) as found, nest.local("rank", i64) as rank:
-            found.set(0)
+        with nest.local("found", i64) as result, nest.local("rank", i64) as rank:
+            result.set(0)
             with nest.loop("g", number) as g, nest.when(call("eq", leader[g], g)):
-                rank.set(found.value)
-                found.set(found.value + 1)
+                rank.set(result.value)
+                result.set(result.value + 1)
                 if attrs.sorted:
                     rank.set(0)
                     with nest.loop("h", number) as h, nest.when(call("eq", leader[h], h)):
@@ -140,7 +140,7 @@ def _rows_loops(types: Types, attrs: UniqueAttrs, out: Out) -> PrimFunc:
                 nest.store(inverse, (g,), rank.value)
                 with nest.let("group", rank.value) as group:
                     nest.store(first, (group,), g)
-            nest.store(count, (), found.value)
+            nest.store(count, (), result.value)
         with nest.loop("e", number) as e:
             with nest.let("mine", leader[e]) as mine:
                 nest.store(inverse, (e,), inverse[mine])
@@ -181,15 +181,15 @@ def _sorted_reference(arrays: Sequence[Any], attrs: SortedAttrs) -> tuple[Any, .
     """Neighbours that are equal: the elements need not be in order for that."""
     values, order = arrays
     first, inverse, counts = (np.zeros(len(order), np.int64) for _ in range(3))
-    found = 0
+    count = 0
     for k, place in enumerate(order.tolist()):
         a, b = values[k], values[max(k - 1, 0)]
         if k == 0 or (a != b and not (attrs.equal_nan and a != a and b != b)):
-            first[found] = place
-            found += 1
-        inverse[place] = found - 1
-        counts[found - 1] += 1
-    return first, inverse, counts, np.asarray(found, np.int64)
+            first[count] = place
+            count += 1
+        inverse[place] = count - 1
+        counts[count - 1] += 1
+    return first, inverse, counts, np.asarray(count, np.int64)
 
 
 def _rows_reference(arrays: Sequence[Any], attrs: UniqueAttrs) -> tuple[Any, ...]:

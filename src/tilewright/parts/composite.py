@@ -68,8 +68,8 @@ class Composite:
         if len(inputs) != len(self.inputs):
             names = ", ".join(f"{i.name}: {describe_spec(i)}" for i in self.inputs)
             raise CallError("wrong number of inputs", expected=f"{len(self.inputs)} ({names})", got=len(inputs))
-        found = self._call(dict(zip((i.name for i in self.inputs), inputs, strict=True)))
-        results = tuple(found[o.name] for o in self.outputs)
+        result = self._call(dict(zip((i.name for i in self.inputs), inputs, strict=True)))
+        results = tuple(result[o.name] for o in self.outputs)
         if out is not None:
             _copy(results, out if isinstance(out, tuple | list) else (out,), [o.name for o in self.outputs])
             return out
@@ -96,24 +96,24 @@ class Composite:
             if name not in names:
                 problems.add(CallError("there is no such input", where=f"input {name!r}", expected=f"one of {names}"))
         problems.raise_if_any("the inputs do not fit", kind=CallError)
-        found = self._call({name: inputs[name] for name in names})
+        result = self._call({name: inputs[name] for name in names})
         for name, array in (out or {}).items():
-            if name not in found:
-                raise CallError(f"there is no output {name!r}", expected=f"some of {list(found)}")
-            _copy([found[name]], [array], [name])
-            found[name] = array
-        return found
+            if name not in result:
+                raise CallError(f"there is no output {name!r}", expected=f"some of {list(result)}")
+            _copy([result[name]], [array], [name])
+            result[name] = array
+        return result
 
     def _call(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         values = {name: _value(v, f"input {name!r}") for name, v in inputs.items()}
         self._check(values)
         with self._gate.calling():
             try:
-                found = self._part.run(values)
+                result = self._part.run(values)
             except ModelError as error:  # what only a call could find out
                 raise CallError("the model does not run on these inputs", where=self.name, problems=[error]) from error
         self.warn_if_new(stacklevel=4)
-        return {o.name: found[o.name] for o in self.outputs}
+        return {o.name: result[o.name] for o in self.outputs}
 
     def warn_if_new(self, stacklevel: int, hint: str = "") -> None:
         """Say once of each node that it runs elsewhere, by whom, and what it costs; `hint` is what would help."""
@@ -237,9 +237,9 @@ class Composite:
         self._check(values)
         samples: list[list[tuple[str, str, float]]] = []
         for _ in range(repeat + 1):
-            found: list[tuple[str, str, float]] = []
-            self._part.run(values, _noting(found))
-            samples.append(found)
+            results: list[tuple[str, str, float]] = []
+            self._part.run(values, _noting(results))
+            samples.append(results)
         last = samples[-1]
         usable = [s for s in samples[1:] if [x[:2] for x in s] == [x[:2] for x in last]]
         seconds = np.median([[x[2] for x in s] for s in usable], axis=0).tolist() if last else []
@@ -314,9 +314,9 @@ def _value(value: Any, where: str) -> Any:
     return np.require(as_numpy(value, where), requirements=["C", "A"])
 
 
-def _noting(found: list[tuple[str, str, float]]) -> Watch:
+def _noting(result: list[tuple[str, str, float]]) -> Watch:
     """Puts what it is told of a part into a list."""
-    return lambda name, label, seconds: found.append((name, label, seconds))
+    return lambda name, label, seconds: result.append((name, label, seconds))
 
 
 def _copy(results: Sequence[Any], out: Sequence[Any], names: Sequence[str]) -> None:
@@ -334,10 +334,10 @@ def _copy(results: Sequence[Any], out: Sequence[Any], names: Sequence[str]) -> N
 
 def _described(info: onnx.ValueInfoProto) -> tuple[str, tuple[int | str, ...]]:
     """The element type and shape that a file states, for display."""
-    found = declared(info)
-    if found is not None:
-        known = DTYPES.get(found.code)
-        return known.name if known else onnx.TensorProto.DataType.Name(found.code).lower(), found.dims
+    result = declared(info)
+    if result is not None:
+        known = DTYPES.get(result.code)
+        return known.name if known else onnx.TensorProto.DataType.Name(result.code).lower(), result.dims
     kind = info.type.WhichOneof("value")
     return (kind.removesuffix("_type") if kind else "unknown"), ("...",)
 

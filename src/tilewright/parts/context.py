@@ -94,11 +94,11 @@ class Context:
             self.arrays[id(tensor)] = (tensor, array)
         return self.arrays[id(tensor)][1]
 
-    def refuse_unknown(self, section: Section, found: Survey) -> None:
+    def refuse_unknown(self, section: Section, result: Survey) -> None:
         """Raise for nodes that are not compiled and that nobody runs: ModelError where one is no valid ONNX,
         UnsupportedError where nobody knows its operator."""
         problems = Problems()
-        for k, (node, verdict) in enumerate(zip(section.nodes, found.nodes, strict=True)):
+        for k, (node, verdict) in enumerate(zip(section.nodes, result.nodes, strict=True)):
             if verdict.how != "lacking" or is_control(node) or is_on_values(node):  # a body is cut when it runs
                 continue
             where = f"{section.loaded.label}: node {section.label(k)}"

@@ -55,8 +55,8 @@ class ControlPart:
     def _branch(self, values: Values) -> list[Any]:
         taken = _truth(self._read(values, self.node.input[0]), self.section.name)
         body = self.bodies["then_branch" if taken else "else_branch"]
-        found = body.run({name: self._read(values, name) for name in body.section.inputs})
-        return [found[name] for name in body.section.outputs]
+        result = body.run({name: self._read(values, name) for name in body.section.inputs})
+        return [result[name] for name in body.section.outputs]
 
     def _loop(self, values: Values) -> list[Any]:
         body, graph = self.bodies["body"], self.inner["body"]
@@ -75,8 +75,8 @@ class ControlPart:
         while alive and (count is None or step < count):
             self._check_patience(step, time.monotonic() - began)
             start = [np.asarray(step, np.int64), np.asarray(True), *carried]
-            found = body.run(outer | dict(zip(names, start, strict=True)))
-            results = [found[o.name] for o in graph.output]
+            result = body.run(outer | dict(zip(names, start, strict=True)))
+            results = [result[o.name] for o in graph.output]
             alive = _truth(results[0], self.section.name)
             carried = results[1 : 1 + len(carried)]
             for row, value in zip(rows, results[1 + len(carried) :], strict=True):
@@ -106,9 +106,9 @@ class ControlPart:
         rows: list[list[Any]] = [[] for _ in graph.output]
         for k in range(lengths.pop()):
             elements = {n: v[k] if isinstance(v, list) else v for n, v in zip(names, given, strict=True)}
-            found = body.run(outer | elements)
+            result = body.run(outer | elements)
             for row, info in zip(rows, graph.output, strict=True):
-                row.append(found[info.name])
+                row.append(result[info.name])
         return list(rows)
 
 

@@ -70,17 +70,17 @@ class Hosts:
         """Ways to run a section on inputs of these types, the first to be tried first."""
         model = section.model({n: _open(i) for n, i in infos.items()}, {})
         _set_weights(model, section, weights)
-        found: list[Runner] = []
+        results: list[Runner] = []
         if not any(self._is_for_reference(node) for node in section.nodes) and all(
             info is not None for info in infos.values()
         ):
             session = _session(model, infos, self.threads)
             if session is not None:
-                found.append(session)
+                results.append(session)
         reference = _reference(model, self.custom)
         if reference is not None:
-            found.append(reference)
-        return found
+            results.append(reference)
+        return results
 
 
 class HostPart:

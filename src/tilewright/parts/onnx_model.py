@@ -76,17 +76,17 @@ def _check_names(loaded: Loaded, dims: DimSizes) -> None:
 
 def stated_types(section: Section, dims: DimSizes) -> dict[str, TensorInfo | None]:
     """The types that a model states for its inputs; one without a rank is left out."""
-    found: dict[str, TensorInfo | None] = {}
+    result: dict[str, TensorInfo | None] = {}
     numbers: dict[int | str, int] = {name: size for name, size in dims.items() if isinstance(size, int)}
     for info in section.loaded.model.graph.input:
         if info.name not in section.inputs:
             continue
         type = declared(info)
         if type is not None:
-            found[info.name] = replace(type, dims=tuple(numbers.get(d, d) for d in type.dims))
+            result[info.name] = replace(type, dims=tuple(numbers.get(d, d) for d in type.dims))
         elif info.type.WhichOneof("value") not in (None, "tensor_type"):
-            found[info.name] = None
-    return found
+            result[info.name] = None
+    return result
 
 
 __all__ = ["compile_parts", "coverage"]

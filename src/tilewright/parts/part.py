@@ -50,10 +50,10 @@ class NativeForm:
 
     def run(self, values: Values, watch: Watch | None = None) -> dict[str, Any]:
         start = time.perf_counter()
-        found = self.model.run({i.name: values[i.name] for i in self.model.inputs})
+        result = self.model.run({i.name: values[i.name] for i in self.model.inputs})
         if watch is not None:
             watch(self.model.name, f"{len(self.model.manifest.run_steps)} kernels", time.perf_counter() - start)
-        return found
+        return result
 
 
 @dataclass(slots=True)
@@ -74,20 +74,22 @@ class CutForm:
             self.last.insert(0, tuple(names))
 
     def run(self, values: Values, watch: Watch | None = None) -> dict[str, Any]:
-        found = dict(values)
+        result = dict(values)
         for (step, part), done in zip(self.steps, self.last, strict=True):
-            given = {name: found[name] for name in step.section.inputs}
+            given = {name: result[name] for name in step.section.inputs}
             if isinstance(part, Part):
-                found.update(part.run(given, watch))
+                result.update(part.run(given, watch))
             else:
                 start = time.perf_counter()
-                found.update(part.run(given))
+                result.update(part.run(given))
                 if watch is not None:
                     names = ", ".join(dict.fromkeys(operator(n) for n in step.section.nodes))
                     watch(step.section.name, names, time.perf_counter() - start)
             for name in done:
-                del found[name]
-        return {n: found[n] if n in found else self.context.initializer(self.section, n) for n in self.section.outputs}
+                del result[name]
+        return {
+            n: result[n] if n in result else self.context.initializer(self.section, n) for n in self.section.outputs
+        }
 
 
 Form = NativeForm | CutForm
@@ -136,9 +138,9 @@ class Part:
             if form is not None:
                 self._keep(types, {}, form)
 
-    def plan(self, found: Survey) -> CutForm:
+    def plan(self, result: Survey) -> CutForm:
         """Cut the section; used at once and for all calls of the stated types."""
-        form = self._cut(found)
+        form = self._cut(result)
         names = self.section.inputs
         if all(name in self.types for name in names):
             self._keep({n: self.types[n] for n in names}, {}, form)
@@ -187,8 +189,8 @@ class Part:
         while True:
             known = {n: values[n] for n in self.needs} if self.built <= self.patience else {}
             for types in candidates:
-                found = survey(self.section, types, known, lacking)
-                if all(s.how in ("native", "known") for s in found.nodes):
+                result = survey(self.section, types, known, lacking)
+                if all(s.how in ("native", "known") for s in result.nodes):
                     form = self._native(types, known)
                     if form is not None:
                         return self._keep(types, known, form)
@@ -198,32 +200,32 @@ class Part:
     def _candidates(self, values: Values) -> list[Types]:
         """The types that a form might be made for, the most general first."""
         exact = observed(values, self.section.inputs)
-        found: list[Types] = []
+        results: list[Types] = []
         stated = {n: self.types[n] for n in self.section.inputs if n in self.types}
         no_zero = not any(0 in info.dims for info in exact.values() if info is not None)
         if no_zero and len(stated) == len(exact) and Pattern(stated, {}, {}).takes(values):
-            found.append(stated)
+            results.append(stated)
         for types in (self._history.observe(exact), exact):
-            if types not in found:
-                found.append(types)
-        return found
+            if types not in results:
+                results.append(types)
+        return results
 
     def _build_cut(self, types: Types, known: Values, lacking: Mapping[int, Error]) -> Form:
         """Parts of its own for what cannot be one program: for any values of inputs if that helps, else for these."""
         if self.depth < MAX_DEPTH:
             for values in [{}, known] if known else [{}]:
-                found = survey(self.section, types, values, lacking)
-                if _is_smaller(self.section, found):
-                    return self._keep(types, values, self._cut(found))
+                result = survey(self.section, types, values, lacking)
+                if _is_smaller(self.section, result):
+                    return self._keep(types, values, self._cut(result))
         why = self.failure or UnsupportedError("the part is inside of too many others")
         all_lacking = dict.fromkeys(range(len(self.section.nodes)), why) | dict(lacking)
         return self._keep(types, {}, self._cut(survey(self.section, types, {}, all_lacking)))
 
-    def _learn(self, found: Survey, values: Values, lacking: dict[int, Error]) -> bool:
+    def _learn(self, result: Survey, values: Values, lacking: dict[int, Error]) -> bool:
         """Take in what nodes say that they need: more inputs by value, or that they cannot be compiled; whether
         anything is new."""
         new = False
-        for k, node in enumerate(found.nodes):
+        for k, node in enumerate(result.nodes):
             if not node.needs:
                 continue
             mine = [n for n in node.needs if n in self.section.inputs]
@@ -250,11 +252,11 @@ class Part:
             return None
         return NativeForm(model, self.section.outputs)
 
-    def _cut(self, found: Survey) -> CutForm:
+    def _cut(self, result: Survey) -> CutForm:
         context = self.context
-        context.refuse_unknown(self.section, found)
+        context.refuse_unknown(self.section, result)
         parts: list[tuple[Step, Part | HostPart | ControlPart | ValuePart]] = []
-        for step in cut(self.section, found):
+        for step in cut(self.section, result):
             part: Part | HostPart | ControlPart | ValuePart
             if step.kind == "compiled":
                 part = Part(step.section, context, step.types, step.needs, self.depth + 1, self.patience)
@@ -307,9 +309,9 @@ def _least(types: Types, model: Model) -> dict[str, int]:
     return least
 
 
-def _is_smaller(section: Section, found: Survey) -> bool:
+def _is_smaller(section: Section, result: Survey) -> bool:
     """Whether a cut gives parts that are all smaller than the section."""
-    steps = cut(section, found)
+    steps = cut(section, result)
     return all(step.kind != "compiled" or len(step.section.nodes) < len(section.nodes) for step in steps)
 
 

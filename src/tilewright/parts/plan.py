@@ -41,23 +41,23 @@ class Step:
     assumed: bool = False
 
 
-def cut(section: Section, found: Survey) -> list[Step]:
+def cut(section: Section, result: Survey) -> list[Step]:
     """The steps that compute a section's outputs, in an order in which they can run.
 
     Raises ModelError if they are, or read, a value that nothing computes.
     """
-    members = _members(section, found)
+    members = _members(section, result)
     wanted = set(section.outputs)
     steps: list[Step] = []
     for position, nodes in reversed(list(enumerate(members))):  # backwards, so that what later parts read is known
-        kind = _kind(section, found, nodes[0])
-        chosen = _with_known(section, found, nodes) if kind in ("compiled", "elsewhere") else nodes
+        kind = _kind(section, result, nodes[0])
+        chosen = _with_known(section, result, nodes) if kind in ("compiled", "elsewhere") else nodes
         outputs = [n for k in nodes for n in section.nodes[k].output if n in wanted]
         if not outputs:
             continue
         part = section.cut(chosen, outputs, f"{section.name}.{position}")
         wanted.update(part.inputs)
-        steps.append(_step(section, found, nodes, chosen, part))
+        steps.append(_step(section, result, nodes, chosen, part))
     made = {*section.inputs, *(name for step in steps for name in step.section.outputs)}
     for step in reversed(steps):
         if missing := [name for name in step.section.inputs if name not in made]:
@@ -70,33 +70,33 @@ def cut(section: Section, found: Survey) -> list[Step]:
     return steps[::-1]
 
 
-def _members(section: Section, found: Survey) -> list[list[int]]:
+def _members(section: Section, result: Survey) -> list[list[int]]:
     """The nodes of each part, in an order in which the parts can run. What is not compiled of a level is cut further,
     into runs of nodes of one kind."""
     levels: dict[int, list[list[int]]] = {}
-    for k, level in enumerate(_levels(section, found)):
+    for k, level in enumerate(_levels(section, result)):
         runs = levels.setdefault(level, [])
-        kind = _kind(section, found, k)
-        if runs and kind != "control" and _kind(section, found, runs[-1][0]) == kind:
+        kind = _kind(section, result, k)
+        if runs and kind != "control" and _kind(section, result, runs[-1][0]) == kind:
             runs[-1].append(k)
         else:
             runs.append([k])
     return [run for level in sorted(levels) for run in levels[level]]
 
 
-def _step(section: Section, found: Survey, members: list[int], nodes: list[int], part: Section) -> Step:
-    kind = _kind(section, found, members[0])
+def _step(section: Section, result: Survey, members: list[int], nodes: list[int], part: Section) -> Step:
+    kind = _kind(section, result, members[0])
     kept = {name: k for k in nodes for name in section.nodes[k].output if name}
     index = [kept[next(filter(None, node.output))] for node in part.nodes]
-    needs = frozenset(n for k in index for n in found.nodes[k].needs)
-    assumed = any(found.nodes[k].how == "assumed" for k in index)
-    types = {n: found.types[n] for n in part.inputs if n in found.types}
-    reasons = {j: found.nodes[k].error for j, k in enumerate(index)} if kind != "compiled" else {}
+    needs = frozenset(n for k in index for n in result.nodes[k].needs)
+    assumed = any(result.nodes[k].how == "assumed" for k in index)
+    types = {n: result.types[n] for n in part.inputs if n in result.types}
+    reasons = {j: result.nodes[k].error for j, k in enumerate(index)} if kind != "compiled" else {}
     return Step(kind, part, needs & set(part.inputs), types, reasons, assumed)
 
 
-def _kind(section: Section, found: Survey, k: int) -> Kind:
-    if found.nodes[k].how != "lacking":
+def _kind(section: Section, result: Survey, k: int) -> Kind:
+    if result.nodes[k].how != "lacking":
         return "compiled"
     if is_control(section.nodes[k]):
         return "control"
@@ -108,17 +108,17 @@ def is_control(node: onnx.NodeProto) -> bool:
     return node.op_type in CONTROLLED and node.domain in ("", "ai.onnx")
 
 
-def _levels(section: Section, found: Survey) -> list[int]:
+def _levels(section: Section, result: Survey) -> list[int]:
     producers: dict[str, int] = {}
     levels: list[int] = []
     for k, node in enumerate(section.nodes):
-        kind = _kind(section, found, k)
+        kind = _kind(section, result, k)
         level = 0 if kind == "compiled" else 1
         for name in reads(node):
             if name in producers:
-                made = _kind(section, found, producers[name])
+                made = _kind(section, result, producers[name])
                 level = max(level, levels[producers[name]] + ((made == "compiled") != (kind == "compiled")))
-        for name in found.nodes[k].needs:
+        for name in result.nodes[k].needs:
             # The value must be there when the part is compiled. What does not depend on it is kept apart, so that it
             # is not compiled anew for every value.
             level = max(level, levels[producers[name]] + 2 if name in producers else 2)
@@ -127,7 +127,7 @@ def _levels(section: Section, found: Survey) -> list[int]:
     return levels
 
 
-def _with_known(section: Section, found: Survey, members: Iterable[int]) -> list[int]:
+def _with_known(section: Section, result: Survey, members: Iterable[int]) -> list[int]:
     """A part's nodes, and those evaluated while importing that they read: each part evaluates these by itself, so that
     what it knows of shapes does not stop at its border."""
     producers = {name: k for k, node in enumerate(section.nodes) for name in node.output if name}
@@ -136,7 +136,7 @@ def _with_known(section: Section, found: Survey, members: Iterable[int]) -> list
     while stack:
         for name in reads(section.nodes[stack.pop()]):
             k = producers.get(name)
-            if k is not None and k not in chosen and found.nodes[k].how == "known":
+            if k is not None and k not in chosen and result.nodes[k].how == "known":
                 chosen.add(k)
                 stack.append(k)
     return sorted(chosen)

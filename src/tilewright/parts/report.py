@@ -100,8 +100,8 @@ def _elsewhere(step: Step, hosts: Hosts) -> tuple[str, str, list[Uncompiled]]:
 
 def reason_of(error: Error) -> str:
     """What is wrong, without the place."""
-    found = [e.what + (f", got {e.got}" if e.got else "") for e in error.each()]
-    return "; ".join(dict.fromkeys(found))
+    results = [e.what + (f", got {e.got}" if e.got else "") for e in error.each()]
+    return "; ".join(dict.fromkeys(results))
 
 
 def help_for(error: Error) -> str:

@@ -31,19 +31,19 @@ class ValuePart:
 
     def run(self, values: Values) -> dict[str, Any]:
         """The outputs by name."""
-        found = dict(values)
+        entries = dict(values)
         for k, (node, attributes) in enumerate(zip(self.section.nodes, self._attributes, strict=True)):
-            given = [self._read(found, name) if name else None for name in node.input]
+            given = [self._read(entries, name) if name else None for name in node.input]
             try:
                 result = OPERATORS[node.op_type](attributes, *given)
             except (ValueError, IndexError, TypeError, AttributeError) as error:
                 where = f"{self.section.loaded.label}: node {self.section.label(k)}"
                 raise CallError(f"{operator(node)} does not take these inputs", where=where, got=str(error)) from None
-            found[node.output[0]] = result
-        return {name: found[name] for name in self.section.outputs}
+            entries[node.output[0]] = result
+        return {name: entries[name] for name in self.section.outputs}
 
-    def _read(self, found: Values, name: str) -> Any:
-        return found[name] if name in found else self._initializer(self.section, name)
+    def _read(self, result: Values, name: str) -> Any:
+        return result[name] if name in result else self._initializer(self.section, name)
 
 
 def is_on_values(node: onnx.NodeProto) -> bool:

@@ -38,12 +38,12 @@ class Pattern:
         """Whether inputs are of this pattern."""
         bound: dict[str, int] = {}
         for name, info in self.types.items():
-            found = info_of(values[name])
-            if found is None or info is None:
-                if found is not info:
+            result = info_of(values[name])
+            if result is None or info is None:
+                if result is not info:
                     return False
                 continue
-            if found.code != info.code or not _binds(info.dims, found.dims, bound):
+            if result.code != info.code or not _binds(info.dims, result.dims, bound):
                 return False
         if any(value < self.least.get(name, 0) for name, value in bound.items()):
             return False
@@ -54,10 +54,10 @@ class Pattern:
         return any(isinstance(d, str) for info in self.types.values() if info is not None for d in info.dims)
 
 
-def _binds(dims: Sequence[Dim], found: Sequence[Dim], bound: dict[str, int]) -> bool:
-    if len(dims) != len(found):
+def _binds(dims: Sequence[Dim], result: Sequence[Dim], bound: dict[str, int]) -> bool:
+    if len(dims) != len(result):
         return False
-    for want, have in zip(dims, found, strict=True):
+    for want, have in zip(dims, result, strict=True):
         assert isinstance(have, int)
         if isinstance(want, str):
             want = bound.setdefault(want, have)

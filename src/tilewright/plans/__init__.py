@@ -209,7 +209,7 @@ def _decided(func: PrimFunc, target: Target, where: Values) -> tuple[Chosen, ...
     decision = Scheduled(about.name, tuple((v.name, n) for v, n in where.items()))
     own = Chosen(decision, "" if taken is choices[0] else f"{key(func)}: {taken.label}")
     variants = (decided(specialize(func, v), target, v) for v in named(taken.plan).cases(structure, target))
-    return (own, *_threads(func, taken, target), *(c for found in variants for c in found))
+    return (own, *_threads(func, taken, target), *(c for candidate in variants for c in candidate))
 
 
 def _threads(func: PrimFunc, taken: Candidate, target: Target) -> Iterator[Chosen]:

@@ -119,8 +119,8 @@ def _taken(contents: Iterator[bytes], store: Store, announce: Callable[[str], No
             if (result.new + result.known) % BATCH == 0:
                 announce(f"{result.new + result.known} records")
     finally:
-        for target, found in rows.items():
-            index_of(store, target).add(found)
+        for target, candidate in rows.items():
+            index_of(store, target).add(candidate)
     return result
 
 

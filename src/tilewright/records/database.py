@@ -123,8 +123,8 @@ class Statistics:
 def statistics(store: Store) -> Statistics:
     """Sum up a store."""
     s = Statistics()
-    found = list(everything(store))
-    for digest, r in found:
+    results = list(everything(store))
+    for digest, r in results:
         s.records += 1
         s.bytes += os.path.getsize(store.path(digest, r.target))
         s.current += r.made.compiler == code_version()
@@ -132,7 +132,7 @@ def statistics(store: Store) -> Statistics:
         s.failed += sum(c.outcome != "timed" for c in r.candidates)
         for counter, value in zip((s.classes, s.kinds, s.regimes, s.levels), _groups(r), strict=True):
             counter[value] += 1
-    best = standing(found)
+    best = standing(results)
     s.decisions = len({(decision, target) for decision, target, _ in best})
     gains = [r.gain.median for _, r in best.values() if r.setting != r.untuned]
     if gains:
@@ -162,21 +162,21 @@ def superfluous(store: Store, others: bool = False) -> list[Superfluous]:
         others: also records that other compilers measured, which a compile uses only where estimates stand by them.
     """
     sound: list[Named] = []
-    found: list[Superfluous] = []
+    results: list[Superfluous] = []
     for target in store.classes():
         for digest in sorted(store.digests(target)):
             path = store.path(digest, target)
             try:
                 sound.append((digest, read(path)))
             except (RecordError, OSError) as error:
-                found.append(Superfluous(path, f"damaged: {str(error).splitlines()[0]}"))
+                results.append(Superfluous(path, f"damaged: {str(error).splitlines()[0]}"))
     sound.sort(key=lambda n: (_same(n[1]), n[1].made.time, n[0]))
     for _, group in groupby(sound, key=lambda n: _same(n[1])):
         *older, last = group
-        found += [Superfluous(store.path(d, r.target), "a later one replaces it") for d, r in older]
+        results += [Superfluous(store.path(d, r.target), "a later one replaces it") for d, r in older]
         if others and last[1].made.compiler != code_version():
-            found.append(Superfluous(store.path(last[0], last[1].target), "measured with another compiler", True))
-    return found + [Superfluous(path, "left by a writer that died") for path in store.leftovers(ABANDONED)]
+            results.append(Superfluous(store.path(last[0], last[1].target), "measured with another compiler", True))
+    return results + [Superfluous(path, "left by a writer that died") for path in store.leftovers(ABANDONED)]
 
 
 def _same(r: Record) -> tuple[str, ...]:

@@ -134,8 +134,8 @@ class Index:
                     if self._db is None or self._process != os.getpid():
                         self.refresh()
                     assert self._db is not None
-                    found = self._db.execute(f"SELECT * FROM record WHERE {column} = ?", (value,)).fetchall()
-                    return [_row(values) for values in found]
+                    result = self._db.execute(f"SELECT * FROM record WHERE {column} = ?", (value,)).fetchall()
+                    return [_row(values) for values in result]
                 except (sqlite3.Error, ValueError):  # it is damaged: it is made again
                     self.close()
                     _remove(self._path)

@@ -64,10 +64,10 @@ class Lookup:
         return self._stamp
 
     def advise(self, decision: str) -> tuple[Advice, ...]:
-        found = self._said.get(decision)
-        if found is None:
-            found = self._said[decision] = tuple(_advice(digest, record) for digest, record in self.find(decision))
-        return found
+        entry = self._said.get(decision)
+        if entry is None:
+            entry = self._said[decision] = tuple(_advice(digest, record) for digest, record in self.find(decision))
+        return entry
 
     def find(self, decision: str) -> list[tuple[str, Record]]:
         """The records about a decision with their digests, those that count most first."""
@@ -96,8 +96,8 @@ def _advice(digest: str, record: Record) -> Advice:
 def lookup(stores: Iterable[Store], target: Target) -> Lookup | None:
     """Who knows the records of these stores about a target's class of machines; None if there are none."""
     machines = target_class(target)
-    found = [index_of(store, machines) for store in stores if store.class_folder(machines).is_dir()]
-    return Lookup(found) if found else None
+    results = [index_of(store, machines) for store in stores if store.class_folder(machines).is_dir()]
+    return Lookup(results) if results else None
 
 
 def check_recorded(made: Iterable[Decision], target: Target) -> None:
@@ -118,7 +118,7 @@ def seeds(stores: Iterable[Store], key: Key, target: Target, space: Space, most:
     like any other.
     """
     mine = target_class(target)
-    found: list[tuple[bool, float, str, str, Setting]] = []
+    results: list[tuple[bool, float, str, str, Setting]] = []
     for store in stores:
         for machines in store.classes():
             if _vectors(machines) != _vectors(mine):
@@ -128,9 +128,9 @@ def seeds(stores: Iterable[Store], key: Key, target: Target, space: Space, most:
             for distance, row in index.similar(key.text)[: 4 * most]:
                 beside = row.decision.startswith(f"{key.kind} ") and nearest(Setting.parse(row.setting), space)
                 if beside:
-                    found.append((machines != mine, distance, row.digest, machines, beside))
+                    results.append((machines != mine, distance, row.digest, machines, beside))
     best: dict[Setting, Seed] = {}
-    for _, distance, digest, machines, setting in sorted(found, key=lambda f: f[:3]):
+    for _, distance, digest, machines, setting in sorted(results, key=lambda f: f[:3]):
         best.setdefault(setting, Seed(setting, distance, digest, machines))
     return list(best.values())[:most]
 

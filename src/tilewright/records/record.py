@@ -230,14 +230,14 @@ def from_bytes(content: bytes) -> Record:
         raise RecordError("too large for a record", expected=f"at most {MOST_BYTES} bytes", got=len(content))
     try:
         data = json.loads(content.decode("ascii"))
-        found = decode(Record, data, "record")
+        result = decode(Record, data, "record")
     except SchemaError as error:
         raise RecordError(error.what, where=error.path) from None
     except (ValueError, RecursionError) as error:
         raise RecordError(f"not JSON: {error}", where="record") from None
     if _canonical(data) != content:  # a key twice, other white space
         raise RecordError("not in the canonical form", where="record")
-    return found
+    return result
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True, ensure_ascii=True, allow_nan=False)

@@ -89,7 +89,7 @@ class Store:
     def digests(self, target: str) -> set[str]:
         """The names of all records of a class."""
         matches = map(_FILE.fullmatch, _names(self.class_folder(target)))
-        return {found[1] for found in matches if found is not None}
+        return {candidate[1] for candidate in matches if candidate is not None}
 
     def get(self, digest: str, target: str) -> Record | None:
         """One record; None where there is no such file or, with a warning, where it is damaged."""
@@ -115,8 +115,8 @@ class Store:
 
     def find(self, decision: str, target: str) -> tuple[Record, ...]:
         """The records about a decision, the newest first."""
-        found = [r for r in self.records(target) if r.decision == decision]
-        return tuple(sorted(found, key=lambda r: (r.made.time, r.digest), reverse=True))
+        results = [r for r in self.records(target) if r.decision == decision]
+        return tuple(sorted(results, key=lambda r: (r.made.time, r.digest), reverse=True))
 
     def remove(self, digest: str, target: str) -> bool:
         """Remove a record; whether it was there."""
@@ -130,12 +130,12 @@ class Store:
 
     def leftovers(self, age: float = 0.0) -> list[Path]:
         """Unfinished files of at least so many seconds: writers that died have left them."""
-        found = []
+        results = []
         for path in sorted(self.folder.glob(f"*/{UNFINISHED}*")):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - path.stat().st_mtime >= age:
-                    found.append(path)
-        return found
+                    results.append(path)
+        return results
 
     def _tell(self, path: Path, error: Exception) -> None:
         """Warn once of a file."""

@@ -121,8 +121,8 @@ class Learner:
         if turn not in self._parts:
             held = {**self.step.parameters, **self.step.buffers}
             self._parts[turn] = {name: held[prefix + name] for name in names if prefix + name in held}
-        found = self._parts[turn]
-        return found if len(found) == len(names) else None
+        result = self._parts[turn]
+        return result if len(result) == len(names) else None
 
     def close(self) -> None:
         """Leave the model with all that eager training goes on from."""
@@ -147,11 +147,11 @@ class Learner:
             id(p): optimizer for optimizer in self._optimizers for g in optimizer.param_groups for p in g["params"]
         }
         states = self.step.states
-        found = []
+        results = []
         for name in self.step.parameters:
             tensor = self._owners[name]
-            found.append((owner[id(tensor)], tensor, {key: views[name] for key, views in states.items()}))
-        return found
+            results.append((owner[id(tensor)], tensor, {key: views[name] for key, views in states.items()}))
+        return results
 
     def _take_states(self) -> None:
         counts = set()

@@ -109,8 +109,8 @@ class NodeStore:
     def call(self, *inputs: Any) -> tuple[Any, int]:
         """The outputs for these inputs, and the version that gave them."""
         assert self._actor is not None, "an open store is called"
-        found: tuple[Any, int] = self._actor.versioned(*inputs)
-        return found
+        result: tuple[Any, int] = self._actor.versioned(*inputs)
+        return result
 
     def close(self) -> None:
         """Detach. The last process that does so removes the store."""

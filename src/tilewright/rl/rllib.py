@@ -123,8 +123,8 @@ def _module_state(state: Any) -> dict[str, Any]:
         state = ray.get(state)
     if DEFAULT_MODULE_ID in state:
         state = state[DEFAULT_MODULE_ID]
-    found: dict[str, Any] = state
-    return found
+    result: dict[str, Any] = state
+    return result
 
 
 def _check(module: Any, config: Any) -> None:
@@ -157,8 +157,8 @@ class _Forward:
     def __call__(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         if not self._store.is_open:
             self._open({key: batch[key] for key in _INPUTS if key in batch})
-        found, version = self._store.call(*[functools.reduce(getitem, path, batch) for path in self._inputs])
-        outputs = found if isinstance(found, tuple) else (found,)
+        result, version = self._store.call(*[functools.reduce(getitem, path, batch) for path in self._inputs])
+        outputs = result if isinstance(result, tuple) else (result,)
         return nested(zip(self._outputs, outputs, strict=True)), version
 
     def _open(self, batch: dict[str, Any]) -> None:
@@ -175,8 +175,8 @@ class _Forward:
 
         def forward(tensors: Tensors) -> Tensors:
             batch = nested(zip(inputs, tensors.values(), strict=True))
-            found = flat(module._forward_exploration(batch, t=0))
-            return {"_".join(path): found[path] for path in self._outputs}
+            result = flat(module._forward_exploration(batch, t=0))
+            return {"_".join(path): result[path] for path in self._outputs}
 
         with traceable(module):
             return compile_part(Part(module, examples, forward), examples, name=type(module).__name__)
@@ -191,15 +191,15 @@ def _eager(module: Any, batch: dict[str, Any]) -> dict[str, Any]:
     where = f"module {type(module).__name__}"
     module.eval()
     passes: dict[str, dict[str, Any]] = {"_forward_exploration": {"t": 0}, "_forward_inference": {}}
-    found = [getattr(module, name)(dict(batch), **kwargs) for name, kwargs in passes.items()]
+    results = [getattr(module, name)(dict(batch), **kwargs) for name, kwargs in passes.items()]
     problems = Problems()
-    for name, outputs in zip(passes, found, strict=True):
+    for name, outputs in zip(passes, results, strict=True):
         if _OUTPUT not in outputs or not set(outputs) <= {_OUTPUT, Columns.STATE_OUT}:
             problems.add(
                 UnsupportedError(f"{name} gives something else", where=where, expected=_OUTPUT, got=sorted(outputs))
             )
     problems.raise_if_any("the module is not supported", kind=UnsupportedError)
-    if not torch.equal(found[0][_OUTPUT], found[1][_OUTPUT]):
+    if not torch.equal(results[0][_OUTPUT], results[1][_OUTPUT]):
         raise UnsupportedError("exploration and inference compute different things", where=where)
-    first: dict[str, Any] = found[0]
+    first: dict[str, Any] = results[0]
     return first

@@ -18,17 +18,17 @@ Path = tuple[str, ...]
 
 def flat(nested: Mapping[str, Any], prefix: Path = ()) -> dict[Path, Any]:
     """The tensors of nested dicts, by the keys that lead to them, sorted."""
-    found: dict[Path, Any] = {}
+    result: dict[Path, Any] = {}
     for key in sorted(nested):
         value = nested[key]
         if isinstance(value, Mapping):
-            found |= flat(value, (*prefix, key))
+            result |= flat(value, (*prefix, key))
         elif isinstance(value, torch.Tensor):
-            found[(*prefix, key)] = value
+            result[(*prefix, key)] = value
         else:
             where = "_".join((*prefix, key))
             raise UnsupportedError("is no tensor", where=where, got=type(value).__name__)
-    return found
+    return result
 
 
 def nested(flat: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
@@ -41,13 +41,13 @@ def nested(flat: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
 @contextlib.contextmanager
 def traceable(module: Any) -> Iterator[None]:
     """RLlib's head with free standard deviations asks for `len` of a tensor, which makes the batch a constant."""
-    found = [m for m in module.modules() if isinstance(m, TorchFreeLogStdMLPHead)]
-    for head in found:
+    results = [m for m in module.modules() if isinstance(m, TorchFreeLogStdMLPHead)]
+    for head in results:
         head.__dict__["_forward"] = functools.partial(_free_log_std, head)
     try:
         yield
     finally:
-        for head in found:
+        for head in results:
             del head.__dict__["_forward"]
 
 

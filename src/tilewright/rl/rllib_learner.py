@@ -78,9 +78,9 @@ class TilewrightPPOLearner(PPOTorchLearner):
             self._compiled = _Updates(self, module_id, rows)
         if not self._compiled.takes(rows):
             self._compiled.give()
-            found: tuple[Any, Any, Any] = super()._update(batch)
+            result: tuple[Any, Any, Any] = super()._update(batch)
             self._compiled.take()
-            return found
+            return result
         self._compute_off_policyness(batch)
         loss, metrics = self._compiled(rows)
         self.metrics.log_dict(metrics, key=module_id, window=1)
@@ -163,12 +163,12 @@ class _Updates(Learner):
     def __call__(self, rows: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
         """Learn from a minibatch. Gives the loss, and metrics by RLlib's names."""
         self.step.lr = float(self._optimizer.param_groups[0]["lr"])
-        found = self.step(*self._read(rows), *self._coefficients())
-        norm = found.pop("gradient_norm", None)
+        result = self.step(*self._read(rows), *self._coefficients())
+        norm = result.pop("gradient_norm", None)
         config = self._owner.config
         if norm is not None and (config.grad_clip or config.log_gradients):
-            found[f"gradients_{self._optimizer_name}_global_norm"] = norm
-        return found.pop("loss"), found
+            result[f"gradients_{self._optimizer_name}_global_norm"] = norm
+        return result.pop("loss"), result
 
     def _read(self, rows: Mapping[str, Any]) -> list[Any]:
         return [functools.reduce(getitem, way, rows) for way in self._ways]
@@ -209,21 +209,21 @@ def ppo_loss(config: Any, ways: list[Path]) -> Callable[..., dict[str, Any]]:
         entropy = now.entropy()
         divergence = mean(then.kl(now)) if config.use_kl_loss else torch.zeros(())
         each = -surrogate - entropy_coefficient * entropy
-        found = {ENTROPY_KEY: mean(entropy), POLICY_LOSS_KEY: -mean(surrogate), LEARNER_RESULTS_KL_KEY: divergence}
+        result = {ENTROPY_KEY: mean(entropy), POLICY_LOSS_KEY: -mean(surrogate), LEARNER_RESULTS_KL_KEY: divergence}
         values = torch.zeros(())
         if config.use_critic:
             values = module.compute_values(batch, embeddings=outputs.get(Columns.EMBEDDINGS))
             squares = torch.pow(values - targets, 2.0)
             bounded = torch.clamp(squares, 0, config.vf_clip_param)
             each = each + config.vf_loss_coeff * bounded
-            found |= {VF_LOSS_KEY: mean(bounded), LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY: mean(squares)}
+            result |= {VF_LOSS_KEY: mean(bounded), LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY: mean(squares)}
         else:
-            found |= {VF_LOSS_KEY: values, LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY: values}
+            result |= {VF_LOSS_KEY: values, LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY: values}
         total = mean(each)
         if config.use_kl_loss:
             total = total + kl_coefficient * divergence
-        found[LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY] = explained_variance(targets, values)
-        return {"loss": total, **{name: value.detach() for name, value in found.items()}}
+        result[LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY] = explained_variance(targets, values)
+        return {"loss": total, **{name: value.detach() for name, value in result.items()}}
 
     return loss
 

@@ -72,9 +72,9 @@ def sample(
     if "mean" in outputs:
         return _gaussian(np.asarray(outputs["mean"]), np.asarray(outputs["log_std"]), rng, deterministic)
     if "squashed_mean" in outputs:
-        found = _gaussian(np.asarray(outputs["squashed_mean"]), np.asarray(outputs["log_std"]), rng, deterministic)
-        actions = np.tanh(found[0])
-        return actions, found[1] - np.log(1 - actions**2 + _EPSILON).sum(1)
+        result = _gaussian(np.asarray(outputs["squashed_mean"]), np.asarray(outputs["log_std"]), rng, deterministic)
+        actions = np.tanh(result[0])
+        return actions, result[1] - np.log(1 - actions**2 + _EPSILON).sum(1)
     if "q_values" in outputs:
         return np.argmax(outputs["q_values"], 1), None
     if "actions" in outputs:

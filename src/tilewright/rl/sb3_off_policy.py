@@ -68,19 +68,19 @@ class OffPolicy(Learner):
         self.pull()
         for k, optimizer in enumerate(self._optimizers[: len(step.rates)]):
             step.rates[k] = optimizer.param_groups[0]["lr"]
-        found = []
+        results = []
         for _ in range(count):
             data = model.replay_buffer.sample(rows, env=model._vec_normalize_env)
             batch = [data.observations, data.actions, data.rewards, data.next_observations, data.dones]
             batch += [data.discounts] if self._discounted else []
             batch += [torch.empty(data.actions.shape).normal_() for _ in range(self._noises)]
-            found.append(step(*batch))
+            results.append(step(*batch))
         self.push()
-        return found
+        return results
 
-    def mean(self, found: Sequence[Mapping[str, float]], metric: str, name: str | None = None) -> None:
+    def mean(self, result: Sequence[Mapping[str, float]], metric: str, name: str | None = None) -> None:
         """Log the mean of a metric over those updates that have it."""
-        values = [f[metric] for f in found if metric in f]
+        values = [f[metric] for f in result if metric in f]
         if values:
             self.model.logger.record(f"train/{name or metric}", np.mean(values))
 
@@ -93,7 +93,7 @@ def discounts_of(model: Any) -> float | None:
 def checked(model: Any, optimizers: Sequence[Any]) -> list[Optimizer]:
     """Our optimizers; UnsupportedError listing what stands in the way of compiled updates."""
     problems = Problems()
-    found = [optimizer_of(optimizer, problems) for optimizer in optimizers]
+    results = [optimizer_of(optimizer, problems) for optimizer in optimizers]
     space = model.observation_space
     if not isinstance(space, spaces.Box):
         problems.add(UnsupportedError("observations are no tensor", got=type(space).__name__, expected="Box"))
@@ -106,7 +106,7 @@ def checked(model: Any, optimizers: Sequence[Any]) -> list[Optimizer]:
     if isinstance(model, SAC) and model.target_update_interval != 1 and model.gradient_steps != 1:
         problems.add(UnsupportedError("target_update_interval must be 1", got=model.target_update_interval))
     problems.raise_if_any(f"the updates of {type(model).__name__} are not supported", kind=UnsupportedError)
-    return found
+    return results
 
 
 class Soft(OffPolicy):
@@ -135,14 +135,14 @@ class Soft(OffPolicy):
 
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
         model = self.model
-        found = self.updates(gradient_steps, batch_size)
+        result = self.updates(gradient_steps, batch_size)
         model._n_updates += gradient_steps
         model.logger.record("train/n_updates", model._n_updates, exclude="tensorboard")
         fixed = [] if model.ent_coef_optimizer is not None else [float(model.ent_coef_tensor)]
-        model.logger.record("train/ent_coef", np.mean(fixed or [f["alpha"] for f in found]))
-        self.mean(found, "actor_objective", "actor_loss")
-        self.mean(found, "critic_loss")
-        self.mean(found, "alpha_loss", "ent_coef_loss")
+        model.logger.record("train/ent_coef", np.mean(fixed or [f["alpha"] for f in result]))
+        self.mean(result, "actor_objective", "actor_loss")
+        self.mean(result, "critic_loss")
+        self.mean(result, "alpha_loss", "ent_coef_loss")
 
 
 class _Entropic(torch.nn.Module):
@@ -179,11 +179,11 @@ class Delayed(OffPolicy):
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         model = self.model
-        found = self.updates(gradient_steps, batch_size)
+        result = self.updates(gradient_steps, batch_size)
         model._n_updates += gradient_steps
         model.logger.record("train/n_updates", model._n_updates, exclude="tensorboard")
-        self.mean(found, "actor_loss")
-        self.mean(found, "critic_loss")
+        self.mean(result, "actor_loss")
+        self.mean(result, "critic_loss")
 
     def count_of(self, counts: Sequence[int]) -> int:
         """Which updates move the actor is said by the model's own count."""
@@ -218,10 +218,10 @@ class Values(OffPolicy):
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         model = self.model
-        found = self.updates(gradient_steps, batch_size)
+        result = self.updates(gradient_steps, batch_size)
         model._n_updates += gradient_steps
         model.logger.record("train/n_updates", model._n_updates, exclude="tensorboard")
-        self.mean(found, "value_loss", "loss")
+        self.mean(result, "value_loss", "loss")
 
 
 __all__ = ["Delayed", "OffPolicy", "Soft", "Values"]

@@ -114,20 +114,20 @@ class OnPolicy(Learner):
             ranges.append(model.clip_range_vf(model._current_progress_remaining))
         scalars = [np.array(r, np.float32) for r in ranges]
         limit = None if model.target_kl is None else 1.5 * model.target_kl
-        step.refuse = None if limit is None else lambda found: found["approx_kl"] > limit
+        step.refuse = None if limit is None else lambda result: result["approx_kl"] > limit
         seen: list[dict[str, float]] = []
         divergences: list[float] = []
         stopped = False
         for epoch in range(model.n_epochs):
             divergences = []
             for samples in self._samples(model.batch_size):
-                found = step(*samples, *scalars)
-                seen.append(found)
-                divergences.append(found["approx_kl"])
-                stopped = limit is not None and found["approx_kl"] > limit
+                result = step(*samples, *scalars)
+                seen.append(result)
+                divergences.append(result["approx_kl"])
+                stopped = limit is not None and result["approx_kl"] > limit
                 if stopped:
                     if model.verbose >= 1:
-                        kl = found["approx_kl"]
+                        kl = result["approx_kl"]
                         print(f"Early stopping at step {epoch} due to reaching max kl: {kl:.2f}")
                     break
             model._n_updates += 1
@@ -136,9 +136,9 @@ class OnPolicy(Learner):
         self.push()
         record = model.logger.record
         for name in ("entropy_loss", "policy_gradient_loss", "value_loss"):
-            record(f"train/{name}", np.mean([found[name] for found in seen]))
+            record(f"train/{name}", np.mean([result[name] for result in seen]))
         record("train/approx_kl", np.mean(divergences))
-        record("train/clip_fraction", np.mean([found["clip_fraction"] for found in seen]))
+        record("train/clip_fraction", np.mean([result["clip_fraction"] for result in seen]))
         record("train/loss", seen[-1]["loss"])
         self._end()
         record("train/clip_range", clip_range)
@@ -148,14 +148,14 @@ class OnPolicy(Learner):
     def _train_a2c(self) -> None:
         model = self.model
         self._begin()
-        found: Mapping[str, float] = {}
+        result: Mapping[str, float] = {}
         for samples in self._samples(self._rows):
-            found = self.step(*samples)
+            result = self.step(*samples)
         model._n_updates += 1
         self.push()
         self._end()
         for name in ("entropy_loss", "policy_loss", "value_loss"):
-            model.logger.record(f"train/{name}", found[name])
+            model.logger.record(f"train/{name}", result[name])
 
     def _end(self) -> None:
         model, record = self.model, self.model.logger.record

@@ -87,11 +87,11 @@ class Parts:
         if self._keys is None:
             if obs.dtype is self._dtype and self._on_cpu:
                 return [obs]
-            found = [obs]
+            results = [obs]
         else:
-            found = [obs[key] for key in self._keys]
+            results = [obs[key] for key in self._keys]
         taken = []
-        for tensor, dtype in zip(found, self._dtypes, strict=True):
+        for tensor, dtype in zip(results, self._dtypes, strict=True):
             if tensor.dtype is not dtype:
                 if dtype is not torch.float32:
                     return None  # only conversions to the network's own type change nothing
@@ -107,8 +107,8 @@ class Parts:
 
     def watch(self) -> Watch:
         """What tells of new weights."""
-        found = [getattr(module, "optimizer", None) for module in (self.owner, self.policy)]
-        return Watch(self.owner, {id(o): o for o in found if o is not None}.values())
+        results = [getattr(module, "optimizer", None) for module in (self.owner, self.policy)]
+        return Watch(self.owner, {id(o): o for o in results if o is not None}.values())
 
     def weights(self, model: Model) -> dict[str, torch.Tensor]:
         """The present weights that the program reads."""

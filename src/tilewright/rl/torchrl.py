@@ -326,7 +326,7 @@ class _Parts:
     def examples(self, example: TensorDictBase) -> dict[str, torch.Tensor]:
         """The example's inputs by name, with one batch axis of two."""
         problems = Problems()
-        found = {}
+        result = {}
         for key in self.in_keys:
             value = example.get(key, None)
             if value is None:
@@ -334,9 +334,9 @@ class _Parts:
                 continue
             value = value[(0,) * example.batch_dims]
             self._ranks.append(value.ndim)
-            found[_text(key)] = value.detach().cpu().expand(2, *value.shape).contiguous()
+            result[_text(key)] = value.detach().cpu().expand(2, *value.shape).contiguous()
         problems.raise_if_any("the example does not fit the policy", kind=CallError)
-        return found
+        return result
 
     def without_head(self) -> _Parts:
         """What workers need: the compiled modules stay at home."""
@@ -352,13 +352,13 @@ class _Parts:
 
     def inputs(self, tensordict: TensorDictBase) -> tuple[list[torch.Tensor], torch.Size]:
         """A call's inputs with one batch axis, and the batch that they came in."""
-        found = []
+        results = []
         batch = torch.Size()
         for key, rank in zip(self.in_keys, self._ranks, strict=True):
             value = tensordict.get(key)
             batch = value.shape[: value.ndim - rank]
-            found.append(value if len(batch) == 1 else value.reshape(-1, *value.shape[len(batch) :]))
-        return found, batch
+            results.append(value if len(batch) == 1 else value.reshape(-1, *value.shape[len(batch) :]))
+        return results, batch
 
     def store(self, outputs: tuple[Any, ...], tensordict: TensorDictBase, batch: torch.Size) -> None:
         """Put a call's outputs into a tensordict, and what it carries along into the tail."""

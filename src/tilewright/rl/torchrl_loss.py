@@ -62,9 +62,9 @@ def learner(
     def total(module: LossModule, *tensors: torch.Tensor) -> dict[str, torch.Tensor]:
         with _traceable():
             out = module(TensorDict(dict(zip(chosen, tensors, strict=True)), size))
-        found = {str(name): value for name, value in out.items() if isinstance(value, torch.Tensor)}
-        losses = [value for name, value in found.items() if name.startswith("loss_")]
-        return {"loss": torch.stack(losses).sum(), **{n: v.detach() for n, v in found.items() if v.numel() == 1}}
+        result = {str(name): value for name, value in out.items() if isinstance(value, torch.Tensor)}
+        losses = [value for name, value in result.items() if name.startswith("loss_")]
+        return {"loss": torch.stack(losses).sum(), **{n: v.detach() for n, v in result.items() if v.numel() == 1}}
 
     step = compile_step(loss, total, optimizer, tuple(example.get(key) for key in chosen), **arguments)
     return Learner(loss, step, chosen)

@@ -102,20 +102,20 @@ def _where_others_stand(blocks: dict[int, Block], at: dict[int, int], arena: int
     places: dict[tuple[int, int], list[int]] = {}
     for k, offset in at.items():
         places.setdefault((blocks[k].first, blocks[k].last), []).append(offset)
-    found: dict[int, int] = {}
+    result: dict[int, int] = {}
     for k, b in blocks.items():
         if k not in at:
             own = places.setdefault((b.first, b.last), [])
-            found[k] = own.pop(0) if own else arena
-    return found
+            result[k] = own.pop(0) if own else arena
+    return result
 
 
 def roots(intervals: Sequence[Interval | TempSpec]) -> list[int]:
     """The first block of the memory that each takes."""
-    found: list[int] = []
+    results: list[int] = []
     for k, x in enumerate(intervals):
-        found.append(k if x.alias is None else found[x.alias])
-    return found
+        results.append(k if x.alias is None else results[x.alias])
+    return results
 
 
 def least_bytes(intervals: Sequence[Interval]) -> int:

@@ -220,18 +220,18 @@ def _check_file(data: memoryview, where: str) -> dict[str, memoryview]:
         what = "the file is cut off" if size > len(data) else "the file has more bytes than it says"
         raise ArtifactError(what, where=where, expected=f"{size} bytes", got=len(data))
     table = [_section(_ENTRY.unpack_from(data, _HEADER.size + k * _ENTRY.size)) for k in range(count)]
-    found: dict[str, memoryview] = {}
+    result: dict[str, memoryview] = {}
     for s in table:
         if s.offset != _round(end) or s.nbytes > size - s.offset:
             raise ArtifactError("the file is damaged (a section is out of place)", where=where, got=repr(s.name))
-        found[s.name] = data[s.offset : s.offset + s.nbytes]
-        if any(data[end : s.offset]) or _digest(s.name, [found[s.name]]) != s.digest:
+        result[s.name] = data[s.offset : s.offset + s.nbytes]
+        if any(data[end : s.offset]) or _digest(s.name, [result[s.name]]) != s.digest:
             raise ArtifactError(f"the file is damaged (section {s.name!r} does not match its digest)", where=where)
         end = s.offset + s.nbytes
-    missing = [name for name in _SECTIONS if name not in found]
+    missing = [name for name in _SECTIONS if name not in result]
     if _round(end) != size or any(data[end:]) or missing:
         raise ArtifactError("the file is damaged (sections are missing)", where=where, got=str(missing))
-    return found
+    return result
 
 
 def _section(fields: tuple[bytes, int, int, bytes]) -> _Section:

@@ -146,9 +146,9 @@ def _make(m: Module) -> None:
             f.ret(0, PTR)
         oldest, stamp = f.var(I64, first), f.var(I64, (1 << 62) - 1)
         with f.each(WAYS) as way:
-            found = f.load(I64, _layout_at(f, model, (first + way) & (LAYOUTS - 1)), LAYOUT.stamp)
-            with f.when(found < stamp.get()):
-                stamp.set(found)
+            result = f.load(I64, _layout_at(f, model, (first + way) & (LAYOUTS - 1)), LAYOUT.stamp)
+            with f.when(result < stamp.get()):
+                stamp.set(result)
                 oldest.set(first + way)
         with f.each(LAYOUTS) as k:  # one call more than there are ways may be under way
             layout = _layout_at(f, model, (oldest.get() + k) & (LAYOUTS - 1))

@@ -193,9 +193,9 @@ class Engine:
             if not self._model[MODEL.places]:
                 self._plan()
             layout, words = self._layout(dims), self._layouts
-            found = words[layout + LAYOUT.threads]
+            result = words[layout + LAYOUT.threads]
             self._native.add(words.address + layout + LAYOUT.users, -1)
-        return found or self.most_threads
+        return result or self.most_threads
 
     def output_shapes(self, dims: tuple[int, ...]) -> list[tuple[int, ...]]:
         """The outputs' shapes for these values of the symbols."""
@@ -274,11 +274,11 @@ class Engine:
     def _layout(self, dims: tuple[int, ...]) -> int:
         """Where in the table the layout for these dims is, which nobody refills before `users` is less by one."""
         values = np.array([*dims, 0], np.int64)
-        found = self._native.find(self.address, values.ctypes.data)
-        if not found:
+        result = self._native.find(self.address, values.ctypes.data)
+        if not result:
             self._ask_shapes(dims)  # says what is wrong with them
             raise CallError("too many calls with different dimensions at once", expected=f"at most {LAYOUTS}")
-        return int(found) - self._layouts.address
+        return int(result) - self._layouts.address
 
     def _plan(self) -> None:
         """Plan memory for usual values of the symbols: native code places by these plans."""

@@ -132,8 +132,8 @@ class Native:
     @cached_property
     def digest(self) -> Callable[[int, int], int]:
         """The digest of memory: of an address and so many bytes."""
-        found: Callable[[int, int], int] = function(self.digest_address, _I64, _PTR, _I64)
-        return found
+        result: Callable[[int, int], int] = function(self.digest_address, _I64, _PTR, _I64)
+        return result
 
     def _further(self, name: str, text: Callable[[], str], exports: Sequence[str]) -> Library:
         """Code that calls the core and the glue."""

@@ -72,7 +72,7 @@ def _directly_below(order: Sequence[int], conflicts: dict[int, list[int]]) -> li
     """Each block with those before it in the order that it conflicts with, less those that stand below one of them."""
     at = {root: k for k, root in enumerate(order)}
     under: dict[int, int] = {}  # as bits
-    found = []
+    results = []
     for k, root in enumerate(order):
         seen, direct = 0, []
         for j in sorted((at[r] for r in conflicts[root] if at[r] < k), reverse=True):
@@ -80,8 +80,8 @@ def _directly_below(order: Sequence[int], conflicts: dict[int, list[int]]) -> li
                 direct.append(order[j])
                 seen |= 1 << j | under[order[j]]
         under[root] = seen
-        found.append((root, direct))
-    return found
+        results.append((root, direct))
+    return results
 
 
 def define_places(m: Module) -> None:

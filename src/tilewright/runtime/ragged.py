@@ -92,8 +92,8 @@ def call_versioned(
 ) -> tuple[Any, int]:
     """The same, and the version of the weights that the call used, as `call` says it."""
     given, offsets = _arguments(manifest, inputs, out, named)
-    found, version = call(*given)
-    return _results(manifest, found, offsets), version
+    result, version = call(*given)
+    return _results(manifest, result, offsets), version
 
 
 def _arguments(
@@ -116,12 +116,12 @@ def _arguments(
     return [given[i.name] for i in manifest.inputs], offsets
 
 
-def _results(manifest: Manifest, found: Any, offsets: Array) -> Any:
+def _results(manifest: Manifest, result: Any, offsets: Array) -> Any:
     assert manifest.ragged is not None
     rows, several = manifest.ragged.rows, len(manifest.results) > 1
     results = [
         Ragged(y.reshape(y.shape[o.shape.index(rows) :]), offsets) if rows in o.shape else y
-        for o, y in zip(manifest.results, found if several else (found,), strict=True)
+        for o, y in zip(manifest.results, result if several else (result,), strict=True)
     ]
     return tuple(results) if several else results[0]
 

@@ -34,10 +34,10 @@ class RecordUse:
 
 def summary(uses: Iterable[RecordUse]) -> str:
     """All of them for people: "41 used, 3 unverified, 2 unusable (not among the settings here)"."""
-    found = list(uses)
-    counts = Counter(use.state for use in found)
+    results = list(uses)
+    counts = Counter(use.state for use in results)
     parts = [f"{counts[state]} {state}" for state in STATES if counts[state]]
-    reasons = Counter(use.why for use in found if use.state == "unusable")
+    reasons = Counter(use.why for use in results if use.state == "unusable")
     if reasons:
         texts = [f"{why}" if count == 1 else f"{why}: {count}" for why, count in reasons.most_common()]
         parts[-1] += f" ({'; '.join(texts)})"
@@ -46,9 +46,9 @@ def summary(uses: Iterable[RecordUse]) -> str:
 
 def describe(uses: Iterable[RecordUse]) -> str:
     """Each of them for people, behind the summary."""
-    found = list(uses)
-    lines = [f"records: {summary(found)}"]
-    for use in found:
+    results = list(uses)
+    lines = [f"records: {summary(results)}"]
+    for use in results:
         why = f" ({use.why})" if use.why else ""
         lines.append(f"  {use.decision}: {use.setting}, {use.state}{why}, record {use.record}")
     return "\n".join(lines)

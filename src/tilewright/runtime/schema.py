@@ -39,10 +39,10 @@ def encode(value: Any) -> Any:
 def decode(kind: type[T], data: Any, path: str) -> T:
     """The dataclass `kind` for plain data, checked field by field against its type hints."""
     try:
-        found: T = _decoder_of(kind)(data)
+        result: T = _decoder_of(kind)(data)
     except SchemaError as error:
         raise SchemaError(error.what, path + error.path) from None
-    return found
+    return result
 
 
 # A decoder takes plain data of one declared type; its errors' paths begin where it stands. They are made once for each

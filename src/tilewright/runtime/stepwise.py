@@ -142,16 +142,16 @@ class Stepper:
         assert region.count is not None and region.trip is not None, "an extent has a value and a bound"
         f = self.f
         self.wait()
-        found = f.var(I64, 0)
-        found.set(f.load(I64, self.pointer(region.count, region.shift(0))))
+        result = f.var(I64, 0)
+        result.set(f.load(I64, self.pointer(region.count, region.shift(0))))
         self.wait()
         bound = self.number(region.trip)
-        with f.when(found.get() > bound):
-            found.set(bound)
-        with f.when(found.get() < 0):
-            found.set(0)
-        self.numbers[region.number] = found
-        self.extents.append(found)
+        with f.when(result.get() > bound):
+            result.set(bound)
+        with f.when(result.get() < 0):
+            result.set(0)
+        self.numbers[region.number] = result
+        self.extents.append(result)
 
     def check(self, region: RegionSpec) -> None:
         """Leave where a check fails."""

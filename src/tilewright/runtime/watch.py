@@ -135,8 +135,8 @@ def _define_same_numbers(m: Module) -> None:
             watched = table + (i * WATCHED.size + WATCH.size)
             nbytes = f.load(I64, watched, WATCHED.nbytes)
             with f.when(nbytes.ne(0)):
-                found = f.call(I64, digest, f.load(PTR, watched, WATCHED.address), nbytes)
-                with f.when(found.ne(f.load(I64, watched, WATCHED.digest))):
+                result = f.call(I64, digest, f.load(PTR, watched, WATCHED.address), nbytes)
+                with f.when(result.ne(f.load(I64, watched, WATCHED.digest))):
                     f.ret(0)
         f.ret(1)
 

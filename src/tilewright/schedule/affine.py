@@ -64,13 +64,13 @@ def solve(indices: Sequence[Expr], values: Sequence[Expr], extents: Mapping[Var,
                 solved[index] = value
         elif isinstance(index, Op) and is_quotient(index):
             base, divisor, modulus = quotient(index)
-            found = pieces.setdefault(base, [])
-            found.append((divisor, modulus, value))
-            chain = chain_of(base, [(d, m) for d, m, _ in found], extents)
+            result = pieces.setdefault(base, [])
+            result.append((divisor, modulus, value))
+            chain = chain_of(base, [(d, m) for d, m, _ in result], extents)
             if chain is not None:
                 whole: Expr = const(0)
                 for k in reversed(chain):
-                    whole = whole + found[k][2] * found[k][0]
+                    whole = whole + result[k][2] * result[k][0]
                 known.append((base, whole))
         else:
             known.extend(_digits(index, value, extents))
@@ -93,23 +93,23 @@ def _digits(index: Expr, value: Expr, extents: Mapping[Var, Expr]) -> list[tuple
                 return []
             below += step * interval.hi
     rest = value - form.constant if form.constant else value
-    found: list[tuple[Expr, Expr]] = []
+    results: list[tuple[Expr, Expr]] = []
     for k in range(len(terms)):
         term, step = terms[k]
         if k + 1 == len(terms):
-            found.append((term, rest // step))
+            results.append((term, rest // step))
         elif terms[k + 1][1] % step == 0:
-            found.append((term, rest // step % (terms[k + 1][1] // step)))
+            results.append((term, rest // step % (terms[k + 1][1] // step)))
         else:
             return []
-    return found
+    return results
 
 
 def solve_ranges(
     indices: Sequence[Expr], ranges: Sequence[Range | None], extents: Mapping[Var, Expr]
 ) -> dict[Var, Range]:
     """For the variables of `extents`: where they may lie so that each index may lie in its range (None: anywhere)."""
-    found: dict[Var, Range] = {}
+    result: dict[Var, Range] = {}
     tops: dict[Expr, list[tuple[Expr, Expr | None, Range]]] = {}
     for index, box in zip(indices, ranges, strict=True):
         if box is None:
@@ -126,14 +126,14 @@ def solve_ranges(
             high = simplify((box[1] - form.constant) // step)
             assert isinstance(var, Var)
             if var in extents:
-                found[var] = intersect(found[var], (low, high)) if var in found else (low, high)
+                result[var] = intersect(result[var], (low, high)) if var in result else (low, high)
     for base, parts in tops.items():
         for divisor, modulus, (low, high) in parts:
             assert isinstance(base, Var)
             if base in extents and modulus is None:
                 box = simplify(low * divisor), simplify(high * divisor + divisor - 1)
-                found[base] = intersect(found[base], box) if base in found else box
-    return found
+                result[base] = intersect(result[base], box) if base in result else box
+    return result
 
 
 def inside(indices: Sequence[Expr], shape: Sequence[Expr], extents: Mapping[Var, Expr]) -> bool:

@@ -32,7 +32,7 @@ def needed(source: Block, boxes: Mapping[Buffer, Sequence[Box]]) -> dict[Var, Ra
     """The part of the domain of `source` that computes these boxes of the buffers that it writes."""
     extents = {it.var: it.extent for it in source.iters}
     domain: dict[Var, Range] = {}
-    for buffer, (first, *others) in ((b, found) for b, found in boxes.items() if found):
+    for buffer, (first, *others) in ((b, candidate) for b, candidate in boxes.items() if candidate):
         box = first
         for other in others:
             box = _join(box, other)
@@ -78,12 +78,12 @@ def _reads_of(root: Stmt, consumer: Block, buffer: Buffer, around: Mapping[Var, 
         clipped = tuple(r if r is None or h is None else (r[0], h) for r, h in zip(box, highest, strict=True))
         return Read(box, clipped)
 
-    found = [read(load.indices, load.indices) for load in loads_in(consumer) if load.buffer == buffer]
+    results = [read(load.indices, load.indices) for load in loads_in(consumer) if load.buffer == buffer]
     for call in intrinsics_in(consumer):
         for r in (*call.outputs, *call.inputs):
             if r.buffer == buffer:
-                found.append(read((a for a, _ in r.ranges), (a + n - 1 for a, n in r.ranges)))
-    return found
+                results.append(read((a for a, _ in r.ranges), (a + n - 1 for a, n in r.ranges)))
+    return results
 
 
 def _between(
@@ -104,8 +104,8 @@ def _limit(index: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr], g
     What lies behind an end that moves is another iteration's, which computes it too. Behind one that stays there is
     nothing but what a last tile overhangs, and whole tiles are faster than conditions.
     """
-    found = symbolic_limits(index, inner, around, given) if given else ()
-    moving = [e for e in found if _is_known(e, around) and any(c > 0 and v in around for v, c in linear(e).terms)]
+    result = symbolic_limits(index, inner, around, given) if given else ()
+    moving = [e for e in result if _is_known(e, around) and any(c > 0 and v in around for v, c in linear(e).terms)]
     return next((e for e in moving if all(prove(e <= other, around) for other in moving)), next(iter(moving), None))
 
 
@@ -124,8 +124,8 @@ def _range_of(
     index: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr], given: tuple[Expr, ...] = ()
 ) -> Range | None:
     """The inclusive range of an index over the inner loops, in outer loops and symbols; None if it is not known."""
-    found = symbolic_bounds(index, inner, around, given)
-    return found if found is not None and all(_is_known(e, around) for e in found) else None
+    result = symbolic_bounds(index, inner, around, given)
+    return result if result is not None and all(_is_known(e, around) for e in result) else None
 
 
 def _is_known(end: Expr, around: Mapping[Var, Expr]) -> bool:

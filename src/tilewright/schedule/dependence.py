@@ -278,7 +278,7 @@ def _rejoined(values: Sequence[Expr], extents: Mapping[Var, Expr]) -> list[Expr]
     The simplifier takes a fused index apart: with f = 96*a + 6*b + d the pair `f // 54`, `f % 54` may have become
     `a + (7*a + b) // 9` and `(7*a + b) % 9 * 6 + d`, which determine f all the same.
     """
-    found = []
+    results = []
     for q, r in pairwise(values):
         quotients = [e for e, _ in linear(q).terms if isinstance(e, Op) and e.name == "floordiv"]
         reach = bounds(r, extents)
@@ -301,8 +301,8 @@ def _rejoined(values: Sequence[Expr], extents: Mapping[Var, Expr]) -> list[Expr]
         rejoined: Expr = const(total.constant)
         for e, c in terms.items():
             rejoined = rejoined + e * c
-        found.append(simplify(rejoined, extents))
-    return found
+        results.append(simplify(rejoined, extents))
+    return results
 
 
 def _limited(
@@ -312,7 +312,7 @@ def _limited(
 
     With 6*a + b < 112 then 112*f + 6*a + b determines f, although a and b alone would reach further.
     """
-    found: list[Expr] = []
+    results: list[Expr] = []
     limits: dict[Var, Expr] = {}
     for condition in conditions:
         if not (isinstance(condition, Op) and condition.name == "lt" and as_int(condition.args[1]) is not None):
@@ -326,8 +326,8 @@ def _limited(
             rest = simplify(value - e, extents)
             if not set(variables(e)) & set(variables(rest)):
                 limits[short] = most
-                found.append(rest + short)
-    return found, limits
+                results.append(rest + short)
+    return results, limits
 
 
 def _determined_terms(value: Expr, extents: Mapping[Var, Expr]) -> list[Expr]:
@@ -346,12 +346,12 @@ def _determined_terms(value: Expr, extents: Mapping[Var, Expr]) -> list[Expr]:
         if reach is not None:
             known = interval.lo is not None and interval.hi is not None
             reach = reach + step * (interval.hi - interval.lo) if known else None  # type: ignore[operator]
-    found: list[Expr] = []
+    results: list[Expr] = []
     for (e, step), below in reversed(list(zip(terms, reaches, strict=True))):
         if below is None or below >= step:
             break
-        found.append(e)
-    return found
+        results.append(e)
+    return results
 
 
 def _separated(value: Expr, var: Var, extents: Mapping[Var, Expr]) -> bool:

@@ -135,7 +135,7 @@ def _linear(
     spatial = [it for it in gone if it.kind == "spatial"]
     reduce = [it for it in gone if it.kind == "reduce"]
     columns: dict[Expr, int] = {}
-    found: list[dict[int, Fraction]] = []
+    results: list[dict[int, Fraction]] = []
     places = list(_points(spatial))
     for place in places:
         row: dict[int, Fraction] = {}
@@ -148,8 +148,8 @@ def _linear(
             if factor:
                 column = columns.setdefault(element, len(columns))
                 row[column] = row.get(column, Fraction(0)) + factor
-        found.append(row)
-    matrix = tuple(tuple(row.get(k, Fraction(0)) for k in range(len(columns))) for row in found)
+        results.append(row)
+    matrix = tuple(tuple(row.get(k, Fraction(0)) for k in range(len(columns))) for row in results)
     return tuple(columns), matrix, places
 
 

@@ -59,11 +59,11 @@ _REGISTRY: dict[str, External] = {}
 
 def register_external(external: External) -> External:
     """Make a function known. One of other content that has its name gives this one another name."""
-    count, found = 0, external
-    while _REGISTRY.setdefault(found.name, found) != found:
+    count, result = 0, external
+    while _REGISTRY.setdefault(result.name, result) != result:
         count += 1
-        found = replace(external, name=f"{external.name}_{count}")
-    return found
+        result = replace(external, name=f"{external.name}_{count}")
+    return result
 
 
 def find_external(name: str) -> External | None:
@@ -73,8 +73,8 @@ def find_external(name: str) -> External | None:
 
 def externals_in(stmt: Stmt) -> tuple[External, ...]:
     """The external functions that a statement calls, by first appearance."""
-    found = (find_external(s.name) for s in walk(stmt) if isinstance(s, Intrinsic))
-    return tuple(dict.fromkeys(x for x in found if x is not None))
+    results = (find_external(s.name) for s in walk(stmt) if isinstance(s, Intrinsic))
+    return tuple(dict.fromkeys(x for x in results if x is not None))
 
 
 def sizes_of(external: External, call: Intrinsic) -> tuple[Expr, ...]:

@@ -28,12 +28,12 @@ def find_all(
         role: only loops that drive a "spatial" or a "reduce" iterator of the block, or of any.
     """
     pattern = " ".join(pattern.split())
-    if found := _BLOCK.fullmatch(pattern):
-        return tuple(b.name for b in blocks_in(func.body) if _is(b.name, found[1])), False
-    found = _LOOP.fullmatch(pattern)
-    if found is None:
+    if match := _BLOCK.fullmatch(pattern):
+        return tuple(b.name for b in blocks_in(func.body) if _is(b.name, match[1])), False
+    match = _LOOP.fullmatch(pattern)
+    if match is None:
         raise refuse(func, f"{pattern!r} is no pattern", expected='"for NAME in EXTENT" or "block NAME", _ for any')
-    name, extent, kind = found.groups()
+    name, extent, kind = match.groups()
     loops = loops_on(block_path(func, block)) if block is not None else tuple(_loops(func.body))
     return (
         tuple(

@@ -34,8 +34,8 @@ class IndexMap:
     def inverse(self, indices: Sequence[Expr], shape: Sequence[Expr]) -> tuple[Expr, ...] | None:
         """The old indices, in a buffer of `shape`, of an element that the map reaches; None if they are not known."""
         extents = dict(zip(self.variables, shape, strict=True))
-        found = solve(self.results, indices, extents)
-        return tuple(found[v] for v in self.variables) if found.keys() == extents.keys() else None
+        result = solve(self.results, indices, extents)
+        return tuple(result[v] for v in self.variables) if result.keys() == extents.keys() else None
 
 
 def index_map(f: IndexMap | Callable[..., Any], rank: int | None = None) -> IndexMap:

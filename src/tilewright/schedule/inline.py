@@ -190,16 +190,16 @@ def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
 def _only_producer(func: PrimFunc, consumer: Block) -> tuple[Block, Buffer]:
     """The one block that computes a buffer for `consumer` alone, and that buffer."""
     what = f"cannot reverse-inline block {consumer.name!r}"
-    found = [
+    results = [
         (p, b)
         for b in read_buffers(consumer)
         for p in writers_of(func, b)
         if b in func.buffers and p.name != consumer.name and len(readers_of(func, b)) == 1
     ]
-    if len(found) != 1:
-        names = ", ".join(p.name for p, _ in found) or "none"
+    if len(results) != 1:
+        names = ", ".join(p.name for p, _ in results) or "none"
         raise refuse(func, f"{what}: it needs exactly one producer of its own", got=names)
-    return found[0]
+    return results[0]
 
 
 def _require_inputs_before(func: PrimFunc, consumer: Block, producer: Block, buffer: Buffer) -> None:

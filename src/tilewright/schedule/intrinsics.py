@@ -64,12 +64,12 @@ class TensorIntrin:
     @cached_property
     def loops(self) -> tuple[For, ...]:
         """The description's loops, outermost first."""
-        found: list[For] = []
+        results: list[For] = []
         stmt = self.description.body
         while isinstance(stmt, For):
-            found.append(stmt)
+            results.append(stmt)
             stmt = stmt.body
-        return tuple(found)
+        return tuple(results)
 
     @cached_property
     def outputs(self) -> tuple[Buffer, ...]:
@@ -135,9 +135,9 @@ def register(intrin: TensorIntrin) -> TensorIntrin:
 def find_intrinsic(name: str) -> TensorIntrin:
     """The intrinsic of this name: one that is registered, or a dot instruction of a target. Raises ScheduleError if
     there is none."""
-    found = _REGISTRY.get(name)
-    if found is not None:
-        return found
+    entry = _REGISTRY.get(name)
+    if entry is not None:
+        return entry
     dots = registry.dots()
     if name not in dots:
         known = ", ".join(sorted({*_REGISTRY, *dots}))
@@ -181,10 +181,10 @@ def matched_dimensions(
 
 def values_of(intrin: TensorIntrin, call: Intrinsic) -> dict[Var, Expr] | None:
     """What the symbols of an intrinsic's parameters are in a call. None where regions do not fit."""
-    found: dict[Var, Expr] = {}
+    result: dict[Var, Expr] = {}
     regions = zip((*intrin.outputs, *intrin.inputs), (*call.outputs, *call.inputs), strict=True)
-    fits = [matched_dimensions(region, buffer.shape, found) is not None for buffer, region in regions]
-    return found if all(fits) else None
+    fits = [matched_dimensions(region, buffer.shape, result) is not None for buffer, region in regions]
+    return result if all(fits) else None
 
 
 def expand(call: Intrinsic) -> Stmt:
@@ -199,10 +199,10 @@ def expand(call: Intrinsic) -> Stmt:
     values: dict[Var, Expr] = {}
     places: dict[Buffer, tuple[int, ...]] = {}
     for buffer, region in regions.items():
-        found = matched_dimensions(region, buffer.shape, values)
-        if found is None:
+        result = matched_dimensions(region, buffer.shape, values)
+        if result is None:
             raise CompileError(f"the region of {region.buffer.name!r} does not fit", where=where)
-        places[buffer] = found
+        places[buffer] = result
     suffix = ".".join(call.name.split())
     block = intrin.block
     (store,) = stores_in(replace(block, init=None))

@@ -168,12 +168,12 @@ def written_by(func: PrimFunc, block: str, buffer: str | None = None) -> Buffer:
     written = written_buffers(last_block(block_path(func, block)))
     if buffer is None and len(written) == 1:
         return written[0]
-    found = next((b for b in written if b.name == buffer), None)
-    if found is None:
+    match = next((b for b in written if b.name == buffer), None)
+    if match is None:
         names = ", ".join(b.name for b in written)
         what = f"does not write {buffer!r}" if buffer is not None else "writes several buffers, name one"
         raise refuse(func, f"block {block!r} {what}; it writes {names}")
-    return found
+    return match
 
 
 def swap_buffer(func: PrimFunc, old: Buffer, new: Buffer) -> PrimFunc:

@@ -101,10 +101,12 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     position = next(k for k, child in enumerate(children) if any(b.name in names for b in blocks_in(child)))
     _require_inputs_before(func, smaller, source, children[position:], what)
     reads = {b: reads_within(target.body, consumers, b, extents_of(outer)) for b in written_buffers(source.body)}
-    domain = needed(source, {b: [read.box for read in found] for b, found in reads.items()})
+    domain = needed(source, {b: [read.box for read in candidate] for b, candidate in reads.items()})
     limits: dict[Var, Expr] = {}
-    if not _copies(func, source) and any(read.clipped != read.box for found in reads.values() for read in found):
-        clipped = needed(source, {b: [read.clipped for read in found] for b, found in reads.items()})
+    if not _copies(func, source) and any(
+        read.clipped != read.box for candidate in reads.values() for read in candidate
+    ):
+        clipped = needed(source, {b: [read.clipped for read in candidate] for b, candidate in reads.items()})
         limits = {v: clipped[v][1] for v in domain if clipped[v] != domain[v]}
     placed = _nest_over(source, domain, outer, taken_names(smaller), limits=limits)
     body = seq((*children[:position], placed, *children[position:]))

@@ -120,11 +120,11 @@ class Recording:
     def _ref(self, kind: RefKind, target: BlockRef | LoopRef | str) -> Ref:
         """The result that stands for a block or loop; one that is known only by name is looked up, on record."""
         name = self._name(target)
-        found = self._refs.get((kind, name))
-        if found is None:
+        entry = self._refs.get((kind, name))
+        if entry is None:
             (self.block if kind == "b" else self.loop)(name)
-            found = self._refs[kind, name]
-        return found
+            entry = self._refs[kind, name]
+        return entry
 
     def _name(self, target: BlockRef | LoopRef | str) -> str:
         """The name of a block or loop that is still the one that was meant."""

@@ -94,13 +94,13 @@ def is_asked(own: Sequence[For], steps: Sequence[Step], first: PrimFunc, block: 
 
 def steps_behind(own: Sequence[LoopId], history: Sequence[Step], since: int) -> list[Step]:
     """The steps of a history that loops come from, in order; those after instruction `since`."""
-    wanted, found = set(own), list[Step]()
+    wanted, result = set(own), list[Step]()
     for step in reversed(history):
         made = step.parts if isinstance(step, Split) else (step.result,)
         if wanted & set(made) and made[0].birth > since:
-            found.append(step)
+            result.append(step)
             wanted |= {step.parent} if isinstance(step, Split) else set(step.parents)
-    return found[::-1]
+    return result[::-1]
 
 
 def move(
@@ -281,16 +281,16 @@ def root_position(func: PrimFunc, block: str, loop: str) -> int | None:
         path = block_path(func, block)
     except ScheduleError:
         return None
-    found = next((x for x in loops_on(path) if x.var.name == loop), None)
-    if found is None:
+    match = next((x for x in loops_on(path) if x.var.name == loop), None)
+    if match is None:
         return None
-    position = _position(last_block(path), found.var)
-    if position is None and is_const(found.extent, 1):
-        position = _unmentioned(last_block(path), path, found)
+    position = _position(last_block(path), match.var)
+    if position is None and is_const(match.extent, 1):
+        position = _unmentioned(last_block(path), path, match)
     elif position is not None:
         binding = last_block(path).iters[position].binding
-        others = {x.var for x in own_loops(path)} - {found.var}
-        if _coefficient(binding, found.var) != 1 or others & set(variables(binding)):
+        others = {x.var for x in own_loops(path)} - {match.var}
+        if _coefficient(binding, match.var) != 1 or others & set(variables(binding)):
             return None
     return position
 

@@ -58,15 +58,15 @@ def implement(func: PrimFunc, routine: str, sizes: Mapping[str, int]) -> PrimFun
     Refuses unknown routines, sizes that the routine has not, functions that it does not compute, and functions that
     were scheduled.
     """
-    found = _routines.get(routine)
-    if found is None:
+    entry = _routines.get(routine)
+    if entry is None:
         known = ", ".join(sorted(_routines)) or "none"
         raise refuse(func, f"no routine is called {routine!r}", expected=known)
-    if sorted(sizes) != sorted(found.sizes) or any(n < (name not in found.none) for name, n in sizes.items()):
-        expected = f"{', '.join(found.sizes)}, each at least 1"
-        expected += "".join(f" ({name}: 0)" for name in found.none)
+    if sorted(sizes) != sorted(entry.sizes) or any(n < (name not in entry.none) for name, n in sizes.items()):
+        expected = f"{', '.join(entry.sizes)}, each at least 1"
+        expected += "".join(f" ({name}: 0)" for name in entry.none)
         raise refuse(func, f"the sizes of {routine!r}", expected=expected, got=dict(sizes))
-    return found.build(func, sizes)
+    return entry.build(func, sizes)
 
 
 __all__ = ["Routine", "implement", "register"]

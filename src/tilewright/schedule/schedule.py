@@ -76,15 +76,15 @@ class Schedule(Recording):
         """The blocks that write what a block reads, in program order (not recorded)."""
         name = self._name(block)
         read = set(read_buffers(find_block(self.func, name)))
-        found = (b for b in blocks_in(self.func.body) if b.name != name and read & set(written_buffers(b)))
-        return tuple(self._block_ref(b.name) for b in found)
+        results = (b for b in blocks_in(self.func.body) if b.name != name and read & set(written_buffers(b)))
+        return tuple(self._block_ref(b.name) for b in results)
 
     def consumers(self, block: BlockRef | str) -> tuple[BlockRef, ...]:
         """The blocks that read what a block writes, in program order (not recorded)."""
         name = self._name(block)
         written = set(written_buffers(find_block(self.func, name)))
-        found = (b for b in blocks_in(self.func.body) if b.name != name and written & set(read_buffers(b)))
-        return tuple(self._block_ref(b.name) for b in found)
+        results = (b for b in blocks_in(self.func.body) if b.name != name and written & set(read_buffers(b)))
+        return tuple(self._block_ref(b.name) for b in results)
 
     def get(self, ref: BlockRef | LoopRef) -> Block | For:
         """The statement that a reference stands for now."""
@@ -361,11 +361,11 @@ class Schedule(Recording):
 
     def tensorize(self, target: BlockRef | LoopRef, intrin: str) -> None:
         """Replace loops (or the innermost loops of a block) by an intrinsic: see `tensorize.tensorize`."""
-        found = find_intrinsic(intrin)
+        result = find_intrinsic(intrin)
         if isinstance(target, BlockRef):
-            new = tensorize.tensorize_block(self.func, self._name(target), found)
+            new = tensorize.tensorize_block(self.func, self._name(target), result)
         else:
-            new = tensorize.tensorize(self.func, self._name(target), found)
+            new = tensorize.tensorize(self.func, self._name(target), result)
         ref = self._ref("b" if isinstance(target, BlockRef) else "l", target)
         self._record("tensorize", (ref, intrin), (), new)
 

@@ -108,20 +108,20 @@ class StageSchedule:
             role: only loops that drive a "spatial" or a "reduce" axis.
             nth: which of several, in program order; else there must be one.
         """
-        found = self.find_all(pattern, stage, role)
-        if nth is None and len(found) != 1:
-            names = ", ".join(x.name for x in found) or "nothing"
-            hint = "name the stage or its role, or say which with nth" if found else None
+        result = self.find_all(pattern, stage, role)
+        if nth is None and len(result) != 1:
+            names = ", ".join(x.name for x in result) or "nothing"
+            hint = "name the stage or its role, or say which with nth" if result else None
             raise refuse(self.func, f"{pattern!r} says {names}", expected="one loop or stage", hint=hint)
-        if nth is not None and not -len(found) <= nth < len(found):
-            raise refuse(self.func, f"{pattern!r} says {len(found)} of them", got=f"nth={nth}")
-        return found[nth or 0]
+        if nth is not None and not -len(result) <= nth < len(result):
+            raise refuse(self.func, f"{pattern!r} says {len(result)} of them", got=f"nth={nth}")
+        return result[nth or 0]
 
     def find_all(self, pattern: str, stage: Any = None, role: IterKind | None = None) -> tuple[LoopRef | Stage, ...]:
         """All loops or stages that a pattern says, in program order."""
         block = None if stage is None else self[stage].block
-        found = self.schedule.find(pattern, block, role)
-        return tuple(Stage(self, x) if isinstance(x, BlockRef) else x for x in found)
+        result = self.schedule.find(pattern, block, role)
+        return tuple(Stage(self, x) if isinstance(x, BlockRef) else x for x in result)
 
     def create_group(self, outputs: Any, inputs: Any, include_inputs: bool = False) -> Group:
         """The stages on the ways from `inputs` to `outputs` (tensors, or several), to be moved as one.

@@ -26,9 +26,9 @@ def refuse(func: PrimFunc, what: str, **details: object) -> ScheduleError:
 
 def refuse_external(func: PrimFunc, block: Block, what: str) -> None:
     """Refuse to take a block apart or elsewhere that calls an external function."""
-    found = externals_in(block)
-    if found:
-        why = f"block {block.name!r} is the call of {found[0].symbol!r}, which sees whole arrays"
+    result = externals_in(block)
+    if result:
+        why = f"block {block.name!r} is the call of {result[0].symbol!r}, which sees whole arrays"
         raise refuse(func, f"{what}: {why}", hint="it stays where it is; schedule what stands before and behind it")
 
 
@@ -235,22 +235,22 @@ def stores_in(stmt: Stmt) -> tuple[Store, ...]:
 
 def written_buffers(stmt: Stmt) -> tuple[Buffer, ...]:
     """The buffers written inside `stmt`, by first appearance."""
-    found: dict[Buffer, None] = {}
+    result: dict[Buffer, None] = {}
     for s in walk(stmt):
         if isinstance(s, Store):
-            found[s.buffer] = None
+            result[s.buffer] = None
         elif isinstance(s, Intrinsic):
-            found.update((r.buffer, None) for r in s.outputs)
-    return tuple(found)
+            result.update((r.buffer, None) for r in s.outputs)
+    return tuple(result)
 
 
 def loads_in(stmt: Stmt) -> tuple[Load, ...]:
     """The distinct loads inside `stmt`, by first appearance."""
-    found: dict[Load, None] = {}
+    result: dict[Load, None] = {}
     for s in walk(stmt):
         for e in exprs_of(s):
-            found.update(dict.fromkeys(loads(e)))
-    return tuple(found)
+            result.update(dict.fromkeys(loads(e)))
+    return tuple(result)
 
 
 def intrinsics_in(stmt: Stmt) -> tuple[Intrinsic, ...]:
@@ -259,11 +259,11 @@ def intrinsics_in(stmt: Stmt) -> tuple[Intrinsic, ...]:
 
 def read_buffers(stmt: Stmt) -> tuple[Buffer, ...]:
     """The buffers read inside `stmt` (those it updates included), by first appearance."""
-    found: dict[Buffer, None] = {load.buffer: None for load in loads_in(stmt)}
+    result: dict[Buffer, None] = {load.buffer: None for load in loads_in(stmt)}
     for s in walk(stmt):
         if isinstance(s, Intrinsic):
-            found.update((r.buffer, None) for r in s.inputs)
-    return tuple(found)
+            result.update((r.buffer, None) for r in s.inputs)
+    return tuple(result)
 
 
 def writers_of(func: PrimFunc, buffer: Buffer) -> tuple[Block, ...]:

@@ -142,7 +142,7 @@ def operands(intrin: TensorIntrin, call: Intrinsic) -> list[Operand] | None:
     """What the function of an intrinsic takes for each parameter of its description. None where a region does not fit:
     elements of the last described dimension follow one another, and all of them where `dense` asks for that."""
     regions = dict(zip((*intrin.outputs, *intrin.inputs), (*call.outputs, *call.inputs), strict=True))
-    found: list[Operand] = []
+    results: list[Operand] = []
     values: dict[Var, Expr] = {}
     for parameter in intrin.description.params:
         region = regions[parameter]
@@ -152,8 +152,8 @@ def operands(intrin: TensorIntrin, call: Intrinsic) -> list[Operand] | None:
             return None
         if intrin.dense and not is_dense(region):
             return None
-        found.append((region, tuple(simplify(product(shape[d + 1 :])) for d in places[:-1])))
-    return found
+        results.append((region, tuple(simplify(product(shape[d + 1 :])) for d in places[:-1])))
+    return results
 
 
 def _nest(func: PrimFunc, loop: For) -> tuple[list[For], Block]:
@@ -172,13 +172,13 @@ def _nest(func: PrimFunc, loop: For) -> tuple[list[For], Block]:
 
 def _tiles(func: PrimFunc, block: Block, inner: Mapping[Var, For], what: str) -> dict[Var, SplitIter]:
     """Each iterator as tile and point."""
-    found: dict[Var, SplitIter] = {}
+    result: dict[Var, SplitIter] = {}
     used: set[Var] = set()
     for it in block.iters:
         mine = [v for v in inner if depends_on(it.binding, v) and not is_const(inner[v].extent, 1)]
         outer = simplify(substitute(it.binding, {v: const(0) for v in inner}))
         if not mine:
-            found[it.var] = SplitIter(outer, const(1), None, it.kind)
+            result[it.var] = SplitIter(outer, const(1), None, it.kind)
             continue
         size = inner[mine[0]].extent
         start = outer if is_const(outer, 0) else simplify(outer // size)
@@ -189,11 +189,11 @@ def _tiles(func: PrimFunc, block: Block, inner: Mapping[Var, For], what: str) ->
                 func, f"{what}: iterator {it.var.name} = {it.binding} is not whole tiles of one loop", hint="split it"
             )
         used.add(mine[0])
-        found[it.var] = SplitIter(start, size, Var(f"{it.var.name}.point"), it.kind)
+        result[it.var] = SplitIter(start, size, Var(f"{it.var.name}.point"), it.kind)
     idle = [v.name for v in inner if v not in used and not is_const(inner[v].extent, 1)]
     if idle:
         raise refuse(func, f"{what}: loop {idle[0]!r} drives no iterator of block {block.name!r}")
-    return found
+    return result
 
 
 def _by_tiles(block: Block, store: Store, tiles: Mapping[Var, SplitIter]) -> Store:
@@ -308,18 +308,18 @@ class _Matcher:
 
     def inner_terms(self, index: Expr) -> dict[Var, int] | None:
         """The coefficients of the tile's points in an index of the target; None if it is not affine in them."""
-        found: dict[Var, int] = {}
+        result: dict[Var, int] = {}
         for e, c in linear(index).terms:
             if isinstance(e, Var) and e in self.inner:
-                found[e] = c
+                result[e] = c
             elif self.inner & set(variables(e)):
                 return None
-        return found
+        return result
 
     def described_terms(self, index: Expr) -> dict[Var, int] | None:
-        found: dict[Var, int] = {}
+        result: dict[Var, int] = {}
         for e, c in linear(index).terms:
             if not isinstance(e, Var) or e not in self.points:
                 return None
-            found[self.points[e]] = c
-        return found
+            result[self.points[e]] = c
+        return result

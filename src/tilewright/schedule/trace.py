@@ -172,15 +172,15 @@ class _Parser:
         self.text, self.source, self.at = text, source, 0
 
     def trace(self) -> Trace:
-        found: list[Instruction] = []
+        results: list[Instruction] = []
         while True:
             kind, token = self.peek()
             if kind == "end":
-                return Trace(tuple(found))
+                return Trace(tuple(results))
             if kind == "newline":
                 self.take()
                 continue
-            found.append(self.instruction())
+            results.append(self.instruction())
             kind, token = self.take()
             if kind not in ("newline", "end"):
                 self.fail(f"expected the end of the line, got {token!r}")
@@ -251,10 +251,10 @@ class _Parser:
             return self.index_map()
         if kind == "name" and token in _WORDS:
             return _WORDS[token]
-        found = _REF.fullmatch(token)
-        if found is None:
+        match = _REF.fullmatch(token)
+        if match is None:
             self.fail(f"expected a value, got {token or 'the end'!r}")
-        return _ref(found)
+        return _ref(match)
 
     def index_map(self) -> IndexMap:
         arguments: list[Var] = []
@@ -291,10 +291,10 @@ class _Parser:
 
     def ref(self) -> Ref:
         _, token = self.take()
-        found = _REF.fullmatch(token)
-        if found is None:
+        match = _REF.fullmatch(token)
+        if match is None:
             self.fail(f"expected a result such as b0, l0 or v0, got {token or 'the end'!r}")
-        return _ref(found)
+        return _ref(match)
 
     def name(self) -> str:
         kind, token = self.take()
@@ -322,12 +322,12 @@ class _Parser:
 
     def take(self) -> tuple[str, str]:
         while self.at < len(self.text):
-            found = _TOKEN.match(self.text, self.at)
-            if found is None:
+            match = _TOKEN.match(self.text, self.at)
+            if match is None:
                 self.fail(f"unexpected character {self.text[self.at]!r}")
-            self.at = found.end()
-            if found.lastgroup != "space":
-                return found.lastgroup or "", found.group()
+            self.at = match.end()
+            if match.lastgroup != "space":
+                return match.lastgroup or "", match.group()
         return "end", ""
 
     def fail(self, what: str) -> NoReturn:
@@ -336,6 +336,6 @@ class _Parser:
         raise ParseError(what, where=f"{self.source}:{line}:{column}")
 
 
-def _ref(found: re.Match[str]) -> Ref:
-    kind: RefKind = found[1]  # type: ignore[assignment]
-    return Ref(kind, int(found[2]))
+def _ref(result: re.Match[str]) -> Ref:
+    kind: RefKind = result[1]  # type: ignore[assignment]
+    return Ref(kind, int(result[2]))

@@ -132,14 +132,14 @@ class ObjectCache:
 
     def _entries(self) -> list[tuple[float, int, Path]]:
         """(time of last use, size, path) of each entry."""
-        found = []
+        results = []
         for folder in _inside(self.folder):
             for entry in _inside(folder):
                 with contextlib.suppress(OSError):
                     info = entry.stat(follow_symlinks=False)
                     if not entry.name.startswith("."):
-                        found.append((info.st_mtime, info.st_size, Path(entry.path)))
-        return found
+                        results.append((info.st_mtime, info.st_size, Path(entry.path)))
+        return results
 
 
 def _inside(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:

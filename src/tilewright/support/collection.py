@@ -23,12 +23,12 @@ def without_collection() -> Iterator[None]:
 
     Blocks may be nested, and in several threads at once: only the one that found the collector on turns it on again.
     """
-    found = gc.isenabled()
+    result = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if found:
+        if result:
             gc.enable()
 
 

@@ -144,14 +144,14 @@ class Error(Exception):
         A single problem is returned as itself. Several become one error of `cls`, or, when called on `Error`,
         of the class that they share.
         """
-        found = [single for problem in problems for single in problem.each()]
-        if not found:
+        results = [single for problem in problems for single in problem.each()]
+        if not results:
             raise ValueError("Error.many needs at least one problem")
-        if len(found) == 1:
-            return found[0]
-        kind = cls if cls is not Error else _common_class(found)
+        if len(results) == 1:
+            return results[0]
+        kind = cls if cls is not Error else _common_class(results)
         merged = kind.__new__(kind)
-        Error.__init__(merged, what or f"{len(found)} problems", where=where, problems=found)
+        Error.__init__(merged, what or f"{len(results)} problems", where=where, problems=results)
         return merged
 
 

@@ -83,10 +83,10 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d{1,15})\s*([kmgt]?)i?b?", text.lower())
-    if not found:
+    match = re.fullmatch(r"(\d{1,15})\s*([kmgt]?)i?b?", text.lower())
+    if not match:
         raise ValueError("a number of bytes such as 4096, 512M or 2G")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def _default_cache() -> Path:

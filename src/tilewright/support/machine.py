@@ -87,7 +87,7 @@ def describe() -> Machine:
 
 def caches(folder: Path = _SYS / "cpu0" / "cache") -> tuple[Cache, ...]:
     """The caches of CPU 0, innermost first."""
-    found = []
+    results = []
     for entry in sorted(folder.glob("index*")):
         level, kind, size = (_read(entry / name) for name in ("level", "type", "size"))
         match = re.fullmatch(r"(\d+)([KMG]?)", size)
@@ -95,8 +95,8 @@ def caches(folder: Path = _SYS / "cpu0" / "cache") -> tuple[Cache, ...]:
             scale = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[match[2]]
             shared = _count_cpus(_read(entry / "shared_cpu_list"))
             ways = _read(entry / "ways_of_associativity")
-            found.append(Cache(int(level), kind, int(match[1]) * scale, shared, int(ways) if ways.isdigit() else 0))
-    return tuple(found)
+            results.append(Cache(int(level), kind, int(match[1]) * scale, shared, int(ways) if ways.isdigit() else 0))
+    return tuple(results)
 
 
 def _read(path: Path) -> str:
@@ -117,8 +117,8 @@ def _count_cpus(text: str) -> int:
 
 
 def _model_name() -> str:
-    found = re.search(r"^(?:model name|Processor|Hardware)\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
-    return found[1] if found else platform.processor() or platform.machine()
+    match = re.search(r"^(?:model name|Processor|Hardware)\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
+    return match[1] if match else platform.processor() or platform.machine()
 
 
 def _physical_cores() -> int:
@@ -140,5 +140,5 @@ def usable_cpus() -> float:
 
 
 def _memory() -> int | None:
-    found = re.search(r"^MemTotal:\s*(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
-    return int(found[1]) << 10 if found else None
+    match = re.search(r"^MemTotal:\s*(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
+    return int(match[1]) << 10 if match else None

@@ -99,11 +99,11 @@ def family_of(triple: str) -> Family | None:
 
 def dots() -> dict[str, Dot]:
     """All dot instructions by name, of families and of single targets."""
-    found: dict[str, Dot] = {}
+    result: dict[str, Dot] = {}
     for family in families():
         for group in (family.dots, *(target.isa.dots for target in family.targets.values())):
-            found.update((dot.name, dot) for dot in group)
-    return found
+            result.update((dot.name, dot) for dot in group)
+    return result
 
 
 def _load() -> None:

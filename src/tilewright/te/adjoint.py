@@ -74,8 +74,8 @@ def adjoint(result: Tensor, seed: Tensor, wanted: Sequence[Tensor]) -> list[Flow
     asked = {t for t in wanted if t.dtype.is_float}
     leaves = [x for x in loads(value) if x.buffer in asked]
     box = {a.var: a.extent for a in (*stage.axis, *stage.reduce_axis)}
-    found = adjoints(value, flow, leaves)
-    return [_flow_of(leaf, found[leaf], condition, box) for leaf in leaves if leaf in found]
+    match = adjoints(value, flow, leaves)
+    return [_flow_of(leaf, match[leaf], condition, box) for leaf in leaves if leaf in match]
 
 
 # -- reductions --------------------------------------------------------------------------------------------------------
@@ -143,8 +143,8 @@ def _others(result: Tensor, r: Reduce) -> Tensor:
         value = select(here, const(1, value.dtype), value)
         if loads(condition):
             value, condition = select(condition, value, const(1, value.dtype)), const(True)
-        found: Expr = or_identity(prod(value, axis=axes, where=condition))
-        return found
+        match: Expr = or_identity(prod(value, axis=axes, where=condition))
+        return match
 
     return _stage(tuple(box.values()), element, f"{result.name}_others")
 
@@ -250,8 +250,8 @@ def _summed(value: Expr, axes: Sequence[IterVar], condition: Expr) -> Expr:
         value = select(all_of(outside), value, zero)
     if not needed:
         return value
-    found: Expr = or_identity(total(value, axis=needed, where=all_of(inside)))
-    return found
+    result: Expr = or_identity(total(value, axis=needed, where=all_of(inside)))
+    return result
 
 
 def _conjuncts(condition: Expr) -> list[Expr]:
@@ -269,8 +269,8 @@ def wide(kind: DType) -> DType:
 
 def _stage(shape: Sequence[Expr], element: Callable[..., Expr], name: str) -> Tensor:
     names = [f"j{d}" for d in range(len(shape))]
-    found: Tensor = compute(shape, labelled(element, names), name=name)
-    return found
+    result: Tensor = compute(shape, labelled(element, names), name=name)
+    return result
 
 
 __all__ = ["Flow", "adjoint", "reduction_of", "wide"]

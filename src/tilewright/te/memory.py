@@ -201,8 +201,8 @@ def _memory(t: Tensor, view: Array, values: Values) -> Array:
     if start % view.dtype.alignment:
         raise CallError("is not aligned", where=where, expected=f"a multiple of {view.dtype.alignment} bytes")
     memory = (ctypes.c_byte * (size * view.itemsize)).from_address(start)
-    found: Array = np.frombuffer(memory, dtype=view.dtype)  # type: ignore[call-overload]
-    return found
+    result: Array = np.frombuffer(memory, dtype=view.dtype)  # type: ignore[call-overload]
+    return result
 
 
 def _start(view: Array) -> int:

@@ -170,12 +170,12 @@ class ComputeOp:
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         """The tensors the bodies read, by first appearance."""
-        found: dict[Tensor, None] = {}
+        result: dict[Tensor, None] = {}
         for body in (e for b in self.bodies for e in (b, *formula(b))):
             for node in walk_expr(body):
                 if isinstance(node, Load) and isinstance(node.buffer, Tensor):
-                    found[node.buffer] = None
-        return tuple(found)
+                    result[node.buffer] = None
+        return tuple(result)
 
 
 class _Whole:
@@ -445,8 +445,8 @@ def _box(r: Reduce, axis: Sequence[IterVar], name: str, line: str | None) -> tup
     for v, extent in r.axes:
         size = extent
         if loads(extent) or any(other.axis for other in variables(extent)):
-            found = None if loads(extent) else symbolic_bounds(extent, ranges)
-            if found is None or any(other.axis for other in variables(found[1])):
+            result = None if loads(extent) else symbolic_bounds(extent, ranges)
+            if result is None or any(other.axis for other in variables(result[1])):
                 label = v.name.rsplit(".", 1)[0]
                 raise ExpressionError(
                     f"{name}: the extent {readable(extent)} of reduction axis {label!r} has no bound that the shape "
@@ -454,8 +454,8 @@ def _box(r: Reduce, axis: Sequence[IterVar], name: str, line: str | None) -> tup
                     where=line,
                     hint=f"te.reduce_axis(bound) with te.sum(..., where={label} < {readable(extent)})",
                 )
-            number = as_int(found[1])
-            size = found[1] if number is None or number >= 0 else ZERO
+            number = as_int(result[1])
+            size = result[1] if number is None or number >= 0 else ZERO
             condition = (v < extent) & condition
         ranges[v] = size
         axes.append((v, size))

@@ -32,7 +32,7 @@ def sections(graph: Graph, wanted: Sequence[Sequence[Value]]) -> list[Graph]:
         body = _reached(graph.nodes, targets, {*given, *made})
         made |= {v: k for n in body for v in n.outputs if v not in views}
         bodies.append(body)
-    found = []
+    results = []
     for k, (body, targets) in enumerate(zip(bodies, wanted, strict=True)):
         outside = _outside(body, targets)
         rest = zip(bodies[k + 1 :], wanted[k + 1 :], strict=True)
@@ -41,8 +41,8 @@ def sections(graph: Graph, wanted: Sequence[Sequence[Value]]) -> list[Graph]:
         inputs = [*_telling(graph.inputs, inputs), *inputs]
         params = [v for v in graph.params if v in outside]
         outputs = (*targets, *(v for v in later if v not in targets))
-        found.append(Graph(f"{graph.name}_{k}", tuple(inputs), tuple(params), body, outputs))
-    return found
+        results.append(Graph(f"{graph.name}_{k}", tuple(inputs), tuple(params), body, outputs))
+    return results
 
 
 def _telling(given: Sequence[Value], read: Sequence[Value]) -> list[Value]:
@@ -50,22 +50,22 @@ def _telling(given: Sequence[Value], read: Sequence[Value]) -> list[Value]:
     them alone."""
     told = {d for v in read for d in v.shape}
     missing = {s for v in read for d in v.shape for s in variables(d)} - told
-    found = []
+    results = []
     for value in given:
         if missing & set(value.shape):
-            found.append(value)
+            results.append(value)
             missing -= set(value.shape)
-    return found
+    return results
 
 
 def _views(graph: Graph) -> set[Value]:
     """Values that are views of inputs and parameters, or of nothing."""
-    found: set[Value] = set()
+    members: set[Value] = set()
     there = {*graph.inputs, *graph.params}
     for node in graph.nodes:
-        if node.op in VIEWS and all(v is None or v in there or v in found for v in node.inputs):
-            found |= set(node.outputs)
-    return found
+        if node.op in VIEWS and all(v is None or v in there or v in members for v in node.inputs):
+            members |= set(node.outputs)
+    return members
 
 
 def _reached(nodes: Sequence[Node], targets: Iterable[Value], there: set[Value]) -> tuple[Node, ...]:

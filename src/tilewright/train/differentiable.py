@@ -63,9 +63,9 @@ def divided(graph: Graph, movable: Sequence[str]) -> Ways:
     outputs = [v for v in graph.outputs if v.dtype.is_float]
     seeds = {v: Value(builder.fresh(f"d.{v.name}"), v.type) for v in outputs}
     sources = [v for v in inputs if v.dtype.is_float]
-    found = backward(builder, graph.nodes, dict(seeds), sources)
-    moved = [k for k, v in enumerate(inputs) if v in found]
-    results = tuple(found[inputs[k]] for k in moved)
+    result = backward(builder, graph.nodes, dict(seeds), sources)
+    moved = [k for k, v in enumerate(inputs) if v in result]
+    results = tuple(result[inputs[k]] for k in moved)
     forward = {n.outputs: n for n in builder.nodes[: len(graph.nodes)]}
     kept, nodes = _cut(builder.nodes, results, set(forward))
     ahead = (*graph.outputs, *(v for v in kept if v not in graph.outputs))
@@ -84,7 +84,7 @@ def _cut(nodes: Sequence[Node], results: Sequence[Value], ahead: set[Any]) -> tu
     """The values that are kept for the way back, and its nodes: all that the results need, up to what is kept."""
     kept: dict[Value, None] = {}
     wanted: set[Value | None] = set(results)
-    found: list[Node] = []
+    matches: list[Node] = []
     for node in reversed(nodes):
         asked = [v for v in node.outputs if v in wanted]
         if not asked:
@@ -92,9 +92,9 @@ def _cut(nodes: Sequence[Node], results: Sequence[Value], ahead: set[Any]) -> tu
         if node.outputs in ahead and node.op not in REPEATED:
             kept.update(dict.fromkeys(asked))
             continue
-        found.append(node)
+        matches.append(node)
         wanted.update(node.inputs)
-    return list(kept), found[::-1]
+    return list(kept), matches[::-1]
 
 
 class Differentiable(torch.nn.Module):  # type: ignore[misc]
@@ -116,8 +116,8 @@ class Differentiable(torch.nn.Module):  # type: ignore[misc]
             )
         held = dict(self.module.named_parameters())
         others = (p for name, p in held.items() if name not in self.names)  # whose gradient is zero
-        found = _Call.apply(self, *inputs, *(held[name] for name in self.names), *others)
-        return pytree.tree_unflatten(list(found), self._spec)
+        result = _Call.apply(self, *inputs, *(held[name] for name in self.names), *others)
+        return pytree.tree_unflatten(list(result), self._spec)
 
 
 class _Call(torch.autograd.Function):  # type: ignore[misc]
@@ -126,13 +126,13 @@ class _Call(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, owner: Differentiable, *values: torch.Tensor) -> Any:
         plain = [v.detach().contiguous() for v in values[: len(owner._ways.forward.inputs)]]
-        found = _tuple(owner.forward_model(*plain))
+        result = _tuple(owner.forward_model(*plain))
         count = owner._spec.num_leaves
         ctx.owner = owner
-        everything = (*plain, *found)
+        everything = (*plain, *result)
         ctx.save_for_backward(*(everything[k] for k in owner._ways.reads))
         ctx.count = len(values)
-        outputs = found[:count]
+        outputs = result[:count]
         ctx.mark_non_differentiable(*(y for y in outputs if not y.is_floating_point()))
         ctx.shapes = [(y.shape, y.dtype) for y in outputs]
         return outputs
@@ -145,9 +145,9 @@ class _Call(torch.autograd.Function):  # type: ignore[misc]
             for g, (shape, kind) in zip(given, ctx.shapes, strict=True)
             if kind.is_floating_point
         ]
-        found = _tuple(owner.backward_model(*ctx.saved_tensors, *flows)) if owner._ways.moved else ()
+        result = _tuple(owner.backward_model(*ctx.saved_tensors, *flows)) if owner._ways.moved else ()
         results: list[torch.Tensor | None] = [None] * (1 + ctx.count)
-        for k, g in zip(owner._ways.moved, found, strict=True):
+        for k, g in zip(owner._ways.moved, result, strict=True):
             results[1 + k] = g
         return tuple(results)
 
@@ -171,8 +171,8 @@ def _run(module: torch.nn.Module, batch: Sequence[torch.Tensor]) -> Any:
     return given
 
 
-def _tuple(found: Any) -> tuple[Any, ...]:
-    return found if isinstance(found, tuple) else (found,)
+def _tuple(result: Any) -> tuple[Any, ...]:
+    return result if isinstance(result, tuple) else (result,)
 
 
 def differentiable(

@@ -213,7 +213,7 @@ def _staged(
         raise ModelError("stages have names of their own", got=", ".join(stage.name for stage in stages) or "no stage")
     if min(stage.every for stage in stages) != 1:
         raise ModelError("a stage takes part in every update", got=", ".join(str(stage.every) for stage in stages))
-    found = []
+    results = []
     for stage in stages:
         objective = _objective(model, stage.loss, example, symbolic)
         names = [n for n in objective.movable if any(fnmatchcase(n, pattern) for pattern in stage.trained)]
@@ -222,8 +222,8 @@ def _staged(
             raise ModelError("no parameter matches", where=f"stage {stage.name}", expected=expected, got=got)
         objective = replace(objective, metrics=(f"{stage.name}_loss", *objective.metrics[1:]))
         plan = _plan(objective, names, stage.optimizer, stage.clip, stage.groups)
-        found.append(replace(plan, norm=f"{stage.name}_gradient_norm", every=stage.every))
-    return found
+        results.append(replace(plan, norm=f"{stage.name}_gradient_norm", every=stage.every))
+    return results
 
 
 def _objective(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], symbolic: bool) -> Objective:
@@ -250,14 +250,14 @@ def _has_loss(model: Any) -> bool:
 
 def _groups(names: Sequence[str], optimizer: Optimizer, groups: Mapping[str, Optimizer]) -> tuple[Group, ...]:
     """The parameters by the first pattern that they match; first those that match none."""
-    found: dict[str | None, list[str]] = {None: [], **{pattern: [] for pattern in groups}}
+    result: dict[str | None, list[str]] = {None: [], **{pattern: [] for pattern in groups}}
     for name in names:
-        found[next((p for p in groups if fnmatchcase(name, p)), None)].append(name)
-    empty = [pattern for pattern in groups if not found[pattern]]
+        result[next((p for p in groups if fnmatchcase(name, p)), None)].append(name)
+    empty = [pattern for pattern in groups if not result[pattern]]
     if empty:
         raise ModelError("no parameter matches", where="groups", expected=", ".join(names), got=", ".join(empty))
     return tuple(
-        Group(optimizer if pattern is None else groups[pattern], tuple(members)) for pattern, members in found.items()
+        Group(optimizer if pattern is None else groups[pattern], tuple(members)) for pattern, members in result.items()
     )
 
 

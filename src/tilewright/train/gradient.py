@@ -39,8 +39,8 @@ def gradient(graph: Graph, of: str, wrt: Sequence[str]) -> Graph:
     builder = _builder(graph)
     one = emit1(builder, "constant", value=np.ones((), target.dtype.numpy), name=f"d.{of}")
     seed = emit1(builder, "broadcast", one, shape=target.shape, name=f"d.{of}") if target.type.rank else one
-    found = backward(builder, graph.nodes, {target: seed}, sources)
-    results = [found.get(v) or _zeros(builder, v) for v in sources]
+    result = backward(builder, graph.nodes, {target: seed}, sources)
+    results = [result.get(v) or _zeros(builder, v) for v in sources]
     return builder.finish((*graph.outputs, *results))
 
 
@@ -78,8 +78,8 @@ def jvp(graph: Graph, of: Sequence[str], wrt: Sequence[str]) -> Graph:
         if flow is not None:
             before = seeds.get(flow)
             seeds[flow] = direction if before is None else emit1(builder, "add", before, direction)
-    found = backward(builder, list(builder.nodes), seeds, list(sent.values()))
-    results = [found.get(sent[v]) or _zeros(builder, v) for v in targets]
+    result = backward(builder, list(builder.nodes), seeds, list(sent.values()))
+    results = [result.get(sent[v]) or _zeros(builder, v) for v in targets]
     return pruned(builder.finish((*graph.outputs, *results)))
 
 
@@ -96,11 +96,11 @@ def _builder(graph: Graph) -> GraphBuilder:
 
 def _sources(graph: Graph, names: Sequence[str]) -> list[Value]:
     """Inputs and parameters by name. Raises ModelError for those that are not there or not of floating point types."""
-    found = [_named((*graph.inputs, *graph.params), name, "input or parameter") for name in names]
-    for value in found:
+    results = [_named((*graph.inputs, *graph.params), name, "input or parameter") for name in names]
+    for value in results:
         if not value.dtype.is_float:
             raise ModelError("there is no gradient by integers", where=f"{value.name!r}", got=value.type)
-    return found
+    return results
 
 
 def _zeros(builder: GraphBuilder, value: Value) -> Value:

@@ -38,7 +38,7 @@ def watched() -> Iterator[list[str]]:
     once. Subclasses of PyTorch's own context managers, such as those of `torch.utils.checkpoint`, keep what they save
     as it is and are let be."""
     seen: dict[str, None] = {}
-    found: list[str] = []
+    results: list[str] = []
     before = [(owner, name, owner.__dict__[name]) for owner, name, _ in _PLACES]
 
     def noting(owner: Any, function: Any, what: str) -> Any:
@@ -61,45 +61,45 @@ def watched() -> Iterator[list[str]]:
     if profiler is None:
         sys.setprofile(profile)
     try:
-        yield found
+        yield results
     finally:
         if profiler is None:
             sys.setprofile(None)
         for owner, name, function in before:
             setattr(owner, name, function)
-        found.extend(seen)
+        results.extend(seen)
 
 
 def of_modules(several: Iterable[torch.nn.Module]) -> list[str]:
     """Backward hooks of modules and their parts, by name, and those of all modules there are."""
-    found = []
+    results = []
     for whole in several:
         for name, part in whole.named_modules():
             where = f" of {name or type(part).__name__}"
             if part._backward_hooks:
-                found.append(f"register_full_backward_hook{where}")
+                results.append(f"register_full_backward_hook{where}")
             if part._backward_pre_hooks:
-                found.append(f"register_full_backward_pre_hook{where}")
+                results.append(f"register_full_backward_pre_hook{where}")
     if modules._global_backward_hooks or modules._global_backward_pre_hooks:
-        found.append("register_module_full_backward_hook of all modules")
-    return found
+        results.append("register_module_full_backward_hook of all modules")
+    return results
 
 
 def of_parameters(several: Iterable[torch.nn.Module]) -> list[str]:
     """Hooks on gradients of parameters, by name."""
-    found = []
+    results = []
     for whole in several:
         for name, p in whole.named_parameters():
             if getattr(p, "_backward_hooks", None):
-                found.append(f"register_hook of the parameter {name}")
+                results.append(f"register_hook of the parameter {name}")
             if getattr(p, "_post_accumulate_grad_hooks", None):
-                found.append(f"register_post_accumulate_grad_hook of the parameter {name}")
-    return found
+                results.append(f"register_post_accumulate_grad_hook of the parameter {name}")
+    return results
 
 
-def refuse(found: Iterable[str]) -> None:
+def refuse(result: Iterable[str]) -> None:
     """Raises UnsupportedError naming what acts on the way back, if anything does."""
-    names = list(dict.fromkeys(found))
+    names = list(dict.fromkeys(result))
     if names:
         raise UnsupportedError("what acts on gradients alone is not traced", got=", ".join(names), hint=HINT)
 

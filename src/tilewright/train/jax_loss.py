@@ -36,8 +36,8 @@ def traced(params: Any, loss: Callable[..., Any], example: Sequence[Any]) -> Obj
     metrics = ("loss", *(name for name in names if name != "loss"))
 
     def objective(model: Any, *given: Any) -> tuple[Any, ...]:
-        found = loss(model, *given)
-        return tuple(found[name] for name in metrics) if isinstance(found, dict) else (found,)
+        result = loss(model, *given)
+        return tuple(result[name] for name in metrics) if isinstance(result, dict) else (result,)
 
     read = import_model(jax.jit(marked(objective), keep_unused=True), example=(params, *batch), params=0)
     movable = tuple(v.name for v in read.graph.params if v.dtype.name == "f32" and v.name in read.weights)

@@ -42,8 +42,8 @@ def marked(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(*arguments: Any) -> Any:
         closed, about = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        found = _evaluated(closed, jax.tree.leaves(arguments))
-        return jax.tree.unflatten(jax.tree.structure(about), found)
+        result = _evaluated(closed, jax.tree.leaves(arguments))
+        return jax.tree.unflatten(jax.tree.structure(about), result)
 
     return run
 
@@ -104,8 +104,8 @@ def _bound(equation: Any, given: Values) -> list[Any]:
     """The results of an equation as it is."""
     said = equation.primitive.get_bind_params(equation.params)
     functions, params = ((), said) if isinstance(said, dict) else said  # by release of JAX
-    found = equation.primitive.bind(*functions, *given, **params)
-    return list(found) if equation.primitive.multiple_results else [found]
+    result = equation.primitive.bind(*functions, *given, **params)
+    return list(result) if equation.primitive.multiple_results else [result]
 
 
 def _by_rule(equation: Any, given: Values) -> list[Any]:

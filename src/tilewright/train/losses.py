@@ -133,10 +133,10 @@ def vtrace(
         following = torch.cat([values[1:], last[None]])
         deltas = weights * (rewards + discounts * following - values)
         carried = torch.zeros_like(last)
-        found = []
+        results = []
         for t in reversed(range(len(rewards))):
             carried = deltas[t] + discounts[t] * weights[t] * carried
-            found.append(carried)
-        targets = torch.stack(found[::-1]) + values
+            results.append(carried)
+        targets = torch.stack(results[::-1]) + values
         after = torch.cat([targets[1:], last[None]])
         return targets, weights * (rewards + discounts * after - values)

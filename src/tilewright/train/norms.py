@@ -40,8 +40,8 @@ def _goes_back(node: Node, users: dict[Value, list[Node]]) -> bool:
     """Whether others compute a norm's mean square, too."""
     x = node.inputs[0]
     assert x is not None
-    found = "reduce_sum" if node.op == "layer_norm" else "mul"
-    return x.dtype.bits >= 32 and any(u.op == found for u in users[x])
+    result = "reduce_sum" if node.op == "layer_norm" else "mul"
+    return x.dtype.bits >= 32 and any(u.op == result for u in users[x])
 
 
 def _in_parts(builder: GraphBuilder, node: Node) -> None:

@@ -134,8 +134,8 @@ class StepPlan:
     def scalars(self, count: int, rates: Sequence[float]) -> tuple[float, ...]:
         """The numbers that update `count`, which begins with 1, gives its kernels."""
         counts = [max(1, count // stage.every) for stage in self.stages for _ in stage.groups]
-        found = (g.optimizer.scalars(k, lr) for g, k, lr in zip(self.groups, counts, rates, strict=True))
-        return tuple(number for numbers in found for number in numbers)
+        results = (g.optimizer.scalars(k, lr) for g, k, lr in zip(self.groups, counts, rates, strict=True))
+        return tuple(number for numbers in results for number in numbers)
 
     def active(self, count: int) -> Active:
         """What takes part in update `count`, which begins with 1."""
@@ -173,12 +173,12 @@ class Layout:
 def layout_of(plan: StepPlan) -> Layout:
     """Raises ModelError for what changes and is not f32, for what two stages move, and for averages of what does not
     move."""
-    found: dict[str, TensorType] = {}
+    result: dict[str, TensorType] = {}
     moved: dict[str, TensorType] = {}
     for stage in plan.stages:
         graph = stage.objective.graph
         types = {v.name: v.type for v in graph.params}
-        found |= types
+        result |= types
         for name in stage.names:
             if name in moved:
                 raise ModelError("two stages move one parameter", got=name)
@@ -192,7 +192,7 @@ def layout_of(plan: StepPlan) -> Layout:
         kinds = ", ".join(type(group.optimizer).__name__ for group in plan.groups)
         raise ModelError("optimisers of one step keep the same state", got=kinds)
     arena = Arena(plan.names, tuple(_sizes(moved[name]) for name in plan.names), next(iter(states), ()))
-    following = {target: moved[source] for target, source in _followed(plan, moved, found, changed)}
+    following = {target: moved[source] for target, source in _followed(plan, moved, result, changed)}
     return Layout(arena, _vector(changed | following), _vector(changed))
 
 
@@ -207,31 +207,31 @@ def followed(average: Average, names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _followed(
-    plan: StepPlan, moved: Mapping[str, TensorType], found: Mapping[str, TensorType], changed: Mapping[str, TensorType]
+    plan: StepPlan, moved: Mapping[str, TensorType], result: Mapping[str, TensorType], changed: Mapping[str, TensorType]
 ) -> Iterator[tuple[str, str]]:
     for average in plan.averages:
         pairs = followed(average, plan.names)
-        there = {name for name in found if name.startswith(average.target)}
+        there = {name for name in result if name.startswith(average.target)}
         wrong = sorted(there ^ {target for target, _ in pairs})
         if wrong or not pairs:
             expected = ", ".join(target for target, _ in pairs) or f"parameters {average.source}* that move"
             raise ModelError("what follows others has their names", expected=expected, got=", ".join(sorted(there)))
         for target, source in pairs:
-            if found[target] != moved[source] or target in moved or target in changed:
+            if result[target] != moved[source] or target in moved or target in changed:
                 raise ModelError("cannot follow another parameter", where=target, expected=moved[source])
         yield from pairs
 
 
 def _changed(plan: StepPlan) -> dict[str, TensorType]:
     """The buffers that objectives change. Raises ModelError if two do."""
-    found: dict[str, TensorType] = {}
+    result: dict[str, TensorType] = {}
     for stage in plan.stages:
         changed = stage.objective.changed
         for name, value in zip(changed, new_buffers(stage.objective), strict=True):
-            if name in found:
+            if name in result:
                 raise ModelError("two stages change one buffer", got=name)
-            found[name] = value.type
-    return found
+            result[name] = value.type
+    return result
 
 
 def new_buffers(objective: Objective) -> tuple[Value, ...]:

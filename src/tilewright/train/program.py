@@ -54,8 +54,8 @@ def reached(objective: Objective, names: Sequence[str]) -> list[str]:
     builder = GraphBuilder(graph.name, taken=_taken(graph), nodes=list(graph.nodes))
     params = [v for v in graph.params if v.name in set(names)]
     flows = _flows(builder, graph, params)
-    found = {v.name for v in params if v in flows}
-    return [name for name in names if name in found]
+    members = {v.name for v in params if v in flows}
+    return [name for name in names if name in members]
 
 
 def step_graph(plan: StepPlan, layout: Layout, active: Active, gathers: bool = False) -> Graph:
@@ -191,10 +191,10 @@ class _Growing:
     def bucket(self, stage: StagePlan, gradients: Sequence[Value | None], begin: int, end: int) -> Value:
         """A part of a stage's gradients."""
         arena = self.layout.arena
-        found = dict(zip(stage.names, gradients, strict=True))
+        result = dict(zip(stage.names, gradients, strict=True))
         inside = [k for k, start in enumerate(arena.starts) if begin <= start < end]
         own = Arena(tuple(arena.names[k] for k in inside), tuple(arena.shapes[k] for k in inside))
-        return _joined(self.builder, own, [found[name] for name in own.names], "gradients")
+        return _joined(self.builder, own, [result[name] for name in own.names], "gradients")
 
     def _summed(self, name: str, g: Value | None) -> Value | None:
         """A parameter's gradient with what has been gathered before, which the kernel of the gradient adds: no vector
@@ -303,7 +303,7 @@ class _Growing:
     def _runs(self, names: Sequence[str]) -> list[tuple[Value, int, int]]:
         """Parameters that stand one behind the other in the vector of their group, as parts of it: where each run of
         them begins, and its size."""
-        found: list[tuple[Value, int, int]] = []
+        results: list[tuple[Value, int, int]] = []
         arena = self.layout.arena
         room = dict(zip(arena.names, arena.room, strict=True))
         for group in self.plan.groups:
@@ -311,13 +311,13 @@ class _Growing:
             for name in group.names:
                 if name in names:
                     vector = self._vectors(group)[0]
-                    if found and found[-1][0] == vector and sum(found[-1][1:]) == start:
-                        start_of, size = found.pop()[1:]
-                        found.append((vector, start_of, size + room[name]))
+                    if results and results[-1][0] == vector and sum(results[-1][1:]) == start:
+                        start_of, size = results.pop()[1:]
+                        results.append((vector, start_of, size + room[name]))
                     else:
-                        found.append((vector, start, room[name]))
+                        results.append((vector, start, room[name]))
                 start += room[name]
-        return found
+        return results
 
     def _vectors(self, group: Group) -> tuple[Value, ...]:
         index, _ = self._place_of(group)

@@ -244,15 +244,15 @@ class Update:
 def buckets(arena: Arena, groups: Sequence[Group], nbytes: int = BUCKET) -> list[Bucket]:
     """Where parts of the gradients of groups begin and end: whole parameters, the last ones first. Each part is of one
     group, since a group may have parameters of all layers, as one of biases has, which are ready at the very end."""
-    found: list[Bucket] = []
+    results: list[Bucket] = []
     starts = dict(zip(arena.names, arena.starts, strict=True))
     for group in reversed(groups):
         first, end = arena.span(group.names)
         for name in reversed(group.names):
             if 4 * (end - starts[name]) >= nbytes or starts[name] == first:
-                found.append((starts[name], end))
+                results.append((starts[name], end))
                 end = starts[name]
-    return found
+    return results
 
 
 def averaged(group: Any = None) -> Reduce:

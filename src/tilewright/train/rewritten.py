@@ -22,6 +22,6 @@ def rewritten(graph: Graph, sources: Iterable[Value]) -> Graph:
     """The graph with attention as one operator, where a gradient by the `sources` has a rule for it, and with rows
     summed before linear layers."""
     joined = recognise_softmax(sum_rows_first(eliminate_dead(eliminate_common(graph))))
-    found = recognise_attention(joined, leading_from(joined.nodes, set(sources)))
+    result = recognise_attention(joined, leading_from(joined.nodes, set(sources)))
     # Operands that are heads of one projection become one value.
-    return joined if found is joined else batch_first(eliminate_common(eliminate_dead(found)))
+    return joined if result is joined else batch_first(eliminate_common(eliminate_dead(result)))

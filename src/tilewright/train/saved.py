@@ -58,9 +58,9 @@ def read_step(path: str | Path, shapes: Mapping[str, tuple[int, ...]], rates: in
             facts = file.metadata() or {}
     except (SafetensorError, OSError) as error:
         raise ModelError("the file of a step cannot be read", where=str(path), got=str(error)) from None
-    found = {name: array.shape for name, array in arrays.items()}
-    if found != dict(shapes):
-        wrong = sorted(name for name in found.keys() | shapes.keys() if found.get(name) != shapes.get(name))
+    result = {name: array.shape for name, array in arrays.items()}
+    if result != dict(shapes):
+        wrong = sorted(name for name in result.keys() | shapes.keys() if result.get(name) != shapes.get(name))
         raise ModelError("the file is of another step", where=str(path), got=", ".join(wrong))
     try:
         numbers = [float(rate) for rate in json.loads(facts["rates"])]

@@ -173,20 +173,20 @@ class Step:
             kind.model(*batch, *inputs, out=outputs)
         except CallError as error:
             raise self._misfit(batch, error) from None
-        found = {name: number.item() for name, number in kind.numbers}
+        result = {name: number.item() for name, number in kind.numbers}
         if self.on_nonfinite != "keep":
             for name in kind.finite:
-                if not isfinite(found[name]):
-                    return self._nonfinite(kind, found)
-        if self.refuse is not None and self.refuse(found):
-            return found
+                if not isfinite(result[name]):
+                    return self._nonfinite(kind, result)
+        if self.refuse is not None and self.refuse(result):
+            return result
         if self._buffers.now.size:
             self._buffers.swap()
         if moves:
             self._arena.swap()
             self.turn ^= 1
         self.count += 1
-        return found
+        return result
 
     def _misfit(self, batch: tuple[Any, ...], error: CallError) -> CallError:
         """What is wrong with a batch, by the names of its arrays alone: a step's programs take more than those."""
@@ -196,12 +196,12 @@ class Step:
         shown = ", ".join(f"{v.name}: {v.type}" for v in expected)
         return CallError("wrong number of arrays in the batch", where="step", expected=shown, got=len(batch))
 
-    def _nonfinite(self, kind: Kind, found: dict[str, float]) -> dict[str, float]:
+    def _nonfinite(self, kind: Kind, result: dict[str, float]) -> dict[str, float]:
         """What becomes of a step whose loss or gradients are not finite."""
         if self.on_nonfinite == "raise":
-            got = ", ".join(f"{name.replace('_', ' ')} {found[name]}" for name in kind.finite)
+            got = ", ".join(f"{name.replace('_', ' ')} {result[name]}" for name in kind.finite)
             raise CallError("the step is not finite; parameters are as they were", where="step", got=got)
-        return found
+        return result
 
     def _reduced(self, update: Update, batch: tuple[Any, ...]) -> dict[str, float]:
         """Take a step whose gradients others change before parameters move. That the step is not finite is told by the
@@ -214,30 +214,30 @@ class Step:
             self._sums()[0].fill(0)
         if moves:
             self._set_scalars()
-        found: dict[str, float] = {}
+        result: dict[str, float] = {}
         for stage in self._taking(update, active):
             gradients, changed = self._sums()[1], self._buffers.after[: self._layout.changed.part]
-            stage.back(batch, self._read(stage, not found), gradients, changed, update.reduce if moves else None)
-            found |= stage.found()
+            stage.back(batch, self._read(stage, not result), gradients, changed, update.reduce if moves else None)
+            result |= stage.found()
             if moves:
                 arena = self._arena
                 norm = stage.move(arena.now, self._scalars, gradients, arena.after, self._layout.arena.part)
-                found[stage.plan.norm] = norm
+                result[stage.plan.norm] = norm
                 if self.on_nonfinite != "keep" and not isfinite(norm):
                     self._begin_anew()  # what has been gathered is spoiled, by whichever process
                     if self.on_nonfinite == "raise":
                         raise CallError("the step is not finite; parameters are as they were", where="step", got=norm)
-                    return found
+                    return result
         self._follow(update, active[len(update.stages) :] if moves else ())
-        if self.refuse is not None and self.refuse(found):
+        if self.refuse is not None and self.refuse(result):
             self._begin_anew()
-            return found
+            return result
         if moves:
             self._arena.swap()
             self.turn ^= 1
         self._buffers.swap()
         self.count += 1
-        return found
+        return result
 
     def _begin_anew(self) -> None:
         """Forget the gradients of batches that would have made one update with this one."""
@@ -246,13 +246,13 @@ class Step:
     def _taking(self, update: Update, active: Active) -> list[ReducedStage]:
         """The stages of an update. Of several, each finds what those before it have left in the vectors that the step
         writes, which is what the step began with where no stage has been."""
-        found = [stage for stage, there in zip(update.stages, active, strict=False) if there]
+        results = [stage for stage, there in zip(update.stages, active, strict=False) if there]
         if len(update.stages) > 1:
-            arena, all_move = self._arena, len(found) == len(update.stages)
+            arena, all_move = self._arena, len(results) == len(update.stages)
             size = self._layout.arena.part if all_move else arena.now.size  # the state of what moves is written anyway
             arena.after[:size] = arena.now[:size]
             self._buffers.after[:] = self._buffers.now
-        return found
+        return results
 
     def _read(self, stage: ReducedStage, first: bool) -> dict[str, Array]:
         """The vectors that a stage reads, by the names that they have in graphs."""
@@ -338,8 +338,8 @@ class Step:
     def weights(self) -> dict[str, Array]:
         """All that the model's own dictionary of weights has, in its order, without copies: parameters, those that
         stay, and buffers. A `Model` or a `Publisher` packs its own weights from here; they hold until the next step."""
-        found = {**self._objective.others, **self._objective.weights, **self.parameters, **self.buffers}
-        return found | {name: found[first] for name, first in self._objective.tied.items() if first in found}
+        result = {**self._objective.others, **self._objective.weights, **self.parameters, **self.buffers}
+        return result | {name: result[first] for name, first in self._objective.tied.items() if first in result}
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of `weights`: tensors of a PyTorch module, which its `load_state_dict` takes, else arrays."""

@@ -124,13 +124,13 @@ class _Operators(TorchDispatchMode):  # type: ignore[misc]
         tape.write(str(func), f"{torch.is_grad_enabled()} {torch.is_inference_mode_enabled()}", *words)
         _check(func, args, kwargs, tape)
         short = SHORT.get(func)
-        found = func(*args, **kwargs) if short is None else short(func, *args, **kwargs)
+        result = func(*args, **kwargs) if short is None else short(func, *args, **kwargs)
         if func is LIFTED and _place(args[0]) in tape.fixed:
             tape.copies.add(_place(args[0]))
-        for x in tree_leaves(found):
+        for x in tree_leaves(result):
             if isinstance(x, torch.Tensor) and _place(x) not in tape.labels and _place(x) not in tape.fixed:
                 tape.name(x, f"%{len(tape.labels)}", True)
-        return found
+        return result
 
 
 class _Functions(TorchFunctionMode):  # type: ignore[misc]
@@ -163,9 +163,9 @@ def tape_of(
                 tape.name(x, f"input {k}")
             tape.write("modes", str(torch.get_default_dtype()), str(torch.is_autocast_enabled("cpu")))
             with _Operators(tape), _Functions(tape):
-                found = function(*batch)
-            tape.write("found", tape.seen(found))
-        return tape.digest.hexdigest(), found
+                result = function(*batch)
+            tape.write("found", tape.seen(result))
+        return tape.digest.hexdigest(), result
     except Exception as error:  # the module's own code, which the exporter will run again and say what is wrong
         unskip(error)
         return None
@@ -215,8 +215,8 @@ def _place(tensor: torch.Tensor) -> int:
     """The identity of a tensor's storage. Raises Untaped for those that have none in memory of the CPU."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_quantized:
         raise Untaped("a tensor that is not in memory as it is")
-    found: int = tensor.untyped_storage()._cdata
-    return found
+    result: int = tensor.untyped_storage()._cdata
+    return result
 
 
 def _numbers(tensor: torch.Tensor) -> str:
@@ -229,8 +229,8 @@ def _numbers(tensor: torch.Tensor) -> str:
 def _product(func: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Zeros in place of a product."""
     if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2] or a.dtype != b.dtype:
-        found: torch.Tensor = func(a, b)  # which says what is wrong
-        return found
+        result: torch.Tensor = func(a, b)  # which says what is wrong
+        return result
     return a.new_zeros((*a.shape[:-1], b.shape[-1]))
 
 

@@ -38,10 +38,10 @@ class _Loss(torch.nn.Module):
         self.loss = loss
 
     def forward(self, *batch: torch.Tensor) -> Any:
-        found = self.found(*batch)
-        if not isinstance(found, dict):
-            return (found,)
-        return (found["loss"], *(value for name, value in found.items() if name != "loss"))
+        result = self.found(*batch)
+        if not isinstance(result, dict):
+            return (result,)
+        return (result["loss"], *(value for name, value in result.items() if name != "loss"))
 
     def found(self, *batch: torch.Tensor) -> Any:
         return self.model(*batch) if self.loss is None else self.loss(self.model, *batch)
@@ -155,7 +155,7 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
     tied = dict(read.tied)
     state = {n: to_array(t, n) for n, t in model.state_dict().items() if isinstance(t, torch.Tensor) and n not in tied}
     weights = {v.name: state[v.name] for v in read.graph.params}
-    found = Objective(
+    result = Objective(
         read.graph,
         weights,
         metrics,
@@ -167,28 +167,28 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
         tied,
         to_tensor,
     )
-    return named(found, _batch_names(model, loss, given_loss, len(batch)))
+    return named(result, _batch_names(model, loss, given_loss, len(batch)))
 
 
 def tensors(example: Sequence[Any]) -> tuple[torch.Tensor, ...]:
     """The arrays of a batch. Raises ModelError for what is none."""
-    found = []
+    results = []
     for k, x in enumerate(example):
         try:
-            found.append(to_tensor(x) if framework(x) == "numpy" else torch.as_tensor(x))
+            results.append(to_tensor(x) if framework(x) == "numpy" else torch.as_tensor(x))
         except (TypeError, ValueError, RuntimeError, CallError) as error:
             got = f"{type(x).__qualname__} ({error})"
             raise ModelError("a batch is made of arrays", where=f"example {k}", got=got) from None
-    return tuple(found)
+    return tuple(results)
 
 
-def _names(found: Any) -> tuple[str, ...]:
+def _names(result: Any) -> tuple[str, ...]:
     """What the loss and metrics are called that a loss function has given."""
-    if not isinstance(found, dict):
+    if not isinstance(result, dict):
         return ("loss",)
-    if "loss" not in found:
-        raise ModelError("the loss is missing", expected='a dict with "loss"', got=", ".join(found))
-    return ("loss", *(name for name in found if name != "loss"))
+    if "loss" not in result:
+        raise ModelError("the loss is missing", expected='a dict with "loss"', got=", ".join(result))
+    return ("loss", *(name for name in result if name != "loss"))
 
 
 def ran(function: Callable[..., Any], module: torch.nn.Module, batch: Sequence[torch.Tensor]) -> tuple[str | None, Any]:
@@ -218,9 +218,9 @@ def refuse_control(error: BaseException) -> None:
         raise UnsupportedError(what, got=got, hint=hint) from error
 
 
-def check_backward(found: Any) -> None:
+def check_backward(result: Any) -> None:
     """Raises UnsupportedError if a result comes of a `torch.autograd.Function`: no trace has its `backward`."""
-    ahead = [getattr(x, "grad_fn", None) for x in tree_leaves(found)]
+    ahead = [getattr(x, "grad_fn", None) for x in tree_leaves(result)]
     seen: set[Any] = set()
     own: set[str] = set()
     while ahead:
@@ -241,12 +241,12 @@ def _read(objective: _Loss, batch: Sequence[torch.Tensor], symbolic: bool) -> Tr
     """The loss as PyTorch's exporter traces it."""
     from tilewright.frontend.torch import import_training
 
-    found = import_training(objective, tuple(batch), "auto" if symbolic else None)
-    read = found.read
+    result = import_training(objective, tuple(batch), "auto" if symbolic else None)
+    read = result.read
     graph = with_values(read.graph, {v: Value(_own(v.name), v.type) for v in read.graph.params})
-    graph, changed, counters = _without_counters(graph, tuple(map(_own, found.changed)))
+    graph, changed, counters = _without_counters(graph, tuple(map(_own, result.changed)))
     tied = tuple((_own(name), _own(first)) for name, first in read.interface.tied)
-    return Traced(graph, changed, tuple(counters), found.key, tied)
+    return Traced(graph, changed, tuple(counters), result.key, tied)
 
 
 def _own(name: str) -> str:

@@ -133,14 +133,14 @@ def dependences(calls: Sequence[KernelCall], where: Mapping[Value, Place]) -> li
     for k, call in enumerate(calls):
         written = _written(call)
         spans = [(_span(v, where), v in written) for v in dict.fromkeys(call.args)]
-        found = 0
+        count = 0
         for span, writes in spans:
             for j, other, wrote in touching.get(span.root, ()):
                 if (writes or wrote) and span.meets(other):
-                    found |= 1 << j | before[j]
+                    count |= 1 << j | before[j]
         for span, writes in spans:
             touching.setdefault(span.root, []).append((k, span, writes))
-        before.append(found)
+        before.append(count)
     return before
 
 
@@ -175,10 +175,10 @@ def _times(calls: Sequence[KernelCall], before: Sequence[int], target: Target) -
     one, known = replace(target, threads=1), dict[str, tuple[float, float]]()
     traffic = target.costs.traffic
     computed = {v for call in calls for v in call.group.outputs}
-    found = []
+    results = []
     for call, company in zip(calls, _have_company(before), strict=True):
         if call.func.symbols or not company:
-            found.append(Times(0.0, inf, 0.0))
+            results.append(Times(0.0, inf, 0.0))
             continue
         name = key(call.func)
         if name not in known:
@@ -187,8 +187,8 @@ def _times(calls: Sequence[KernelCall], before: Sequence[int], target: Target) -
         felt = min(read, traffic.other_core_l2 * target.l2)
         fetching = felt * (1 - 1 / target.threads) / traffic.other_core
         shared, alone = known[name]
-        found.append(Times(shared + fetching, alone, fetching))
-    return found
+        results.append(Times(shared + fetching, alone, fetching))
+    return results
 
 
 def _as_early_as_possible(before: Sequence[int], times: Sequence[Times]) -> list[int]:

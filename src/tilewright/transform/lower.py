@@ -39,9 +39,9 @@ def lower_group(group: Group, name: str) -> KernelCall:
 def _versions(nodes: Sequence[Node]) -> tuple[tuple[Expr | None, tuple[Node, ...]], ...]:
     """The nodes, once for each version of the one among them that has several."""
     for k, node in enumerate(nodes):
-        found = ops.get(node.op).versions
-        if found is not None:
-            return tuple((v.condition, (*nodes[:k], v.node, *nodes[k + 1 :])) for v in found(node))
+        result = ops.get(node.op).versions
+        if result is not None:
+            return tuple((v.condition, (*nodes[:k], v.node, *nodes[k + 1 :])) for v in result(node))
     return ((None, tuple(nodes)),)
 
 

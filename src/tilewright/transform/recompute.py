@@ -85,8 +85,8 @@ def recompute(
     program.find_room(outputs)
     program.find_middle()
     if budget == "auto":
-        found = [program.emit(plan) for plan in program.spared()]
-        return found[0] if len(found) == 1 else min(found, key=lambda placed: held(*placed))
+        results = [program.emit(plan) for plan in program.spared()]
+        return results[0] if len(results) == 1 else min(results, key=lambda placed: held(*placed))
     return _within(program, int(float(budget[:-1]) * most) if isinstance(budget, str) else budget, held)
 
 
@@ -95,10 +95,10 @@ def _within(program: _Program, most: int, held: Callable[[Sequence[Call], Mappin
     plain = program.simulate(frozenset())
     least = 1 << 63
     if plain.peak <= most:
-        found = program.emit(plain)
-        least = held(*found)
+        result = program.emit(plain)
+        least = held(*result)
         if least <= most:
-            return found
+            return result
     plans = sorted(
         (program.simulate(d) for d in set(program.choices())),
         key=lambda p: (p.cycles, p.peak, sorted(v.name for v in p.dropped)),
@@ -109,16 +109,16 @@ def _within(program: _Program, most: int, held: Callable[[Sequence[Call], Mappin
         if best is None:
             break
         best = program.returned(best, bound)
-        found = program.emit(best)
-        bytes_ = held(*found)
+        result = program.emit(best)
+        bytes_ = held(*result)
         if bytes_ <= most:
-            return found
+            return result
         bound, least = best.peak - (bytes_ - most), min(least, bytes_)
     for best in smallest([plain, *plans]):
-        found = program.emit(best)
-        bytes_ = held(*found)
+        result = program.emit(best)
+        bytes_ = held(*result)
         if bytes_ <= most:
-            return found
+            return result
         least = min(least, bytes_)
     raise ModelError("no plan needs so little memory", where="memory", expected=f"{least} bytes or more", got=most)
 
@@ -215,7 +215,7 @@ class _Program:
 
     def divide(self) -> None:
         """Set the parts of large values that several calls write."""
-        large = {r for r, found in self.parts.items() if len(found) > 1 and self.sizes.get(r, 0) >= LEAST}
+        large = {r for r, candidate in self.parts.items() if len(candidate) > 1 and self.sizes.get(r, 0) >= LEAST}
         uses: list[dict[Value, tuple[int, int]]] = []
         for call in self.calls:
             uses.append({})
@@ -225,12 +225,12 @@ class _Program:
                     start = _number(place.offset)
                     uses[-1][place.base] = min(begin, start), max(end, start + _number(size))
         for root in large:
-            ends = sorted({x for found in uses if root in found for x in found[root]})
+            ends = sorted({x for candidate in uses if root in candidate for x in candidate[root]})
             at = {end: k for k, end in enumerate(ends)}
             self.split[root] = [(b - a) * root.dtype.itemsize for a, b in pairwise(ends)]
-            for found, parts in zip(uses, self.touched, strict=True):
-                if root in found:
-                    parts[root] = range(at[found[root][0]], at[found[root][1]])
+            for candidate, parts in zip(uses, self.touched, strict=True):
+                if root in candidate:
+                    parts[root] = range(at[candidate[root][0]], at[candidate[root][1]])
 
     def count_lives(self) -> None:
         """Number the lives of values, as what a choice costs is found hundreds of times."""
@@ -247,15 +247,15 @@ class _Program:
         ]
 
     def used(self, call: int, values: Iterable[Value]) -> list[_Use]:
-        found: list[_Use] = []
+        results: list[_Use] = []
         for root in values:
             life = self.lives.get(root)
             if life is not None:
                 parts = self.touched[call].get(root)
                 begin, count = (life, 1) if parts is None else (life + 2 + parts.start, len(parts))
                 again = begin + (1 if parts is None else len(self.split[root]))
-                found.append((life, (range(begin, begin + count), range(again, again + count))))
-        return found
+                results.append((life, (range(begin, begin + count), range(again, again + count))))
+        return results
 
     def find_room(self, outputs: Iterable[Value]) -> None:
         """Set the outputs that have room."""
@@ -315,31 +315,31 @@ class _Program:
                 by.setdefault(root, []).append(i)
         stays = {root for root in by if self.stays(root)}
         return {
-            root: found
-            for root, found in by.items()
-            if root in stays and self.sizes.get(root) and found[-1] <= self.middle
-            if all(r in stays or r not in by for i in found for r in self.reads[i])
+            root: candidate
+            for root, candidate in by.items()
+            if root in stays and self.sizes.get(root) and candidate[-1] <= self.middle
+            if all(r in stays or r not in by for i in candidate for r in self.reads[i])
         }
 
     def stays(self, root: Value) -> bool:
         """Whether each element of a value is written once: its parts, of known places, do not overlap."""
-        found: list[tuple[int, int]] = []
+        results: list[tuple[int, int]] = []
         for begin, size in self.parts[root]:
             start, extent = None if begin is None else as_int(begin), as_int(size)
             if start is None or extent is None:
                 return False
-            found.append((start, start + extent))
-        found.sort()
-        return all(a[1] <= b[0] for a, b in pairwise(found))
+            results.append((start, start + extent))
+        results.sort()
+        return all(a[1] <= b[0] for a, b in pairwise(results))
 
     def choices(self) -> Iterable[frozenset[Value]]:
         """Sets of values to be dropped, by the two numbers."""
         writers = self.writers()
-        price = {root: self.price(found) / self.sizes[root] for root, found in writers.items()}
+        price = {root: self.price(candidate) / self.sizes[root] for root, candidate in writers.items()}
         ranked = sorted(set(price.values()))
         bounds = {ranked[(len(ranked) - 1) * (k + 1) // BOUNDS] for k in range(BOUNDS)} if ranked else set()
         for bound in sorted(bounds):
-            cheap = {root: found for root, found in writers.items() if price[root] <= bound}
+            cheap = {root: candidate for root, candidate in writers.items() if price[root] <= bound}
             for k in range(SEGMENTS):
                 yield self.within(cheap, k)
 
@@ -351,9 +351,9 @@ class _Program:
         room = sum(self.sizes[r] for r in writers) / 2**k
         ends: dict[int, int] = {}
         number = dict(zip(writers, accumulate(self.sizes[r] for r in writers), strict=True))
-        for root, found in writers.items():
+        for root, candidate in writers.items():
             place = self.segment(number[root], room)
-            ends[place] = max(ends.get(place, 0), found[-1])
+            ends[place] = max(ends.get(place, 0), candidate[-1])
         last = {r: i for i in range(self.middle + 1) for r in self.reads[i]}
         return frozenset(r for r in writers if last.get(r, 0) <= ends[self.segment(number[r], room)])
 
@@ -375,8 +375,8 @@ class _Program:
         most = SPARE * self.price(range(len(self.calls)))
         plans = [self.simulate(d) for d in {frozenset[Value](), *self.choices()}]
         for share in (2, 1):  # half of what is dropped is often for nothing
-            found = [self.returned(p, p.peak) for p in smallest([p for p in plans if p.cycles <= share * most])]
-            cheap = [p for p in found if p.cycles <= most]
+            results = [self.returned(p, p.peak) for p in smallest([p for p in plans if p.cycles <= share * most])]
+            cheap = [p for p in results if p.cycles <= most]
             if cheap:
                 return cheap
         return [self.simulate(frozenset())]
@@ -404,15 +404,15 @@ class _Program:
 
     def missing(self, call: int, writers: Mapping[Value, list[int]], again: set[Value]) -> list[int]:
         """The calls that must be repeated before a call, in order; what they compute is in `again` then."""
-        found: set[int] = set()
+        members: set[int] = set()
         asked = list(self.reads[call])
         while asked:
             root = asked.pop()
             if root in writers and root not in again:
                 again.add(root)
-                found.update(writers[root])
+                members.update(writers[root])
                 asked += [r for i in writers[root] for r in self.reads[i]]
-        return sorted(found)
+        return sorted(members)
 
     def live(self, steps: Sequence[Step], dropped: frozenset[Value]) -> tuple[list[int], list[int]]:
         """The bytes that are live at each step, and how many of them find room in outputs. What a call writes over an
@@ -442,7 +442,7 @@ class _Program:
 
     def overlaid(self, steps: Sequence[Step], first: Mapping[_Life, int], last: Mapping[_Life, int]) -> list[int]:
         """The bytes at each step that find room in outputs: of what dies before these are written."""
-        found = [0] * len(steps)
+        result = [0] * len(steps)
         at = {i: k for k, (i, repeated) in reversed(list(enumerate(steps))) if not repeated}
         begins = sorted(
             (min((at[i] for i in used), default=len(steps)), root.name, root) for root, used in self.rooms.items()
@@ -461,8 +461,8 @@ class _Program:
             room = _number(output.type.size) * width
             overlays = change.setdefault(width, [0] * (len(steps) + 1))
             for k, nbytes in enumerate(accumulate(overlays[:begin])):
-                found[k] += min(room, max(0, nbytes - found[k]))
-        return found
+                result[k] += min(room, max(0, nbytes - result[k]))
+        return result
 
     # -- the calls -----------------------------------------------------------------------------------------------------
 
@@ -483,17 +483,17 @@ class _Program:
 
     def renamed(self, value: Value, where: dict[Value, Place]) -> Value:
         """A value in its second life, with its place."""
-        place, found = self.place(value), Value(f"{value.name}.again", value.type)
+        place, result = self.place(value), Value(f"{value.name}.again", value.type)
         if place.base != value:
-            where[found] = Place(Value(f"{place.base.name}.again", place.base.type), place.offset)
-        return found
+            where[result] = Place(Value(f"{place.base.name}.again", place.base.type), place.offset)
+        return result
 
 
 def _number(size: Expr) -> int:
-    found = as_int(size)
-    if found is None:
+    result = as_int(size)
+    if result is None:
         raise ModelError("a budget of memory needs sizes that are known", where="memory", got=size)
-    return found
+    return result
 
 
 __all__ = ["recompute"]

@@ -43,27 +43,27 @@ def lower_once(group: Group, name: str) -> KernelCall:
         return lower_group(group, name)
     values = _values(group)
     content = (_structure(group, values), tuple(ops.get(node.op) for node in group.nodes))
-    found = known.get(content)
-    if found is None:
+    entry = known.get(content)
+    if entry is None:
         if len(known) >= MOST:
             known.clear()
-        found = known[content] = lower_group(group, name)
-        return found
-    func = found.func if found.func.name == name else replace(found.func, name=name)
-    if found.group == group:
-        return found if func is found.func else replace(found, func=func)
-    own = dict(zip(_values(found.group), values, strict=True))
-    return KernelCall(func, tuple(own[v] for v in found.args), group.label, group)
+        entry = known[content] = lower_group(group, name)
+        return entry
+    func = entry.func if entry.func.name == name else replace(entry.func, name=name)
+    if entry.group == group:
+        return entry if func is entry.func else replace(entry, func=func)
+    own = dict(zip(_values(entry.group), values, strict=True))
+    return KernelCall(func, tuple(own[v] for v in entry.args), group.label, group)
 
 
 def _values(group: Group) -> dict[Value, int]:
     """The values of a group, numbered by first appearance."""
-    found: dict[Value, int] = {}
+    result: dict[Value, int] = {}
     for values in (group.inputs, *((*node.inputs, *node.outputs) for node in group.nodes), group.outputs):
         for value in values:
             if value is not None:
-                found.setdefault(value, len(found))
-    return found
+                result.setdefault(value, len(result))
+    return result
 
 
 def _structure(group: Group, values: dict[Value, int]) -> object:

@@ -94,13 +94,13 @@ def _polynomial(e: Expr) -> Polynomial:
 
 
 def _work(total: Polynomial) -> Work | None:
-    found: list[tuple[int, tuple[str, ...]]] = []
+    results: list[tuple[int, tuple[str, ...]]] = []
     for powers, units in total.items():
         if units and _UNKNOWN in powers:
             return None
         coefficient, rest = divmod(units, prod(v.multiple for v in powers))
         if units and not rest:
-            found.append((coefficient, tuple(v.name for v in powers)))
+            results.append((coefficient, tuple(v.name for v in powers)))
         elif units:
-            found.append((units, tuple(quotient(v.name, v.multiple) for v in powers)))
-    return tuple(sorted(found, key=lambda term: term[1]))
+            results.append((units, tuple(quotient(v.name, v.multiple) for v in powers)))
+    return tuple(sorted(results, key=lambda term: term[1]))

@@ -120,7 +120,7 @@ def _lines(path: Path | None) -> list[dict[str, Any]]:
         lines = path.read_bytes().splitlines()
     except OSError:
         return []
-    found = []
+    results = []
     for line in lines:
         check, _, text = line.partition(b" ")
         if len(check) != 16 or blake2b(text, digest_size=8).hexdigest().encode() != check:
@@ -128,5 +128,5 @@ def _lines(path: Path | None) -> list[dict[str, Any]]:
         with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(text)
             if isinstance(value, dict):
-                found.append(value)
-    return found
+                results.append(value)
+    return results

@@ -55,17 +55,17 @@ def race_layer(key: Key, setting: str, machine: Target, regimes: tuple[Regime, .
         return "its operators come up in the model alone"
     gains: dict[str, Gain] = {}
     turns: dict[str, list[float]] = {}
-    found: _Shown | str = "there is nothing to race"
+    result: _Shown | str = "there is nothing to race"
     for regime in regimes:
         with tempfile.TemporaryDirectory(prefix="tilewright-race-") as folder:
             copies = 1 if regime == "warm" else copies_of(key.program, machine)
-            found = _Layer(key, setting, machine, copies, Path(folder)).raced()
-        if isinstance(found, str):
-            return found
-        gains[regime] = found.gain
-        for label, times in found.turns.items():
+            result = _Layer(key, setting, machine, copies, Path(folder)).raced()
+        if isinstance(result, str):
+            return result
+        gains[regime] = result.gain
+        for label, times in result.turns.items():
             turns.setdefault(label, []).extend(times)
-    return found if isinstance(found, str) else Raced(found.labels, gains, turns, found.errors)
+    return result if isinstance(result, str) else Raced(result.labels, gains, turns, result.errors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,14 +137,14 @@ def prefetches(program: Program) -> frozenset[tuple[int, int]]:
     m = program.manifest
     first = len(m.inputs) + len(m.outputs)
     packed = range(first, first + len(m.packed))
-    found: set[tuple[int, int]] = set()
+    members: set[tuple[int, int]] = set()
     last: dict[int, int] = {}
     for place, step in enumerate(m.run_steps):
         for slot in {slot for slot in step.slots if slot in packed}:
             if slot in last:
-                found.add((last[slot], place))
+                members.add((last[slot], place))
             last[slot] = place
-    return frozenset(found)
+    return frozenset(members)
 
 
 def exchanges(program: Program) -> frozenset[tuple[int, int]]:
@@ -167,18 +167,18 @@ def changes(before: Sequence[str], after: Sequence[str]) -> list[tuple[range, ra
     that some layer's kernels are found again in another one.
     """
     opcodes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-    found = [(range(a, b), range(c, d)) for what, a, b, c, d in opcodes if what != "equal"]
+    results = [(range(a, b), range(c, d)) for what, a, b, c, d in opcodes if what != "equal"]
     if len(before) == len(after):
         places = [k for k, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
-        if len(places) < sum(max(len(gone), len(come)) for gone, come in found):
+        if len(places) < sum(max(len(gone), len(come)) for gone, come in results):
             return [(range(k, k + 1), range(k, k + 1)) for k in places]
-    return found
+    return results
 
 
 def changed(before: Sequence[str], after: Sequence[str]) -> tuple[frozenset[int], frozenset[int]]:
     """The places of the steps in which two programs differ, in each of them."""
-    found = changes(before, after)
-    return frozenset().union(*(mine for mine, _ in found)), frozenset().union(*(theirs for _, theirs in found))
+    result = changes(before, after)
+    return frozenset().union(*(mine for mine, _ in result)), frozenset().union(*(theirs for _, theirs in result))
 
 
 def fed(before: Built, after: Built) -> frozenset[int]:

@@ -61,34 +61,36 @@ class Finding:
     difference: tuple[float, float] | None = None
 
 
-def to_record(found: Finding, target: Target, time: int, policy: str = POLICY) -> Record:
+def to_record(result: Finding, target: Target, time: int, policy: str = POLICY) -> Record:
     """The record of a finding, made now on this machine."""
-    d = found.decision
+    d = result.decision
     estimates = dict(zip(d.space.labels, d.estimates, strict=True))
-    labels = dict.fromkeys([d.taken.label, *found.outcomes])
+    labels = dict.fromkeys([d.taken.label, *result.outcomes])
     candidates = [
         records.Candidate(
             label,
-            found.outcomes.get(label, "timed"),
+            result.outcomes.get(label, "timed"),
             estimates[label],
-            tuple(records.rounded(t) for t in found.turns.get(label, ())[-MOST_KEPT:]),
-            _printable(found.why.get(label, "")),
+            tuple(records.rounded(t) for t in result.turns.get(label, ())[-MOST_KEPT:]),
+            _printable(result.why.get(label, "")),
         )
         for label in labels
     ]
-    better = found.setting != d.taken.label
-    gain = records.Gain(found.gain.median, found.gain.low, found.gain.high, found.rounds) if better else records.NONE
+    better = result.setting != d.taken.label
+    gain = (
+        records.Gain(result.gain.median, result.gain.low, result.gain.high, result.rounds) if better else records.NONE
+    )
     return Record.of(
         d.key,
         target,
         d.space,
-        setting=found.setting,
+        setting=result.setting,
         untuned=d.taken.label,
-        policy=records.Policy(policy, "model", "model", found.rounds, found.loadings),
+        policy=records.Policy(policy, "model", "model", result.rounds, result.loadings),
         candidates=tuple(candidates),
         gain=gain,
         made=records.provenance(target, time),
-        difference=records.Difference(*found.difference) if found.difference and better else None,
+        difference=records.Difference(*result.difference) if result.difference and better else None,
     )
 
 
@@ -122,14 +124,14 @@ class Memory:
         """By decision the newest record that this compiler made."""
         if self.fresh:
             return {}
-        found = sorted(self.store.records(target_class(self.target)), key=lambda r: (r.made.time, r.digest))
-        return {r.decision: r for r in found if r.made.compiler == code_version() and r.policy.name == POLICY}
+        results = sorted(self.store.records(target_class(self.target)), key=lambda r: (r.made.time, r.digest))
+        return {r.decision: r for r in results if r.made.compiler == code_version() and r.policy.name == POLICY}
 
     def settled(self, site: Site) -> str | None:
         """The setting that a record of this compiler found best in this very space."""
-        found = self._known.get(site.name)
-        same = found is not None and found.space == space_digest(site.decision.space.labels)
-        return found.setting if found is not None and same else None
+        entry = self._known.get(site.name)
+        same = entry is not None and entry.space == space_digest(site.decision.space.labels)
+        return entry.setting if entry is not None and same else None
 
     def seeds(self, site: Site) -> Seeds:
         """The settings that records of decisions like this one propose, the nearest first. Where the estimates' own
@@ -137,17 +139,17 @@ class Memory:
         if self.fresh:
             return Seeds()
         d = site.decision
-        found = seeds([self.store], d.key, self.target, d.space, SEEDS)
-        near = [s for s in found if s.distance <= NEARBY and s.target == target_class(self.target)]
+        result = seeds([self.store], d.key, self.target, d.space, SEEDS)
+        near = [s for s in result if s.distance <= NEARBY and s.target == target_class(self.target)]
         records = [self.store.get(s.record, s.target) for s in near]
         same = [record is not None and record.setting == record.untuned for record in records]
         proposed = [site.incumbent if kept else s.setting.label for s, kept in zip(near, same, strict=True)]
-        rest = [s.setting.label for s in found if s not in near]
+        rest = [s.setting.label for s in result if s not in near]
         return Seeds(tuple(dict.fromkeys(proposed or rest)), bool(proposed))
 
-    def keep(self, found: Finding) -> None:
+    def keep(self, result: Finding) -> None:
         """Keep a finding as a record."""
-        self.store.put(to_record(found, self.target, int(clock.time()), self.policy))
+        self.store.put(to_record(result, self.target, int(clock.time()), self.policy))
 
 
 class Unverified(Memory):

@@ -111,22 +111,22 @@ def _of_operators(record: Record, key: Key, machine: Target, layer: RaceLayer) -
     """The verdict about an algorithm or a packing. That the operators alone show no gain does not say that their model
     shows none."""
     try:
-        found = layer(key, record.setting, machine, REGIMES[record.policy.regime])
+        result = layer(key, record.setting, machine, REGIMES[record.policy.regime])
     except Error as error:
         return Reraced("skipped", error.headline())
-    if isinstance(found, str):
-        return Reraced("skipped", f"{found}; {IN_THE_MODEL}")
-    judged = _judged(record, key, machine, list(found.labels), found.gains, found.turns, found.errors, LAYER)
-    if judged.state == "verified" or any(g.high < 1.0 for g in found.gains.values()):
+    if isinstance(result, str):
+        return Reraced("skipped", f"{result}; {IN_THE_MODEL}")
+    judged = _judged(record, key, machine, list(result.labels), result.gains, result.turns, result.errors, LAYER)
+    if judged.state == "verified" or any(g.high < 1.0 for g in result.gains.values()):
         return judged
     return replace(judged, state="skipped", why=f"{judged.why}; {IN_THE_MODEL}")
 
 
-def settle(store: Store, digest: str, record: Record, found: Reraced) -> None:
+def settle(store: Store, digest: str, record: Record, result: Reraced) -> None:
     """Do in a store what was found: the new record first, so that who is stopped between loses none."""
-    if found.record is not None:
-        store.put(found.record)
-    if found.state in ("verified", "dropped"):
+    if result.record is not None:
+        store.put(result.record)
+    if result.state in ("verified", "dropped"):
         store.remove(digest, record.target)
 
 
@@ -188,8 +188,8 @@ def _judged(
         untuned=labels[0],
         policy=records.Policy(policy, best, "kernel", rounds, LOADINGS),
         candidates=tuple(
-            records.Candidate(label, "timed", 0.0, tuple(records.rounded(t) for t in found))
-            for label, found in turns.items()
+            records.Candidate(label, "timed", 0.0, tuple(records.rounded(t) for t in candidate))
+            for label, candidate in turns.items()
         ),
         gain=records.Gain(shown.median, shown.low, shown.high, rounds),
         made=records.provenance(machine, int(time.time()), record.made.author),

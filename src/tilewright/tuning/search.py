@@ -141,11 +141,11 @@ class Descent(_Told):
         with the best estimate, if that is within reach."""
         bound = self._least * self.policy.reach if self._least > 0 else math.inf
         within = [x for x, estimate in self._estimates.items() if estimate <= bound]
-        found: dict[tuple[str, int], str] = {}
+        result: dict[tuple[str, int], str] = {}
         for label in sorted(within, key=lambda x: self._estimates[x]):
             setting = self._settings[label]
-            found.setdefault((setting.kind, dict(setting.knobs).get("tile", 0)), label)
-        return list(found.values())
+            result.setdefault((setting.kind, dict(setting.knobs).get("tile", 0)), label)
+        return list(result.values())
 
     @property
     def allowed(self) -> list[str]:
@@ -163,18 +163,18 @@ class Descent(_Told):
 
     def ask(self, count: int) -> list[str]:
         count = min(count, self.policy.most - len(self._asked) + 1)
-        found = [label for label in self._seeds if label not in self._asked][: max(count, 0)]
-        if len(found) < count:
-            found += [x for x in self._beside() if x not in self._asked and x not in found][: count - len(found)]
-        self._asked.update(found)
-        return found
+        result = [label for label in self._seeds if label not in self._asked][: max(count, 0)]
+        if len(result) < count:
+            result += [x for x in self._beside() if x not in self._asked and x not in result][: count - len(result)]
+        self._asked.update(result)
+        return result
 
     def _beside(self) -> list[str]:
         """The untimed neighbours of the best labels, and what has half of one of their knobs, those of the best first,
         in the order of their estimates."""
         centres = sorted(self.times, key=lambda label: self.times[label])
         best = self.times[centres[0]]
-        found: dict[str, None] = {}
+        result: dict[str, None] = {}
         if self._guided and (best > PROMISING or centres[0] in self._proposed):
             return []
         for centre in centres:
@@ -187,15 +187,15 @@ class Descent(_Told):
             setting = self._settings[centre]
             beside = [s.label for s in (*self.space.neighbours(setting), *halved(self.space, setting))]
             beside = [label for label in beside if self._estimates[label] <= bound]
-            found.update(dict.fromkeys(sorted(beside, key=lambda label: self._estimates[label])))
-        return list(found)
+            result.update(dict.fromkeys(sorted(beside, key=lambda label: self._estimates[label])))
+        return list(result)
 
 
 def halved(space: Space, setting: Setting) -> list[Setting]:
     """The settings with about half the value of one knob where that is further than a step, which agree in most of the
     others. Times are no smooth function of a knob: IMP's Winograd layers of 16 channels take 0.95 of the time of 22
     rows with 18 and 1.08 with 17, but 0.88 with 12 (Zen 4, 2026-11-26)."""
-    found = []
+    results = []
     for knob in space.knobs(setting.kind):
         value, positive = setting.knob(knob.name), [v for v in knob.values if v > 0]
         if value <= 0:
@@ -203,8 +203,8 @@ def halved(space: Space, setting: Setting) -> list[Setting]:
         half = min(positive, key=lambda v: abs(math.log2(2 * v / value)))
         if half != value and half not in knob.neighbours(value):
             alike = [s for s in space if s.kind == setting.kind and s.knob(knob.name) == half]
-            found.append(max(alike, key=lambda s: len(set(s.knobs) & set(setting.knobs))))
-    return found
+            results.append(max(alike, key=lambda s: len(set(s.knobs) & set(setting.knobs))))
+    return results
 
 
 class RandomSearch(_Told):

@@ -56,15 +56,15 @@ def sites(listed: Listed, sizes: Mapping[str, int]) -> list[Site]:
         running = runs(listed.kernels.get(kernel, ()), sizes)
         if running is not None:
             steps.setdefault(running.name, set()).add(place)
-    found = []
+    results = []
     for d in listed.decisions:
         if len(d.space) < 2 or d.key.kind in NEVER:
             continue
         if d.key.kind != "plan":
-            found.append(Site(d))
+            results.append(Site(d))
         elif d.key.name in steps:
-            found.append(Site(d, frozenset(steps[d.key.name])))
-    return found
+            results.append(Site(d, frozenset(steps[d.key.name])))
+    return results
 
 
 def runs(decisions: Sequence[Scheduled], sizes: Mapping[str, int]) -> Scheduled | None:
@@ -99,7 +99,7 @@ class Split:
     tangled: frozenset[tuple[int, int]] = frozenset()
 
 
-def split(found: Sequence[Site], before: Built, after: Built) -> Split:
+def split(result: Sequence[Site], before: Built, after: Built) -> Split:
     """The part of each site that a candidate changes.
 
     A layout alone has changed all that differs. Kernels have changed their own steps, as long as the candidate has as
@@ -109,12 +109,12 @@ def split(found: Sequence[Site], before: Built, after: Built) -> Split:
     find their weights elsewhere (`programs.fed`) differ, too.
     """
     readers = fed(before, after)
-    if len(found) == 1 and not found[0].is_kernel:
+    if len(result) == 1 and not result[0].is_kernel:
         return Split((Part(*(steps | readers for steps in changed(before.kernels, after.kernels))),))
-    own = [site.steps or frozenset() for site in found]
-    if any(site.steps is None for site in found):
-        return Split((None,) * len(found))
-    if not all(site.is_kernel for site in found):
+    own = [site.steps or frozenset() for site in result]
+    if any(site.steps is None for site in result):
+        return Split((None,) * len(result))
+    if not all(site.is_kernel for site in result):
         differences = [*changes(before.kernels, after.kernels), *((range(k, k + 1), range(k, k + 1)) for k in readers)]
         return _told_apart(own, differences, before.exchanges)
     users = Counter(k for steps in own for k in steps)
@@ -165,7 +165,7 @@ def _near(
     own: Sequence[frozenset[int]], place: range, changed: frozenset[int], exchanges: frozenset[tuple[int, int]]
 ) -> list[int]:
     """The sites with whose changed steps a step that is nobody's exchanges values, through others that are nobody's."""
-    found: set[int] = set()
+    members: set[int] = set()
     seen = set(place)
     waiting = list(place)
     while waiting:
@@ -174,10 +174,10 @@ def _near(
         for other in sorted((beside & changed) - seen):
             seen.add(other)
             owners = _owners(own, (other,))
-            found.update(owners)
+            members.update(owners)
             if not owners:
                 waiting.append(other)
-    return sorted(found)
+    return sorted(members)
 
 
 def window(kind: str, steps: frozenset[int], readers: frozenset[int]) -> frozenset[int]:
@@ -194,7 +194,7 @@ def clash(a: Site, b: Site) -> bool:
     return a.steps is None or b.steps is None or not a.steps.isdisjoint(b.steps)
 
 
-def together(found: Sequence[tuple[Site, str]], apart: Set[frozenset[str]] = frozenset()) -> list[dict[str, str]]:
+def together(result: Sequence[tuple[Site, str]], apart: Set[frozenset[str]] = frozenset()) -> list[dict[str, str]]:
     """Candidates, a site and a label each, in as few programs as a greedy choice finds: no two in a program clash.
     Those that clash with most others come first.
 
@@ -205,11 +205,11 @@ def together(found: Sequence[tuple[Site, str]], apart: Set[frozenset[str]] = fro
     def separate(a: Site, b: Site) -> bool:
         return a.name == b.name or clash(a, b) or frozenset((a.name, b.name)) in apart
 
-    known = {site.name: site for site, _ in found}
-    labels = Counter(site.name for site, _ in found)
+    known = {site.name: site for site, _ in result}
+    labels = Counter(site.name for site, _ in result)
     others = {n: sum(labels[o] for o in known if separate(known[n], known[o])) for n in known}
     programs: list[list[tuple[Site, str]]] = []
-    for site, label in sorted(found, key=lambda candidate: -others[candidate[0].name]):
+    for site, label in sorted(result, key=lambda candidate: -others[candidate[0].name]):
         for program in programs:
             if not any(separate(site, other) for other, _ in program):
                 program.append((site, label))

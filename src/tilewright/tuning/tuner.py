@@ -154,12 +154,12 @@ class Tuner:
     def _level(self, level: str, incumbent: Listed) -> bool:
         """Search, finals and the whole-model race of one level; whether settings were accepted."""
         kernels = level == LEVELS[-1]
-        found = [s for s in sites(incumbent, self.sizes) if s.is_kernel == kernels]
-        if not found:
+        results = [s for s in sites(incumbent, self.sizes) if s.is_kernel == kernels]
+        if not results:
             return False
         shares = self._shares(incumbent.built)
         searches = {}
-        for site in found:
+        for site in results:
             share = 1.0 if site.steps is None else sum(shares[k] for k in site.steps)
             searched = self._searched(site, share) if share >= LEAST_SHARE else None
             if searched is not None and (searched.settled is not None or not self._only_settled):
@@ -194,8 +194,8 @@ class Tuner:
     def _finding(self, s: _Search, accepted: str | None, error: float) -> Finding:
         key = s.site.name, s.site.incumbent
         races = {label: self.journal.turns(*key, label) for label in s.outcomes}
-        turns = {label: [t for race in found for t in race.after] for label, found in races.items()}
-        turns[s.site.incumbent] = [t for found in races.values() for race in found for t in race.before]
+        turns = {label: [t for race in candidate for t in race.after] for label, candidate in races.items()}
+        turns[s.site.incumbent] = [t for candidate in races.values() for race in candidate for t in race.before]
         finals = max([FINAL_RACES, *(len(self._final_turns(s, label)) for label in races)])
         return Finding(
             s.site.decision,
@@ -260,7 +260,8 @@ class Tuner:
                 fed_in.setdefault(step, set()).add(number)
         for s, code in zip(searches, own, strict=True):
             steps, readers = (
-                frozenset(step for step, numbers in found.items() if code <= numbers) for found in (seen, fed_in)
+                frozenset(step for step, numbers in candidate.items() if code <= numbers)
+                for candidate in (seen, fed_in)
             )
             s.share = sum(shares[k] for k in steps | readers)
             s.site = replace(s.site, steps=window(s.site.decision.key.kind, steps, readers))
@@ -318,10 +319,10 @@ class Tuner:
                 if isinstance(made, str):
                     halves += self._halves(bundle, searches, "refused", made)
                     continue
-                built, found, apart = made
-                missing = {n: label for n, label in bundle.items() if n not in found}
-                if found:
-                    ready.append((bundle, built, found))
+                built, result, apart = made
+                missing = {n: label for n, label in bundle.items() if n not in result}
+                if result:
+                    ready.append((bundle, built, result))
                 if apart:
                     self._apart |= apart
                     waiting += missing.items()
@@ -333,12 +334,12 @@ class Tuner:
                 continue
             first, *others = self.races.steps([incumbent, *(built for _, built, _ in ready)], rounds)
             self._must(first)
-            for (bundle, _, found), timed in zip(ready, others, strict=True):
+            for (bundle, _, result), timed in zip(ready, others, strict=True):
                 if timed.outcome != "timed":
-                    told = {name: bundle[name] for name in found}
+                    told = {name: bundle[name] for name in result}
                     halves += self._halves(told, searches, timed.outcome, timed.why)
                     continue
-                for name, part in found.items():
+                for name, part in result.items():
                     self._learn(searches[name], part, first)
                     times = part.times(first.rounds, after=False), part.times(timed.rounds, after=True)
                     self._tell(searches[name], bundle[name], Turns(*map(tuple, times)))
@@ -365,14 +366,14 @@ class Tuner:
     ) -> tuple[Built, dict[str, Part], set[frozenset[str]]] | str:
         """A program with these settings, by site the parts that are told apart, and which sites' parts are not; or what
         went wrong."""
-        found = [searches[name].site for name in bundle]
+        results = [searches[name].site for name in bundle]
         try:
             built = self.maker.built({**incumbent.forced, **bundle})
         except Error as error:
             return error.headline()
-        divided = split(found, incumbent, built)
-        known = {site.name: part for site, part in zip(found, divided.parts, strict=True) if part is not None}
-        return built, known, {frozenset((found[a].name, found[b].name)) for a, b in divided.tangled}
+        divided = split(results, incumbent, built)
+        known = {site.name: part for site, part in zip(results, divided.parts, strict=True) if part is not None}
+        return built, known, {frozenset((results[a].name, results[b].name)) for a, b in divided.tangled}
 
     def _halves(self, bundle: Bundle, searches: Mapping[str, _Search], outcome: str, why: str) -> list[Bundle]:
         """The halves of a bundle to be tried alone; of a single candidate its outcome is noted."""
@@ -442,10 +443,10 @@ class Tuner:
         turns = self._final_turns(s, label)
         if len(turns) > race or not turns:
             return len(turns) <= race
-        found = gain(turns)
+        result = gain(turns)
         # The rounds of a single loading do not show how far the place of memory moves them.
-        hopeless = found.high <= (1.0 if race == 1 else LEAST_GAIN) or s.share * (1 - 1 / found.high) < WORTH
-        return not hopeless and (race < FINAL_RACES or found.undecided)
+        hopeless = result.high <= (1.0 if race == 1 else LEAST_GAIN) or s.share * (1 - 1 / result.high) < WORTH
+        return not hopeless and (race < FINAL_RACES or result.undecided)
 
     def _final_turns(self, s: _Search, label: str) -> list[tuple[float, ...]]:
         """The gains of the races after the search's one, if it was searched."""
@@ -468,13 +469,13 @@ class Tuner:
             except Error as error:
                 self.causes.append(error.headline())
                 continue
-            found, loadings, off = self._raced(incumbent, built)
-            if loadings and 1.0 <= found.median <= MODEL_GAIN:
+            result, loadings, off = self._raced(incumbent, built)
+            if loadings and 1.0 <= result.median <= MODEL_GAIN:
                 break  # nothing here spoils the others' gain: a part of them would save less
-            if found.improves:
+            if result.improves:
                 self._ratios = loadings
                 old = self.total
-                self.total = Gain(found.median * old.median, found.low * old.low, found.high * old.high)
+                self.total = Gain(result.median * old.median, result.low * old.low, result.high * old.high)
                 return chosen, off
         return {}, 0.0
 
@@ -482,21 +483,21 @@ class Tuner:
         """A race of the whole model, with its ratios and the challenger's error. It goes on while more loadings may
         decide it; a small gain is believed when it is there twice."""
         loadings, off = self._verified(incumbent, built)
-        found = gain(loadings)
-        if found.improves and found.disturbed:  # no gain is taken from such a race alone
+        result = gain(loadings)
+        if result.improves and result.disturbed:  # no gain is taken from such a race alone
             again, off = self._verified(incumbent, built, "again ")
             loadings = (*loadings, *again)
-            return gain(again if gain(again).median < found.median else loadings), loadings, off
+            return gain(again if gain(again).median < result.median else loadings), loadings, off
         for turn in range(1, MODEL_RACES):
-            small = found.improves and not found.verified and found.low < MODEL_GAIN
-            if not (found.open or (small and turn == 1)) or self.clock() > self.end:
+            small = result.improves and not result.verified and result.low < MODEL_GAIN
+            if not (result.open or (small and turn == 1)) or self.clock() > self.end:
                 break
             more, off = self._verified(incumbent, built, f"{turn + 1} ")
             if not more:
                 return NONE, (), 0.0
             loadings = (*loadings, *more)
-            found = gain(loadings)
-        return found, loadings, off
+            result = gain(loadings)
+        return result, loadings, off
 
     def _verified(self, incumbent: Built, built: Built, turn: str = "") -> tuple[tuple[tuple[float, ...], ...], float]:
         """The ratios of a whole-model race by loading, and the challenger's error; from the journal if it was run."""

@@ -101,18 +101,18 @@ class Processes:
         """The same, with results held against the exact program's: as far off as the untuned one, and a little more."""
         results, outputs = self._race([exact, untuned], self.setup[1], 1)
         must = [Timed(_outcome(r), why=_first_line(r.error)) for r in results]
-        for found in must:
-            if found.outcome != "timed":
-                raise CallError(f"the untuned program cannot be timed: {found.why}", hint="`tilewright doctor`")
+        for candidate in must:
+            if candidate.outcome != "timed":
+                raise CallError(f"the untuned program cannot be timed: {candidate.why}", hint="`tilewright doctor`")
         own = difference(outputs[0], outputs[1])
         return replace(self, reference=outputs[0], allowed=max(FLOOR, LOOSER * own), own_error=own)
 
     def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
         results, outputs = self._race(candidates, self.setup[0], rounds, self.team)
-        found = [self._judged(r, o) for r, o in zip(results, outputs, strict=True)]
-        if any(timed.outcome != "timed" for timed in found):
+        matches = [self._judged(r, o) for r, o in zip(results, outputs, strict=True)]
+        if any(timed.outcome != "timed" for timed in matches):
             self._dismiss()
-        return found
+        return matches
 
     def _dismiss(self) -> None:
         """End shared processes: what went wrong may have left something behind."""
@@ -191,23 +191,23 @@ def cpus_for(threads: int) -> tuple[int, ...] | None:
     return tuple(usable[-threads:]) if threads <= len(usable) else None
 
 
-def difference(wanted: Mapping[str, Any] | None, found: Mapping[str, Any] | None) -> float:
+def difference(wanted: Mapping[str, Any] | None, result: Mapping[str, Any] | None) -> float:
     """The largest difference of two programs' outputs, relative to each output's largest element; infinity where one
     lacks an output, where shapes differ, or where only one has no number."""
     if wanted is None:
         return 0.0
-    if found is None or wanted.keys() != found.keys():
+    if result is None or wanted.keys() != result.keys():
         return float("inf")
-    return max((_difference(np.asarray(wanted[name]), np.asarray(found[name])) for name in wanted), default=0.0)
+    return max((_difference(np.asarray(wanted[name]), np.asarray(result[name])) for name in wanted), default=0.0)
 
 
-def _difference(wanted: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> float:
-    if wanted.shape != found.shape or wanted.dtype != found.dtype:
+def _difference(wanted: np.ndarray[Any, Any], result: np.ndarray[Any, Any]) -> float:
+    if wanted.shape != result.shape or wanted.dtype != result.dtype:
         return float("inf")
     if wanted.dtype.kind not in "fc":
-        return 0.0 if np.array_equal(wanted, found) else 1.0
+        return 0.0 if np.array_equal(wanted, result) else 1.0
     wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
-    a, b = wanted.astype(wide), found.astype(wide)
+    a, b = wanted.astype(wide), result.astype(wide)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     if same.all():
         return 0.0

@@ -67,8 +67,8 @@ def test_ways_to_call(policy: Any) -> None:
         out = tuple(np.empty_like(a) for a in want)
         assert agent(*arguments, out=out) is out
         assert is_right(out, 0, arguments)
-        found = agent.run(dict(zip(("h", "bytes", "obs"), arguments[::-1], strict=True)))
-        assert is_right((found["action"], found["h_next"]), 0, arguments)
+        result = agent.run(dict(zip(("h", "bytes", "obs"), arguments[::-1], strict=True)))
+        assert is_right((result["action"], result["h_next"]), 0, arguments)
         # Rows that are not dense are copied first.
         wide = np.repeat(arguments[0], 2, axis=0)[::2]
         assert is_right(agent(wide, *arguments[1:]), 0, arguments)

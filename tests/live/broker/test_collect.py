@@ -52,12 +52,12 @@ class Server:
 
     def collect(self) -> int:
         """Whether a batch starts; an error if it does not say so at once, which would be in half an hour."""
-        found: list[Any] = []
-        thread = threading.Thread(target=lambda: found.append(self._collect(self.words.address)), daemon=True)
+        results: list[Any] = []
+        thread = threading.Thread(target=lambda: results.append(self._collect(self.words.address)), daemon=True)
         thread.start()
         thread.join(20)
         assert not thread.is_alive(), "it sleeps"
-        return int(found[0])
+        return int(results[0])
 
 
 @pytest.fixture(scope="module")

@@ -156,7 +156,7 @@ def test_a_broker_counts_when_stores_are_swept(policy: Any, store: Path, publish
     if published:
         tw.Publisher("p", policy).close()
     with Broker("p", None if published else policy):
-        assert [found.name for found in weights.stores()] == ["p"] * published
+        assert [candidate.name for candidate in weights.stores()] == ["p"] * published
         assert weights.sweep() == []
     assert [swept.path for swept in weights.sweep()] == [store / "p"]
     assert not list(store.iterdir())
@@ -189,7 +189,7 @@ def test_a_request_of_a_broker_that_died_is_answered_by_the_next(policy: Any) ->
         answers: list[Any] = []
         with Broker("p", policy):
             agent = BrokerClient("p", patience=30.0)
-            thread = threading.Thread(target=lambda a=agent, found=answers: found.append(a(*arguments)))
+            thread = threading.Thread(target=lambda a=agent, result=answers: result.append(a(*arguments)))
             thread.start()
             ring = agent._ring
             assert ring is not None

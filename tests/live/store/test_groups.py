@@ -20,11 +20,11 @@ Weights = dict[str, np.ndarray]
 
 def weights(seed: int) -> Weights:
     rng = np.random.default_rng(seed)
-    found = {}
+    result = {}
     for k, (rows, columns) in enumerate(pairwise(WIDTHS)):
-        found[f"w{k}"] = rng.standard_normal((rows, columns), dtype=np.float32)
-        found[f"b{k}"] = rng.standard_normal(columns, dtype=np.float32)
-    return found
+        result[f"w{k}"] = rng.standard_normal((rows, columns), dtype=np.float32)
+        result[f"b{k}"] = rng.standard_normal(columns, dtype=np.float32)
+    return result
 
 
 def reference(w: Weights) -> np.ndarray:

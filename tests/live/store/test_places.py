@@ -64,7 +64,7 @@ def test_names_that_can_be(store: Path, name: str) -> None:
         with tw.attach(name) as actor:
             assert actor(X)[1][0] == 4
             assert actor.name
-    assert [found.name for found in weights.stores()] == [name]
+    assert [candidate.name for candidate in weights.stores()] == [name]
 
 
 def test_nothing_there(store: Path) -> None:
@@ -501,10 +501,10 @@ def test_an_epoch_without_a_version_is_described(store: Path, telling: tuple[Pat
         assert describe_epoch(epoch)["slots"][epoch.control.current] == {"state": "current", "version": 0}
         assert None not in [describe_epoch(epoch)[name] for name in ("age", "wall", "seconds")]
         epoch.control.flip(NONE)
-        found = describe_epoch(epoch)
+        result = describe_epoch(epoch)
         epoch.close()
-    assert [found[name] for name in ("age", "wall", "seconds")] == [None] * 3
-    assert sorted(s["state"] for s in found["slots"]) == ["free"] * (SLOTS - 1) + ["sealed"]
+    assert [result[name] for name in ("age", "wall", "seconds")] == [None] * 3
+    assert sorted(s["state"] for s in result["slots"]) == ["free"] * (SLOTS - 1) + ["sealed"]
 
 
 def test_cut_files(store: Path, telling: tuple[Path, Path]) -> None:

@@ -38,8 +38,8 @@ NAME = "telling"
 
 @pytest.fixture
 def publisher(store: Path, telling: tuple[Path, Path]) -> Iterator[tw.Publisher]:
-    with tw.Publisher(NAME, tw.load(telling[0])) as found:
-        yield found
+    with tw.Publisher(NAME, tw.load(telling[0])) as result:
+        yield result
 
 
 def publish(publisher: tw.Publisher, count: int = 1) -> int:

@@ -243,9 +243,9 @@ def test_checksums_tell_damage(store: Path, monkeypatch: pytest.MonkeyPatch, at_
         for version in range(1, 20):
             publisher.publish(numbers(version), version)
             assert weights.info(NAME, verify=True).problem is None
-    found = weights.info(NAME, verify=True)
-    assert found.problem is None and found.version == 19
-    segments = found.path / "current" / "segments"
+    result = weights.info(NAME, verify=True)
+    assert result.problem is None and result.version == 19
+    segments = result.path / "current" / "segments"
     for at in range(0, segments.stat().st_size, 4096):
         damage(segments, at)
     assert weights.info(NAME).problem is None

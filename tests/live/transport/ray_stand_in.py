@@ -64,9 +64,9 @@ class Ray(ModuleType):
         return self._threads.submit(method, *args)
 
     def _failed(self, error: Exception) -> Future[Any]:
-        found: Future[Any] = Future()
-        found.set_exception(error)
-        return found
+        result: Future[Any] = Future()
+        result.set_exception(error)
+        return result
 
     def remote(self, cls: type) -> Kind:
         return Kind(self, cls, {})
@@ -78,22 +78,22 @@ class Ray(ModuleType):
         return [{"NodeID": node, "Alive": alive} for node, alive in self.alive.items()]
 
     def put(self, value: Any) -> Future[Any]:
-        found: Future[Any] = Future()
-        found.set_result(value)
+        result: Future[Any] = Future()
+        result.set_result(value)
         self.puts.append(value)
-        return found
+        return result
 
-    def get(self, found: Future[Any] | Sequence[Future[Any]], timeout: float | None = None) -> Any:
-        if not isinstance(found, Future):
-            return [self.get(one, timeout) for one in found]
+    def get(self, result: Future[Any] | Sequence[Future[Any]], timeout: float | None = None) -> Any:
+        if not isinstance(result, Future):
+            return [self.get(one, timeout) for one in result]
         try:
-            return found.result(timeout)
+            return result.result(timeout)
         except TimeoutError as error:
             raise RayError("it takes too long") from error
 
-    def wait(self, found: Sequence[Future[Any]], *, num_returns: int, timeout: float) -> None:
-        assert num_returns == len(found)
-        for one in found:
+    def wait(self, result: Sequence[Future[Any]], *, num_returns: int, timeout: float) -> None:
+        assert num_returns == len(result)
+        for one in result:
             one.exception(timeout)
 
     def kill(self, actor: Actor) -> None:

@@ -22,8 +22,8 @@ def always() -> bool:
 
 
 def take(feed: Feed, after: Mark | None = None) -> Snapshot | None:
-    with feed.newer(after, 0, always) as found:
-        return found
+    with feed.newer(after, 0, always) as result:
+        return result
 
 
 def test_newest_only() -> None:
@@ -31,11 +31,11 @@ def test_newest_only() -> None:
     assert take(feed) is None
     for version in (1, 2, 7):
         feed.publish(wide_weights(version), version)
-    found = take(feed)
-    assert found is not None and found.version == 7
-    assert take(feed, found.mark) is None
+    result = take(feed)
+    assert result is not None and result.version == 7
+    assert take(feed, result.mark) is None
     assert feed.publish(wide_weights(8)) == 8
-    assert take(feed, found.mark) is not None
+    assert take(feed, result.mark) is not None
     assert take(feed, Mark(b"another run 1234", 1000)) is not None, "another run has something else"
 
 
@@ -47,12 +47,12 @@ def test_what_does_not_fit_changes_nothing() -> None:
     for weights, version in ((bad, 6), ({"w": bad["w"]}, 6), (wide_weights(2), 5), (wide_weights(2, 5), 6)):
         with pytest.raises(WeightError):
             feed.publish(weights, version)
-    found = take(feed)
-    assert found is not None and found.version == 5 and (found.mark.number, feed.published) == (1, 1)
+    result = take(feed)
+    assert result is not None and result.version == 5 and (result.mark.number, feed.published) == (1, 1)
     assert feed.publish(bad, 6, finite=False) == 6
     assert feed.publish(wide_weights(3), 2, force=True) == 2
-    found = take(feed)
-    assert found is not None and found.version == 2 and found.mark.number == 3
+    result = take(feed)
+    assert result is not None and result.version == 2 and result.mark.number == 3
 
 
 def test_another_structure_that_does_not_fit_changes_nothing() -> None:
@@ -62,17 +62,17 @@ def test_another_structure_that_does_not_fit_changes_nothing() -> None:
         feed.replace(whole(1, 10, 11))
     assert feed.publish(wide_weights(2)) == 2
     assert feed.replace(whole(3, 10)) == 3
-    found = take(feed)
-    assert found is not None and found.structure.params[-1].shape == (10,)
+    result = take(feed)
+    assert result is not None and result.structure.params[-1].shape == (10,)
 
 
 def test_waiting_ends() -> None:
     feed = Feed("wide", wide_program())
-    found: list[Snapshot | None] = []
+    result: list[Snapshot | None] = []
 
     def wait() -> None:
         with feed.newer(None, 30, always) as snapshot:
-            found.append(snapshot)
+            result.append(snapshot)
 
     threads = [threading.Thread(target=wait) for _ in range(3)]
     for thread in threads:
@@ -80,12 +80,12 @@ def test_waiting_ends() -> None:
     feed.publish(wide_weights(1), 1)
     for thread in threads:
         thread.join(5)
-    assert [s.version for s in found if s] == [1, 1, 1]
-    assert len({id(s) for s in found}) == 1
-    with feed.newer(found[0].mark if found[0] else None, 30, lambda: False) as nothing:
+    assert [s.version for s in result if s] == [1, 1, 1]
+    assert len({id(s) for s in result}) == 1
+    with feed.newer(result[0].mark if result[0] else None, 30, lambda: False) as nothing:
         assert nothing is None
     feed.close()
-    with feed.newer(found[0].mark if found[0] else None, 30, always) as nothing:
+    with feed.newer(result[0].mark if result[0] else None, 30, always) as nothing:
         assert nothing is None
     with pytest.raises(TransportError, match="closed"):
         feed.publish(wide_weights(2), 2)
@@ -98,17 +98,17 @@ def test_slow_nodes_cost_a_bounded_amount_of_memory() -> None:
         held = []
         for version in range(1, 3 * MOST_IMAGES):
             feed.publish(wide_weights(version), version)
-            found = stack.enter_context(feed.newer(None, 0, always))
-            assert found is not None
-            held.append(found)
+            result = stack.enter_context(feed.newer(None, 0, always))
+            assert result is not None
+            held.append(result)
             assert feed.images() <= MOST_IMAGES + 1
         assert len(set(held)) == MOST_IMAGES
         assert held[-1].version == MOST_IMAGES, "the newest of those that are being fetched"
         for snapshot in held:
             weights = snapshot.structure.weights(snapshot.weights.data, "test")
             assert (weights["large"] == snapshot.version).all()
-    found = take(feed)
-    assert found is not None and found.version == 3 * MOST_IMAGES - 1
+    result = take(feed)
+    assert result is not None and result.version == 3 * MOST_IMAGES - 1
     assert feed.images() == 1
 
 
@@ -117,9 +117,9 @@ def test_memory_is_used_again() -> None:
     places = set()
     for version in range(1, 10):
         feed.publish(wide_weights(version), version)
-        found = take(feed)
-        assert found is not None
-        places.add(found.memory.ctypes.data)
+        result = take(feed)
+        assert result is not None
+        places.add(result.memory.ctypes.data)
     assert len(places) == 2
 
 
@@ -127,15 +127,15 @@ def test_one_copy_for_all_nodes() -> None:
     """Ten nodes at once: one image, digested once."""
     with serving() as (server, feed):
         nodes = [source(server.port) for _ in range(10)]
-        found = []
+        result = []
         threads = [
-            threading.Thread(target=lambda node=node: found.append(seen(node.newer(None, None, 10)))) for node in nodes
+            threading.Thread(target=lambda node=node: result.append(seen(node.newer(None, None, 10)))) for node in nodes
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(20)
-        assert found == [1.0] * 10
+        assert result == [1.0] * 10
         assert feed.images() == 1
         assert server.stats()["connections"] == 10
         for node in nodes:

@@ -129,13 +129,13 @@ def test_published_while_it_breaks() -> None:
         for version in range(2, 40):
             feed.publish(wide_weights(version), version)
             try:
-                found = node.newer(update and update.mark, update and update.structure, 0)
+                result = node.newer(update and update.mark, update and update.structure, 0)
             except LostError:
                 continue
-            if found is not None:
-                update = found
-                assert seen(found) == found.version
-                arrived.append(found.version)
+            if result is not None:
+                update = result
+                assert seen(result) == result.version
+                arrived.append(result.version)
         assert arrived == sorted(set(arrived))
         assert len(arrived) > 10
         node.close()

@@ -26,8 +26,8 @@ RUN = bytes(range(16))
 
 @pytest.fixture
 def ray() -> Iterator[Ray]:
-    with ray_in_this_process() as found:
-        yield found
+    with ray_in_this_process() as result:
+        yield result
 
 
 def posted(number: int, version: int = 3) -> Posted:
@@ -44,8 +44,8 @@ def test_every_version_reaches_the_store_and_the_program_once(
                 assert weights.publish(telling_weights(version), version) == version
                 assert weights.wait(60) and weights.version == version
                 assert actor.wait(version, 60)
-                outputs, found = actor.versioned(ONES)
-                assert found == version and (outputs == DEPTH * value(version)).all()
+                outputs, result = actor.versioned(ONES)
+                assert result == version and (outputs == DEPTH * value(version)).all()
             with pytest.raises(WeightError):
                 weights.publish(telling_weights(8), 3)
             assert weights.publish(telling_weights(4), 4, force=True) == 4

@@ -40,8 +40,8 @@ def test_versions_reach_the_actors(store: Path, models: tuple[Model, Model]) -> 
             for version in (3, 4, 10):
                 assert server.publish(telling_weights(version), version) == version
                 assert actor.wait(version, 60) and relay.wait(version, 60)
-                outputs, found = actor.versioned(ONES)
-                assert (outputs[0, 0], found) == (of(version), version)
+                outputs, result = actor.versioned(ONES)
+                assert (outputs[0, 0], result) == (of(version), version)
             stats = relay.stats()
             assert (stats["version"], stats["published"], stats["updates"], stats["error"]) == (10, 4, 4, None)
             assert (stats["programs"], stats["structures"], stats["connections"]) == (1, 1, 1)

@@ -25,8 +25,8 @@ def test_with_and_without_a_secret() -> None:
             node = source(server.port, secret=secret)
             update = node.newer(None, None, 5)
             assert update is not None and seen(update) == 1
-            found = server.stats()
-            assert (found["transfers"], found["resumed"]) == (2, 0), "the program, the weights"
+            result = server.stats()
+            assert (result["transfers"], result["resumed"]) == (2, 0), "the program, the weights"
             node.close()
 
 

@@ -48,7 +48,7 @@ class Grid:
 
     def enabled(self, state: State) -> list[int]:
         """The queues whose next instruction may run."""
-        found = []
+        results = []
         for q in range(3):
             if state[q] == len(self.queues[q]):
                 continue
@@ -57,8 +57,8 @@ class Grid:
                 continue
             if tokens.pop_next and not self.tokens(state, q + 1, q):
                 continue
-            found.append(q)
-        return found
+            results.append(q)
+        return results
 
     def tokens(self, state: State, a: int, b: int) -> int:
         """How many tokens the counter from queue a to queue b has."""
@@ -73,15 +73,15 @@ class Grid:
 
     def together(self) -> set[tuple[int, int]]:
         """Pairs of instructions that may both be the next ones, so that either can run first."""
-        found = set()
+        members = set()
         for state in self.states:
             ready = self.enabled(state)
             for a in ready:
                 for b in ready:
                     if a < b:
                         pair = (self.queues[a][state[a]], self.queues[b][state[b]])
-                        found.add((min(pair), max(pair)))
-        return found
+                        members.add((min(pair), max(pair)))
+        return members
 
 
 def touched(i: Instruction, uops: np.ndarray, base: int = BASE) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:

@@ -29,9 +29,9 @@ def uops_at(program: Program, image: np.ndarray) -> list[np.ndarray]:
 
 def compare(program: Program, image: np.ndarray, rows: list[tuple[set, set]]) -> tuple[Fault, ...]:
     """The checker says what the walk over all states says."""
-    found = faults(program, {BASE: image})
+    result = faults(program, {BASE: image})
     grid = Grid(program)
-    stuck = [f for f in found if f.kind == "deadlock"]
+    stuck = [f for f in result if f.kind == "deadlock"]
     assert bool(stuck) == bool(grid.dead)
     if grid.dead:  # every run stops in the same state
         (state,) = grid.dead
@@ -42,13 +42,13 @@ def compare(program: Program, image: np.ndarray, rows: list[tuple[set, set]]) ->
         reads, writes = rows[a]
         if not writes.isdisjoint(rows[b][0] | rows[b][1]) or not reads.isdisjoint(rows[b][1]):
             racing.add((a, b))
-    said = {f.instructions for f in found if f.kind == "race"}
+    said = {f.instructions for f in result if f.kind == "race"}
     assert bool(said) == bool(racing)
     for a, b in said:  # each pair that is named may meet, and touches a common row
         assert rows[a][1] & (rows[b][0] | rows[b][1]) or rows[a][0] & rows[b][1]
     if not grid.dead:
-        assert bool([f for f in found if f.kind == "tokens"]) == bool(grid.left())
-    return found
+        assert bool([f for f in result if f.kind == "tokens"]) == bool(grid.left())
+    return result
 
 
 def without(program: Program, k: int, flag: str) -> Program:
@@ -89,8 +89,8 @@ def test_programs_with_tokens_leave_what_their_order_leaves(seed: int) -> None:
         memory = image.copy()
         Machine().run(encode(program), {BASE: memory}, first)
         assert np.array_equal(memory, wanted)
-    found = explore(program, {BASE: image})
-    assert found.complete and found.orders == 1 and len(found.outcomes) == 1
+    result = explore(program, {BASE: image})
+    assert result.complete and result.orders == 1 and len(result.outcomes) == 1
 
 
 def test_each_token_is_needed() -> None:
@@ -117,9 +117,9 @@ def test_a_race_shows_as_several_outcomes() -> None:
     assert whole.complete and len(whole.outcomes) == 1 and not whole.analysis.faults
     store = next(k for k, i in enumerate(program) if i.tokens.pop_prev and i.tokens.push_prev)
     racy = without(without(program, store, "pop_prev"), store - 1, "push_next")
-    found = explore(racy, {BASE: image})
-    assert len(found.outcomes) > 1 and found.complete
-    (named, *_) = [f for f in found.analysis.faults if f.kind == "race"]
+    result = explore(racy, {BASE: image})
+    assert len(result.outcomes) > 1 and result.complete
+    (named, *_) = [f for f in result.analysis.faults if f.kind == "race"]
     assert "store out" in str(named) and "row 0 of ACC" in str(named)
     sampled = explore(racy, {BASE: image}, limit=2)
     assert not sampled.complete and sampled.orders == 2
@@ -143,8 +143,8 @@ def test_rows_written_again_too_soon_are_hazards() -> None:
     image = np.zeros(1 << 14, np.uint8)
     for distance in range(1, 7):
         gemm = Gemm(0, 1, 3, distance, dst_in=1, src_out=1)
-        found = faults([gemm, Finish()], {BASE: image})
-        assert [f.kind for f in found] == (["hazard"] if distance < 4 else []), distance
+        result = faults([gemm, Finish()], {BASE: image})
+        assert [f.kind for f in result] == (["hazard"] if distance < 4 else []), distance
     assert faults([Gemm(0, 1, 3, 1, reset=True), Finish()], {BASE: image}) == ()
 
 

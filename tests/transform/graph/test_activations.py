@@ -83,13 +83,13 @@ def by_tanh_factored(f: Form) -> Value:
 def test_forms(form: Callable[[Form], Value]) -> None:
     f = Form()
     graph = f.finish(form(f))
-    found = eliminate_dead(recognise_activations(graph))
-    verify_graph(found)
-    kinds = [n.op for n in found.nodes]
+    result = eliminate_dead(recognise_activations(graph))
+    verify_graph(result)
+    kinds = [n.op for n in result.nodes]
     assert kinds.count("gelu") == 1 and not {"erf", "tanh"} & set(kinds)
     assert len(kinds) == (3 if form is of_a_sum else 1)
     x = np.linspace(-9, 9, 21, dtype=np.float32).reshape(3, 7)
-    (want,), (got,) = (list(run_graph(g, {"x": x}, {}).values()) for g in (graph, found))
+    (want,), (got,) = (list(run_graph(g, {"x": x}, {}).values()) for g in (graph, result))
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
 
 
@@ -127,9 +127,9 @@ def test_what_is_read_twice_stays() -> None:
     f = Form()
     erf = f("erf", f("mul", f.x, math.sqrt(0.5)))
     graph = f.finish(erf, f("mul", f("mul", f.x, f("add", erf, 1.0)), 0.5))
-    found = eliminate_dead(recognise_activations(graph))
-    verify_graph(found)
-    assert sorted(n.op for n in found.nodes if n.op != "constant") == ["erf", "gelu", "mul"]
+    result = eliminate_dead(recognise_activations(graph))
+    verify_graph(result)
+    assert sorted(n.op for n in result.nodes if n.op != "constant") == ["erf", "gelu", "mul"]
 
 
 def test_many_ways_behind_a_function_are_not_all_gone() -> None:

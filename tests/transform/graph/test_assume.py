@@ -56,16 +56,16 @@ graph @g(%x: f32[s], %y: f32[t]) where {where} {{
 )
 def test_what_is_said_of_symbols_becomes_theirs(condition: str, shapes: str, where: str, left: tuple[str, ...]) -> None:
     x, y = shapes.replace("*", " * ").replace("-", " - ").split(" ", 1)
-    found = settled(assuming(f'assume {condition} "why"'))
-    assert str(found).splitlines()[0] == f"graph @g(%x: f32[{x}], %y: f32[{y}]) where {where} {{"
-    assert tuple(str(a.condition) for a in found.assumptions) == left
-    assert all(a.reason == "why" for a in found.assumptions)
-    verify_graph(found)
+    result = settled(assuming(f'assume {condition} "why"'))
+    assert str(result).splitlines()[0] == f"graph @g(%x: f32[{x}], %y: f32[{y}]) where {where} {{"
+    assert tuple(str(a.condition) for a in result.assumptions) == left
+    assert all(a.reason == "why" for a in result.assumptions)
+    verify_graph(result)
 
 
 def test_ranges_of_symbols_that_are_one_are_joined() -> None:
-    found = settled(assuming('assume t == s "a" assume s >= 3 "b"', "s in 2..7 % 2, t in 1..6 % 3"))
-    assert [str(v.type) for v in found.inputs] == ["f32[6]", "f32[6]"]
+    result = settled(assuming('assume t == s "a" assume s >= 3 "b"', "s in 2..7 % 2, t in 1..6 % 3"))
+    assert [str(v.type) for v in result.inputs] == ["f32[6]", "f32[6]"]
     kept = settled(assuming('assume t == s "a"'), keep=("t", "s"))
     assert [str(a.condition) for a in kept.assumptions] == ["t == s"]
 

@@ -285,15 +285,15 @@ def arrays(graph: Graph) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
 def test_forms(form: Callable[[Form], Graph]) -> None:
     graph = form(Form())
-    found = eliminate_dead(recognise_attention(graph))
-    verify_graph(found)
-    kinds = [n.op for n in found.nodes]
+    result = eliminate_dead(recognise_attention(graph))
+    verify_graph(result)
+    kinds = [n.op for n in result.nodes]
     assert kinds.count("lowered.attention") == 1
     left = {"softmax", "matmul", "transpose", "slice", "broadcast"} & set(kinds)
     assert left == LEFT.get(form, set())
     inputs, params = arrays(graph)
     with np.errstate(all="ignore"):
-        (want,), (got,) = (list(run_graph(g, inputs, params).values()) for g in (graph, found))
+        (want,), (got,) = (list(run_graph(g, inputs, params).values()) for g in (graph, result))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
@@ -322,11 +322,11 @@ def test_operands_of_16_bits_are_read_as_they_are(kind: DType, masked: bool) -> 
     if masked:
         scores = f("add", scores, f("cast", f.input("m", TOKENS, TOKENS, dtype=kind), dtype=f32))
     graph = f.merged(f("cast", f("matmul", f("softmax", scores, axis=3), v), dtype=kind))
-    found = eliminate_dead(recognise_attention(graph))
-    verify_graph(found)
-    assert {n.op for n in found.nodes} == {"reshape", "lowered.attention"}
+    result = eliminate_dead(recognise_attention(graph))
+    verify_graph(result)
+    assert {n.op for n in result.nodes} == {"reshape", "lowered.attention"}
     inputs = {v.name: x.astype(kind.numpy) for v, x in zip(graph.inputs, arrays(graph)[0].values(), strict=True)}
-    (want,), (got,) = (list(run_graph(g, inputs, {}).values()) for g in (graph, found))
+    (want,), (got,) = (list(run_graph(g, inputs, {}).values()) for g in (graph, result))
     # NumPy sums in another order where operands lie otherwise in memory: what is between two numbers may become either.
     apart = np.abs(got.view(np.int16).astype(int) - want.view(np.int16).astype(int))
     assert apart.max() <= 1 and (apart > 0).mean() < 0.02
@@ -340,8 +340,8 @@ def test_what_is_not_narrowed_behind_stays_wide(narrow: str) -> None:
     q, k, v = (f("cast", f.heads(x), dtype=f32) if x.dtype is f16 else f.heads(x) for x in given)
     y = f("matmul", f("softmax", f("matmul", q, k, transpose_b=True), axis=3), v)
     graph = f.merged(f("cast", y, dtype=f16) if narrow == "q" else y)
-    found = recognise_attention(graph)
-    (node,) = (n for n in found.nodes if n.op == "lowered.attention")
+    result = recognise_attention(graph)
+    (node,) = (n for n in result.nodes if n.op == "lowered.attention")
     assert {x.dtype for x in node.inputs if x is not None} == {f32}
 
 

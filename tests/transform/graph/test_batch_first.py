@@ -51,13 +51,13 @@ def transpositions(graph: Graph) -> int:
 )
 def test_transpositions_go_away(graph: Graph, order: str, left: int) -> None:
     """Where others read the turned values, they stay; nothing is computed twice."""
-    found = batch_first(graph)
-    (attention,) = (n for n in found.nodes if n.op == "lowered.attention")
-    assert (attention.attrs.order, transpositions(found)) == (order, left)  # type: ignore[union-attr]
-    assert len(found.nodes) == len(graph.nodes) - 2 + left
+    result = batch_first(graph)
+    (attention,) = (n for n in result.nodes if n.op == "lowered.attention")
+    assert (attention.attrs.order, transpositions(result)) == (order, left)  # type: ignore[union-attr]
+    assert len(result.nodes) == len(graph.nodes) - 2 + left
     rng = np.random.default_rng(0)
     arrays = {v.name: rng.normal(size=[int(str(d)) for d in v.shape]).astype(np.float32) for v in graph.inputs}
-    want, got = run_graph(graph, arrays), run_graph(found, arrays)
+    want, got = run_graph(graph, arrays), run_graph(result, arrays)
     assert want.keys() == got.keys()
     for name, array in want.items():
         np.testing.assert_allclose(got[name], array, rtol=1e-5, atol=1e-5)
@@ -77,7 +77,7 @@ def test_names_of_inputs_stay_theirs() -> None:
     text = str(layer())
     for old, new in (("x", "attention"), ("w", "matmul"), ("b", "add"), ("o", "reshape")):
         text = re.sub(rf"%{old}\b", f"%{new}", text)
-    found = batch_first(ops.parse_graph(text))
-    assert transpositions(found) == 0
-    names = [v.name for v in (*found.inputs, *(v for n in found.nodes for v in n.outputs))]
+    result = batch_first(ops.parse_graph(text))
+    assert transpositions(result) == 0
+    names = [v.name for v in (*result.inputs, *(v for n in result.nodes for v in n.outputs))]
     assert len(names) == len(set(names))

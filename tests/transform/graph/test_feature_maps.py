@@ -49,16 +49,16 @@ def _arrays(values: tuple[Value, ...]) -> dict[str, np.ndarray]:
 def test_lines_between_convolutions_stay_maps(operand: str) -> None:
     """The second convolution reads what is pointwise before it as it is; two results are given back as lines."""
     graph = parse_graph(LINES.replace("R]", f"{operand}]"))
-    found = eliminate_dead(keep_maps(graph))
-    (second,) = [n for n in found.nodes if n.op == "conv" and n.output.name == "h"]
-    (before,) = [n for n in found.nodes if second.inputs[0] in n.outputs]
+    result = eliminate_dead(keep_maps(graph))
+    (second,) = [n for n in result.nodes if n.op == "conv" and n.output.name == "h"]
+    (before,) = [n for n in result.nodes if second.inputs[0] in n.outputs]
     assert before.op == "tanh"
-    assert _reshaped(graph) == 3 and _reshaped(found) == 2
-    assert [(v.name, v.type) for v in found.outputs] == [(v.name, v.type) for v in graph.outputs]
+    assert _reshaped(graph) == 3 and _reshaped(result) == 2
+    assert [(v.name, v.type) for v in result.outputs] == [(v.name, v.type) for v in graph.outputs]
     inputs, weights = _arrays(graph.inputs), _arrays(graph.params)
     want = run_graph(graph, inputs, weights)
     compiled = tw.compile((graph, weights))
-    for got in (run_graph(found, inputs, weights), dict(zip(want, compiled(*inputs.values()), strict=True))):
+    for got in (run_graph(result, inputs, weights), dict(zip(want, compiled(*inputs.values()), strict=True))):
         for name, value in want.items():
             np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5)
 

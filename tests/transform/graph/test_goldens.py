@@ -571,8 +571,8 @@ def convolved(x: str, w: str, y: str, kind: str = "f32", groups: int = 1) -> str
 )
 def test_what_layouts_leave_alone(text: str) -> None:
     graph = parse_graph(text)
-    found = dict(graph_passes(TARGET, Options()))["assign layouts"](graph)
-    assert not any(n.op.startswith("lowered.") for n in found.nodes)
+    result = dict(graph_passes(TARGET, Options()))["assign layouts"](graph)
+    assert not any(n.op.startswith("lowered.") for n in result.nodes)
 
 
 ROUNDED = {"assign layouts: int8", "choose algorithms: int8"}

@@ -35,8 +35,8 @@ def run(op: str, arrays: list[np.ndarray], attrs: dict[str, Any], params: int) -
     values = [b.input(f"x{k}", t) if k < split else b.param(f"x{k}", t) for k, t in enumerate(types)]
     graph = b.finish(ops.emit(b, op, *values, **attrs))
     weights = {f"x{k}": arrays[k] for k in range(split, len(arrays))}
-    found = Model(compile_graph(graph, weights, Target.host(), records=None))(*arrays[:split])
-    results = [np.asarray(y) for y in (found if isinstance(found, list | tuple) else [found])]
+    result = Model(compile_graph(graph, weights, Target.host(), records=None))(*arrays[:split])
+    results = [np.asarray(y) for y in (result if isinstance(result, list | tuple) else [result])]
     return [n.op for n in widen_halves(graph).nodes], results
 
 

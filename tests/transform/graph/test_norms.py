@@ -110,18 +110,18 @@ def results(graph: Graph) -> Any:
     arrays = {v.name: rng.standard_normal([int(str(d)) for d in v.shape]) + 0.5 for v in (*graph.inputs, *graph.params)}
     kind = graph.inputs[0].dtype.numpy
     given = {name: array.astype(kind) for name, array in arrays.items()}
-    (found,) = run_graph(graph, given, given).values()
-    return found
+    (result,) = run_graph(graph, given, given).values()
+    return result
 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_a_norm_is_found(name: str) -> None:
     write, op, operands = FOUND[name]
     graph = graph_of(write)
-    found = recognised(graph)
-    assert [n.op for n in found.nodes] == [op]
-    assert len(found.nodes[0].inputs) == operands
-    np.testing.assert_allclose(results(found), results(graph), rtol=2e-5, atol=2e-6)
+    result = recognised(graph)
+    assert [n.op for n in result.nodes] == [op]
+    assert len(result.nodes[0].inputs) == operands
+    np.testing.assert_allclose(results(result), results(graph), rtol=2e-5, atol=2e-6)
 
 
 def by_another_mean(w: Writer) -> Value:
@@ -160,9 +160,9 @@ def test_what_is_no_norm_stays(write: Write) -> None:
 def test_squares_over_more_are_of_the_differences() -> None:
     """The differences from the rows' means are divided by the root of all of their squares."""
     graph = graph_of(along_other_axes)
-    found = recognised(graph)
-    assert [n.op for n in found.nodes] == ["reduce_mean", "sub", "rms_norm"]
-    np.testing.assert_allclose(results(found), results(graph), rtol=2e-5, atol=2e-6)
+    result = recognised(graph)
+    assert [n.op for n in result.nodes] == ["reduce_mean", "sub", "rms_norm"]
+    np.testing.assert_allclose(results(result), results(graph), rtol=2e-5, atol=2e-6)
 
 
 def test_half_floats_round_between() -> None:
@@ -174,13 +174,13 @@ def test_a_scale_of_rows_stays_a_product() -> None:
     w = Writer()
     rows = w.builder.input("rows", w.type(5, 1))
     y = w("mul", root_of_mean_squares(w), rows)
-    found = recognised(w.builder.finish((y,)))
-    assert [n.op for n in found.nodes] == ["rms_norm", "mul"]
+    result = recognised(w.builder.finish((y,)))
+    assert [n.op for n in result.nodes] == ["rms_norm", "mul"]
 
 
 def test_a_norm_that_is_read_twice_keeps_its_results() -> None:
     w = Writer()
     d = w.centred()
     y = w("div", d, w.root(w.mean(w.squared(d))))
-    found = recognised(w.builder.finish((w("mul", y, w.scale), w("tanh", y))))
-    assert [n.op for n in found.nodes] == ["layer_norm", "mul", "tanh"]
+    result = recognised(w.builder.finish((w("mul", y, w.scale), w("tanh", y))))
+    assert [n.op for n in result.nodes] == ["layer_norm", "mul", "tanh"]

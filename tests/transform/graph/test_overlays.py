@@ -58,9 +58,9 @@ def test_nothing_overlaps(overlaying: _Overlays) -> None:
     """A host is asked again and again, until it saves no more."""
     known, uses = dict(overlaying.blocks), list(overlaying.uses[HOST])
     lives = {b.values[0]: b for b in known.values()}
-    before, found = max(overlaying.live()), overlaying.occupy(HOST)
-    while found:
-        for overlay, place in found.items():
+    before, result = max(overlaying.live()), overlaying.occupy(HOST)
+    while result:
+        for overlay, place in result.items():
             block = lives.pop(overlay)
             assert place.base == known[HOST].values[0] and overlay.dtype == f32
             at = (as_int(place.offset) or 0) * 4
@@ -70,16 +70,16 @@ def test_nothing_overlaps(overlaying: _Overlays) -> None:
                 assert apart or at + block.nbytes <= u.begin or u.end <= at
             uses.append(_Use(at, at + block.nbytes, block.first, block.last))
         assert max(overlaying.live()) < before
-        before, found = max(overlaying.live()), overlaying.occupy(HOST)
+        before, result = max(overlaying.live()), overlaying.occupy(HOST)
 
 
 N = Var("n", lo=1, hi=50)
 
 
 def at(e: Expr, n: int) -> int:
-    found = as_int(substitute(e, {N: const(n)}))
-    assert found is not None
-    return found
+    result = as_int(substitute(e, {N: const(n)}))
+    assert result is not None
+    return result
 
 
 @st.composite
@@ -111,10 +111,10 @@ def symbolic_lodgings(draw: st.DrawFn) -> tuple[_Overlays, list[tuple[Expr, Expr
 def test_nothing_overlaps_for_any_size(made: tuple[_Overlays, list[tuple[Expr, Expr, _Use]]]) -> None:
     overlaying, parts = made
     known = dict(overlaying.blocks)
-    found = overlaying.occupy(HOST)
+    result = overlaying.occupy(HOST)
     lives = {b.values[0]: b for b in known.values()}
     uses = [(begin, end, u.first, u.last) for begin, end, u in parts]
-    for overlay, place in found.items():
+    for overlay, place in result.items():
         block = lives[overlay]
         begin = simplify(place.offset * 4)
         end = simplify(begin + block.bytes)
@@ -231,8 +231,10 @@ def test_updates_are_written_over_what_they_change() -> None:
         places = b.input("places", TensorType(i64, (as_expr(64), as_expr(1))))
         updates = b.input("updates", TensorType(f32, (as_expr(64),)))
         data = emit1(b, "cumsum", x, axis=0, exclusive=False, reverse=False)
-        found = emit1(b, "scatter_nd", data, places, updates, reduction="add")
-        y = emit1(b, "cumsum", emit1(b, "mul", found, data) if again else found, axis=0, exclusive=False, reverse=False)
+        result = emit1(b, "scatter_nd", data, places, updates, reduction="add")
+        y = emit1(
+            b, "cumsum", emit1(b, "mul", result, data) if again else result, axis=0, exclusive=False, reverse=False
+        )
         graph = b.finish((y,))
         rng = np.random.default_rng(0)
         given = {

@@ -226,11 +226,11 @@ def test_an_element_a_channel_is_blocked_before_it_is_broadcast(channels: int) -
     mean = ops.emit1(b, "broadcast", b.input("mean", tensor(1, channels, 1, 1)), shape=y.shape)
     z = ops.emit1(b, "mul", ops.emit1(b, "relu", y), mean)
     graph = b.finish((conv(b, z, b.param("w2", tensor(8, channels, 3, 3))),))
-    found = passed(graph, Target.parse("haswell"))
-    sizes = {n.inputs[0].shape for n in found.nodes if n.op == "lowered.block_channels" and n.inputs[0] is not None}
+    result = passed(graph, Target.parse("haswell"))
+    sizes = {n.inputs[0].shape for n in result.nodes if n.op == "lowered.block_channels" and n.inputs[0] is not None}
     assert y.shape not in sizes
     inputs, params = numbers(graph, 1)
-    (want,), (got,) = (list(run_graph(g, inputs, params).values()) for g in (graph, found))
+    (want,), (got,) = (list(run_graph(g, inputs, params).values()) for g in (graph, result))
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 

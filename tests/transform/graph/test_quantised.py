@@ -196,8 +196,8 @@ def test_layers_that_follow_each_other_stay_narrow() -> None:
     assert off.max() < 1.01 and (off < 0.01).mean() > 0.98  # a level that lies in the middle falls to either side
     if find_dot(u8, i8, Target.host()) is not None:
         text = model.show("graph")
-        found = [line for line in text.splitlines() if re.search(r"= lowered\.conv_(dot|tiles)\(", line)]
-        assert len(found) == 2
+        match = [line for line in text.splitlines() if re.search(r"= lowered\.conv_(dot|tiles)\(", line)]
+        assert len(match) == 2
 
 
 def test_the_target_decides() -> None:
@@ -232,9 +232,9 @@ def guarded(depth: int, rows: int, scales: str) -> Graph:
 )
 def test_only_what_stays_exact_is_rewritten(depth: int, rows: int, scales: str, rewritten: bool) -> None:
     graph = guarded(depth, rows, scales)
-    found = multiply_quantised(graph, WITH)
-    assert any(n.op == "matmul" and n.output.dtype is i32 for n in found.nodes) is rewritten
-    assert (found is graph) is not rewritten
+    result = multiply_quantised(graph, WITH)
+    assert any(n.op == "matmul" and n.output.dtype is i32 for n in result.nodes) is rewritten
+    assert (result is graph) is not rewritten
 
 
 def test_bounds() -> None:

@@ -143,12 +143,12 @@ def arrays(graph: Graph, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]
 @pytest.mark.parametrize("name", CELLS)
 def test_a_cell_is_a_recurrence(name: str, batch: int) -> None:
     graph = looped(*CELLS[name], batch)
-    found = recognise_recurrences(graph)
-    assert [n.op for n in found.nodes].count("recurrence") == 1
-    assert not any(n.op == "loop" for n in found.nodes)
+    result = recognise_recurrences(graph)
+    assert [n.op for n in result.nodes].count("recurrence") == 1
+    assert not any(n.op == "loop" for n in result.nodes)
     inputs, weights = arrays(graph)
     want = run_graph(graph, inputs, weights)
-    for name, array in run_graph(found, inputs, weights).items():
+    for name, array in run_graph(result, inputs, weights).items():
         np.testing.assert_allclose(array, want[name], atol=2e-6, err_msg=name)
 
 

@@ -110,9 +110,9 @@ def test_kernels_that_read_what_nobody_made_are_refused() -> None:
     graph = chained()
     first, *others = fuse(graph)
     verify_groups(graph, [first, *others])
-    with pytest.raises(VerifyError, match="nobody has made an input yet") as found:
+    with pytest.raises(VerifyError, match="nobody has made an input yet") as result:
         verify_groups(graph, others)
-    assert "%c" in str(found.value)
+    assert "%c" in str(result.value)
     with pytest.raises(VerifyError, match="reads what is not there"):
         verify_groups(graph, [replace(first, inputs=first.inputs[1:]), *others])
     with pytest.raises(VerifyError, match="no node makes an output"):

@@ -117,8 +117,8 @@ def test_only_what_is_read(make: Any, attention: bool) -> None:
 
 def values(graph: Graph, feeds: dict[str, Any], net: Net) -> list[Any]:
     """The outputs in order; their names may differ."""
-    found = run_graph(graph, feeds, net.weights)
-    return [found[v.name] for v in graph.outputs]
+    result = run_graph(graph, feeds, net.weights)
+    return [result[v.name] for v in graph.outputs]
 
 
 def test_the_last_layer_of_several_computes_one_row() -> None:

@@ -76,8 +76,8 @@ def test_what_else_reads_the_past_sees_it_as_it_was() -> None:
 def test_caches_by_their_names() -> None:
     inputs = ("ids", "past_key_values.0.key", "past.1", "cache_k", "past_lonely")
     outputs = ("logits", "present.0.key", "present.1", "new_cache_k")
-    found = {"past_key_values.0.key": "present.0.key", "past.1": "present.1", "cache_k": "new_cache_k"}
-    assert pairs_by_name(inputs, outputs) == found
+    result = {"past_key_values.0.key": "present.0.key", "past.1": "present.1", "cache_k": "new_cache_k"}
+    assert pairs_by_name(inputs, outputs) == result
     with pytest.raises(ModelError, match="no output has the name of an input's longer self"):
         pairs_by_name(("ids", "past_k"), ("logits",))
 

@@ -50,10 +50,10 @@ def rows(graph: Graph) -> list[int]:
     return [prod(as_int(d) or 0 for d in shape) for shape in shapes]
 
 
-def check(graph: Graph, found: Graph) -> None:
+def check(graph: Graph, result: Graph) -> None:
     rng = np.random.default_rng(0)
     arrays = {v.name: rng.normal(size=[int(str(d)) for d in v.shape]).astype(np.float32) for v in graph.inputs}
-    want, got = (tuple(run_graph(g, arrays).values()) for g in (graph, found))
+    want, got = (tuple(run_graph(g, arrays).values()) for g in (graph, result))
     for expected, array in zip(want, got, strict=True):
         np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-5)
 
@@ -76,9 +76,9 @@ def check(graph: Graph, found: Graph) -> None:
 )
 def test_rows_are_summed_before_the_layer(total: str, options: dict[str, str], left: int) -> None:
     graph = pooled(total=total, **options)  # type: ignore[arg-type]
-    found = sum_rows_first(graph)
-    assert rows(found) == [10, left]
-    check(graph, found)
+    result = sum_rows_first(graph)
+    assert rows(result) == [10, left]
+    check(graph, result)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_names_of_inputs_stay_theirs() -> None:
     for old, new in (("x", "reduce_mean"), ("w", "matmul"), ("b", "add"), ("p", "reshape")):
         text = re.sub(rf"%{old}\b", f"%{new}", text)
     graph = ops.parse_graph(text)
-    found = sum_rows_first(graph)
-    names = [v.name for n in found.nodes for v in n.outputs] + [v.name for v in found.inputs]
-    assert len(names) == len(set(names)) and rows(found) == [10, 2]
-    check(graph, found)
+    result = sum_rows_first(graph)
+    names = [v.name for n in result.nodes for v in n.outputs] + [v.name for v in result.inputs]
+    assert len(names) == len(set(names)) and rows(result) == [10, 2]
+    check(graph, result)

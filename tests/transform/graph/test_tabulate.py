@@ -122,8 +122,8 @@ def test_what_is_left_alone(body: str) -> None:
 
 def test_a_value_between_is_read_from_a_table_too() -> None:
     """Each value of 8 bits that is far enough from the first one."""
-    found = tabulate(parse_graph(BETWEEN), ZEN4)
-    entries = [n for n in found.nodes if n.op == "lowered.entry"]
+    result = tabulate(parse_graph(BETWEEN), ZEN4)
+    entries = [n for n in result.nodes if n.op == "lowered.entry"]
     assert [n.output.name for n in entries] == ["b", "y"] and {n.inputs[0].name for n in entries if n.inputs[0]} == {
         "q"
     }

@@ -77,9 +77,9 @@ def test_products_keep_leading_ones_that_reshapes_took_and_gave_back(whole: str,
       return %y
     }}"""
     graph = parse_graph(text)
-    found = eliminate_dead(simplify_units(graph))
-    assert [n.op for n in found.nodes] == (["matmul"] if joined else ["reshape", "reshape", "matmul", "reshape"])
-    assert found.outputs[0].type == graph.outputs[0].type
+    result = eliminate_dead(simplify_units(graph))
+    assert [n.op for n in result.nodes] == (["matmul"] if joined else ["reshape", "reshape", "matmul", "reshape"])
+    assert result.outputs[0].type == graph.outputs[0].type
 
 
 VOLUME = """
@@ -106,17 +106,17 @@ def test_dimensions_without_windows_are_one(window: tuple[int, ...], joined: boo
     """A map's convolution and what is pointwise behind it, also with operands along one of the two dimensions alone."""
     sizes, pads = (", ".join(map(str, values)) for values in (window, (k // 2 for k in window)))
     graph = parse_graph(VOLUME.replace("K]", f"{sizes}]").replace("P", pads).replace("D,", f"{depth},"))
-    found = eliminate_dead(simplify_units(graph))
-    ranks = [[n.output.type.rank for n in found.nodes if n.op == op] for op in ("conv", "relu")]
+    result = eliminate_dead(simplify_units(graph))
+    ranks = [[n.output.type.rank for n in result.nodes if n.op == op] for op in ("conv", "relu")]
     assert ranks == [[4], [4]] if joined else [[5], [5]]
-    assert [v.type for v in found.outputs] == [v.type for v in graph.outputs]
+    assert [v.type for v in result.outputs] == [v.type for v in graph.outputs]
     inputs, weights = (
         {v.name: RNG.standard_normal([as_int(d) or 2 for d in v.shape], np.float32) for v in values}
         for values in (graph.inputs, graph.params)
     )
     want = run_graph(graph, inputs, weights)
     compiled = tw.compile((graph, weights))
-    for got in (run_graph(found, inputs, weights), dict(zip(want, compiled(*inputs.values()), strict=True))):
+    for got in (run_graph(result, inputs, weights), dict(zip(want, compiled(*inputs.values()), strict=True))):
         for name, value in want.items():
             np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5)
 
@@ -141,17 +141,17 @@ def test_maps_of_one_pixel_are_rows(groups: int, products: int, height: int) -> 
     """Squeeze and excitation: convolutions and what is pointwise between them, up to the map that they scale."""
     text = GATE.replace("H,", f"{height},").replace("C,", f"{4 // groups},").replace("= G,", f"= {groups},")
     graph = parse_graph(text.replace("[S,", f"[{height},"))
-    found = eliminate_dead(simplify_units(graph))
-    assert sum(n.op == "matmul" for n in found.nodes) == products
-    ranks = {n.op: n.output.type.rank for n in found.nodes if n.op in ("sigmoid", "conv")}
+    result = eliminate_dead(simplify_units(graph))
+    assert sum(n.op == "matmul" for n in result.nodes) == products
+    ranks = {n.op: n.output.type.rank for n in result.nodes if n.op in ("sigmoid", "conv")}
     assert ranks == ({"sigmoid": 2} if groups == 1 else {"sigmoid": 2, "conv": 4})
-    assert [v.type for v in found.outputs] == [v.type for v in graph.outputs]
+    assert [v.type for v in result.outputs] == [v.type for v in graph.outputs]
     weights = {v.name: RNG.standard_normal([as_int(d) or 2 for d in v.shape], np.float32) for v in graph.params}
     compiled = tw.compile((graph, weights))
     for images in (0, 1, 3):
         x, m = (RNG.standard_normal((images, 6, *sides), np.float32) for sides in ((1, 1), (height, 3)))
         want = run_graph(graph, {"x": x, "m": m}, weights)
-        for got in (run_graph(found, {"x": x, "m": m}, weights), dict(zip(want, compiled(x, m), strict=True))):
+        for got in (run_graph(result, {"x": x, "m": m}, weights), dict(zip(want, compiled(x, m), strict=True))):
             for name, value in want.items():
                 np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5)
 

@@ -63,8 +63,8 @@ def test_every_length(size: int, kind: str) -> None:
 def test_versions_that_can_be(low: int, high: int, versions: int) -> None:
     """More elements than the 8 of a tile are there from 17 on, as many at 15 and 16; fewer are in tiles of 4, in three
     versions as well, but from 9 on in one: two tiles that overlap."""
-    found = overlap_tails(window(8, low=low, high=high))
-    assert sum(isinstance(s, Let) for s in walk(found.body)) == versions
+    result = overlap_tails(window(8, low=low, high=high))
+    assert sum(isinstance(s, Let) for s in walk(result.body)) == versions
 
 
 def test_of_whole_tiles_only_windows_are_tested() -> None:

@@ -52,8 +52,8 @@ def test_every_length(name: str, size: int) -> None:
 
 
 def test_versions_by_halves() -> None:
-    found = shorter_sums(parse_func(COLUMNS.format(size=96)), Target.parse("znver4"))
-    extents = [int(str(s.extent)) for s in walk(found.body) if isinstance(s, For) and s.kind == "vectorized"]
+    result = shorter_sums(parse_func(COLUMNS.format(size=96)), Target.parse("znver4"))
+    extents = [int(str(s.extent)) for s in walk(result.body) if isinstance(s, For) and s.kind == "vectorized"]
     assert sorted(set(extents)) == [16, 32, 48, 96] and len(extents) == 12
 
 

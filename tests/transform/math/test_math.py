@@ -264,8 +264,8 @@ def test_remainders_are_exact(dtype: DType, way: str) -> None:
     for x, y in remainders(dtype):
         with np.errstate(all="ignore"):
             want = np.fmod(x, y)
-        found = function(x, y)
-        assert (np.isnan(want) & np.isnan(found) | (want.view(word) == found.view(word))).all()
+        result = function(x, y)
+        assert (np.isnan(want) & np.isnan(result) | (want.view(word) == result.view(word))).all()
 
 
 def test_only_great_quotients_take_the_library() -> None:

@@ -114,8 +114,8 @@ RELATIVE_TO_ARGUMENT: dict[str, float] = {**OF_ARGUMENT, "mish": 3e-7, "swish": 
 
 def reference(name: str) -> Callable[..., Array]:
     """The function in double precision."""
-    found: Callable[..., Array] = REFERENCE.get(name) or getattr(np, name)
-    return found
+    is_there: Callable[..., Array] = REFERENCE.get(name) or getattr(np, name)
+    return is_there
 
 
 def errors(got: Array, want: Array) -> Array:

@@ -28,12 +28,12 @@ def fits(structure: Structure, target: Target) -> bool:
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
     """What any schedule takes, and what is waited for where too few vectors are under way."""
     least = roofline(structure, target)
-    found = []
+    results = []
     for vectors in VECTORS:
         # Each operation of the chain waits for the one before it unless other vectors have work meanwhile.
         waiting = max(1.0, target.costs.arithmetic.fma_latency / (vectors * target.fma_per_cycle))
-        found.append(Candidate((("vectors", vectors),), least | Cost(compute=least.compute * (waiting - 1.0))))
-    return sorted(found, key=lambda c: c.cycles)
+        results.append(Candidate((("vectors", vectors),), least | Cost(compute=least.compute * (waiting - 1.0))))
+    return sorted(results, key=lambda c: c.cycles)
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:

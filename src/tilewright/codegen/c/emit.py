@@ -46,8 +46,8 @@ def _is_call(s: Intrinsic) -> bool:
 def _intrinsic_of(s: Intrinsic) -> tuple[TensorIntrin, list[Operand]] | None:
     """The intrinsic with C text that a statement calls, and what its function takes."""
     intrin = find_intrinsic(s.name) if is_known(s.name) else None
-    found = operands(intrin, s) if intrin is not None and intrin.c is not None else None
-    return (intrin, found) if intrin is not None and found is not None else None
+    result = operands(intrin, s) if intrin is not None and intrin.c is not None else None
+    return (intrin, result) if intrin is not None and result is not None else None
 
 
 class Emitter:
@@ -188,9 +188,9 @@ class Emitter:
 
     def call_intrinsic(self, s: Intrinsic, level: int) -> None:
         """A call of an intrinsic's function, whose text stands before."""
-        found = _intrinsic_of(s)
-        assert found is not None
-        intrin, regions = found
+        result = _intrinsic_of(s)
+        assert result is not None
+        intrin, regions = result
         arguments: list[str] = []
         for region, strides in regions:
             arguments.append(f"&{self.exprs.element(region.buffer, tuple(x for x, _ in region.ranges))}")

@@ -83,11 +83,11 @@ class ExprEmitter:
         return f"{self.name(buffer)}[{self.text(at)}]"
 
     def name(self, x: Var | Buffer) -> str:
-        found = self.names.get(x)
-        if found is None:
+        entry = self.names.get(x)
+        if entry is None:
             raise CompileError(f"{x.name!r} is not defined")
-        self.used.add(found)
-        return found
+        self.used.add(entry)
+        return entry
 
     def call(self, helper: str, *args: str) -> Text:
         """A call of one of our helper functions."""

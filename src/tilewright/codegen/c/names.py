@@ -29,8 +29,8 @@ class Identifiers:
     def take(self, name: str) -> str:
         """A C identifier for a name, not used before."""
         base = re.sub(r"[^A-Za-z0-9_]", "_", name) or "_"
-        found = f"_{base}" if base[0].isdigit() else base
-        while found in self.taken or _HELPER.fullmatch(found):
-            found += "_"
-        self.taken.add(found)
-        return found
+        result = f"_{base}" if base[0].isdigit() else base
+        while result in self.taken or _HELPER.fullmatch(result):
+            result += "_"
+        self.taken.add(result)
+        return result

@@ -183,9 +183,9 @@ class _Kernel(Emitter):
             self.line("__syncthreads();", level)
         self.open = Touched()
 
-    def of_block(self, found: Touched) -> Touched:
+    def of_block(self, result: Touched) -> Touched:
         """What is touched of memory that threads have in common."""
-        return Touched(found.reads - self.own, found.writes - self.own)
+        return Touched(result.reads - self.own, result.writes - self.own)
 
     @property
     def own(self) -> set[str]:
@@ -218,7 +218,7 @@ def _has_threads(s: Stmt) -> bool:
 
 def _extents_of_threads(func: PrimFunc) -> dict[str, int]:
     """How many threads a block has in each direction."""
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for s in walk(func.body):
         if of_threads(s):
             assert isinstance(s, For) and s.thread is not None
@@ -227,13 +227,13 @@ def _extents_of_threads(func: PrimFunc) -> dict[str, int]:
                 raise CompileError(
                     f"the extent {s.extent} of {s.thread} varies", where=func.name, hint="split it by a number"
                 )
-            found[s.thread] = max(extent, found.get(s.thread, 1))
+            result[s.thread] = max(extent, result.get(s.thread, 1))
     total = 1
-    for extent in found.values():
+    for extent in result.values():
         total *= extent
     if total > MAX_THREADS:
         raise CompileError("too many threads in a block", where=func.name, expected=MAX_THREADS, got=total)
-    return dict(sorted(found.items()))
+    return dict(sorted(result.items()))
 
 
 def _launcher(func: PrimFunc, kernels: list[_Kernel]) -> str:

@@ -38,7 +38,7 @@ def keep_own_elements(s: Stmt) -> Stmt:
 
 def _thread_dimensions(buffer: Buffer, body: Stmt) -> frozenset[int]:
     """The dimensions of a buffer that each access indexes by the index of the thread that makes it."""
-    found: set[frozenset[tuple[int, str]]] = set()
+    members: set[frozenset[tuple[int, str]]] = set()
     for indices, bound in _accesses(body, buffer, {}):
         dims = [(d, bound[i]) for d, i in enumerate(indices) if isinstance(i, Var) and i in bound]
         if sorted(thread for _, thread in dims) != sorted(bound.values()):
@@ -48,13 +48,13 @@ def _thread_dimensions(buffer: Buffer, body: Stmt) -> frozenset[int]:
                 got=f"{buffer.name}[{', '.join(map(str, indices))}]",
                 hint='set_scope(..., "shared") lets threads share it',
             )
-        found.add(frozenset(dims))
-    if len(found) > 1:
+        members.add(frozenset(dims))
+    if len(members) > 1:
         raise CompileError(
             f"elements of local {buffer.name!r} belong to other threads here than there",
             hint="bind the loops of the stages that touch it to the same indices",
         )
-    return frozenset(d for dims in found for d, _ in dims)
+    return frozenset(d for dims in members for d, _ in dims)
 
 
 def _accesses(s: Stmt, buffer: Buffer, bound: Bound) -> Iterator[tuple[tuple[Expr, ...], Bound]]:

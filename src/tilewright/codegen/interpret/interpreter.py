@@ -76,15 +76,15 @@ def _in_order(func: PrimFunc, arrays: Mapping[str, Array] | Sequence[Array]) -> 
         unknown = sorted(set(arrays) - {b.name for b in func.params})
         if unknown:
             raise CallError(f"no parameters named {', '.join(unknown)}", where=f"func {func.name!r}")
-        found = [arrays.get(b.name) for b in func.params]
+        results = [arrays.get(b.name) for b in func.params]
     else:
-        found = [*arrays, *[None] * (len(func.params) - len(arrays))]
-    if len(found) != len(func.params):
+        results = [*arrays, *[None] * (len(func.params) - len(arrays))]
+    if len(results) != len(func.params):
         raise CallError(
-            "wrong number of arrays", where=f"func {func.name!r}", expected=len(func.params), got=len(found)
+            "wrong number of arrays", where=f"func {func.name!r}", expected=len(func.params), got=len(results)
         )
     optional = func.workspaces
-    for buffer, array in zip(func.params, found, strict=True):
+    for buffer, array in zip(func.params, results, strict=True):
         where = f"func {func.name!r}, parameter {buffer.name!r}"
         if array is None:
             if buffer not in optional:
@@ -93,7 +93,7 @@ def _in_order(func: PrimFunc, arrays: Mapping[str, Array] | Sequence[Array]) -> 
             raise CallError("wrong element type", where=where, expected=buffer.dtype, got=array.dtype)
         elif array.ndim != len(buffer.shape):
             raise CallError("wrong rank", where=where, expected=len(buffer.shape), got=array.ndim)
-    return found
+    return results
 
 
 def _bind_symbols(func: PrimFunc, arrays: list[Array | None], given: Mapping[str, int]) -> dict[Var, int]:

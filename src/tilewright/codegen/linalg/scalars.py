@@ -142,10 +142,10 @@ class Body:
     done: dict[Expr, str] = field(default_factory=dict)
 
     def value(self, e: Expr) -> str:
-        found = self.done.get(e)
-        if found is None:
-            found = self.done[e] = self.compute(e)
-        return found
+        entry = self.done.get(e)
+        if entry is None:
+            entry = self.done[e] = self.compute(e)
+        return entry
 
     def compute(self, e: Expr) -> str:
         match e:

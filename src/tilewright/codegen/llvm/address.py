@@ -107,9 +107,9 @@ def offset(s: State, p: Poly) -> str:
         return str(value)
     name = s.number(key(p))
     for places in reversed(s.places):
-        found = places.offsets.get(name)
-        if found is not None:
-            return found
+        entry = places.offsets.get(name)
+        if entry is not None:
+            return entry
     # Outer loops' terms first, so that their sum is invariant in the inner loops.
     terms = sorted(p.items(), key=lambda item: (not item[0], _depth(s, item[0]), item[0]))
     *first, (monomial, c) = terms
@@ -183,9 +183,9 @@ def set_base(s: State, buffer: Buffer, p: Poly) -> None:
 def _remember_address(s: State, operand: str, element: str, p: Poly, index: str | None) -> str:
     name = s.number((operand, element, key(p)))
     for places in reversed(s.places):
-        found = places.addresses.get(name)
-        if found is not None:
-            return found
+        entry = places.addresses.get(name)
+        if entry is not None:
+            return entry
     flags = "inbounds " if index is None and s.mask is None and s.lanes is None and not s.constants else ""
     result = s.out.inst(f"getelementptr {flags}{element}, ptr {operand}, i64 {index or offset(s, p)}")
     if s.stable(p):

@@ -124,27 +124,27 @@ def _attributes(buffer: Buffer, written: frozenset[str], align: int, private: bo
 
 def _written(func: PrimFunc) -> frozenset[str]:
     """The names of the buffers that the function may change."""
-    found: set[str] = set()
+    members: set[str] = set()
     for stmt in walk(func.body):
         match stmt:
             case Store(buffer):
-                found.add(buffer.name)
+                members.add(buffer.name)
             case Allocate(buffer):
-                found.add(buffer.name)
+                members.add(buffer.name)
             case Intrinsic(_, outputs):
-                found.update(region.buffer.name for region in outputs)
-    return frozenset(found)
+                members.update(region.buffer.name for region in outputs)
+    return frozenset(members)
 
 
 def _loaded(func: PrimFunc) -> frozenset[str]:
     """The names of the buffers that the function reads."""
-    found: set[str] = set()
+    members: set[str] = set()
     for stmt in walk(func.body):
         for e in exprs_of(stmt):
-            found.update(x.buffer.name for x in loads(e))
+            members.update(x.buffer.name for x in loads(e))
         if isinstance(stmt, Intrinsic):
-            found.update(region.buffer.name for region in (*stmt.outputs, *stmt.inputs))
-    return frozenset(found)
+            members.update(region.buffer.name for region in (*stmt.outputs, *stmt.inputs))
+    return frozenset(members)
 
 
 class _Names:

@@ -27,9 +27,9 @@ def evaluate(s: State, e: Expr) -> Value:
         return s.constant(e)
     if isinstance(e, Var):
         return variable(s, e)
-    found = s.known(e)
-    if found is not None:
-        return found
+    result = s.known(e)
+    if result is not None:
+        return result
     if isinstance(e, Op) and e.name not in _SPECIAL and not is_comparison(e.name):
         return s.remember(e, s.elementwise(e.name, [evaluate(s, a) for a in e.args], e.dtype))
     match e:
@@ -108,10 +108,10 @@ def variable(s: State, v: Var) -> Value:
             for start, w in zip(s.lanes.offsets, s.lanes.widths, strict=True)
         )
         return Value(i64, parts, True)
-    found = s.env.get(v)
-    if found is None:
+    entry = s.env.get(v)
+    if entry is None:
         raise CompileError("variable is not bound here", where=f"variable {v.name!r}")
-    return found
+    return entry
 
 
 def is_natural(s: State, e: Expr) -> bool:
@@ -273,7 +273,7 @@ def _certain_loads(s: State, e: Expr) -> dict[Expr, None]:
     """The loads that computing `e` always performs, in order."""
     if e in s.certain_loads:
         return s.certain_loads[e]
-    found: dict[Expr, None] = {}
+    result: dict[Expr, None] = {}
     seen: set[Expr] = set()
 
     def visit(node: Expr) -> None:
@@ -283,16 +283,16 @@ def _certain_loads(s: State, e: Expr) -> dict[Expr, None]:
         if isinstance(node, Op) and node.name == "select":
             visit(node.args[0])
             other = _certain_loads(s, node.args[2])
-            found.update((x, None) for x in _certain_loads(s, node.args[1]) if x in other)
+            result.update((x, None) for x in _certain_loads(s, node.args[1]) if x in other)
             return
         for child in node.children:
             visit(child)
         if isinstance(node, Load):
-            found[node] = None
+            result[node] = None
 
     visit(e)
-    s.certain_loads[e] = found
-    return found
+    s.certain_loads[e] = result
+    return result
 
 
 def _branch(s: State, condition: str, then: Expr, orelse: Expr) -> Value:

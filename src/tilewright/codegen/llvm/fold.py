@@ -70,10 +70,10 @@ def _across(s: State, op: str, t: DType, part: str, width: int) -> str:
 
 def fold_rows(s: State, stmt: For) -> bool:
     """Emit an unrolled loop over folds as one; False where it is none, or its results do not lie side by side."""
-    found = _folds(s, stmt)
-    if found is None:
+    match = _folds(s, stmt)
+    if match is None:
         return False
-    inner, target, reduction = found
+    inner, target, reduction = match
     rows, lanes, t = as_int(stmt.extent) or 0, s.native_lanes(inner), target.buffer.dtype
     vectors = []
     for row in range(rows):
@@ -124,7 +124,7 @@ def folded(
 
     Each step puts the even elements of a first and a second row beside each other, and the odd ones, and combines the
     two: first elements within parts of a vector, each of so many, then whole parts."""
-    found = list(rows)
+    results = list(rows)
     for unit, group in [(1, part)] * log2(part) + [(part, lanes)] * log2(lanes // part):
         even = [
             source + at + k
@@ -134,9 +134,9 @@ def folded(
             for k in range(unit)
         ]
         odd = [k + unit for k in even]
-        pairs = zip(found[::2], found[1::2] or found, strict=True)
-        found = [combine(shuffle(a, b, even), shuffle(a, b, odd)) for a, b in pairs]
-    return found[0]
+        pairs = zip(results[::2], results[1::2] or results, strict=True)
+        results = [combine(shuffle(a, b, even), shuffle(a, b, odd)) for a, b in pairs]
+    return results[0]
 
 
 def log2(n: int) -> int:

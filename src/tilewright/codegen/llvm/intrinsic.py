@@ -43,11 +43,11 @@ def emit_call(s: State, stmt: Intrinsic) -> bool:
         return True
     if intrin.llvm is None or s.lanes is not None or not all(map(s.target.has, intrin.features)):
         return False
-    found, values = operands(intrin, stmt), values_of(intrin, stmt)
-    if found is None or values is None:
+    result, values = operands(intrin, stmt), values_of(intrin, stmt)
+    if result is None or values is None:
         return False
     arguments: list[str] = []
-    for region, strides in found:
+    for region, strides in result:
         where, _ = address(s, region.buffer, buffer_offset(s, region.buffer, [start for start, _ in region.ranges]))
         arguments.append(f"ptr {where}")
         arguments += [f"i64 {evaluate(s, stride).scalar}" for stride in strides]

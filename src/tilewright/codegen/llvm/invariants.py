@@ -61,14 +61,14 @@ def bases_before(s: State, loop: For) -> None:
     if s.lanes is not None or not s.symbolic:
         return
     bound = {loop.var} | {inner.var for inner in walk(loop.body) if isinstance(inner, For | Let)}
-    found: list[tuple[Buffer, Poly]] = []
+    results: list[tuple[Buffer, Poly]] = []
     for buffer, indices in dict.fromkeys(accesses(loop.body)):
         pointer = s.pointers.get(buffer.name)
         if pointer is not None and not pointer.elements:
             p = s.converter.offset(buffer, indices)
-            found.append((buffer, {m: c for m, c in p.items() if m and are_there(s, m, bound)}))
-    if any(len(m) > 1 for _, same in found for m in same):
-        for buffer, same in found:
+            results.append((buffer, {m: c for m, c in p.items() if m and are_there(s, m, bound)}))
+    if any(len(m) > 1 for _, same in results for m in same):
+        for buffer, same in results:
             if same:
                 set_base(s, buffer, same)
 

@@ -76,8 +76,8 @@ def places_within(s: State, places: range, span: Span, bits: int, most: int | No
     tests = [] if span.low == "0" and most is not None else [("sge", span.low)]
     if not tests or span.high != str(most):
         tests.append(("slt", span.high))
-    found, *other = (_compared(s, predicate, places, bound, bits) for predicate, bound in tests)
-    return s.out.inst(f"and <{len(places)} x i1> {found}, {other[0]}") if other else found
+    result, *other = (_compared(s, predicate, places, bound, bits) for predicate, bound in tests)
+    return s.out.inst(f"and <{len(places)} x i1> {result}, {other[0]}") if other else result
 
 
 def step_of(s: State, lane: str, stride: int, first: int) -> str:
@@ -158,8 +158,8 @@ def any_lane(s: State, mask: Value) -> str:
     assert s.lanes is not None
     if mask.span is not None:
         return s.out.inst(f"icmp slt i64 {mask.span.low}, {mask.span.high}")
-    found = ""
+    result = ""
     for part, width in zip(s.parts(mask), s.lanes.widths, strict=True):
         one = s.out.intrinsic(f"llvm.vector.reduce.or.v{width}i1", "i1", [(f"<{width} x i1>", part)])
-        found = s.out.inst(f"or i1 {found}, {one}") if found else one
-    return found
+        result = s.out.inst(f"or i1 {result}, {one}") if result else one
+    return result

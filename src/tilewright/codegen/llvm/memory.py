@@ -96,14 +96,14 @@ def load_entries(s: State, table: Buffer, numbers: Value) -> Value:
 
 def _each_entry(s: State, table: Buffer, numbers: str, width: int) -> str:
     where, _ = address(s, table, constant(0))
-    ty, found = memory_type(table.dtype, width), "poison"
+    ty, result = memory_type(table.dtype, width), "poison"
     for k in range(width):
         number = s.out.inst(f"extractelement {register_type(u8, width)} {numbers}, i64 {k}")
         place = s.out.inst(f"zext i8 {number} to i64")
         pointer = s.out.inst(f"getelementptr inbounds i8, ptr {where}, i64 {place}")
         entry = s.load(table, pointer, memory_type(table.dtype), 1)
-        found = s.out.inst(f"insertelement {ty} {found}, {memory_type(table.dtype)} {entry}, i64 {k}")
-    return found
+        result = s.out.inst(f"insertelement {ty} {result}, {memory_type(table.dtype)} {entry}, i64 {k}")
+    return result
 
 
 def _where_on(steps: tuple[int, ...], on: tuple[bool, ...]) -> tuple[int, ...]:
@@ -191,9 +191,9 @@ def _load_first(s: State, t: DType, where: str, align: int, width: int, whole: i
     become registers, in which lanes that nobody wrote are zero, and LLVM does so with plain loads alone.
     """
     mask = vector_literal(tuple(int(lane < width) for lane in range(whole)), "i1")
-    found, lanes = _masked_load(s, t, where, align, whole, mask), vector_literal(tuple(range(width)), "i32")
+    result, lanes = _masked_load(s, t, where, align, whole, mask), vector_literal(tuple(range(width)), "i32")
     ty = memory_type(t, whole)
-    return s.out.inst(f"shufflevector {ty} {found}, {ty} poison, <{width} x i32> {lanes}")
+    return s.out.inst(f"shufflevector {ty} {result}, {ty} poison, <{width} x i32> {lanes}")
 
 
 def _load_vector(s: State, buffer: Buffer, access: Access, k: int, start: int, width: int) -> str:
@@ -220,12 +220,12 @@ def _load_vector(s: State, buffer: Buffer, access: Access, k: int, start: int, w
             tail = _load_contiguous(s, buffer, add(access.base, constant(high - lanes + 1)), lanes)
             where = tuple(x if x < lanes else 2 * lanes + x - touched for x in picks)
             return _shuffle(s, head, tail, t, lanes, where)
-        found = joined(
+        result = joined(
             steps,
             lambda first, length: _load_contiguous(s, buffer, add(access.base, constant(first)), length),
             lambda lanes: lambda a, b, picks: _shuffle(s, a, b, t, lanes, picks),
         )
-        return found or _collect(s, buffer, [add(access.base, constant(x)) for x in steps], width)
+        return result or _collect(s, buffer, [add(access.base, constant(x)) for x in steps], width)
     if access.stride is not None:
         offsets = [add(access.base, access.stride, start + lane) for lane in range(width)]
         return _collect(s, buffer, offsets, width)
@@ -264,10 +264,10 @@ def _tile_column(s: State, buffer: Buffer, access: Access, start: int, width: in
             known[a, b, picks] = _shuffle(s, a, b, t, n, picks)
         return known[a, b, picks]
 
-    found = column(rows, j, shuffle, itemsize)
+    result = column(rows, j, shuffle, itemsize)
     if width < n:
-        found = _shuffle(s, found, None, t, n, tuple(range(row % n, row % n + width)))
-    return from_memory(s, found, buffer.dtype, width) if as_bytes else found
+        result = _shuffle(s, result, None, t, n, tuple(range(row % n, row % n + width)))
+    return from_memory(s, result, buffer.dtype, width) if as_bytes else result
 
 
 def _load_row(s: State, buffer: Buffer, p: Poly, width: int) -> str:
@@ -355,7 +355,7 @@ def _load_near(s: State, buffer: Buffer, base: Poly, steps: tuple[int, ...], mas
     """Lanes near each other, of which those that are off are not touched: vectors of neighbours with the elements that
     some lane reads, or those `between` elements that are read, and shuffles."""
     width, low = len(steps), min(steps)
-    found, bits = "poison", place_bits(s, width, max(map(abs, steps)) + 2 * width)
+    result, bits = "poison", place_bits(s, width, max(map(abs, steps)) + 2 * width)
     for first in range(low, max(steps) + 1, width):
         if not any(first <= x < first + width for x in steps):
             continue
@@ -365,8 +365,8 @@ def _load_near(s: State, buffer: Buffer, base: Poly, steps: tuple[int, ...], mas
             on = places_within(s, range(first, first + width), between, bits)
         vector = _load_lanes_on(s, buffer, add(base, constant(first)), width, on)
         picks = tuple(width + x - first if first <= x < first + width else lane for lane, x in enumerate(steps))
-        found = _shuffled(s, found, vector, register_type(buffer.dtype), width, picks)
-    return found
+        result = _shuffled(s, result, vector, register_type(buffer.dtype), width, picks)
+    return result
 
 
 def _read(s: State, steps: tuple[int, ...], first: int, mask: str) -> str:

@@ -43,14 +43,14 @@ class Atoms:
     def strides(self, shape: Sequence[Expr]) -> list[Poly]:
         """The elements between neighbours along each dimension of a row-major array, none of whose extents depends on
         a loop's variable."""
-        found = self._strides.get(tuple(shape))
-        if found is None:
+        entry = self._strides.get(tuple(shape))
+        if entry is None:
             of = Converter(self, {})
-            found = [constant(1)]
+            entry = [constant(1)]
             for extent in reversed(shape[1:]):
-                found.append(multiply(found[-1], of.poly(extent)))
-            found = self._strides[tuple(shape)] = found[: len(shape)][::-1]
-        return found
+                entry.append(multiply(entry[-1], of.poly(extent)))
+            entry = self._strides[tuple(shape)] = entry[: len(shape)][::-1]
+        return entry
 
 
 def constant(value: int) -> Poly:
@@ -122,14 +122,14 @@ class Converter:
         self.inner = inner
 
     def poly(self, e: Expr) -> Poly:
-        found = self.memo.get(e)
-        if found is None:
+        entry = self.memo.get(e)
+        if entry is None:
             if self.outer is not None and self.inner.isdisjoint(variables(e)):
-                found = self.outer.poly(e)
+                entry = self.outer.poly(e)
             else:
-                found = self._poly(e)
-            self.memo[e] = found
-        return found
+                entry = self._poly(e)
+            self.memo[e] = entry
+        return entry
 
     def _poly(self, e: Expr) -> Poly:
         if isinstance(e, Const):
@@ -163,14 +163,14 @@ class Converter:
     def offset(self, buffer: Buffer, indices: Sequence[Expr]) -> Poly:
         """The element offset of `buffer[indices]`, row-major."""
         access = buffer.shape, tuple(indices)
-        found = self.offsets.get(access)
-        if found is None:
+        entry = self.offsets.get(access)
+        if entry is None:
             if self.outer is not None and all(self.inner.isdisjoint(variables(i)) for i in indices):
-                found = self.outer.offset(buffer, indices)
+                entry = self.outer.offset(buffer, indices)
             else:
-                found = self._offset(*access)
-            self.offsets[access] = found
-        return found
+                entry = self._offset(*access)
+            self.offsets[access] = entry
+        return entry
 
     def _offset(self, shape: tuple[Expr, ...], indices: tuple[Expr, ...]) -> Poly:
         total: Poly = {}
@@ -195,9 +195,9 @@ class Converter:
                 rest = list(monomial)
                 rest.remove(n)
                 if not isinstance(e.args[1], Const):
-                    found = self._rejoined(p, monomial, rest, e)
-                    if found is not None:
-                        return self.rejoin(found)
+                    result = self._rejoined(p, monomial, rest, e)
+                    if result is not None:
+                        return self.rejoin(result)
                     continue
                 for twin in [m for m, v in p.items() if v == c * e.args[1].value and len(m) == len(monomial)]:
                     f = self._divided(twin, rest, e)

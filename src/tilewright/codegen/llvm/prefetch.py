@@ -70,9 +70,9 @@ def _line(s: State, buffer: Buffer, offset: Poly, locality: int) -> None:
 
 def _share(s: State, stmt: For) -> None:
     """The hints for an iteration's part of a buffer. Hardware brings the neighbour of each line as well."""
-    found = share_of(s, stmt)
-    if found is not None:
-        buffer, start, each = found
+    result = share_of(s, stmt)
+    if result is not None:
+        buffer, start, each = result
         for ahead in range(0, each, 2 * s.target.caches.line):
             _line(s, buffer, add(start, constant(ahead)), locality=2)
 
@@ -212,10 +212,10 @@ def first_read(stmt: For, name: str) -> Load | None:
 def tile_of(stmt: For, name: str, line: int) -> list[Load]:
     """One element of each line, of so many bytes, that an iteration writes or reads of a buffer in unrolled and
     vectorised loops, each at its first place there; other loops stand at their start."""
-    found = _first_access(stmt.body, name, ())
-    if found is None:
+    result = _first_access(stmt.body, name, ())
+    if result is None:
         return []
-    access, around = found
+    access, around = result
     places: list[dict[Var, Expr]] = [{}]
     for loop in around:
         extent = as_int(loop.extent)

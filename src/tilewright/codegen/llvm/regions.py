@@ -92,15 +92,15 @@ class Caller:
         return polynomial(work, (*self.symbols, *self.numbers))
 
     def pointer(self, slot: int, shift: Expr) -> str:
-        found = self.pointers.get((slot, shift))
-        if found is None and is_const(shift, 0):
+        entry = self.pointers.get((slot, shift))
+        if entry is None and is_const(shift, 0):
             where = self.out.inst(f"getelementptr inbounds ptr, ptr %slots, i64 {slot}")
-            found = self.out.inst(f"load ptr, ptr {where}, align 8", f"slot{slot}")
-        elif found is None:
+            entry = self.out.inst(f"load ptr, ptr {where}, align 8", f"slot{slot}")
+        elif entry is None:
             base = self.pointer(slot, const(0))
-            found = self.out.inst(f"getelementptr inbounds i8, ptr {base}, i64 {self.number(shift)}")
-        self.pointers[slot, shift] = found
-        return found
+            entry = self.out.inst(f"getelementptr inbounds i8, ptr {base}, i64 {self.number(shift)}")
+        self.pointers[slot, shift] = entry
+        return entry
 
     def number(self, e: Expr) -> str:
         """An expression of the symbols and the numbers of iterations."""
@@ -169,11 +169,11 @@ class Regions:
     def begin(self, spec: RegionSpec) -> _Open:
         self.count += 1
         caller = self.caller
-        found = _Open(spec, f"region{self.count}", dict(caller.pointers), dict(caller.integers))
-        found.numbers = dict(caller.numbers)
-        self.open.append(found)
+        result = _Open(spec, f"region{self.count}", dict(caller.pointers), dict(caller.integers))
+        result.numbers = dict(caller.numbers)
+        self.open.append(result)
         caller.state.enter()
-        return found
+        return result
 
     def restore(self, region: _Open) -> None:
         """Forget what was loaded inside a region: other blocks come from elsewhere."""
@@ -188,9 +188,9 @@ class Regions:
 
     def flag(self, slot: int, shift: Work) -> str:
         """A bool in memory, which all threads have read before one goes on."""
-        found = self.out.inst(f"load i8, ptr {self.place(slot, shift)}, align 1")
+        result = self.out.inst(f"load i8, ptr {self.place(slot, shift)}, align 1")
         self.caller.wait()
-        return self.out.inst(f"icmp ne i8 {found}, 0")
+        return self.out.inst(f"icmp ne i8 {result}, 0")
 
     def loop(self, spec: RegionSpec) -> None:
         out, caller = self.out, self.caller
@@ -263,13 +263,13 @@ class Regions:
         """A number from memory as a symbol, cut to its bounds."""
         out, caller = self.out, self.caller
         assert spec.count is not None and spec.trip is not None
-        found = out.inst(f"load i64, ptr {self.place(spec.count, spec.shift(0))}, align 8")
+        result = out.inst(f"load i64, ptr {self.place(spec.count, spec.shift(0))}, align 8")
         caller.wait()
-        found = out.intrinsic("llvm.smax.i64", "i64", [("i64", found), ("i64", "0")])
+        result = out.intrinsic("llvm.smax.i64", "i64", [("i64", result), ("i64", "0")])
         bound = caller.number(caller.shift(spec.trip))
-        found = out.intrinsic("llvm.smin.i64", "i64", [("i64", found), ("i64", bound)])
-        caller.integers[len(caller.symbols) + self.extents] = found
-        caller.numbers[Var(spec.number)] = found
+        result = out.intrinsic("llvm.smin.i64", "i64", [("i64", result), ("i64", bound)])
+        caller.integers[len(caller.symbols) + self.extents] = result
+        caller.numbers[Var(spec.number)] = result
         self.extents += 1
 
     def check(self, spec: RegionSpec) -> None:
@@ -356,9 +356,9 @@ class Regions:
         out.jump(f"{label}.all")
         out.start(f"{label}.all")
         self.caller.wait()
-        found = out.inst(f"load i64, ptr {told}, align 8")
+        result = out.inst(f"load i64, ptr {told}, align 8")
         self.caller.wait()
-        return found
+        return result
 
     def branch(self, spec: RegionSpec) -> None:
         assert spec.condition is not None

@@ -23,10 +23,10 @@ def runs(steps: Sequence[int]) -> tuple[tuple[int, ...], int] | None:
 
 def joined(steps: Sequence[int], load: Callable[[int, int], str], shuffle: Callable[[int], Shuffle]) -> str | None:
     """The lanes at `steps`, by `load(first, length)` and `shuffle(lanes of each vector)`; None if they are no runs."""
-    found = runs(steps)
-    if found is None:
+    result = runs(steps)
+    if result is None:
         return None
-    starts, length = found
+    starts, length = result
     place = {x: k for k, x in enumerate(x for start in starts for x in range(start, start + length))}
     vectors = [load(start, length) for start in starts]
     while len(vectors) > 2:

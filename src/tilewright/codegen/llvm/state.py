@@ -224,8 +224,8 @@ class State:
         key, read, _ = self._facts.get(e) or self._facts_of(e)
         for scope in reversed(self.scopes):
             values = scope.loaded.get(read) if read else scope.values
-            if values and (found := values.get(key)) is not None:
-                return found
+            if values and (entry := values.get(key)) is not None:
+                return entry
         return None
 
     def remember(self, e: Expr, value: Value) -> Value:
@@ -240,8 +240,8 @@ class State:
 
     def _facts_of(self, e: Expr) -> Facts:
         key: ValueKey = (e, self._lane_number) if self.varies(e) else e
-        found = self._facts[e] = (key, self._mutable(e), self._free(e))
-        return found
+        results = self._facts[e] = (key, self._mutable(e), self._free(e))
+        return results
 
     def remember_store(self, buffer: Buffer, indices: tuple[Expr, ...], value: Value) -> None:
         """Note what reading an element just written gives."""
@@ -262,8 +262,8 @@ class State:
         name, key = buffer.name, (where, type_)
         for places in reversed(self.places):
             values = places.loads.get(name)
-            if values and (found := values.get(key)) is not None:
-                return found
+            if values and (entry := values.get(key)) is not None:
+                return entry
         raw = self.places[-1].loads.setdefault(name, {})[key] = read()
         return raw
 
@@ -273,33 +273,33 @@ class State:
 
     def constant(self, e: Const) -> Value:
         """A literal."""
-        found = self._constants.get(e)
-        if found is None:
-            found = self._constants[e] = Value(e.dtype, (literal(e.value, e.dtype),))
-        return found
+        entry = self._constants.get(e)
+        if entry is None:
+            entry = self._constants[e] = Value(e.dtype, (literal(e.value, e.dtype),))
+        return entry
 
     def _free(self, e: Expr) -> frozenset[Expr]:
         """The variables in `e`."""
-        found = self._variables.get(e)
-        if found is None:
+        entry = self._variables.get(e)
+        if entry is None:
             own = frozenset((e,)) if isinstance(e, Var) else frozenset()
-            found = self._variables[e] = own.union(*[self._free(c) for c in e.children])
-        return found
+            entry = self._variables[e] = own.union(*[self._free(c) for c in e.children])
+        return entry
 
     def _mutable(self, e: Expr) -> frozenset[str]:
         """The buffers that `e` reads and this function writes."""
-        found = self._mutables.get(e)
-        if found is None:
+        entry = self._mutables.get(e)
+        if entry is None:
             own = frozenset((e.buffer.name,)) & self.written if isinstance(e, Load) else frozenset[str]()
-            found = self._mutables[e] = own.union(*[self._mutable(c) for c in e.children])
-        return found
+            entry = self._mutables[e] = own.union(*[self._mutable(c) for c in e.children])
+        return entry
 
     def reads(self, e: Expr) -> bool:
         """Whether `e` reads memory."""
-        found = self._reads.get(e)
-        if found is None:
-            found = self._reads[e] = isinstance(e, Load) or any(self.reads(c) for c in e.children)
-        return found
+        entry = self._reads.get(e)
+        if entry is None:
+            entry = self._reads[e] = isinstance(e, Load) or any(self.reads(c) for c in e.children)
+        return entry
 
     def stable(self, p: Poly) -> bool:
         """Whether the value of a polynomial cannot change by a store."""
@@ -311,10 +311,10 @@ class State:
         """Whether `e` may differ between lanes."""
         if self.lanes is None:
             return False
-        found = self._varies.get(e)
-        if found is None:
-            found = self._varies[e] = self._compute_varies(e)
-        return found
+        entry = self._varies.get(e)
+        if entry is None:
+            entry = self._varies[e] = self._compute_varies(e)
+        return entry
 
     def _compute_varies(self, e: Expr) -> bool:
         assert self.lanes is not None
@@ -326,10 +326,10 @@ class State:
                 return e is self.lanes.var or (value is not None and value.vector)
             case Load(buffer, indices):
                 return self.pointer(buffer).copies > 1 or any(self.varies(i) for i in indices)
-        found = False
+        is_there = False
         for c in e.children:  # a generator would take C's stack for each level
-            found = found or self.varies(c)
-        return found
+            is_there = is_there or self.varies(c)
+        return is_there
 
     def can_vectorize(self, loop: For) -> bool:
         """`vector.can_vectorize`, decided once for a loop that an unrolled loop repeats."""
@@ -346,10 +346,10 @@ class State:
         return known[1]
 
     def pointer(self, buffer: Buffer) -> Pointer:
-        found = self.pointers.get(buffer.name)
-        if found is None:
+        entry = self.pointers.get(buffer.name)
+        if entry is None:
             raise CompileError("buffer is neither a parameter nor allocated", where=f"buffer {buffer.name!r}")
-        return found
+        return entry
 
     def parts(self, value: Value) -> tuple[str, ...]:
         """The value for every vector of lanes, a scalar put into all of them."""
@@ -363,9 +363,9 @@ class State:
         if is_literal(operand):
             return splat_literal(operand, element)
         for places in reversed(self.places):
-            found = places.splats.get((operand, width, t))
-            if found is not None:
-                return found
+            entry = places.splats.get((operand, width, t))
+            if entry is not None:
+                return entry
         ty = f"<{width} x {element}>"
         first = self.out.inst(f"insertelement {ty} poison, {element} {operand}, i64 0")
         result = self.out.inst(f"shufflevector {ty} {first}, {ty} poison, <{width} x i32> zeroinitializer")

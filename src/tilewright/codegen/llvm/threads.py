@@ -95,10 +95,10 @@ class _Threads:
 
     def _before(self, stmt: Stmt, *, own: bool = False) -> None:
         """A barrier if `stmt` touches what other threads may still be at; `own`: only its own expressions."""
-        found = touched(stmt, own=own)
-        if self.open.conflicts(found):
+        result = touched(stmt, own=own)
+        if self.open.conflicts(result):
             self._barrier()
-        self.open.include(found)
+        self.open.include(result)
 
     def _barrier(self) -> None:
         _barrier(self.s)

@@ -66,10 +66,10 @@ def emit_tiles(s: State, intrin: TensorIntrin, stmt: Intrinsic) -> bool:
         (sums,) = stmt.outputs
         _call(s, "llvm.x86.tilezero", _number(s, sums))
         return True
-    found = operands(intrin, stmt)
+    result = operands(intrin, stmt)
     if intrin in STORE.values():
-        assert found is not None
-        _, (region, (stride,)) = found
+        assert result is not None
+        _, (region, (stride,)) = result
         _call(s, "llvm.x86.tilestored64", _number(s, stmt.inputs[0]), *_memory(s, region, stride))
         s.forget_loads(region.buffer)
         return True
@@ -77,8 +77,8 @@ def emit_tiles(s: State, intrin: TensorIntrin, stmt: Intrinsic) -> bool:
     if dot is None or dot.rows == 1:
         return False
     (sums,), (a, b) = stmt.outputs, stmt.inputs
-    assert found is not None
-    (_, (row,)), (_, (step, lane)), _ = found
+    assert result is not None
+    (_, (row,)), (_, (step, lane)), _ = result
     if as_int(lane) != dot.group:
         raise CompileError("columns of a panel do not lie side by side", where=f"buffer {b.buffer.name!r}")
     numbers = [_loaded(s, _memory(s, region, stride)) for region, stride in ((a, row), (b, step))]

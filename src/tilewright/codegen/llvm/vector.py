@@ -56,11 +56,11 @@ def native_lanes(target: Target, loop: For) -> int:
 def is_seldom(e: Expr, memo: dict[Expr, bool]) -> bool:
     """Whether an expression takes tables or library functions, lane by lane. As the last operand of a `select` it is
     computed behind a branch, if a lane needs it, and does not count for the width of the vectors."""
-    found = memo.get(e)
-    if found is None:
+    entry = memo.get(e)
+    if entry is None:
         own = isinstance(e, Op) and ((e.name == "lookup" and sixteenth(e) is None) or is_library(e.name))
-        found = memo[e] = own or any(is_seldom(c, memo) for c in e.children)
-    return found
+        entry = memo[e] = own or any(is_seldom(c, memo) for c in e.children)
+    return entry
 
 
 def sixteenth(e: Expr) -> Expr | None:
@@ -119,11 +119,11 @@ class Checker:
         return self._statement(self.loop.body) and self._independent()
 
     def _varies(self, e: Expr) -> bool:
-        found = self._memo.get(e)
-        if found is None:
+        entry = self._memo.get(e)
+        if entry is None:
             own = e in self.varying if isinstance(e, Var) else isinstance(e, Load) and e.buffer in self.private
-            found = self._memo[e] = own or any(self._varies(c) for c in e.children)
-        return found
+            entry = self._memo[e] = own or any(self._varies(c) for c in e.children)
+        return entry
 
     def _statement(self, stmt: Stmt) -> bool:
         match stmt:

@@ -35,18 +35,18 @@ def before_versions(s: State, chain: If) -> None:
     bound = {inner.var for inner in inside if isinstance(inner, For | Let)}
     shares: Counter[Expr] = Counter()
     bases: Counter[tuple[Buffer, Key]] = Counter()
-    found: dict[tuple[Buffer, Key], Poly] = {}
+    result: dict[tuple[Buffer, Key], Poly] = {}
     for loop in inside:
         if isinstance(loop, For) and loop.kind == "serial":
             if find(loop.notes, Prefetch) is not None:
                 shares.update(atoms_of(s, loop))
             mine = {(buffer, key(p)): p for buffer, p in _bases(s, loop, bound)}
-            found |= mine
+            result |= mine
             bases.update(mine.keys())
     for share in (e for e, times in shares.items() if times > 1 and _always(s, e)):
         s.scalar(share)
     for base in (b for b, times in bases.items() if times > 1):
-        set_base(s, base[0], found[base])
+        set_base(s, base[0], result[base])
 
 
 def _always(s: State, e: Expr) -> bool:

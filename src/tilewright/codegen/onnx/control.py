@@ -88,13 +88,13 @@ def _body(
 
 def _trips(w: Writer, attrs: LoopAttrs, count: str | None, sequences: Sequence[str | None]) -> str | None:
     """The least of all bounds."""
-    found = [] if count is None else [count]
+    result = [] if count is None else [count]
     if attrs.trip is not None:
-        found.append(w.op("Reshape", [w.size(attrs.trip), w.ints([])]))
+        result.append(w.op("Reshape", [w.size(attrs.trip), w.ints([])]))
     if sequences:
         extent = w.op("Shape", [sequences[0]], start=0, end=1)
-        found.append(w.op("Reshape", [extent, w.ints([])]))
-    return found[0] if len(found) == 1 else w.op("Min", found) if found else None
+        result.append(w.op("Reshape", [extent, w.ints([])]))
+    return result[0] if len(result) == 1 else w.op("Min", result) if result else None
 
 
 def _enter(inner: Writer, values: Sequence[Value], names: Sequence[str | None]) -> None:

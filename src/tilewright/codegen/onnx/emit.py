@@ -54,11 +54,11 @@ def onnx_model(graph: Graph, weights: Mapping[str, Any]) -> onnx.ModelProto:
 
 def _outputs(w: Writer, graph: Graph) -> list[onnx.ValueInfoProto]:
     """Each output has a name of its own: an input, a constant or a weight that is one is copied."""
-    found: list[onnx.ValueInfoProto] = []
+    results: list[onnx.ValueInfoProto] = []
     for value in graph.outputs:
         name = w.names[value]
-        if value not in w.outputs or name != value.name or any(name == other.name for other in found):
+        if value not in w.outputs or name != value.name or any(name == other.name for other in results):
             free = value in w.outputs and not any(value.name in n.output for n in w.nodes)
             (name,) = w.many("Identity", [name], [value.name if free else w.shared.fresh(value.name)])
-        found.append(info(name, value.type))
-    return found
+        results.append(info(name, value.type))
+    return results

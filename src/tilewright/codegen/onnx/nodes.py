@@ -24,8 +24,8 @@ def write_nodes(w: Writer, graph: Graph) -> None:
                 if match.value in w.names and match.scale in w.names:
                     w.names[node.output] = w.renamed(write_linear(w, match), node.output)
             elif all(v is None or v in w.names for v in node.inputs):
-                found = _node(w, node)
-                w.names.update((v, w.renamed(name, v)) for v, name in zip(node.outputs, found, strict=True))
+                result = _node(w, node)
+                w.names.update((v, w.renamed(name, v)) for v, name in zip(node.outputs, result, strict=True))
         except Error as error:
             error.where = error.where or f"operator {node.op}"
             problems.add(error)

@@ -233,9 +233,9 @@ def reverse_sequence(w: Writer, node: Node, x: Sequence[str]) -> str:
 @rule("head")
 def head(w: Writer, node: Node, x: Sequence[str]) -> str:
     """The first rows: those behind them are there where a range is cut, not where ONNX's own operators made them."""
-    found, rows = node.defines, node.inputs[0]
-    assert found is not None and rows is not None
-    count = w.symbols[found] = w.op("Reshape", [x[1], w.ints([1])])
+    result, rows = node.defines, node.inputs[0]
+    assert result is not None and rows is not None
+    count = w.symbols[result] = w.op("Reshape", [x[1], w.ints([1])])
     if is_room(rows):
         nothing = w.op("ConstantOfShape", [w.op("Concat", [count, w.ints([0])], axis=0)])
         return w.op("Cast", [nothing], to=code(rows.dtype))

@@ -26,9 +26,9 @@ def lstm_cell(w: Writer, node: Node, inputs: Sequence[Ref | None]) -> tuple[Ref,
     given: dict[Var, Ref] = {}
 
     def element(name: str, x: Ref) -> Var:
-        found = Var(name, t)
-        given[found] = x
-        return found
+        result = Var(name, t)
+        given[result] = x
+        return result
 
     def gate(k: int) -> Expr:
         bounds = [as_expr(0), hidden * k], [batch, hidden * (k + 1)]

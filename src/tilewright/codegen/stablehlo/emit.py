@@ -52,9 +52,9 @@ def _node(w: Writer, node: Node) -> Sequence[Ref]:
     if several is not None:
         return several(w, node, [None if v is None else w.values[v] for v in node.inputs])
     inputs = [w.values[v] for v in node.inputs if v is not None]
-    found = RULES.get(node.op)
-    if found is not None:
-        return (found(w, node, inputs),)
+    entry = RULES.get(node.op)
+    if entry is not None:
+        return (entry(w, node, inputs),)
     if node.op in BODIES:
         return (_pointwise(w, node, inputs),)
     raise UnsupportedError(f"the operator {node.op} cannot be said in StableHLO")

@@ -315,12 +315,12 @@ def arg(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
     attrs, source = node.of(ArgAttrs), x[0]
     axis, shape = attrs.axis % len(source.shape), source.shape
     best = w.spread(reduced(w, source, "reduce_max" if node.op == "argmax" else "reduce_min", [axis]), shape)
-    found = w.compare("EQ", source, best)
+    result = w.compare("EQ", source, best)
     if source.dtype.is_float:
-        found = w.op("or", [found, w.compare("NE", source, source)], boolean, shape)
+        result = w.op("or", [result, w.compare("NE", source, source)], boolean, shape)
     last = attrs.select_last_index
     none = w.full(-1 if last else i64.max, i64, shape)
-    at = w.op("select", [found, w.iota(i64, shape, axis), none], i64, shape)
+    at = w.op("select", [result, w.iota(i64, shape, axis), none], i64, shape)
     y = reduced(w, at, "reduce_max" if last else "reduce_min", [axis])
     return w.reshape(y, node.output.shape)
 

@@ -68,10 +68,10 @@ def elementwise(w: Writer, e: Expr, arguments: Mapping[Var, Ref], shape: Shape) 
     done: dict[Expr, Ref] = {}
 
     def value(e: Expr) -> Ref:
-        found = done.get(e)
-        if found is None:
-            found = done[e] = compute(e)
-        return found
+        entry = done.get(e)
+        if entry is None:
+            entry = done[e] = compute(e)
+        return entry
 
     def compute(e: Expr) -> Ref:
         match e:

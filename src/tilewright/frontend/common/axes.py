@@ -171,9 +171,9 @@ def reshaped(n: Emitter, x: Value, sizes: Value, what: str = "the shape is for a
     others = n.emit("reduce_prod", n.emit("select", is_rest, one, sizes), axes=(0,), keepdims=False)
     whole = n.emit("select", is_rest, n.emit("truncdiv", total, n.emit("max", others, one)), sizes)
     least = n.emit("reduce_min", whole, axes=(0,), keepdims=False)
-    found = n.emit("reduce_prod", whole, axes=(0,), keepdims=False)
-    fits = n.emit("and", n.emit("eq", found, total), n.emit("ge", least, n.constant(0, i64)))
-    whole = n.require(whole, fits, found, what, str(x.type.size))
+    result = n.emit("reduce_prod", whole, axes=(0,), keepdims=False)
+    fits = n.emit("and", n.emit("eq", result, total), n.emit("ge", least, n.constant(0, i64)))
+    whole = n.require(whole, fits, result, what, str(x.type.size))
     dims = [n.extent(scalar(n, whole, k)) for k in range(rank)]
     flat = n.reshape(x, (x.type.size,))
     return n.reshape(n.slice(flat, 0, 0, product(dims)), dims)

@@ -78,9 +78,9 @@ def conv_transpose(
     rank = x.type.rank - 2
     kernel = [static(d, "the kernel of a convolution") for d in w.shape[2:]]
     if not _by_phases(w, strides, dilations, groups):
-        found = _as_convolution(n, x, w, kernel, strides, dilations, pads, extra, groups)
-        if found is not None:
-            return found
+        match = _as_convolution(n, x, w, kernel, strides, dilations, pads, extra, groups)
+        if match is not None:
+            return match
     lift = rank == 1
     if lift:
         x, w = (n.reshape(v, (*v.shape[:2], 1, v.shape[2])) for v in (x, w))

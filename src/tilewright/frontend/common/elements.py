@@ -34,12 +34,12 @@ def elements(n: Emitter, vector: Value) -> list[Any]:
 def _element(n: Emitter, makers: Makers, vector: Value, at: int) -> Any:
     for _ in range(DEPTH):
         node = makers.get(vector)
-        found = None if node is None else _step(node, at)
-        if found is None:
+        result = None if node is None else _step(node, at)
+        if result is None:
             break
-        if not isinstance(found, tuple):
-            return found
-        vector, at = found
+        if not isinstance(result, tuple):
+            return result
+        vector, at = result
     flat = n.reshape(vector, (vector.type.size,))
     return n.reshape(n.cast(n.slice(flat, 0, at, 1), i64), ())
 

@@ -37,44 +37,44 @@ MOST = 256
 def divisors(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, int]:
     """What divides each symbol, by name, so that the sizes of the pairs that depend on it alone are equal for its
     multiples, and for no others; nothing where that is not so."""
-    found = {symbol.name: _divisor(symbol, own) for symbol, own in _by_symbol(pairs).items()}
-    return {name: by for name, by in found.items() if by} if all(found.values()) else {}
+    result = {symbol.name: _divisor(symbol, own) for symbol, own in _by_symbol(pairs).items()}
+    return {name: by for name, by in result.items() if by} if all(result.values()) else {}
 
 
 def _by_symbol(pairs: Sequence[tuple[Expr, Expr]]) -> dict[Var, list[tuple[Expr, Expr]]]:
     """The pairs that depend on one symbol alone."""
-    found: dict[Var, list[tuple[Expr, Expr]]] = {}
+    result: dict[Var, list[tuple[Expr, Expr]]] = {}
     for a, b in dict.fromkeys(pairs):
         symbols = set(variables(a)) | set(variables(b))
         if len(symbols) == 1:
-            found.setdefault(symbols.pop(), []).append((a, b))
-    return found
+            result.setdefault(symbols.pop(), []).append((a, b))
+    return result
 
 
 def sufficient(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, int]:
     """The least number for each symbol of whose multiples the sizes of the pairs are equal, whether they are for other
     sizes or not; symbols that need none, and those for which there is none, are left out."""
-    found = {}
+    result = {}
     for symbol, own in _by_symbol(pairs).items():
         for by in range(2 * symbol.multiple, MOST + 1, symbol.multiple):
             if all(_equal(a, b, symbol, n * by) for n in (*range(1, MOST), START) for a, b in own):
-                found[symbol.name] = by
+                result[symbol.name] = by
                 break
-    return found
+    return result
 
 
 def ranges(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, Dim]:
     """The range of each symbol, by name, in which a minimum or a maximum is the one of its two sides that makes the
     sizes of a pair equal, where they are for no sizes outside of it. Symbols whose pairs need none are left out."""
-    found: dict[str, Dim] = {}
+    result: dict[str, Dim] = {}
     for symbol, own in _by_symbol(pairs).items():
         for a, b in own:
             range_ = _range(symbol, a, b)
             if range_ is not None:
-                known = found.get(symbol.name, range_)
+                known = result.get(symbol.name, range_)
                 ends = [end for end in (known.hi, range_.hi) if end is not None]
-                found[symbol.name] = Dim(max(known.lo, range_.lo), min(ends, default=None))
-    return {name: d for name, d in found.items() if d.hi is None or d.lo <= d.hi}
+                result[symbol.name] = Dim(max(known.lo, range_.lo), min(ends, default=None))
+    return {name: d for name, d in result.items() if d.hi is None or d.lo <= d.hi}
 
 
 def _range(symbol: Var, a: Expr, b: Expr) -> Dim | None:
@@ -105,12 +105,12 @@ def _sample(begin: int, end: int) -> list[int]:
 
 def _turns(e: Expr, symbol: Var, first: int, last: int) -> list[int]:
     """The numbers n from which on, for `n * multiple`, a minimum or a maximum is both sides or the other one."""
-    found = []
+    results = []
     for atom in walk_expr(e):
         if type(atom) is Op and atom.name in ("min", "max") and set(variables(atom)) == {symbol}:
             difference = atom.args[0] - atom.args[1]
-            found += [_first_above(end, difference, symbol, first, last) for end in (-1, 0)]
-    return [n for n in found if n is not None]
+            results += [_first_above(end, difference, symbol, first, last) for end in (-1, 0)]
+    return [n for n in results if n is not None]
 
 
 def _first_above(end: int, e: Expr, symbol: Var, low: int, high: int) -> int | None:
@@ -139,17 +139,19 @@ def condition(a: Expr, b: Expr) -> Expr | None:
         return None if atoms else wanted
     for some in chain.from_iterable(combinations(atoms, count) for count in range(1, len(atoms) + 1)):
         for sides in product(*((x <= y, x >= y) for x, y in (atom.args for atom in some))):
-            if prove_equal(a, b, given=sides) and _is_needed(found := simplify(reduce(and_, sides)), wanted):
-                return found
+            if prove_equal(a, b, given=sides) and _is_needed(result := simplify(reduce(and_, sides)), wanted):
+                return result
     for positions in product((0, 1), repeat=len(atoms)):
         chosen: dict[Expr, Expr] = {atom: atom.args[k] for atom, k in zip(atoms, positions, strict=True)}
-        found = simplify(as_expr(equal(*(map_expr(e, chosen.get) for e in (a, b)))))
-        if all(prove_equal(atom, side, given=(found,)) for atom, side in chosen.items()) and _is_needed(found, wanted):
-            return found
+        result = simplify(as_expr(equal(*(map_expr(e, chosen.get) for e in (a, b)))))
+        if all(prove_equal(atom, side, given=(result,)) for atom, side in chosen.items()) and _is_needed(
+            result, wanted
+        ):
+            return result
     return None
 
 
-def _is_needed(found: Expr, wanted: Expr) -> bool:
+def _is_needed(result: Expr, wanted: Expr) -> bool:
     """Whether one condition holds wherever another does, as far as sizes drawn at random tell."""
     symbols = variables(wanted)
     ends = {abs(int(e.value)) + k for e in walk_expr(wanted) if isinstance(e, Const) for k in (-1, 0, 1)}
@@ -159,7 +161,7 @@ def _is_needed(found: Expr, wanted: Expr) -> bool:
         for v in symbols:
             n = draw.choice((draw.randint(1, 12), *ends)) * v.multiple
             sizes[v] = const(max(v.lo or 0, n if v.hi is None else min(n, v.hi)))
-        if is_const(simplify(substitute(wanted, sizes)), True) and is_const(simplify(substitute(found, sizes)), False):
+        if is_const(simplify(substitute(wanted, sizes)), True) and is_const(simplify(substitute(result, sizes)), False):
             return False
     return True
 

@@ -72,11 +72,11 @@ def tables(trees: Trees, groups: int) -> list[Array]:
     threshold = np.where(inner, trees.threshold[order], np.nan).astype(trees.threshold.dtype)
     feature = np.where(inner, trees.feature[order], 0)
     starts = np.searchsorted(trees.group[ranked], np.arange(groups + 1))
-    found = [_i32(feature), threshold, _i32(child), _i32(row), _i32(number[trees.root[ranked]]), _i32(depth[ranked])]
-    found += [values, _i32(starts)]
+    results = [_i32(feature), threshold, _i32(child), _i32(row), _i32(number[trees.root[ranked]]), _i32(depth[ranked])]
+    results += [values, _i32(starts)]
     if inner.any() and leaves_of.max() <= MASK_BITS:
-        found += _masks(trees, placed, order[inner], rank, first_leaf, int(leaves_of.max()))
-    return found
+        results += _masks(trees, placed, order[inner], rank, first_leaf, int(leaves_of.max()))
+    return results
 
 
 def _masks(trees: Trees, placed: _Placed, inner: Array, rank: Array, first_leaf: Array, leaves: int) -> list[Array]:

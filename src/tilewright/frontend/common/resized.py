@@ -117,8 +117,8 @@ class _Samples:
             case "align_corners":
                 length = emit("sub", emit("mul", self.scale, self.extent), one)
                 alone = emit("eq", length, number(0.0))
-                found = emit("div", emit("mul", o, emit("sub", self.extent, one)), emit("select", alone, one, length))
-                return emit("select", alone, number(0.0), found)
+                result = emit("div", emit("mul", o, emit("sub", self.extent, one)), emit("select", alone, one, length))
+                return emit("select", alone, number(0.0), result)
             case "half_pixel":
                 return emit("sub", centers, half)
             case "pytorch_half_pixel":

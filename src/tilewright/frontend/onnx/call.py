@@ -53,10 +53,10 @@ class Call(Emitter):
         return i < len(self.items) and self.items[i] is not None
 
     def item(self, i: int) -> Item:
-        found = self.items[i] if i < len(self.items) else None
-        if found is None:
+        result = self.items[i] if i < len(self.items) else None
+        if result is None:
             raise ModelError(f"input {i} is missing")
-        return found
+        return result
 
     def value(self, i: int) -> Value:
         """Input `i` as a value of the graph."""
@@ -137,8 +137,8 @@ class Call(Emitter):
 
     def sizes(self, i: int, what: str) -> list[Any] | None:
         """`dimensions(i)` for sizes that are not negative: those that only data says are symbols, if they may be."""
-        found = self.elements(i, what)
-        return None if found is None else [self.extent(v) if isinstance(v, Value) else v for v in found]
+        result = self.elements(i, what)
+        return None if result is None else [self.extent(v) if isinstance(v, Value) else v for v in result]
 
     def number(self, i: int, what: str) -> Any:
         """A known input of one number; None when absent."""

@@ -118,8 +118,8 @@ def _count(item: Item | None) -> int | Expr | None:
     """A trip count that is known when compiling."""
     if item is None or item.known is None or item.known.size != 1:
         return None
-    found = item.known.reshape(-1).tolist()[0]
-    return found if isinstance(found, Expr) else max(int(found), 0)
+    result = item.known.reshape(-1).tolist()[0]
+    return result if isinstance(result, Expr) else max(int(result), 0)
 
 
 def _written_loop(bodies: Bodies, body: onnx.GraphProto, count: Any, alive: bool | None) -> Sequence[Item | None]:

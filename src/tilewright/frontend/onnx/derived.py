@@ -60,7 +60,7 @@ def folded_weights(model: onnx.ModelProto, module: Exported, folder: Folder | No
     """The module's weights of which the file has constants, each with what became of it."""
     constants: dict[str, Array] = {}
     weights: dict[str, Array] = {}
-    found = dict.fromkeys(module.missing(model), ABSENT)
+    result = dict.fromkeys(module.missing(model), ABSENT)
     for tensor in model.graph.initializer:
         t = DTYPES.get(tensor.data_type)
         if t is None or not t.is_float or tensor.name in module.transposed or not 0 < size(tensor) <= MAX_ELEMENTS:
@@ -68,8 +68,8 @@ def folded_weights(model: onnx.ModelProto, module: Exported, folder: Folder | No
         group = weights if module.is_weight(tensor.name) else constants
         group[tensor.name] = to_array(tensor, f"initializer {tensor.name!r}", folder)
     for weight, constant in sources(constants, weights).items():
-        found[weight] = f"its exporter computed the constant {constant!r} of the file from it"
-    return found
+        result[weight] = f"its exporter computed the constant {constant!r} of the file from it"
+    return result
 
 
 def size(tensor: onnx.TensorProto) -> int:
@@ -81,15 +81,15 @@ def sources(constants: Mapping[str, Array], weights: Mapping[str, Array]) -> dic
     """Weights that a constant was computed from, each with such a constant's name."""
     wide = {name: w.astype(np.float64) for name, w in weights.items()}
     ordered = {name: np.unique(w) for name, w in wide.items()} if constants else {}
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for name, constant in constants.items():
         if not np.isfinite(constant).all():
             continue
         with np.errstate(all="ignore"):
             names = _sources(name, constant.astype(np.float64), wide, ordered)
         for weight in names:
-            found.setdefault(weight, name)
-    return found
+            result.setdefault(weight, name)
+    return result
 
 
 def _sources(name: str, constant: Array, weights: Mapping[str, Array], ordered: Mapping[str, Array]) -> list[str]:
@@ -137,8 +137,8 @@ def _moved(constant: Array, ordered: Mapping[str, Array]) -> list[str]:
 def _among(values: Array, ordered: Array) -> Array:
     """Which of the values are among others, which ascend (at least one)."""
     places = np.searchsorted(ordered, values).clip(max=len(ordered) - 1)
-    found: Array = ordered[places] == values
-    return found
+    is_there: Array = ordered[places] == values
+    return is_there
 
 
 def _of_two(constant: Array, weights: Mapping[str, Array]) -> list[str]:

@@ -61,8 +61,8 @@ class Exported:
 
     def missing(self, model: onnx.ModelProto) -> set[str]:
         """Weights that the module lists and the file has in no form."""
-        found = {t.name for t in model.graph.initializer} | {*self.transposed.values(), *self.read.values()}
-        return {n for n in self.names or () if n not in found | self.copies and not n.endswith(COUNTER)}
+        result = {t.name for t in model.graph.initializer} | {*self.transposed.values(), *self.read.values()}
+        return {n for n in self.names or () if n not in result | self.copies and not n.endswith(COUNTER)}
 
 
 def exported(model: onnx.ModelProto) -> Exported | None:
@@ -73,36 +73,36 @@ def exported(model: onnx.ModelProto) -> Exported | None:
     if text is None:
         return _by_scopes(model)
     targets = dict(_WEIGHT.findall(text))
-    found = Exported(frozenset(targets.values()))
+    result = Exported(frozenset(targets.values()))
     present = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         origin = next((entry.value for entry in node.metadata_props if entry.key == _ORIGIN), "")
         weights = [targets[p] for p in _PLACEHOLDER.findall(origin) if p in targets]
         if weights:
-            _read(node, origin, weights, present, found)
-    return found
+            _read(node, origin, weights, present, result)
+    return result
 
 
 def _by_scopes(model: onnx.ModelProto) -> Exported:
     """What the older exporter leaves: nodes named after their modules."""
-    found = Exported()
+    result = Exported()
     present = {tensor.name: tensor for tensor in model.graph.initializer}
     biases = {name: node for node in model.graph.node if node.op_type == "Add" for name in node.input}
     for node in model.graph.node:
-        if node.op_type == "Identity" and node.input[0] in present and found.is_weight(node.output[0]):
-            found.copies.add(node.output[0])
-        if node.op_type != "MatMul" or node.input[1] not in present or found.is_weight(node.input[1]):
+        if node.op_type == "Identity" and node.input[0] in present and result.is_weight(node.output[0]):
+            result.copies.add(node.output[0])
+        if node.op_type != "MatMul" or node.input[1] not in present or result.is_weight(node.input[1]):
             continue
         module = node.name.removesuffix("/MatMul").strip("/").replace("/", ".")
         add = biases.get(node.output[0])
         if add is not None and f"{module}.bias" in add.input and f"{module}.weight" not in present:
-            found.transposed[node.input[1]] = f"{module}.weight"
+            result.transposed[node.input[1]] = f"{module}.weight"
     for name, tensor in present.items():
-        if len(tensor.dims) == 2 and not found.is_weight(name) and name not in found.transposed:
-            source = next((w for w, t in present.items() if found.is_weight(w) and _is_transpose(t, tensor)), None)
+        if len(tensor.dims) == 2 and not result.is_weight(name) and name not in result.transposed:
+            source = next((w for w, t in present.items() if result.is_weight(w) and _is_transpose(t, tensor)), None)
             if source is not None:
-                found.transposed[name] = source
-    return found
+                result.transposed[name] = source
+    return result
 
 
 def _is_transpose(a: onnx.TensorProto, b: onnx.TensorProto) -> bool:
@@ -120,15 +120,15 @@ def _read(
     origin: str,
     weights: list[str],
     present: dict[str, onnx.TensorProto],
-    found: Exported,
+    result: Exported,
 ) -> None:
     """Note which weights a node reads that comes of an operation on `weights`."""
     places = [k for k, name in enumerate(node.input) if name in present]
     linear = "torch.ops.aten.linear.default" in origin and len(node.output) == 1
     if linear and node.op_type == "MatMul" and places == [1]:
         name = node.input[1]
-        if not found.is_weight(name) and len(present[name].dims) == 2 and weights[0] not in present:
-            found.transposed[name] = weights[0]
+        if not result.is_weight(name) and len(present[name].dims) == 2 and weights[0] not in present:
+            result.transposed[name] = weights[0]
         return
     if linear and node.op_type == "Add" and len(places) == 1:
         weights = weights[1:]
@@ -136,8 +136,8 @@ def _read(
         return
     for place, name in zip(places, weights, strict=True):
         held = node.input[place]
-        if held != name and name not in present and found.is_weight(held):
-            found.read[node.output[0], place] = name
+        if held != name and name not in present and result.is_weight(held):
+            result.read[node.output[0], place] = name
 
 
 __all__ = ["Exported", "exported"]

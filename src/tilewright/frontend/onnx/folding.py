@@ -154,10 +154,10 @@ def _rearranged(call: Call, *arrays: Any) -> list[Any] | None:
         items[i] = known_item(positions, _i64())
     if any(i is not None and i.is_symbolic for i in items):
         return None
-    found = _numeric(replace(call, items=items))
-    if found is None or any(i is None for i in found):
+    result = _numeric(replace(call, items=items))
+    if result is None or any(i is None for i in result):
         return None
-    return [table[np.asarray(i.known, np.int64)] if i.known.size else i.known.astype(object) for i in found if i]
+    return [table[np.asarray(i.known, np.int64)] if i.known.size else i.known.astype(object) for i in result if i]
 
 
 def _data_inputs(call: Call, arrays: Any) -> int:

@@ -21,16 +21,16 @@ _CODES: dict[DType, int] = {t: code for code, t in DTYPES.items()}
 
 def attributes(node: onnx.NodeProto, outer: Mapping[str, Any], folder: Folder | None) -> dict[str, Any]:
     """A node's attributes as Python values; references to a function's attributes are looked up in `outer`."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for a in node.attribute:
-        if a.name in found:
+        if a.name in result:
             raise ModelError(f"attribute {a.name} is given twice")
         if a.ref_attr_name:
             if a.ref_attr_name in outer:
-                found[a.name] = outer[a.ref_attr_name]
+                result[a.name] = outer[a.ref_attr_name]
             continue
-        found[a.name] = _value(a, folder)
-    return found
+        result[a.name] = _value(a, folder)
+    return result
 
 
 def _value(a: onnx.AttributeProto, folder: Folder | None) -> Any:
@@ -107,10 +107,10 @@ def admits(call: Call) -> bool:
         if item is None or not schema.inputs:
             continue
         formal = schema.inputs[min(k, len(schema.inputs) - 1)]
-        found = _type_string(item.dtype)
-        if found not in allowed.get(formal.type_str, [formal.type_str]):
+        result = _type_string(item.dtype)
+        if result not in allowed.get(formal.type_str, [formal.type_str]):
             return False
-        if formal.is_homogeneous and bound.setdefault(formal.type_str, found) != found:
+        if formal.is_homogeneous and bound.setdefault(formal.type_str, result) != result:
             return False
     return True
 

@@ -104,10 +104,10 @@ def _sizes(loaded: Loaded, dims: DimSizes) -> tuple[dict[str, Dim], dict[str, st
         first: dict[Var, Expr] = {**more}
         rest = [(simplify(substitute(a, first)), simplify(substitute(b, first))) for a, b in pairs]
         unequal = [(a, b) for a, b in rest if a is not b]
-        found = ranges(unequal) or {name: Dim(0, multiple=by) for name, by in divisors(unequal).items()}
+        is_there = ranges(unequal) or {name: Dim(0, multiple=by) for name, by in divisors(unequal).items()}
         known = len(same), dict(needs)
         same |= {v.name: w.name for v, w in more.items()}
-        needs |= {name: needs.get(name, Dim(0)).within(d) for name, d in found.items()}
+        needs |= {name: needs.get(name, Dim(0)).within(d) for name, d in is_there.items()}
         if known == (len(same), needs):
             return {}, {}
 
@@ -162,12 +162,12 @@ def _sizes_to_state(loaded: Loaded, dims: DimSizes) -> str:
     other sizes than multiples have equal shapes as well; nothing if that would not do."""
     with assuming() as pairs, suppress(ModelError):
         _read(loaded, dims, {}, {})
-    found = sufficient(pairs)
+    result = sufficient(pairs)
     try:
-        _read(loaded, dims, {name: Dim(0, multiple=by) for name, by in found.items()}, {})
+        _read(loaded, dims, {name: Dim(0, multiple=by) for name, by in result.items()}, {})
     except ModelError:
         return ""
-    stated = ", ".join(f'"{name}": tw.dim({by}, {32 * by}, multiple={by})' for name, by in found.items())
+    stated = ", ".join(f'"{name}": tw.dim({by}, {32 * by}, multiple={by})' for name, by in result.items())
     return f"if no other sizes come, say so, and all of the model is one program: dims={{{stated}}}"
 
 
@@ -350,11 +350,11 @@ class Importer:
         return type
 
     def outputs(self, graph: onnx.GraphProto, scope: Scope) -> list[tuple[str, Value]]:
-        found: list[tuple[str, Value]] = []
+        results: list[tuple[str, Value]] = []
         for info in graph.output:
             where = self.where(f"output {info.name!r}")
             item = scope.find(info.name)
-            if item is None or any(name == info.name for name, _ in found):
+            if item is None or any(name == info.name for name, _ in results):
                 what = "nothing computes the output" if item is None else "the output is named twice"
                 self.problems.add(ModelError(what, where=where))
                 continue
@@ -368,10 +368,10 @@ class Importer:
                         got=item.dtype,
                     )
                 )
-            found.append((info.name, self.call(None, scope, info.name).materialize(item)))
+            results.append((info.name, self.call(None, scope, info.name).materialize(item)))
         if not graph.output:
             self.problems.add(ModelError("the model has no outputs", where=self.loaded.label))
-        return found
+        return results
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
@@ -461,12 +461,12 @@ class Importer:
         local = functions.local_function(self.model, node)
         if local is not None:
             return self.body(call, local, depth)
-        found = find(node.domain, node.op_type)
-        if found is not None:
+        result = find(node.domain, node.op_type)
+        if result is not None:
             check_storage(call)
             start = len(self.builder.nodes)
             with functions.admitted(call):
-                results = as_items(found(call))
+                results = as_items(result(call))
             functions.check_attributes(call)
             self.name_outputs(results, node, scope, start)
             return results
@@ -516,10 +516,10 @@ class Importer:
             self.inside -= 1
             if len(self.problems) > before or any(inner.has_failed(info.name) for info in graph.output):
                 raise Noted
-            found = [inner.find(info.name) for info in graph.output]
-            if any(item is None for item in found):
+            matches = [inner.find(info.name) for info in graph.output]
+            if any(item is None for item in matches):
                 raise ModelError("an inner graph does not compute its outputs")
-            return [item for item in found if item is not None]
+            return [item for item in matches if item is not None]
 
         results = list(CONTROL[call.node.op_type](Bodies(call, walk, scope, self.problems)))
         functions.check_attributes(call)

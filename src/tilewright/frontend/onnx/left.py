@@ -145,10 +145,10 @@ class Left:
 
     def _bytes(self, start: int, end: int) -> bytes:
         self._file.seek(start)
-        found = self._file.read(end - start)
-        if len(found) != end - start:
+        result = self._file.read(end - start)
+        if len(result) != end - start:
             raise Irregular
-        return found
+        return result
 
 
 def _number(value: int) -> bytes:

@@ -74,15 +74,15 @@ def brought() -> Mapping[str, Rule]:
     """The rules of plug-ins. One that has a rule for what has one already is left out, its operators too."""
     import tilewright.frontend.onnx.rules  # noqa: F401
 
-    found: dict[str, Rule] = {}
+    result: dict[str, Rule] = {}
     for plugin, operators in list(ops.brought().items()):
         try:
             plugins.check_new("ONNX rule", list(operators.onnx), list(RULES))
         except PluginError as error:
             ops.withdraw(plugin, error)
         else:
-            found.update(operators.onnx)
-    return found
+            result.update(operators.onnx)
+    return result
 
 
 __all__ = ["CHECKS", "RULES", "STORAGE", "Result", "Rule", "brought", "check", "check_storage", "find", "rule"]

@@ -104,17 +104,17 @@ class _Walk:
         stated = self.stated()
         for name in self.section.inputs:
             self.enter(walker, name, stated.get(name))
-        found: list[Surveyed] = []
+        results: list[Surveyed] = []
         for k, node in enumerate(self.section.nodes):
-            found.append(self.node(walker, k, node))
-            if found[-1].how == "assumed" or not self.guessed.isdisjoint(reads(node)):
+            results.append(self.node(walker, k, node))
+            if results[-1].how == "assumed" or not self.guessed.isdisjoint(reads(node)):
                 self.guessed.update(node.output)
-            if found[-1].how in ("native", "known"):
+            if results[-1].how in ("native", "known"):
                 self.producers.update((name, k) for name in node.output)
             for name in filter(None, node.output):
                 if name not in self.scope.items:
                     self.enter(walker, name, stated.get(name))
-        return Survey(tuple(found), self.types | self.seen())
+        return Survey(tuple(results), self.types | self.seen())
 
     def take_tensor(self, name: str) -> None:
         """Make an initializer known; one of a type that no operator of ours has is no tensor of numbers."""
@@ -192,10 +192,10 @@ class _Walk:
             return None
         except Noted:
             error: Error = UnsupportedError.many(list(walker.problems))
-        except Error as found:
-            error = located(found, where)
-        except MALFORMED as found:
-            error = ModelError("the node is malformed", where=where, got=reason(found))
+        except Error as result:
+            error = located(result, where)
+        except MALFORMED as result:
+            error = ModelError("the node is malformed", where=where, got=reason(result))
         walker.problems.found.clear()
         for name in set(self.scope.items) - before:
             del self.scope.items[name]
@@ -279,13 +279,13 @@ class _Walk:
             return [name]
         if size is None or size > SMALL or item.dtype.is_float:
             return None
-        found: list[str] = []
+        results: list[str] = []
         for read in reads(self.section.nodes[self.producers[name]]):
             more = self.sources(read)
             if more is None:
                 return None
-            found += more
-        return found
+            results += more
+        return results
 
 
 def _info(item: Item) -> TensorInfo:

@@ -61,9 +61,9 @@ _FIELDS: dict[int, str] = {
 
 def element_type(code: int, where: str | None = None) -> DType:
     """The element type of a code of `TensorProto.DataType`. Raises UnsupportedError, or ModelError for no code."""
-    found = DTYPES.get(code)
-    if found is not None:
-        return found
+    entry = DTYPES.get(code)
+    if entry is not None:
+        return entry
     try:
         name = _T.DataType.Name(code)
     except ValueError:

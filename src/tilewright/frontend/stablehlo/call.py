@@ -78,34 +78,34 @@ class Call(Emitter):
 
     def ints(self, name: str, default: Sequence[int] | None = None) -> list[int]:
         """A list of numbers."""
-        found = self.op.attributes.get(name)
-        if found is None:
+        entry = self.op.attributes.get(name)
+        if entry is None:
             if default is None:
                 raise ModelError(f"attribute {name} is missing")
             return list(default)
-        array = self.as_array(found)
+        array = self.as_array(entry)
         return [int(v) for v in array.reshape(-1)]
 
     def integer(self, name: str, default: int | None = None) -> int:
-        found = self.op.attributes.get(name, default)
-        if not isinstance(found, int):
-            raise ModelError(f"attribute {name} must be a number", got=str(found)[:80])
-        return int(found)
+        entry = self.op.attributes.get(name, default)
+        if not isinstance(entry, int):
+            raise ModelError(f"attribute {name} must be a number", got=str(entry)[:80])
+        return int(entry)
 
     @staticmethod
-    def as_array(found: Any) -> Any:
+    def as_array(result: Any) -> Any:
         from tilewright.frontend.stablehlo.module import Splat
 
-        if isinstance(found, Splat):
-            return np.broadcast_to(found.value, found.shape)
-        return np.asarray(found)
+        if isinstance(result, Splat):
+            return np.broadcast_to(result.value, result.shape)
+        return np.asarray(result)
 
     def fields(self, name: str) -> dict[str, Any]:
         """A structured attribute."""
-        found = self.op.attributes.get(name)
-        if not isinstance(found, dict):
+        entry = self.op.attributes.get(name)
+        if not isinstance(entry, dict):
             raise ModelError(f"attribute {name} is missing")
-        return found
+        return entry
 
     # --- operands -----------------------------------------------------------------------------------------------------
 
@@ -145,10 +145,10 @@ class Call(Emitter):
 
     def sizes(self, k: int) -> list[Expr | int]:
         """An operand that holds sizes, which must be known or follow from symbolic dimensions."""
-        found = full_array(self.item(k))
-        if found is None:
+        result = full_array(self.item(k))
+        if result is None:
             raise ComputedSizeError("sizes that are computed from the data are not supported")
-        return [v if isinstance(v, Expr) else int(v) for v in found.reshape(-1).tolist()]
+        return [v if isinstance(v, Expr) else int(v) for v in result.reshape(-1).tolist()]
 
     # --- results ------------------------------------------------------------------------------------------------------
 

@@ -119,9 +119,9 @@ def unpacked(data: bytes) -> Module:
 
     def operation(given: Any) -> Operation:
         name, operands, results, kinds, attributes, regions, where = given
-        found = {k: attribute(v) for k, v in attributes.items()}
+        result = {k: attribute(v) for k, v in attributes.items()}
         inner = tuple(block(b) for b in regions)
-        return Operation(name, tuple(operands), tuple(results), types(kinds), found, inner, where)
+        return Operation(name, tuple(operands), tuple(results), types(kinds), result, inner, where)
 
     def block(given: Any) -> Block:
         arguments, kinds, operations = given

@@ -91,9 +91,9 @@ def _divide(call: Call, a: Any, b: Any) -> Any:
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
     if not decide(apply("gt", b, 0)):
         return None
-    found = dim(_part(a) // b - _part(-a) // b)
-    call.dimensions.quotients.setdefault(as_expr(found), []).append((a, b))
-    return found
+    result = dim(_part(a) // b - _part(-a) // b)
+    call.dimensions.quotients.setdefault(as_expr(result), []).append((a, b))
+    return result
 
 
 def _remainder(call: Call, a: Any, b: Any) -> Any:
@@ -102,9 +102,9 @@ def _remainder(call: Call, a: Any, b: Any) -> Any:
         return abs(a) % abs(b) * (1 if a >= 0 else -1)
     if not decide(apply("gt", b, 0)):
         return None
-    found = dim(_part(a) % b - _part(-a) % b)
-    call.dimensions.remainders.setdefault(as_expr(found), []).append((a, b))
-    return found
+    result = dim(_part(a) % b - _part(-a) % b)
+    call.dimensions.remainders.setdefault(as_expr(result), []).append((a, b))
+    return result
 
 
 def _part(a: Any) -> Expr:
@@ -134,8 +134,8 @@ def _just_below(n: Any, d: Any) -> bool:
 
 def _both(a: Any, b: Any) -> list[Expr]:
     """The ways to say that both hold."""
-    found = _logic(True)(a, b), _logic(True)(b, a)
-    return [e for e in found if isinstance(e, Expr)]
+    results = _logic(True)(a, b), _logic(True)(b, a)
+    return [e for e in results if isinstance(e, Expr)]
 
 
 def decide(condition: Any) -> bool | None:
@@ -186,8 +186,8 @@ def _logic(both: bool) -> Callable[[Any, Any], Any]:
 def _select(call: Call, c: Any, a: Any, b: Any) -> Any:
     if not isinstance(c, Expr):
         return a if c else b
-    if isinstance(a, Expr) and isinstance(b, Expr) and (found := _floored(call, c, a, b)) is not None:
-        return found
+    if isinstance(a, Expr) and isinstance(b, Expr) and (result := _floored(call, c, a, b)) is not None:
+        return result
     return apply("select", c, a, b) if isinstance(a, Expr) or isinstance(b, Expr) else None
 
 

@@ -64,8 +64,8 @@ def import_module(
             raise ModelError("the module has too many symbolic dimensions", where=label)
         try:
             return _Importer(module, signature, sizes, label).run()
-        except Equal as found:
-            sizes.join(found)
+        except Equal as result:
+            sizes.join(result)
         except Error as error:
             sized = None if signature.sized else signature.with_sizes(module)
             if sized is not None and any(isinstance(e, ComputedSizeError) for e in error.each()):
@@ -138,7 +138,7 @@ class _Importer:
 
     def arguments(self, main: Function) -> list[Item]:
         """Declare inputs and weights; gives the items of main's arguments."""
-        found: list[Item] = []
+        results: list[Item] = []
         self.solve(main)
         for k, t in enumerate(main.body.types):
             about = self.signature.argument(k)
@@ -147,18 +147,18 @@ class _Importer:
                 type = TensorType(element_type(t.element), shape)
                 check_size(type)
                 if about.size_of:
-                    found.append(known_item(self.sizes.named(about.size_of), type.dtype, ()))
+                    results.append(known_item(self.sizes.named(about.size_of), type.dtype, ()))
                     if self.signature.sized:  # whoever calls gives it, and arrays of that size
                         self.builder.input(about.name, type)
                 elif about.weight is not None:
                     self.builder.taken.discard(about.name)
-                    found.append(Item(type, self.builder.param(about.name, type)))
-                    self.weights[found[-1].value.name] = about.weight  # type: ignore[union-attr]
+                    results.append(Item(type, self.builder.param(about.name, type)))
+                    self.weights[results[-1].value.name] = about.weight  # type: ignore[union-attr]
                 else:
-                    found.append(self.input(about, t, type))
+                    results.append(self.input(about, t, type))
             except Error as error:
                 self.problems.add(located(error, f"{self.label}: argument {about.name!r}"))
-        return found
+        return results
 
     def solve(self, main: Function) -> None:
         """Make symbols known that no input's dimension is alone, and say what that assumes."""
@@ -268,19 +268,19 @@ class _Importer:
         """What a rule gives; None where it gives that or meets what is not supported, as if nobody had tried."""
         builder, noted = self.builder, len(self.problems)
         taken, nodes = set(builder.taken), len(builder.nodes)
-        found: list[Item] | None = None
+        results: list[Item] | None = None
         try:
-            found = rule()
+            results = rule()
         except UnsupportedError:
             pass
         except _Noted:
             if not all(isinstance(p, UnsupportedError) for p in self.problems.found[noted:]):
                 raise
-        if found is None:
+        if results is None:
             del self.problems.found[noted:]
             del builder.nodes[nodes:]
             builder.taken &= taken
-        return found
+        return results
 
     def body(
         self, name: str, like: Sequence[Item], run: Callable[[list[Item]], list[Item]]
@@ -316,22 +316,22 @@ class _Importer:
             and all(t.shape is not None and 0 in t.shape and None not in t.shape for t in op.types)
         ):
             return [_empty(t) for t in op.types]
-        found = find(op.name)
+        result = find(op.name)
         called = [self.module.functions.get(str(f)) for f in op.attributes.get("called_computations") or ()]
         if called and op.name == "stablehlo.custom_call":
             op = replace(op, regions=tuple(f.body for f in called if f is not None))
         call = self.call(op, items, values, lifted)
-        folded = folding.fold(call, found)
+        folded = folding.fold(call, result)
         if folded is not None:
             results: Any = folded
-        elif found is None and op.name.startswith("chlo.") and not op.attributes and not op.regions:
+        elif result is None and op.name.startswith("chlo.") and not op.attributes and not op.regions:
             for other in items[1:]:
                 self.sizes.equal_shapes(items[0].shape, other.shape)
             results = call.expand(op, items)
-        elif found is None:
+        elif result is None:
             raise UnsupportedError(f"the operation {op.name} is not supported")
         else:
-            results = found(call)
+            results = result(call)
         several = list(results) if isinstance(results, list | tuple) else [results]
         several = [Item(r.type, r) if isinstance(r, Value) else r for r in several]
         if len(several) != len(op.results):
@@ -347,9 +347,9 @@ class _Importer:
         if function is None:
             raise ModelError(f"there is no function {name!r}")
         if op.name == "stablehlo.composite":
-            found = find(f"composite.{op.attributes.get('name')}")
-            if found is not None:
-                results = found(self.call(op, list(items)))
+            entry = find(f"composite.{op.attributes.get('name')}")
+            if entry is not None:
+                results = entry(self.call(op, list(items)))
                 return [Item(r.type, r) if isinstance(r, Value) else r for r in results]
         if name in (self.module.main, *self.callers):
             raise UnsupportedError(f"the function {name} calls itself")

@@ -90,10 +90,10 @@ def _lowered(traced: Any) -> Any:
 def _positional(function: Any, count: int) -> list[str]:
     """Names of the positional arguments, from the function's own signature."""
     try:
-        found = list(inspect.signature(function).parameters.values())
+        results = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        found = []
-    plain = [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        results = []
+    plain = [p.name for p in results if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return [plain[k] if k < len(plain) else f"arg{k}" for k in range(count)]
 
 
@@ -102,12 +102,12 @@ Leaf = tuple[list[str], Any]
 
 
 def _leaves(args: Any, kwargs: Any, names: Sequence[str]) -> list[Leaf]:
-    found: list[Leaf] = []
+    results: list[Leaf] = []
     for path, leaf in tree_util.tree_flatten_with_path((args, kwargs))[0]:
         which, first, *rest = path
         root = names[first.idx] if which.idx == 0 else str(first.key)
-        found.append(([root, *map(step, rest)], leaf))
-    return found
+        results.append(([root, *map(step, rest)], leaf))
+    return results
 
 
 def step(key: Any) -> str:
@@ -133,16 +133,16 @@ def _chosen(params: Params, args: Sequence[Any], kwargs: Mapping[str, Any], name
     if params is not None and not isinstance(params, int | str):
         check_several("params", params, "a position, a name, or several")
     wanted = [] if params is None else [params] if isinstance(params, int | str) else list(params)
-    found: dict[Any, Any] = {}
+    result: dict[Any, Any] = {}
     for which in wanted:
         place = names.index(which) if isinstance(which, str) and which in names else which
         if isinstance(place, int) and 0 <= place < len(args):
-            found[place] = args[place]
+            result[place] = args[place]
         elif place in kwargs:
-            found[place] = kwargs[place]  # type: ignore[index]
+            result[place] = kwargs[place]  # type: ignore[index]
         else:
             raise ModelError("there is no such argument", expected=", ".join([*names, *kwargs]), got=which)
-    return found
+    return result
 
 
 def _signature(
@@ -162,13 +162,13 @@ def _signature(
     positions = [None if s else next(order) for s in main.symbols]
     labels = _labels([(leaves[k][0], k in weights) for k in kept])
     by_leaf = dict(zip(kept, labels, strict=True))
-    found: list[Argument] = []
+    results: list[Argument] = []
     for k, symbol in zip(positions, main.symbols, strict=True):
         if k is None:
-            found.append(Argument(f"size_{symbol}", size_of=symbol))
+            results.append(Argument(f"size_{symbol}", size_of=symbol))
         else:
-            found.append(Argument(by_leaf[k], weights.get(k), shape=_sizes(leaves[k][1])))
-    return Signature(tuple(found), main.results, constraints=_constraints([leaf for _, leaf in leaves]))
+            results.append(Argument(by_leaf[k], weights.get(k), shape=_sizes(leaves[k][1])))
+    return Signature(tuple(results), main.results, constraints=_constraints([leaf for _, leaf in leaves]))
 
 
 def _labels(paths: Sequence[tuple[list[str], bool]]) -> list[str]:
@@ -188,7 +188,7 @@ def _weights(
     leaves: Sequence[Leaf], given: Mapping[Any, Any], arguments: Mapping[Any, Any], names: Sequence[str]
 ) -> dict[int, Any]:
     """The array of each leaf that is a weight."""
-    found: dict[int, Any] = {}
+    result: dict[int, Any] = {}
     for which, tree in given.items():
         place = list(names).index(which) if isinstance(which, str) and which in names else which
         keys = list(arguments)
@@ -202,8 +202,8 @@ def _weights(
         for k, array in enumerate(arrays):
             if isinstance(array, jax.ShapeDtypeStruct):
                 raise ModelError("weights need values", where=".".join(leaves[first + k][0]), got=array)
-            found[first + k] = _checked(np.asarray(array), leaves[first + k])
-    return found
+            result[first + k] = _checked(np.asarray(array), leaves[first + k])
+    return result
 
 
 def _checked(array: Any, leaf: Leaf) -> Any:

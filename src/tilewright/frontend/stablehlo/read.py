@@ -31,9 +31,9 @@ _EXTENSIONS = {"bf16": "bfloat16", "i4": "int4", "ui4": "uint4"}
 
 def numpy_type(element: str) -> np.dtype[Any]:
     """The NumPy type of an MLIR element type. Raises UnsupportedError."""
-    found = NUMPY.get(element)
-    if found is not None:
-        return found
+    entry = NUMPY.get(element)
+    if entry is not None:
+        return entry
     if element in _EXTENSIONS:
         import ml_dtypes
 
@@ -64,8 +64,8 @@ MAGIC = b"ML\xefR"
 
 def artifact_version(data: bytes) -> str | None:
     """The version of StableHLO that wrote a portable artifact, as its header says."""
-    found = re.match(rb"ML\xefR.StableHLO_v([0-9.]{1,20})\x00", data, re.DOTALL)
-    return None if found is None else found[1].decode("ascii")
+    match = re.match(rb"ML\xefR.StableHLO_v([0-9.]{1,20})\x00", data, re.DOTALL)
+    return None if match is None else match[1].decode("ascii")
 
 
 def parse_module(data: bytes) -> Module:
@@ -177,8 +177,8 @@ def _listed(op: Any, kind: str, key: str, count: int) -> Iterator[str]:
     """One attribute of each argument or result of a function, "" where there is none."""
     entries = list(op.attributes[kind]) if kind in op.attributes else []
     for k in range(count):
-        found = entries[k] if k < len(entries) else {}
-        yield str(found[key].value) if key in found else ""
+        result = entries[k] if k < len(entries) else {}
+        yield str(result[key].value) if key in result else ""
 
 
 def _type(t: Any) -> Type:
@@ -191,8 +191,8 @@ def _type(t: Any) -> Type:
 
 def _name_of(location: Any) -> str:
     """The name that a location gives a value: "x" of loc("x"), but none of a place in a file."""
-    found = re.fullmatch(r'loc\("([^"\n]{1,200})"(?:\(.*\))?\)', str(location), re.DOTALL)
-    return "" if found is None or found[1].startswith("jit(") else found[1]
+    match = re.fullmatch(r'loc\("([^"\n]{1,200})"(?:\(.*\))?\)', str(location), re.DOTALL)
+    return "" if match is None or match[1].startswith("jit(") else match[1]
 
 
 def _location(location: Any) -> str:

@@ -78,7 +78,7 @@ _NAMES = {"i1": boolean, **{f"ui{b}": BY_NAME[f"u{b}"] for b in (4, 8, 16, 32, 6
 
 def element_type(element: str) -> DType:
     """Our element type for that of MLIR. Raises UnsupportedError."""
-    found = _NAMES.get(element) or (BY_NAME.get(element) if element[:1] != "u" else None)
-    if found is None:
+    is_there = _NAMES.get(element) or (BY_NAME.get(element) if element[:1] != "u" else None)
+    if is_there is None:
         raise UnsupportedError(f"the element type {element[:40]} is not supported")
-    return found
+    return is_there

@@ -54,12 +54,12 @@ class Signature:
     def with_sizes(self, module: Module) -> Signature | None:
         """The same with the integers among the first arguments as sizes, as older exports of JAX pass them; None where
         there are none."""
-        found = list(self.arguments)
+        results = list(self.arguments)
         for k, (about, t) in enumerate(zip(self.arguments, module.functions[module.main].body.types, strict=False)):
             if t.shape != () or t.element not in ("i32", "i64") or about.weight is not None or about.size_of:
                 break
-            found[k] = replace(about, size_of=about.name)
-        return None if found == list(self.arguments) else replace(self, arguments=tuple(found), sized=True)
+            results[k] = replace(about, size_of=about.name)
+        return None if results == list(self.arguments) else replace(self, arguments=tuple(results), sized=True)
 
     def argument(self, k: int) -> Argument:
         return self.arguments[k] if k < len(self.arguments) else Argument(f"arg{k}")
@@ -95,11 +95,11 @@ def path_name(path: str, joint: str = "_") -> str:
 def distinct(names: Sequence[str]) -> list[str]:
     """The names, those that were there before with a number."""
     taken: set[str] = set()
-    found: list[str] = []
+    results: list[str] = []
     for name in names:
         unique, k = name, 1
         while unique in taken:
             unique, k = f"{name}_{k}", k + 1
         taken.add(unique)
-        found.append(unique)
-    return found
+        results.append(unique)
+    return results

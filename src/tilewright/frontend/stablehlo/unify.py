@@ -52,8 +52,8 @@ class Sizes:
     remainders: dict[Expr, list[tuple[Any, Any]]] = field(default_factory=dict)
     """What truncated quotients and remainders of sizes are of."""
 
-    def join(self, found: Equal) -> None:
-        self.joined.append((found.symbol, found.size))
+    def join(self, result: Equal) -> None:
+        self.joined.append((result.symbol, result.size))
 
     def symbol(self, name: str, needs: Dim | None = None) -> Var:
         """The symbol of a name; `needs` is what the module itself wants of a new one."""
@@ -132,17 +132,17 @@ class Sizes:
         open, the first of which is called "batch" where it is an argument's first axis."""
         if t.shape is None:
             raise ShapeError(f"an argument of type {t.element} is not supported")
-        found: list[Expr] = []
+        results: list[Expr] = []
         for axis, d in enumerate(t.shape):
             if d is not None:
-                found.append(as_expr(d))
+                results.append(as_expr(d))
             elif said is not None:
-                found.append(dim(said[axis](self.expr)))
+                results.append(dim(said[axis](self.expr)))
             else:
                 if axis == 0 and not self.symbols and self.batch is None:
                     self.batch = (name, axis)
-                found.append(self.expr("batch" if self.batch == (name, axis) else f"{name}_dim{axis}"))
-        return tuple(found)
+                results.append(self.expr("batch" if self.batch == (name, axis) else f"{name}_dim{axis}"))
+        return tuple(results)
 
     def equal(self, a: Expr, b: Expr) -> None:
         """Two sizes are equal. Raises Equal where that says what a symbol is, ShapeError where it cannot be."""
@@ -179,14 +179,14 @@ class Sizes:
             number = self.fixed.get(symbol)
             return as_expr(number) if isinstance(number, int) else self.told(self.symbol(symbol))
 
-        found = list(shape)
+        results = list(shape)
         for axis, (size, d) in enumerate(zip(said or (), t.shape or (), strict=False)):
             place = f"{name}_dim{axis}"
             if place in self.declared:
-                found[axis] = self.told(self.declared[place])
+                results[axis] = self.told(self.declared[place])
             elif d is None:
-                found[axis] = dim(size(raw))
-        return tuple(found)
+                results[axis] = dim(size(raw))
+        return tuple(results)
 
     def told(self, e: Expr) -> Expr:
         """The same as `resolved`, in the words of symbols, which calls tell."""
@@ -238,12 +238,12 @@ def _common(a: Expr, b: Expr) -> int:
 
 def _range(symbol: Var, size: Expr) -> list[Expr]:
     """What is known of a symbol, as conditions on a size that takes its place."""
-    found = [size >= (symbol.lo or 0)]
+    results = [size >= (symbol.lo or 0)]
     if symbol.hi is not None:
-        found.append(size <= symbol.hi)
+        results.append(size <= symbol.hi)
     if symbol.multiple > 1:
-        found.append(equal(size % symbol.multiple, 0))
-    return found
+        results.append(equal(size % symbol.multiple, 0))
+    return results
 
 
 def _refined(condition: Expr) -> tuple[Var, Var] | None:

@@ -88,9 +88,9 @@ def _why_not(walk: Walk, gm: GraphModule, node: Node, values: dict[Node, Any]) -
         return UnsupportedError(f"this use of {_name(target)} is not supported ({reason(error)})", where=where)
     if not walk.problems:
         return None if values[node] is not None else UnsupportedError("it has no value", where=where)
-    found = Error.many(list(walk.problems.found))
+    result = Error.many(list(walk.problems.found))
     walk.problems.found.clear()
-    return found
+    return result
 
 
 def _half(walk: Walk, result: Node) -> Error:
@@ -121,9 +121,9 @@ def stated_type(sizes: Sizes, fake: torch.Tensor) -> TensorType:
     misfit = _misfit(fake)
     if misfit:
         raise UnsupportedError(f"the tensor is {misfit}")
-    found = TensorType(element_type(fake.dtype), tuple(sizes.expr(d) for d in fake.shape))
-    check_size(found)
-    return found
+    result = TensorType(element_type(fake.dtype), tuple(sizes.expr(d) for d in fake.shape))
+    check_size(result)
+    return result
 
 
 def _misfit(fake: torch.Tensor) -> str | None:
@@ -265,8 +265,8 @@ class PartImporter:
         return Imported(imported.graph, imported.weights, Interface(outputs=names))
 
     def type(self, port: Port) -> TensorType:
-        found = stated_type(self.sizes, port.node.meta["val"])
-        return TensorType(found.dtype, tuple(found.shape[d] for d in port.order))
+        result = stated_type(self.sizes, port.node.meta["val"])
+        return TensorType(result.dtype, tuple(result.shape[d] for d in port.order))
 
     def entered(self, port: Port, value: Value) -> Value:
         if port.is_plain:

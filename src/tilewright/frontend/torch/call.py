@@ -91,18 +91,18 @@ class Call(Emitter):
         if not any(isinstance(s, torch.Tensor) and s.dtype in (torch.float16, torch.bfloat16) for s in stated):
             return rule(self, *args, **kwargs)
         inner = replace(self, in_single=True)
-        found = rule(inner, *self.wide(args), **{name: self.wide(v) for name, v in kwargs.items()})
-        several = list(found) if isinstance(found, list | tuple) else [found]
+        match = rule(inner, *self.wide(args), **{name: self.wide(v) for name, v in kwargs.items()})
+        several = list(match) if isinstance(match, list | tuple) else [match]
         for k, (value, result) in enumerate(zip(several, stated, strict=False)):
             if isinstance(value, Value) and value.dtype is f32 and isinstance(result, torch.Tensor):
                 several[k] = self.cast(value, element_type(result.dtype))
-        return several if isinstance(found, list | tuple) else several[0]
+        return several if isinstance(match, list | tuple) else several[0]
 
     def places(self, x: Value) -> Value:
         """The places of elements that are not zero, a row each: as many as data says, which is PyTorch's symbol for the
         first dimension of the result, and from here on one of ours."""
-        found, count = self.emit_all("nonzero", x)
-        rows = self.head(found, count)
+        result, count = self.emit_all("nonzero", x)
+        rows = self.head(result, count)
         size = self.results.shape[0]
         if isinstance(size, torch.SymInt):
             self.sizes.known[str(size.node.expr)] = rows.shape[0]

@@ -67,10 +67,10 @@ def _truth(walk: Walk, n: Emitter, e: Any) -> Any:
     if logic is None:
         raise UnsupportedError("a condition on sizes is computed in a way that is not supported", got=e)
     parts = [n.constant(p, boolean) if isinstance(p, bool) else p for p in (_truth(walk, n, a) for a in e.args)]
-    found = n.emit(logic, *parts[:2])
+    result = n.emit(logic, *parts[:2])
     for part in parts[2:]:
-        found = n.emit(logic, found, part)
-    return found
+        result = n.emit(logic, result, part)
+    return result
 
 
 # --- bodies -----------------------------------------------------------------------------------------------------------
@@ -101,22 +101,22 @@ def _function(walk: Walk, graph: GraphModule, node: Any) -> Callable[[Sequence[A
     return lambda given: walk.called(inner, given)
 
 
-def _tensor(walk: Walk, found: Any, name: str) -> Value:
+def _tensor(walk: Walk, result: Any, name: str) -> Value:
     """A result as a value: sizes and numbers of Python as scalars."""
-    if isinstance(found, Value):
-        return found
+    if isinstance(result, Value):
+        return result
     n = Emitter(walk.builder, walk.weights, name)
-    if isinstance(found, Expr):
-        return n.symbols([found], i64, ())
-    if isinstance(found, bool | int | float):
-        return emit1(walk.builder, "constant", value=np.asarray(found))
-    raise UnsupportedError("control flow over what is no tensor is not supported", got=type(found).__name__)
+    if isinstance(result, Expr):
+        return n.symbols([result], i64, ())
+    if isinstance(result, bool | int | float):
+        return emit1(walk.builder, "constant", value=np.asarray(result))
+    raise UnsupportedError("control flow over what is no tensor is not supported", got=type(result).__name__)
 
 
-def _scalar(walk: Walk, found: Any, name: str) -> Value:
+def _scalar(walk: Walk, result: Any, name: str) -> Value:
     """A condition as one truth value."""
     n = Emitter(walk.builder, walk.weights, name)
-    return n.reshape(n.cast(_tensor(walk, found, name), boolean), ())
+    return n.reshape(n.cast(_tensor(walk, result, name), boolean), ())
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------
@@ -172,8 +172,8 @@ def _scan(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) -
 
 
 def _several(walk: Walk, arguments: Sequence[Any], values: dict[Node, Any]) -> list[list[Any]]:
-    found = [[walk.resolve(a, values) for a in (several or ())] for several in arguments]
-    return [*found, *([] for _ in range(len(arguments), 3))]
+    results = [[walk.resolve(a, values) for a in (several or ())] for several in arguments]
+    return [*results, *([] for _ in range(len(arguments), 3))]
 
 
 def _own(walk: Walk, node: Node, value: Value, element: bool = False) -> Value:

@@ -30,10 +30,10 @@ TORCH: dict[DType, torch.dtype] = {ours: theirs for theirs, ours in DTYPES.items
 
 def element_type(t: torch.dtype) -> DType:
     """Our element type. Raises UnsupportedError."""
-    found = DTYPES.get(t)
-    if found is None:
+    entry = DTYPES.get(t)
+    if entry is None:
         raise UnsupportedError(f"the element type {str(t).removeprefix('torch.')} is not supported")
-    return found
+    return entry
 
 
 def default_type() -> DType:
@@ -48,13 +48,13 @@ def promoted(*operands: tuple[DType, int] | bool | int | float) -> DType:
             return operand
         return torch.empty((1,) * min(operand[1], 1), dtype=TORCH[operand[0]], device="meta")
 
-    found = example(operands[0])
+    result = example(operands[0])
     for operand in operands[1:]:
         # A result of two operands stands for both: its rank is the larger one, its type theirs.
         other = example(operand)
-        t = torch.result_type(found, other)
-        rank = max(getattr(found, "ndim", 0), getattr(other, "ndim", 0))
-        found = torch.empty((1,) * rank, dtype=t, device="meta")
-    if not isinstance(found, torch.Tensor):
-        found = torch.as_tensor(found)
-    return element_type(found.dtype)
+        t = torch.result_type(result, other)
+        rank = max(getattr(result, "ndim", 0), getattr(other, "ndim", 0))
+        result = torch.empty((1,) * rank, dtype=t, device="meta")
+    if not isinstance(result, torch.Tensor):
+        result = torch.as_tensor(result)
+    return element_type(result.dtype)

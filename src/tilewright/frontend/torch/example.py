@@ -175,8 +175,8 @@ def assignments(
         if len(axes) == 2 and leaf.tensor.ndim == 3 and _recurrent(module, leaf.tensor.shape[2]):
             axes.reverse()
         choices.append(axes)
-    found = itertools.islice(itertools.product(*(c or [-1] for c in choices)), MAX_TRIALS)
-    return [[{axis: "batch"} if axis >= 0 else {} for axis in axes] for axes in found]
+    result = itertools.islice(itertools.product(*(c or [-1] for c in choices)), MAX_TRIALS)
+    return [[{axis: "batch"} if axis >= 0 else {} for axis in axes] for axes in result]
 
 
 def _recurrent(module: torch.nn.Module, width: int) -> bool:
@@ -266,12 +266,12 @@ def _unusual_sizes(
             least[name] = max(least[name], known[name].lo, leaf.tensor.shape[axis] if axis else 0)
     taken = {d for leaf in example.leaves for d in leaf.tensor.shape}
     taken.update(d for p in itertools.chain(module.parameters(), module.buffers()) for d in p.shape)
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for name, dim in known.items():
         large = itertools.count(max(127, least[name] // dim.multiple | 1), 2)
         free = (n for n in (n * dim.multiple for n in itertools.chain(_UNUSUAL, large)) if n not in taken)
         first = next(free)
         fits = first if first >= least[name] else next(n for n in free if n >= least[name])
-        found[name] = fits if dim.hi is None or fits <= dim.hi else first
-        taken.add(found[name])
-    return found
+        result[name] = fits if dim.hi is None or fits <= dim.hi else first
+        taken.add(result[name])
+    return result

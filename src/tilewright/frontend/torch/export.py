@@ -96,11 +96,11 @@ def export_module(
 def _exported(module: torch.nn.Module, trace: Trace, training: bool) -> ExportedProgram:
     mode = contextlib.nullcontext() if training else evaluating(module)
     with mode, quietly(), recurrences_whole(), torch.set_grad_enabled(training):
-        found = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
+        result = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
         if training:
-            detach_in_place(found)
-            detach_regions(found)
-        return found
+            detach_in_place(result)
+            detach_regions(result)
+        return result
 
 
 def _multiples(stated: Mapping[str, Dim], dims: Iterable[Dims]) -> Iterator[dict[str, Dim]]:
@@ -198,10 +198,10 @@ class _Sizes(TorchDispatchMode):  # type: ignore[misc]
     """Raises _Huge where an operator gives more than MOST_ELEMENTS."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        if any(isinstance(x, torch.Tensor) and math.prod(x.shape) > MOST_ELEMENTS for x in pytree.tree_leaves(found)):
+        result = func(*args, **(kwargs or {}))
+        if any(isinstance(x, torch.Tensor) and math.prod(x.shape) > MOST_ELEMENTS for x in pytree.tree_leaves(result)):
             raise _Huge
-        return found
+        return result
 
 
 def _makes_huge(module: torch.nn.Module, example: Example) -> bool:
@@ -237,8 +237,8 @@ def serves_least(
     results = next(n for n in program.graph.nodes if n.op == "output").args[0]
     kinds = [spec.kind is OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs]
     stated = [r.meta["val"] for r, ours in zip(results, kinds, strict=True) if ours and isinstance(r, torch.fx.Node)]
-    found = [tuple(x.shape) for x in leaves if isinstance(x, torch.Tensor)]
-    return found == [tuple(map(_at_one, v.shape)) for v in stated if isinstance(v, torch.Tensor)]
+    matches = [tuple(x.shape) for x in leaves if isinstance(x, torch.Tensor)]
+    return matches == [tuple(map(_at_one, v.shape)) for v in stated if isinstance(v, torch.Tensor)]
 
 
 def _at_one(size: Any) -> int:
@@ -275,8 +275,8 @@ def is_composite(target: Any) -> bool:
 
 def decomposition(operator: Any) -> Any:
     """What PyTorch's exporter takes an operator apart with, or else its compiler; None for neither."""
-    found = torch.export.default_decompositions()
-    return found[operator] if operator in found else decomposition_table.get(operator)
+    result = torch.export.default_decompositions()
+    return result[operator] if operator in result else decomposition_table.get(operator)
 
 
 @contextlib.contextmanager
@@ -314,8 +314,8 @@ _CHATTER = re.compile(
 
 def _place(error: Exception) -> str:
     """The line of the user's code that PyTorch names at the end of its reasons."""
-    found = re.search(r'File "([^"]+)", line (\d+), in \w+\n\s*(.+)', str(error).partition("raised this error")[2])
-    return f"{found[1]}:{found[2]}: {found[3].strip()}" if found else str(error).partition("\n")[0]
+    match = re.search(r'File "([^"]+)", line (\d+), in \w+\n\s*(.+)', str(error).partition("raised this error")[2])
+    return f"{match[1]}:{match[2]}: {match[3].strip()}" if match else str(error).partition("\n")[0]
 
 
 def _reason(error: Exception, most: int = 12) -> str:

@@ -198,7 +198,7 @@ class _Importer:
         """Declare the inputs, in order; gives their names."""
         placeholders = {n.name: n for n in self.program.graph.nodes if n.op == "placeholder"}
         specs = [s for s in self.program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
-        found: list[tuple[Node, str, Dims | None]] = []
+        results: list[tuple[Node, str, Dims | None]] = []
         known = iter(self.declared or ())
         for spec in specs:
             if isinstance(spec.arg, ConstantArgument):
@@ -206,9 +206,9 @@ class _Importer:
                 continue
             node = placeholders[spec.arg.name]
             name, axes = next(known) if self.declared is not None else (node.name, None)
-            found.append((node, name, axes))
+            results.append((node, name, axes))
         for alone in (True, False):
-            for k, (node, name, axes) in enumerate(found):
+            for k, (node, name, axes) in enumerate(results):
                 self.name_symbols(node, name, axes, first=k == 0, alone=alone)
         unknown = [name for name in self.fixed if name not in self.sizes.named]
         if unknown:
@@ -219,7 +219,7 @@ class _Importer:
                 got=", ".join(unknown),
             )
         self.assume()
-        for node, name, _ in found:
+        for node, name, _ in results:
             fake = node.meta["val"]
             try:
                 type = TensorType(element_type(fake.dtype), tuple(self.sizes.expr(d) for d in fake.shape))
@@ -229,7 +229,7 @@ class _Importer:
             except Error as error:
                 self.problems.add(located(error, f"{self.label}: input {name!r}"))
         self.problems.raise_if_any("the inputs cannot be read", where=self.label, kind=ModelError)
-        return [name for _, name, _ in found]
+        return [name for _, name, _ in results]
 
     def assume(self) -> None:
         """Refine symbols by what PyTorch assumed of them, and assume the rest."""
@@ -238,9 +238,9 @@ class _Importer:
         symbols = [v for v in self.sizes.named.values() if isinstance(v, Var)]
         values = tuple(Value(v.name, TensorType(i64, (v,))) for v in symbols)
         graph = Graph(self.label, values, (), (), values, tuple(said.assumptions))
-        found = settled(graph, keep=[v.name for v in symbols])
-        self.sizes.replace(dict(zip(symbols, (v.shape[0] for v in found.inputs), strict=True)))
-        self.builder.assumptions += found.assumptions
+        result = settled(graph, keep=[v.name for v in symbols])
+        self.sizes.replace(dict(zip(symbols, (v.shape[0] for v in result.inputs), strict=True)))
+        self.builder.assumptions += result.assumptions
 
     def name_symbols(self, node: Node, name: str, axes: Dims | None, first: bool, alone: bool) -> None:
         """Name the sizes of one input: as asked for, or "batch" for the first axis of all and else by the input. Those
@@ -272,13 +272,15 @@ class _Importer:
         kept += [(results[k], f"new_{name}") for k, name in moved]
         return [node for node, _ in kept], [name for _, name in kept]
 
-    def result(self, found: Any, name: str) -> Value:
+    def result(self, candidate: Any, name: str) -> Value:
         """A result as a tensor: a size is one number of i64."""
-        if isinstance(found, Value):
-            return found
-        if not isinstance(found, Expr):
-            raise UnsupportedError("a result is no tensor", where=f"{self.label}: {name!r}", got=type(found).__name__)
-        return Emitter(self.builder, self.weights, name).symbols([found], i64, ())
+        if isinstance(candidate, Value):
+            return candidate
+        if not isinstance(candidate, Expr):
+            raise UnsupportedError(
+                "a result is no tensor", where=f"{self.label}: {name!r}", got=type(candidate).__name__
+            )
+        return Emitter(self.builder, self.weights, name).symbols([candidate], i64, ())
 
     def weight(self, node: Node) -> Value | None:
         """A parameter or a buffer; a constant where `state_dict()` does not have it."""
@@ -315,13 +317,13 @@ _CHANGES = {
 def _distinct(outputs: list[tuple[str, Value]], builder: GraphBuilder) -> list[tuple[str, Value]]:
     """Outputs under names that no input and no parameter has: the graph names each value once."""
     taken = {v.name for v in (*builder.inputs, *builder.params)}
-    found: list[tuple[str, Value]] = []
+    results: list[tuple[str, Value]] = []
     for name, value in outputs:
         while name in taken:
             name = f"{name}_out"
         taken.add(name)
-        found.append((name, value))
-    return found
+        results.append((name, value))
+    return results
 
 
 def _kind(problems: Problems) -> type[Error]:

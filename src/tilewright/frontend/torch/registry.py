@@ -67,11 +67,11 @@ def _found(target: Any, table: Mapping[str, Rule]) -> Rule | None:
     if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims", "tilewright"):
         return None
     packet = target._schema.name.removeprefix("aten::")
-    found = table.get(f"{packet}.{target._overloadname}") or table.get(packet)
-    if found is None and packet.endswith("_") and not packet.startswith("_"):
+    is_there = table.get(f"{packet}.{target._overloadname}") or table.get(packet)
+    if is_there is None and packet.endswith("_") and not packet.startswith("_"):
         base = packet[:-1]
-        found = table.get(f"{base}.{target._overloadname}") or table.get(base)
-    return found
+        is_there = table.get(f"{base}.{target._overloadname}") or table.get(base)
+    return is_there
 
 
 def is_mutable(target: Any) -> bool:
@@ -148,9 +148,9 @@ def operators() -> Iterator[Any]:
 
     for name in (*RULES, *RANDOM):
         packet, _, overload = name.partition(".")
-        found = getattr(torch.ops.aten, packet, None)
-        if found is not None:
-            yield from (getattr(found, o) for o in ([overload] if overload else found.overloads()))
+        result = getattr(torch.ops.aten, packet, None)
+        if result is not None:
+            yield from (getattr(result, o) for o in ([overload] if overload else result.overloads()))
 
 
 __all__ = ["IGNORED", "RULES", "Rule", "find", "handles", "is_wrapper", "operators", "rule"]

@@ -121,10 +121,10 @@ class Sizes:
 
         Raises ModelError where the caller states a number that is no such multiple.
         """
-        found = _linear(size)
-        if found is None or str(found[0]) in self.known:
+        result = _linear(size)
+        if result is None or str(result[0]) in self.known:
             return
-        symbol, factor, offset = found
+        symbol, factor, offset = result
         if name not in self.named:
             self.named[name] = self._variable(symbol, name, factor, offset)
         self.known[str(symbol)] = self.named[name] // factor - offset // factor
@@ -185,10 +185,10 @@ class Sizes:
         if isinstance(e, sympy.Integer | int):
             return as_expr(int(e))
         if isinstance(e, sympy.Symbol):
-            found = self.known.get(str(e))
-            if found is None:
+            entry = self.known.get(str(e))
+            if entry is None:
                 raise UnsupportedError("a size that depends on the data is not supported", got=e)
-            return found
+            return entry
         f = _FUNCTIONS.get(type(e).__name__)
         if f is None:
             raise UnsupportedError(f"a symbolic size is computed by {type(e).__name__}, which is not supported", got=e)

@@ -106,19 +106,19 @@ class Walk:
         if registry.is_ordered_check(node):
             return [None]
         draws = self.random is not None and not self.repeats
-        found = registry.find(target) or (registry.find_sampling(target) if draws else None)
+        is_there = registry.find(target) or (registry.find_sampling(target) if draws else None)
         packet = target._schema.name.removeprefix("aten::") if isinstance(target, torch._ops.OpOverload) else ""
-        if found is None and packet not in complexes.RULES:
+        if is_there is None and packet not in complexes.RULES:
             raise _unsupported(node)
         args, kwargs = self.arguments(node, values)
         given = tuple(a.meta.get("val") if isinstance(a, Node) else None for a in node.args)
         name = operator_name(target)
         call = Call(self.builder, self.weights, node.name, name, held, self.sizes, given, _read(node), self.random)
         if complexes.is_complex(held) or complexes.involved(args):
-            return _checked(call, complexes.apply(call, packet, found, args, kwargs))
-        if found is None:
+            return _checked(call, complexes.apply(call, packet, is_there, args, kwargs))
+        if is_there is None:
             raise _unsupported(node)
-        return _checked(call, found(call, *args, **kwargs))
+        return _checked(call, is_there(call, *args, **kwargs))
 
     def arguments(self, node: Node, values: dict[Node, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The operator's arguments in the order of its schema with defaults, and those that are only keywords."""
@@ -176,10 +176,10 @@ class Walk:
             self.repeats = before
 
     def attribute(self, graph: GraphModule, node: Node) -> Any:
-        found: Any = graph
+        result: Any = graph
         for part in str(node.target).split("."):
-            found = getattr(found, part)
-        return self.constant(found, node.name) if isinstance(found, torch.Tensor) else None
+            result = getattr(result, part)
+        return self.constant(result, node.name) if isinstance(result, torch.Tensor) else None
 
     def constant(self, tensor: torch.Tensor, name: str) -> Value:
         return emit1(self.builder, "constant", name=name, value=to_array(tensor, f"{self.label}: constant {name!r}"))

@@ -39,20 +39,20 @@ def read_weights(program: ExportedProgram, module: torch.nn.Module | None) -> We
     first: dict[Any, str] = {}
     leaders = {name: first.setdefault(_identity(tensor), name) for name, tensor in state.items()}
     tied = tuple((name, leader) for name, leader in leaders.items() if name != leader)
-    found = Weights(all=tuple(state), tied=tied)
+    result = Weights(all=tuple(state), tied=tied)
     for spec in program.graph_signature.input_specs:
         placeholder, target = spec.arg.name, spec.target
         if spec.kind is InputKind.TOKEN:
-            found.tokens.add(placeholder)
+            result.tokens.add(placeholder)
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and target in state:
             name = first[_identity(state[target])]
-            found.names[placeholder] = name
-            found.tensors[name] = state[name]
+            result.names[placeholder] = name
+            result.tensors[name] = state[name]
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             held = program.constants.get(target, program.state_dict.get(target))
             if isinstance(held, torch.Tensor):
-                found.constants[placeholder] = held
-    return found
+                result.constants[placeholder] = held
+    return result
 
 
 def _identity(tensor: torch.Tensor) -> Any:

@@ -81,9 +81,9 @@ class Actor(Runner):
         root = self._folder.parent
         known = sorted(p.name for p in root.iterdir() if (p / "current").is_symlink()) if root.is_dir() else []
         hint = "publish first: tw.Publisher(name, model); or pass timeout=seconds to wait for it"
-        found = f"the stores {known[:8]}" if known else "no stores at all"
+        result = f"the stores {known[:8]}" if known else "no stores at all"
         what = "there is no such store" + (f", after waiting {timeout:g} s" if timeout else "")
-        return StoreError(what, where=f"store {self._store!r}", got=f"{found} in {root}", hint=hint)
+        return StoreError(what, where=f"store {self._store!r}", got=f"{result} in {root}", hint=hint)
 
     def _use(self, epoch: Epoch) -> None:
         where = f"store {self._store!r}"

@@ -94,11 +94,11 @@ class Epoch:
 
     def addresses(self, slot: int) -> list[int]:
         """Where the packed parameters of a slot are."""
-        found = self._addresses.get(slot)
-        if found is None:
+        entry = self._addresses.get(slot)
+        if entry is None:
             base = self.segments.slot_address(slot)
-            found = self._addresses[slot] = [base + offset for offset in self._offsets]
-        return found
+            entry = self._addresses[slot] = [base + offset for offset in self._offsets]
+        return entry
 
     # -- readers -------------------------------------------------------------------------------------------------------
 

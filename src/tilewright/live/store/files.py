@@ -52,16 +52,18 @@ def store_folder(name: str, directory: str | os.PathLike[str] | None = None) -> 
 def check_owner(path: Path) -> None:
     """StoreError unless a folder is one, is ours, and nobody else may write to it (but a group that we let)."""
     try:
-        found = os.lstat(path)
+        result = os.lstat(path)
     except OSError as error:
         raise StoreError(f"cannot be opened: {error.strerror}", where=str(path)) from None
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(result.st_mode):
         raise StoreError("is not a folder", where=str(path), hint="a link is not followed here")
-    if found.st_uid not in (os.geteuid(), 0):
+    if result.st_uid not in (os.geteuid(), 0):
         hint = "code that stands in a folder of someone else is not run"
-        raise StoreError("belongs to another user", where=str(path), expected=os.geteuid(), got=found.st_uid, hint=hint)
-    if found.st_mode & stat.S_IWOTH:
-        raise StoreError("everybody may write to it", where=str(path), got=oct(stat.S_IMODE(found.st_mode)))
+        raise StoreError(
+            "belongs to another user", where=str(path), expected=os.geteuid(), got=result.st_uid, hint=hint
+        )
+    if result.st_mode & stat.S_IWOTH:
+        raise StoreError("everybody may write to it", where=str(path), got=oct(stat.S_IMODE(result.st_mode)))
 
 
 def make_folder(path: Path, mode: int) -> None:
@@ -245,11 +247,11 @@ def read_file(path: Path) -> bytes:
     """All of a file. StoreError for anything else in its place: a link may lead to what has no end."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
+        result = os.fstat(file)
+        if not stat.S_ISREG(result.st_mode):
             raise StoreError("is not a file", where=str(path))
         with open(file, "rb", closefd=False) as reader:
-            return reader.read(found.st_size)
+            return reader.read(result.st_size)
     finally:
         os.close(file)
 
@@ -257,9 +259,9 @@ def read_file(path: Path) -> bytes:
 def nbytes_of(path: Path) -> int:
     """Bytes of memory that a file takes, or all in a folder."""
     total = 0
-    for found in [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]:
+    for candidate in [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]:
         with contextlib.suppress(OSError):
-            total += os.lstat(found).st_blocks * 512
+            total += os.lstat(candidate).st_blocks * 512
     return total
 
 

@@ -50,7 +50,7 @@ def stores(directory: str | os.PathLike[str] | None = None) -> list[StoreInfo]:
     root = files.store_root(directory)
     if not root.is_dir():
         return []
-    return [found for p in sorted(root.iterdir()) if files.is_store(p) for found in _look(p.name, directory)]
+    return [candidate for p in sorted(root.iterdir()) if files.is_store(p) for candidate in _look(p.name, directory)]
 
 
 def _look(name: str, directory: str | os.PathLike[str] | None) -> list[StoreInfo]:
@@ -166,13 +166,13 @@ def sweep(
         return []
     files.check_owner(root)
     folders = [files.store_folder(name, directory)] if name is not None else sorted(root.iterdir())
-    found: list[Swept] = []
+    results: list[Swept] = []
     for folder in folders:
         if files.is_store(folder):
             with files.if_unowned(folder) as unowned:
                 if unowned:
-                    found += _sweep(folder, dry)
-    return found
+                    results += _sweep(folder, dry)
+    return results
 
 
 def _sweep(folder: Path, dry: bool) -> list[Swept]:

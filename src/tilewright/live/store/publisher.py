@@ -333,11 +333,11 @@ def _parts(model: Model | Program) -> tuple[Program, Mapping[str, Any] | None, i
 def _aliases(manifest: Manifest) -> dict[int, list[tuple[int, int]]]:
     """By the number of a raw parameter that is read as it is: packed parameters that are it, and their bytes."""
     number = {p.name: k for k, p in enumerate(manifest.params)}
-    found: dict[int, list[tuple[int, int]]] = {}
+    result: dict[int, list[tuple[int, int]]] = {}
     for k, packed in enumerate(manifest.packed):
         if packed.alias is not None:
-            found.setdefault(number[packed.alias], []).append((k, packed.nbytes))
-    return found
+            result.setdefault(number[packed.alias], []).append((k, packed.nbytes))
+    return result
 
 
 def retire(path: Path) -> None:

@@ -154,10 +154,10 @@ def _map(path: Path, nbytes: int, align: int, *, writable: bool, create: bool, m
         if create:
             os.fchmod(file, mode)
             os.ftruncate(file, nbytes)
-        found = os.fstat(file).st_size
-        if found != nbytes:
+        result = os.fstat(file).st_size
+        if result != nbytes:
             raise StoreError(
-                "is damaged or not of this version", where=str(path), expected=f"{nbytes} bytes", got=found
+                "is damaged or not of this version", where=str(path), expected=f"{nbytes} bytes", got=result
             )
         return _mapped(file, nbytes, align, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
     finally:

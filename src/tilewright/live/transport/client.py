@@ -166,14 +166,14 @@ class TcpSource:
         self._receive(channel, part)
         self._code = None
         try:
-            found = decode(part.memory.data.toreadonly(), str(self.address))
+            result = decode(part.memory.data.toreadonly(), str(self.address))
         except Error as error:
             self._unfit = (offer.structure, error)
             raise
-        if found.id != offer.structure:
+        if result.id != offer.structure:
             raise HostileError("a program that is not the one announced", where=channel.peer)
         self._stats["programs"] += 1
-        return found
+        return result
 
     def _update(self, channel: Channel, offer: Offer, have: Structure) -> Update:
         """Fetch the weights that are offered."""
@@ -224,9 +224,9 @@ class TcpSource:
 def _settle(part: Partial, waiting: deque[tuple[Future[bytes], Callable[[bytes], None]]]) -> None:
     """Take the chunk that has been waiting longest, if its tag fits."""
     try:
-        found, accept = waiting.popleft()
-        accept(found.result())
-        part.add(found.result())
+        result, accept = waiting.popleft()
+        accept(result.result())
+        part.add(result.result())
     except BaseException:
         wait([future for future, _ in waiting])  # nobody may read the memory when this is left
         waiting.clear()

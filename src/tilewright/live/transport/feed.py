@@ -152,20 +152,20 @@ class Feed:
         Args:
             wanted: asked now and then while waiting; False ends it.
         """
-        found = self._take(after, time.monotonic() + wait, wanted)
+        result = self._take(after, time.monotonic() + wait, wanted)
         try:
-            yield found
+            yield result
         finally:
-            if found is not None:
-                self._give_back(found)
+            if result is not None:
+                self._give_back(result)
 
     def _take(self, after: Mark | None, deadline: float, wanted: Callable[[], bool]) -> Snapshot | None:
         while True:
             with self._changed:
-                found = self._choose(after)
-                if found is not None:
-                    self._fetched[found] = self._fetched.get(found, 0) + 1
-                    return found
+                result = self._choose(after)
+                if result is not None:
+                    self._fetched[result] = self._fetched.get(result, 0) + 1
+                    return result
                 left = deadline - time.monotonic()
                 if left <= 0 or self._closed:
                     return None
@@ -174,10 +174,10 @@ class Feed:
                 return None
 
     def _choose(self, after: Mark | None) -> Snapshot | None:
-        found = self._newest
-        if found is not None and found not in self._fetched and len(self._fetched) >= MOST_IMAGES:
-            found = max(self._fetched, key=lambda s: s.mark.number)
-        return found if found is not None and found.mark.newer_than(after) else None
+        result = self._newest
+        if result is not None and result not in self._fetched and len(self._fetched) >= MOST_IMAGES:
+            result = max(self._fetched, key=lambda s: s.mark.number)
+        return result if result is not None and result.mark.newer_than(after) else None
 
     def _give_back(self, snapshot: Snapshot) -> None:
         with self._changed:

@@ -108,12 +108,12 @@ class RaySource:
         return Update(posted.mark, posted.version, structure, image.data.toreadonly(), posted.finite)
 
     def _program(self, code: bytes, posted: Posted) -> Structure:
-        found = decode(memoryview(code), self._where)
-        if found.id != posted.structure:
+        result = decode(memoryview(code), self._where)
+        if result.id != posted.structure:
             raise HostileError("a program that is not the one announced", where=self._where)
         self._stats["bytes_received"] += len(code)
         self._stats["programs"] += 1
-        return found
+        return result
 
     def close(self) -> None:
         """See `Source.close`."""
@@ -248,13 +248,13 @@ class RayWeights:
     def stats(self) -> dict[str, dict[str, Any]]:
         """What each node's relay says, by the node's id: see `Relay.stats`. A node that does not answer is left out."""
         asked = {node: agent.stats.remote() for node, agent in self._agents.items()}
-        found = {}
+        result = {}
         for node, answer in asked.items():
             try:
-                found[node] = self._ray.get(answer, timeout=_SECONDS)
+                result[node] = self._ray.get(answer, timeout=_SECONDS)
             except self._ray.exceptions.RayError:
                 continue
-        return found
+        return result
 
     def close(self) -> None:
         """End the agents and the board. The stores of the nodes keep their last version."""

@@ -183,15 +183,15 @@ class Relay:
             self._pending = None
 
     def _apply(self, update: Update) -> None:
-        found = update.structure
-        weights = found.weights(update.image, f"relay of {self.name!r}")
-        if self._publisher is None or self._structure is None or self._structure.id != found.id:
+        result = update.structure
+        weights = result.weights(update.image, f"relay of {self.name!r}")
+        if self._publisher is None or self._structure is None or self._structure.id != result.id:
             if self._publisher is not None:
                 self._publisher.close()
                 self._publisher = None
-            self._structure = found
+            self._structure = result
             self._publisher = Publisher(
-                self.name, found.program, directory=self._directory, threads=self._threads, mode=self._mode
+                self.name, result.program, directory=self._directory, threads=self._threads, mode=self._mode
             )
             self._structures += 1
         publisher = self._publisher
@@ -323,8 +323,8 @@ def relay(
 
 
 def _after_fork() -> None:
-    for found in list(_live):
-        found.forget()
+    for candidate in list(_live):
+        candidate.forget()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -227,8 +227,8 @@ class Server:
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
+        result = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = result[0]
         return socket.create_server(address[:2], family=family, backlog=128)
     except (OSError, OverflowError) as error:
         text = getattr(error, "strerror", None) or error

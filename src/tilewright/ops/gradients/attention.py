@@ -27,10 +27,10 @@ def attention(b: Backward) -> Result:
     parts: dict[Value, list[tuple[int, Value]]] = {}  # q, k and v may be heads of one array
     for k, flow in enumerate(flows):
         parts.setdefault(b.x(k), []).append((k, flow))
-    found: list[Value | None] = [None, None, None]
+    results: list[Value | None] = [None, None, None]
     for value, flowing in parts.items():
-        found[flowing[0][0]] = _whole(b, value, flowing, attrs)
-    return found
+        results[flowing[0][0]] = _whole(b, value, flowing, attrs)
+    return results
 
 
 def _side_by_side(b: Backward, attrs: AttentionAttrs) -> bool:
@@ -55,9 +55,9 @@ def _whole(b: Backward, value: Value, flows: Sequence[tuple[int, Value]], attrs:
         at += as_int(flow.shape[axis]) or 0
     if at == total and len(pieces) == len(flows):  # each head once
         return pieces[0] if len(pieces) == 1 else b.emit("concat", *pieces, axis=axis)
-    found = [_padded(b, flow, axis, attrs.first[k], value) for k, flow in ordered]
-    total_flow = found[0]
-    for flow in found[1:]:
+    results = [_padded(b, flow, axis, attrs.first[k], value) for k, flow in ordered]
+    total_flow = results[0]
+    for flow in results[1:]:
         total_flow = b.add(total_flow, flow)
     return total_flow
 

@@ -49,7 +49,7 @@ def einsum(b: Backward) -> Result:
     equation = b.of(EinsumAttrs).equation
     left, result = equation.replace(" ", "").split("->")
     terms = left.split(",")
-    found: list[Value | None] = []
+    results: list[Value | None] = []
     if any(len(set(t)) != len(t) for t in (*terms, result)):  # along a diagonal
         return mechanical(b)
     for k, term in enumerate(terms):
@@ -62,8 +62,8 @@ def einsum(b: Backward) -> Result:
         if inner != term:  # summed over alone: every element has the same share
             shape = [d if c in inner else 1 for c, d in zip(term, b.x(k).shape, strict=True)]
             flow = b.broadcast(b.reshape(flow, dims(shape)), b.x(k).shape)
-        found.append(flow)
-    return found
+        results.append(flow)
+    return results
 
 
 @gradient("conv")
@@ -141,7 +141,7 @@ def _by_weight(b: Backward, x: Value, g: Value, attrs: ConvAttrs, w: Value) -> V
     swap = [1, 0, *spatial]
 
     def one(part: Value, flow: Value) -> Value:
-        found = b.emit(
+        result = b.emit(
             "conv",
             b.transpose(part, swap),
             b.transpose(flow, swap),
@@ -150,7 +150,7 @@ def _by_weight(b: Backward, x: Value, g: Value, attrs: ConvAttrs, w: Value) -> V
             pads=attrs.pads,
             groups=1,
         )
-        return b.transpose(_cropped(b, found, (found.shape[0], found.shape[1], *w.shape[2:]), rank), swap)
+        return b.transpose(_cropped(b, result, (result.shape[0], result.shape[1], *w.shape[2:]), rank), swap)
 
     if groups == 1:
         return one(x, g)
@@ -164,8 +164,10 @@ def _by_weight(b: Backward, x: Value, g: Value, attrs: ConvAttrs, w: Value) -> V
     data = b.reshape(grouped(x, c), dims([c, groups * n, *x.shape[2:]]))
     flow = b.transpose(b.reshape(g, dims([n, groups, f, *g.shape[2:]])), [1, 2, 0, *(k + 1 for k in spatial)])
     flow = b.reshape(flow, dims([groups * f, n, *g.shape[2:]]))
-    found = b.emit("conv", data, flow, strides=attrs.dilations, dilations=attrs.strides, pads=attrs.pads, groups=groups)
-    return b.transpose(_cropped(b, found, (found.shape[0], found.shape[1], *w.shape[2:]), rank), swap)
+    result = b.emit(
+        "conv", data, flow, strides=attrs.dilations, dilations=attrs.strides, pads=attrs.pads, groups=groups
+    )
+    return b.transpose(_cropped(b, result, (result.shape[0], result.shape[1], *w.shape[2:]), rank), swap)
 
 
 def _whole_windows(x: Value, g: Value, attrs: ConvAttrs, w: Value) -> bool:

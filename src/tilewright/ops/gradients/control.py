@@ -79,13 +79,13 @@ class _Loop:
             [*zip(body.outputs, (held.get(v) for v in carried), strict=False), *((v, p) for v, _, p in parts)]
         )
         sources = [v for v in self.taken if v.dtype.is_float]
-        found = backward(self.builder, body.nodes, seeds, sources)
-        moved = [v for v in elements if v in found]
-        summed = [v for v in captured if v in found]
+        result = backward(self.builder, body.nodes, seeds, sources)
+        moved = [v for v in elements if v in result]
+        summed = [v for v in captured if v in result]
         sums = {v: Value(self.builder.fresh(f"sum.{v.name}"), v.type) for v in summed}
-        outputs = [found[v] if v in found else _zeros(self.builder, v) for v in flows]
-        outputs += [emit1(self.builder, "add", sums[v], found[v]) for v in summed]
-        outputs += [emit1(self.builder, "identity", found[v]) for v in moved]
+        outputs = [result[v] if v in result else _zeros(self.builder, v) for v in flows]
+        outputs += [emit1(self.builder, "add", sums[v], result[v]) for v in summed]
+        outputs += [emit1(self.builder, "identity", result[v]) for v in moved]
         nodes = needed(self.builder.nodes, outputs)
         read = {v for n in nodes for v in n.inputs} | set(outputs)
         starts = [v for v in carried if v in read]
@@ -121,11 +121,11 @@ class _Loop:
 
     def seeds(self, pairs: Iterable[tuple[Value, Value | None]]) -> dict[Value, Value]:
         """The gradients of the body's outputs; of one that stands there twice their sum."""
-        found: dict[Value, Value] = {}
+        result: dict[Value, Value] = {}
         for value, g in pairs:
             if g is not None:
-                found[value] = g if value not in found else emit1(self.builder, "add", found[value], g)
-        return found
+                result[value] = g if value not in result else emit1(self.builder, "add", result[value], g)
+        return result
 
     def given(self, k: int) -> Value:
         """The gradient of what is carried at the end."""
@@ -158,12 +158,12 @@ class _Loop:
 def needed(nodes: Sequence[Node], outputs: Iterable[Value]) -> list[Node]:
     """The nodes that outputs depend on, in their order."""
     wanted: set[Value | None] = set(outputs)
-    found: list[Node] = []
+    results: list[Node] = []
     for node in reversed(nodes):
         if any(v in wanted for v in node.outputs):
-            found.append(node)
+            results.append(node)
             wanted.update(node.inputs)
-    return found[::-1]
+    return results[::-1]
 
 
 def _zeros(builder: GraphBuilder, like: Value) -> Value:
@@ -182,8 +182,8 @@ def cond(b: Backward) -> Result:
         return []
     split = len(attrs.then.inputs)
     then, orelse = (branch.finish(moved) for branch in branches)
-    found = b.emit_all("cond", b.x(0), *operands[:split], *given.values(), *operands[split:], then=then, orelse=orelse)
-    flows = dict(zip(moved, found, strict=True))
+    result = b.emit_all("cond", b.x(0), *operands[:split], *given.values(), *operands[split:], then=then, orelse=orelse)
+    flows = dict(zip(moved, result, strict=True))
     return [None, *(flows.get(k) for k in range(len(operands)))]
 
 
@@ -207,8 +207,8 @@ class _Branch:
             value, seed = body.outputs[k], self.builder.input(f"d.{body.outputs[k].name}", g.type)
             seeds[value] = emit1(self.builder, "add", seeds[value], seed) if value in seeds else seed
         values = (*body.inputs, *body.params)
-        found = backward(self.builder, body.nodes, seeds, [v for v in values if v.dtype.is_float])
-        self.flows = {k: found[v] for k, v in enumerate(values) if v in found and v.dtype.is_float}
+        result = backward(self.builder, body.nodes, seeds, [v for v in values if v.dtype.is_float])
+        self.flows = {k: result[v] for k, v in enumerate(values) if v in result and v.dtype.is_float}
 
     def finish(self, moved: Sequence[int]) -> Graph:
         """The graph that gives the gradients of these operands, zeros where there are none."""

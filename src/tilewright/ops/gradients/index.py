@@ -24,8 +24,8 @@ def gather(b: Backward) -> Result:
     rows = b.reshape(b.transpose(b.g, front), dims([product(indices.shape), *x.shape[:axis], *x.shape[axis + 1 :]]))
     places = b.reshape(indices, dims([product(indices.shape), 1]))
     target = b.zeros((x.shape[axis], *x.shape[:axis], *x.shape[axis + 1 :]), b.g)
-    found = b.emit("scatter_nd", target, places, rows, reduction="add")
-    return [b.transpose(found, [*range(1, axis + 1), 0, *range(axis + 1, rank)]), None]
+    result = b.emit("scatter_nd", target, places, rows, reduction="add")
+    return [b.transpose(result, [*range(1, axis + 1), 0, *range(axis + 1, rank)]), None]
 
 
 @gradient("gather_elements")

@@ -99,14 +99,14 @@ def lu(b: Backward) -> Result:
         aside = m.transposed(m.solve(square, m.transposed(given), upper=True))
     middle = b.add(m.triangle(by_lower, upper=False, k=-1), m.triangle(by_upper, upper=True))
     left = m.solve_turned(square, middle, upper=False, unit=True)
-    found = m.transposed(m.solve(square, m.transposed(left), upper=True))
+    result = m.transposed(m.solve(square, m.transposed(left), upper=True))
     if aside is not None:
-        found = b.emit("concat", found, aside, axis=x.type.rank - (1 if columns > size else 2))
-    return [_in_order(b, found)]
+        result = b.emit("concat", result, aside, axis=x.type.rank - (1 if columns > size else 2))
+    return [_in_order(b, result)]
 
 
-def _in_order(b: Backward, found: Value) -> Value:
+def _in_order(b: Backward, result: Value) -> Value:
     """Rows of the product back to where they came from."""
     order, shape = b.node.outputs[2], b.x().shape
     places = b.broadcast(b.reshape(order, dims((*order.shape, const(1)))), shape)
-    return b.emit("scatter_elements", b.zeros(shape, found), places, found, axis=len(shape) - 2, reduction="add")
+    return b.emit("scatter_elements", b.zeros(shape, result), places, result, axis=len(shape) - 2, reduction="add")

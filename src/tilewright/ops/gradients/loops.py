@@ -82,7 +82,7 @@ def loop(
     steps = Steps(inner, None if weights is None else inner.param("weights", weights.type))
     on, collected = body(steps, held, parts)
     captured = [] if weights is None else [weights]
-    found = b.emit_all(
+    result = b.emit_all(
         "loop",
         None,
         None,
@@ -94,4 +94,4 @@ def loop(
         scanned=len(sequences),
         backward=backward,
     )
-    return list(found)
+    return list(result)

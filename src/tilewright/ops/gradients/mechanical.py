@@ -68,11 +68,11 @@ class _Stages:
 
     def reached(self, stages: Sequence[te.ComputeOp | te.ScanOp | te.ExternOp]) -> set[Tensor]:
         """The floating point inputs, and all tensors of the stages that depend on them."""
-        found = {t for t in self.inputs if t is not None and t.dtype.is_float}
+        members = {t for t in self.inputs if t is not None and t.dtype.is_float}
         for stage in stages:
-            if any(t in found for t in stage.inputs):
-                found.update(t for s in stages for t in s.inputs if t.op is stage and t.dtype.is_float)
-        return found
+            if any(t in members for t in stage.inputs):
+                members.update(t for s in stages for t in s.inputs if t.op is stage and t.dtype.is_float)
+        return members
 
     def back(self, stage: te.ComputeOp | te.ScanOp | te.ExternOp, wanted: set[Tensor]) -> None:
         """What flows back through one stage."""
@@ -98,13 +98,13 @@ class _Stages:
 
     def value(self, tensor: Tensor) -> Value:
         """A tensor's value; what is not there yet is computed."""
-        found = self.values.get(tensor)
-        if found is None:
+        entry = self.values.get(tensor)
+        if entry is None:
             if tensor.op is None:
                 raise UnsupportedError("a tensor without a value", where=tensor.name)
             stage = divided(tensor)
             assert stage.op is not None
             for read in stage.op.inputs:
                 self.value(read)
-            found = self.values[tensor] = emit_stage(self.b.builder, stage, self.values, f"d.{self.b.y.name}")
-        return found
+            entry = self.values[tensor] = emit_stage(self.b.builder, stage, self.values, f"d.{self.b.y.name}")
+        return entry

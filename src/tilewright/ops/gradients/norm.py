@@ -53,13 +53,13 @@ def norm(b: Backward) -> Result:
 
     h = b.mul(b.g, b.x(1)) if b.has(1) else b.g
     inner = b.sub(h, mean(h)) if centred else h
-    found: list[Value | None] = [b.mul(inverse, b.sub(inner, b.mul(rows, mean(b.mul(h, rows)))))]
+    results: list[Value | None] = [b.mul(inverse, b.sub(inner, b.mul(rows, mean(b.mul(h, rows)))))]
     if b.has(1):
-        found.append(b.reduced_to(b.mul(b.g, rows), b.x(1).shape))
+        results.append(b.reduced_to(b.mul(b.g, rows), b.x(1).shape))
     if b.has(2):
-        found += [None] * (2 - len(found))
-        found.append(b.reduced_to(b.g, b.x(2).shape))
-    return found
+        results += [None] * (2 - len(results))
+        results.append(b.reduced_to(b.g, b.x(2).shape))
+    return results
 
 
 def normalised(b: Backward, x: Value, attrs: NormAttrs, centred: bool) -> tuple[Value, Value]:

@@ -20,15 +20,15 @@ def by_derivative(b: Backward) -> Result:
     inputs = [b.x(k) for k in range(len(b.node.inputs))]
     values = {Var(f"x{k}", v.dtype): v for k, v in enumerate(inputs)}
     body = cast_expr(BODIES[b.node.op](list(values), b.node.attrs), b.y.dtype)  # special functions compute in f64
-    found: list[Value | None] = []
+    results: list[Value | None] = []
     for variable, value in values.items():
         slope = derivative(body, variable) if value.dtype.is_float and body.dtype.is_float else None
         if slope is None or is_const(slope, 0):
-            found.append(None)
+            results.append(None)
             continue
         flow = b.g if is_const(slope, 1) else b.mul(b.g, _as_graph(b, slope, values, value))
-        found.append(b.reduced_to(flow, value.shape))
-    return found
+        results.append(b.reduced_to(flow, value.shape))
+    return results
 
 
 def _as_graph(b: Backward, e: Expr, values: Mapping[Var, Value], like: Value) -> Value:
@@ -38,10 +38,10 @@ def _as_graph(b: Backward, e: Expr, values: Mapping[Var, Value], like: Value) ->
     def go(node: Expr) -> Value:
         if isinstance(node, Var):
             return values[node]
-        found = memo.get(node)
-        if found is None:
-            found = memo[node] = make(node)
-        return found
+        entry = memo.get(node)
+        if entry is None:
+            entry = memo[node] = make(node)
+        return entry
 
     def make(node: Expr) -> Value:
         if isinstance(node, Const):

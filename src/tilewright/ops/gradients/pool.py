@@ -49,7 +49,7 @@ def avg_pool(b: Backward) -> Result:
         reach = (attrs.kernel[k] - 1) * attrs.dilations[k] + 1
         made = (windows[k] - 1) * attrs.strides[k] + reach - attrs.pads[k] - attrs.pads[rank + k]
         extra.append((sizes[k] or 0) - made)
-    found = b.emit(
+    result = b.emit(
         "conv_transpose",
         b.reshape(share, (*planes, *b.g.shape[2:])),
         ones,
@@ -59,7 +59,7 @@ def avg_pool(b: Backward) -> Result:
         groups=1,
         output_padding=tuple(extra),
     )
-    return [b.reshape(found, x.shape)]
+    return [b.reshape(result, x.shape)]
 
 
 def _window_sizes(attrs: AveragePoolAttrs, sizes: Sequence[int], windows: Sequence[int]) -> np.ndarray:

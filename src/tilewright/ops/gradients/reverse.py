@@ -37,11 +37,11 @@ def backward(
         if rule is None or all(g is None for g in given):
             continue
         try:
-            found = rule(Backward(builder, node, given))
+            result = rule(Backward(builder, node, given))
         except UnsupportedError as error:
             problems.add(error)
             continue
-        for value, flow in zip(node.inputs, found, strict=False):
+        for value, flow in zip(node.inputs, result, strict=False):
             if value is None or flow is None or value not in wanted:
                 continue
             before = flows.get(value)
@@ -84,25 +84,25 @@ def _of_a_root(node: Node, made: Mapping[Value, Node]) -> bool:
 def _passed(nodes: Sequence[Node], seeds: Iterable[Value], wanted: set[Value]) -> list[Node]:
     """The nodes that gradients may pass on their way from the seeds to what is wanted, last ones first."""
     reached = set(seeds)
-    found: list[Node] = []
+    results: list[Node] = []
     for node in reversed(nodes):
         inputs = [v for v in node.inputs if v in wanted]
         if inputs and node.op not in NONE and any(v in reached for v in node.outputs):
-            found.append(node)
+            results.append(node)
             reached.update(v for v in inputs if v is not None)
-    return found
+    return results
 
 
 def leading_from(nodes: Sequence[Node], sources: set[Value]) -> set[Value]:
     """All floating point values that depend on the sources, these included, and integers with the bits of such a value,
     of which others may be made again."""
-    found = set(sources)
+    members = set(sources)
     for node in nodes:
-        known = [v for v in node.inputs if v is not None and v in found]
+        known = [v for v in node.inputs if v is not None and v in members]
         bits = _is_bits(node) or any(v.dtype.is_int for v in known)
         if known:
-            found.update(v for v in node.outputs if v.dtype.is_float or (bits and v.dtype.is_int))
-    return found
+            members.update(v for v in node.outputs if v.dtype.is_float or (bits and v.dtype.is_int))
+    return members
 
 
 def _is_bits(node: Node) -> bool:

@@ -66,8 +66,8 @@ def _product(s: Scatter) -> tuple[Value, Value]:
     units = [b.emit("select", z, b.like(1, v), v) for z, v in zip(zero, values, strict=True)]
     flags = [b.emit("cast", z, dtype=b.g.dtype) for z in zero]
     flow, count = b.mul(b.g, s.put(units[0], units[1], "mul")), s.put(flags[0], flags[1], "add")
-    found = []
+    results = []
     for unit, flag, there, zeros in zip(units, flags, (flow, s.take(flow)), (count, s.take(count)), strict=True):
         alone = b.emit("eq", zeros, flag)
-        found.append(b.emit("select", alone, b.div(there, unit), b.like(0, there)))
-    return found[0], found[1]
+        results.append(b.emit("select", alone, b.div(there, unit), b.like(0, there)))
+    return results[0], results[1]

@@ -41,14 +41,14 @@ def tile(b: Backward) -> Result:
 @gradient("concat")
 def concat(b: Backward) -> Result:
     axis = b.of(ConcatAttrs).axis % b.y.type.rank
-    found: list[Value | None] = []
+    results: list[Value | None] = []
     at: Expr = const(0)
     for k in range(len(b.node.inputs)):
         x = b.x(k)
         begin = [at if d == axis else const(0) for d in range(x.type.rank)]
-        found.append(b.emit("slice", b.g, begin=dims(begin), size=x.shape, step=(1,) * x.type.rank))
+        results.append(b.emit("slice", b.g, begin=dims(begin), size=x.shape, step=(1,) * x.type.rank))
         at = at + x.shape[axis]
-    return found
+    return results
 
 
 @gradient("slice")

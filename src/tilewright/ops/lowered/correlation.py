@@ -80,6 +80,6 @@ def _identity(m: int) -> tuple[Matrix, Matrix, Matrix]:
 
 def _spread(row: tuple[Fraction, ...], phase: int, stride: int, length: int) -> tuple[Fraction, ...]:
     """Entries `stride` apart, from `phase` on, zeros between."""
-    found = [Fraction(0)] * length
-    found[phase : phase + stride * len(row) : stride] = row
-    return tuple(found)
+    result = [Fraction(0)] * length
+    result[phase : phase + stride * len(row) : stride] = row
+    return tuple(result)

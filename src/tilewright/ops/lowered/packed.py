@@ -33,15 +33,15 @@ def layout_name(block: int) -> str:
 
 
 def only(types: Types, k: int = 0) -> TensorType:
-    found = types[k]
-    assert found is not None
-    return found
+    result = types[k]
+    assert result is not None
+    return result
 
 
 def present(inputs: Sequence[Tensor | None], k: int) -> Tensor:
-    found = inputs[k]
-    assert found is not None
-    return found
+    result = inputs[k]
+    assert result is not None
+    return result
 
 
 # -- blocking ----------------------------------------------------------------------------------------------------------

@@ -201,8 +201,8 @@ def _conv_compute(inputs: Tensors, attrs: ConvTilesAttrs, out: Out) -> tuple[Ten
     (sh, sw), (dh, dw), (top, left, *_) = attrs.strides, attrs.dilations, attrs.pads
     images, blocks, h, v, block = x.shape
     size, window = ([static(d, "a map") for d in two] for two in ((h, v), (height, width)))
-    found = pixels_of(attrs, size, window)
-    pitch, phases = found.pitch, (found.down.phases, found.across.phases)
+    result = pixels_of(attrs, size, window)
+    pitch, phases = result.pitch, (result.down.phases, result.across.phases)
 
     depth, (*_, taken, beside) = blocks * block, attrs.gathered or (1, 1)
 
@@ -215,7 +215,7 @@ def _conv_compute(inputs: Tensors, attrs: ConvTilesAttrs, out: Out) -> tuple[Ten
         known = select(c < depth, x[n, c // block, y, z, c % block], const(0, x.dtype))
         return select(inside, known, zero)
 
-    pixels = te.compute((images, *map(const, phases), const(found.copied), steps * group), spread, name="pad")
+    pixels = te.compute((images, *map(const, phases), const(result.copied), steps * group), spread, name="pad")
     kinds = ((height, "kh"), (width, "kw"), (steps, "ci"), (group, "p"))
     axes = [te.reduce_axis(size, name) for size, name in kinds]
     kh, kw, ci, member = (axis.var for axis in axes)
@@ -228,7 +228,7 @@ def _conv_compute(inputs: Tensors, attrs: ConvTilesAttrs, out: Out) -> tuple[Ten
         weight = w[k, 0, kh, kw, ci, lane, member]
         return te.sum(cast(value, type.dtype) * cast(weight, type.dtype), axis=axes)  # type: ignore[no-any-return]
 
-    product: Tensor = te.compute((images, panels, found.lines, found.rows, lanes), element, name="conv")
+    product: Tensor = te.compute((images, panels, result.lines, result.rows, lanes), element, name="conv")
     if not attrs.flat:
         return (cropped(product, type.shape),)
 

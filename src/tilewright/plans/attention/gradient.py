@@ -44,13 +44,13 @@ SLOPES = 6.0
 def operands(structure: Structure) -> tuple[Operands, Results] | None:
     """The parameters by what they are, if the function computes attention's gradient and nothing else; `y` is the
     gradient of the result."""
-    found = structure.operator(ATTENTION_GRADIENT)
-    if found is None or len(found.stages) != len(structure.stages):
+    result = structure.operator(ATTENTION_GRADIENT)
+    if result is None or len(result.stages) != len(structure.stages):
         return None
-    stages = {stage.origin.stage: stage for stage in found.stages if stage.origin is not None}
+    stages = {stage.origin.stage: stage for stage in result.stages if stage.origin is not None}
     params = structure.func.params
     given = {n: next((b for b in stages[n].reads if b in params), None) for n in INPUTS if n in stages}
-    attrs: AttentionGradientAttrs = found.attrs
+    attrs: AttentionGradientAttrs = result.attrs
     made = [stages[JOINED if attrs.joined else name].writes[0] for name in RESULTS]
     q, k, v, g = (given[name] for name in INPUTS[:4])
     if q is None or k is None or v is None or g is None or any(b is None for b in given.values()):
@@ -74,28 +74,28 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    found = operands(structure)
-    assert found is not None
-    sizes, groups = sizes_of(found[0])
+    result = operands(structure)
+    assert result is not None
+    sizes, groups = sizes_of(result[0])
     options = [(cost(tile, sizes, groups, target), tile) for tile in tiles(sizes, target)]
     options.sort(key=lambda option: float(f"{option[0].cycles:.4g}"))
     return [Candidate(tuple((size, getattr(tile, size)) for size in SIZES), cycles) for cycles, tile in options]
 
 
-def sizes_of(found: Operands) -> tuple[Sizes, int]:
+def sizes_of(result: Operands) -> tuple[Sizes, int]:
     """What the tiles depend on, and heads of keys of all batch entries."""
     q, k, v = (
         tuple(b.shape[a] for a in ORDERS[o])
-        for b, o in zip((found.q, found.k, found.v), found.attrs.order, strict=False)
+        for b, o in zip((result.q, result.k, result.v), result.attrs.order, strict=False)
     )
-    batch, attrs = number(q[0]), found.attrs
+    batch, attrs = number(q[0]), result.attrs
     sizes = Sizes(
         rows=q[1],
         keys=k[1],
         depth=as_int(q[3]) or 64,
         out_depth=as_int(v[3]) or 64,
         heads=batch * attrs.heads,
-        itemsize=accumulator(found.q.dtype).itemsize,
+        itemsize=accumulator(result.q.dtype).itemsize,
     )
     return sizes, batch * attrs.groups
 
@@ -170,11 +170,11 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 def build(func: PrimFunc, knobs: Mapping[str, int]) -> PrimFunc:
     """The loops in the place of the stages."""
-    found = operands(analyse(func))
-    if found is None:
+    result = operands(analyse(func))
+    if result is None:
         raise refuse(func, "the routine 'attention_gradient' computes attention's gradient, and nothing beside")
     tile = Tile(**knobs, keys=knobs["width"])
-    return replace(func, body=gradient_loops(func.name, *found, func.params, tile).body, buffers=())
+    return replace(func, body=gradient_loops(func.name, *result, func.params, tile).body, buffers=())
 
 
 ROUTINE = register(Routine("attention_gradient", SIZES, build))

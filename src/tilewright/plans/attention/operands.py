@@ -31,13 +31,13 @@ class Operands:
 
 def operands(structure: Structure) -> Operands | None:
     """The operands if the function computes attention and nothing else: each has a stage, by whose name it is known."""
-    found = structure.operator(ATTENTION)
-    if found is None:
+    result = structure.operator(ATTENTION)
+    if result is None:
         return None
     numbers = {s.writes[0]: number for s in structure.stages if (number := _number(s)) is not None}
-    if len(found.stages) + len(numbers) != len(structure.stages):
+    if len(result.stages) + len(numbers) != len(structure.stages):
         return None
-    stages = {stage.origin.stage: stage for stage in found.stages if stage.origin is not None}
+    stages = {stage.origin.stage: stage for stage in result.stages if stage.origin is not None}
     params = structure.func.params
 
     def array(name: str) -> Buffer | None:
@@ -56,7 +56,7 @@ def operands(structure: Structure) -> Operands | None:
     if q is None or k is None or v is None or y not in params or any(n in stages and e is None for n, e in given):
         return None
     return Operands(
-        found.attrs, q, k, v, y, mask, scale, substitute, array("past_keys"), array("past_values"), array("starts")
+        result.attrs, q, k, v, y, mask, scale, substitute, array("past_keys"), array("past_values"), array("starts")
     )
 
 

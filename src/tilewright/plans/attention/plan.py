@@ -43,60 +43,60 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    found = operands(structure)
-    assert found is not None
-    return [Candidate(tuple(asdict(tile).items()), cost) for cost, tile in ranked(sizes(found), target)]
+    result = operands(structure)
+    assert result is not None
+    return [Candidate(tuple(asdict(tile).items()), cost) for cost, tile in ranked(sizes(result), target)]
 
 
-def sizes(found: Operands) -> Sizes:
+def sizes(result: Operands) -> Sizes:
     """What the tiles depend on."""
     q, k, v = (
         tuple(b.shape[a] for a in ORDERS[o])
-        for b, o in zip((found.q, found.k, found.v), found.attrs.order, strict=False)
+        for b, o in zip((result.q, result.k, result.v), result.attrs.order, strict=False)
     )
-    keys = k[1] if found.past_k is None else k[1] + found.past_k.shape[2]
+    keys = k[1] if result.past_k is None else k[1] + result.past_k.shape[2]
     return Sizes(
         rows=q[1],
         keys=keys,
         depth=as_int(q[3]) or 64,
         out_depth=as_int(v[3]) or 64,
-        heads=number(q[0]) * found.attrs.heads,
-        itemsize=accumulator(found.q.dtype).itemsize,
-        lanes=1 if found.attrs.dot is None else named_dot(found.attrs.dot).lanes,
+        heads=number(q[0]) * result.attrs.heads,
+        itemsize=accumulator(result.q.dtype).itemsize,
+        lanes=1 if result.attrs.dot is None else named_dot(result.attrs.dot).lanes,
     )
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
-    found, tile = operands(structure), Tile(**dict(candidate.knobs))
-    assert found is not None
-    if is_scheduled(found, structure, tile, target):
-        schedule(s, structure, found, tile, target)
+    result, tile = operands(structure), Tile(**dict(candidate.knobs))
+    assert result is not None
+    if is_scheduled(result, structure, tile, target):
+        schedule(s, structure, result, tile, target)
     else:
         s.implement(ROUTINE.name, **dict(candidate.knobs))
 
 
 def added(structure: Structure, candidate: Candidate, target: Target) -> tuple[Added, ...]:
     """Heads that share keys and values pack them each."""
-    found = operands(structure)
-    assert found is not None
-    return packed_again(structure, found)
+    result = operands(structure)
+    assert result is not None
+    return packed_again(structure, result)
 
 
 def build(func: PrimFunc, knobs: Mapping[str, int]) -> PrimFunc:
     """The loops in the place of the stages."""
-    found = operands(analyse(func))
-    if found is None:
+    result = operands(analyse(func))
+    if result is None:
         raise refuse(func, "the routine 'attention' computes attention as its operator states it, and nothing beside")
     tile = Tile(**knobs)
-    if not tile.tiles and as_int(found.q.shape[ORDERS[found.attrs.order[0]][1]]) is None:
+    if not tile.tiles and as_int(result.q.shape[ORDERS[result.attrs.order[0]][1]]) is None:
         raise refuse(func, "rows of 'attention' that read keys where they are", expected="a number of them")
     if tile.keys % tile.width:
         raise refuse(func, "the keys of 'attention' are whole panels", expected=f"a multiple of {tile.width}")
-    if tile.width % tile.side or (as_int(found.q.shape[ORDERS[found.attrs.order[0]][3]]) or 1) % tile.side:
+    if tile.width % tile.side or (as_int(result.q.shape[ORDERS[result.attrs.order[0]][3]]) or 1) % tile.side:
         raise refuse(func, "squares of keys of 'attention'", expected=f"{tile.side} divides the width and the depth")
-    if found.attrs.dot is not None and tile.width % (lanes := named_dot(found.attrs.dot).lanes):
+    if result.attrs.dot is not None and tile.width % (lanes := named_dot(result.attrs.dot).lanes):
         raise refuse(func, "the width of 'attention'", expected=f"a multiple of {lanes} lanes", got=tile.width)
-    return replace(func, body=attention_loops(func.name, found, func.params, tile).body, buffers=())
+    return replace(func, body=attention_loops(func.name, result, func.params, tile).body, buffers=())
 
 
 ROUTINE = register(Routine("attention", tuple(f.name for f in fields(Tile)), build, none=("tiles",)))

@@ -34,15 +34,15 @@ KEPT = ("scores", "scaled", "top", "weights", "total", "result", "y")
 """The stages that are stored, beside the panels of keys and values; the others are computed where they are read."""
 
 
-def is_scheduled(found: Operands, structure: Structure, tile: Tile, target: Target) -> bool:
+def is_scheduled(result: Operands, structure: Structure, tile: Tile, target: Target) -> bool:
     """Whether a tile is one of this schedule: sizes are numbers, panels are packed, a block of keys has all of them,
     and vectors are whole. What a vector leaves is cut into powers of two, in which products take longer than in a panel
     that is filled up."""
     rows, keys = (extent_of(structure, "scores", k) for k in (2, 3))
     columns = extent_of(structure, "result", 3)
     if (
-        found.attrs.dot is not None
-        or found.starts is not None
+        result.attrs.dot is not None
+        or result.starts is not None
         or structure.func.symbols
         or rows is None
         or keys is None
@@ -78,19 +78,19 @@ def panels(structure: Structure) -> tuple[Stage, Stage]:
     return stage_of(structure, f"{prefix}keys"), stage_of(structure, f"{prefix}values")
 
 
-def packed_again(structure: Structure, found: Operands) -> tuple[Added, ...]:
+def packed_again(structure: Structure, result: Operands) -> tuple[Added, ...]:
     """Heads that share keys and values pack them each."""
-    each = found.attrs.heads // found.attrs.groups
+    each = result.attrs.heads // result.attrs.groups
     points = {stage.name: prod(number(it.extent) for it in stage.spatial) for stage in panels(structure)}
     return tuple(Added(name, "each panel", each * n) for name, n in points.items() if each > 1)
 
 
-def schedule(s: Schedule, structure: Structure, found: Operands, tile: Tile, target: Target) -> None:
+def schedule(s: Schedule, structure: Structure, candidate: Operands, tile: Tile, target: Target) -> None:
     """The primitives."""
     kept = (*(stage_of(structure, name) for name in KEPT), *panels(structure))
     inline_all(s, structure, tuple(stage for stage in structure.stages if stage not in kept))
     scores, scaled, top, weights, total, result, y = (s.block(stage.name) for stage in kept[: len(KEPT)])
-    head, block, each = output(s, y, found, tile, -(-(extent_of(structure, "scores", 2) or 1) // tile.rows))
+    head, block, each = output(s, y, candidate, tile, -(-(extent_of(structure, "scores", 2) or 1) // tile.rows))
     s.compute_at(result, each)
     register_tile(s, result, tile)
     for stage in (total, weights, top, scaled):
@@ -110,10 +110,10 @@ def schedule(s: Schedule, structure: Structure, found: Operands, tile: Tile, tar
     s.parallel(head)
 
 
-def output(s: Schedule, y: BlockRef, found: Operands, tile: Tile, count: int) -> tuple[LoopRef, LoopRef, LoopRef]:
+def output(s: Schedule, y: BlockRef, result: Operands, tile: Tile, count: int) -> tuple[LoopRef, LoopRef, LoopRef]:
     """The loops of the output: returns that over heads, that over blocks of tiles, and that over tiles."""
     loops = s.loops(y)
-    batch, rows, heads, depth = (loops[k] for k in ORDERS[found.attrs.order[3]])
+    batch, rows, heads, depth = (loops[k] for k in ORDERS[result.attrs.order[3]])
     s.reorder(batch, heads, rows, depth)
     head = s.fuse(batch, heads)
     blocks = -(-count // tile.tiles)  # about equal ones: what is left of them is code of its own

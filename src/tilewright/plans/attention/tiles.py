@@ -105,13 +105,13 @@ def ranked(sizes: Sizes, target: Target) -> list[tuple[Cost, Tile]]:
     scale = sizes.heads / len(counts)
     if as_int(sizes.rows) is None:
         scale *= SYMBOL * len(rows) / sum(rows)
-    found = []
+    results = []
     for tile in tiles(sizes, target):
         total = Cost()
         for m, n in counts:
             total |= cost(tile, m, n, sizes, target)
-        found.append((total * scale, tile))
-    return sorted(found, key=lambda option: float(f"{option[0].cycles:.4g}"))
+        results.append((total * scale, tile))
+    return sorted(results, key=lambda option: float(f"{option[0].cycles:.4g}"))
 
 
 def cost(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost:

@@ -32,8 +32,8 @@ from tilewright.targets.target import Target
 
 def fits(structure: Structure, target: Target) -> bool:
     """Such a gradient and nothing else."""
-    found = structure.operator(CONV_WEIGHT)
-    return found is not None and len(structure.stages) == 1
+    result = structure.operator(CONV_WEIGHT)
+    return result is not None and len(structure.stages) == 1
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:

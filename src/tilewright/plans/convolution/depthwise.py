@@ -62,7 +62,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     lines = prod(number(it.extent) for it in anchor.spatial[:-2])
     lines *= ceil(number(anchor.spatial[-1].extent) / lanes_of(anchor, target)) * number(anchor.spatial[-2].extent)
     inside = lines * share_inside(anchor)
-    rest, found = around(structure, anchor, target), []
+    rest, result = around(structure, anchor, target), []
     # Where columns share no load, as in a layer that is connected locally, a tile of them would only read elements that
     # lie apart from more places at once.
     loads = loads_of(anchor)
@@ -75,8 +75,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
             each = cycles(anchor, columns, width or 28, target) / (width or 28)
             compute = each * inside * FMAS / target.fma_per_cycle + gathers
             own = Cost(compute=compute, memory=roofline(structure, target).memory)
-            found.append(Candidate((("columns", columns),), own + rest))
-    return sorted(found, key=lambda c: c.cycles)
+            result.append(Candidate((("columns", columns),), own + rest))
+    return sorted(result, key=lambda c: c.cycles)
 
 
 def cycles(anchor: Stage, columns: int, width: int, target: Target) -> float:

@@ -76,9 +76,9 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     anchor = structure.anchors[0]
     width = panel_width(anchor)
     assert width is not None
-    found = blockings(shapes(structure), width, is_flat(anchor), target)
+    result = blockings(shapes(structure), width, is_flat(anchor), target)
     rest, images = around(structure, anchor, target), number(anchor.spatial[0].extent)
-    return [Candidate(_knobs(b), cost * (images * share_of(_sides(structure, anchor))) + rest) for cost, b in found]
+    return [Candidate(_knobs(b), cost * (images * share_of(_sides(structure, anchor))) + rest) for cost, b in result]
 
 
 def _knobs(blocking: Blocking) -> tuple[tuple[str, int], ...]:

@@ -57,7 +57,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     height, width = (side(it.extent) for it in anchor.spatial[2:4])
     copied, images = bool(structure.before(anchor)), number(anchor.spatial[0].extent)
     rest, memory = around(structure, anchor, target), roofline(structure, target).memory
-    found = []
+    results = []
     for rows in range(1, min(MOST_ROWS, width) + 1):
         for wide in range(1, min(MOST_PANELS, panels) + 1):
             if panels % wide or rows * wide + wide + 2 > target.registers:
@@ -68,8 +68,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
                 shares = images * parts * (1 if copied and parts > 1 else panels // wide)
                 compute = images * height * (panels // wide) * line * sharing(shares, target)
                 knobs = (("rows", rows), ("width", wide * dot.lanes), ("strip", strip))
-                found.append(Candidate(knobs, Cost(compute=compute, memory=memory) + rest))
-    return sorted(found, key=lambda c: c.cycles)
+                results.append(Candidate(knobs, Cost(compute=compute, memory=memory) + rest))
+    return sorted(results, key=lambda c: c.cycles)
 
 
 def _line(anchor: Stage, rows: int, wide: int, width: int, dot: Dot, target: Target) -> float:

@@ -31,8 +31,8 @@ def _inside(index: Expr, size: Expr, anchor: Stage) -> float:
         return 1.0
     stride, dilation = form.coefficient(place.var), form.coefficient(tap.var)
     starts = [form.constant + k * dilation for k in range(window)]
-    found = sum(0 <= p * stride + start < length for p in range(count) for start in starts)
-    return max(found, 1) / (count * window)
+    result = sum(0 <= p * stride + start < length for p in range(count) for start in starts)
+    return max(result, 1) / (count * window)
 
 
 def _walking(index: Expr, iters: tuple[BlockIter, ...]) -> list[BlockIter]:

@@ -62,11 +62,11 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     calls = images * groups * share_of(it.extent for it in structure.after(anchor)[-1].spatial[2:])
     work = epilogue_work(structure, anchor, target) * shape.filters * shape.pixels
     behind = Cost(compute=fma_cycles(work, target.lanes(4), target))
-    found = [
+    results = [
         Candidate((("filters", width), ("vectors", vectors), ("copied", int(copied))), (cost + behind) * calls)
         for vectors, copied, cost in estimates(shape, width, target)
     ]
-    return sorted(found, key=lambda c: c.cycles)
+    return sorted(results, key=lambda c: c.cycles)
 
 
 def shape_of(structure: Structure) -> PixelProblem:
@@ -78,12 +78,12 @@ def shape_of(structure: Structure) -> PixelProblem:
 
 def estimates(shape: PixelProblem, width: int, target: Target) -> list[tuple[int, bool, Cost]]:
     """Vectors of a tile, whether runs are copied, and the cost, for panels of `width` filters."""
-    lanes, found = target.lanes(4), []
+    lanes, result = target.lanes(4), []
     for vectors in range(1, MAX_VECTORS + 1):
         if vectors > 1 and (registers(width, vectors) > target.registers or (vectors - 1) * lanes >= shape.pixels):
             break
-        found += [(vectors, copied, estimate(shape, width, vectors, copied, target)) for copied in (True, False)]
-    return found
+        result += [(vectors, copied, estimate(shape, width, vectors, copied, target)) for copied in (True, False)]
+    return result
 
 
 def registers(filters: int, vectors: int) -> int:

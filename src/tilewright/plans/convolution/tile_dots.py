@@ -78,7 +78,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     panels, lines, columns = (as_int(it.extent) or 1 for it in anchor.spatial[1:4])
     images, across = number(anchor.spatial[0].extent), columns // dot.rows
     flat, (_, plain) = _pixels(structure)[0].flat, plain_output(structure, anchor)
-    rest, found = around(structure, anchor, target), []
+    rest, result = around(structure, anchor, target), []
     for tall, wide in SHAPES:
         for high in range(1, tall + 1):
             if tall % high or panels % wide or across % (tall // high) or lines % high or (high > 1 and plain):
@@ -93,8 +93,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
                 shared = replace(cost, compute=cost.compute * sharing(shares, target))
                 reach = strip if strip == WHOLE or not flat else strip * dot.rows
                 knobs = (("rows", tall // high * dot.rows), ("lines", high), ("width", wide * dot.lanes))
-                found.append(Candidate((*knobs, ("strip", reach)), shared + rest))
-    return sorted(found, key=lambda c: c.cycles)
+                result.append(Candidate((*knobs, ("strip", reach)), shared + rest))
+    return sorted(result, key=lambda c: c.cycles)
 
 
 def _product_cost(structure: Structure, tall: int, wide: int, dot: Dot, target: Target) -> Cost:
@@ -118,9 +118,9 @@ def _product_cost(structure: Structure, tall: int, wide: int, dot: Dot, target: 
 
 
 def _weights(structure: Structure) -> Buffer:
-    found = operands(structure.anchors[0])
-    assert found is not None
-    return found[1].buffer
+    result = operands(structure.anchors[0])
+    assert result is not None
+    return result[1].buffer
 
 
 def crosses_lines(conv: ConvTilesAttrs, size: Sequence[int], window: Sequence[int]) -> bool:

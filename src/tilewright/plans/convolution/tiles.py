@@ -108,21 +108,21 @@ def ranked(
 
     `shapes` are those that a layer is called with.
     """
-    found = []
+    results = []
     for vectors in range(1, 5):
         width = vectors * target.lanes(4)
         if vectors > 1 and width - target.lanes(4) >= shapes[0].filters:
             break
         for flat in flats:
             cost, blocking = blockings(shapes, width, flat, target)[0]
-            found.append((cost.cycles, blocking))
-    return tuple(sorted(found, key=lambda c: (c[0], -c[1].width)))
+            results.append((cost.cycles, blocking))
+    return tuple(sorted(results, key=lambda c: (c[0], -c[1].width)))
 
 
 @lru_cache(maxsize=4096)
 def blockings(shapes: tuple[DirectProblem, ...], width: int, flat: bool, target: Target) -> list[tuple[Cost, Blocking]]:
     """All blockings with panels of this width, the best first, with their mean cost an image."""
-    found = []
+    results = []
     single = [replace(s, images=1) for s in shapes]
     kinds = list(dict.fromkeys(single))  # mostly one: the shapes differ in the number of images alone
     kind = [kinds.index(one) for one in single]
@@ -137,8 +137,8 @@ def blockings(shapes: tuple[DirectProblem, ...], width: int, flat: bool, target:
             total = costs[0]
             for cost in costs[1:]:
                 total = total + cost
-            found.append((total, blocking))
-    return sorted(found, key=lambda c: c[0].cycles)
+            results.append((total, blocking))
+    return sorted(results, key=lambda c: c[0].cycles)
 
 
 def _legal(shape: DirectProblem, width: int, flat: bool, target: Target) -> Iterator[list[Blocking]]:
@@ -163,7 +163,7 @@ def _strips(shape: DirectProblem, rows: int, flat: bool, target: Target) -> list
     whole = shape.height * shape.width if flat else shape.height
     if flat and not shape.is_pixel:
         return [WHOLE]
-    found = [WHOLE if shape.known or not flat else ceil(whole / rows) * rows]
+    results = [WHOLE if shape.known or not flat else ceil(whole / rows) * rows]
     for parts in PARTS:
         strip = ceil(whole / parts)
         if flat:
@@ -172,11 +172,11 @@ def _strips(shape: DirectProblem, rows: int, flat: bool, target: Target) -> list
             strip = ceil(strip / unit) * unit
             if strip < 8 * rows:
                 break
-        if parts > whole or strip in found:
+        if parts > whole or strip in results:
             break
         if not shape.copied or shape.images * ceil(whole / strip) >= ENOUGH_STRIPS:
-            found.append(strip)
-    return found
+            results.append(strip)
+    return results
 
 
 def _few_lines(shape: DirectProblem, target: Target) -> int:
@@ -190,12 +190,12 @@ def _channel_blocks(shape: DirectProblem, width: int, target: Target) -> list[in
     """All channels, or parts whose weights take a half or a quarter of the first level."""
     count = max(1, shape.channels // shape.block)
     each = 4 * shape.block * shape.window[0] * shape.window[1] * width
-    found = [WHOLE]
+    results = [WHOLE]
     for share in (1.0, 0.5, 0.25):
         step = max((d for d in range(1, count) if count % d == 0 and d * each <= share * target.l1), default=0)
-        if step and step not in found:
-            found.append(step)
-    return found
+        if step and step not in results:
+            results.append(step)
+    return results
 
 
 def estimate(shape: DirectProblem, blocking: Blocking, target: Target) -> Cost:

@@ -51,15 +51,15 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     vectors = max(1, width // lanes)
     times = prod(number(it.extent) for it in anchor.spatial) / width / target.fma_per_cycle
     times *= taps_there(structure)
-    rest, found = around(structure, anchor, target), []
+    rest, result = around(structure, anchor, target), []
     for count in range(1, 15):
         if count == 1 or count * vectors + vectors + 1 <= target.registers:
             cost = sum(cycles(RegisterTile(count, width), m, width, depth, lanes, target) / m for m in counts) / len(
                 counts
             )
             own = Cost(compute=times * cost, memory=roofline(structure, target).memory)
-            found.append(Candidate((("rows", count), ("width", width), ("lines", lines)), own + rest))
-    return sorted(found, key=lambda c: c.cycles)
+            result.append(Candidate((("rows", count), ("width", width), ("lines", lines)), own + rest))
+    return sorted(result, key=lambda c: c.cycles)
 
 
 def taps_there(structure: Structure) -> float:

@@ -64,8 +64,8 @@ class WeightsWay:
 @lru_cache(maxsize=1024)
 def ranked(problem: WeightsProblem, target: Target) -> tuple[tuple[Cost, WeightsWay], ...]:
     """The ways to go by with their costs, the best first."""
-    found = [(estimate(problem, way, target), way) for way in ways(problem, target)]
-    return tuple(sorted(found, key=lambda option: option[0].cycles))
+    results = [(estimate(problem, way, target), way) for way in ways(problem, target)]
+    return tuple(sorted(results, key=lambda option: option[0].cycles))
 
 
 def ways(problem: WeightsProblem, target: Target) -> Iterator[WeightsWay]:

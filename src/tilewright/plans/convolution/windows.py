@@ -49,15 +49,15 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     lanes = min(lanes_of(anchor, target), as_int(anchor.spatial[-1].extent) or width)
     vectors = max(1, width // lanes)
     times = prod(number(it.extent) for it in anchor.spatial) / width / starts(4 * lanes, target) * share_inside(anchor)
-    rest, found = around(structure, anchor, target), []
+    rest, result = around(structure, anchor, target), []
     for count in range(1, 15):
         if count == 1 or count * vectors + vectors + 1 <= target.registers:
             cost = sum(cycles(RegisterTile(count, width), m, width, depth, lanes, target) / m for m in counts) / len(
                 counts
             )
             own = Cost(compute=times * cost, memory=roofline(structure, target).memory)
-            found.append(Candidate((("rows", count), ("width", width)), own + rest))
-    return sorted(found, key=lambda c: c.cycles)
+            result.append(Candidate((("rows", count), ("width", width)), own + rest))
+    return sorted(result, key=lambda c: c.cycles)
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:

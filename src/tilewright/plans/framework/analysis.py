@@ -78,7 +78,7 @@ class Structure:
     def operator(self, op: OpDef[A]) -> Operator[A] | None:
         """The operator, if the function computes it: what plans ask to know what a function is about. Where there are
         several of it the first one. Functions that users wrote have no operators."""
-        attrs = next((found for s in self.stages if (found := s.attributes(op)) is not None), None)
+        attrs = next((result for s in self.stages if (result := s.attributes(op)) is not None), None)
         return None if attrs is None else Operator(attrs, tuple(s for s in self.stages if s.attributes(op) == attrs))
 
     def producers(self, stage: Stage) -> tuple[Stage, ...]:
@@ -89,25 +89,25 @@ class Structure:
 
     def before(self, stage: Stage) -> tuple[Stage, ...]:
         """Everything `stage` depends on, in order."""
-        found: set[str] = set()
+        members: set[str] = set()
         work = [stage]
         while work:
             for producer in self.producers(work.pop()):
-                if producer.name not in found:
-                    found.add(producer.name)
+                if producer.name not in members:
+                    members.add(producer.name)
                     work.append(producer)
-        return tuple(s for s in self.stages if s.name in found)
+        return tuple(s for s in self.stages if s.name in members)
 
     def after(self, stage: Stage) -> tuple[Stage, ...]:
         """Everything that depends on `stage`, in order."""
-        found: set[str] = set()
+        members: set[str] = set()
         work = [stage]
         while work:
             for consumer in self.consumers(work.pop()):
-                if consumer.name not in found:
-                    found.add(consumer.name)
+                if consumer.name not in members:
+                    members.add(consumer.name)
                     work.append(consumer)
-        return tuple(s for s in self.stages if s.name in found)
+        return tuple(s for s in self.stages if s.name in members)
 
     def is_output(self, stage: Stage) -> bool:
         return any(b in self.func.params for b in stage.writes)
@@ -159,5 +159,5 @@ def _load(e: Expr) -> Load | None:
 
 def uses(load: Load, iters: Sequence[BlockIter]) -> tuple[BlockIter, ...]:
     """The iterators that a load's indices mention."""
-    found: set[Var] = {v for i in load.indices for v in variables(i)}
-    return tuple(it for it in iters if it.var in found)
+    members: set[Var] = {v for i in load.indices for v in variables(i)}
+    return tuple(it for it in iters if it.var in members)

@@ -35,9 +35,9 @@ def extent(s: Schedule, loop: LoopRef) -> int | None:
 
 def whole_extent(s: Schedule, loop: LoopRef) -> Expr:
     """A loop's extent, whatever it is."""
-    found = s.get(loop)
-    assert isinstance(found, For)
-    return found.extent
+    entry = s.get(loop)
+    assert isinstance(entry, For)
+    return entry.extent
 
 
 def few_vectors(extent: Expr, lanes: int, vectors: int = 4) -> int:

@@ -225,15 +225,17 @@ def nbytes_of(buffer: Buffer, symbol: int = SYMBOL) -> int:
 
 def weight(value: Expr, target: Target) -> float:
     """Operations of an expression in multiply-adds; those of indices are left out, a product that is added is free."""
-    found = list(_operations(value))
+    results = list(_operations(value))
     free = {
         part
-        for e in found
+        for e in results
         if e.name in ("add", "sub")
         for part in e.args
         if isinstance(part, Op) and part.name == "mul"
     }
-    return _multiply_adds([e.name for e in found if e not in free and (e.dtype.is_float or e.name == "select")], target)
+    return _multiply_adds(
+        [e.name for e in results if e not in free and (e.dtype.is_float or e.name == "select")], target
+    )
 
 
 def operations(value: Expr, target: Target) -> float:
@@ -251,8 +253,8 @@ def _multiply_adds(names: Sequence[str], target: Target) -> float:
 def instructions(block: Block) -> float:
     """Instructions of floating point for one element: functions count what they weigh, all else counts one. This is
     what computing an element again costs, and what takes registers beside it."""
-    found = [e for stmt in walk(block.body) if isinstance(stmt, Store) for e in _operations(stmt.value)]
-    return sum(FUNCTIONS.get(e.name, 1.0) for e in found if e.dtype.is_float)
+    results = [e for stmt in walk(block.body) if isinstance(stmt, Store) for e in _operations(stmt.value)]
+    return sum(FUNCTIONS.get(e.name, 1.0) for e in results if e.dtype.is_float)
 
 
 def _operations(value: Expr) -> Iterator[Op]:

@@ -126,10 +126,10 @@ class _Walk:
 
 def _operations(value: Expr, target: Target) -> float:
     """Instructions of a value, functions as what they weigh; those of indices are left out."""
-    found = {e for e in walk_expr(value) if isinstance(e, Op)}
+    members = {e for e in walk_expr(value) if isinstance(e, Op)}
     inside = {e for load in walk_expr(value) if isinstance(load, Load) for i in load.indices for e in walk_expr(i)}
     function = target.costs.arithmetic.function
-    return max(1.0, sum(function * FUNCTIONS[e.name] if e.name in FUNCTIONS else 1.0 for e in found - inside))
+    return max(1.0, sum(function * FUNCTIONS[e.name] if e.name in FUNCTIONS else 1.0 for e in members - inside))
 
 
 __all__ = ["nest"]

@@ -39,11 +39,11 @@ class Setting:
     @classmethod
     def parse(cls, label: str) -> Setting:
         """The setting that a label describes. Raises ParseError."""
-        found = _LABEL.fullmatch(label)
-        if found is None:
+        match = _LABEL.fullmatch(label)
+        if match is None:
             raise ParseError("no setting of a decision", expected='"kind" or "kind name=1,other=2"', got=repr(label))
-        pairs = (pair.split("=") for pair in (found["knobs"] or "").split(",") if pair)
-        return cls(found["kind"], tuple((name, int(value)) for name, value in pairs))
+        pairs = (pair.split("=") for pair in (match["knobs"] or "").split(",") if pair)
+        return cls(match["kind"], tuple((name, int(value)) for name, value in pairs))
 
     @classmethod
     def of(cls, algorithm: Algorithm) -> Setting:
@@ -96,7 +96,7 @@ class Space:
             if setting.kind == kind:
                 for name, value in setting.knobs:
                     values.setdefault(name, set()).add(value)
-        return tuple(Knob(name, tuple(sorted(found))) for name, found in values.items())
+        return tuple(Knob(name, tuple(sorted(candidate))) for name, candidate in values.items())
 
     def neighbours(self, setting: Setting) -> tuple[Setting, ...]:
         """The settings beside one: for each of its knobs and each direction the legal setting with the knob's next
@@ -104,13 +104,13 @@ class Space:
 
         Knobs depend on each other (a strip is whole tiles), so that one alone can often not be turned.
         """
-        found: dict[Setting, None] = {}
+        result: dict[Setting, None] = {}
         mine = [s for s in self.settings if s.kind == setting.kind]
         for knob in self.knobs(setting.kind):
             for value in knob.neighbours(setting.knob(knob.name)):
                 beside = [s for s in mine if s.knob(knob.name) == value]
-                found[max(beside, key=lambda s: len(set(s.knobs) & set(setting.knobs)))] = None
+                result[max(beside, key=lambda s: len(set(s.knobs) & set(setting.knobs)))] = None
         for kind in self.kinds:
             if kind != setting.kind:
-                found[next(s for s in self.settings if s.kind == kind)] = None
-        return tuple(found)
+                result[next(s for s in self.settings if s.kind == kind)] = None
+        return tuple(result)

@@ -101,8 +101,8 @@ def small_sides_of(extent: Expr) -> tuple[int, ...]:
     if not symbols or hi is None or all(s.likely for s in symbols):
         return ()
     least, first = max(1, lo or 1), sides_of(extent)[0]
-    found = (round(least * (first / least) ** (k / FEWEST)) for k in range(1, FEWEST))
-    return tuple(dict.fromkeys(n for n in found if n < first))
+    results = (round(least * (first / least) ** (k / FEWEST)) for k in range(1, FEWEST))
+    return tuple(dict.fromkeys(n for n in results if n < first))
 
 
 def judged_by(symbol: Var) -> tuple[int, ...]:
@@ -112,8 +112,8 @@ def judged_by(symbol: Var) -> tuple[int, ...]:
         return symbol.likely
     by = symbol.multiple
     least, most = -(-(symbol.lo or 1) // by) * by, symbol.hi // by * by
-    found = (*small_sides_of(symbol), *sides_of(symbol))
-    return tuple(dict.fromkeys(min(most, max(least, round(n / by) * by)) for n in found))
+    results = (*small_sides_of(symbol), *sides_of(symbol))
+    return tuple(dict.fromkeys(min(most, max(least, round(n / by) * by)) for n in results))
 
 
 def at(extent: Expr, symbols: Sequence[Var], place: int) -> int:

@@ -97,15 +97,15 @@ def versions_of(func: PrimFunc) -> tuple[tuple[Expr | None, PrimFunc], ...]:
     if note is None:
         return ((None, func),)
     func = replace(func, notes=without(func.notes, Versions))
-    found: list[tuple[Expr | None, PrimFunc]] = []
+    results: list[tuple[Expr | None, PrimFunc]] = []
     before: list[Expr] = []
     rest: Stmt = func.body
-    while len(found) < note.count - 1:
+    while len(results) < note.count - 1:
         assert isinstance(rest, If) and rest.orelse is not None
-        found.append((rest.condition, judged_where(_part(func, rest.then), [*(~c for c in before), rest.condition])))
+        results.append((rest.condition, judged_where(_part(func, rest.then), [*(~c for c in before), rest.condition])))
         before.append(rest.condition)
         rest = rest.orelse
-    return (*found, (None, judged_where(_part(func, rest), [~c for c in before])))
+    return (*results, (None, judged_where(_part(func, rest), [~c for c in before])))
 
 
 def _part(func: PrimFunc, body: Stmt) -> PrimFunc:

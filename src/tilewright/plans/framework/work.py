@@ -86,13 +86,13 @@ def work_of(func: PrimFunc, added: tuple[Added, ...] = ()) -> Work:
     each = [sum(map(_operations, walk(block.body))) for block, _, _ in places]
     if not any(each):
         each = [sum(isinstance(s, Store) and s.buffer in func.params for s in walk(b.body)) for b, _, _ in places]
-    found = (
+    results = (
         Effort(
             block.name, count, prod(_size(it.extent, values) for it in block.iters), points(loops, conditions, values)
         )
         for count, (block, loops, conditions) in zip(each, places, strict=True)
     )
-    return Work(tuple(found), added)
+    return Work(tuple(results), added)
 
 
 def operations_of(e: Expr, *, floats: bool = False) -> int:

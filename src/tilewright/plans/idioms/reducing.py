@@ -161,8 +161,8 @@ def reduce_lanes(
 
 def fold_lanes(s: Schedule, block: BlockRef, lane: LoopRef) -> None:
     """Fold partial results that stand side by side: in vectors, but for reducers of the user's, one by one."""
-    found = s.get(block)
-    if isinstance(found, Block) and reduction_update(found) is not None:
+    entry = s.get(block)
+    if isinstance(entry, Block) and reduction_update(entry) is not None:
         s.vectorize(lane)
 
 

@@ -82,8 +82,8 @@ def tile_axes(s: Schedule, block: BlockRef, target: Target) -> TileAxes | None:
     vector = target.lanes(4) if itemsize == 4 else SHORT // itemsize
     sides = [side for side in SIDES if side <= vector] if itemsize == 4 else [vector]
     tries = [(side, rows) for part in (1, 2) for side, rows in ((side, max(side // part, FEWEST)) for side in sides)]
-    found = (_tiles_of(stage, sizes, side, rows, whole=side == vector) for side, rows in tries)
-    return next((axes for axes in found if axes is not None), None)
+    results = (_tiles_of(stage, sizes, side, rows, whole=side == vector) for side, rows in tries)
+    return next((axes for axes in results if axes is not None), None)
 
 
 def _tiles_of(stage: Block, sizes: Mapping[str, int | None], lanes: int, rows: int, *, whole: bool) -> TileAxes | None:
@@ -94,23 +94,23 @@ def _tiles_of(stage: Block, sizes: Mapping[str, int | None], lanes: int, rows: i
     along = next((it for it in iters.values() if store.indices and it.var is store.indices[-1]), None)
     if along is None or (sizes[along.var.name] or lanes) < lanes:
         return None
-    found: dict[Load, TileAxes] = {}
+    result: dict[Load, TileAxes] = {}
     for load in loads(store.value):
         if not whole and abs(_step(load, along.var) or lanes) < GATHERED:
             return None
         axes = _across(load, along.var, iters, sizes, lanes, rows)
         if axes is not None:
-            found[load] = axes
+            result[load] = axes
         elif not _follows(load, along.var):
             return None
-    if not found or len({(axes.down, axes.run) for axes in found.values()}) > 1:
+    if not result or len({(axes.down, axes.run) for axes in result.values()}) > 1:
         return None
-    names = dict.fromkeys(source for axes in found.values() for source in axes.sources)
-    if any(load.dtype.itemsize != store.buffer.dtype.itemsize for load in found) or len(
+    names = dict.fromkeys(source for axes in result.values() for source in axes.sources)
+    if any(load.dtype.itemsize != store.buffer.dtype.itemsize for load in result) or len(
         {name for name, _ in names}
-    ) < len(found):
+    ) < len(result):
         return None
-    return replace(next(iter(found.values())), sources=tuple(names))
+    return replace(next(iter(result.values())), sources=tuple(names))
 
 
 def _follows(load: Load, along: Var) -> bool:
@@ -362,8 +362,8 @@ def _rows_of_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target)
         return None
     few = target.costs.copies.lines_together
     wanted = [*range(2 * few, 4 * few + 1), *range(2 * few - 1, 0, -1)] if crowded else [*range(few, 0, -1)]
-    found = next((n * line // row for n in wanted if n * line % row == 0 and count % (n * line // row) == 0), None)
-    return None if found is None else (rows.name, found)
+    match = next((n * line // row for n in wanted if n * line % row == 0 and count % (n * line // row) == 0), None)
+    return None if match is None else (rows.name, match)
 
 
 def _writes_whole_rows(s: Schedule, block: BlockRef, axes: TileAxes, tiles: int | None, target: Target) -> bool:

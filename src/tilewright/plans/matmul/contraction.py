@@ -91,7 +91,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     # Panels whose number nobody knows come one at a time: each step would ask whether the others are there.
     columns = 1 if as_int(column.extent) is None else most.columns
     scale = 1.0 if rows is not None else SYMBOL * len(counts) / sum(counts)
-    found = []
+    results = []
     for width in widths(anchor, rows, target):
         for tile in tiles(rows, width, columns, most.depth, most.itemsize, target):
             # A symbol without an upper end has no strips: few rows would only pay for the loop around them.
@@ -108,8 +108,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
                     cost |= each * (1 / len(counts))
                 size = (("rows", tile.rows), ("panels", tile.panels), ("width", width), ("chains", tile.chains))
                 for choice in switches(strip, ahead, sharing):
-                    found.append(Candidate((*size, *choice, ("defer", defer)), cost * (others * scale)))
-    return sorted(found, key=lambda c: c.cycles)
+                    results.append(Candidate((*size, *choice, ("defer", defer)), cost * (others * scale)))
+    return sorted(results, key=lambda c: c.cycles)
 
 
 def product_of(anchor: Stage, rows: int, notes: Sequence[Note], target: Target) -> Product:
@@ -162,10 +162,10 @@ def cases(structure: Structure, target: Target) -> list[Values]:
     if row is None or len(symbols) != 1:
         return []
     (symbol,) = symbols
-    found = [1]
+    results = [1]
     if row.extent is symbol:
-        found += [n for n in FEW if n >= min(symbol.likely, default=1) and gains(anchor, n, target)]
-    return [{symbol: n} for n in found if (symbol.lo or 0) <= n and n % symbol.multiple == 0]
+        results += [n for n in FEW if n >= min(symbol.likely, default=1) and gains(anchor, n, target)]
+    return [{symbol: n} for n in results if (symbol.lo or 0) <= n and n % symbol.multiple == 0]
 
 
 def gains(anchor: Stage, rows: int, target: Target) -> bool:

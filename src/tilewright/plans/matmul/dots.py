@@ -55,10 +55,10 @@ def _is_lane(index: Expr, column: Var) -> bool:
 
 def instruction(anchor: Stage, target: Target) -> Dot | None:
     """The dot instruction that a product is packed for."""
-    found = operands(anchor)
-    if found is None:
+    result = operands(anchor)
+    if result is None:
         return None
-    rows, weights = found
+    rows, weights = result
     dot = find_dot(rows.buffer.dtype, weights.buffer.dtype, target)
     shape = tuple(as_int(d) for d in weights.buffer.shape[-2:])
     return dot if dot is not None and shape == (dot.lanes, dot.group) else None
@@ -81,9 +81,9 @@ def fits(structure: Structure, target: Target) -> bool:
 
 def row_iter(anchor: Stage) -> BlockIter | None:
     """The innermost iterator that shares the weights, one of more than one iteration if there is any."""
-    found = operands(anchor)
-    assert found is not None
-    shared = [it for it in anchor.spatial[:-1] if it not in uses(found[1], anchor.spatial)]
+    result = operands(anchor)
+    assert result is not None
+    shared = [it for it in anchor.spatial[:-1] if it not in uses(result[1], anchor.spatial)]
     wide = [it for it in shared if as_int(it.extent) != 1]
     return (wide or shared)[-1] if shared else None
 
@@ -96,12 +96,12 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     panels = -(-(as_int(anchor.spatial[-1].extent) or 64) // dot.lanes)
     steps = as_int(anchor.reduce[0].extent) or 64
     times = prod(number(it.extent) for it in anchor.spatial[:-1])
-    rest, found = around(structure, anchor, target), []
+    rest, result = around(structure, anchor, target), []
     for tall, wide in _tiles(max(counts), panels, target):
         cost = sum(_cycles(tall, wide, m, panels, steps, dot, target) / m for m in counts) / len(counts)
         own = Cost(compute=times * cost, memory=roofline(structure, target).memory)
-        found.append(Candidate((("rows", tall), ("panels", wide)), own + rest))
-    return sorted(found, key=lambda c: c.cycles)
+        result.append(Candidate((("rows", tall), ("panels", wide)), own + rest))
+    return sorted(result, key=lambda c: c.cycles)
 
 
 @lru_cache(maxsize=4096)
@@ -187,9 +187,9 @@ def tile_loops(
     row = row_iter(anchor)
     *others, column = s.loops(out)
     panel, inside, lane = s.split(column, factors=(None, candidate.knob("panels"), dot.lanes))
-    found = operands(anchor)
-    assert found is not None
-    own = uses(found[1], anchor.spatial)
+    result = operands(anchor)
+    assert result is not None
+    own = uses(result[1], anchor.spatial)
     first: list[LoopRef] = []
     later: list[LoopRef] = []
     last: list[LoopRef] = []

@@ -43,18 +43,18 @@ def fits(structure: Structure, target: Target) -> bool:
     """One such product, with pointwise work behind it."""
     if structure.operator(MATMUL_NIBBLES) is None:
         return False
-    found = stages(structure)
-    if found is None or any(st.block.is_reduction for st in structure.stages if st not in found):
+    result = stages(structure)
+    if result is None or any(st.block.is_reduction for st in structure.stages if st not in result):
         return False
-    after = structure.after(found[2])
-    alike = not after or len(after[-1].spatial) == len(found[2].spatial)
-    return alike and len(found[2].spatial) > 1 and not structure.before(found[0])
+    after = structure.after(result[2])
+    alike = not after or len(after[-1].spatial) == len(result[2].spatial)
+    return alike and len(result[2].spatial) > 1 and not structure.before(result[0])
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    found = stages(structure)
-    assert found is not None
-    _, parts, total = found
+    result = stages(structure)
+    assert result is not None
+    _, parts, total = result
     lanes, registers = lanes_of(total, target), target.registers
     rows = number(total.spatial[-2].extent)
     columns = as_int(total.spatial[-1].extent) or lanes
@@ -73,11 +73,11 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
-    found = stages(structure)
-    assert found is not None
-    _, parts, total = found
+    result = stages(structure)
+    assert result is not None
+    _, parts, total = result
     epilogue = structure.after(total)
-    inline_all(s, structure, (*(st for st in structure.stages if st not in (*found, *epilogue)), *epilogue))
+    inline_all(s, structure, (*(st for st in structure.stages if st not in (*result, *epilogue)), *epilogue))
     block, part = s.block(total.name), s.block(parts.name)
     out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
     *others, column = s.loops(out)[-len(total.spatial) :]

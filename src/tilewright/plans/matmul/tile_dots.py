@@ -36,10 +36,10 @@ REGISTERS = 8
 
 def instruction(anchor: Stage, target: Target) -> Dot | None:
     """The instruction that a product's weights are packed for."""
-    found = operands(anchor)
-    if found is None:
+    result = operands(anchor)
+    if result is None:
         return None
-    rows, weights = found
+    rows, weights = result
     dot = find_tile_dot(rows.buffer.dtype, weights.buffer.dtype, target)
     *_, steps, lanes, group = (as_int(d) or 0 for d in weights.buffer.shape)
     return dot if dot is not None and (lanes, group, steps % dot.steps) == (dot.lanes, dot.group, 0) else None
@@ -69,14 +69,14 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     for it in anchor.spatial[:-2]:
         times *= number(it.extent)
     tiles = number(anchor.spatial[-2].extent) / dot.rows
-    rest, memory, found = around(structure, anchor, target), roofline(structure, target).memory, []
+    rest, memory, result = around(structure, anchor, target), roofline(structure, target).memory, []
     for tall, wide in SHAPES:
         if panels % wide or (rows is None and tall > 1) or (rows or 0) // dot.rows % tall:
             continue
         compute = times * tiles * panels / (tall * wide) * tile_cycles(tall, wide, steps, dot, target)
         knobs = (("rows", tall * dot.rows), ("panels", wide))
-        found.append(Candidate(knobs, Cost(compute=compute, memory=memory) + rest))
-    return sorted(found, key=lambda c: c.cycles)
+        result.append(Candidate(knobs, Cost(compute=compute, memory=memory) + rest))
+    return sorted(result, key=lambda c: c.cycles)
 
 
 def tile_cycles(tall: int, wide: int, steps: int, dot: Dot, target: Target) -> float:

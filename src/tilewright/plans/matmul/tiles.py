@@ -171,35 +171,35 @@ def _ranked(
     """The best tile of each width of panels with its mean cycles, ordered by the mean distance from the best of each
     number of rows and columns: being slow at any of them counts alike."""
     lanes = max(4, target.lanes(itemsize))
-    found: dict[int, list[tuple[float, MatmulTile]]] = {}
+    result: dict[int, list[tuple[float, MatmulTile]]] = {}
     most = max(columns for _, columns in sizes.pairs)
     halves = [lanes // 2] if narrow and most <= lanes // 2 else []
     whole = [v * lanes for v in range(1, MOST_VECTORS + 1) if v == 1 or (v - 1) * lanes < most]
     for width in (*halves, *whole):
-        found[width] = []
+        result[width] = []
         for m, columns in sizes.pairs:
             # Panels whose number nobody knows come one at a time.
             options = tiles(None if sizes.symbolic else m, width, 1 if sizes.open else columns, depth, itemsize, target)
             product = Product(m, columns, depth, itemsize)
             costs = [(estimate(t, product, target, symbolic=sizes.symbolic).cycles, t) for t in options]
-            found[width].append(min(costs, key=lambda c: c[0]))
-    least = [min(costs[k][0] for costs in found.values()) for k in range(len(sizes.pairs))]
-    scores = {w: sum(c / least[k] for k, (c, _) in enumerate(costs)) / len(costs) for w, costs in found.items()}
-    cycles = {w: sum(c for c, _ in costs) / len(costs) for w, costs in found.items()}
+            result[width].append(min(costs, key=lambda c: c[0]))
+    least = [min(costs[k][0] for costs in result.values()) for k in range(len(sizes.pairs))]
+    scores = {w: sum(c / least[k] for k, (c, _) in enumerate(costs)) / len(costs) for w, costs in result.items()}
+    cycles = {w: sum(c for c, _ in costs) / len(costs) for w, costs in result.items()}
     # Of equals the widest; of one row the narrowest, whose function is computed beside the next panel's products, where
     # these wait for nothing else.
     one = sizes.pairs[0] if len(sizes.pairs) == 1 else (0, 0)
     near = one[0] == 1 and Product(*one, depth, itemsize).level(target) == "l1"
     width = 1 if near else -1
-    return tuple((cycles[w], found[w][-1][1]) for w in sorted(found, key=lambda w: (scores[w], width * w)))
+    return tuple((cycles[w], result[w][-1][1]) for w in sorted(result, key=lambda w: (scores[w], width * w)))
 
 
 def best(product: Product, target: Target) -> Cost:
     """The estimate of the best tile over panels of any width, of one of the products."""
     lanes = target.lanes(product.itemsize)
     sizes = (product.columns, product.depth, product.itemsize)
-    found = [t for v in range(1, MOST_VECTORS + 1) for t in tiles(product.rows, v * lanes, *sizes, target)]
-    return min((estimate(t, product, target) for t in found), key=lambda cost: cost.cycles)
+    results = [t for v in range(1, MOST_VECTORS + 1) for t in tiles(product.rows, v * lanes, *sizes, target)]
+    return min((estimate(t, product, target) for t in results), key=lambda cost: cost.cycles)
 
 
 def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int, target: Target) -> list[MatmulTile]:
@@ -207,15 +207,15 @@ def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int,
     vectors = -(-width // target.lanes(itemsize))
     most = MOST_ROWS if rows is None else min(MOST_ROWS, max(1, rows))
     limit = int(target.costs.traffic.crowded_rows * row_limit(depth * itemsize, target))
-    found = []
+    results = []
     for count in range(1, min(most, limit) + 1):
         for panels in range(1, MOST_PANELS + 1):
             fits = in_registers(MatmulTile(count, width, panels), vectors, target)
             if fits and (panels == 1 or (panels - 1) * width < columns):
-                found.append(MatmulTile(count, width, panels))
+                results.append(MatmulTile(count, width, panels))
                 if count == rows:  # more rows make a taller tile instead
-                    found += in_chains(found[-1], vectors, depth, itemsize, target)
-    return found or [MatmulTile(1, width)]
+                    results += in_chains(results[-1], vectors, depth, itemsize, target)
+    return results or [MatmulTile(1, width)]
 
 
 def in_chains(tile: MatmulTile, vectors: int, depth: int, itemsize: int, target: Target) -> Iterator[MatmulTile]:

@@ -106,5 +106,5 @@ def slides(stage: Stage) -> bool:
 
 def loads_of(stage: Stage) -> list[Load]:
     """What a stage reads, its own running value left out."""
-    found = [load for s in walk(stage.block.body) if isinstance(s, Store) for load in loads(s.value)]
-    return [load for load in found if load.buffer not in stage.writes]
+    results = [load for s in walk(stage.block.body) if isinstance(s, Store) for load in loads(s.value)]
+    return [load for load in results if load.buffer not in stage.writes]

@@ -112,13 +112,13 @@ def _span(index: Expr, move: Mapping[Var, Fraction] | None, size: Expr) -> _Span
 
 def accesses(stage: Stage) -> tuple[Access, ...]:
     """The loads of a reduction's element, each once; its running value is none of them."""
-    found: dict[Load, Access] = {}
+    result: dict[Load, Access] = {}
     for stmt in walk(stage.block.body):
         if isinstance(stmt, Store):
             for load in loads(stmt.value):
                 if load.buffer not in stage.writes:
-                    found[load] = _access(load, stage)
-    return tuple(found.values())
+                    result[load] = _access(load, stage)
+    return tuple(result.values())
 
 
 def _access(load: Load, stage: Stage) -> Access:

@@ -48,10 +48,10 @@ class Reading:
     def touched(self, extents: Mapping[Var, int]) -> float:
         """Bytes that iterations of these extents touch, in whole lines of cache."""
         these = tuple([extents[v] for v in self.access.mentioned])
-        found = self._touched.get(these)
-        if found is None:
-            found = self._touched[these] = self.access.touched(extents, self.line)
-        return found
+        entry = self._touched.get(these)
+        if entry is None:
+            entry = self._touched[these] = self.access.touched(extents, self.line)
+        return entry
 
 
 class Estimator:

@@ -72,11 +72,11 @@ def shares(anchor: Stage) -> bool:
 
 def reduction(structure: Structure) -> Stage | None:
     """The only reduction; None if there are several, or it is of several values."""
-    found = [st for st in structure.stages if st.role != "spatial"]
-    if len(found) != 1 or len(found[0].writes) != 1:
+    results = [st for st in structure.stages if st.role != "spatial"]
+    if len(results) != 1 or len(results[0].writes) != 1:
         return None
-    stores = [s for s in walk(found[0].block.body) if isinstance(s, Store)]
-    return found[0] if len(stores) == 1 else None
+    stores = [s for s in walk(results[0].block.body) if isinstance(s, Store)]
+    return results[0] if len(stores) == 1 else None
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
@@ -85,11 +85,11 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     loads, lanes = accesses(anchor), lanes_of(anchor, target)
     other = around(structure, anchor, target)
     judge = Estimator(anchor, loads, lanes, target)
-    found = [(t, judge.estimate(t) + other) for t in tilings(anchor, loads, lanes, target)]
-    found.sort(key=lambda pair: pair[1].cycles)
+    results = [(t, judge.estimate(t) + other) for t in tilings(anchor, loads, lanes, target)]
+    results.sort(key=lambda pair: pair[1].cycles)
     kinds: dict[object, int] = {}
     kept = []
-    for tiling, cost in found:
+    for tiling, cost in results:
         kind = (tiling.lane, tuple(k for k, _ in tiling.rows), tiling.packed)
         kinds[kind] = kinds.get(kind, 0) + 1
         if kinds[kind] <= KINDS:
@@ -149,9 +149,9 @@ def transpose(s: Schedule, anchor: Stage, block: BlockRef, access: Access, lane:
 
 
 def _block(s: Schedule, ref: BlockRef) -> Block:
-    found = s.get(ref)
-    assert isinstance(found, Block)
-    return found
+    entry = s.get(ref)
+    assert isinstance(entry, Block)
+    return entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,12 +55,12 @@ MOST_STRIPS = 64
 @lru_cache(maxsize=4096)
 def best(shape: DirectProblem, width: int, model: int, target: Target) -> tuple[Cost, StrassenStrips] | None:
     """The best choice for an image and what it is estimated to take in its best strips."""
-    found = (
+    results = (
         (estimate(shape, StrassenStrips(width, panels), strip, model, target), StrassenStrips(width, panels))
         for strip in strips(ceil(shape.height * shape.width / 2))
         for panels in groups(shape.filters // 2 // width)
     )
-    return min(found, key=lambda c: c[0].cycles, default=None)
+    return min(results, key=lambda c: c[0].cycles, default=None)
 
 
 def strips(half: int) -> Iterator[int]:
@@ -128,9 +128,9 @@ def tiles(quarter: DirectProblem, width: int, target: Target) -> list[tuple[int,
     """Register tiles, by their rows, with what one of the products of a strip takes."""
     vectors = width // target.lanes(4)
     most = [n for n in range(1, MOST_ROWS + 1) if registers(n, vectors) < target.registers]
-    found = [Blocking(n, width, WHOLE, WHOLE, True) for n in most if n <= quarter.width]
+    results = [Blocking(n, width, WHOLE, WHOLE, True) for n in most if n <= quarter.width]
     one = replace(target, threads=1)  # who shares what is the strips' matter
-    return [(b.rows, conv_tiles.estimate(quarter, b, one)) for b in found]
+    return [(b.rows, conv_tiles.estimate(quarter, b, one)) for b in results]
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -139,11 +139,11 @@ def fits(structure: Structure, target: Target) -> bool:
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
     """All strips with the best register tile, and the best strip with all register tiles."""
-    found, conv = stages(structure, CONV_STRASSEN), structure.operator(CONV_STRASSEN)
-    assert found is not None and conv is not None
+    result, conv = stages(structure, CONV_STRASSEN), structure.operator(CONV_STRASSEN)
+    assert result is not None and conv is not None
     (out,) = conv.stages[-1].writes
-    (blocks, block), width = (as_int(it.extent) for it in found.product.reduce), panel_width(found.product)
-    panels = as_int(found.product.spatial[4].extent)
+    (blocks, block), width = (as_int(it.extent) for it in result.product.reduce), panel_width(result.product)
+    panels = as_int(result.product.spatial[4].extent)
     height, columns = (as_int(d) for d in out.shape[2:4])
     assert blocks and block and width and panels and height and columns
     channels, images = 2 * blocks * block, as_int(out.shape[0])
@@ -186,12 +186,12 @@ IN_STRIPS = register(Routine("strassen in strips", ("strip",), in_strips))
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
-    found = stages(structure, CONV_STRASSEN)
-    assert found is not None
-    inline_all(s, structure, (*found.quarters, *found.rest))
-    image, strip, group, panel = output_loops(s, found)
-    element, product = products(s, found.product, group, candidate.knob("rows"), target, by_parts=False)
-    sums = s.block(found.sums.name)
+    result = stages(structure, CONV_STRASSEN)
+    assert result is not None
+    inline_all(s, structure, (*result.quarters, *result.rest))
+    image, strip, group, panel = output_loops(s, result)
+    element, product = products(s, result.product, group, candidate.knob("rows"), target, by_parts=False)
+    sums = s.block(result.sums.name)
     s.compute_at(sums, strip)
     for block in (sums, product):
         s.set_scope(block, "padded")
@@ -208,11 +208,11 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     share(s, image, strip, phases, (s.extent(image) or 1) * (s.extent(strip) or 1), target)
 
 
-def output_loops(s: Schedule, found: StrassenStages) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
+def output_loops(s: Schedule, result: StrassenStages) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
     """Loops over images, strips, groups of panels and panels; the quarters of the output are merged inside."""
-    out = s.block(found.rest[-1].name)
+    out = s.block(result.rest[-1].name)
     image, k, h, w, lane = s.loops(out)
-    strips, groups, _, panels, strip, width = (as_int(it.extent) for it in found.product.spatial[1:])
+    strips, groups, _, panels, strip, width = (as_int(it.extent) for it in result.product.spatial[1:])
     lanes, pixels = s.extent(lane), (s.extent(h) or 1) * (s.extent(w) or 1)
     assert strips and groups and panels and strip and width and lanes
     left, k = s.split(k, factor=groups * panels * width // lanes)
@@ -221,7 +221,7 @@ def output_loops(s: Schedule, found: StrassenStages) -> tuple[LoopRef, LoopRef, 
     upper, row = s.split(s.fuse(h, w), factor=-(-pixels // 2))
     at, row = s.split(row, factor=strip)
     s.reorder(image, at, group, panel, row, part, upper, left, lane)
-    merged = s.block(found.merged.name)
+    merged = s.block(result.merged.name)
     s.compute_at(merged, part)
     s.set_scope(merged, "local")
     constant_product(s, merged)

@@ -101,10 +101,10 @@ class StrassenStages:
 
 def stages(structure: Structure, op: OpDef[Any]) -> StrassenStages | None:
     """The stages if the function is such a product, with pointwise work around it."""
-    found = structure.operator(op)
-    if found is None:
+    result = structure.operator(op)
+    if result is None:
         return None
-    sums, product, merged = map(found.stage, ("sums", "product", "merged"))
+    sums, product, merged = map(result.stage, ("sums", "product", "merged"))
     quarters = tuple(s for s in structure.before(product) if s is not sums)
     rest = tuple(s for s in structure.after(product) if s is not merged)
     if structure.anchors != (product,) or any(s.role != "spatial" for s in (*quarters, *rest)):
@@ -117,12 +117,12 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    found = stages(structure, MATMUL_STRASSEN)
-    assert found is not None
-    panels, _, rows, width = (as_int(it.extent) for it in found.product.spatial)
-    depth = as_int(found.product.reduce[0].extent)
+    result = stages(structure, MATMUL_STRASSEN)
+    assert result is not None
+    panels, _, rows, width = (as_int(it.extent) for it in result.product.spatial)
+    depth = as_int(result.product.reduce[0].extent)
     assert panels is not None and rows is not None and width is not None and depth is not None
-    itemsize, passing = found.product.writes[0].dtype.itemsize, working_set(0.0, structure.func.notes, target)
+    itemsize, passing = result.product.writes[0].dtype.itemsize, working_set(0.0, structure.func.notes, target)
     quarter = Product(rows, panels * width, depth, itemsize, PRODUCTS, passing)
     options = []
     for tile in tiles(rows, width, quarter.columns, depth, quarter.itemsize, target):
@@ -135,16 +135,16 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
-    found = stages(structure, MATMUL_STRASSEN)
-    assert found is not None
-    inline_all(s, structure, (*found.quarters, *found.rest))
-    sums, product, merged = (s.block(stage.name) for stage in (found.sums, found.product, found.merged))
-    sum_quarters(s, sums, lanes_of(found.sums, target), target)
-    panel = merge_products(s, found, merged, candidate.knob("width"), target)
+    result = stages(structure, MATMUL_STRASSEN)
+    assert result is not None
+    inline_all(s, structure, (*result.quarters, *result.rest))
+    sums, product, merged = (s.block(stage.name) for stage in (result.sums, result.product, result.merged))
+    sum_quarters(s, sums, lanes_of(result.sums, target), target)
+    panel = merge_products(s, result, merged, candidate.knob("width"), target)
     products = s.cache_write(product, "local")
     s.compute_at(products, panel)
     s.set_scope(products, "padded")
-    register_tiles(s, found.product, product, products, candidate, target)
+    register_tiles(s, result.product, product, products, candidate, target)
     s.parallel(panel)
 
 
@@ -154,11 +154,11 @@ def sum_quarters(s: Schedule, block: BlockRef, lanes: int, target: Target) -> No
     vectorize_spatial(s, block, target, lanes)
 
 
-def merge_products(s: Schedule, found: StrassenStages, merged: BlockRef, width: int, target: Target) -> LoopRef:
+def merge_products(s: Schedule, result: StrassenStages, merged: BlockRef, width: int, target: Target) -> LoopRef:
     """The output, a panel of products at a time. Returns the loop over panels."""
-    out = s.block(found.rest[-1].name)
-    lanes = lanes_of(found.merged, target)
-    half, across = (-(-as_int(d.extent) // 2) for d in found.rest[-1].spatial[-2:])  # type: ignore[operator]
+    out = s.block(result.rest[-1].name)
+    lanes = lanes_of(result.merged, target)
+    half, across = (-(-as_int(d.extent) // 2) for d in result.rest[-1].spatial[-2:])  # type: ignore[operator]
     *lead, row, column = s.loops(out)
     upper, row = s.split(row, factors=(None, half))
     left, column = s.split(column, factors=(None, across))
@@ -191,11 +191,11 @@ def register_tiles(
 
 def fits_weights(structure: Structure, target: Target) -> bool:
     """The sums of a weight's quarters, with pointwise stages before them."""
-    found = structure.operator(STRASSEN_SUMS)
-    if found is None:
+    result = structure.operator(STRASSEN_SUMS)
+    if result is None:
         return False
     *before, last = structure.stages
-    return last is found.stage("sums") and all(s.role == "spatial" for s in before)
+    return last is result.stage("sums") and all(s.role == "spatial" for s in before)
 
 
 def weights_candidates(structure: Structure, target: Target) -> list[Candidate]:

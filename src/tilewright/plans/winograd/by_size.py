@@ -62,8 +62,8 @@ def with_pairs(
     """`tiles.ranked`, and two layouts together where several sizes of maps are judged by: by `shapes`, and by `small`
     ones that no single layout is judged by. `directly`: whether computing it as it is may be one of the two."""
     single = ranked(shapes, tiles, target)
-    found = best_pair(shapes, small, tiles, target, directly)
-    return single if found is None else tuple(sorted((*single, found), key=lambda option: option[0]))
+    result = best_pair(shapes, small, tiles, target, directly)
+    return single if result is None else tuple(sorted((*single, result), key=lambda option: option[0]))
 
 
 @lru_cache(maxsize=256)

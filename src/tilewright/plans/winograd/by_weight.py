@@ -43,14 +43,14 @@ from tilewright.te import Tensor
 
 def fits(structure: Structure, target: Target) -> bool:
     """Such a gradient and nothing else."""
-    found = structure.operator(WINOGRAD_WEIGHT)
-    return found is not None and len(found.stages) == len(structure.stages)
+    result = structure.operator(WINOGRAD_WEIGHT)
+    return result is not None and len(result.stages) == len(structure.stages)
 
 
 def _operator(structure: Structure) -> Operator[WinogradWeightAttrs]:
-    found = structure.operator(WINOGRAD_WEIGHT)
-    assert found is not None
-    return found
+    result = structure.operator(WINOGRAD_WEIGHT)
+    assert result is not None
+    return result
 
 
 def problem(operator: Operator[WinogradWeightAttrs]) -> SumsProblem:
@@ -63,10 +63,10 @@ def problem(operator: Operator[WinogradWeightAttrs]) -> SumsProblem:
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
     operator = _operator(structure)
-    found = []
+    results = []
     for cost, way in ranked(problem(operator), operator.attrs.tile, target):
-        found.append(Candidate(way.knobs, cost))
-    return found
+        results.append(Candidate(way.knobs, cost))
+    return results
 
 
 def in_chunks(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:

@@ -58,8 +58,8 @@ def largest_error_of_sums(tile: int, window: int, part: int, parts: int) -> floa
     outputs of F(window, tile), `part` tiles are summed at once, and so many `parts` then. Both operands are transformed
     in single precision."""
     _, g, _ = transforms(window, tile)
-    found = deviations(window, tile, 1, part, parts, filters=1 + 2 * longest(g))
-    return LARGEST_ERROR / LARGEST_OUTPUT * max(found)
+    result = deviations(window, tile, 1, part, parts, filters=1 + 2 * longest(g))
+    return LARGEST_ERROR / LARGEST_OUTPUT * max(result)
 
 
 @lru_cache(maxsize=1024)

@@ -113,18 +113,18 @@ def fits(structure: Structure, target: Target) -> bool:
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
     """All blocks of tiles with the best register tile, and the best block with all register tiles."""
-    found = stages(structure)
-    assert found is not None
-    shapes, choice = problems(found, structure, target), transform(found)
-    ranked = [option for option in blocked(shapes, choice, target) if option[1].columns or found.plain is None]
-    images = number(_result(found).shape[0])
-    behind = outside(structure, found.operator.stages, target)
+    result = stages(structure)
+    assert result is not None
+    shapes, choice = problems(result, structure, target), transform(result)
+    ranked = [option for option in blocked(shapes, choice, target) if option[1].columns or result.plain is None]
+    images = number(_result(result).shape[0])
+    behind = outside(structure, result.operator.stages, target)
 
     def candidate(block: TileBlock, rows: int) -> Candidate:
         costs = [cost(s, choice, block, target, rows) * unshared_penalty(s, choice, block, target) for s in shapes]
         total = sum((c * weight_of(s, shapes) for c, s in zip(costs, shapes, strict=True)), Cost())
         scale = mean([c.cycles for c in costs], shapes) / total.cycles
-        total = total * (scale * images * found.attrs.dilation**2)
+        total = total * (scale * images * result.attrs.dilation**2)
         knobs = (("tilerows", block.rows), ("tilecolumns", block.columns), ("rows", rows), ("width", choice.width))
         return Candidate(knobs, total + behind)
 
@@ -135,65 +135,65 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     return sorted(options, key=lambda c: c.cycles)
 
 
-def _result(found: WinogradStages) -> Buffer:
+def _result(result: WinogradStages) -> Buffer:
     """What the operator writes, in channel blocks."""
-    (buffer,) = found.operator.stages[-1].writes
+    (buffer,) = result.operator.stages[-1].writes
     return buffer
 
 
-def transform(found: WinogradStages) -> Winograd:
+def transform(result: WinogradStages) -> Winograd:
     """The transform that the layout of the filters is for."""
-    width, panels = panel_width(found.product), as_int(found.product.spatial[-3].extent)
+    width, panels = panel_width(result.product), as_int(result.product.spatial[-3].extent)
     assert width is not None and panels is not None
-    return Winograd(found.attrs.tile, width, panels)
+    return Winograd(result.attrs.tile, width, panels)
 
 
-def problems(found: WinogradStages, structure: Structure, target: Target) -> tuple[WinogradProblem, ...]:
+def problems(result: WinogradStages, structure: Structure, target: Target) -> tuple[WinogradProblem, ...]:
     """The layer as the estimate knows it, for each number of images."""
     model = working_set(0.0, structure.func.notes, target)
-    return problems_of(found.attrs, _result(found).shape, model)
+    return problems_of(result.attrs, _result(result).shape, model)
 
 
 def in_blocks(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
     """The function in blocks of so many rows and columns of tiles."""
     structure = analyse(func)
-    found = stages(structure)
-    if found is None:
+    result = stages(structure)
+    if result is None:
         raise refuse(func, "the routine 'winograd in blocks' computes Winograd convolutions, block of tiles by block")
-    weights = packed_operand(found.product)
+    weights = packed_operand(result.product)
     assert weights is not None
 
     def convolution(x: Tensor, u: Tensor) -> Tensor:
-        return tiles_in_blocks(x, u, found.attrs, _result(found).shape, sizes["tilerows"], sizes["tilecolumns"])
+        return tiles_in_blocks(x, u, result.attrs, _result(result).shape, sizes["tilerows"], sizes["tilecolumns"])
 
-    return restate(structure, found.operator, (*found.strip.reads, weights.buffer), convolution)
+    return restate(structure, result.operator, (*result.strip.reads, weights.buffer), convolution)
 
 
 IN_BLOCKS = register(Routine("winograd in blocks", ("tilerows", "tilecolumns"), in_blocks, none=("tilecolumns",)))
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
-    found = stages(structure)
-    assert found is not None
-    if found.blocks is not None:
-        s.compute_inline(s.block(found.blocks.name))
-    inline_all(s, structure, found.rest[:-1] if found.plain is not None else found.rest)
-    out = s.block(found.rest[-1].name)
-    if found.plain is None:
-        row_block, column_block, group, panel, channel, p = output_loops(s, found, out, candidate)
+    result = stages(structure)
+    assert result is not None
+    if result.blocks is not None:
+        s.compute_inline(s.block(result.blocks.name))
+    inline_all(s, structure, result.rest[:-1] if result.plain is not None else result.rest)
+    out = s.block(result.rest[-1].name)
+    if result.plain is None:
+        row_block, column_block, group, panel, channel, p = output_loops(s, result, out, candidate)
     else:
-        row_block, column_block, group, panel, channel, p = plain_loops(s, found, out, candidate, target)
-    s.compute_at(s.block(found.result.name), p)
-    s.compute_at(s.block(found.upright.name), channel)
+        row_block, column_block, group, panel, channel, p = plain_loops(s, result, out, candidate, target)
+    s.compute_at(s.block(result.result.name), p)
+    s.compute_at(s.block(result.upright.name), channel)
     block = TileBlock(candidate.knob("tilerows"), candidate.knob("tilecolumns"))
-    shapes, choice = problems(found, structure, target), transform(found)
+    shapes, choice = problems(result, structure, target), transform(result)
     least = fewest(block, shapes, choice)
-    element, product = products(s, found.product, group, candidate.knob("rows"), target, least=least)
-    s.compute_at(s.block(found.tiles.name), column_block)
-    for padded in (s.block(found.tiles.name), product):
+    element, product = products(s, result.product, group, candidate.knob("rows"), target, least=least)
+    s.compute_at(s.block(result.tiles.name), column_block)
+    for padded in (s.block(result.tiles.name), product):
         s.set_scope(padded, "padded")
-    channels = input_transform(s, found, candidate, target)
-    for stage in (found.upright, found.result):
+    channels = input_transform(s, result, candidate, target)
+    for stage in (result.upright, result.result):
         s.set_scope(s.block(stage.name), "local")
         constant_product(s, s.block(stage.name))
     q, lane = s.loops(out)[-2:]
@@ -224,10 +224,10 @@ def share(
     return row_block
 
 
-def input_transform(s: Schedule, found: WinogradStages, candidate: Candidate, target: Target) -> LoopRef:
+def input_transform(s: Schedule, result: WinogradStages, candidate: Candidate, target: Target) -> LoopRef:
     """Channel block by channel block, tile row by tile row. Returns the loop over channel blocks."""
-    tiles, half, strip = (s.block(stage.name) for stage in (found.tiles, found.half, found.strip))
-    if found.blocks is not None:
+    tiles, half, strip = (s.block(stage.name) for stage in (result.tiles, result.half, result.strip))
+    if result.blocks is not None:
         lines, strip = read_plain(s, strip)
     y, z, co, t = s.loops(tiles)[-6:-2]
     row, column = s.split(t, factor=candidate.knob("tilecolumns") or 1)
@@ -236,7 +236,7 @@ def input_transform(s: Schedule, found: WinogradStages, candidate: Candidate, ta
     s.compute_at(strip, row)
     constant_product(s, half)
     constant_product(s, tiles)
-    if found.blocks is not None:
+    if result.blocks is not None:
         transpose_in(s, lines, strip, target)
         return co
     v, lane = s.loops(strip)[-2:]
@@ -349,14 +349,14 @@ def register_tiles_of_parts(
 
 
 def output_loops(
-    s: Schedule, found: WinogradStages, out: BlockRef, candidate: Candidate
+    s: Schedule, result: WinogradStages, out: BlockRef, candidate: Candidate
 ) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef, LoopRef, LoopRef]:
     """Loops over blocks of tiles, groups of panels, panels, tiles, blocks of channels and rows of the tile; returned
     without the tiles.
 
     Images, submaps and tile rows are counted together.
     """
-    m, rate = found.attrs.tile, found.attrs.dilation
+    m, rate = result.attrs.tile, result.attrs.dilation
     n, k, h, w, lane = s.loops(out)
     lanes = s.extent(lane)
     assert lanes is not None
@@ -375,7 +375,7 @@ def output_loops(
         row_block, row = s.split(s.fuse(*maps, down, across), factor=candidate.knob("tilerows"))
         column_block, row = s.split(row, factor=candidate.knob("tilerows"))
         row, column = s.split(row, factor=1)
-    vectors, panels = candidate.knob("width") // lanes, as_int(found.product.spatial[-3].extent)
+    vectors, panels = candidate.knob("width") // lanes, as_int(result.product.spatial[-3].extent)
     assert panels is not None
     group, part = s.split(k, factor=panels * vectors)
     panel, part = s.split(part, factor=vectors)
@@ -384,13 +384,13 @@ def output_loops(
 
 
 def plain_loops(
-    s: Schedule, found: WinogradStages, out: BlockRef, candidate: Candidate, target: Target
+    s: Schedule, result: WinogradStages, out: BlockRef, candidate: Candidate, target: Target
 ) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef, LoopRef, LoopRef]:
     """The same where the output is plain: the tiles of a row, a block of channels of them, are transposed together when
     they are complete. The loops over tiles and their rows are those of `out`, the blocked result."""
-    assert found.plain is not None
-    m, lanes = found.attrs.tile, target.lanes(4)
-    plain, panels = s.block(found.plain.name), as_int(found.product.spatial[-3].extent)
+    assert result.plain is not None
+    m, lanes = result.attrs.tile, target.lanes(4)
+    plain, panels = s.block(result.plain.name), as_int(result.product.spatial[-3].extent)
     assert panels is not None
     vectors = candidate.knob("width") // lanes
     n, k, h, w = s.loops(plain)

@@ -70,8 +70,8 @@ class SumsWay:
 @lru_cache(maxsize=1024)
 def ranked(problem: SumsProblem, tile: int, target: Target) -> tuple[tuple[Cost, SumsWay], ...]:
     """The ways to go by with their costs, the best first."""
-    found = [(cost(problem, tile, way, target), way) for way in ways(problem, tile, target)]
-    return tuple(sorted(found, key=lambda option: option[0].cycles))
+    results = [(cost(problem, tile, way, target), way) for way in ways(problem, tile, target)]
+    return tuple(sorted(results, key=lambda option: option[0].cycles))
 
 
 def ways(problem: SumsProblem, tile: int, target: Target) -> Iterator[SumsWay]:

@@ -82,14 +82,14 @@ def flattened(tree: Any, prefix: str = "", depth: int = 0) -> dict[str, Any]:
     if depth > MAX_TREE:
         raise WeightError("the tree of weights is too deep", expected=f"at most {MAX_TREE} levels")
     named = tree.items() if isinstance(tree, Mapping) else enumerate(tree)
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in named:
         name = f"{prefix}{key}"
         if isinstance(value, Mapping | list | tuple):
-            found.update(flattened(value, f"{name}.", depth + 1))
+            result.update(flattened(value, f"{name}.", depth + 1))
         else:
-            found[name] = value
-    return found
+            result[name] = value
+    return result
 
 
 MAX_TREE = 64
@@ -153,8 +153,8 @@ def _as_array(p: ParamSpec, weights: Mapping[str, Any], problems: Problems) -> A
         return None
 
 
-def _is_same(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    return found == wanted and found.isnative
+def _is_same(result: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    return result == wanted and result.isnative
 
 
 def _misfit(p: ParamSpec, array: Array) -> WeightError:

@@ -90,8 +90,8 @@ def points(i: Gemm | Alu, uops: Array, config: Config = DEFAULT) -> Uop:
 
     def rows(name: str) -> Array:
         steps = (getattr(i, f"{name}_out", 0), getattr(i, f"{name}_in", 0))
-        found: Array = columns[name] + outer * steps[0] + inner * steps[1]
-        return found.ravel()
+        result: Array = columns[name] + outer * steps[0] + inner * steps[1]
+        return result.ravel()
 
     return Uop(rows("dst"), rows("src"), rows("wgt"))  # type: ignore[arg-type]
 

@@ -25,12 +25,12 @@ _LONGEST = 1 << 10
 
 def assemble(text: str) -> list[Instruction]:
     """The instructions of a text; what follows a # is no part of them. Raises ParseError, which names the line."""
-    found = []
+    results = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0][:_LONGEST].split()
         if words:
-            found.append(_parsed(words, f"line {number}"))
-    return found
+            results.append(_parsed(words, f"line {number}"))
+    return results
 
 
 def disassemble(program: list[Instruction] | tuple[Instruction, ...]) -> str:

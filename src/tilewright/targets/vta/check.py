@@ -58,7 +58,7 @@ def analyse(
 ) -> Analysis:
     """Look at all legal orders of a program at once. `dram` is copied, not written."""
     order = order_of(program)
-    found = [*_invalid(program, order), *_stuck(program, order)]
+    results = [*_invalid(program, order), *_stuck(program, order)]
     machine, memory = Machine(config), {base: a.copy() for base, a in dram.items()}
     words = encode(list(program), config)
     rows: dict[int, Accesses] = {}
@@ -69,17 +69,17 @@ def analyse(
         try:
             machine.step(words, [k], memory)
         except SimulationError as error:
-            found.append(Fault("failure", (k,), f"{error.what}: {_named(program, k)}"))
+            results.append(Fault("failure", (k,), f"{error.what}: {_named(program, k)}"))
             break
         rows[k] = accesses(i, uops, config)
         races.add(k, rows[k])
         if isinstance(i, Gemm) and 0 < (distance := reuse(i, uops, config)) < depth:
             what = f"a row of accumulators is written again after {distance} operations, fewer than {depth}"
-            found.append(Fault("hazard", (k,), f"{what}: {_named(program, k)}"))
+            results.append(Fault("hazard", (k,), f"{what}: {_named(program, k)}"))
     if not order.stuck and any(order.left):
         texts = [f"{n} {_pair(k)}" for k, n in enumerate(order.left) if n]
-        found.append(Fault("tokens", (), f"tokens are left over: {', '.join(texts)}"))
-    return Analysis(order, rows, (*found, *races.found.values()))
+        results.append(Fault("tokens", (), f"tokens are left over: {', '.join(texts)}"))
+    return Analysis(order, rows, (*results, *races.found.values()))
 
 
 def faults(program: Sequence[Instruction], dram: Mapping[int, Array], config: Config = DEFAULT) -> tuple[Fault, ...]:

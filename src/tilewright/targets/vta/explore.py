@@ -96,12 +96,12 @@ def classes(order: Order, conflicts: Mapping[int, frozenset[int]]) -> Iterator[t
 def _enabled(order: Order, queues: Sequence[tuple[int, ...]], path: Sequence[int]) -> list[int]:
     """What can run after a path."""
     done = set(path)
-    found = []
+    results = []
     for queue in queues:
         k = next((k for k in queue if k not in done), None)
         if k is not None and all(w in done for w in order.waits[k]):
-            found.append(k)
-    return found
+            results.append(k)
+    return results
 
 
 def by_chance(order: Order, rng: np.random.Generator) -> tuple[int, ...]:
@@ -116,14 +116,14 @@ def by_chance(order: Order, rng: np.random.Generator) -> tuple[int, ...]:
 def _conflicts(analysis: Analysis) -> dict[int, frozenset[int]]:
     """For each instruction, those of its own queue and those that it races with. All other pairs are ordered, or touch
     no common row."""
-    found: dict[int, set[int]] = {k: set() for k in analysis.accesses}
+    result: dict[int, set[int]] = {k: set() for k in analysis.accesses}
     owner = {k: q for q, queue in enumerate(analysis.order.queues) for k in queue}
-    racing = [(a, b) for a in found for b in found if a < b and owner[a] != owner[b]]
+    racing = [(a, b) for a in result for b in result if a < b and owner[a] != owner[b]]
     for a, b in racing:
         if _touch(analysis.accesses[a], analysis.accesses[b]):
-            found[a].add(b)
-            found[b].add(a)
-    return {k: frozenset(v) for k, v in found.items()}
+            result[a].add(b)
+            result[b].add(a)
+    return {k: frozenset(v) for k, v in result.items()}
 
 
 def _touch(a: Accesses, b: Accesses) -> bool:

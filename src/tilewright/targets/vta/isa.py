@@ -192,17 +192,17 @@ def uop_fields(config: Config = DEFAULT) -> Fields:
 def unpack(words: Array, layout: Fields) -> dict[str, Array]:
     """Field values (int64[n]) of words (uint8[n, 16] or uint8[n, 4]); gaps are not looked at."""
     halves = _halves(words)
-    found: dict[str, Array] = {}
+    result: dict[str, Array] = {}
     at = 0
     for name, bits in layout:
         width = abs(bits)
         if name:
             value = (halves[:, at // 64] >> np.uint64(at % 64)) & np.uint64((1 << width) - 1)
-            found[name] = value.astype(np.int64)
+            result[name] = value.astype(np.int64)
             if bits < 0:
-                found[name] -= (found[name] >> (width - 1)) << width
+                result[name] -= (result[name] >> (width - 1)) << width
         at += width
-    return found
+    return result
 
 
 def pack(values: dict[str, Array], layout: Fields, size: int = WORD) -> Array:
@@ -236,8 +236,8 @@ def _halves(words: Array) -> Array:
 
 def opcodes(words: Array) -> Array:
     """The opcodes of words, int64[n]."""
-    found: Array = (words[:, 0] & 7).astype(np.int64)
-    return found
+    result: Array = (words[:, 0] & 7).astype(np.int64)
+    return result
 
 
 _OPCODES: dict[type, Opcode] = {
@@ -268,7 +268,7 @@ def decode(words: Array, config: Config = DEFAULT) -> list[Instruction]:
     """The instructions of words, uint8[n, 16]. Raises ParseError, which names the word, for an unknown opcode, memory
     or operation of the ALU."""
     codes = opcodes(words)
-    found: list[Instruction | None] = [None] * len(words)
+    results: list[Instruction | None] = [None] * len(words)
     for code in np.unique(codes).tolist():
         places = np.flatnonzero(codes == code).tolist()
         if code not in _CLASSES:
@@ -276,8 +276,8 @@ def decode(words: Array, config: Config = DEFAULT) -> list[Instruction]:
         values = unpack(words[places], fields(Opcode(code), config))
         names = list(values)
         for k, row in zip(places, zip(*(values[n].tolist() for n in names), strict=True), strict=True):
-            found[k] = _instruction(code, dict(zip(names, row, strict=True)), k)
-    return [i for i in found if i is not None]
+            results[k] = _instruction(code, dict(zip(names, row, strict=True)), k)
+    return [i for i in results if i is not None]
 
 
 def _instruction(code: int, values: dict[str, int], place: int) -> Instruction:

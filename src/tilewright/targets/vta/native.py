@@ -61,9 +61,9 @@ def simulator_text(config: Config) -> str:
 def _get(f: Function, word: Value, layout: Fields, name: str) -> Value:
     """A field of a word in memory, as i64."""
     at = 0
-    for found, bits in layout:
+    for candidate, bits in layout:
         width = abs(bits)
-        if found == name:
+        if candidate == name:
             half = f.load(I64, word, at // 64 * 8)
             low = half >> (at % 64) if at % 64 else half
             if bits > 0:

@@ -53,15 +53,15 @@ class Order:
 def pops(instruction: Instruction) -> list[int]:
     """The counters that an instruction waits for."""
     t, queue = instruction.tokens, queue_of(instruction)
-    found = [(t.pop_prev, queue - 1), (t.pop_next, queue + 1)]
-    return [k for k, (a, b) in enumerate(COUNTERS) if b == queue and any(flag and side == a for flag, side in found)]
+    results = [(t.pop_prev, queue - 1), (t.pop_next, queue + 1)]
+    return [k for k, (a, b) in enumerate(COUNTERS) if b == queue and any(flag and side == a for flag, side in results)]
 
 
 def pushes(instruction: Instruction) -> list[int]:
     """The counters that an instruction fills."""
     t, queue = instruction.tokens, queue_of(instruction)
-    found = [(t.push_prev, queue - 1), (t.push_next, queue + 1)]
-    return [k for k, (a, b) in enumerate(COUNTERS) if a == queue and any(flag and side == b for flag, side in found)]
+    results = [(t.push_prev, queue - 1), (t.push_next, queue + 1)]
+    return [k for k, (a, b) in enumerate(COUNTERS) if a == queue and any(flag and side == b for flag, side in results)]
 
 
 def is_valid(instruction: Instruction) -> bool:

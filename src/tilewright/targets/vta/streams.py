@@ -109,23 +109,23 @@ def write(path: str | Path, streams: list[Stream]) -> None:
 
 def differences(stream: Stream, config: Config = DEFAULT) -> list[str]:
     """What of a stream comes out otherwise, in each of the three orders in which the queues may begin."""
-    found: list[str] = []
+    results: list[str] = []
     for first in range(3):
         machine, image = Machine(config), stream.before.copy()
         try:
             machine.run(stream.words, {stream.base: image}, first)
         except SimulationError as error:
-            found.append(error.headline())
+            results.append(error.headline())
             continue
         wrong = np.flatnonzero(image != stream.after)
         if len(wrong):
             at = int(wrong[0])
             got = f"at address {stream.base + at}, expected {stream.after[at]}, got {image[at]}"
-            found.append(f"memory differs in {len(wrong)} bytes, first {got}")
+            results.append(f"memory differs in {len(wrong)} bytes, first {got}")
         for name, value in machine.counters.items():
             if value != stream.counters[name]:
-                found.append(f"counter {name}: expected {stream.counters[name]}, got {value}")
-    return list(dict.fromkeys(found))
+                results.append(f"counter {name}: expected {stream.counters[name]}, got {value}")
+    return list(dict.fromkeys(results))
 
 
 def _arrays(path: Path) -> dict[str, Array]:
@@ -138,14 +138,14 @@ def _arrays(path: Path) -> dict[str, Array]:
             if sum(sizes.values()) > LARGEST:
                 got = sum(sizes.values())
                 raise ParseError("the file is too large", where=str(path), expected=f"{LARGEST} bytes at most", got=got)
-            problems, found = Problems(), {}
+            problems, result = Problems(), {}
             for name in _ARRAYS:
                 try:
-                    found[name] = _array(archive, path, name, sizes)
+                    result[name] = _array(archive, path, name, sizes)
                 except Error as error:
                     problems.add(error)
             problems.raise_if_any(where=str(path), kind=ParseError)
-            return found
+            return result
     except OSError as error:
         raise ParseError(f"the file cannot be read: {error.strerror or error}", where=str(path)) from error
     except _UNREADABLE as error:

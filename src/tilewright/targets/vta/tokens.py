@@ -78,8 +78,8 @@ class _Waits:
             for place, rows in touched:
                 for other in Queue:
                     if other is not queue and len(rows):
-                        found = (self._last(place, kind, other, int(rows[-1]) + 1)[rows].max() for kind in kinds)
-                        needed[other] = max(needed[other], *found)
+                        results = (self._last(place, kind, other, int(rows[-1]) + 1)[rows].max() for kind in kinds)
+                        needed[other] = max(needed[other], *results)
         waits = self._waited(queue, needed)
         self._append(i, queue, waits)
         for kind, touched in ((0, reads), (1, writes)):
@@ -95,13 +95,13 @@ class _Waits:
     def _last(self, place: Place, kind: int, queue: Queue, size: int) -> Array:
         """For each row, how many instructions of a queue there are up to the last that read (0) or wrote (1) it."""
         key = (place, kind, queue)
-        found = self.last.get(key)
-        if found is None or len(found) < size:
-            larger = np.zeros(max(size, 2 * len(found) if found is not None else 4096), np.int32)
-            if found is not None:
-                larger[: len(found)] = found
-            self.last[key] = found = larger
-        return found
+        entry = self.last.get(key)
+        if entry is None or len(entry) < size:
+            larger = np.zeros(max(size, 2 * len(entry) if entry is not None else 4096), np.int32)
+            if entry is not None:
+                larger[: len(entry)] = entry
+            self.last[key] = entry = larger
+        return entry
 
     def _waited(self, queue: Queue, needed: Sequence[int]) -> list[Queue]:
         """The queues to wait for, so many of each queue having to be over."""

@@ -53,9 +53,9 @@ class _Recogniser:
         for node in self.graph.nodes:
             # A model of 16-bit floats rounds between the products, which its results show.
             if node.op in FORMS and node.output.dtype.is_float and node.output.dtype.bits >= 32:
-                found = self.gelu(node)
-                if found is not None:
-                    replaced[found.output] = found
+                result = self.gelu(node)
+                if result is not None:
+                    replaced[result.output] = result
         if not replaced:
             return self.graph
         nodes = (replaced.get(n.outputs[0], n) if len(n.outputs) == 1 else n for n in self.graph.nodes)
@@ -152,7 +152,7 @@ def _product(a: Polynomial, b: Polynomial) -> Polynomial:
     return result
 
 
-def _close(found: Polynomial | None, wanted: Polynomial) -> bool:
-    return found is not None and all(
-        math.isclose(found.get(k, 0.0), wanted.get(k, 0.0), rel_tol=CLOSE) for k in {**found, **wanted}
+def _close(result: Polynomial | None, wanted: Polynomial) -> bool:
+    return result is not None and all(
+        math.isclose(result.get(k, 0.0), wanted.get(k, 0.0), rel_tol=CLOSE) for k in {**result, **wanted}
     )

@@ -34,10 +34,10 @@ def settled(graph: Graph, keep: Collection[str] = ()) -> Graph:
     graph = _within(graph)
     while graph.assumptions:
         graph = replace(graph, assumptions=tuple(_parts(graph)))
-        found = next(((a, *f) for a in graph.assumptions if (f := _said(a.condition, graph, keep)) is not None), None)
-        if found is None:
+        match = next(((a, *f) for a in graph.assumptions if (f := _said(a.condition, graph, keep)) is not None), None)
+        if match is None:
             return graph
-        assumption, symbol, size = found
+        assumption, symbol, size = match
         rest = [a for a in graph.assumptions if a is not assumption]
         if not (isinstance(size, Var) and size.name == symbol.name):
             rest += [Assumption(condition, assumption.reason) for condition in _range_of(symbol, size)]
@@ -52,7 +52,7 @@ def settled(graph: Graph, keep: Collection[str] = ()) -> Graph:
 def _within(graph: Graph) -> Graph:
     """The graph assuming that its slices lie inside of what they are of, and that what is padded with its own elements
     has some, where that is not proven."""
-    found: dict[Assumption, None] = dict.fromkeys(graph.assumptions)
+    result: dict[Assumption, None] = dict.fromkeys(graph.assumptions)
     known = set(graph.symbols)
     for node in _nodes(graph):
         x = node.inputs[0] if node.inputs else None
@@ -60,7 +60,7 @@ def _within(graph: Graph) -> Graph:
             for before, after, extent in zip(dims(pads.before), dims(pads.after), x.shape, strict=True):
                 some = extent >= 1
                 if not prove(some) and known.issuperset(variables(some)) and not prove(before + after < 1):
-                    found[Assumption(some, f"{x.name!r}, which is padded with its elements, has some")] = None
+                    result[Assumption(some, f"{x.name!r}, which is padded with its elements, has some")] = None
         if x is None or node.op != "slice":
             continue
         attrs = node.of(SliceAttrs)
@@ -70,8 +70,8 @@ def _within(graph: Graph) -> Graph:
             for inside in (first >= 0, last < extent):
                 if not prove(inside) and known.issuperset(variables(inside)) and not prove(inside | (size < 1)):
                     condition = inside if prove(size > 0) else inside | (size < 1)
-                    found[Assumption(condition, f"a slice of {x.name!r} lies inside of it")] = None
-    return graph if len(found) == len(graph.assumptions) else replace(graph, assumptions=tuple(found))
+                    result[Assumption(condition, f"a slice of {x.name!r} lies inside of it")] = None
+    return graph if len(result) == len(graph.assumptions) else replace(graph, assumptions=tuple(result))
 
 
 def _nodes(graph: Graph) -> Iterator[Node]:
@@ -84,7 +84,7 @@ def _nodes(graph: Graph) -> Iterator[Node]:
 
 def _parts(graph: Graph) -> list[Assumption]:
     """Assumptions without conjunctions and without what always holds, each once, in simple words."""
-    found: dict[Expr, Assumption] = {}
+    result: dict[Expr, Assumption] = {}
     for a in graph.assumptions:
         stack = [a.condition]
         while stack:
@@ -94,8 +94,8 @@ def _parts(graph: Graph) -> list[Assumption]:
             elif is_const(e, False):
                 raise _impossible(graph, a)
             elif not is_const(e, True):
-                found.setdefault(e, replace(a, condition=e))
-    return list(found.values())
+                result.setdefault(e, replace(a, condition=e))
+    return list(result.values())
 
 
 def _impossible(graph: Graph, a: Assumption) -> ModelError:

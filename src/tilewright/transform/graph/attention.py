@@ -146,10 +146,10 @@ class _Recogniser:
             return
         p, guard, substitute = self.guarded(p)
         safe, test = (None, None) if guard else self.safe(p, given)
-        found = self.scores(given, test)
-        if found is None:
+        result = self.scores(given, test)
+        if result is None:
             return
-        found.substitute, found.keeps_nan = substitute, safe is not None
+        result.substitute, result.keeps_nan = substitute, safe is not None
         p, guard = (p, guard) if safe is None else (safe, True)
         product = self.only_user(p)
         if (
@@ -161,33 +161,35 @@ class _Recogniser:
             return
         v = product.inputs[1]
         assert v is not None
-        if self.learned is not None and (found.mask in self.learned or found.factors or found.substitute is not None):
+        if self.learned is not None and (
+            result.mask in self.learned or result.factors or result.substitute is not None
+        ):
             return
-        if v == p or not _same_lead(found.q, found.k, v):
+        if v == p or not _same_lead(result.q, result.k, v):
             return
-        self.rewrite(*self.narrow(found, v, product), guard=guard)
+        self.rewrite(*self.narrow(result, v, product), guard=guard)
 
-    def narrow(self, found: Scores, v: Value, product: Node) -> tuple[Scores, Value, Node]:
+    def narrow(self, result: Scores, v: Value, product: Node) -> tuple[Scores, Value, Node]:
         """The same of operands of 16 bits where these are widened before and the result is narrowed again behind:
         attention computes in f32 and rounds once, whatever its operands are."""
-        casts = [self.producer(x, "cast") for x in (found.q, found.k, v)]
+        casts = [self.producer(x, "cast") for x in (result.q, result.k, v)]
         sources = [None if cast is None else cast.inputs[0] for cast in casts]
         behind = self.only_user(product.output)
         types = {None if x is None else x.dtype for x in sources}
         if self.learned is not None or len(types) != 1 or behind is None or behind.op != "cast":
-            return found, v, product
+            return result, v, product
         q, k, value = sources
         if q is None or k is None or value is None or not q.dtype.is_float or q.dtype.bits != 16:
-            return found, v, product
-        mask = found.mask
+            return result, v, product
+        mask = result.mask
         if mask is not None and mask.dtype.is_float:
             cast = self.producer(mask, "cast")
             mask = None if cast is None else cast.inputs[0]
             if mask is None or mask.dtype is not q.dtype:
-                return found, v, product
-        if found.factors or found.substitute is not None or behind.output.dtype is not q.dtype:
-            return found, v, product
-        return replace(found, q=q, k=k, mask=mask), value, behind
+                return result, v, product
+        if result.factors or result.substitute is not None or behind.output.dtype is not q.dtype:
+            return result, v, product
+        return replace(result, q=q, k=k, mask=mask), value, behind
 
     def guarded(self, p: Value) -> tuple[Value, bool, Value | None]:
         """Through `select(isnan(p), c, p)`; also c unless it is the number zero."""
@@ -244,10 +246,10 @@ class _Recogniser:
                 for k in (0, 1):
                     data, mask = node.inputs[k], node.inputs[1 - k]
                     assert data is not None and mask is not None
-                    found = self.scores(data)
-                    if found is not None and found.mask is None and data.type == node.output.type:
-                        found.mask = mask
-                        return found
+                    result = self.scores(data)
+                    if result is not None and result.mask is None and data.type == node.output.type:
+                        result.mask = mask
+                        return result
             case "select":
                 return self.chosen(node, 1) or self.chosen(node, 2)
         return None
@@ -256,13 +258,13 @@ class _Recogniser:
         """Scores that are the operand `place` of a selection, where the other one is a number."""
         mask, data, fill = node.inputs[0], node.inputs[place], node.inputs[3 - place]
         assert mask is not None and data is not None
-        found, filling = self.scores(data), self.number(fill)
-        if found is None or found.mask is not None or filling is None or mask.dtype is not boolean:
+        result, filling = self.scores(data), self.number(fill)
+        if result is None or result.mask is not None or filling is None or mask.dtype is not boolean:
             return None
         if data.type != node.output.type:
             return None
-        found.mask, found.fill, found.hidden = mask, filling, place == 2
-        return found
+        result.mask, result.fill, result.hidden = mask, filling, place == 2
+        return result
 
     def product(self, node: Node) -> Scores | None:
         q, k = node.inputs
@@ -270,28 +272,28 @@ class _Recogniser:
         swap_a, swap_b = _transposes(node)
         if swap_a or q.type.rank != k.type.rank or q.dtype is not k.dtype:
             return None
-        found = Scores(q, k, swap_b)
+        result = Scores(q, k, swap_b)
         for side in ("q", "k"):
-            inner = self.producer(getattr(found, side), "mul", "div")
+            inner = self.producer(getattr(result, side), "mul", "div")
             split = None if inner is None or self.only_user(inner.output) is None else self.factor(inner)
             if split is not None:
                 data, number, factors = split
-                setattr(found, side, data)
-                found.number *= number
-                found.factors += factors
-        return found
+                setattr(result, side, data)
+                result.number *= number
+                result.factors += factors
+        return result
 
     def scaled(self, node: Node) -> Scores | None:
         split = self.factor(node)
         if split is None:
             return None
         data, number, factors = split
-        found = self.scores(data)
-        if found is None or found.mask is not None:
+        result = self.scores(data)
+        if result is None or result.mask is not None:
             return None
-        found.number *= number
-        found.factors += factors
-        return found
+        result.number *= number
+        result.factors += factors
+        return result
 
     def factor(self, node: Node) -> tuple[Value, float, tuple[Factor, ...]] | None:
         """A product with one number: (data, the number if it is a constant, the value if it is not)."""
@@ -314,8 +316,8 @@ class _Recogniser:
         repeated = self.repeated(value)
         if repeated is not None:
             single, repeats = repeated
-            found = self.operand(single, new)
-            return replace(found, repeats=found.repeats * repeats)
+            result = self.operand(single, new)
+            return replace(result, repeats=result.repeats * repeats)
         cached = self.cached(value, new)
         if cached is not None:
             return cached
@@ -336,9 +338,9 @@ class _Recogniser:
         """A [batch, heads, sequence, depth] value that `source` [sequence, batch, heads * depth] has, perhaps as a part
         of what is projected together with others."""
         batch, heads, rows, depth = value.shape
-        found, count = stacked(source, self.producer), as_int(heads)
-        if found is not None and count is not None:
-            whole, index = found
+        result, count = stacked(source, self.producer), as_int(heads)
+        if result is not None and count is not None:
+            whole, index = result
             wide = dim(whole.shape[2] // depth)
             return Operand(ops.emit1(new, "reshape", whole, shape=(rows, batch, wide, depth)), "t", index * count)
         return Operand(ops.emit1(new, "reshape", source, shape=(rows, batch, heads, depth)), "t")
@@ -417,11 +419,11 @@ class _Recogniser:
         shape = (batch, length, const(total // size), depth)
         return Operand(ops.emit1(new, "reshape", whole, shape=shape), "s", start // size)
 
-    def keys(self, found: Scores, new: GraphBuilder) -> Operand:
+    def keys(self, result: Scores, new: GraphBuilder) -> Operand:
         """The keys: the product's second factor is [batch, heads, depth, sequence] unless it is `transposed`."""
-        if found.transposed:
-            return self.operand(found.k, new)
-        value = found.k
+        if result.transposed:
+            return self.operand(result.k, new)
+        value = result.k
         node = self.producer(value, "transpose")
         if node is not None and node.inputs[0] is not None:
             perm = node.of(TransposeAttrs).perm
@@ -449,61 +451,61 @@ class _Recogniser:
             return None
         batch, heads, rows, depth = x.shape
         wanted = (batch, heads, depth, rows, rows, depth)
-        found = (*value.shape, *inner.output.shape[1:])  # the two in the middle are those that change places
-        return x if all(_equal(a, b) for a, b in zip(found, wanted, strict=True)) else None
+        results = (*value.shape, *inner.output.shape[1:])  # the two in the middle are those that change places
+        return x if all(_equal(a, b) for a, b in zip(results, wanted, strict=True)) else None
 
     # the new nodes
 
-    def rewrite(self, found: Scores, v: Value, product: Node, *, guard: bool) -> None:
+    def rewrite(self, result: Scores, v: Value, product: Node, *, guard: bool) -> None:
         new = GraphBuilder(self.graph.name)
         new.taken = self.names
-        flat = found.q.type.rank == 3
+        flat = result.q.type.rank == 3
         if flat:  # heads and batch are one dimension
-            parts = [self.flat_operand(found.q, new), self.flat_keys(found, new), self.flat_operand(v, new)]
+            parts = [self.flat_operand(result.q, new), self.flat_keys(result, new), self.flat_operand(v, new)]
             last, order = product, "s"
         else:
-            parts = [self.operand(found.q, new), self.keys(found, new), self.operand(v, new)]
+            parts = [self.operand(result.q, new), self.keys(result, new), self.operand(v, new)]
             _, keys, values = parts
             if self.with_cache and (keys.past is None) is not (values.past is None):
                 self.with_cache = False
-                self.rewrite(found, v, product, guard=guard)
+                self.rewrite(result, v, product, guard=guard)
                 self.with_cache = self.learned is None
                 return
             if parts[0].repeats != 1 or keys.repeats != values.repeats:
                 self.with_repeats = False
-                self.rewrite(found, v, product, guard=guard)
+                self.rewrite(result, v, product, guard=guard)
                 self.with_repeats = True
                 return
             user = self.only_user(product.output)
             moved = None if user is None or user.op != "transpose" else RESULTS.get(user.of(TransposeAttrs).perm)
             last, order = (user, moved) if moved is not None and user is not None else (product, "h")
         shape = [tuple(p.value.shape[k] for k in ORDERS[p.order]) for p in parts]
-        heads = 1 if flat else as_int(found.q.shape[1])
+        heads = 1 if flat else as_int(result.q.shape[1])
         depths = [as_int(s[3]) for s in shape]
         if heads is None or None in depths or any(as_int(s[2]) is None for s in shape):
             return
-        if found.mask is not None and not self.mask_fits(found, flat):
+        if result.mask is not None and not self.mask_fits(result, flat):
             return
         attrs = {
             "order": "".join(p.order for p in parts) + order,
             "heads": heads,
             "groups": heads // parts[1].repeats,
             "first": tuple(p.first for p in parts),
-            "scale": found.number,
+            "scale": result.number,
             "causal": False,
-            "fill": found.fill,
+            "fill": result.fill,
             "guard": guard,
-            "keeps_nan": found.keeps_nan,
+            "keeps_nan": result.keeps_nan,
         }
         if parts[1].past is not None:
             attrs["past_first"] = parts[1].past_first
-        mask = found.mask
-        if mask is not None and found.hidden:
+        mask = result.mask
+        if mask is not None and result.hidden:
             inverted = self.producer(mask, "not")
             mask = ops.emit1(new, "not", mask) if inverted is None else inverted.inputs[0]
         if flat and mask is not None and mask.type.rank == 3:
             mask = ops.emit1(new, "reshape", mask, shape=(mask.shape[0], const(1), *mask.shape[1:]))
-        inputs: list[Value | None] = [*(p.value for p in parts), mask, self.scale(found, new), found.substitute]
+        inputs: list[Value | None] = [*(p.value for p in parts), mask, self.scale(result, new), result.substitute]
         inputs += [p.past for p in parts[1:]]
         packed = None if mask is None else self.producer(mask, "same_sequence")
         if packed is not None:
@@ -529,37 +531,37 @@ class _Recogniser:
             new.nodes.append(replace(made, outputs=last.outputs))
         self.replaced[last.output] = new.nodes
 
-    def scale(self, found: Scores, new: GraphBuilder) -> Value | None:
+    def scale(self, candidate: Scores, new: GraphBuilder) -> Value | None:
         """The factors that are no numbers, as one."""
-        if not found.factors:
+        if not candidate.factors:
             return None
-        single = [(ops.emit1(new, "reshape", f, shape=(const(1),)), inverse) for f, inverse in found.factors]
+        single = [(ops.emit1(new, "reshape", f, shape=(const(1),)), inverse) for f, inverse in candidate.factors]
         result, *rest = (ops.emit1(new, "reciprocal", f) if inverse else f for f, inverse in single)
         for other in rest:
             result = ops.emit1(new, "mul", result, other)
         return result
 
-    def mask_fits(self, found: Scores, flat: bool) -> bool:
-        mask = found.mask
+    def mask_fits(self, result: Scores, flat: bool) -> bool:
+        mask = result.mask
         assert mask is not None
         single = self.producer(mask, "constant")
         if single is not None and single.of(ConstantAttrs).value.array.size == 1:
             return False  # a number: nothing that a mask would be
-        if mask.dtype.is_float and mask.dtype is not found.q.dtype:
+        if mask.dtype.is_float and mask.dtype is not result.q.dtype:
             return False
-        return not (isinf(found.fill) and found.fill > 0) and (not flat or mask.type.rank <= 3)
+        return not (isinf(result.fill) and result.fill > 0) and (not flat or mask.type.rank <= 3)
 
     def flat_operand(self, value: Value, new: GraphBuilder) -> Operand:
         b, s, d = value.shape
         return Operand(ops.emit1(new, "reshape", value, shape=(b, s, const(1), d)), "s")
 
-    def flat_keys(self, found: Scores, new: GraphBuilder) -> Operand:
-        if found.transposed:
-            return self.flat_operand(found.k, new)
-        node = self.producer(found.k, "transpose")
+    def flat_keys(self, result: Scores, new: GraphBuilder) -> Operand:
+        if result.transposed:
+            return self.flat_operand(result.k, new)
+        node = self.producer(result.k, "transpose")
         if node is not None and node.of(TransposeAttrs).perm == (0, 2, 1) and node.inputs[0] is not None:
             return self.flat_operand(node.inputs[0], new)
-        return self.flat_operand(ops.emit1(new, "transpose", found.k, perm=(0, 2, 1)), new)
+        return self.flat_operand(ops.emit1(new, "transpose", result.k, perm=(0, 2, 1)), new)
 
 
 def _transposes(node: Node) -> tuple[bool, bool]:

@@ -105,12 +105,12 @@ class _Walker:
         """Chains from transpositions to operands of attention."""
         order = node.of(AttentionAttrs).order
         letters = {v: {c for w, c in zip(node.inputs, order[:3], strict=False) if w == v} for v in node.inputs[:3]}
-        found = {}
+        result = {}
         for value, used in letters.items():
             chain = self.back(value, node) if value is not None and used == {TURNED} else None
             if value is not None and chain is not None and value not in node.inputs[3:]:
-                found[value] = chain
-        return found
+                result[value] = chain
+        return result
 
     def back(self, value: Value, reader: Node) -> _Chain | None:
         """The chain that ends with a value, [S, B, ...], which one node reads alone."""

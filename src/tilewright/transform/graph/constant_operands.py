@@ -74,7 +74,7 @@ def lift_numbers(groups: Sequence[Group], taken: Iterable[str]) -> Shared:
     alike: dict[object, list[int]] = {}
     for k, group in apart.items():
         alike.setdefault(_structure(group), []).append(k)
-    found = list(groups)
+    results = list(groups)
     for members in alike.values():
         if len(members) < 2:
             continue
@@ -89,8 +89,8 @@ def lift_numbers(groups: Sequence[Group], taken: Iterable[str]) -> Shared:
                 continue
             for k, number, array in zip(members, column, arrays, strict=True):
                 made[k] = _reading(made[k], number, maker.value(array.astype(dtype.numpy), dtype, at))
-                found[k] = made[k]
-    return Shared(tuple(found), *maker.finish())
+                results[k] = made[k]
+    return Shared(tuple(results), *maker.finish())
 
 
 def _may_read(group: Group) -> bool:
@@ -191,11 +191,11 @@ class _Maker:
     def value(self, array: Array, dtype: DType, at: int) -> Value:
         """The value that is a number, a kernel's so many-th."""
         known = self._numbers.setdefault(dtype, {})
-        found = known.get((array.tobytes(), at))
-        if found is None:
+        entry = known.get((array.tobytes(), at))
+        if entry is None:
             value = Value(self.free(f"{NUMBERS}_{dtype.name}_{len(known)}"), TensorType(dtype, ()))
-            found = known[array.tobytes(), at] = value, array
-        return found[0]
+            entry = known[array.tobytes(), at] = value, array
+        return entry[0]
 
     def finish(self) -> tuple[tuple[Node, ...], dict[Value, Place]]:
         """The nodes that make the arrays, and where each number stands."""

@@ -31,13 +31,13 @@ def divide_by_products(graph: Graph, target: Target) -> Graph:
     if not target.isa.fma:
         return graph
     fixed = fixed_values(graph)
-    found = {node for node in graph.nodes if _divides(node, fixed)}
-    if not found:
+    members = {node for node in graph.nodes if _divides(node, fixed)}
+    if not members:
         return graph
     builder = GraphBuilder(graph.name, taken=names_of(graph))
     parts: dict[Value, tuple[Value, Value]] = {}
     for node in graph.nodes:
-        if node not in found:
+        if node not in members:
             builder.nodes.append(node)
             continue
         x, divisor = node.inputs

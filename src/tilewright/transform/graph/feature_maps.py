@@ -51,8 +51,8 @@ def keep_maps(graph: Graph) -> Graph:
         builder.nodes.append(node)
         if node.op in WINDOWS or (ops.is_pointwise(node) and not made.isdisjoint(node.inputs)):
             made |= {v for v in node.outputs if v.type.rank == MAP}
-        elif node.op == "reshape" and node.inputs[0] in made and (found := _lines(node.inputs[0], node.output)):
-            maps[node.output] = found
+        elif node.op == "reshape" and node.inputs[0] in made and (result := _lines(node.inputs[0], node.output)):
+            maps[node.output] = result
     return remove_identities(replace(graph, nodes=tuple(builder.nodes))) if moved else graph
 
 
@@ -68,10 +68,10 @@ def _lines(whole: Value | None, lines: Value) -> _Map | None:
 
 def _of_maps(node: Node, maps: Mapping[Value, _Map], builder: GraphBuilder) -> _Map | None:
     """A pointwise operator of maps, emitted; None if no operand is one's lines."""
-    found = [maps[v].behind for v in node.inputs if v is not None and v in maps]
-    if not found or not ops.is_pointwise(node):
+    results = [maps[v].behind for v in node.inputs if v is not None and v in maps]
+    if not results or not ops.is_pointwise(node):
         return None
-    behind, operands = found[0], []
+    behind, operands = results[0], []
     for v in node.inputs:
         known = None if v is None else maps.get(v)
         if v is None or v.type.rank <= behind:

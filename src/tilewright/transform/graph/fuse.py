@@ -281,8 +281,8 @@ class _Fuser:
         defined = {n.defines: n.output for n in self.nodes if n.defines is not None}
 
         def needs(root: int) -> list[int]:
-            found = {self.find(makers[v]) for i in members[root] for v in self.read(i, defined) if v in makers}
-            return sorted(found - {root}, key=lambda other: -members[other][-1])
+            results = {self.find(makers[v]) for i in members[root] for v in self.read(i, defined) if v in makers}
+            return sorted(results - {root}, key=lambda other: -members[other][-1])
 
         copies: set[int] = set()
         for root in sorted(members, key=lambda root: members[root][-1]):
@@ -469,15 +469,15 @@ class _Fuser:
     def carriers(self, nodes: list[Node], values: tuple[Value, ...]) -> tuple[Value, ...]:
         """Inputs of the graph whose shapes give a kernel the symbols that its attributes alone mention."""
         known = {symbol for v in values for d in v.shape for symbol in variables(d)}
-        found: list[Value] = []
+        results: list[Value] = []
         for symbol in (s for n in nodes if not n.bodies for s in n.symbols):
             if symbol not in known:
                 made = (n.output for n in self.graph.nodes if n.defines is not None)
                 carriers = (*self.graph.inputs, *made)
                 carrier = next(v for v in carriers if any(symbol in variables(d) for d in v.shape))
                 known.update(s for d in carrier.shape for s in variables(d))
-                found.append(carrier)
-        return tuple(found)
+                results.append(carrier)
+        return tuple(results)
 
 
 def same_shape(a: Value, b: Value) -> bool:

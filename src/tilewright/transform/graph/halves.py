@@ -30,8 +30,8 @@ MANY_ROWS = 32
 
 def widen_halves(graph: Graph) -> Graph:
     """The graph with conversions around what f32 is faster for."""
-    found = {id(node) for node in graph.nodes if _is_widened(node)}
-    if not found:
+    members = {id(node) for node in graph.nodes if _is_widened(node)}
+    if not members:
         return graph
     builder = GraphBuilder(graph.name, taken=names_of(graph))
     wide: dict[Value, Value] = {}
@@ -44,7 +44,7 @@ def widen_halves(graph: Graph) -> Graph:
         return wide[value]
 
     for node in graph.nodes:
-        if id(node) not in found:
+        if id(node) not in members:
             builder.nodes.append(node)
             continue
         inputs = [widened(value) for value in node.inputs]

@@ -81,9 +81,9 @@ class _Rewriter:
 
     def node(self, op: str, inputs: Sequence[Value | None], attrs: Attrs, instead: Node) -> Node:
         made = ops.emit1(self.builder, op, *inputs, name=instead.output.name, attrs=attrs)
-        found = self.builder.nodes.pop()
-        assert found.output is made and made.type == instead.output.type
-        return replace(found, outputs=instead.outputs)
+        result = self.builder.nodes.pop()
+        assert result.output is made and made.type == instead.output.type
+        return replace(result, outputs=instead.outputs)
 
     def rows(self, index: Value, kept: int) -> Value | None:
         """The first `kept` dimensions of an index, or some last ones of these, if it is the same along the others."""

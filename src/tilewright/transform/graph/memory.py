@@ -257,9 +257,9 @@ class _Assigner:
         does."""
         if self.where.keys().isdisjoint(values):
             return ()
-        found = [const(0) if v is None else simplify(self.place(v).offset * v.dtype.itemsize) for v in values]
-        found += [const(0)] * more
-        return () if all(is_const(e, 0) for e in found) else tuple(self.polynomial(e) for e in found)
+        results = [const(0) if v is None else simplify(self.place(v).offset * v.dtype.itemsize) for v in values]
+        results += [const(0)] * more
+        return () if all(is_const(e, 0) for e in results) else tuple(self.polynomial(e) for e in results)
 
     def polynomial(self, shift: Expr) -> Work:
         """A shift as a polynomial, which views are checked to have (`transform/graph/views.py`)."""
@@ -306,21 +306,21 @@ class _Assigner:
 
 def _forks(calls: Sequence[Call]) -> dict[int, tuple[int, int]]:
     """The first and the last call of each fork."""
-    found: dict[int, tuple[int, int]] = {}
+    result: dict[int, tuple[int, int]] = {}
     for i, call in enumerate(calls):
         if isinstance(call, KernelCall) and call.strand is not None:
-            found[call.strand[0]] = found.get(call.strand[0], (i, i))[0], i
-    return found
+            result[call.strand[0]] = result.get(call.strand[0], (i, i))[0], i
+    return result
 
 
 def bounded(size: Expr, bounds: Mapping[Var, Expr]) -> Expr:
     """A size without the symbols that data decides: the greatest that it can be."""
     for symbol, bound in reversed(list(bounds.items())):  # a bound may mention symbols defined before
         if symbol in variables(size):
-            found = symbolic_bounds(size, {symbol: bound + 1})
-            if found is None:
+            result = symbolic_bounds(size, {symbol: bound + 1})
+            if result is None:
                 raise UnsupportedError("a size that depends on data has no bound that is known", got=size)
-            size = simplify(found[1])
+            size = simplify(result[1])
     return size
 
 

@@ -66,7 +66,7 @@ def recognise_norms(graph: Graph) -> Graph:
     """The graph with normalisations as one operator each; nodes that nobody needs any more stay."""
     for rule in (_Finder.core, _Finder.scaled, _Finder.shifted):
         finder = _Finder(graph)
-        replaced = {n.output: found for n in graph.nodes if (found := finder.found(rule, n)) is not None}
+        replaced = {n.output: result for n in graph.nodes if (result := finder.found(rule, n)) is not None}
         graph = replace(graph, nodes=tuple(replaced.get(n.outputs[0], n) for n in graph.nodes)) if replaced else graph
     return graph
 
@@ -162,8 +162,8 @@ class _Finder:
             return None
         source, mean = node.inputs
         assert source is not None and mean is not None
-        found = self.mean(mean)
-        return found if found is not None and found[0] == source else None
+        result = self.mean(mean)
+        return result if result is not None and result[0] == source else None
 
     def fast_variance(self, square: Value) -> tuple[Value, int] | None:
         """The value x of max(0, mean(x * x) - mean(x) ** 2), and the axis."""

@@ -62,14 +62,14 @@ def with_overlays(
     if not plain or storage.bounds:
         return where
     overlaying = _Overlays.of(calls, leading, where, storage, outputs)
-    found = dict[Value, Place]()
+    result = dict[Value, Place]()
     for host in sorted(overlaying.hosts(), key=lambda h: (h >= 0, -overlaying.blocks[h].nbytes, h)):
         more = overlaying.occupy(host)
-        found |= more
+        result |= more
         while more and host < 0:  # other steps are the fullest ones then
             more = overlaying.occupy(host)
-            found |= more
-    return {**where, **found} if found else where
+            result |= more
+    return {**where, **result} if result else where
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ class _Overlays:
                 if base not in known:
                     known.add(base)
                     blocks[home].values.append(base)
-        ordered = {k: found for k, at in ends.items() if blocks[k].movable and (found := _in_order(at)) is not None}
+        ordered = {k: result for k, at in ends.items() if blocks[k].movable and (result := _in_order(at)) is not None}
         uses = {k: _segments(touched[k]) for k in ordered}
         for k in uses:
             if blocks[k].given:  # what is written of an output stays
@@ -198,14 +198,14 @@ class _Overlays:
             if k != host and b.values and b.movable and not b.given and b.nbytes and full[b.last + 1] > full[b.first]
             if b.last <= self.blocks[host].until and b.width == self.blocks[host].width
         ]
-        found = self.search(host, candidates)
-        if not found or max(self.live(found, host)) > most - most // WORTH:
+        match = self.search(host, candidates)
+        if not match or max(self.live(match, host)) > most - most // WORTH:
             return {}
         (value,) = self.blocks[host].values[:1]
         result = {
-            v: Place(value, simplify(at // v.dtype.itemsize)) for g, at in found.items() for v in self.blocks[g].values
+            v: Place(value, simplify(at // v.dtype.itemsize)) for g, at in match.items() for v in self.blocks[g].values
         }
-        for g, at in found.items():
+        for g, at in match.items():
             overlay, begin = self.blocks.pop(g), self.number(at)
             self.blocks[host].first = min(self.blocks[host].first, overlay.first)
             self.uses.pop(g, None)
@@ -231,9 +231,9 @@ class _Overlays:
             for k in sorted(outside, key=lambda k: (-self.blocks[k].nbytes, k))[:left]:
                 left -= 1
                 moved = [k, *(other for other in order if other != k)]
-                found = self.placed(host, moved)
-                if fullest(found) < known:
-                    order, best = moved, found
+                result = self.placed(host, moved)
+                if fullest(result) < known:
+                    order, best = moved, result
                     break
             else:
                 break
@@ -252,7 +252,7 @@ class _Overlays:
     def placed(self, host: int, order: Sequence[int]) -> dict[int, Expr]:
         """Overlays with their first byte in the host, each in one of the gaps that hold it while it lives: there where
         the host itself needs its memory soonest, so that those who stay longer find the rest."""
-        own, room, found = self.uses[host], self.blocks[host].nbytes, dict[int, Expr]()
+        own, room, result = self.uses[host], self.blocks[host].nbytes, dict[int, Expr]()
         taken, ends = list(own), {0: const(0), room: self.blocks[host].bytes, **self.ends.get(host, {})}
         numbers = all(as_int(e) is not None for e in ends.values())
 
@@ -267,11 +267,11 @@ class _Overlays:
             for at in gaps:
                 place = const(at) if numbers and as_int(b.bytes) else _beside(b, at, others, ends)
                 if place is not None:
-                    found[k] = place
+                    result[k] = place
                     taken.append(_Use(at, at + b.nbytes, b.first, b.last))
                     ends = {at: place, at + b.nbytes: simplify(place + b.bytes), **ends}
                     break
-        return found
+        return result
 
 
 class _Judged:
@@ -287,9 +287,9 @@ class _Judged:
             if s not in self.values:
                 most = s.hi if s.hi is not None else max(s.likely, default=max(s.lo or 1, LARGEST))
                 self.values[s] = const(max(1, most // s.multiple) * s.multiple)
-        found = as_int(simplify(substitute(size, self.values)))
-        assert found is not None, "a size is a number where its symbols are"
-        return found
+        result = as_int(simplify(substitute(size, self.values)))
+        assert result is not None, "a size is a number where its symbols are"
+        return result
 
 
 def _in_order(ends: Mapping[int, Sequence[Expr]]) -> dict[int, Expr] | None:
@@ -297,8 +297,8 @@ def _in_order(ends: Mapping[int, Sequence[Expr]]) -> dict[int, Expr] | None:
     for same in ends.values():
         if not all(_equal(same[0], e) for e in dict.fromkeys(same)):
             return None
-    found = {n: ends[n][0] for n in sorted(ends)}
-    return found if all(_at_most(a, b) for a, b in pairwise(found.values())) else None
+    result = {n: ends[n][0] for n in sorted(ends)}
+    return result if all(_at_most(a, b) for a, b in pairwise(result.values())) else None
 
 
 def _beside(overlay: _Block, at: int, others: Sequence[_Use], ends: Mapping[int, Expr]) -> Expr | None:
@@ -355,16 +355,16 @@ def _place(value: Value, where: Mapping[Value, Place]) -> tuple[Value, Expr]:
 
 def _segments(touched: Sequence[_Use]) -> list[_Use]:
     """Between all ends of what is touched, the first and the last step that touch it; alike neighbours are one."""
-    found: list[_Use] = []
+    results: list[_Use] = []
     for begin, end in pairwise(sorted({x for u in touched for x in (u.begin, u.end)})):
         steps = [u.first for u in touched if u.begin < end and begin < u.end]
         if not steps:
             continue
         use = _Use(begin, end, min(steps), max(steps))
-        if found and (found[-1].end, found[-1].first, found[-1].last) == (begin, use.first, use.last):
-            use = _Use(found.pop().begin, end, use.first, use.last)
-        found.append(use)
-    return found
+        if results and (results[-1].end, results[-1].first, results[-1].last) == (begin, use.first, use.last):
+            use = _Use(results.pop().begin, end, use.first, use.last)
+        results.append(use)
+    return results
 
 
 def _ends(taken: Sequence[_Use], size: int, room: int) -> Iterator[int]:

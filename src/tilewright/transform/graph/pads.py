@@ -48,12 +48,12 @@ def join_pads(graph: Graph) -> Graph:
     known: dict[Value, Pieces] = {}
     zeros = {n.output for n in graph.nodes if n.op == "constant" and _is_zero(n)}
     for node in graph.nodes:
-        found = _pieces(node, known, zeros)
-        if found is not None:
-            known[node.output] = found
-        if found is not None and node.op == "add":
-            attrs = ConcatAttrs(axis=found.axis)
-            node = Node("concat", tuple(_filled(builder, found, node.output)), node.outputs, attrs)
+        result = _pieces(node, known, zeros)
+        if result is not None:
+            known[node.output] = result
+        if result is not None and node.op == "add":
+            attrs = ConcatAttrs(axis=result.axis)
+            node = Node("concat", tuple(_filled(builder, result, node.output)), node.outputs, attrs)
         builder.nodes.append(node)
     nodes = tuple(builder.nodes)
     return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
@@ -86,15 +86,15 @@ def _is_some(size: Dim) -> bool:
 
 def _filled(builder: GraphBuilder, pieces: Pieces, whole: Value) -> Sequence[Value]:
     """The pieces in order, zeros between them."""
-    found: list[Value] = []
+    results: list[Value] = []
     at = 0
     extent = as_int(whole.shape[pieces.axis]) or 0
     for k, (begin, value) in enumerate((*pieces.places, (extent, None))):
         if begin > at:
             shape = dims([begin - at if d == pieces.axis else size for d, size in enumerate(whole.shape)])
             zero = ops.emit1(builder, "constant", value=np.zeros((), whole.dtype.numpy), name="zero")
-            found.append(ops.emit1(builder, "broadcast", zero, shape=shape, name="zeros"))
+            results.append(ops.emit1(builder, "broadcast", zero, shape=shape, name="zeros"))
         if value is not None:
-            found.append(value)
+            results.append(value)
             at = pieces.end(k)
-    return found
+    return results

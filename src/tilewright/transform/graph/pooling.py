@@ -81,7 +81,7 @@ def _gain(attrs: PoolAttrs, node: Node, numbers: Numbers, target: Target) -> flo
 
 def _parts(attrs: PoolAttrs) -> list[tuple[int, PoolAttrs]]:
     """The dimensions with a window, or with strides or padding, and the pooling of each."""
-    rank, found = len(attrs.kernel), []
+    rank, result = len(attrs.kernel), []
     for k in range(rank):
         kernel, strides, dilations = (
             tuple(size if j == k else 1 for j, size in enumerate(sizes))
@@ -90,8 +90,8 @@ def _parts(attrs: PoolAttrs) -> list[tuple[int, PoolAttrs]]:
         pads = tuple(size if j % rank == k else 0 for j, size in enumerate(attrs.pads))
         if kernel[k] > 1 or strides[k] > 1 or any(pads):
             own = replace(attrs, kernel=kernel, strides=strides, dilations=dilations, pads=pads)
-            found.append((k, own))
-    return found
+            result.append((k, own))
+    return result
 
 
 def _cycles(attrs: PoolAttrs, extents: Sequence[int], node: Node, target: Target) -> float:

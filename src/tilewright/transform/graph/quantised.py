@@ -115,17 +115,17 @@ class _Rewriter:
 
     def scales(self, node: Node, x: _Quantised, w: _Quantised) -> list[Value] | None:
         """What the product of integers is to be multiplied by, shaped to broadcast with it; None if it cannot be."""
-        found = []
+        results = []
         rank = node.output.type.rank
         if x.scale is not None:
             rows = node.op == "matmul" and x.scale.type.rank == x.integers.type.rank and is_const(x.scale.shape[-1], 1)
             if not _is_single(x.scale) and not (rows and not node.of(MatmulAttrs).transpose_a):
                 return None
-            found.append(self.reshape(x.scale, ()) if _is_single(x.scale) else x.scale)
+            results.append(self.reshape(x.scale, ()) if _is_single(x.scale) else x.scale)
         if w.scale is not None:
             if _is_single(w.scale):
-                found.append(self.reshape(w.scale, ()))
-                return found
+                results.append(self.reshape(w.scale, ()))
+                return results
             size = w.integers.shape
             axis = 0 if node.op == "conv" or node.of(MatmulAttrs).transpose_b else len(size) - 1
             if node.op == "matmul" and len(size) != 2:
@@ -134,8 +134,8 @@ class _Rewriter:
             if any(d != (as_int(size[k]) if k == axis else 1) for k, d in enumerate(shape)):
                 return None
             columns = (1, shape[axis], *([1] * (rank - 2))) if node.op == "conv" else (shape[axis],)
-            found.append(self.reshape(w.scale, columns))
-        return found
+            results.append(self.reshape(w.scale, columns))
+        return results
 
     def quantised(self, value: Value) -> _Quantised | None:
         """A value as narrow integers times a scale; None if it is not."""
@@ -152,10 +152,10 @@ class _Rewriter:
                 integers = self.integers(value)
                 return None if integers is None else _Quantised(integers, None)
             case "transpose" if node.inputs[0] is not None:
-                found = self.quantised(node.inputs[0])
-                if found is not None and (found.scale is None or _is_single(found.scale)):
-                    moved = self.emit("transpose", found.integers, attrs=node.of(TransposeAttrs))
-                    return _Quantised(moved, found.scale)
+                result = self.quantised(node.inputs[0])
+                if result is not None and (result.scale is None or _is_single(result.scale)):
+                    moved = self.emit("transpose", result.integers, attrs=node.of(TransposeAttrs))
+                    return _Quantised(moved, result.scale)
         return None
 
     def integers(self, value: Value) -> Value | None:

@@ -173,9 +173,9 @@ class _Packer:
             self.builder.nodes.append(replace(node, inputs=given))
             return
         rule = _RULES.get(node.op, _by_row)
-        found = rule(self, node)
-        if found is not None:
-            self.made[node.output] = found
+        result = rule(self, node)
+        if result is not None:
+            self.made[node.output] = result
 
     def keep(self, node: Node) -> None:
         """The same operator on packed rows."""

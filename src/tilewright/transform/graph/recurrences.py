@@ -223,19 +223,19 @@ class _Reader:
 
     def parts(self, value: Value) -> _Parts:
         """A value as parts; what is captured becomes vectors, an element parts of its sequence."""
-        found = self.known.get(value)
-        if found is None:
-            found = self.known[value] = self.captured(value)
-        if isinstance(found, _Element):
+        entry = self.known.get(value)
+        if entry is None:
+            entry = self.known[value] = self.captured(value)
+        if isinstance(entry, _Element):
             self.check_rows(value)
             count = self.count(value.shape[-1])
-            if (found.sequence, None, count) not in self.cell.x:
-                self.cell.x.append((found.sequence, None, count))
-            place = self.cell.x.index((found.sequence, None, count))
-            found = self.known[value] = _Parts(tuple(("x", place, k) for k in range(count)))
+            if (entry.sequence, None, count) not in self.cell.x:
+                self.cell.x.append((entry.sequence, None, count))
+            place = self.cell.x.index((entry.sequence, None, count))
+            entry = self.known[value] = _Parts(tuple(("x", place, k) for k in range(count)))
         if value.dtype is not self.dtype:
             raise _NoCell
-        return found
+        return entry
 
     def captured(self, value: Value) -> _Parts:
         number = self.number(value)
@@ -292,9 +292,9 @@ def _emit(builder: GraphBuilder, node: Node, cell: Cell) -> None:
         outer.update(zip(made.outputs, outputs, strict=True))
 
     def known(value: Value) -> Value:
-        found = outer[value]
-        assert found is not None
-        return found
+        match = outer[value]
+        assert match is not None
+        return match
 
     def joined(values: Sequence[Value], axis: int) -> Value:
         return values[0] if len(values) == 1 else ops.emit1(builder, "concat", *values, axis=axis)
@@ -332,8 +332,8 @@ def _emit(builder: GraphBuilder, node: Node, cell: Cell) -> None:
         steps=_numbered(cell, order, states),
     )
     every, *last = results
-    found = [*(last[states.index(k)] for k in range(carried)), *[every] * (len(node.outputs) - carried)]
-    for value, result in zip(node.outputs, found, strict=True):
+    matches = [*(last[states.index(k)] for k in range(carried)), *[every] * (len(node.outputs) - carried)]
+    for value, result in zip(node.outputs, matches, strict=True):
         ops.emit1(builder, "reshape", result, shape=value.shape)
         builder.nodes.append(replace(builder.nodes.pop(), outputs=(value,)))
 

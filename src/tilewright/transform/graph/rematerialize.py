@@ -39,28 +39,28 @@ class _Again:
 
 def rematerialize_cheap(groups: Sequence[Group], kept: frozenset[Value]) -> list[Group]:
     """The groups, in their order, with cheap values made by each that reads them. `kept`: what others read too."""
-    found = list(groups)
+    results = list(groups)
     readers: dict[Value, list[int]] = {}
     for k, group in enumerate(groups):
         for v in group.inputs:
             readers.setdefault(v, []).append(k)
     for k, group in enumerate(groups):
         for value in group.outputs:
-            if value in kept or len(found[k].outputs) == 1 or not readers.get(value):
+            if value in kept or len(results[k].outputs) == 1 or not readers.get(value):
                 continue
-            again = _again(found[k], value)
-            taken = None if again is None else {i: _with(found[i], value, again) for i in readers[value]}
+            again = _again(results[k], value)
+            taken = None if again is None else {i: _with(results[i], value, again) for i in readers[value]}
             if again is None or taken is None or None in taken.values():
                 continue
-            leaving = [v for v in found[k].outputs if v is not value]
-            found[k] = replace(found[k], outputs=(*leaving, *(v for v in again.small if v not in leaving)))
+            leaving = [v for v in results[k].outputs if v is not value]
+            results[k] = replace(results[k], outputs=(*leaving, *(v for v in again.small if v not in leaving)))
             for i, other in taken.items():
                 if other is not None:
-                    found[i] = other
+                    results[i] = other
                     for v in other.inputs:
                         if i not in readers.setdefault(v, []):
                             readers[v].append(i)
-    return found
+    return results
 
 
 def _again(group: Group, value: Value) -> _Again | None:

@@ -25,18 +25,18 @@ def move_quantised(graph: Graph) -> Graph:
     """The graph with numbers moved as they are where they would be dequantised and quantised in between."""
     made = {v: n for n in graph.nodes for v in n.outputs}
     builder = GraphBuilder(graph.name, taken=names_of(graph))
-    found = False
+    is_there = False
     for node in graph.nodes:
         way = _way(made, node)
         if way is None:
             builder.nodes.append(node)
             continue
-        found = True
+        is_there = True
         numbers, moves = way
         for move in reversed(moves):
             numbers = ops.emit1(builder, move.op, numbers, attrs=move.attrs)
         builder.nodes.append(Node("identity", (numbers,), node.outputs, NO_ATTRS))
-    return replace(graph, nodes=tuple(builder.nodes)) if found else graph
+    return replace(graph, nodes=tuple(builder.nodes)) if is_there else graph
 
 
 def _way(made: Mapping[Value, Node], node: Node) -> tuple[Value, list[Node]] | None:

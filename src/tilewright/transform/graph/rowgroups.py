@@ -91,15 +91,15 @@ class RowGrower:
             return [start]
         members = {start}
         refused: set[int] = set()
-        found = True
-        while found:
-            found = False
+        is_there = True
+        while is_there:
+            is_there = False
             for i in self.neighbours(members):
                 if i in refused:
                     continue
                 if self.may_join(rows, members, i):
                     members.add(i)
-                    found = True
+                    is_there = True
                     refused.clear()
                     break
                 refused.add(i)

@@ -93,11 +93,11 @@ class _Demand:
             self.roots.append(node)
             return (cut,)
         needed = self.needs.get(node.outputs[0], WHOLE)
-        found = operands(node, needed) if isinstance(needed, Cut) and len(node.outputs) == 1 else None
-        if found is None:
+        result = operands(node, needed) if isinstance(needed, Cut) and len(node.outputs) == 1 else None
+        if result is None:
             self.needs.update(dict.fromkeys(node.outputs, WHOLE))
             return (WHOLE,) * len(node.inputs)
-        return found
+        return result
 
     def saves(self, root: Node) -> bool:
         """Whether a slice lets a product or an attention compute less."""
@@ -220,11 +220,11 @@ def _narrow(graph: Graph, demand: _Demand) -> Graph:
                 node = Node("identity", (made[x],), node.outputs, ops.attributes("identity", {}))
             builder.nodes.append(node)
         elif isinstance(need, Cut):
-            found = operands(node, need)
-            assert found is not None
+            result = operands(node, need)
+            assert result is not None
             inputs = [
                 part(v, n) if v is not None and isinstance(n, Cut) else v
-                for v, n in zip(node.inputs, found, strict=True)
+                for v, n in zip(node.inputs, result, strict=True)
             ]
             made[node.output] = ops.emit1(builder, node.op, *inputs, attrs=_attrs(node, need))
         else:

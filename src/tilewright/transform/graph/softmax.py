@@ -21,7 +21,7 @@ from tilewright.ops.shape import ConstantAttrs
 def recognise_softmax(graph: Graph) -> Graph:
     """The graph with softmax as one operator wherever it is found; nodes that nobody needs any more stay."""
     made = {v: n for n in graph.nodes for v in n.outputs}
-    replaced = {n.outputs[0]: found for n in graph.nodes if (found := _softmax(n, made)) is not None}
+    replaced = {n.outputs[0]: result for n in graph.nodes if (result := _softmax(n, made)) is not None}
     if not replaced:
         return graph
     nodes = (replaced.get(n.outputs[0], n) if len(n.outputs) == 1 else n for n in graph.nodes)

@@ -62,9 +62,9 @@ def split_prepare(graph: Graph) -> SplitGraph:
 def _used(free: list[Node], readers: list[Node], outputs: tuple[Value, ...]) -> tuple[Node, ...]:
     """Those that are read, and what they are made of."""
     wanted = {v for node in readers for v in node.inputs if v is not None} | set(outputs)
-    found: list[Node] = []
+    results: list[Node] = []
     for node in reversed(free):
         if any(v in wanted for v in node.outputs):
             wanted.update(v for v in node.inputs if v is not None)
-            found.append(node)
-    return tuple(reversed(found))
+            results.append(node)
+    return tuple(reversed(results))

@@ -53,20 +53,20 @@ def check_state(state: Any) -> None:
 
 def pairs_by_name(inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
     """The caches that are named as exporters name them. Raises ModelError if there are none."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for name in inputs:
         for past, present in NAMES:
             longer = present + name.removeprefix(past)
             if name.startswith(past) and longer in outputs:
-                found.setdefault(name, longer)
-    if not found:
+                result.setdefault(name, longer)
+    if not result:
         raise ModelError(
             "no output has the name of an input's longer self",
             expected="past_key_values.0.key and present.0.key, or past_k and present_k",
             got=f"inputs {', '.join(inputs)}; outputs {', '.join(outputs)}",
             hint='name them: state={"input": "output"}',
         )
-    return found
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class _Rewriter:
 
     def growing(self) -> Var:
         """The symbol that counts the rows of all caches."""
-        problems, found = Problems(), dict[Var, str]()
+        problems, result = Problems(), dict[Var, str]()
         for x, y in self.pairs.items():
             where = f"state {x!r}: {y!r}"
             if x not in self.inputs or y not in self.outputs:
@@ -128,12 +128,12 @@ class _Rewriter:
             else:
                 symbol = a.shape[axes[0]]
                 assert isinstance(symbol, Var)
-                found.setdefault(symbol, x)
-        if len(found) > 1:
-            got = ", ".join(f"{s} of {x!r}" for s, x in found.items())
+                result.setdefault(symbol, x)
+        if len(result) > 1:
+            got = ", ".join(f"{s} of {x!r}" for s, x in result.items())
             problems.add(ModelError("the caches have several lengths", got=got))
         problems.raise_if_any("the model's state cannot be kept", where=self.graph.name, kind=ModelError)
-        return next(iter(found))
+        return next(iter(result))
 
     def run(self) -> Stateful:
         builder = GraphBuilder(self.graph.name, taken=names_of(self.graph))

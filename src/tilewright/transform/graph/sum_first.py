@@ -31,12 +31,12 @@ FEW_COLUMNS = 8
 def sum_rows_first(graph: Graph) -> Graph:
     """The graph with sums and means over rows of linear layers taken before these, where nobody else reads the rows."""
     walker = _Walker(graph)
-    found = [n for n in graph.nodes if n.op in SUMS and walker.reaches_product(n, n.inputs[0], n)]
-    if not found:
+    results = [n for n in graph.nodes if n.op in SUMS and walker.reaches_product(n, n.inputs[0], n)]
+    if not results:
         return graph
     walker.builder = builder = GraphBuilder(graph.name, taken=names_of(graph))
     for node in graph.nodes:
-        if node not in found:
+        if node not in results:
             builder.nodes.append(node)
             continue
         y = walker.summed(node, node.inputs[0], node)

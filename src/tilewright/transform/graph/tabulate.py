@@ -40,13 +40,13 @@ def tabulate(graph: Graph, target: Target) -> Graph:
     if not any(v.dtype in NUMBERS for node in graph.nodes for v in node.inputs if v is not None):
         return graph
     chains = _Chains(graph)
-    found = {v for v in chains.source if v.dtype in NUMBERS and _is_read(chains, v, target)}
-    if not found:
+    members = {v for v in chains.source if v.dtype in NUMBERS and _is_read(chains, v, target)}
+    if not members:
         return graph
     builder = GraphBuilder(graph.name, taken=names_of(graph))
     tables = _Tables(builder, chains)
     for node in graph.nodes:
-        if node.outputs[0] not in found:
+        if node.outputs[0] not in members:
             builder.nodes.append(node)
             continue
         y = node.output
@@ -81,14 +81,14 @@ class _Chains:
 
     def behind(self, y: Value) -> list[Node]:
         """The operators between a value and its source, in order."""
-        found: set[Value] = set()
+        members: set[Value] = set()
         asked = [y]
         while asked:
             v = asked.pop()
-            if v in self.made and v not in found:
-                found.add(v)
+            if v in self.made and v not in members:
+                members.add(v)
                 asked += [u for u in self.made[v].inputs if u is not None]
-        return [self.made[v] for v in sorted(found, key=self.place.__getitem__)]
+        return [self.made[v] for v in sorted(members, key=self.place.__getitem__)]
 
     def is_single(self, v: Value) -> bool:
         """Whether a value is one number, known before the call."""

@@ -208,18 +208,18 @@ def _is_unit_topk(node: Node) -> bool:
 def _unit_scores(graph: Graph) -> set[Node]:
     """The products whose results reach a softmax over one element, scaled and masked or not."""
     made = {v: n for n in graph.nodes for v in n.outputs}
-    found: set[Node] = set()
+    members: set[Node] = set()
     left = [n.inputs[0] for n in graph.nodes if _is_unit_softmax(n)]
     while left:
         value = left.pop()
         node = None if value is None else made.get(value)
-        if node is None or node in found:
+        if node is None or node in members:
             continue
         if node.op == "matmul":
-            found.add(node)
+            members.add(node)
         elif node.op in ("mul", "div", "add", "select"):
             left += [v for v in node.inputs if v is not None and v.type == node.output.type]
-    return found
+    return members
 
 
 __all__ = ["simplify_units"]

@@ -89,15 +89,15 @@ def register(op: str, rule: Rule) -> Rule:
 @cache
 def brought() -> dict[str, Rule]:
     """The rules that plug-ins have for their operators. One that has something else instead is left out."""
-    found: dict[str, Rule] = {}
+    result: dict[str, Rule] = {}
     for plugin, operators in list(registry.brought().items()):
         wrong = [op for op, rule in operators.layouts.items() if not isinstance(rule, Rule)]
         if wrong:
             what = PluginError("a layout rule is something else", expected="a Rule", got=", ".join(wrong))
             registry.withdraw(plugin, what)
         else:
-            found |= operators.layouts
-    return found
+            result |= operators.layouts
+    return result
 
 
 def rules() -> dict[str, Rule]:

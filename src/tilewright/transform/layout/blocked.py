@@ -133,12 +133,12 @@ def reduce(a: Assigner, node: Node) -> bool:
     if x.type.rank != 4 or not a.is_blocked(x) or axes not in ((2, 3), (0, 2, 3)):
         return False
     kept = replace(attrs, axes=axes, keepdims=True)
-    (found,) = a.emit(node.op, (a.as_blocked(x),), kept, node.output.name)
+    (result,) = a.emit(node.op, (a.as_blocked(x),), kept, node.output.name)
     if attrs.keepdims:
-        a.blocked[node.output] = found
+        a.blocked[node.output] = result
         return True
     channels = as_int(x.shape[1])
-    (plain,) = a.emit("lowered.unblock_channels", (found,), {"channels": channels}, node.output.name)
+    (plain,) = a.emit("lowered.unblock_channels", (result,), {"channels": channels}, node.output.name)
     (a.plain[node.output],) = a.emit("reshape", (plain,), {"shape": node.output.shape}, node.output.name)
     return True
 

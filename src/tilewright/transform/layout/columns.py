@@ -49,24 +49,24 @@ def in_columns(graph: Graph, block: int) -> frozenset[Value]:
     for node in graph.nodes:
         if depends_on_weights(node.inputs, fixed):
             fixed.update(node.outputs)
-    found = {v for v, n in makers.items() if fits(v, block) and may_make(n, fixed, block)} - set(graph.outputs)
+    result = {v for v, n in makers.items() if fits(v, block) and may_make(n, fixed, block)} - set(graph.outputs)
     left: set[Value] | None = None
     while left is None or left:
-        left = {v for v in found if not stays(makers[v], found)}
-        left |= {v for v in found if not all(takes(n, v, found, block) for n in readers.get(v, []))}
-        found -= left
-    parts = tied(found, makers, readers)
-    while (worth := [part for part in parts if pays(graph, part, found, makers, block)]) != parts:
-        parts, found = worth, set().union(*worth)
-    return frozenset(found)
+        left = {v for v in result if not stays(makers[v], result)}
+        left |= {v for v in result if not all(takes(n, v, result, block) for n in readers.get(v, []))}
+        result -= left
+    parts = tied(result, makers, readers)
+    while (worth := [part for part in parts if pays(graph, part, result, makers, block)]) != parts:
+        parts, result = worth, set().union(*worth)
+    return frozenset(result)
 
 
 def tied(
-    found: AbstractSet[Value], makers: Mapping[Value, Node], readers: Mapping[Value, Sequence[Node]]
+    result: AbstractSet[Value], makers: Mapping[Value, Node], readers: Mapping[Value, Sequence[Node]]
 ) -> list[set[Value]]:
     """The values in parts that only products tie to each other."""
     parts: list[set[Value]] = []
-    for start in found:
+    for start in result:
         if any(start in part for part in parts):
             continue
         part, stack = set[Value](), [start]
@@ -75,26 +75,26 @@ def tied(
             if v not in part:
                 part.add(v)
                 nodes = [n for n in (makers[v], *readers.get(v, [])) if n.op != "matmul"]
-                stack += [u for n in nodes for u in (*n.inputs, *n.outputs) if u is not None and u in found]
+                stack += [u for n in nodes for u in (*n.inputs, *n.outputs) if u is not None and u in result]
         parts.append(part)
     return parts
 
 
 def pays(
-    graph: Graph, part: AbstractSet[Value], found: AbstractSet[Value], makers: Mapping[Value, Node], block: int
+    graph: Graph, part: AbstractSet[Value], result: AbstractSet[Value], makers: Mapping[Value, Node], block: int
 ) -> bool:
     """Whether weights' gradients read more of some values, which they else transpose or pack, than is copied around
     these: the gradients, which are blocks first; what the products that make the values read as rows, unless a gradient
     reads it, too, and must copy it either way; results of the products that read them, where those are rows."""
     turned = [n for n in graph.nodes if is_turned(n, block)]
-    copied = {base(v, makers) for n in turned if any(v in found for v in n.inputs) for v in n.inputs if v is not None}
+    copied = {base(v, makers) for n in turned if any(v in result for v in n.inputs) for v in n.inputs if v is not None}
     gain = sum(elements(v) for n in turned for v in n.inputs if v in part)
     rows = {n.output for n in turned if any(v in part for v in n.inputs)}
     for node in graph.nodes:
         x = node.inputs[0] if is_linear(node, block) else None
-        if x is not None and node.output in part and x not in found and base(x, makers) not in copied:
+        if x is not None and node.output in part and x not in result and base(x, makers) not in copied:
             rows.add(base(x, makers))
-        elif x is not None and x in part and node.output not in found:
+        elif x is not None and x in part and node.output not in result:
             rows.add(node.output)
     return gain > sum(map(elements, rows))
 
@@ -165,25 +165,25 @@ def keeps_columns(node: Node) -> bool:
     return x is not None and x.type.rank > 1 and as_int(x.shape[-1]) == as_int(node.output.shape[-1])
 
 
-def stays(node: Node, found: AbstractSet[Value]) -> bool:
+def stays(node: Node, result: AbstractSet[Value]) -> bool:
     """Whether what a node reads lies as its result is to lie, or is one number, or one for each column."""
     if node.op in ("matmul", "attention_gradient"):
         return True
     if node.op == "reshape":
-        return node.inputs[0] in found
-    own = [v for v in node.inputs if v in found]
-    others = [v for v in node.inputs if v is not None and v not in found]
+        return node.inputs[0] in result
+    own = [v for v in node.inputs if v in result]
+    others = [v for v in node.inputs if v is not None and v not in result]
     alike = all(v is not None and v.shape == node.output.shape for v in own)
     return bool(own) and alike and all(as_int(d) == 1 for v in others for d in v.shape[:-1])
 
 
-def takes(node: Node, value: Value, found: AbstractSet[Value], block: int) -> bool:
+def takes(node: Node, value: Value, result: AbstractSet[Value], block: int) -> bool:
     """Whether a node reads a value as it lies."""
     if node.op == "matmul":
         return is_turned(node, block) or (is_linear(node, block) and node.inputs[1] != value)
     if node.op == "reduce_sum":
         return node.of(ReduceAttrs).axes == tuple(range(value.type.rank - 1))
-    return node.op != "attention_gradient" and node.outputs[0] in found
+    return node.op != "attention_gradient" and node.outputs[0] in result
 
 
 def columns(a: Assigner, node: Node) -> bool:
@@ -258,8 +258,8 @@ def weight_gradient(a: Assigner, node: Node) -> None:
     assert left is not None and right is not None
     kinds = {"strides": (1, 1), "dilations": (1, 1), "window": (1, 1), "data": "narrow"}
     operands, name = (blocks(a, right), blocks(a, left)), node.output.name
-    (found,) = a.emit("lowered.conv_weight", operands, kinds, f"{name}_blocks")
-    (turned,) = a.emit("transpose", (found,), {"perm": (1, 4, 0, 5, 2, 3)}, f"{name}_turned")
+    (result,) = a.emit("lowered.conv_weight", operands, kinds, f"{name}_blocks")
+    (turned,) = a.emit("transpose", (result,), {"perm": (1, 4, 0, 5, 2, 3)}, f"{name}_turned")
     (a.plain[node.output],) = a.emit("reshape", (turned,), {"shape": node.output.shape}, name)
 
 

@@ -24,7 +24,7 @@ def conv_weight(a: Assigner, node: Node) -> bool:
         case WinogradSums(tile):
             operands = (a.as_blocked(x), a.as_blocked(g))
             transformed = {"tile": tile, "window": attrs.window[0], "pads": attrs.pads}
-            (found,) = a.emit("lowered.winograd_weight", operands, transformed, f"{node.output.name}_blocked")
+            (result,) = a.emit("lowered.winograd_weight", operands, transformed, f"{node.output.name}_blocked")
             data = "narrow"
         case _:
             narrow_blocked = (channels if data == "narrow" else filters) % a.block == 0
@@ -36,8 +36,8 @@ def conv_weight(a: Assigner, node: Node) -> bool:
             wide, narrow = (x, g) if data == "wide" else (g, x)
             attributes = {"strides": attrs.strides, "dilations": attrs.dilations, "window": attrs.window, "data": data}
             operands = (prepared(wide, True), prepared(narrow, narrow_blocked))
-            (found,) = a.emit("lowered.conv_weight", operands, attributes, f"{node.output.name}_blocked")
-    a.plain[node.output] = unblocked(a, found, filters, channels, data, node.output.name)
+            (result,) = a.emit("lowered.conv_weight", operands, attributes, f"{node.output.name}_blocked")
+    a.plain[node.output] = unblocked(a, result, filters, channels, data, node.output.name)
     return True
 
 

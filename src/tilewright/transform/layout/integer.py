@@ -48,25 +48,25 @@ def integer_matmul(a: Assigner, node: Node) -> bool:
     attrs, depth = node.of(MatmulAttrs), as_int(x.shape[-1])
     if w.type.rank != 2 or attrs.transpose_a or not depth:
         return False
-    found = _factors(a, node, a.as_plain)
-    if found is None:
+    result = _factors(a, node, a.as_plain)
+    if result is None:
         return False
-    rows, weights, axis = found.x, found.weights, 1 if attrs.transpose_b else 0
-    columns, tile = as_int(node.output.shape[-1]) or 1, _tile(a, found.dot)
+    rows, weights, axis = result.x, result.weights, 1 if attrs.transpose_b else 0
+    columns, tile = as_int(node.output.shape[-1]) or 1, _tile(a, result.dot)
     least = None
     if tile is not None and rows.type.rank > 1:
-        least = least_rows_of(a, node, rows_of(rows, tile.rows), depth, columns, found.dot, tile)
+        least = least_rows_of(a, node, rows_of(rows, tile.rows), depth, columns, result.dot, tile)
     if tile is not None and least is not None:
         if more := -depth % tile.depth:
             weights = longer(a, weights, axis, more)
         packed = _packed(a, tile, weights, attrs.transpose_b, columns)
         total = in_tiles(a, as_rows(a, rows, tile.rows), packed, columns, tile, least)
     else:
-        if more := -depth % found.dot.group:
+        if more := -depth % result.dot.group:
             rows, weights = longer(a, rows, rows.type.rank - 1, more), longer(a, weights, axis, more)
-        total = _product(a, found.dot, rows, weights, attrs.transpose_b, columns)
-    if found.zero is not None:
-        total = _emit(a, "sub", total, _correction(a, found.weights, found.zero, (axis,), (columns,)))
+        total = _product(a, result.dot, rows, weights, attrs.transpose_b, columns)
+    if result.zero is not None:
+        total = _emit(a, "sub", total, _correction(a, result.weights, result.zero, (axis,), (columns,)))
     keep(a, node.output, total)
     return True
 
@@ -78,31 +78,31 @@ def integer_conv(a: Assigner, node: Node) -> bool:
     if node.of(ConvAttrs).groups != 1:
         return False
     if x.type.rank != 4:
-        found = _factors(a, node, a.as_plain, pairs=True)
-        if found is not None:
-            a.plain[node.output] = _by_windows(a, node, found)
-        return found is not None
-    found = _factors(a, node, lambda v: _in_blocks(a, v))
+        result = _factors(a, node, a.as_plain, pairs=True)
+        if result is not None:
+            a.plain[node.output] = _by_windows(a, node, result)
+        return result is not None
+    result = _factors(a, node, lambda v: _in_blocks(a, v))
     conv = node.of(ConvAttrs)
-    if found is not None and found.zero is not None and any(conv.pads) and not _zero_fits(a, x):
-        found = _factors(a, node, lambda v: _in_blocks(a, v), pairs=True)
-    if found is None:
+    if result is not None and result.zero is not None and any(conv.pads) and not _zero_fits(a, x):
+        result = _factors(a, node, lambda v: _in_blocks(a, v), pairs=True)
+    if result is None:
         return False
-    dot, filters = found.dot, as_int(w.shape[0]) or 0
-    block = as_int(found.x.shape[-1]) or GROUP
-    op, tile, weights = "lowered.conv_dot", _tile(a, dot), found.weights
+    dot, filters = result.dot, as_int(w.shape[0]) or 0
+    block = as_int(result.x.shape[-1]) or GROUP
+    op, tile, weights = "lowered.conv_dot", _tile(a, dot), result.weights
     how: Attrs = ConvDotAttrs(conv.strides, conv.dilations, conv.pads, filters)
-    if tile is not None and (tiled := _map_in_tiles(a, node, found, tile)) is not None:
+    if tile is not None and (tiled := _map_in_tiles(a, node, result, tile)) is not None:
         op, how = "lowered.conv_tiles", tiled
-        weights = _gathered(a, weights, found.x, tiled)
+        weights = _gathered(a, weights, result.x, tiled)
         block = (as_int(weights.shape[1]) or 1) + -(as_int(weights.shape[1]) or 1) % tile.depth
     attrs = {"block": block, "width": dot.lanes, "group": dot.group, "panels": panel_multiple(filters, dot.lanes)}
     packed = _emit(a, "lowered.pack_conv_dot", weights, **attrs)
-    zero = None if found.zero is None else _emit(a, "cast", found.zero, dtype=u8)
-    operands = (found.x, packed, *(() if zero is None else (zero,)))
+    zero = None if result.zero is None else _emit(a, "cast", result.zero, dtype=u8)
+    operands = (result.x, packed, *(() if zero is None else (zero,)))
     (total,) = a.emit(op, operands, how, op)
-    if found.zero is not None:
-        correction = _correction(a, found.weights, found.zero, (1, 2, 3), (1, filters, 1, 1))
+    if result.zero is not None:
+        correction = _correction(a, result.weights, result.zero, (1, 2, 3), (1, filters, 1, 1))
         total = _emit(a, "sub", total, _emit(a, "lowered.block_channels", correction, block=dot.lanes))
     if dot.lanes == a.block:
         a.blocked[node.output] = total
@@ -200,17 +200,17 @@ def longer(a: Assigner, x: Value, axis: int, more: int) -> Value:
     return _emit(a, "pad", x, before=(0,) * rank, after=after, mode="constant", value=0)
 
 
-def _by_windows(a: Assigner, node: Node, found: _Factors) -> Value:
+def _by_windows(a: Assigner, node: Node, result: _Factors) -> Value:
     """A convolution of any rank as a product of its windows."""
-    attrs, (filters, *window) = node.of(ConvAttrs), (as_int(d) or 0 for d in found.weights.shape)
+    attrs, (filters, *window) = node.of(ConvAttrs), (as_int(d) or 0 for d in result.weights.shape)
     elements = prod(window)
-    depth = elements + -elements % found.dot.group
+    depth = elements + -elements % result.dot.group
     spatial = {"strides": attrs.strides, "dilations": attrs.dilations, "pads": attrs.pads}
-    rows = _emit(a, "lowered.patches", found.x, kernel=tuple(window[1:]), depth=depth, **spatial)
-    flat = _emit(a, "reshape", found.weights, shape=(const(filters), const(elements)))
+    rows = _emit(a, "lowered.patches", result.x, kernel=tuple(window[1:]), depth=depth, **spatial)
+    flat = _emit(a, "reshape", result.weights, shape=(const(filters), const(elements)))
     if depth > elements:
         flat = longer(a, flat, 1, depth - elements)
-    total = _product(a, found.dot, rows, flat, True, filters)
+    total = _product(a, result.dot, rows, flat, True, filters)
     moved = _emit(a, "transpose", total, perm=(0, 2, 1))
     return _emit(a, "reshape", moved, shape=node.output.shape)
 
@@ -250,11 +250,11 @@ def in_tiles(a: Assigner, rows: Value, packed: Value, columns: int, tile: Dot, l
     return _emit(a, "lowered.matmul_by_rows", rows, packed, **attrs, least=least)
 
 
-def _map_in_tiles(a: Assigner, node: Node, found: _Factors, tile: Dot) -> ConvTilesAttrs | None:
+def _map_in_tiles(a: Assigner, node: Node, result: _Factors, tile: Dot) -> ConvTilesAttrs | None:
     """How a convolution, of a map of known size, goes by registers of matrices, if it does: whether these hold pixels
     of one line each or of all lines in their order, and whether several pixels lie side by side in their depth."""
-    attrs, x = node.of(ConvAttrs), [as_int(d) for d in found.x.shape[1:]]
-    filters, channels, *window = (as_int(d) or 1 for d in found.weights.shape)
+    attrs, x = node.of(ConvAttrs), [as_int(d) for d in result.x.shape[1:]]
+    filters, channels, *window = (as_int(d) or 1 for d in result.weights.shape)
     out = [as_int(d) for d in node.output.shape[2:]]
     if not all(x) or not all(out):
         return None
@@ -275,8 +275,8 @@ def _map_in_tiles(a: Assigner, node: Node, found: _Factors, tile: Dot) -> ConvTi
 
     if gathered := [replace(flat, gathered=g) for g in _gatherings(attrs, window, blocks * block, tile)]:
         kinds[GATHERED] = min(gathered, key=cycles)
-    depth = prod(window) * (channels + -channels % min(found.dot.lanes, channels + -channels % found.dot.group))
-    ways = {VECTORS: (out[0] or 1) * dots.product_cycles(out[1] or 1, depth, filters, found.dot, a.target)}
+    depth = prod(window) * (channels + -channels % min(result.dot.lanes, channels + -channels % result.dot.group))
+    ways = {VECTORS: (out[0] or 1) * dots.product_cycles(out[1] or 1, depth, filters, result.dot, a.target)}
     return kinds.get(summed_in(a, node, ways | {way: cycles(conv) for way, conv in kinds.items()}))
 
 

@@ -38,9 +38,9 @@ def join(a: Assigner, x: Value) -> Value:
     return a.emit("reshape", (x,), {"shape": (product(x.shape[:-1]), x.shape[-1])}, f"{x.name}_joined")[0]
 
 
-def keep(a: Assigner, y: Value, found: Value) -> None:
-    """`found` is `y`: as it is, or with its rows joined."""
-    (a.plain if found.type.rank == y.type.rank else a.joined)[y] = found
+def keep(a: Assigner, y: Value, result: Value) -> None:
+    """`result` is `y`: as it is, or with its rows joined."""
+    (a.plain if result.type.rank == y.type.rank else a.joined)[y] = result
 
 
 def pointwise(a: Assigner, node: Node) -> bool:

@@ -110,9 +110,9 @@ def conv_in_matrices(a: Assigner, node: Node, choice: Matrices) -> bool:
         made = a.producer(value)
         if made is not None and made.op == "cast" and made.inputs[0] is not None and made.inputs[0].dtype is bf16:
             return form(made.inputs[0])
-        (found,) = a.emit("cast", (form(value),), {"dtype": bf16}, f"{value.name}_bf16")
-        a.follow(value, found)
-        return found
+        (result,) = a.emit("cast", (form(value),), {"dtype": bf16}, f"{value.name}_bf16")
+        a.follow(value, result)
+        return result
 
     packing = {"block": channels + -channels % tile.depth, "width": tile.lanes, "group": tile.group}
     packing["panels"] = panel_multiple(filters, tile.lanes)
@@ -222,8 +222,8 @@ class _Product:
     def multiplied(self, op: str, x: Value, w: Value, **attrs: object) -> Value:
         return self.emit(op, x, w, name=self.node.output.name, columns=self.columns, **attrs)
 
-    def finish(self, found: Value) -> None:
-        keep(self.a, self.node.output, found)
+    def finish(self, result: Value) -> None:
+        keep(self.a, self.node.output, result)
 
     # int4w
 
@@ -284,20 +284,20 @@ class _Product:
     def quantised(self) -> None:
         """Both factors in 8 bits with scales."""
         dots = ((t, find_dot(t, i8, self.a.target)) for t in (u8, i16))
-        found = next(((t, d) for t, d in dots if d is not None and self.depth % d.group == 0), None)
-        least, matrices = self.in_matrices_from(found)
+        match = next(((t, d) for t, d in dots if d is not None and self.depth % d.group == 0), None)
+        least, matrices = self.in_matrices_from(match)
         if matrices is not None:
-            found = u8, matrices
+            match = u8, matrices
         rows = self.x if matrices is None else as_rows(self.a, self.x, matrices.rows)
         row_scale, x = self.quantise(rows, -1, self.x.name)
         column_scale, narrow = self.quantised_weights()
         attrs = {"columns": self.columns}
-        if found is None:
+        if match is None:
             tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, i32, self.a.target)
             x = self.emit("cast", x, name=f"{self.x.name}_i8", dtype=i8)
             total = self.emit("lowered.matmul_packed", x, self.plain_panels(narrow, tile.width), name="total", **attrs)
         else:
-            kind, dot = found
+            kind, dot = match
             if kind is u8:
                 x = self.emit("add", x, self.number(OFFSET, f32), name="shifted")
             x = self.emit("cast", x, name=f"{self.x.name}_{kind.name}", dtype=kind)
@@ -311,12 +311,12 @@ class _Product:
         real = self.emit("mul", real, row_scale, name="scaled")
         self.finish(self.emit("mul", real, column_scale, name=self.node.output.name))
 
-    def in_matrices_from(self, found: tuple[DType, Dot] | None) -> tuple[int, Dot | None]:
+    def in_matrices_from(self, result: tuple[DType, Dot] | None) -> tuple[int, Dot | None]:
         """From how many rows on integers are summed in registers of matrices, and by which instruction, if by one."""
         tile = find_tile_dot(u8, i8, self.a.target)
-        if found is None or found[0] is not u8 or tile is None:
+        if result is None or result[0] is not u8 or tile is None:
             return 0, self.tile(u8, i8)
-        least = least_rows_of(self.a, self.node, rows_of(self.x, tile.rows), self.depth, self.columns, found[1], tile)
+        least = least_rows_of(self.a, self.node, rows_of(self.x, tile.rows), self.depth, self.columns, result[1], tile)
         return (0, None) if least is None else (least, tile)
 
     def quantise(self, x: Value, axis: int, name: str, levels: int = LEVELS) -> tuple[Value, Value]:

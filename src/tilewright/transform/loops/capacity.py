@@ -12,8 +12,8 @@ from tilewright.support.errors import ScheduleError
 def check_capacities(func: PrimFunc) -> PrimFunc:
     """The function, whose buffers have places. Raises ScheduleError where those that live at once need more bytes than
     their memory has, or a size is not constant."""
-    found = (find_memory(s.buffer.scope) for s in walk(func.body) if isinstance(s, Allocate))
-    for memory in dict.fromkeys(m for m in found if m is not None):
+    results = (find_memory(s.buffer.scope) for s in walk(func.body) if isinstance(s, Allocate))
+    for memory in dict.fromkeys(m for m in results if m is not None):
         need = _most(func.body, memory)
         if need > memory.capacity:
             raise ScheduleError(

@@ -147,9 +147,9 @@ def _outside(access: Access, at: Load | Store, extents: Mapping[Var, Expr], give
     if any(prove(n <= 0) for n in extents.values()):
         return  # a loop without iterations
     for d, (index, extent) in enumerate(zip(at.indices, at.buffer.shape, strict=True)):
-        found = replace(access, dimension=d, index=index, extent=extent, given=given, extents=tuple(extents.items()))
-        if not prove(found.inside, extents, (*given, *access.conditions)):
-            yield found
+        result = replace(access, dimension=d, index=index, extent=extent, given=given, extents=tuple(extents.items()))
+        if not prove(result.inside, extents, (*given, *access.conditions)):
+            yield result
 
 
 def _serial(s: Stmt) -> Stmt:

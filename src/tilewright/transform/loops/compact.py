@@ -99,12 +99,12 @@ def _trim(chain: list[tuple[Path, Stmt]], buffer: Buffer) -> list[tuple[Path, St
 
 def _touched(s: Stmt) -> list[Buffer]:
     """The buffers that `s` itself loads, stores or names."""
-    found = [load.buffer for e in exprs_of(s) for load in loads(e)]
+    results = [load.buffer for e in exprs_of(s) for load in loads(e)]
     if isinstance(s, Store):
-        found.append(s.buffer)
+        results.append(s.buffer)
     elif isinstance(s, Intrinsic):
-        found += [r.buffer for r in (*s.inputs, *s.outputs)]
-    return found
+        results += [r.buffer for r in (*s.inputs, *s.outputs)]
+    return results
 
 
 def _writes_first(s: Stmt, buffer: Buffer) -> bool:

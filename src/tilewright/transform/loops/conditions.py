@@ -136,10 +136,10 @@ class _Mover:
             return max(0, min(ends))
         latest = 0
         for child in body.children:
-            found = self.end(child, loop, inner)
-            if found is None:
+            result = self.end(child, loop, inner)
+            if result is None:
                 return None
-            latest = max(latest, found)
+            latest = max(latest, result)
         return latest
 
     def false_from(self, condition: Expr, loop: For, inner: Eliminator) -> int | None:

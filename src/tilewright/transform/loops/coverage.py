@@ -78,14 +78,14 @@ def _varies(condition: Expr, around: frozenset[Var]) -> bool:
 
 def _bounds(an: Analyzer, read: Access, d: int, around: frozenset[Var]) -> list[Expr]:
     """Where a dimension's indices end by the conditions of a read, as far as the loops around say."""
-    found = []
+    results = []
     for part in _parts(read) if read.indices else ():
         if isinstance(part, Op) and part.name == "lt" and part.args[0].dtype is i64 and not loads(part):
             left, right = part.args
             end = an.simplify(read.indices[d] - left + right - 1)
             if around.issuperset(variables(end)):
-                found.append(end)
-    return found
+                results.append(end)
+    return results
 
 
 def _covers(an: Analyzer, written: Ends, read: Ends | None, bounds: list[Expr], whole: Expr) -> bool:

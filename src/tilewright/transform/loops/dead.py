@@ -24,14 +24,14 @@ def drop_dead_stores(func: PrimFunc) -> PrimFunc:
 
 def _read(body: Stmt) -> set[Buffer]:
     """Buffers loaded other than to update themselves, or touched by an intrinsic."""
-    found: set[Buffer] = set()
+    members: set[Buffer] = set()
     for s in walk(body):
         own = s.buffer if isinstance(s, Store) else None
         for e in exprs_of(s):
-            found.update(load.buffer for load in loads(e) if load.buffer != own)
+            members.update(load.buffer for load in loads(e) if load.buffer != own)
         if isinstance(s, Intrinsic):
-            found.update(r.buffer for r in (*s.outputs, *s.inputs))
-    return found
+            members.update(r.buffer for r in (*s.outputs, *s.inputs))
+    return members
 
 
 def _without(s: Stmt, dead: set[Buffer]) -> Stmt | None:

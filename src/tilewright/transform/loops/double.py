@@ -56,10 +56,10 @@ def _doubled(stmt: Stmt, old: For, name: str, taken: set[str]) -> Stmt:
     loop = next((s for s in walk(stmt) if isinstance(s, For) and s.var is old.var), None)
     if loop is None or loop.kind != "serial":
         return stmt
-    found = _parts(loop.body, name)
-    if found is None:
+    result = _parts(loop.body, name)
+    if result is None:
         return stmt
-    buffer, others, fill, rest = found
+    buffer, others, fill, rest = result
     reads = {b for s in fill for b in buffers_in(s)} - {buffer}
     if reads & _written(seq((*fill, *rest))) or reads & {a.buffer for a in others} or variables(buffer.size):
         return stmt
@@ -103,8 +103,8 @@ def _parts(body: Stmt, name: str) -> tuple[Buffer, list[Allocate], list[Stmt], l
 
 
 def _written(stmt: Stmt) -> set[Buffer]:
-    found = {s.buffer for s in walk(stmt) if isinstance(s, Store)}
-    return found | {r.buffer for s in walk(stmt) if isinstance(s, Intrinsic) for r in s.outputs}
+    members = {s.buffer for s in walk(stmt) if isinstance(s, Store)}
+    return members | {r.buffer for s in walk(stmt) if isinstance(s, Intrinsic) for r in s.outputs}
 
 
 def _half(stmt: Stmt, old: Buffer, new: Buffer, half: Expr) -> Stmt:

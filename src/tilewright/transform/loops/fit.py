@@ -79,7 +79,7 @@ def _fitted(s: Allocate, outer: Loops, named: dict[Var, Expr], caches: Caches) -
 
 def _count(s: Allocate, place: int, outer: Loops) -> Expr | None:
     """What all indices in a dimension are below, in terms of symbols; None if no one expression is known."""
-    found: set[Expr] = set()
+    members: set[Expr] = set()
     for access, _, loops, facts in accesses(s.body, s.buffer, {}):
         an = Analyzer({**outer, **loops}, facts)
         inner = Eliminator(an, frozenset((*outer, *loops)))
@@ -90,5 +90,5 @@ def _count(s: Allocate, place: int, outer: Loops) -> Expr | None:
         end = bounds[1] + 1
         for limit in inner.limits(index):
             end = minimum(end, limit + 1)
-        found.add(Analyzer().simplify(end))
-    return found.pop() if len(found) == 1 else None
+        members.add(Analyzer().simplify(end))
+    return members.pop() if len(members) == 1 else None

@@ -147,23 +147,23 @@ def depend(a: Stmt, b: Stmt) -> bool:
 
 
 def touched(s: Stmt) -> set[Buffer]:
-    found = written(s)
+    result = written(s)
     for inner in walk(s):
         for e in exprs_of(inner):
-            found.update([x.buffer for x in loads(e)])
+            result.update([x.buffer for x in loads(e)])
         if isinstance(inner, Intrinsic):
-            found.update([r.buffer for r in inner.inputs])
-    return found
+            result.update([r.buffer for r in inner.inputs])
+    return result
 
 
 def written(s: Stmt) -> set[Buffer]:
-    found: set[Buffer] = set()
+    members: set[Buffer] = set()
     for inner in walk(s):
         if isinstance(inner, Store):
-            found.add(inner.buffer)
+            members.add(inner.buffer)
         elif isinstance(inner, Intrinsic):
-            found.update([r.buffer for r in inner.outputs])
-    return found
+            members.update([r.buffer for r in inner.outputs])
+    return members
 
 
 def _apart(s: Stmt, store: Store, outer: For, lanes: For) -> bool:

@@ -97,10 +97,10 @@ class _Narrower:
         forms = nonnegative_forms(self.an, self.an.simplify(condition))
         if len(forms) != 1:
             return None
-        found = coefficient(forms[0], lane)
-        if found is None or found[0][0] or not found[0][1]:
+        result = coefficient(forms[0], lane)
+        if result is None or result[0][0] or not result[0][1]:
             return None
-        return to_expr(forms[0]), found[0][1]
+        return to_expr(forms[0]), result[0][1]
 
     def vector(self, loop: For, body: Stmt, slacks: list[tuple[Expr, int]], first: int, width: int) -> Stmt:
         """One vector: `if whole { ... } else if some { masked }`, or the masked one alone if it cannot be whole."""

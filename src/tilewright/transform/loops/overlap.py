@@ -90,9 +90,9 @@ class _Line:
 def _overlapped(s: Stmt, outer: dict[Var, Expr], taken: set[str]) -> Stmt:
     if isinstance(s, For):
         line = _line(s, outer)
-        found = None if line is None else _split(line, outer, taken)
-        if found is not None:
-            return found
+        result = None if line is None else _split(line, outer, taken)
+        if result is not None:
+            return result
     if isinstance(s, For | Let):
         outer = {**outer, s.var: s.extent if isinstance(s, For) else s.value}
     return with_children(s, tuple([_overlapped(c, outer, taken) for c in s.children])) if s.children else s
@@ -105,7 +105,7 @@ def _line(loop: For, outer: dict[Var, Expr]) -> _Line | None:
     inside = list(walk(loop.body))
     inner = {s.var: s for s in inside if isinstance(s, For) and s.kind in ("vectorized", "unrolled")}
     tests = {part for s in inside if isinstance(s, If) for part in conjuncts(s.condition)}
-    bounds = {part: found for part in tests if (found := _bound(part, loop.var, inner)) is not None}
+    bounds = {part: result for part in tests if (result := _bound(part, loop.var, inner)) is not None}
     if len(set(bounds.values())) != 1:
         return None
     ((count, size),) = set(bounds.values())
@@ -224,7 +224,7 @@ def _inside(version: Let, line: _Line, least: int) -> int | None:
 
 def _columns_tested(s: Stmt, symbol: Var) -> list[Expr]:
     """The tests of the symbol and of columns alone, for each column: loops that are unrolled have a number in each."""
-    found: list[Expr] = []
+    results: list[Expr] = []
 
     def on(s: Stmt, numbers: dict[Var, range]) -> None:
         if isinstance(s, For):
@@ -235,12 +235,12 @@ def _columns_tested(s: Stmt, symbol: Var) -> list[Expr]:
                 columns = [v for v in variables(test) if v is not symbol]
                 if symbol in variables(test) and all(v in numbers for v in columns):
                     for values in product(*(numbers[v] for v in columns)):
-                        found.append(substitute(test, dict(zip(columns, map(const, values), strict=True))))
+                        results.append(substitute(test, dict(zip(columns, map(const, values), strict=True))))
         for child in s.children:
             on(child, numbers)
 
     on(s, {})
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(results))
 
 
 def _halved(line: _Line) -> Stmt:

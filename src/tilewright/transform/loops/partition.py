@@ -230,19 +230,21 @@ def _split_by(conditions: list[Expr], loop: For, outer: dict[Var, Expr]) -> _Spl
     named = {s.var for s in walk(loop.body) if isinstance(s, Let)}
     free = [e for e in conditions if named.isdisjoint(variables(e))]
     candidates = [c for e in free if (c := _candidate(an, frozenset(loops), loop.var, e)) is not None]
-    found = [c for c in candidates if named.isdisjoint(variables(c.bound))]  # an inner loop's extent may be such a name
-    if not found:
+    results = [
+        c for c in candidates if named.isdisjoint(variables(c.bound))
+    ]  # an inner loop's extent may be such a name
+    if not results:
         return None
-    key = found[0].key
-    found = [c for c in found if c.key is key]
+    key = results[0].key
+    results = [c for c in results if c.key is key]
     most = loop.extent if key is loop.var else _least_above(an, key)
     if most is None:
         return None
-    found = [c for c in found if not an.prove(c.bound >= most if c.is_low else c.bound <= 0)]
-    start, stop = _main_range(an, found, most)
-    if not found or an.prove(stop <= start):
+    results = [c for c in results if not an.prove(c.bound >= most if c.is_low else c.bound <= 0)]
+    start, stop = _main_range(an, results, most)
+    if not results or an.prove(stop <= start):
         return None
-    return _Split(loop, tuple(found), key, start, stop, most, not an.prove(stop >= most), an)
+    return _Split(loop, tuple(results), key, start, stop, most, not an.prove(stop >= most), an)
 
 
 def _range(loop: For, an: Analyzer, start: Expr, stop: Expr, body: Stmt | None = None) -> Stmt:
@@ -298,7 +300,7 @@ def _conditions(loop: For, outer: Mapping[Var, Expr]) -> list[Expr]:
     What only bounds a loop around other loops by a symbol is not: it becomes that loop's extent (`conditions.py`),
     which a body of loops does not notice, and all versions of the tiles inside would be there twice.
     """
-    found: dict[Expr, bool] = {}
+    result: dict[Expr, bool] = {}
 
     def visit(s: Stmt, inner: frozenset[Var], lanes: frozenset[Var], around: Var | None = None) -> None:
         if isinstance(s, If) and inner:
@@ -306,13 +308,13 @@ def _conditions(loop: For, outer: Mapping[Var, Expr]) -> list[Expr]:
                 if _mentions(part, loop.var, inner):
                     sizes = set(variables(part)) - {loop.var, *inner, *outer}
                     worth = around is None or not sizes or _mentions(part, loop.var, inner - {around})
-                    found[part] = found.get(part, False) or worth
+                    result[part] = result.get(part, False) or worth
         if lanes:
             for e in exprs_of(s):
                 for node in walk_expr(e):
                     if type(node) is Op and node.name == "select":
                         parts = conjuncts(node.args[0])
-                        found.update((part, True) for part in parts if _mentions(part, loop.var, lanes))
+                        result.update((part, True) for part in parts if _mentions(part, loop.var, lanes))
         bounded = None
         if isinstance(s, For):
             inner = inner | {s.var}
@@ -324,7 +326,7 @@ def _conditions(loop: For, outer: Mapping[Var, Expr]) -> list[Expr]:
             visit(child, inner, lanes, bounded)
 
     visit(loop.body, frozenset(), frozenset())
-    return list(found) if any(found.values()) else []
+    return list(result) if any(result.values()) else []
 
 
 def _alternatives(loop: For) -> Iterator[Expr]:
@@ -380,10 +382,10 @@ def _least_above(an: Analyzer, key: Expr) -> Expr | None:
     return None if lo is None or hi is None or lo < 0 else const(hi + 1)
 
 
-def _main_range(an: Analyzer, found: list[_Candidate], extent: Expr) -> tuple[Expr, Expr]:
+def _main_range(an: Analyzer, result: list[_Candidate], extent: Expr) -> tuple[Expr, Expr]:
     start: Expr = const(0)
     stop = extent
-    for c in found:
+    for c in result:
         if c.is_low:
             start = an.simplify(maximum(start, c.bound))
         else:

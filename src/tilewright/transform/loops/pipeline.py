@@ -136,11 +136,11 @@ def _stages(stmts: Sequence[Stmt], most: int) -> list[_Stage] | None:
 
 def _needed(s: Stmt, earlier: Sequence[Stmt]) -> list[Stmt]:
     """Those of some statements that have to stay before `s`, or before one of those."""
-    found: list[Stmt] = []
+    results: list[Stmt] = []
     for x in reversed(earlier):
-        if any(depend(x, y) for y in (s, *found)):
-            found.insert(0, x)
-    return found
+        if any(depend(x, y) for y in (s, *results)):
+            results.insert(0, x)
+    return results
 
 
 Crossing = tuple[int, int, Buffer]
@@ -151,7 +151,7 @@ def _crossing(stages: Sequence[_Stage], own: set[Buffer]) -> list[Crossing] | No
     """What stages leave to later ones; None where something goes another way."""
     if any(isinstance(x, Intrinsic) for stage in stages for s in stage.all for x in walk(s)):
         return None
-    found: list[Crossing] = []
+    results: list[Crossing] = []
     for k, stage in enumerate(stages):
         for buffer in sorted({b for s in stage.all for b in written(s)}, key=lambda b: b.name):
             others = [j for j, other in enumerate(stages) if j != k and any(buffer in touched(s) for s in other.all)]
@@ -159,8 +159,8 @@ def _crossing(stages: Sequence[_Stage], own: set[Buffer]) -> list[Crossing] | No
                 continue
             if others[0] < k or buffer not in own or any(buffer in written(s) for j in others for s in stages[j].all):
                 return None
-            found.append((k, others[-1], buffer))
-    return found
+            results.append((k, others[-1], buffer))
+    return results
 
 
 @dataclass(slots=True)

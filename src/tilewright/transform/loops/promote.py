@@ -25,8 +25,8 @@ def promote_partials(func: PrimFunc) -> PrimFunc:
     taken = names_of(func)
 
     def statement(s: Stmt) -> Stmt | None:
-        found = _of_rows(s, taken) if isinstance(s, For) and s.kind == "serial" else s
-        return None if found is s else found
+        result = _of_rows(s, taken) if isinstance(s, For) and s.kind == "serial" else s
+        return None if result is s else result
 
     body = map_stmt(func.body, statement)
     return func if body is func.body else func.with_body(body)

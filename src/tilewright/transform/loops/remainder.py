@@ -93,10 +93,10 @@ def by_remainder(
 
     `tidy` gives the copy for a value fresh names and simplifies it.
     """
-    found = remainders(stmt)
-    if len(found) != 1:
+    match = remainders(stmt)
+    if len(match) != 1:
         return None
-    ((remainder, tests),) = found.items()
+    ((remainder, tests),) = match.items()
     lo, hi = analyzer.bounds(remainder)
     if lo is None or hi is None or lo < 0 or not 1 < hi <= min(limit, MOST):
         return None
@@ -170,15 +170,15 @@ def _stored(s: Stmt) -> int:
 def remainders(stmt: Stmt) -> dict[Expr, set[Expr]]:
     """Symbolic limits of unrolled loops, each with the conditions `i < limit` in which it stands."""
     bound = {s.var for s in walk(stmt) if isinstance(s, For | Let)}
-    found: dict[Expr, set[Expr]] = {}
+    result: dict[Expr, set[Expr]] = {}
     for s in walk(stmt):
         if isinstance(s, For) and s.kind == "unrolled" and isinstance(s.body, If) and s.body.orelse is None:
             for part in conjuncts(s.body.condition):
                 if type(part) is Op and part.name == "lt" and part.args[0] is s.var:
                     limit = part.args[1]
                     if type(limit) is not Const and bound.isdisjoint(variables(limit)):
-                        found.setdefault(limit, set()).add(part)
-    return found
+                        result.setdefault(limit, set()).add(part)
+    return result
 
 
 def all_behind(s: Stmt, conditions: set[Expr]) -> bool:

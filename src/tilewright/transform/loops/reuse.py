@@ -33,12 +33,12 @@ class _Place:
 
     @property
     def reads(self) -> dict[Buffer, set[tuple[Expr, ...]]]:
-        found: dict[Buffer, set[tuple[Expr, ...]]] = {}
+        result: dict[Buffer, set[tuple[Expr, ...]]] = {}
         for s in walk(self.block):
             for e in exprs_of(s):
                 for load in loads(e):
-                    found.setdefault(load.buffer, set()).add(load.indices)
-        return found
+                    result.setdefault(load.buffer, set()).add(load.indices)
+        return result
 
 
 def reuse_outputs(func: PrimFunc, least: int) -> PrimFunc:

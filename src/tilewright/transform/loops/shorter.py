@@ -43,8 +43,8 @@ def shorter_sums(func: PrimFunc, target: Target) -> PrimFunc:
 def summed(body: Stmt) -> frozenset[Buffer]:
     """Temporaries whose vectors are under one condition, to which some are added in a loop that is not written out."""
     an = analyzer_of(body)
-    found = (s for s in walk(body) if isinstance(s, Allocate) and any(_sums(s.body, s.buffer, looped=False)))
-    return frozenset(s.buffer for s in found if is_under_one_condition(s, an))
+    results = (s for s in walk(body) if isinstance(s, Allocate) and any(_sums(s.body, s.buffer, looped=False)))
+    return frozenset(s.buffer for s in results if is_under_one_condition(s, an))
 
 
 def _sums(s: Stmt, buffer: Buffer, *, looped: bool) -> Iterator[bool]:

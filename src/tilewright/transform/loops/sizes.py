@@ -50,8 +50,8 @@ class Sizes:
 
     def outside(self, values: Mapping[Var, Expr]) -> tuple[Outside, ...]:
         """The accesses that are not proven to be inside for these sizes and numbers."""
-        found = (_outside(a, values, a.block in self.partial) for a in self.accesses)
-        return tuple(f for f in found if f is not None)
+        results = (_outside(a, values, a.block in self.partial) for a in self.accesses)
+        return tuple(f for f in results if f is not None)
 
 
 def decided_by_sizes(func: PrimFunc, accesses: Iterable[Access]) -> tuple[Sizes, tuple[Access, ...]]:

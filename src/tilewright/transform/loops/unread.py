@@ -66,7 +66,7 @@ def _statement(s: Stmt, outer: Loops, cold: bool, even: bool) -> Stmt:
 def _limit(buffer: Buffer, place: int, body: Stmt, outer: Loops) -> Expr | None:
     """What the indices of all reads in one dimension are below, in terms of the loops around; None if that is no less
     than the dimension."""
-    found: set[Expr] = set()
+    members: set[Expr] = set()
     for access, statement, loops, facts in accesses(body, buffer, {}):
         if isinstance(access, Store) or _updates(access, statement):
             continue
@@ -79,10 +79,10 @@ def _limit(buffer: Buffer, place: int, body: Stmt, outer: Loops) -> Expr | None:
             if bounds is None:
                 return None
             ends = (bounds[1],)
-        found.add(Analyzer(outer).simplify(reduce(minimum, [end + 1 for end in ends])))
-    if len(found) != 1:
+        members.add(Analyzer(outer).simplify(reduce(minimum, [end + 1 for end in ends])))
+    if len(members) != 1:
         return None
-    (limit,) = found
+    (limit,) = members
     whole = Analyzer(outer).prove(limit >= buffer.shape[place])
     return None if whole or not any(isinstance(n, Var) for n in walk_expr(limit)) else limit
 
@@ -200,7 +200,7 @@ def _tile_rows(loop: For, buffer: Buffer, place: int) -> list[For] | None:
     buffer; None if it does something else, too. Each row has its own place in whatever else the loop writes."""
     inside = list(walk(loop.body))
     loops = {s.var: s for s in inside if isinstance(s, For) and s.kind in ("unrolled", "serial")}
-    found = set()
+    members = set()
     for s in inside:
         if isinstance(s, Store) and s.buffer == buffer:
             row = [v for v in variables(s.indices[place]) if v in loops]
@@ -209,10 +209,10 @@ def _tile_rows(loop: For, buffer: Buffer, place: int) -> list[For] | None:
                 return None
             if Analyzer().simplify(s.indices[place] - loop.var * size - row[0]) is not const(0):
                 return None
-            found.add((size, loops[row[0]].kind))
-    rows = {v: s for v, s in loops.items() if {(as_int(s.extent), s.kind)} == found}
+            members.add((size, loops[row[0]].kind))
+    rows = {v: s for v, s in loops.items() if {(as_int(s.extent), s.kind)} == members}
     own = {s.buffer for s in inside if isinstance(s, Allocate)}
-    if len(found) != 1 or any(not _one_place(inside, b, rows) for b in own):
+    if len(members) != 1 or any(not _one_place(inside, b, rows) for b in own):
         return None
     alone = all(sum(v in rows for v in around) == 1 for around in _loops_around(loop.body))
     return list(rows.values()) if alone else None

@@ -106,9 +106,9 @@ def _place_problems(s: Allocate, in_parallel: bool) -> Iterator[str]:
         yield "is on a thread's stack, and several threads use it"
 
 
-def _every(found: Iterable[bool]) -> bool:
+def _every(result: Iterable[bool]) -> bool:
     """Whether all are true; all are looked at, since each reports what it finds."""
-    return False not in list(found)
+    return False not in list(result)
 
 
 class _Bounds:

@@ -89,10 +89,10 @@ def _one_condition(allocation: Allocate, an: Analyzer) -> bool:
             return False
         if isinstance(s, Store) and s.buffer == buffer:
             stores += 1
-        found = _lane_store(s)
-        if found is None or found[1].buffer != buffer:
+        result = _lane_store(s)
+        if result is None or result[1].buffer != buffer:
             continue
-        loop, store, _, varying = found
+        loop, store, _, varying = result
         if not varying or not _inside(an, store, ()):
             return False
         stores -= 1

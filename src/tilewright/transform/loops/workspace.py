@@ -59,16 +59,16 @@ def used_where(func: PrimFunc, buffer: Buffer) -> Expr:
     """A condition on the function's symbols without which it does not use a buffer: that of the versions around all
     uses; true if there is none."""
     known: dict[Var, Expr] = {v: v for v in func.symbols}
-    found: list[Expr] = []
+    results: list[Expr] = []
     s = func.body
     while True:
         inside = [c for c in s.children if _uses(c, buffer)]
         if any(_reads(e, buffer) for e in exprs_of(s)) or len(inside) != 1 or isinstance(s, For | Block):
-            return all_of(found)
+            return all_of(results)
         match s:
             case If() if known.keys() >= set(variables(s.condition)):
                 condition = substitute(s.condition, known)
-                found.append(condition if inside[0] is s.then else ~condition)
+                results.append(condition if inside[0] is s.then else ~condition)
             case Let() if known.keys() >= set(variables(s.value)):
                 known[s.var] = substitute(s.value, known)
         (s,) = inside

@@ -312,13 +312,13 @@ def _quadrants() -> tuple[tuple[Const, ...], tuple[Const, ...]]:
     """2^(e - 23) 2/pi mod 4 for e = 16, ..., 127, each as a sum of two f64."""
     bits = 256
     two_over_pi = (2 << 2 * bits) // _pi(bits)
-    found = []
+    results = []
     for e in range(16, 128):
         rest = (two_over_pi << (e - 23) if e > 23 else two_over_pi >> (23 - e)) % (4 << bits)
         high = rest / (1 << bits)
         numerator, denominator = high.as_integer_ratio()
-        found.append((double(high), double((rest - numerator * ((1 << bits) // denominator)) / (1 << bits))))
-    return tuple(a for a, _ in found), tuple(b for _, b in found)
+        results.append((double(high), double((rest - numerator * ((1 << bits) // denominator)) / (1 << bits))))
+    return tuple(a for a, _ in results), tuple(b for _, b in results)
 
 
 def _pi(bits: int) -> int:

@@ -88,19 +88,19 @@ def recaptured(
         constants: the nodes of the graph around that make constants, by their values.
         carriers: values around whose shapes give symbols.
     """
-    found = region(node)
+    result = region(node)
     bodies = list(node.bodies)
     sources: list[dict[Value, Value]] = []
     for body in bodies:
-        taken = (*body.inputs[found.leading :], *body.params)
-        sources.append(dict(zip(taken, found.captured, strict=True)))
+        taken = (*body.inputs[result.leading :], *body.params)
+        sources.append(dict(zip(taken, result.captured, strict=True)))
     wanted = dict.fromkeys(
         source
         for body, table in zip(bodies, sources, strict=True)
         for inner, source in table.items()
         if inner in used_values(body) and source not in constants
     )
-    given = {s for v in (*found.own, *wanted) if v is not None for d in v.shape for s in variables(d)}
+    given = {s for v in (*result.own, *wanted) if v is not None for d in v.shape for s in variables(d)}
     for symbol in dict.fromkeys(s for body in bodies for s in body.used_symbols):
         if symbol not in given:
             carrier = next(v for v in carriers if symbol in v.shape)
@@ -109,10 +109,10 @@ def recaptured(
     inputs = [v for v in wanted if v not in fixed]
     params = [v for v in wanted if v in fixed]
     changed = [
-        _capturing(body, found.leading, table, inputs, params, constants)
+        _capturing(body, result.leading, table, inputs, params, constants)
         for body, table in zip(bodies, sources, strict=True)
     ]
-    return found.with_captures(changed, inputs, params)
+    return result.with_captures(changed, inputs, params)
 
 
 def _capturing(
@@ -156,8 +156,8 @@ def hoisted(node: Node, taken: set[str], wanted: Callable[[Node], bool]) -> tupl
         taken: names of the graph around; the hoisted nodes' are added.
         wanted: whether a node may leave its body.
     """
-    found = region(node)
-    inputs, params = found.captured[: found.inputs], list(found.captured[found.inputs :])
+    result = region(node)
+    inputs, params = result.captured[: result.inputs], list(result.captured[result.inputs :])
     outside: list[Node] = []
     bodies = list(node.bodies)
     for k, body in enumerate(bodies):
@@ -177,7 +177,7 @@ def hoisted(node: Node, taken: set[str], wanted: Callable[[Node], bool]) -> tupl
                 names = names_of(bodies[other])
                 unread = tuple(Value(fresh_name(v.name, names), v.type) for v in made)
                 bodies[other] = replace(bodies[other], params=(*bodies[other].params, *unread))
-    return outside, found.with_captures(bodies, inputs, params) if outside else node
+    return outside, result.with_captures(bodies, inputs, params) if outside else node
 
 
 def _hoistable(body: Graph, wanted: Callable[[Node], bool]) -> list[Node]:
@@ -205,8 +205,8 @@ def lift_constants(graph: Graph) -> Graph:
     for node in graph.nodes:
         if node.bodies:
             node = node.with_bodies(lift_constants)
-            found = region(node)
-            bodies, params = list(node.bodies), list(found.captured[found.inputs :])
+            result = region(node)
+            bodies, params = list(node.bodies), list(result.captured[result.inputs :])
             for k, body in enumerate(bodies):
                 large = [n for n in body.nodes if n.op == "constant" and (as_int(n.output.type.size) or 0) > 1]
                 for n in large:
@@ -220,6 +220,6 @@ def lift_constants(graph: Graph) -> Graph:
                         names = names_of(bodies[other])
                         unread = tuple(Value(fresh_name(v.name, names), v.type) for v in inside)
                         bodies[other] = replace(bodies[other], params=(*bodies[other].params, *unread))
-            node = found.with_captures(bodies, found.captured[: found.inputs], params)
+            node = result.with_captures(bodies, result.captured[: result.inputs], params)
         nodes.append(node)
     return replace(graph, nodes=tuple(nodes))

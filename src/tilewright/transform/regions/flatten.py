@@ -80,8 +80,8 @@ class _Embedding:
 
 
 def _captures(node: Node, body: Graph) -> dict[Value, Value]:
-    found = region(node)
-    return dict(zip((*body.inputs[found.leading :], *body.params), found.captured, strict=True))
+    result = region(node)
+    return dict(zip((*body.inputs[result.leading :], *body.params), result.captured, strict=True))
 
 
 def _loop(node: Node, flat: Flat, path: str, copy: Copy) -> Flat:

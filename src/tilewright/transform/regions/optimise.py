@@ -58,8 +58,8 @@ class _Optimiser:
                 node = recaptured(node, params, constants, carriers)
                 node = self.optimised(node, fixed)
                 outside, node = hoisted(node, taken, lambda n: n.op != "broadcast")
-                found = region(node)  # what only left nodes have read is captured no more
-                node = recaptured(node, set(found.captured[found.inputs :]), {}, carriers)
+                result = region(node)  # what only left nodes have read is captured no more
+                node = recaptured(node, set(result.captured[result.inputs :]), {}, carriers)
                 node = node.with_bodies(lambda body: place_views(materialize_outputs(body)))
                 nodes += outside
                 node = self.operands(node, nodes, taken, constants)
@@ -68,8 +68,8 @@ class _Optimiser:
 
     def optimised(self, node: Node, fixed: Collection[Value]) -> Node:
         """The node, its bodies after all passes."""
-        found = region(node)
-        params = found.captured[found.inputs :]
+        result = region(node)
+        params = result.captured[result.inputs :]
 
         def body(graph: Graph) -> Graph:
             weights = [v for v, outer in zip(graph.params, params, strict=True) if outer in fixed]

@@ -115,10 +115,10 @@ def one_pixel(around: Surroundings, node: Node) -> list[Option]:
     known = all(as_int(d) for d in node.output.shape[1:])
     allowed = around.options.fast in STRASSEN and w in around.fixed
     if allowed and fills and known and not any(node.of(ConvAttrs).pads):
-        found = best_strassen(shapes[0], width, model, around.target)
-        if found is not None:
+        result = best_strassen(shapes[0], width, model, around.target)
+        if result is not None:
             # The filters take 7/4 of their memory, which is worth something.
-            options.append((found[0].cycles / LEAST_GAIN + conversions, found[1]))
+            options.append((result[0].cycles / LEAST_GAIN + conversions, result[1]))
     return options
 
 
@@ -174,8 +174,8 @@ def windows(around: Surroundings, node: Node) -> list[Option]:
     if node.of(ConvAttrs).dilations == (1, 1) and node.inputs[1] in around.fixed:
         small = transformed(around, node, small_maps_of)
         rank = partial(with_pairs, shapes, small, sizes, directly=first.channels % around.block == 0)
-    found = alone_if_small(rank, lambda option: option[0] * parts * images, around.target)
-    return [(cycles * parts, way) for cycles, way in found]
+    result = alone_if_small(rank, lambda option: option[0] * parts * images, around.target)
+    return [(cycles * parts, way) for cycles, way in result]
 
 
 def with_layouts(around: Surroundings, node: Node, options: list[Option]) -> list[Option]:

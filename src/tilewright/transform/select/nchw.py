@@ -31,22 +31,22 @@ def plain_uses(graph: Graph, blocking: Set[str]) -> dict[Value, bool]:
     `blocking` are the operators that want their inputs blocked."""
     fixed, ends = fixed_values(graph), set(graph.outputs)
     users = graph.consumers()
-    found: dict[Value, bool] = {}
+    result: dict[Value, bool] = {}
 
     def use(value: Value, user: Node) -> bool | None:
         """Whether plain is needed; None if blocked is wanted."""
         if user.op == "conv" and user.of(ConvAttrs).groups == 1 and user.inputs[0] is value and is_pointwise(user):
-            return False if user.output in found else None
+            return False if user.output in result else None
         if user.op in blocking:
             return None
         if ops.get(user.op).kind == "pointwise":
             alone = all(v is None or v is value or v in fixed for v in user.inputs)
-            return found.get(user.outputs[0]) if alone else None
+            return result.get(user.outputs[0]) if alone else None
         return True
 
     for node in reversed(graph.nodes):
         for value in node.outputs:
             uses = [use(value, user) for user in users.get(value, [])]
             if None not in uses:
-                found[value] = value in ends or any(uses)
-    return found
+                result[value] = value in ends or any(uses)
+    return result

@@ -40,17 +40,17 @@ def with_taps(around: Surroundings, node: Node, options: list[Option]) -> list[O
     block = around.block if channels % around.block == 0 else 1
     changed, blocked = conversion(x, around.target), x in around.blocked
     behind, needed = conversion(node.output, around.target), around.plain_use.get(node.output)
-    found: list[Option] = []
+    results: list[Option] = []
     for cycles, way in options:
         if cycles == 0.0 and isinstance(way, Direct):  # the only one so far
             cycles = blockings_of(node, filters, channels, block, around.target)[1][0][0]
         before = changed if block > 1 and not blocked else 0.0
-        found.append((cycles + before + (behind if needed else 0.0), way))
+        results.append((cycles + before + (behind if needed else 0.0), way))
     for cycles, choice in estimated(node, block, around.target):
         wanted = block > 1 and not choice.plain
         before = changed if wanted != blocked else 0.0
-        found.append((cycles + before + (behind if needed is None else 0.0), choice))
-    return found
+        results.append((cycles + before + (behind if needed is None else 0.0), choice))
+    return results
 
 
 def estimated(node: Node, block: int, target: Target) -> Sequence[tuple[float, Taps]]:

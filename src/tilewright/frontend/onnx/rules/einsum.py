@@ -33,21 +33,21 @@ def explicit(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     if dots > len(free) or dots < 0:
         raise ModelError("the equation does not fit its operands", got=equation)
     shared = "".join(free[:dots])
-    found = []
+    results = []
     for term, rank in zip(terms, ranks, strict=True):
         own = rank - len(term.replace("...", ""))
         text = term.replace("...", shared[len(shared) - own :] if own else "") if "..." in term else term
         if len(text) != rank or not all(c.isalpha() and c.isascii() for c in text):
             raise ModelError("the equation does not fit its operands", expected=f"rank {rank}", got=equation)
-        found.append(text)
+        results.append(text)
     if not arrow:
-        counts = "".join(found)
+        counts = "".join(results)
         right = shared + "".join(sorted(c for c in set(counts) if counts.count(c) == 1 and c not in shared))
     else:
         right = right.replace("...", shared)
-    if len(set(right)) != len(right) or not set(right) <= set("".join(found)):
+    if len(set(right)) != len(right) or not set(right) <= set("".join(results)):
         raise ModelError("the equation's result names unknown or repeated labels", got=equation)
-    return found, right
+    return results, right
 
 
 def _without_ones(n: Call, values: list[Value], terms: list[str]) -> tuple[list[Value], list[str]]:

@@ -92,10 +92,10 @@ def compress(n: Call) -> Value:
     axis = axis_of(axis, x.type.rank)
     extent, known = x.shape[axis], n.known(1)
     if known is not None and known.dtype != object:
-        found = np.flatnonzero(known)
-        if as_int(extent) is None or (found.size and found[-1] >= (as_int(extent) or 0)):
+        result = np.flatnonzero(known)
+        if as_int(extent) is None or (result.size and result[-1] >= (as_int(extent) or 0)):
             raise ShapeError("the condition is longer than the dimension", expected=extent, got=known.size)
-        return n.emit("gather", x, n.constant(found, i64), axis=axis)
+        return n.emit("gather", x, n.constant(result, i64), axis=axis)
     condition = n.value(1)
     if condition.type.rank != 1 or condition.dtype is not boolean:
         raise ModelError("the condition of Compress must be a list of bool", got=condition.type)
@@ -117,11 +117,11 @@ def unique(n: Call) -> list[Value]:
     extent = front.shape[0]
     if front.type.rank == 1:
         key = n.cast(front, u8) if front.dtype is boolean else front
-        found = n.emit_all("unique_sorted", *n.emit_all("topk", key, axis=0, k=extent, largest=False))
-        found = found if ordered else _as_met(n, *found)
+        result = n.emit_all("unique_sorted", *n.emit_all("topk", key, axis=0, k=extent, largest=False))
+        result = result if ordered else _as_met(n, *result)
     else:
-        found = n.emit_all("unique_rows", n.reshape(front, (extent, product(front.shape[1:]))), sorted=ordered)
-    first, inverse, counts, count = found
+        result = n.emit_all("unique_rows", n.reshape(front, (extent, product(front.shape[1:]))), sorted=ordered)
+    first, inverse, counts, count = result
     places = n.head(first, count)
     return [n.emit("gather", x, places, axis=axis), places, inverse, n.slice(counts, 0, 0, places.shape[0])]
 

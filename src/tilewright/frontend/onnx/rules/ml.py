@@ -30,12 +30,12 @@ def _float(n: Call) -> Value:
 
 def _vector(n: Call, name: str, like: Value) -> Value:
     """A list of one number, or one for each column."""
-    found, columns = numbers(n, name), as_int(like.shape[-1])
-    if found is None:
+    result, columns = numbers(n, name), as_int(like.shape[-1])
+    if result is None:
         raise ModelError(f"attribute {name} is missing")
-    if len(found) not in (1, columns):
-        raise ModelError(f"{name} must be one number, or one for each column", expected=columns, got=len(found))
-    return n.constant(found, like.dtype)
+    if len(result) not in (1, columns):
+        raise ModelError(f"{name} must be one number, or one for each column", expected=columns, got=len(result))
+    return n.constant(result, like.dtype)
 
 
 @rule("ai.onnx.ml.Scaler")
@@ -162,20 +162,22 @@ def label_encoder(n: Call) -> Value:
         same = n.emit("or", same, n.emit("and", n.emit("isnan", points), nan))
     # Of keys that stand twice in the table the last counts: the search is from the end.
     place = n.emit("argmax", n.cast(same, f32), axis=x.type.rank, keepdims=False, select_last_index=True)
-    found = n.emit("gather", n.constant(values), place, axis=0)
+    result = n.emit("gather", n.constant(values), place, axis=0)
     known = n.emit("reduce_max", n.cast(same, f32), axes=(x.type.rank,), keepdims=False)
-    return n.emit("select", n.emit("gt", known, n.like(0, known)), found, n.like(default, found))
+    return n.emit("select", n.emit("gt", known, n.like(0, known)), result, n.like(default, result))
 
 
 def _table(n: Call) -> tuple[Any, Any, Any]:
     if any(n.attr(name) for name in ("keys_strings", "values_strings", "classes_strings")):
         raise UnsupportedError("a LabelEncoder of strings is not supported")
-    found = []
+    results = []
     for side in ("keys", "values"):
         floats, tensor = numbers(n, f"{side}_floats"), n.attr(f"{side}_tensor")
         ints = indices(n, f"{side}_int64s")
-        found.append(np.asarray(tensor.array).reshape(-1) if tensor is not None else ints if floats is None else floats)
-    keys, values = found
+        results.append(
+            np.asarray(tensor.array).reshape(-1) if tensor is not None else ints if floats is None else floats
+        )
+    keys, values = results
     defaults = n.attr("default_tensor"), n.attr("default_float", -0.0), n.attr("default_int64", -1)
     n.attr("default_string")
     if defaults[0] is not None:

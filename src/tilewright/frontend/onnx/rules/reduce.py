@@ -41,21 +41,21 @@ def _axes(n: Call) -> Axes:
         chosen = n.ints("axes")
         n.attr("noop_with_empty_axes")
         return _once(chosen, rank) if chosen else tuple(range(rank))
-    found = [] if n.has(1) and is_const(n.type(1).size, 0) else n.elements(1, "the axes of a reduction")
-    if not found:
+    result = [] if n.has(1) and is_const(n.type(1).size, 0) else n.elements(1, "the axes of a reduction")
+    if not result:
         return None if n.integer("noop_with_empty_axes", 0) else tuple(range(rank))
     n.attr("noop_with_empty_axes")
-    if any(isinstance(a, Expr) for a in found):
-        raise UnsupportedError("the axes of a reduction must be numbers, not symbols", got=found)
-    if not any(isinstance(a, Value) for a in found):
-        return _once(found, rank)
-    if len(found) > rank:
-        raise UnsupportedError("more axes than there are, some of them named twice, are not supported", got=len(found))
-    if len(found) == rank:
-        x = with_all_axes(n, n.value(0), found)
+    if any(isinstance(a, Expr) for a in result):
+        raise UnsupportedError("the axes of a reduction must be numbers, not symbols", got=result)
+    if not any(isinstance(a, Value) for a in result):
+        return _once(result, rank)
+    if len(result) > rank:
+        raise UnsupportedError("more axes than there are, some of them named twice, are not supported", got=len(result))
+    if len(result) == rank:
+        x = with_all_axes(n, n.value(0), result)
         n.items[0] = Item(x.type, x)
         return tuple(range(rank))
-    return reduced_axes(n, n.value(0), found, once=not n.integer("keepdims", 1))
+    return reduced_axes(n, n.value(0), result, once=not n.integer("keepdims", 1))
 
 
 def _once(axes: Sequence[int], rank: int) -> tuple[int, ...]:

@@ -101,7 +101,7 @@ def _activations(n: Call, kind: str, d: int) -> tuple[Activation, ...]:
     if len(names) < per * (d + 1):
         raise ModelError("activations has too few entries", expected=per * (d + 1), got=len(names))
     alphas, betas = list(n.attr("activation_alpha") or []), list(n.attr("activation_beta") or [])
-    found = []
+    results = []
     for position, name in enumerate(names):
         if name.lower() not in _OPS:
             raise UnsupportedError(f"the activation {name} is not supported")
@@ -112,5 +112,5 @@ def _activations(n: Call, kind: str, d: int) -> tuple[Activation, ...]:
             for a, v in attrs
         )
         if per * d <= position < per * (d + 1):
-            found.append((op, values))
-    return tuple(found)
+            results.append((op, values))
+    return tuple(results)

@@ -37,12 +37,12 @@ def _chosen(n: Call, axis: Value, results: list[Value]) -> Value:
     if rank == 1:
         return n.within(axis, -1, 0, what, of=results[0])
     axis = n.within(axis, -rank, rank - 1, what)
-    found = results[0]
+    match = results[0]
     for k, result in enumerate(results[1:], start=1):
         here = n.emit("eq", axis, n.constant(k, i64))
         here = n.emit("or", here, n.emit("eq", axis, n.constant(k - len(results), i64)))
-        found = n.emit("select", here, result, found)
-    return found
+        match = n.emit("select", here, result, match)
+    return match
 
 
 @rule("TopK")
@@ -57,9 +57,9 @@ def topk(n: Call) -> list[Value]:
     if not isinstance(k, Value):
         return list(n.emit_all("topk", x, axis=axis, k=k, largest=largest))
     extent = x.shape[axis]
-    found = n.emit_all("topk", x, axis=axis, k=extent, largest=largest)
+    result = n.emit_all("topk", x, axis=axis, k=extent, largest=largest)
     count = n.bounded(n.within(k, 0, extent, "k is outside the dimension"), extent)
-    return [n.slice(v, axis, 0, count) for v in found]
+    return [n.slice(v, axis, 0, count) for v in result]
 
 
 def check_places(n: Call, batch: int = 0) -> None:

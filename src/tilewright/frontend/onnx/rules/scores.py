@@ -77,5 +77,5 @@ def _probit(n: Call, x: Value) -> Value:
     size = n.emit("sqrt", n.emit("sub", n.emit("sqrt", inner), half))
     signed = n.emit("select", n.emit("lt", y, number(0)), n.emit("neg", size), size)
     ends = n.emit("eq", rest, number(0))
-    found = n.emit("select", ends, number(0), n.emit("mul", signed, number(1.41421356)))
-    return n.cast(found, scores.dtype)
+    result = n.emit("select", ends, number(0), n.emit("mul", signed, number(1.41421356)))
+    return n.cast(result, scores.dtype)

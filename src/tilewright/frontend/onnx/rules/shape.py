@@ -40,11 +40,11 @@ def reshape(n: Call) -> Value:
 
 def _wanted(n: Call, wanted: Sequence[Any], given: Sequence[Expr]) -> Value:
     """The shape of Reshape as a vector, where 0 is the size that was there."""
-    found = vector(n, wanted)
+    result = vector(n, wanted)
     if n.integer("allowzero", 0):
-        return found
+        return result
     there = vector(n, [*given, *[0] * len(wanted)][: len(wanted)])
-    return n.emit("select", n.emit("eq", found, n.constant(0, i64)), there, found)
+    return n.emit("select", n.emit("eq", result, n.constant(0, i64)), there, result)
 
 
 @rule("Flatten")

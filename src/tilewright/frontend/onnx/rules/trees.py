@@ -203,14 +203,14 @@ def run(n: Call, ensemble: Ensemble, aggregate: str, base: Array | None, to: DTy
     inner = ensemble.yes >= 0
     inside(asked.feature[inner], features, "nodes_featureids")
     inside(ensemble.weight_target, ensemble.targets, "the target of a weight")
-    found = comparisons(asked, features)
-    left = np.where(found.swapped & inner, ensemble.no, ensemble.yes)
-    right = np.where(found.swapped & inner, ensemble.yes, ensemble.no)
+    result = comparisons(asked, features)
+    left = np.where(result.swapped & inner, ensemble.no, ensemble.yes)
+    right = np.where(result.swapped & inner, ensemble.yes, ensemble.no)
     work = x.dtype
     combine = {"MIN": "min", "MAX": "max"}.get(aggregate, "sum")
     leaf, values, group, groups = _leaves(ensemble, combine, work)
-    trees = Trees(found.feature, found.threshold.astype(work.numpy), left, right, leaf, ensemble.root, group, values)
-    x = _columns(n, x, found.low, found.columns)
+    trees = Trees(result.feature, result.threshold.astype(work.numpy), left, right, leaf, ensemble.root, group, values)
+    x = _columns(n, x, result.low, result.columns)
     y = n.emit("forest", x, *(n.constant(table) for table in tables(trees, groups)), combine=combine)
     if aggregate == "AVERAGE":
         y = n.emit("div", y, n.like(max(len(ensemble.root), 1), y))
@@ -277,22 +277,22 @@ def _columns(n: Call, x: Value, low: bool, columns: Sequence[Any]) -> Value:
 
 def indices(n: Call, name: str, default: Array | None = None) -> Array:
     """An attribute of integers as an array."""
-    found = n.ints(name)
-    if not found:
+    result = n.ints(name)
+    if not result:
         return np.zeros(0, np.int64) if default is None else default
-    return np.array(found, np.int64)
+    return np.array(result, np.int64)
 
 
 def numbers(n: Call, name: str) -> Array | None:
     """Floats, given as a list (then they are f32) or in the attribute of the same name with "_as_tensor"."""
-    tensor, found = n.attr(f"{name}_as_tensor"), n.attr(name)
+    tensor, result = n.attr(f"{name}_as_tensor"), n.attr(name)
     if isinstance(tensor, Tensor) and tensor.array.size:
         return np.asarray(tensor.array).reshape(-1)
-    if not found:
+    if not result:
         return None
-    if not isinstance(found, list) or not all(isinstance(v, int | float) for v in found):
+    if not isinstance(result, list) or not all(isinstance(v, int | float) for v in result):
         raise ModelError(f"attribute {name} must be a list of numbers")
-    return np.array(found, np.float32)
+    return np.array(result, np.float32)
 
 
 def _tensor(n: Call, name: str) -> Array:

@@ -179,11 +179,11 @@ def _convolved(
         return call.emit("matmul", x, w, transpose_b=True) if groups == 1 else _pointwise_groups(call, x, w, groups)
     numbers = all(isinstance(v, int) for v in (*low, *high))
     if any(s > 1 for s in spread):
-        found = (
+        result = (
             None if not numbers else _transposed(call, x, w, strides, low, high, spread, dilations, reversal, groups)
         )
-        if found is not None:
-            return found
+        if result is not None:
+            return result
         zero = known_item(0, x.dtype)
         x = padded(call, x, zero, [0] * (rank + 2), [0] * (rank + 2), [0, 0, *(s - 1 for s in spread)])
     w = reversed_along(call, w, [2 + k for k, r in enumerate(reversal) if r])

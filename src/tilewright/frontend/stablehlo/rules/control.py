@@ -26,9 +26,9 @@ MAX_NODES = 3000
 def loop(call: Call) -> list[Item]:
     """A loop over sequences stays one if it is a recurrent cell, or long; a short loop whose condition is known in each
     iteration is written out; any other is a loop of the graph."""
-    found = call.attempt(lambda: scanned(call, MAX_ITERATIONS)) or _written_out(call)
-    if found is not None:
-        return found
+    is_there = call.attempt(lambda: scanned(call, MAX_ITERATIONS)) or _written_out(call)
+    if is_there is not None:
+        return is_there
     condition, body = call.op.regions
     start = [as_item(v) for v in call.values()]
     # What every iteration hands on as it came is read from around the loop, weights among it.
@@ -77,9 +77,9 @@ def branch(call: Call) -> list[Item]:
     regions = call.op.regions
     choice = call.item(0)
     if choice.number is None and not call.lifted and any(op.name in WORK for r in regions for op in r.walk()):
-        found = _one_runs(call, regions)
-        if found is not None:
-            return found
+        result = _one_runs(call, regions)
+        if result is not None:
+            return result
     if call.op.name.endswith("if"):
         if choice.number is not None:
             return call.walk(regions[0 if choice.number else 1], [], False)
@@ -90,11 +90,11 @@ def branch(call: Call) -> list[Item]:
         k = int(choice.number)
         return call.walk(regions[k if 0 <= k <= last else last], [], False)
     results = [call.walk(r, [], False) for r in regions]
-    found = results[last]
+    result = results[last]
     for k in range(last):
         mine = call.emit("eq", call.near(0), call.like(k, call.near(0)))
-        found = [_chosen(call, mine, a, b) for a, b in zip(results[k], found, strict=True)]
-    return found
+        result = [_chosen(call, mine, a, b) for a, b in zip(results[k], result, strict=True)]
+    return result
 
 
 def _one_runs(call: Call, regions: Sequence[Block]) -> list[Item] | None:
@@ -107,19 +107,19 @@ def _one_runs(call: Call, regions: Sequence[Block]) -> list[Item] | None:
     index, last = call.value(call.item(0)), len(regions) - 1
     if call.op.name.endswith("if"):
         return _branched(call, index, body(0), body(1))
-    found: list[Item] | None = call.walk(regions[0], [], False) if not last else None
+    results: list[Item] | None = call.walk(regions[0], [], False) if not last else None
     for k in range(1, len(regions)):
-        if found is None:
-            found = _branched(call, call.emit("eq", index, call.like(0, index)), body(0), body(1))
+        if results is None:
+            results = _branched(call, call.emit("eq", index, call.like(0, index)), body(0), body(1))
         else:
             mine = call.emit("eq", index, call.like(k, index))
             if k == last:  # which stands for all numbers outside
                 sides = [call.emit("lt", index, call.like(0, index)), call.emit("ge", index, call.like(last, index))]
                 mine = call.emit("or", *sides)
-            found = _branched(call, mine, body(k), partial(list, found))
-        if found is None:
+            results = _branched(call, mine, body(k), partial(list, results))
+        if results is None:
             return None
-    return found
+    return results
 
 
 def _branched(
@@ -130,7 +130,7 @@ def _branched(
     if len({tuple(v.type for v in graph.outputs) for graph, _ in parts}) > 1:
         return None
     weights = dict.fromkeys(v for graph, _ in parts for v in graph.params)
-    inputs = dict.fromkeys(v for graph, found in parts for v in (*graph.inputs, *found) if v not in weights)
+    inputs = dict.fromkeys(v for graph, candidate in parts for v in (*graph.inputs, *candidate) if v not in weights)
     then, orelse = (replace(graph, inputs=tuple(inputs), params=tuple(weights)) for graph, _ in parts)
     return [as_item(v) for v in call.emit_all("cond", predicate, *inputs, *weights, orelse=orelse, then=then)]
 

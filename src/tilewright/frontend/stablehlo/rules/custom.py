@@ -22,14 +22,14 @@ def custom_call(call: Call) -> Any:
         return _assertion(call)
     if target in SAME and len(call.items) == len(call.op.results):
         return list(call.items)
-    found = find(f"custom_call.{target}")
-    if found is not None:
-        return found(call)
+    result = find(f"custom_call.{target}")
+    if result is not None:
+        return result(call)
     name = target.removeprefix("mhlo.").removeprefix("chlo.")
     if target.startswith(("mhlo.", "chlo.")):
-        found = find(f"chlo.{name}")
-        if found is not None:
-            return found(call)
+        result = find(f"chlo.{name}")
+        if result is not None:
+            return result(call)
     raise UnsupportedError(
         f"the custom call {target!r} is not supported",
         hint="compute what needs a library outside of the model" if "lapack" in target else None,

@@ -145,9 +145,9 @@ def gather(call: Call) -> Value:
 
 
 def gathered(call: Call, n: dict[str, list[int]], sizes: Sequence[Expr]) -> Value:
-    found = _sliced(call, n, sizes)
-    if found is not None:
-        return found
+    result = _sliced(call, n, sizes)
+    if result is not None:
+        return result
     x = call.value(0)
     vector: int = n["index_vector_dim"]  # type: ignore[assignment]
     if len(sizes) != x.type.rank:

@@ -37,10 +37,10 @@ def monoid(block: Block, t: DType) -> str | None:
     (op,) = block.body
     if set(op.operands) != set(block.arguments) or len(op.operands) != 2 or op.results != block.returned:
         return None
-    found = MONOIDS.get(op.name)
+    entry = MONOIDS.get(op.name)
     if t is boolean:
-        return {"and": "min", "mul": "min", "min": "min", "or": "max", "add": "max", "max": "max"}.get(found or "")
-    return found
+        return {"and": "min", "mul": "min", "min": "min", "or": "max", "add": "max", "max": "max"}.get(entry or "")
+    return entry
 
 
 def identity(kind: str, t: DType) -> Any:
@@ -74,8 +74,8 @@ def reduce(call: Call) -> list[Value | Item]:
     kind = monoid(body, call.item(0).dtype) if count == 1 else None
     if kind in OPERATORS:
         return [_simple(call, kind, axes)]
-    found = _arg(call, axes) if count == 2 else None
-    return list(found) if found is not None else list(_tree(call, body, axes, count))
+    result = _arg(call, axes) if count == 2 else None
+    return list(result) if result is not None else list(_tree(call, body, axes, count))
 
 
 def _simple(call: Call, kind: str, axes: Sequence[int]) -> Value | Item:

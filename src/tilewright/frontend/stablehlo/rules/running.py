@@ -68,12 +68,12 @@ def _applied(call: Call, totals: Sequence[Value], count: int) -> list[Value | It
 
 def _reduced(call: Call, kind: str | None, count: int, axes: Sequence[int]) -> list[Value | Item]:
     """One window along each axis."""
-    found = [call.value(k) for k in range(count)]
+    results = [call.value(k) for k in range(count)]
     if kind in OPERATORS:
-        return _started(call, kind, call.emit(OPERATORS[kind], found[0], axes=tuple(axes), keepdims=True))
+        return _started(call, kind, call.emit(OPERATORS[kind], results[0], axes=tuple(axes), keepdims=True))
     for axis in axes:
-        found = [call.slice(v, axis, dim(v.shape[axis] - 1), 1) for v in _doubled(call, found, axis, False)]
-    return _applied(call, found, count)
+        results = [call.slice(v, axis, dim(v.shape[axis] - 1), 1) for v in _doubled(call, results, axis, False)]
+    return _applied(call, results, count)
 
 
 def _doubled(call: Call, given: Sequence[Value], axis: int, backwards: bool) -> list[Value]:

@@ -63,10 +63,10 @@ def scanned(call: Call, written: int) -> list[Item] | None:
     loop = _Loop(graph, index, count) if all(steps) else None
     if loop is None or not loop.read(len(moving)):
         return None
-    found = loop.emit(call, [call.value(start[k]) for k in moving], captured, written)
-    if found is None:
+    result = loop.emit(call, [call.value(start[k]) for k in moving], captured, written)
+    if result is None:
         return None
-    given = dict(zip(moving, found, strict=True)) | {counted.place: known_item(np.asarray(count), symbol.dtype, ())}
+    given = dict(zip(moving, result, strict=True)) | {counted.place: known_item(np.asarray(count), symbol.dtype, ())}
     return [given.get(k, item) for k, item in enumerate(start)]
 
 
@@ -198,11 +198,11 @@ class _Loop:
         results = call.emit_all("loop", None, None, *(start[k] for k in states), *sequences, *around, **attrs)
         if not fresh or (self.count <= written and recurrent_cell(call.builder.nodes[-1]) is None):
             return None
-        found = dict(zip([*states, *self.collected], map(as_item, results), strict=True))
+        result = dict(zip([*states, *self.collected], map(as_item, results), strict=True))
         for place, (_, backward) in self.collected.items():
             if backward:
-                found[place] = as_item(reversed_along(call, call.value(found[place]), [0]))
-        return [found[k] for k in range(moving)]
+                result[place] = as_item(reversed_along(call, call.value(result[place]), [0]))
+        return [result[k] for k in range(moving)]
 
 
 def _reshaped(builder: GraphBuilder, x: Value, like: Value) -> Node:

@@ -22,22 +22,22 @@ def _starts(call: Call, first: int, shape: Sequence[Expr], sizes: Sequence[Expr]
 
     if len(call.items) != first + len(shape):
         raise ModelError("the starts of a slice do not fit", expected=len(shape), got=len(call.items) - first)
-    found: list[Expr | Value] = []
+    results: list[Expr | Value] = []
     for k, (extent, size) in enumerate(zip(shape, sizes, strict=True)):
         item = call.item(first + k)
         last = dim(extent - size)
         if is_const(last, 0):
-            found.append(as_expr(0))
+            results.append(as_expr(0))
         elif item.known is not None:
             start = item.known.reshape(-1)[0]
             e = start if isinstance(start, Expr) else as_expr(int(start))
             e = e if prove(e <= last) else dim(minimum(e, last))
-            found.append(e if prove(e >= 0) else dim(maximum(e, 0)))
+            results.append(e if prove(e >= 0) else dim(maximum(e, 0)))
         else:
             x = call.near(first + k)
             x = call.cast(x, i64 if x.dtype.bits == 64 or x.dtype.name == "u32" else i32)
-            found.append(call.clamped(x, 0, last))
-    return found
+            results.append(call.clamped(x, 0, last))
+    return results
 
 
 @rule("dynamic_slice")

@@ -36,7 +36,7 @@ def _keys(body: Block) -> list[tuple[int, bool]]:
     """The operands that the comparator compares, in the order in which they count, each with its direction."""
     made = {r: op for op in body.body for r in op.results}
     place = {v: k for k, v in enumerate(body.arguments)}
-    found: list[tuple[int, bool]] = []
+    results: list[tuple[int, bool]] = []
     for op in body.body:
         if op.name != "stablehlo.compare" or op.attributes.get("comparison_direction") not in ("LT", "GT", "LE", "GE"):
             continue
@@ -47,8 +47,8 @@ def _keys(body: Block) -> list[tuple[int, bool]]:
         if a // 2 != b // 2 or a == b:
             continue
         ascending = str(op.attributes["comparison_direction"])[0] == "L"
-        found.append((a // 2, ascending if a < b else not ascending))
-    keys = list(dict.fromkeys(found))
+        results.append((a // 2, ascending if a < b else not ascending))
+    keys = list(dict.fromkeys(results))
     used = {p // 2 for v in body.returned for p in _sources(v, made, place)}
     if not keys or used != {k for k, _ in keys} or len(keys) != len({k for k, _ in keys}):
         raise UnsupportedError("a sort with this comparator is not supported")
@@ -68,7 +68,7 @@ def _by_weight(
 
 def _sources(value: int, made: dict[int, Operation], place: dict[int, int]) -> set[int]:
     """The arguments that a value depends on, by position."""
-    found: set[int] = set()
+    members: set[int] = set()
     stack, seen = [value], set[int]()
     while stack:
         v = stack.pop()
@@ -76,10 +76,10 @@ def _sources(value: int, made: dict[int, Operation], place: dict[int, int]) -> s
             continue
         seen.add(v)
         if v in place:
-            found.add(place[v])
+            members.add(place[v])
         elif v in made:
             stack.extend(made[v].operands)
-    return found
+    return members
 
 
 @rule("chlo.top_k")

@@ -98,9 +98,9 @@ def reduced(call: Call, w: Window) -> list[Value | Item]:
     """What the bodies of windows give: pairs of operands and their starts."""
     count = len(call.op.results)
     kind = monoid(call.op.regions[0], call.item(0).dtype) if count == 1 else None
-    found = running(call, w, kind, count)
-    if found is not None:
-        return found
+    result = running(call, w, kind, count)
+    if result is not None:
+        return result
     if any(not isinstance(v, int) for v in w.size):
         raise UnsupportedError("windows of a symbolic size are supported if they reach to an end of their dimension")
     if kind is None:
@@ -217,15 +217,15 @@ def taps(call: Call, x: Value, fill: Item, w: Window) -> list[Value]:
         raise UnsupportedError("such large windows are not supported", expected=f"at most {MAX_TAPS}", got=w.size)
     x = padded(call, x, fill, w.low, w.high, [s - 1 for s in w.spread])
     counts = [w.results(k, d if (size := as_int(d)) is None else size) for k, d in enumerate(x.shape)]
-    found: list[Value] = []
+    results: list[Value] = []
     for flat in range(math.prod(w.size)):
         place: list[int] = []
         for size in reversed(w.size):
             place.insert(0, flat % size)
             flat //= size
         begin = [p * d for p, d in zip(place, w.dilations, strict=True)]
-        found.append(call.value(sliced(call, as_item(x), begin, counts, w.strides)))
-    return found
+        results.append(call.value(sliced(call, as_item(x), begin, counts, w.strides)))
+    return results
 
 
 def _general(call: Call, w: Window, count: int) -> list[Item]:

@@ -80,9 +80,9 @@ def meshgrid(n: Call, tensors: Sequence[Value], indexing: str = "ij") -> list[Va
     if indexing == "xy" and len(order) > 1:
         order[0], order[1] = 1, 0
     shape = [n.sizes.expr(d) for d in n.results[0].shape]
-    found = []
+    results = []
     for t, place in zip(tensors, order, strict=True):
         lone = [1] * len(shape)
         lone[place] = shape[place]  # type: ignore[call-overload]
-        found.append(n.broadcast(n.reshape(t, lone), shape))
-    return found
+        results.append(n.broadcast(n.reshape(t, lone), shape))
+    return results

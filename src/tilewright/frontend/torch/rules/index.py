@@ -30,13 +30,13 @@ def _trained(n: Call, rows: Value, table: Value, indices: Value, padding: int | 
     """Rows of a table as gradients flow to them."""
 
     def counted() -> Value:
-        found = rows
+        result = rows
         if by_frequency:
-            found = n.emit("div", found, n.reshape(_frequencies(n, table, indices), (*indices.shape, 1)))
+            result = n.emit("div", result, n.reshape(_frequencies(n, table, indices), (*indices.shape, 1)))
         if padding is not None:
             trained = n.reshape(n.emit("ne", indices, n.like(padding, indices)), (*indices.shape, 1))
-            found = n.emit("select", trained, found, n.like(0, found))
-        return found
+            result = n.emit("select", trained, result, n.like(0, result))
+        return result
 
     return rows if padding is None and not by_frequency else n.surrogate(rows, counted)
 
@@ -201,8 +201,8 @@ def index_fill(n: Call, x: Value, dim: int, index: Value, value: Operand) -> Val
     ones = n.filled(1, i32, places.shape)
     flags = n.cast(n.emit("scatter_elements", zeros, places, ones, axis=0, reduction="none"), boolean)
     flags = n.reshape(flags, [flat.shape[axis] if k == axis else 1 for k in range(rank)])
-    found = n.emit("select", flags, n.filled(value, x.dtype, ()), flat)
-    return n.reshape(found, x.shape)
+    result = n.emit("select", flags, n.filled(value, x.dtype, ()), flat)
+    return n.reshape(result, x.shape)
 
 
 @rule("index_add", "index_copy", "index_reduce")
@@ -369,5 +369,5 @@ def embedding_bag(
     counts = n.emit("scatter_nd", zeros, index, counted, reduction="add")
     if mode == 1:
         return [n.cast(n.emit("div", total, n.emit("max", counts, n.like(1, counts))), table.dtype)]
-    found = n.emit("select", n.emit("gt", counts, n.like(0, counts)), total, n.like(0, total))
-    return [n.cast(found, table.dtype)]
+    result = n.emit("select", n.emit("gt", counts, n.like(0, counts)), total, n.like(0, total))
+    return [n.cast(result, table.dtype)]

@@ -34,8 +34,8 @@ def safe_softmax(n: Call, x: Value, dim: int, *_: Any, **__: Any) -> Value:
         return n.emit("softmax", x, axis=axis)
     highest = n.emit("reduce_max", x, axes=(axis,), keepdims=True)
     empty = n.emit("eq", highest, n.like(float("-inf"), highest))
-    found = n.emit("softmax", n.emit("select", empty, n.like(0.0, x), x), axis=axis)
-    return n.emit("select", empty, n.like(0.0, x), found)
+    result = n.emit("softmax", n.emit("select", empty, n.like(0.0, x), x), axis=axis)
+    return n.emit("select", empty, n.like(0.0, x), result)
 
 
 @rule("batch_norm")

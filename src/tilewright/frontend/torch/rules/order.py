@@ -50,21 +50,21 @@ def median(n: Call, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
             place = n.emit("truncdiv", below, n.like(2, below))
         else:  # the first NaN
             place = n.emit("select", n.emit("lt", known, n.like(extent, known)), known, place)
-    found = [n.emit("gather_elements", v, place, axis=axis) for v in (values, index)]
-    return [_without(n, v, axis, keepdim) for v in found]
+    results = [n.emit("gather_elements", v, place, axis=axis) for v in (values, index)]
+    return [_without(n, v, axis, keepdim) for v in results]
 
 
 @rule("median.default", "nanmedian.default")
 def median_of_all(n: Call, x: Value) -> Value:
     if as_int(x.type.size) == 0:
         return n.filled(float("nan"), x.dtype, ())
-    found = median(n, n.reshape(x, (product(x.shape),)), 0)[0]
-    return n.surrogate(found, lambda: shared(n, x, found))
+    result = median(n, n.reshape(x, (product(x.shape),)), 0)[0]
+    return n.surrogate(result, lambda: shared(n, x, result))
 
 
-def shared(n: Call, x: Value, found: Value) -> Value:
+def shared(n: Call, x: Value, result: Value) -> Value:
     """The mean of all elements that are equal to one of them, NaN to NaN: each has its share of the gradient."""
-    same = n.emit("or", n.emit("eq", x, found), n.emit("and", n.emit("isnan", x), n.emit("isnan", found)))
+    same = n.emit("or", n.emit("eq", x, result), n.emit("and", n.emit("isnan", x), n.emit("isnan", result)))
     axes = tuple(range(x.type.rank))
     count = n.emit("reduce_sum", n.cast(same, x.dtype), axes=axes, keepdims=False)
     chosen = n.emit("select", same, x, n.like(0, x))
@@ -143,8 +143,8 @@ def isin(n: Call, elements: Operand, tests: Operand, *, assume_unique: bool = Fa
     if x.dtype is boolean:
         x, flat = n.cast(x, i32), n.cast(flat, i32)
     same = n.emit("eq", n.reshape(x, (*x.shape, 1)), flat)
-    found = n.cast(n.emit("reduce_max", n.cast(same, i32), axes=(x.type.rank,), keepdims=False), boolean)
-    return n.emit("not", found) if invert else found
+    result = n.cast(n.emit("reduce_max", n.cast(same, i32), axes=(x.type.rank,), keepdims=False), boolean)
+    return n.emit("not", result) if invert else result
 
 
 # --- counts in bins ---------------------------------------------------------------------------------------------------

@@ -364,8 +364,8 @@ def sign(n: Call, x: Value) -> Value:
     """PyTorch has no sign in NaN, NumPy and ONNX have NaN."""
     if x.dtype is boolean:
         return x
-    found = n.emit("sign", x)
-    return n.emit("select", n.emit("isnan", x), n.like(0, x), found) if x.dtype.is_float else found
+    result = n.emit("sign", x)
+    return n.emit("select", n.emit("isnan", x), n.like(0, x), result) if x.dtype.is_float else result
 
 
 @rule("logical_not")

@@ -86,10 +86,10 @@ def _layers(
             initial = [_entry(n, s, k) for s in states]
             y, ends = _direction(n, replace(cell, reverse=d == 1), x, weights, initial)
             outputs.append(y)
-            for found, end in zip(last, ends, strict=True):
-                found.append(n.reshape(end, (1, *end.shape)))
+            for candidate, end in zip(last, ends, strict=True):
+                candidate.append(n.reshape(end, (1, *end.shape)))
         x = outputs[0] if directions == 1 else n.emit("concat", *outputs, axis=2)
-    ends = [found[0] if len(found) == 1 else n.emit("concat", *found, axis=0) for found in last]
+    ends = [candidate[0] if len(candidate) == 1 else n.emit("concat", *candidate, axis=0) for candidate in last]
     return [n.transpose(x, (1, 0, 2)) if batch_first else x, *ends]
 
 

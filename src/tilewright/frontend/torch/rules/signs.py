@@ -54,13 +54,13 @@ def known_extreme(n: Call, a: Value, b: Value) -> Value:
     best = n.emit("max" if largest else "min", x, y)
     if not n.dtype.is_float:
         return best
-    found = n.emit("select", n.emit("isnan", x), y, n.emit("select", n.emit("isnan", y), x, best))
+    result = n.emit("select", n.emit("isnan", x), y, n.emit("select", n.emit("isnan", y), x, best))
 
     def first() -> Value:
         wins = n.emit("or", n.emit("ge" if largest else "le", x, y), n.emit("isnan", y))
         return n.emit("select", wins, x, y)
 
-    return n.surrogate(found, first)
+    return n.surrogate(result, first)
 
 
 @rule("heaviside")
