@@ -54,6 +54,9 @@ OPENINGS = (
 ORDINARY = re.compile(r"[Aa]part from|(?:bytes|elements|lines|steps|rows) apart|[Cc]old (?:cache|start|compile)s?")
 """Phrases in which a refused word has its ordinary meaning."""
 
+FOREIGN = frozenset(("FileNotFoundError", "ModuleNotFoundError", "NOT_FOUND"))
+"""Names of others that have a refused word in them."""
+
 _LITERAL = re.compile(
     r'"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'
     r"|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"
@@ -107,6 +110,8 @@ def _of_code(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
 
 @cache
 def _of_name(name: str) -> tuple[str, ...]:
+    if name in FOREIGN:
+        return ()
     parts = _PART.findall(name)
     first = (f"{parts[0]}_",) if name.isupper() and parts[0] in OF_CONSTANTS else ()
     return (*first, *(part.lower() for part in parts if part.lower() in _PARTS))
