@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tilewright.builder import build as build
     from tilewright.builder import plan as plan
     from tilewright.compiler import compile_program as compile_program
+    from tilewright.compression.entry import compress as compress
     from tilewright.functions.comprehension import comprehension as comprehension
     from tilewright.ir.dim import dim as dim
     from tilewright.ir.graph import Graph as Graph
@@ -60,6 +61,7 @@ _PUBLIC = {
     "build": "tilewright.builder:build",
     "compile": "tilewright.parts.entry:compile",
     "comprehension": "tilewright.functions.comprehension:comprehension",
+    "compress": "tilewright.compression.entry:compress",
     "coverage": "tilewright.parts.entry:coverage",
     "compile_program": "tilewright.compiler:compile_program",
     "compile_step": "tilewright.train.entry:compile_step",

@@ -15,6 +15,7 @@ from tilewright.cli.broker import broker
 from tilewright.cli.bundle import bundle
 from tilewright.cli.common import Exit, exit_code, out, report_error
 from tilewright.cli.compile import compile_command
+from tilewright.cli.compress import compress
 from tilewright.cli.coverage import coverage
 from tilewright.cli.db import db
 from tilewright.cli.doctor import doctor
@@ -78,6 +79,7 @@ app.command("bench")(bench)
 app.command("profile")(profile)
 app.command("tune")(tune)
 app.command("quantize")(quantize)
+app.command("compress")(compress)
 app.add_typer(db)
 app.command("publish")(publish)
 app.command("attach")(attach)

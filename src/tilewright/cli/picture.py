@@ -15,6 +15,7 @@ from tilewright.support.errors import CallError, MissingPackageError
 
 if TYPE_CHECKING:
     from tilewright.cli.profile import Kernel
+    from tilewright.compression.report import CompressionReport
     from tilewright.quantization.report import Report
     from tilewright.runtime.trace_events import Timeline
 
@@ -163,4 +164,18 @@ def save_mixes(path: Path, title: str, report: Report) -> None:
     axes.plot(report.seconds[1] * 1e3, report.drop, "*", ms=14, color="#c2452d", label=f"chosen: {report.chosen}")
     axes.set(title=title, xlabel="milliseconds of a call", ylabel="loss of the metric")
     axes.legend()
+    write(figure, path)
+
+
+def save_tries(path: Path, title: str, report: CompressionReport) -> None:
+    """Draw the recipes that a compression tried: what is lost of the metric against the bytes of the weights. Raises
+    CallError if the file cannot be written."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    for tried in report.tries:
+        axes.plot(tried.nbytes, report.metric[0] - tried.metric, "o", label=tried.recipe)
+    axes.plot(report.nbytes[0], 0.0, "s", color="#8a9099", label="as it was")
+    axes.set(title=title, xlabel="bytes of the weights", ylabel="loss of the metric", xscale="log")
+    axes.legend(fontsize=8)
     write(figure, path)

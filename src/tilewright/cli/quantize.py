@@ -22,20 +22,10 @@ from tilewright.cli.common import (
     print_json,
     time_text,
 )
-from tilewright.cli.inputs import read_arrays
 from tilewright.cli.models import SourceArgument, check_output, source, write
+from tilewright.cli.samples import DataOption, with_samples
 from tilewright.support import flags
 from tilewright.support.progress import progress
-
-DataOption = Annotated[
-    Path,
-    typer.Option(
-        "--data",
-        metavar="FILE",
-        help="Calibration samples: an .npz with one array for each input, or an .npy for a model with one input. The "
-        "first dimension counts samples.",
-    ),
-]
 
 
 def quantize(
@@ -83,24 +73,19 @@ def quantize(
     ```
     """
     import tilewright
-    from tilewright.frontend.read import import_model
-    from tilewright.ops.rooms import is_room
-    from tilewright.quantization.samples import rows_of
 
     picture.check(png)
     read = source(model)
     path = output or (model.with_suffix(".tw") if model in read.files else Path(f"{read.stem}.tw"))
     for file, option in ((path, "--output"), (onnx, "--onnx"), (png, "--png")):
         check_output(file, (*read.files, data), option)
-    arrays, dims = read_arrays(data), parse_ranges(dim)
+    dims = parse_ranges(dim)
     start = time.perf_counter()
     with progress(f"quantize {model.name}", enabled=not is_quiet(json)):
-        imported = import_model(read.model, dict(dims), read.example)
-        names = imported.interface.inputs or tuple(v.name for v in imported.graph.inputs if not is_room(v))
-        given = arrays if isinstance(arrays, dict) else {names[0]: arrays}
+        imported, samples = with_samples(read, data, dims)
         quantised = tilewright.quantize(
             imported,
-            calibrate=rows_of(given, imported.graph, names),
+            calibrate=samples,
             precision=precision,  # type: ignore[arg-type]  # checked there
             method=method,  # type: ignore[arg-type]
             max_drop=max_drop,

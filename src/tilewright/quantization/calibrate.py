@@ -46,10 +46,12 @@ class Maker:
         given = [v for v in self.read.graph.inputs if not is_room(v)]
         return dict(zip(given, self.names, strict=True)).get(value)
 
-    def program(self, graph: Graph, weights: Mapping[str, Any], **options: Any) -> Program:
-        """The model with another graph of the same outputs. Weights that it has beside its own are constants."""
-        fixed = self.read.interface.fixed | (set(weights) - set(self.read.weights))
-        interface = replace(self.read.interface, fixed=frozenset(fixed))
+    def program(self, graph: Graph, weights: Mapping[str, Any], *, fixed: bool = True, **options: Any) -> Program:
+        """The model with another graph of the same outputs. Weights that it has beside its own are constants of the
+        program if `fixed`, else weights that an update gives."""
+        more = set(weights) - set(self.read.weights) if fixed else set()
+        fixed_names = self.read.interface.fixed | more
+        interface = replace(self.read.interface, fixed=frozenset(fixed_names))
         kept = {p.name: weights[p.name] for p in graph.params}
         read = replace(self.read, graph=graph, weights=kept, interface=interface, private=False)
         return compile_program(read, threads=self.threads, **{**self.options, **options})

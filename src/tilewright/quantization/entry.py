@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
-from statistics import median
-from time import perf_counter
 from types import NoneType
 from typing import Any, Literal, get_args
 
@@ -16,6 +14,7 @@ from tilewright.ir.dim import DimSizes
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.selection import Precision
 from tilewright.quantization.calibrate import LayerError, Maker, errors_of, scales_of
+from tilewright.quantization.compare import closeness, in_turns
 from tilewright.quantization.ranges import METHODS, Method, Scale
 from tilewright.quantization.report import LayerRow, Mix, Report
 from tilewright.quantization.rewrite import quantised
@@ -36,10 +35,6 @@ Metric = Callable[[Model], float]
 PRODUCTS: tuple[Precision, ...] = ("bf16", "int8w", "int4w")
 """Types of products that `tw.compile(precision=)` knows, which need no calibration."""
 
-ROUNDS = 21
-"""Turns of each of two models that are compared."""
-TURN = 1e-3
-"""Seconds of a turn at the least."""
 PROFILED = 20
 """Calls by which the times of layers are told."""
 FASTER = 1.02
@@ -106,7 +101,7 @@ def quantize(
     feeds = feeds_of(calibrate, maker.names)
     original = maker.model(read.graph)
     outputs = [] if metric else [original.run(feed) for feed in feeds]
-    score = metric or (lambda other: _closeness(other, feeds, outputs))
+    score = metric or (lambda other: closeness(other, feeds, outputs))
     start = _Candidate("fp32", original, float(score(original)), read.graph, read.weights, ())
     return _Search(maker, feeds, precision, float(max_drop), method, correct_bias, score, start).run()
 
@@ -151,7 +146,7 @@ class _Search:
         """The candidate with the least time of a call, or the model in f32 if none is faster."""
         best, most = self.original, FASTER
         for candidate in candidates:
-            faster = _in_turns(self.original.model, candidate.model, self.feeds[0]).faster
+            faster = in_turns(self.original.model, candidate.model, self.feeds[0]).faster
             if faster > most:
                 best, most = candidate, faster
         if best is not self.original:
@@ -218,7 +213,7 @@ class _Search:
         graph = quantised(graph, sites, scales, names)
         model = self.maker.model(graph, more)
         metric = self.score(model)
-        seconds = _in_turns(self.original.model, model, self.feeds[0]).seconds[1]
+        seconds = in_turns(self.original.model, model, self.feeds[0]).seconds[1]
         self.mixes.append(Mix(len(sites), metric, seconds))
         tell(f"{len(sites)} layers in int8: metric {metric:.6g}")
         weights = {**self.maker.read.weights, **more}
@@ -229,7 +224,7 @@ class _Search:
         return not metric >= self.original.metric - self.max_drop
 
     def reported(self, best: _Candidate) -> QuantizedModel:
-        times = _in_turns(self.original.model, best.model, self.feeds[0])
+        times = in_turns(self.original.model, best.model, self.feeds[0])
         report = Report(
             self.precision,
             best.chosen,
@@ -277,52 +272,3 @@ def _free(name: str, taken: set[str]) -> str:
         free = f"{name}_{number}"
     taken.add(free)
     return free
-
-
-def _closeness(model: Model, feeds: Sequence[Feed], outputs: Sequence[Mapping[str, Any]]) -> float:
-    """1 less the relative error of all outputs of floats on all samples."""
-    difference = whole = 0.0
-    for feed, wanted in zip(feeds, outputs, strict=True):
-        for name, array in model.run(feed).items():
-            exact = np.asarray(wanted[name], np.float64)
-            if np.asarray(wanted[name]).dtype.kind in "iub":
-                continue
-            difference += float(np.sum((np.asarray(array, np.float64) - exact) ** 2))
-            whole += float(np.sum(exact**2))
-    return 1.0 - (difference / whole) ** 0.5 if whole > 0 else float(difference == 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    """Seconds of calls of two models that took turns."""
-
-    first: tuple[float, ...]
-    second: tuple[float, ...]
-
-    @property
-    def seconds(self) -> tuple[float, float]:
-        """The medians."""
-        return median(self.first), median(self.second)
-
-    @property
-    def faster(self) -> float:
-        """How many times faster the second one is in three quarters of the pairs at least."""
-        ratios = sorted(a / b for a, b in zip(self.first, self.second, strict=True))
-        return ratios[len(ratios) // 4]
-
-
-def _in_turns(first: Model, second: Model, feed: Feed) -> _Pairs:
-    """Time calls of two models in turns; each turn is as many calls as take a millisecond."""
-    counts = [max(1, int(TURN / max(_seconds(model, feed, 3), 1e-9))) for model in (first, second)]
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(ROUNDS):
-        for model, count, seconds in zip((first, second), counts, times, strict=True):
-            seconds.append(_seconds(model, feed, count))
-    return _Pairs(tuple(times[0]), tuple(times[1]))
-
-
-def _seconds(model: Model, feed: Feed, count: int) -> float:
-    begin = perf_counter()
-    for _ in range(count):
-        model.run(feed)
-    return (perf_counter() - begin) / count

@@ -5,7 +5,8 @@
     ...    the sections, each at a multiple of 64, zeros between them
 
 The weights are a complete safetensors image; tensors named `__pad_N__` keep the others at multiples of 64 bytes, so
-that they are used in place. Every byte of the file is covered by a digest or must be zero. Reading executes nothing;
+that they are used in place. A compressed file (`save(compressed=True)`) holds all of this coded (`runtime/coded.py`).
+Every byte of the file is covered by a digest or must be zero. Reading executes nothing;
 but a program is native code, so load only files whose origin you trust: digests find damage, not malice.
 """
 
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.runtime import coded
 from tilewright.runtime.image import Buffer, indexed, json_object, pack, unpack
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program, Text
@@ -51,14 +53,17 @@ _SECTIONS = ("manifest", "objects", "weights", "texts")
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def write(path: str | os.PathLike[str], program: Program, version: int, *, code_only: bool = False) -> None:
+def write(
+    path: str | os.PathLike[str], program: Program, version: int, *, code_only: bool = False, compressed: bool = False
+) -> None:
     """Write a program to a file, which appears whole or not at all.
 
     Args:
         version: of the weights, to be given back by `read`.
         code_only: leave out the weights that `Model.update` takes; the model's constants are kept.
+        compressed: in as few bytes as it takes (`runtime/coded.py`); weights are then unpacked when the file is read.
     """
-    parts = encode(program, version, code_only=code_only)
+    parts = encode(program, version, code_only=code_only, compressed=compressed)
     try:
         with _replacing(Path(path)) as file:
             for part in parts:
@@ -67,15 +72,22 @@ def write(path: str | os.PathLike[str], program: Program, version: int, *, code_
         raise ArtifactError(f"cannot be written: {error.strerror or error}", where=str(path)) from None
 
 
-def encode(program: Program, version: int, *, code_only: bool = False) -> list[Buffer]:
+def encode(program: Program, version: int, *, code_only: bool = False, compressed: bool = False) -> list[Buffer]:
     """The file's bytes in parts; see `write`."""
     texts = {name: text() if callable(text) else text for name, text in program.texts.items()}
     extra = {"weights_version": version, "texts": sorted(texts)} | ({"code_only": True} if code_only else {})
     params = [p for p in program.manifest.params if p.fixed or not code_only]
+    manifest, objects = program.manifest.to_json().encode(), list(pack_blobs(program.objects))
+    if compressed:
+        extra["compressed"] = True
+        manifest, objects = coded.squeeze(manifest), [coded.squeeze(b"".join(objects))]
+    weights: list[Buffer] = (
+        [coded.encode(params, program.weights)] if compressed else list(pack(params, program.weights))
+    )
     sections: list[tuple[str, list[Buffer]]] = [
-        ("manifest", [json.dumps(extra).encode(), b"\n", program.manifest.to_json().encode()]),
-        ("objects", list(pack_blobs(program.objects))),
-        ("weights", list(pack(params, program.weights))),
+        ("manifest", [json.dumps(extra).encode(), b"\n", manifest]),
+        ("objects", [*objects]),
+        ("weights", weights),
         ("texts", [zlib.compress(json.dumps(texts).encode(), 1)]),
     ]
     offset = _round(_HEADER.size + len(sections) * _ENTRY.size)
@@ -188,15 +200,20 @@ def _parse(data: memoryview, where: str, code_only: bool) -> tuple[Program, int]
         raise ArtifactError("the weights' version is not a number", where="manifest")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ArtifactError("the texts' names are not a list", where="manifest")
+    compressed = extra.get("compressed") is True
+    if compressed:
+        rest = coded.expand(rest, _MAX_TEXT, "manifest")
     try:
         manifest = Manifest.from_json(rest.decode())
     except UnicodeDecodeError:
         raise ArtifactError("is not text", where="manifest") from None
-    objects = unpack_blobs(sections["objects"])
+    code = sections["objects"]
+    objects = unpack_blobs(memoryview(coded.expand(code, _MAX_TEXT, "objects")) if compressed else code)
     bare = extra.get("code_only") is True
     if bare and not code_only:
         raise ArtifactError("holds code without weights", where=where, hint="`Model.save` writes both")
-    weights = unpack([p for p in manifest.params if p.fixed or not bare], sections["weights"])
+    params = [p for p in manifest.params if p.fixed or not bare]
+    weights = (coded.decode if compressed else unpack)(params, sections["weights"])
     texts = _LazyTexts(sections["texts"]).by_name(names)
     return Program(manifest, objects, weights, texts, private=True), version
 

@@ -132,15 +132,18 @@ class Model(Runner):
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str], *, texts: Sequence[str] = ("graph",)) -> None:
+    def save(
+        self, path: str | os.PathLike[str], *, texts: Sequence[str] = ("graph",), compressed: bool = False
+    ) -> None:
         """Write code and present weights to one `.tw` file, which appears whole or not at all.
 
         Args:
             texts: what `show` shall know of the loaded model; making some ("asm") takes a while.
+            compressed: in as few bytes as it takes (see `Program.save`).
         """
         weights = self._weights.lend()
         named = {p.name: array for p, array in zip(self.manifest.params, weights.raw, strict=True)}
-        replace(self._program, weights=named).save(path, texts=texts, version=weights.version)
+        replace(self._program, weights=named).save(path, texts=texts, version=weights.version, compressed=compressed)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], threads: int = 1, *, keep_weights: bool | None = None) -> Model:

@@ -51,19 +51,28 @@ class Program:
     texts: Mapping[str, Text] = field(default_factory=dict)
     private: bool = False
 
-    def save(self, path: str | os.PathLike[str], *, texts: Sequence[str] = ("graph",), version: int = 0) -> None:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        texts: Sequence[str] = ("graph",),
+        version: int = 0,
+        compressed: bool = False,
+    ) -> None:
         """Write code and weights to one `.tw` file, which appears whole or not at all. The machine that the code is
         for loads it; it need not be this one.
 
         Args:
             texts: what `show` shall know of the loaded model; making some ("asm") takes a while.
             version: of the weights.
+            compressed: in as few bytes as it takes, for models that `tw.compress` made; it takes some seconds for each
+                ten megabytes, and a process that loads the file has weights of its own in memory.
         """
         from tilewright.runtime import artifact  # which reads and writes programs
 
         check_path(path, ArtifactError)
         kept = {name: text for name, text in self.texts.items() if name in texts}
-        artifact.write(path, replace(self, texts=kept), version)
+        artifact.write(path, replace(self, texts=kept), version, compressed=compressed)
 
     def bundle(self, folder: str | os.PathLike[str], **options: Any) -> tuple[Path, ...]:
         """Write an object, a header, weights and an example, for programs without Tilewright and Python, and give their

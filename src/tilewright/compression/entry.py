@@ -1,0 +1,251 @@
+"""`tw.compress`: fewer and shared weights, within a loss that the caller names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.compression import steps
+from tilewright.compression.recipe import Recipe, read
+from tilewright.compression.report import CompressionReport, Try, WeightRow
+from tilewright.compression.train import follow
+from tilewright.frontend.read import Dynamic, import_model
+from tilewright.ir.dim import DimSizes
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import Expr, Var, const
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
+from tilewright.ops.matmul import MatmulAttrs
+from tilewright.ops.sized import with_symbols
+from tilewright.quantization.calibrate import Maker
+from tilewright.quantization.compare import closeness, in_turns
+from tilewright.quantization.entry import Metric
+from tilewright.quantization.samples import Feed, feeds_of
+from tilewright.runtime import coded
+from tilewright.runtime.model import Model
+from tilewright.runtime.program import Program
+from tilewright.support.classes import dataclass
+from tilewright.support.errors import CallError
+from tilewright.support.options import check_option
+from tilewright.support.progress import tell
+from tilewright.targets.target import Target
+from tilewright.transform.regions.captures import names_of
+
+LEAST = 64
+"""Elements of a weight from which on it is compressed."""
+
+AUTO = tuple(
+    Recipe(prune=share, stages=stages, values=values, epochs=30)
+    for share, stages, values in ((0.95, 6, 8), (0.9, 4, 16), (0.8, 3, 16), (0.6, 2, 16), (0.3, 1, 32), (0.0, 1, 64))
+)
+"""What is tried without a recipe, in this order, until the metric holds."""
+
+
+class CompressedModel(Model):
+    """A `Model` with the report of its compression. `save(path, compressed=True)` writes the small file."""
+
+    def __init__(self, program: Program, threads: int, report: CompressionReport) -> None:
+        super().__init__(program, threads=threads)
+        self.report = report
+
+
+def compress(
+    model: Any,
+    example: Any = None,
+    *,
+    calibrate: Any,
+    recipe: Recipe | Mapping[str, Any] | str | Path | None = None,
+    metric: Metric | None = None,
+    max_drop: float = 0.01,
+    threads: int = 1,
+    dims: DimSizes | None = None,
+    dynamic: Dynamic = "auto",
+    target: Target | None = None,
+    fast: str = "auto",
+    params: Any = None,
+    name: str | None = None,
+) -> CompressedModel:
+    """Compile a model with fewer weights, fewer distinct ones, or weights in two factors.
+
+    Args:
+        model, example, threads, dims, dynamic, fast, params, name: as for `tw.compile`.
+        calibrate: samples of inputs, as for `tw.quantize`; training follows the original's outputs on those whose
+            shapes are the first one's.
+        recipe: what is done (`docs/compression.md`): a `Recipe`, tables, or the path of a TOML file; None: recipes from
+            strong to mild, until the metric holds.
+        metric: gives a number for a compiled model, the higher the better; None: 1 less the relative error of the
+            outputs on the samples.
+        max_drop: by how much the metric may fall. A recipe of the caller that falls further is taken, and the report
+            says so.
+
+    Returns a `Model` with a `report`; `model.save(path, compressed=True)` writes its small file.
+    Raises CallError for samples or recipes that do not fit, UnsupportedError where a recipe trains through an operator
+    without a gradient.
+    """
+    check_option("metric", metric, (object, NoneType), "a function of a model, or None")
+    if isinstance(max_drop, bool) or not (isinstance(max_drop, int | float) and max_drop >= 0):
+        raise CallError("max_drop is no amount", expected="a number, 0 or more", got=max_drop)
+    tried = AUTO if recipe is None else (read(recipe),)
+    imported = import_model(model, dims, example, dynamic, params)
+    maker = Maker(imported, threads, {"target": target, "fast": fast, "name": name})
+    feeds = feeds_of(calibrate, maker.names)
+    original = maker.model(imported.graph)
+    outputs = [original.run(feed) for feed in feeds]
+    score = metric or (lambda other: closeness(other, feeds, outputs))
+
+    work = _Work(maker, feeds, outputs)
+    base, tries = float(score(original)), []
+    for number, chosen in enumerate(tried):
+        graph, weights = work.applied(chosen)
+        program = maker.program(graph, weights, fixed=False)
+        made = Model(program, threads=threads)
+        reached = float(score(made))
+        times = in_turns(original, made, feeds[0]).seconds
+        tries.append(Try(str(chosen), _coded(program), reached, times[1]))
+        tell(f"{chosen}: metric {reached:.6g}")
+        holds = reached >= base - max_drop
+        if holds or number + 1 == len(tried):
+            break
+    reason = "" if holds else f"the metric falls by {base - reached:.3g}, more than {max_drop:g}"
+    if not holds and recipe is None:
+        graph, weights, reached = imported.graph, dict(imported.weights), base
+        program, chosen = maker.program(graph, weights), Recipe()
+        reason, times = f"each recipe lets the metric fall by more than {max_drop:g}", (times[0], times[0])
+    stored = sum(np.asarray(imported.weights[p.name]).nbytes for p in imported.graph.params)
+    report = CompressionReport(
+        str(chosen),
+        reason,
+        tuple(_row(name, array) for name, array in weights.items() if np.asarray(array).size >= LEAST),
+        (base, reached),
+        (stored, _coded(program)),
+        times,
+        tuple(tries),
+    )
+    return CompressedModel(program, threads, report)
+
+
+def _sizes(graph: Graph, maker: Maker, feed: Feed) -> dict[Var, Expr]:
+    """The symbols of a graph in a call."""
+    return {
+        d: const(n)
+        for value in graph.inputs
+        if (name := maker.name_of(value)) is not None
+        for d, n in zip(value.shape, np.shape(feed[name]), strict=False)
+        if isinstance(d, Var)
+    }
+
+
+def _coded(program: Program) -> int:
+    """The bytes of a program's weights in a compressed file."""
+    return len(coded.encode(program.manifest.params, program.weights))
+
+
+def _row(name: str, array: Any) -> WeightRow:
+    array = np.asarray(array)
+    return WeightRow(name, array.size, np.count_nonzero(array) / max(array.size, 1), len(np.unique(array)))
+
+
+@dataclass(slots=True)
+class _Work:
+    """Recipes applied to one model."""
+
+    maker: Maker
+    feeds: Sequence[Feed]
+    outputs: Sequence[Mapping[str, Any]]
+
+    def applied(self, recipe: Recipe) -> tuple[Graph, dict[str, Any]]:
+        """The graph and the weights after all steps of a recipe."""
+        read = self.maker.read
+        weights = {p.name: np.asarray(read.weights[p.name]) for p in read.graph.params}
+        graph = read.graph
+        factors: dict[str, tuple[Any, Any]] = {}
+        if recipe.energy is not None:
+            factors = self.factors(graph, weights, recipe.energy)
+            graph, weights = factored(graph, weights, factors)
+        masks: dict[str, Any] = {}
+        for stage in range(1, recipe.stages + 1) if recipe.prune else ():
+            share = recipe.prune * (1 - (1 - stage / recipe.stages) ** 3)  # Zhu and Gupta, 2017: fast at first
+            masks = {n: steps.pruning_mask(weights[n], share, recipe.block) for n in self.compressible(graph, weights)}
+            weights |= {n: weights[n] * mask for n, mask in masks.items()}
+            weights = self.trained(recipe, factors, weights, masks)
+        if not recipe.prune and factors:
+            weights = self.trained(recipe, factors, weights, masks)
+        if recipe.values is not None:
+            weights |= {n: steps.share_values(weights[n], recipe.values) for n in self.compressible(graph, weights)}
+        return graph, weights
+
+    def compressible(self, graph: Graph, weights: Mapping[str, Any]) -> list[str]:
+        """The weights of f32 that are matrices or more, and large enough."""
+        return [
+            p.name
+            for p in graph.params
+            if p.dtype is f32 and p.type.rank > 1 and np.asarray(weights[p.name]).size >= LEAST
+        ]
+
+    def factors(self, graph: Graph, weights: Mapping[str, Any], energy: float) -> dict[str, tuple[Any, Any]]:
+        """Two factors of each matrix that only products read, where they are smaller."""
+        readers = graph.consumers()
+        made = {}
+        for p in graph.params:
+            only = readers.get(p, [])
+            second = all(n.op == "matmul" and n.inputs[1] == p and n.inputs[0] != p for n in only)
+            if only and second and p.type.rank == 2 and p.dtype is f32 and p not in graph.outputs:
+                pair = steps.low_rank(np.asarray(weights[p.name]), energy)
+                if pair is not None:
+                    made[p.name] = pair
+        return made
+
+    def trained(
+        self,
+        recipe: Recipe,
+        factors: Mapping[str, tuple[Any, Any]],
+        weights: dict[str, Any],
+        masks: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """The weights after the recipe's training."""
+        if not recipe.epochs:
+            return weights
+        whole = self.maker.read.graph
+        static = with_symbols(whole, _sizes(whole, self.maker, self.feeds[0]))
+        graph, _ = factored(static, weights, factors)
+        first = {name: np.shape(a) for name, a in self.feeds[0].items()}
+        pairs = zip(self.feeds, self.outputs, strict=True)
+        batches = [(feed, out) for feed, out in pairs if {n: np.shape(a) for n, a in feed.items()} == first]
+        names = self.maker.names
+        return follow(graph, weights, masks, batches, names, recipe.epochs, recipe.rate, self.maker.threads)
+
+
+def factored(
+    graph: Graph, weights: Mapping[str, Any], factors: Mapping[str, tuple[Any, Any]]
+) -> tuple[Graph, dict[str, Any]]:
+    """The graph with products by two factors in place of those by some weights, and the weights with these factors."""
+    if not factors:
+        return graph, dict(weights)
+    builder = GraphBuilder(graph.name, list(graph.inputs), taken=names_of(graph))
+    pairs: dict[Value, tuple[Value, Value]] = {}
+    new = {name: array for name, array in weights.items() if name not in factors}
+    for p in graph.params:
+        if p.name not in factors:
+            builder.params.append(p)
+            continue
+        both = []
+        for suffix, array in zip("uv", factors[p.name], strict=True):
+            both.append(builder.param(f"{p.name}.{suffix}", TensorType(f32, tuple(const(n) for n in array.shape))))
+            new.setdefault(both[-1].name, array)
+        pairs[p] = (both[0], both[1])
+    for node in graph.nodes:
+        w = node.inputs[1] if len(node.inputs) == 2 else None
+        if node.op != "matmul" or w is None or w not in pairs:
+            builder.nodes.append(node)
+            continue
+        attrs, (u, v) = node.of(MatmulAttrs), pairs[w]
+        first, second = (v, u) if attrs.transpose_b else (u, v)
+        x = ops.emit1(builder, "matmul", node.inputs[0], first, name=f"{node.output.name}_low", attrs=attrs)
+        ops.emit1(builder, "matmul", x, second, attrs=replace(attrs, transpose_a=False))
+        builder.nodes.append(replace(builder.nodes.pop(), outputs=node.outputs))
+    return replace(graph, nodes=tuple(builder.nodes), params=tuple(builder.params)), new

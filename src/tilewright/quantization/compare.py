@@ -1,0 +1,68 @@
+"""Two models side by side: how far their outputs are from each other, and which is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from tilewright.quantization.samples import Feed
+from tilewright.runtime.model import Model
+from tilewright.support.classes import dataclass
+
+ROUNDS = 21
+"""Turns of each of two models that are compared."""
+TURN = 1e-3
+"""Seconds of a turn at the least."""
+
+
+def closeness(model: Model, feeds: Sequence[Feed], outputs: Sequence[Mapping[str, Any]]) -> float:
+    """1 less the relative error of all outputs of floats on all samples."""
+    difference = whole = 0.0
+    for feed, wanted in zip(feeds, outputs, strict=True):
+        for name, array in model.run(feed).items():
+            exact = np.asarray(wanted[name], np.float64)
+            if np.asarray(wanted[name]).dtype.kind in "iub":
+                continue
+            difference += float(np.sum((np.asarray(array, np.float64) - exact) ** 2))
+            whole += float(np.sum(exact**2))
+    return 1.0 - (difference / whole) ** 0.5 if whole > 0 else float(difference == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Seconds of calls of two models that took turns."""
+
+    first: tuple[float, ...]
+    second: tuple[float, ...]
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """The medians."""
+        return median(self.first), median(self.second)
+
+    @property
+    def faster(self) -> float:
+        """How many times faster the second one is in three quarters of the pairs at least."""
+        ratios = sorted(a / b for a, b in zip(self.first, self.second, strict=True))
+        return ratios[len(ratios) // 4]
+
+
+def in_turns(first: Model, second: Model, feed: Feed) -> Pairs:
+    """Time calls of two models in turns; each turn is as many calls as take a millisecond."""
+    counts = [max(1, int(TURN / max(_seconds(model, feed, 3), 1e-9))) for model in (first, second)]
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(ROUNDS):
+        for model, count, seconds in zip((first, second), counts, times, strict=True):
+            seconds.append(_seconds(model, feed, count))
+    return Pairs(tuple(times[0]), tuple(times[1]))
+
+
+def _seconds(model: Model, feed: Feed, count: int) -> float:
+    begin = perf_counter()
+    for _ in range(count):
+        model.run(feed)
+    return (perf_counter() - begin) / count

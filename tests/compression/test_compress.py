@@ -1,0 +1,120 @@
+"""`tw.compress`: what it gives computes what its weights say, and keeps the metric that it promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tilewright as tw
+from tilewright.compression.recipe import Recipe
+from tilewright.support.errors import CallError
+
+Array = np.ndarray[Any, Any]
+
+
+def model_of(weights: dict[str, Array]) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["m"]),
+        helper.make_node("Tanh", ["m"], ["t"]),
+        helper.make_node("Gemm", ["t", "w2", "b2"], ["y"], transB=1),
+    ]
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [info("x", TensorProto.FLOAT, ["batch", 20])],
+        [info("y", TensorProto.FLOAT, ["batch", 6])],
+        [numpy_helper.from_array(a, n) for n, a in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+@pytest.fixture
+def weights() -> dict[str, Array]:
+    """Weights of which most of the work is done by a part, as those of trained models are."""
+    rng = np.random.default_rng(4)
+    w1 = (rng.standard_normal((20, 3)) @ rng.standard_normal((3, 24)) / 4).astype(np.float32)
+    w2 = (rng.standard_normal((6, 24)) * (rng.random((6, 24)) < 0.4) + 0.02 * rng.standard_normal((6, 24))).astype(
+        np.float32
+    )
+    return {"w1": w1, "w2": w2, "b2": rng.standard_normal(6).astype(np.float32)}
+
+
+@pytest.fixture
+def samples() -> list[Array]:
+    rng = np.random.default_rng(5)
+    return [rng.standard_normal((32, 20)).astype(np.float32) for _ in range(3)]
+
+
+def computed(weights: dict[str, Array], x: Array) -> Array:
+    return np.tanh(x.astype(np.float64) @ weights["w1"]) @ weights["w2"].T + weights["b2"]
+
+
+def test_the_model_computes_what_its_weights_say(weights: dict[str, Array], samples: list[Array]) -> None:
+    small = tw.compress(model_of(weights), calibrate=samples, recipe=Recipe(prune=0.5, values=8), max_drop=1)
+    now = {name: np.array(a) for name, a in small.weights.items()}
+    assert np.mean(now["w1"] == 0) == 0.5 and np.mean(now["w2"] == 0) == 0.5
+    assert len(np.unique(now["w1"])) <= 9
+    np.testing.assert_array_equal(now["b2"], weights["b2"])
+    np.testing.assert_allclose(small(samples[0]), computed(now, samples[0]), rtol=0, atol=1e-5)
+    rows = {row.weight: row for row in small.report.weights}
+    assert rows["w1"].nonzero == 0.5 and rows["w1"].values <= 9
+    assert small.report.ratio > 3 and "8 values" in str(small.report)
+
+
+def test_training_brings_the_outputs_back(weights: dict[str, Array], samples: list[Array]) -> None:
+    recipe = {"prune": {"share": 0.6, "stages": 2}}
+    before = tw.compress(model_of(weights), calibrate=samples, recipe=recipe, max_drop=1).report
+    after = tw.compress(
+        model_of(weights), calibrate=samples, recipe={**recipe, "train": {"epochs": 60, "rate": 0.01}}, max_drop=1
+    )
+    assert 1 - after.report.metric[1] < 0.7 * (1 - before.metric[1])
+    assert np.mean(np.array(after.weights["w1"]) == 0) == 0.6
+
+
+def test_low_rank_makes_two_factors(weights: dict[str, Array], samples: list[Array], tmp_path: Path) -> None:
+    small = tw.compress(model_of(weights), calibrate=samples, recipe=Recipe(energy=0.999))
+    assert {"w1.u", "w1.v"} < set(small.weights) and "w1" not in small.weights
+    assert np.shape(small.weights["w1.u"]) == (20, 3)
+    np.testing.assert_allclose(small(samples[1]), computed(weights, samples[1]), rtol=0, atol=0.05)
+
+
+def test_without_a_recipe_the_strongest_that_holds_is_taken(weights: dict[str, Array], samples: list[Array]) -> None:
+    small = tw.compress(model_of(weights), calibrate=samples, max_drop=0.1)
+    report = small.report
+    assert report.metric[1] >= report.metric[0] - 0.1
+    assert all(t.metric < report.metric[0] - 0.1 for t in report.tries[:-1])
+    falling = iter(range(0, -100, -1))
+    never = tw.compress(model_of(weights), calibrate=samples, metric=lambda m: next(falling), max_drop=0.5)
+    assert never.report.recipe == "nothing" and "each recipe" in never.report.reason
+    np.testing.assert_array_equal(np.array(never.weights["w1"]), weights["w1"])
+
+
+def test_a_recipe_that_falls_too_far_is_said(weights: dict[str, Array], samples: list[Array]) -> None:
+    report = tw.compress(model_of(weights), calibrate=samples, recipe=Recipe(prune=0.9), max_drop=0.01).report
+    assert "falls by" in report.reason
+
+
+def test_the_small_file_holds_the_same_bits(weights: dict[str, Array], samples: list[Array], tmp_path: Path) -> None:
+    small = tw.compress(model_of(weights), calibrate=samples, recipe=Recipe(prune=0.8, values=4), max_drop=1)
+    small.save(tmp_path / "small.tw", compressed=True)
+    small.save(tmp_path / "large.tw")
+    assert (tmp_path / "small.tw").stat().st_size < 0.5 * (tmp_path / "large.tw").stat().st_size
+    loaded = tw.load(tmp_path / "small.tw")
+    np.testing.assert_array_equal(loaded(samples[0]), small(samples[0]))
+    loaded.update(weights)
+    np.testing.assert_allclose(loaded(samples[0]), computed(weights, samples[0]), rtol=0, atol=1e-5)
+
+
+def test_bad_input_is_one_clear_error(weights: dict[str, Array], samples: list[Array]) -> None:
+    with pytest.raises(CallError, match="no calibration sample"):
+        tw.compress(model_of(weights), calibrate=[], recipe=Recipe())
+    with pytest.raises(CallError, match="no such table"):
+        tw.compress(model_of(weights), calibrate=samples, recipe={"x": {}})
+    with pytest.raises(CallError, match="max_drop"):
+        tw.compress(model_of(weights), calibrate=samples, max_drop=-1)
