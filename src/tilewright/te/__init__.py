@@ -9,7 +9,7 @@
 Tensors and stages are in `tensors`, what stands in their bodies in `elements`, and `blocks` makes functions of them.
 """
 
-from tilewright.ir.expr import Buffer, Const, all_of, any_of, cast, equal, maximum, minimum, not_equal
+from tilewright.ir.expr import Buffer, Const, all_of, any_of, equal, maximum, minimum, not_equal
 from tilewright.schedule.compose import primitive
 from tilewright.te.blocks import (
     Lowered,
@@ -71,6 +71,7 @@ from tilewright.te.elements import (
 )
 from tilewright.te.externs import ExternOp, extern
 from tilewright.te.intrinsics import intrinsic, scope
+from tilewright.te.lanes import cast
 from tilewright.te.memory import bind_views, memory_shape
 from tilewright.te.placeholders import placeholder, strided
 from tilewright.te.scans import ScanOp, scan

@@ -236,6 +236,8 @@ def create_schedule(outputs: Tensor | Sequence[Tensor]) -> StageSchedule:
     for op in all_stages(stages):
         if isinstance(op, ComputeOp) and op.intrinsic is not None:
             _with_intrinsic(schedule, op, *op.intrinsic)
+        if isinstance(op, ComputeOp) and op.lanes > 1 and not op.reduce_axis:
+            schedule[op].vectorize(op.axis[-1])
     return schedule
 
 

@@ -7,17 +7,18 @@ from typing import Any
 
 from tilewright.ir import expr as ir
 from tilewright.ir.dtype import DType, boolean
-from tilewright.ir.dtype import dtype as element_type
 from tilewright.ir.expr import Const, Expr, Var, as_expr, binary, call, cast, maximum, minimum, select
 from tilewright.ir.op_types import readable
 from tilewright.ir.reduce import Reduce, Reducer
 from tilewright.support.errors import ExpressionError
+from tilewright.te.lanes import lanes_of
 from tilewright.te.tensors import IterVar, plain
 
 
 def const(value: ir.Number, dtype: DType | str | None = None) -> Const:
-    """A number; without a type ints are i64, floats f32, bools bool. Integers wrap into the type's range."""
-    return ir.const(value, None if dtype is None else element_type(dtype))
+    """A number; without a type ints are i64, floats f32, bools bool. Integers wrap into the type's range. In a type of
+    several lanes it is the same in all."""
+    return ir.const(value, None if dtype is None else lanes_of(dtype)[0])
 
 
 def comm_reducer(

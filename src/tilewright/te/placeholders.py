@@ -8,11 +8,11 @@ from typing import Any
 
 from tilewright.arith import prove
 from tilewright.ir.dtype import DType, f32, i64
-from tilewright.ir.dtype import dtype as _dtype
-from tilewright.ir.expr import Expr, Var, as_expr, as_int
+from tilewright.ir.expr import Expr, Var, as_expr, as_int, const
 from tilewright.ir.op_types import readable
 from tilewright.ir.rewrite import variables
 from tilewright.support.errors import ExpressionError
+from tilewright.te.lanes import lanes_of
 from tilewright.te.memory import are_apart, default_offset
 from tilewright.te.tensors import Tensor, extents_of_shape, plain
 
@@ -29,7 +29,7 @@ def placeholder(
 
     Args:
         shape: numbers and symbols.
-        dtype: of its elements.
+        dtype: of its elements; one of several lanes ("float32x4") is passed as an array with a last dimension of these.
         name: in programs and messages.
         strides: how many elements further the next index of each dimension lies: numbers, negative ones too, or symbols
             (`te.var("s", lo=0)`), which a call reads off the array. None: row by row.
@@ -39,7 +39,9 @@ def placeholder(
     With strides, views of NumPy and of other libraries are passed without a copy. Raises ExpressionError for strides
     that are no such numbers.
     """
-    tensor = Tensor(name, _dtype(dtype), extents_of_shape(shape, name))
+    kind, lanes = lanes_of(dtype)
+    extents = extents_of_shape(shape, name)
+    tensor = Tensor(name, kind, (*extents, const(lanes)) if lanes > 1 else extents, lanes=lanes)
     if strides is not None:
         return strided(tensor, strides, offset)
     if offset is not None:

@@ -88,7 +88,8 @@ def scan(init: Any, update: Any, state: Any, name: str = "scan") -> Any:
     _check_steps(op)
     labels = [name] if len(states) == 1 else [f"{name}_{k}" for k in range(len(states))]
     results = tuple(
-        Tensor(label, t.dtype, t.shape, op, k) for k, (label, t) in enumerate(zip(labels, states, strict=True))
+        Tensor(label, t.dtype, t.shape, op, k, lanes=t.lanes)
+        for k, (label, t) in enumerate(zip(labels, states, strict=True))
     )
     return results if several else results[0]
 

@@ -20,6 +20,7 @@ from tilewright.ir.rewrite import loads, variables, walk_expr
 from tilewright.runtime.specs import MAX_DIM
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError, file_line, user_line
+from tilewright.te.lanes import lane, lanes_in, with_axis
 
 if TYPE_CHECKING:
     from tilewright.te.externs import ExternOp
@@ -153,6 +154,7 @@ class ComputeOp:
     shape: tuple[Expr, ...]
     line: str | None = None
     intrinsic: tuple[str, int] | None = None
+    lanes: int = 1
 
     @property
     def dtypes(self) -> tuple[DType, ...]:
@@ -207,7 +209,8 @@ class _Whole:
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tensor(_Whole):
     """A placeholder (`op` is None) or the result of a stage. Index it with axes to read an element. `strides` and
-    `offset` say where elements lie, in elements (`te.memory`); None: row by row."""
+    `offset` say where elements lie, in elements (`te.memory`); None: row by row. An element may have several `lanes`,
+    which are the last dimension (`te.lanes`)."""
 
     name: str
     dtype: DType
@@ -216,10 +219,12 @@ class Tensor(_Whole):
     index: int = 0
     strides: tuple[Expr, ...] | None = None
     offset: Expr | None = None
+    lanes: int = 1
 
     def __str__(self) -> str:
-        """`A: f32[n, 4]`; `print(A.op)` shows how it is computed."""
-        return f"{self.name}: {self.dtype}[{', '.join(map(readable, self.shape))}]"
+        """`A: f32[n, 4]`, or `A: f32x4[n]`; `print(A.op)` shows how it is computed."""
+        kind, shape = (f"{self.dtype}x{self.lanes}", self.shape[:-1]) if self.lanes > 1 else (self.dtype, self.shape)
+        return f"{self.name}: {kind}[{', '.join(map(readable, shape))}]"
 
     __repr__ = __str__
 
@@ -227,6 +232,8 @@ class Tensor(_Whole):
         """The element at these indices; with slices among them, `Slices`, which intrinsics take (`te.intrinsic`)."""
         if not isinstance(indices, tuple):
             indices = (indices,)
+        if self.lanes > 1 and len(indices) == len(self.shape) - 1:
+            indices = (*indices, lane(self.lanes))
         if any(isinstance(i, slice) for i in indices):
             return Slices(self, tuple(map(_range, indices, self.shape)))  # type: ignore[return-value]
         # A tensor stands for its buffer until create_prim_func gives it one.
@@ -378,11 +385,16 @@ def compute(shape: Sequence[Any], fcompute: Callable[..., Any], name: str = "com
         intrinsic = result.intrinsic, len(axis)
         axis, result = (*axis, *result.axis), result.body
         _check_extents(axis, extents, name, line)
-    elif len(axis) != len(extents):
-        what = f"{name}: the stage has {len(extents)} dimensions, its function takes {len(axis)} arguments"
-        raise ExpressionError(what, where=line)
     several = isinstance(result, tuple | list)
     bodies = tuple(as_expr(plain(b)) for b in (result if several else (result,)))
+    if (lanes := lanes_in(bodies)) > 1:
+        axis = (*axis, new_axis("lane", const(lanes)))
+        bodies = tuple(with_axis(b, lanes, axis[-1].var) for b in bodies)
+        extents = extents if len(extents) == len(axis) else (*extents, const(lanes))
+        _check_extents(axis, extents, name, line)
+    if len(axis) != len(extents):
+        what = f"{name}: the stage has {len(extents)} dimensions, its function takes {len(axis)} arguments"
+        raise ExpressionError(what, where=line)
     if not bodies:
         raise ExpressionError(f"{name}: the function of the stage gives no element", where=line)
     bodies = _reductions_of(bodies, axis, name, line)
@@ -390,9 +402,11 @@ def compute(shape: Sequence[Any], fcompute: Callable[..., Any], name: str = "com
     if isinstance(bodies[0], Reduce):
         reduce_axes = tuple(IterVar(v, extent, "reduce", v.name.rsplit(".", 1)[0]) for v, extent in bodies[0].axes)
     _check_axes(bodies, (*axis, *reduce_axes), name, line)
-    op = ComputeOp(name, axis, reduce_axes, bodies, extents, line, intrinsic)
+    op = ComputeOp(name, axis, reduce_axes, bodies, extents, line, intrinsic, lanes)
+    labels = [name] if len(bodies) == 1 else [f"{name}_{k}" for k in range(len(bodies))]
     tensors = tuple(
-        Tensor(name if len(bodies) == 1 else f"{name}_{k}", body.dtype, extents, op, k) for k, body in enumerate(bodies)
+        Tensor(label, body.dtype, extents, op, k, lanes=lanes)
+        for k, (label, body) in enumerate(zip(labels, bodies, strict=True))
     )
     return tensors if several else tensors[0]
 
@@ -403,11 +417,11 @@ def new_axis(label: str, extent: Expr, kind: IterKind = "spatial") -> IterVar:
 
 
 def _check_extents(axis: Sequence[IterVar], extents: Sequence[Expr], name: str, line: str | None) -> None:
-    """The axes of an intrinsic are the last dimensions of the stage."""
+    """The axes of an intrinsic, or lanes, are the last dimensions of the stage."""
     if len(axis) != len(extents) or not all(prove_equal(a.extent, d) for a, d in zip(axis, extents, strict=True)):
         got = f"[{', '.join(readable(a.extent) for a in axis)}]"
         wanted = f"[{', '.join(map(readable, extents))}]"
-        raise ExpressionError(f"{name}: the intrinsic gives another shape", where=line, expected=wanted, got=got)
+        raise ExpressionError(f"{name}: the stage has another shape", where=line, expected=wanted, got=got)
 
 
 def _line_of(f: Callable[..., Any]) -> str | None:
