@@ -79,7 +79,7 @@ def grid(**axes: tuple[int, ...]) -> tuple[Sizes, ...]:
 TEXT = grid(batch=(2, 1, 3, 5, 2), seq=(12, 5, 33, 7, 60))
 CACHED = grid(batch=(2, 1, 3, 1, 2), seq=(4, 1, 7, 12, 3), past=(6, 9, 3, 20, 31))
 PAIRS = grid(batch=(2, 1, 3, 1, 2), seq=(12, 5, 33, 7, 41), target=(6, 9, 3, 20, 31))
-PICTURES = grid(batch=(2, 1, 3, 1, 2), height=(64, 96, 32, 80, 48), width=(64, 48, 96, 64, 112))
+PICTURES = grid(batch=(2, 1, 3, 1, 2), height=(96, 64, 32, 80, 48), width=(48, 64, 96, 64, 112))
 SOUNDS = grid(batch=(2, 1, 3, 1, 2), samples=(1600, 800, 2401, 999, 3203))
 
 
@@ -180,16 +180,19 @@ def sound(family: str, config: Mapping[str, Any]) -> Opened:
 
 
 def whisper() -> Opened:
-    """A spectrogram of the one length that Whisper takes, and token numbers."""
+    """A spectrogram of the one length that Whisper takes, and token numbers with their mask: without one, the exporter
+    by TorchScript meets `diff`, which it does not know."""
     config = {**TRANSLATOR, "num_mel_bins": 16, "max_source_positions": 50, "max_target_positions": 64}
     config = {**config, "pad_token_id": 1, "bos_token_id": 1, "eos_token_id": 2}
     model = model_of("Whisper", "Model", {k: v for k, v in config.items() if k != "max_position_embeddings"})
-    axes: Axes = {"input_features": {0: "batch"}, "decoder_input_ids": {0: "batch", 1: "target"}}
+    names = ("decoder_input_ids", "decoder_attention_mask")
+    axes: Axes = {"input_features": {0: "batch"}, **{name: {0: "batch", 1: "target"} for name in names}}
 
     def tensors(sizes: Sizes) -> dict[str, torch.Tensor]:
         return {
             "input_features": torch.randn(sizes["batch"], 16, 100),
             "decoder_input_ids": words(sizes, length="target"),
+            "decoder_attention_mask": ones(sizes, "batch", "target"),
         }
 
     return Opened(Results(model, tuple(axes), ("last_hidden_state",), use_cache=False), axes, tensors, PAIRS)

@@ -208,3 +208,36 @@ def test_a_size_of_two_names_and_a_divisor() -> None:
     first, second = import_onnx(proto).graph.inputs
     assert first.type.shape[2:] == second.type.shape[2:]
     assert [d.multiple for d in first.type.shape[2:] if isinstance(d, Var)] == [2, 2]
+
+
+def test_rows_of_a_batch_of_another_name() -> None:
+    """A mask is viewed in as many rows as another input's batch has: theirs is one, under two names."""
+    nodes = [
+        node("Shape", ["ids"], ["shape"]),
+        node("Slice", ["shape", "from", "to"], ["batch"]),
+        node("Concat", ["batch", "rest"], ["wanted"], axis=0),
+        node("Reshape", ["mask", "wanted"], ["rows"]),
+        node("Add", ["rows", "ids"], ["y"]),
+    ]
+    numbers = {name: np.array([n], np.int64) for name, n in (("from", 0), ("to", 1), ("rest", -1))}
+    shapes = {"ids": ["batch", "seq"], "mask": ["rows", "total"]}
+    built = tw.compile(model(nodes, [info(n, s) for n, s in shapes.items()], ["y"], numbers), fallback="never")
+    ids, mask = np.float32([[1, 2, 3], [4, 5, 6]]), np.float32([[1, 0, 1], [0, 1, 0]])
+    np.testing.assert_array_equal(built(ids, mask), ids + mask)
+    with pytest.raises(CallError):
+        built(ids, mask.reshape(3, 2))
+
+
+def test_a_square_of_a_size() -> None:
+    """An exporter counts the patches of a square image as a power of its height."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Slice", ["shape", "from", "to"], ["height"]),
+        node("Pow", ["height", "two"], ["count"]),
+        node("Concat", ["count", "two"], ["wanted"], axis=0),
+        node("Reshape", ["x", "wanted"], ["y"]),
+    ]
+    numbers = {name: np.array([n], np.int64) for name, n in (("from", 0), ("to", 1), ("two", 2))}
+    built = tw.compile(model(nodes, [info("x", ["h", "h", 2])], ["y"], numbers), fallback="never")
+    x = np.arange(18, dtype=np.float32).reshape(3, 3, 2)
+    np.testing.assert_array_equal(built(x), x.reshape(9, 2))

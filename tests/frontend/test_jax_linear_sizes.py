@@ -125,3 +125,52 @@ def test_what_callers_say_is_combined(door: str) -> None:
             model(np.zeros(size, np.float32))
     fixed = compiled(lambda x: x.reshape(2, -1), twice, door, dims={"b": 3})
     assert np.asarray(jax.tree_util.tree_leaves(fixed(np.zeros(6, np.float32)))[0]).shape == (2, 3)
+
+
+OWN: dict[str, tuple[str, Callable[..., Any], Sequence[Shapes], Sequence[Shapes]]] = {
+    "product": ("a*b; a", lambda x, y: x.reshape(y.shape[0], -1).sum(1) * y, [[[6], [2]], [[20], [5]]], [[[7], [2]]]),
+    "product and sum": (
+        "a; a*b + 2",
+        lambda x, y: y[2:].reshape(x.shape[0], -1).sum(1) + x,
+        [[[2], [8]], [[3], [5]]],
+        [[[2], [7]], [[2], [2]]],
+    ),
+    "two in two": (
+        "a + 2*b; a + b",
+        lambda x, y: x[: y.shape[0]] + y,
+        [[[5], [3]], [[9], [5]]],
+        [[[3], [3]], [[7], [3]]],
+    ),
+    "difference": ("a; 2*a - b", lambda x, y: x.sum() + y, [[[2], [3]], [[5], [2]]], [[[2], [4]]]),
+}
+"""What `jax.export` does not solve."""
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_sizes_of_several_symbols(name: str) -> None:
+    specs, f, calls, refused = OWN[name]
+    model = tw.compile(jax.jit(f), arguments(specs, []))
+    for shapes in calls:
+        arrays = [np.arange(np.prod(s), dtype=np.float32).reshape(s) for s in shapes]
+        np.testing.assert_allclose(jax.tree_util.tree_leaves(model(*arrays))[0], f(*arrays), rtol=1e-6)
+    for shapes in refused:
+        with pytest.raises(CallError, match="assume"):
+            model(*(np.zeros(s, np.float32) for s in shapes))
+
+
+@pytest.mark.parametrize("specs", ["a*b", "b*b", "a + b", "a*b; a + b"])
+def test_sizes_that_are_not_told_are_refused(specs: str) -> None:
+    with pytest.raises(tw.errors.UnsupportedError, match="sizes that no input's shape tells"):
+        tw.compile(jax.jit(lambda *xs: xs[0] * 2), arguments(specs, []))
+
+
+def test_a_module_alone() -> None:
+    """A bare module computes b of the dimension `2*b + 2`, which calls with less are refused for."""
+    f = jax.jit(lambda x: x.reshape(2, -1).sum(0))
+    model = tw.compile(export.export(f)(*arguments("2*b + 2", [])).mlir_module())
+    for size in (4, 10):
+        x = np.arange(size, dtype=np.float32)
+        np.testing.assert_allclose(jax.tree_util.tree_leaves(model(x))[0], f(x))
+    for size in (0, 2, 5):
+        with pytest.raises(CallError, match="range"):
+            model(np.zeros(size, np.float32))

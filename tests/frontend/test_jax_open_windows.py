@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.frontend.read import import_model
+from tilewright.ops.interpret import run_graph
+from tilewright.train.gradient import gradient
 
 jax = pytest.importorskip("jax", reason="JAX is an extra: `make jax` runs this")
 from jax import lax  # noqa: E402
@@ -26,6 +29,11 @@ def filtered(strides: Any, padding: Any, **rest: Any) -> Callable[[Any, Any], An
     return lambda x, k: lax.conv_general_dilated(x, k, strides, padding, **rest)
 
 
+def weighed(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The results of a function of a vector, each times its position."""
+    return lambda x: f(x) * jnp.arange(f(x).shape[0], dtype=x.dtype)
+
+
 CASES: dict[str, tuple[Callable[..., Any], list[str]]] = {
     "cumsum of rows": (lambda x: jnp.cumsum(x, axis=1), ["3, b"]),
     "cumsum from the end": (lambda x: lax.cumsum(x, 0, reverse=True), ["b, 3"]),
@@ -36,6 +44,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[str]]] = {
     "maxima, VALID": (window(lax.max, -INF, (2,), (2,), "VALID"), ["b"]),
     "maxima, SAME": (window(lax.max, -INF, (2,), (2,), "SAME"), ["b"]),
     "sums, dilated": (window(lax.add, 0.0, (3,), (2,), [(1, 2)], (2,), (2,)), ["b"]),
+    "sums that are weighed": (weighed(window(lax.add, 0.0, (3,), (2,), "VALID")), ["b"]),
     "products": (window(lax.mul, 1.0, (3,), (1,), "SAME"), ["b"]),
     "maxima of images": (window(lax.max, -INF, (1, 2, 2, 1), (1, 2, 2, 1), "SAME"), ["2, b, b, 3"]),
     "convolution, SAME": (filtered((2,), "SAME"), ["1, 2, b", "4, 2, 3"]),
@@ -62,3 +71,17 @@ def test_along_symbols(name: str, exported: bool) -> None:
         for x, e in zip(result if isinstance(result, tuple) else (result,), expected, strict=True):
             assert x.shape == e.shape
             np.testing.assert_allclose(x, e, rtol=1e-5, atol=1e-5, err_msg=f"b = {b}")
+
+
+@pytest.mark.parametrize(("size", "stride"), [(2, 2), (3, 2), (2, 3)])
+@pytest.mark.parametrize("kind", ["sums", "maxima"])
+def test_gradients_along_symbols(kind: str, size: int, stride: int) -> None:
+    body, start = (lax.add, 0.0) if kind == "sums" else (lax.max, -INF)
+    f = weighed(lambda x: window(body, start, (1, size, 1), (1, stride, 1), "VALID")(x[None, :, None])[0, :, 0])
+    (b,) = jax.export.symbolic_shape("b")
+    read = import_model(jax.jit(lambda x: f(x).sum()), example=(jax.ShapeDtypeStruct((b,), np.float32),))
+    graph = gradient(read.graph, read.graph.outputs[0].name, ["x"])
+    for n in (size, 5, 8, 9):
+        x = np.random.default_rng(n).normal(size=n).astype(np.float32)
+        flow = run_graph(graph, {"x": x})[graph.outputs[1].name]
+        np.testing.assert_allclose(flow, jax.grad(lambda x: f(x).sum())(x), rtol=1e-5, atol=1e-5)

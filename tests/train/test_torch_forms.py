@@ -96,6 +96,10 @@ form("prod with zeros", lambda w, x: w.prod(1), T([[0.0, 2.0, 3.0], [0.0, 0.0, 4
 form("cumprod with zeros", lambda w, x: w.cumprod(1), T([[1.0, 0.0, 3.0], [0.0, 0.0, 4.0], [1.0, 2.0, 3.0]]))
 form("scatter_reduce amax", lambda w, x: torch.zeros(3, 3).scatter_reduce(1, PLACES, w, "amax"), TIED)
 form("scatter_reduce prod", lambda w, x: torch.ones(3, 3).scatter_reduce(1, PLACES, w, "prod"), TIED)
+for _end in ("amax", "amin"):
+    form(f"scatter_reduce {_end} without itself",
+         lambda w, x, r=_end: w.scatter_reduce(1, PLACES, w * w - 1, r, include_self=False), TIED)  # fmt: skip
+form("root of a sum of squares", lambda w, x: (w * w).sum(1).sqrt(), X)
 for _name in "relu relu6 hardtanh hardswish hardsigmoid leaky_relu elu celu selu softshrink hardshrink".split():
     form(f"{_name} at its corners", lambda w, x, name=_name: getattr(F, name)(w), CORNERS)
 form("threshold", lambda w, x: F.threshold(w, 1.0, 5.0), CORNERS)

@@ -37,9 +37,11 @@ def divide(numerator: Sequence[Expr], denominator: Sequence[Expr]) -> Expr | Non
         if match is not None:
             top.remove(match)
             bottom.remove(factor)
-    if len(top) == len(bottom) == 1 and isinstance(top[0], Var) and isinstance(bottom[0], Var):
-        if same_dim(top[0], bottom[0]):  # one size under two names
-            top, bottom = [], []
+    first = next((d for d in numerator if d in top), None)
+    if isinstance(first, Var) and len(bottom) == 1 and isinstance(bottom[0], Var):
+        if same_dim(first, bottom[0]):  # one size under two names, as the batch of each input may have one
+            top.remove(first)
+            bottom = []
     if divisor == 0:
         return const(0) if number == 0 else None
     if not bottom:

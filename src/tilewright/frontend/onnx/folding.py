@@ -15,13 +15,16 @@ from tilewright.frontend.onnx.functions import check_attributes
 from tilewright.frontend.onnx.registry import find
 from tilewright.frontend.onnx.scope import Item, known_item, object_array
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, as_int, maximum, minimum
+from tilewright.ir.expr import Expr, as_int, maximum, minimum, product
 from tilewright.ir.expr import call as apply
 from tilewright.ir.graph import GraphBuilder, Value
 from tilewright.ops.dims import known
 from tilewright.ops.interpret import evaluate_attr
 from tilewright.ops.registry import get
 from tilewright.support.errors import Error
+
+MOST_FACTORS = 8
+"""The largest power of a size."""
 
 _NEVER = {"Constant", "ConstantOfShape", "Shape", "Size", "RandomNormal", "RandomUniform", "Loop", "Scan", "If"}
 
@@ -119,6 +122,12 @@ def _divide(a: Any, b: Any) -> Any:
     return int(a / b) if isinstance(a, float) else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
+def _power(a: Any, b: Any) -> Any:
+    """A size to the power of a small number, which is known."""
+    n = b if isinstance(b, int) else as_int(b) if isinstance(b, Expr) else None
+    return product([a] * n) if n is not None and 0 <= n <= MOST_FACTORS else None
+
+
 def _decide(condition: Any) -> bool | None:
     """True or False where it is proven, else None."""
     if not isinstance(condition, Expr):
@@ -206,6 +215,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "Div": elementwise(_divide),
     "Mod": elementwise(lambda a, b: a % b),
     "Neg": elementwise(lambda a: -a),
+    "Pow": elementwise(_power),
     "Max": elementwise(lambda *a: _fold_pairs(maximum, a)),
     "Min": elementwise(lambda *a: _fold_pairs(minimum, a)),
     "Equal": _compare("eq"),

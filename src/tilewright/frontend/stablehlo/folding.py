@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.arith import prove
+from tilewright.arith import linear, prove, simplify
 from tilewright.frontend.common.known import MAX_FOLDED, elementwise, object_array
 from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.registry import Rule
@@ -91,6 +91,7 @@ def _divide(call: Call, a: Any, b: Any) -> Any:
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
     if not decide(apply("gt", b, 0)):
         return None
+    _not_negative(call, a)
     result = dim(_part(a) // b - _part(-a) // b)
     call.dimensions.quotients.setdefault(as_expr(result), []).append((a, b))
     return result
@@ -102,9 +103,21 @@ def _remainder(call: Call, a: Any, b: Any) -> Any:
         return abs(a) % abs(b) * (1 if a >= 0 else -1)
     if not decide(apply("gt", b, 0)):
         return None
-    result = dim(_part(a) % b - _part(-a) % b)
+    _not_negative(call, a)
+    result = _truncated_rest(a, b)
     call.dimensions.remainders.setdefault(as_expr(result), []).append((a, b))
     return result
+
+
+def _truncated_rest(a: Any, b: Any) -> Expr:
+    return dim(_part(a) % b - _part(-a) % b)
+
+
+def _not_negative(call: Call, a: Any) -> None:
+    """Assume of what is divided, a dimension less a number, that it is not below 0, where only the module itself says
+    what is known of sizes: it computes b of the dimension `2*b + 2` so, whose least is 1."""
+    if not call.dimensions.stated and decide(apply("ge", a, 0)) is None and len(linear(a).terms) == 1:
+        call.dimensions.assume(as_expr(a) >= 0, "a size that is divided", call.builder)
 
 
 def _part(a: Any) -> Expr:
@@ -116,8 +129,9 @@ def _part(a: Any) -> Expr:
 
 def _floored(call: Call, condition: Expr, a: Expr, b: Expr) -> Expr | None:
     """A floored quotient, or its remainder, where `select(condition, a, b)` is JAX's way of saying that."""
+    condition = simplify(condition)
     for n, d in call.dimensions.quotients.get(b, ()):
-        rest = _remainder(call, n, d)
+        rest = _truncated_rest(n, d)
         wrong = _compared("ne", _sign(n), _sign(d)), _compared("ne", rest, 0)
         if a is dim(b - 1) and condition in _both(*wrong):
             return as_expr(-1) if _just_below(n, d) else dim(as_expr(n) // d)
@@ -135,7 +149,7 @@ def _just_below(n: Any, d: Any) -> bool:
 def _both(a: Any, b: Any) -> list[Expr]:
     """The ways to say that both hold."""
     results = _logic(True)(a, b), _logic(True)(b, a)
-    return [e for e in results if isinstance(e, Expr)]
+    return [simplify(e) for e in results if isinstance(e, Expr)]
 
 
 def decide(condition: Any) -> bool | None:

@@ -30,7 +30,7 @@ from tilewright.frontend.stablehlo.scope import Item, element_type, known_item
 from tilewright.frontend.stablehlo.signature import Argument, Signature
 from tilewright.frontend.stablehlo.unify import Equal, Sizes
 from tilewright.ir.dim import DimSizes
-from tilewright.ir.expr import as_expr
+from tilewright.ir.expr import Var, as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.interface import Imported, Interface
 from tilewright.ir.rewrite import variables
@@ -128,10 +128,12 @@ class _Importer:
 
     def check_symbols(self, graph: Graph) -> None:
         """Raise UnsupportedError for a size that the shape of no input tells."""
-        known = set(graph.symbols)
-        used = {s for n in graph.nodes for v in n.outputs for d in v.shape for s in variables(d)}
+        used = {s for v in graph.inputs for d in v.shape for s in variables(d)}
+        used |= {s for condition, _ in self.sizes.solved for s in variables(self.sizes.told(condition))}
+        used |= {s for n in graph.nodes for v in n.outputs for d in v.shape for s in variables(d)}
         used |= {s for n in graph.nodes for s in n.symbols}
-        unknown = sorted(s.name for s in used - known)
+        told = {d for v in graph.inputs for d in v.shape if isinstance(d, Var)}
+        unknown = sorted(s.name for s in used - told)
         if unknown:
             what = "sizes that no input's shape tells are not supported"
             raise UnsupportedError(what, where=self.label, got=", ".join(unknown), hint="fix them: dims={name: size}")

@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from math import lcm
 from typing import Any
 
-from tilewright.arith import linear, prove
+from tilewright.arith import linear, prove, prove_equal
 from tilewright.frontend.common.known import object_array
 from tilewright.frontend.stablehlo.module import Type
 from tilewright.ir.dim import Dim, DimSizes
@@ -88,7 +88,8 @@ class Sizes:
 
     def solve(self, shapes: Sequence[tuple[str, Sequence[Expr]]]) -> None:
         """Compute symbols that no dimension is alone from one that is linear in them: of `2*b + 3` the dimension is a
-        symbol d of its own, and b is `(d - 3) // 2`. `shapes` are those of the inputs, by name."""
+        symbol d of its own, and b is `(d - 3) // 2`; of `a*b` it is `d // a`. Where each dimension has several, one of
+        them is put off: of `a + 2*b` and `a + b` a is `d - b`. `shapes` are those of the inputs, by name."""
         known = {d for _, shape in shapes for d in shape if isinstance(d, Var)}
         places = [(f"{name}_dim{axis}", d) for name, shape in shapes for axis, d in enumerate(shape)]
         progress = True
@@ -100,15 +101,27 @@ class Sizes:
                 if len(unknown) == 1 and (d := self._solved(name, size, unknown[0])) is not None:
                     known |= set(variables(d))
                     progress = True
+            progress = progress or self._put_off(places, known)
+
+    def _put_off(self, places: Sequence[tuple[str, Expr]], known: set[Var]) -> bool:
+        """Say one symbol of a dimension by another one, neither of which is known; whether there was such a one."""
+        for name, size in places:
+            size = self.resolved(size)
+            unknown = [v for v in variables(size) if v not in known]
+            alone = next((v for v, c in linear(size).terms if v in unknown and c == 1), None)
+            if len(unknown) > 1 and isinstance(alone, Var) and (d := self._solved(name, size, alone)) is not None:
+                known |= set(variables(d)) - set(unknown)
+                return True
+        return False
 
     def _solved(self, name: str, size: Expr, symbol: Var) -> Expr | None:
         """The dimension `size`, linear in a symbol, as a symbol or the number it is fixed to, from which the other is
         computed from now on; None for others."""
         factor = next((c for v, c in linear(size).terms if v is symbol), 0)
         rest = dim(size - symbol * factor)
-        if factor <= 0 or symbol in variables(rest):
-            return None
-        offset, low, high = as_int(rest), symbol.lo or 0, symbol.hi
+        if factor == 0 or symbol in variables(rest):
+            return self._solved_product(name, size, symbol)
+        offset, low, high = as_int(rest) if factor > 0 else None, symbol.lo or 0, symbol.hi
         if offset is None:
             needs = Dim(0)
         else:
@@ -117,13 +130,27 @@ class Sizes:
         whole = offset is not None and offset % factor == 0
         self.symbol(name, replace(needs, multiple=factor) if whole else needs)
         d = self.expr(name)
-        inside = dim(d - rest)
+        inside, factor = dim(d - rest if factor > 0 else rest - d), abs(factor)
         self.declared[name] = d
         reason = f"{show((size,))} is a dimension"
         if factor > 1 and not (whole and isinstance(d, Var)):
             self.solved.append((equal(inside % factor, 0), reason))
         if offset is None or symbol.multiple > 1 or not isinstance(d, Var):
             self.solved += [(c, reason) for c in _range(symbol, dim(inside // factor))]
+        self.joined.append((symbol, dim(inside // factor)))
+        return d
+
+    def _solved_product(self, name: str, size: Expr, symbol: Var) -> Expr | None:
+        """The same where symbols multiply the symbol: of `a*b + c` the dimension is d, and b is `(d - c) // a`."""
+        rest = dim(substitute(size, {symbol: as_expr(0)}))
+        factor = dim(substitute(size, {symbol: as_expr(1)}) - rest)
+        if symbol in variables(factor) or not prove(factor >= 1) or not prove_equal(size, symbol * factor + rest):
+            return None
+        self.symbol(name, Dim(0))
+        d = self.declared[name] = self.expr(name)
+        inside, reason = dim(d - rest), f"{show((size,))} is a dimension"
+        self.solved.append((equal(inside % factor, 0), reason))
+        self.solved += [(c, reason) for c in _range(symbol, dim(inside // factor))]
         self.joined.append((symbol, dim(inside // factor)))
         return d
 

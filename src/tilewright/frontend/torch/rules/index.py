@@ -170,6 +170,8 @@ def scatter_reduce(
         identity = n.filled(_identity(reduce, x.dtype), x.dtype, index.shape)
         start = _scattered(n, x, dim, index, identity, "none")
     total = _scattered(n, start, dim, index, updates, _COMBINED[reduce])
+    if reduce in ("amax", "amin") and not include_self:
+        return n.surrogate(total, lambda: _shared(n, x, dim, index, updates, total))
     return _mean(n, total, dim, index, include_self) if reduce == "mean" else total
 
 
@@ -179,6 +181,17 @@ def _identity(reduce: str, t: DType) -> Any:
             return float("-inf") if reduce == "amax" else float("inf")
         return t.min if reduce == "amax" else t.max
     return 1 if reduce == "prod" else 0
+
+
+def _shared(n: Call, x: Value, dim: int, index: Value, updates: Value, total: Value) -> Value:
+    """How PyTorch shares an extreme's gradient among the updates that are equal to it: it counts the tensor's own
+    element, too, where that is as large, though it does not count in the result (`scatter_reduce_backward`)."""
+    taken = n.emit("gather_elements", total, index, axis=n.axis(dim, x))
+    own, same = (n.cast(n.emit("eq", *pair), x.dtype) for pair in ((x, total), (updates, taken)))
+    several = n.emit("gather_elements", _scattered(n, own, dim, index, same, "add"), index, axis=n.axis(dim, x))
+    zeros = n.filled(0, x.dtype, index.shape)
+    share = n.emit("div", n.emit("select", n.emit("eq", updates, taken), updates, zeros), several)
+    return _scattered(n, _scattered(n, x, dim, index, zeros, "none"), dim, index, share, "add")
 
 
 def _mean(n: Call, total: Value, dim: int, index: Value, include_self: bool) -> Value:
