@@ -222,6 +222,13 @@ transformers: $(STAMP) $(TORCH_STAMP) ## architectures of transformers with ever
 bundles: $(STAMP) $(TORCH_STAMP) ## bundles of fifteen models, built with sanitizers, against the Python runtime bit by bit
 	TILEWRIGHT_BUNDLES=1 $(PY) -m pytest tests/bundle $(PYTEST_ARGS)
 
+# Where there is no apt-get, or no right to install, the tests run that find what they need.
+.PHONY: targets
+targets: $(STAMP) ## bundles for Arm, RISC-V, WebAssembly and microcontrollers in emulators, which Debian's packages bring
+	-apt-get install -y --no-install-recommends qemu-user-static qemu-system-arm lld nodejs rustc gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-riscv64-linux-gnu libc6-dev-riscv64-cross gcc-arm-none-eabi libnewlib-arm-none-eabi
+	$(BIN)/pip install --quiet wasmtime
+	TILEWRIGHT_TARGETS=1 $(PY) -m pytest tests/bundle/test_elsewhere.py $(PYTEST_ARGS)
+
 .PHONY: bench-control
 bench-control: $(STAMP) ## a recurrence as Scan, greedy decoding as Loop, a detector with its suppression, against ONNX Runtime
 	$(PY) -m benchmarks.bench_control $(ARGS)

@@ -61,7 +61,7 @@ MODELS: dict[str, BundleModel] = {
     "hok1": BundleModel(hok1, ONE),
     "az6": BundleModel(az, ONE),
     "resnet50": BundleModel(_loaded("light-resnet50")),
-    "mobilenetv2": BundleModel(_loaded("mobilenetv2")),
+    "mobilenetv2": BundleModel(_loaded("mobilenetv2"), ONE),
     "bert": BundleModel(
         dynamic_models.bert,
         {"batch": 1, "seq": tw.dim(1, 128)},
@@ -85,4 +85,4 @@ MODELS: dict[str, BundleModel] = {
 
 def inputs_of(model: BundleModel, proto: onnx.ModelProto) -> Inputs:
     """Those of a call, by name."""
-    return models.example_inputs(proto) if model.inputs is None else model.inputs()
+    return models.example_inputs(proto, model.sizes.get("batch", 1)) if model.inputs is None else model.inputs()

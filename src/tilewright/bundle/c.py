@@ -44,12 +44,12 @@ def abouts(face: Face) -> list[str]:
 
 def arguments(face: Face) -> list[str]:
     """The parameters of `NAME_run` in C."""
-    results = ["const void *constants", "void *activations"]
-    results += ["void *state"] if face.state is not None else []
-    results += [f"int64_t {s.identifier}" for s in face.sizes]
-    results += [f"const {c_type(a)} *{a.identifier}" for a in face.inputs]
-    results += [f"{c_type(a)} *{a.identifier}" for a in face.outputs]
-    return results + (["int64_t *extents"] if face.extents else [])
+    result = ["const void *constants", "void *activations"]
+    result += ["void *state"] if face.state is not None else []
+    result += [f"int64_t {s.identifier}" for s in face.sizes]
+    result += [f"const {c_type(a)} *{a.identifier}" for a in face.inputs]
+    result += [f"{c_type(a)} *{a.identifier}" for a in face.outputs]
+    return result + (["int64_t *extents"] if face.extents else [])
 
 
 def c_type(array: Array) -> str:
@@ -80,21 +80,21 @@ def _one_line(text: str) -> str:
 def notes(face: Face) -> list[str]:
     """What a caller must know, a line each."""
     n = face.name
-    results = [
+    result = [
         f"{n}_prepare packs raw weights into constants; call it again for new weights. workspace is needed during it.",
         f"{n}_run computes; calls with activations of their own may run at the same time.",
     ]
     if face.keeps_weights:
-        results.append("Calls read some weights where they are: keep the weights as long as the constants.")
+        result.append("Calls read some weights where they are: keep the weights as long as the constants.")
     if face.state is not None:
-        results.append("state begins with the number of rows that it has, an int64_t: 0 begins a sequence.")
+        result.append("state begins with the number of rows that it has, an int64_t: 0 begins a sequence.")
     if face.extents:
-        results.append(
+        result.append(
             f"extents are told: {', '.join(map(_one_line, face.extents))}; outputs are dense at their beginning."
         )
-    results += [about_size(s) for s in face.sizes]
-    results += [about(a, False) for a in face.inputs] + [about(a, True) for a in face.outputs]
-    return results
+    result += [about_size(s) for s in face.sizes]
+    result += [about(a, False) for a in face.inputs] + [about(a, True) for a in face.outputs]
+    return result
 
 
 def header(face: Face, cpu: str, embedded: bool) -> str:

@@ -28,7 +28,7 @@ ALIGNMENT = 64
 MOST = 1 << 40
 """Bytes of any part of the caller's memory."""
 MANY = (1 << 31) - 1
-"""The end of a symbol's range that nobody states."""
+"""The end of a symbol's range that is not stated."""
 HEADER = 64
 """Bytes before the packed weights, and before the caches of a state."""
 
@@ -149,7 +149,7 @@ def _endless(region: RegionSpec) -> bool:
     return region.kind == "loop" and not region.ends
 
 
-def face(manifest: Manifest, sizes: Sizes, name: str, threads: int, rows: int | None, pointer: int) -> Face:
+def face_of(manifest: Manifest, sizes: Sizes, name: str, threads: int, rows: int | None, pointer: int) -> Face:
     """How a program is called.
 
     Args:
@@ -202,7 +202,7 @@ def _bounds(m: Manifest, rows: int | None) -> list[int]:
     free = {_symbol(m, r.input) for r in m.rooms}
     if m.state is not None:
         free |= {_symbol(m, m.state.caches[0].input), _symbol(m, m.state.length)}
-    results = []
+    result = []
     for k, s in enumerate(m.symbols):
         bound = rows if rows is not None and k in free and s.hi >= min(rows, MANY) else s.hi
         if bound >= MANY:
@@ -212,9 +212,9 @@ def _bounds(m: Manifest, rows: int | None) -> list[int]:
                 what = f"dimension {s.name!r} has no bound, and a bundle's memory is planned ahead"
                 hint = f"compile it with dims={{{s.name!r}: 1}}, or tw.dim(1, 64) (--dim {s.name}=1..64)"
             problems.add(UnsupportedError(what, where=m.name, hint=hint))
-        results.append(bound // s.multiple * s.multiple)
+        result.append(bound // s.multiple * s.multiple)
     problems.raise_if_any("the program cannot be bundled", where=m.name, kind=UnsupportedError)
-    return results
+    return result
 
 
 def _symbol(m: Manifest, name: str) -> int:
@@ -297,4 +297,4 @@ def _up(nbytes: int, to: int = ALIGNMENT) -> int:
     return -(-nbytes // to) * to
 
 
-__all__ = ["ALIGNMENT", "Activations", "Array", "Face", "Size", "State", "Weight", "face"]
+__all__ = ["ALIGNMENT", "Activations", "Array", "Face", "Size", "State", "Weight", "face_of"]

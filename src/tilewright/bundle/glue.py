@@ -47,11 +47,11 @@ def glue(face: Face, triple: str, pointer: int) -> str:
 
 def parameters(face: Face) -> list[tuple[str, str]]:
     """The parameters of `NAME_run`: kinds and identifiers."""
-    results = [(PTR, "constants"), (PTR, "activations")]
-    results += [(PTR, "state")] if face.state is not None else []
-    results += [(I64, s.identifier) for s in face.sizes]
-    results += [(PTR, a.identifier) for a in (*face.inputs, *face.outputs)]
-    return results + ([(PTR, "extents")] if face.extents else [])
+    result = [(PTR, "constants"), (PTR, "activations")]
+    result += [(PTR, "state")] if face.state is not None else []
+    result += [(I64, s.identifier) for s in face.sizes]
+    result += [(PTR, a.identifier) for a in (*face.inputs, *face.outputs)]
+    return result + ([(PTR, "extents")] if face.extents else [])
 
 
 class _Slots:

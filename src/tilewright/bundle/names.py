@@ -44,6 +44,6 @@ def is_name(name: str) -> bool:
 
 def as_name(text: str) -> str:
     """A text as such a name."""
-    is_there = re.sub(r"[^A-Za-z0-9_]", "_", text) or "model"
-    is_there = f"m_{is_there}" if is_there[0].isdigit() else is_there
-    return is_there if is_name(is_there) else f"{is_there}_model"
+    result = re.sub(r"[^A-Za-z0-9_]", "_", text) or "model"
+    result = f"m_{result}" if result[0].isdigit() else result
+    return result if is_name(result) else f"{result}_model"

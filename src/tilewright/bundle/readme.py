@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.bundle.c import arguments, notes
+from tilewright.bundle.c import about, about_size, arguments, notes
 from tilewright.bundle.face import Face
 from tilewright.bundle.glue import STATUS
 
@@ -66,3 +66,31 @@ def readme(face: Face, lang: str, cpu: str, objects: list[str], libraries: list[
         )
         + "\n"
     )
+
+
+def web_readme(face: Face, features: str) -> str:
+    """The text of README.md of a module of WebAssembly."""
+    n = face.name
+    inputs = ", ".join(a.identifier for a in face.inputs)
+    sizes = ", ".join(f"{s.identifier}: {s.spec.hi}" for s in face.sizes)
+    given = f"{{ {inputs} }}" + (f", {{ {sizes} }}" if sizes else "")
+    lines = [
+        f"# {n}",
+        "",
+        f"A model as WebAssembly ({features}), made by Tilewright. `npm install` this folder, or serve its files.",
+        "",
+        "```js",
+        f"import {{ load }} from './{n}.js';",
+        "",
+        "const model = await load();",
+        f"const {{ {', '.join(a.identifier for a in face.outputs)} }} = model.run({given});  // typed arrays",
+        "model.update(weights);  // new raw weights, in the order of the file",
+        "```",
+        "",
+        "`node example.mjs FOLDER` reads FOLDER/NAME.bin for each input and writes the outputs there.",
+        "",
+        *(f"* {about_size(s)}" for s in face.sizes),
+        *(f"* {about(a, False)}" for a in face.inputs),
+        *(f"* {about(a, True)}" for a in face.outputs),
+    ]
+    return "\n".join(lines) + "\n"

@@ -73,11 +73,11 @@ def _own_weights(face: Face) -> list[str]:
 
 
 def _foreign(face: Face) -> list[str]:
-    results = ["constants: *const u8", "activations: *mut u8", *(["state: *mut u8"] if face.state else [])]
-    results += [f"{s.identifier}: i64" for s in face.sizes]
-    results += [f"{a.identifier}: *const {rust_type(a)}" for a in face.inputs]
-    results += [f"{a.identifier}: *mut {rust_type(a)}" for a in face.outputs]
-    return results + (["extents: *mut i64"] if face.extents else [])
+    result = ["constants: *const u8", "activations: *mut u8", *(["state: *mut u8"] if face.state else [])]
+    result += [f"{s.identifier}: i64" for s in face.sizes]
+    result += [f"{a.identifier}: *const {rust_type(a)}" for a in face.inputs]
+    result += [f"{a.identifier}: *mut {rust_type(a)}" for a in face.outputs]
+    return result + (["extents: *mut i64"] if face.extents else [])
 
 
 def _run(face: Face) -> list[str]:
@@ -122,9 +122,9 @@ def example(face: Face, embedded: bool) -> str:
         "}",
         "",
         "fn input<T>(folder: &str, name: &str, values: &mut [T]) {",
-        '    if let Ok(found) = std::fs::read(format!("{folder}/{name}.bin")) {',
-        "        let count = found.len().min(size_of_val(values));",
-        "        bytes(values)[..count].copy_from_slice(&found[..count]);",
+        '    if let Ok(result) = std::fs::read(format!("{folder}/{name}.bin")) {',
+        "        let count = result.len().min(size_of_val(values));",
+        "        bytes(values)[..count].copy_from_slice(&result[..count]);",
         "    }",
         "}",
         "",

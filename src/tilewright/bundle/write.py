@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from tilewright.bundle import c, cpp, rust
-from tilewright.bundle.face import Face, face
+from tilewright.bundle import c, cpp, rust, web
+from tilewright.bundle.face import Face, face_of
 from tilewright.bundle.glue import glue
 from tilewright.bundle.names import as_name, is_name
-from tilewright.bundle.readme import readme
+from tilewright.bundle.readme import readme, web_readme
 from tilewright.bundle.sizes import Sizes
 from tilewright.codegen.llvm.emit import compile_llvm
 from tilewright.native.relocatable import join
+from tilewright.native.wasm import link
 from tilewright.runtime.program import Program
 from tilewright.support.errors import CompileError, UnsupportedError
 from tilewright.support.options import check_choice, check_option, check_path
+from tilewright.targets.abi import address_bytes, is_helper, is_web
 from tilewright.targets.target import Target
 
 Language = Literal["c", "cpp", "rust"]
+Files = dict[str, bytes | str]
 ALLOWED = frozenset(
     "memcpy memset memmove fmodf fmod powf pow ldexpf ldexp sinf sin cosf cos tanf tan asinf asin acosf acos atanf "
     "atan sinhf sinh coshf cosh asinhf asinh acoshf acosh atanhf atanh erff erf tgammaf tgamma lgammaf lgamma expf exp "
     "logf log exp2f exp2 log2f log2 log10f log10 log1pf log1p expm1f expm1 cbrtf cbrt hypotf hypot atan2f atan2 fmaf "
     "fma roundf round roundevenf roundeven rintf rint nearbyintf nearbyint floorf floor ceilf ceil truncf trunc sqrtf "
-    "sqrt fminf fmin fmaxf fmax nextafterf nextafter".split()
+    "sqrt fminf fmin fmaxf fmax nextafterf nextafter lrintf "
+    "lrint llrintf llrint".split()
 )
 """What a bundle's object may need of the C library: memory's three, and functions of libm."""
 
@@ -46,7 +51,7 @@ def bundle(
     Args:
         folder: where to; it is made.
         name: how functions and files begin; the program's own if None.
-        lang: the language of the header and the example.
+        lang: the language of the header and the example; for WebAssembly it is JavaScript.
         embed: put the raw weights into the object.
         rows: for how many rows there shall be memory where nothing bounds them: of a decoder's state, or of results
             whose size data decides.
@@ -56,34 +61,61 @@ def bundle(
     """
     check_choice("lang", lang, get_args(Language), CompileError)
     check_path(folder, CompileError)
-    result = described(program, name=name, rows=rows)
-    name, spec = result.name, program.manifest.target
+    face = described(program, name=name, rows=rows)
+    name, spec = face.name, program.manifest.target
     target = Target(spec.triple, spec.cpu, spec.features)
-    weights = raw_weights(program, result)
-    image, needs = _object(program, result, target, weights if embed else None)
-    odd = sorted(set(needs) - ALLOWED)
+    weights = raw_weights(program, face)
+    made = (_web if is_web(spec.triple) else _native)(program, face, target, weights if embed else None, lang)
+    return _write(Path(folder), made | ({} if embed else {f"{name}.weights": weights}))
+
+
+def _native(program: Program, face: Face, target: Target, embedded: bytes | None, lang: str) -> Files:
+    """An object, and texts in one language."""
+    name, embed = face.name, embedded is not None
+    constants = {} if embedded is None else {f"{name}_weights": embedded}
+    joined = join(_objects(program, face, target), [*_functions(face), *constants], constants)
+    _check_needs([n for n in joined.needs if not is_helper(target.triple, n)], ALLOWED, name)
+    cpu = f"{target.triple.partition('-')[0]}, {target.cpu}"
+    libraries = ["m"] if set(joined.needs) - {"memcpy", "memset", "memmove"} else []
+    files: Files = {f"{name}.o": joined.image, f"{name}.h": c.header(face, cpu, embed)}
+    files |= _texts(face, lang, embed)
+    files[f"{name}.cmake"] = c.cmake(face, [f"{name}.o"], libraries)
+    files["README.md"] = readme(face, lang, cpu, [f"{name}.o"], libraries)
+    return files
+
+
+def _web(program: Program, face: Face, target: Target, embedded: bytes | None, lang: str) -> Files:
+    """A module of WebAssembly, and JavaScript."""
+    objects = _objects(program, face, target)
+    objects["support"] = compile_llvm(web.support(target.triple), target, opt=1)
+    constants = {} if embedded is None else {f"{face.name}_weights": embedded}
+    linked = link(objects, _functions(face), constants)
+    _check_needs(linked.needs, web.MATH.keys(), face.name)
+    files: Files = {f"{face.name}.wasm": linked.module}
+    files |= web.texts(face, linked.needs, embedded is not None)
+    files["README.md"] = web_readme(face, ", ".join(target.features))
+    return files
+
+
+def _check_needs(needs: Iterable[str], allowed: Collection[str], name: str) -> None:
+    odd = sorted(set(needs) - set(allowed))
     if odd:
         raise UnsupportedError("the code needs what a bundle has not", where=name, got=", ".join(odd))
-    cpu = f"{spec.triple.partition('-')[0]}, {spec.cpu}"
-    libraries = ["m"] if set(needs) - {"memcpy", "memset", "memmove"} else []
-    files: dict[str, bytes | str] = {f"{name}.o": image, f"{name}.h": c.header(result, cpu, embed)}
-    files |= {} if embed else {f"{name}.weights": weights}
-    files |= _texts(result, lang, embed)
-    files |= {
-        f"{name}.cmake": c.cmake(result, [f"{name}.o"], libraries),
-        "README.md": readme(result, lang, cpu, [f"{name}.o"], libraries),
-    }
-    return _write(Path(folder), files)
 
 
-def _texts(result: Face, lang: str, embed: bool) -> dict[str, str]:
+def _functions(face: Face) -> list[str]:
+    """What a bundle shows."""
+    return [f"{face.name}_prepare", f"{face.name}_run"]
+
+
+def _texts(face: Face, lang: str, embed: bool) -> dict[str, str]:
     """What is written for one language."""
     match lang:
         case "cpp":
-            return {f"{result.name}.hpp": cpp.header(result), "main.cpp": cpp.example(result, embed)}
+            return {f"{face.name}.hpp": cpp.header(face), "main.cpp": cpp.example(face, embed)}
         case "rust":
-            return {f"{result.name}.rs": rust.module(result, embed), "main.rs": rust.example(result, embed)}
-    return {"main.c": c.example(result, embed)}
+            return {f"{face.name}.rs": rust.module(face, embed), "main.rs": rust.example(face, embed)}
+    return {"main.c": c.example(face, embed)}
 
 
 def described(program: Program, *, name: str | None = None, rows: int | None = None) -> Face:
@@ -93,12 +125,7 @@ def described(program: Program, *, name: str | None = None, rows: int | None = N
     if not isinstance(name, str) or not is_name(name):
         raise CompileError("this is no name for functions: it is none, or it has a meaning already", where=repr(name))
     sizes = Sizes(program.manifest, _text(program, "sizes"))
-    return face(program.manifest, sizes, name, 1, rows, _pointer(program.manifest.target.triple))
-
-
-def _pointer(triple: str) -> int:
-    """Bytes of an address."""
-    return 4 if triple.startswith(("thumb", "armv", "wasm32", "riscv32", "i386", "i686")) else 8
+    return face_of(program.manifest, sizes, name, 1, rows, address_bytes(program.manifest.target.triple))
 
 
 def _text(program: Program, name: str) -> str | None:
@@ -106,10 +133,10 @@ def _text(program: Program, name: str) -> str | None:
     return text() if callable(text) else text
 
 
-def raw_weights(program: Program, result: Face) -> bytes:
+def raw_weights(program: Program, face: Face) -> bytes:
     """The raw weights, each at its place."""
-    data = bytearray(result.weight_bytes)
-    for w in result.weights:
+    data = bytearray(face.weight_bytes)
+    for w in face.weights:
         content = _dense(program.weights[w.spec.name]).tobytes()
         if len(content) != w.spec.nbytes:
             raise CompileError("a weight has another size", where=w.spec.name)
@@ -121,16 +148,13 @@ def _dense(array: Any) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(array)
 
 
-def _object(program: Program, result: Face, target: Target, weights: bytes | None) -> tuple[bytes, tuple[str, ...]]:
-    """The object, and what it needs from outside."""
-    own = compile_llvm(glue(result, target.triple, _pointer(target.triple)), target, opt=1)
-    exports = [f"{result.name}_prepare", f"{result.name}_run"]
-    constants = {} if weights is None else {f"{result.name}_weights": weights}
-    joined = join({**program.objects, "glue": own}, [*exports, *constants], constants)
-    return joined.image, joined.needs
+def _objects(program: Program, face: Face, target: Target) -> dict[str, bytes]:
+    """The program's objects and that of the functions around them."""
+    own = compile_llvm(glue(face, target.triple, address_bytes(target.triple)), target, opt=1)
+    return {**program.objects, "glue": own}
 
 
-def _write(folder: Path, files: dict[str, bytes | str]) -> tuple[Path, ...]:
+def _write(folder: Path, files: Files) -> tuple[Path, ...]:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)

@@ -1,14 +1,17 @@
-"""Arm, 64 bits: NEON of 128 bits; SVE is left to LLVM.
+"""Arm, 64 bits: NEON of 128 bits, and SVE whose width is known.
 
-Nothing was measured on such a machine: costs are those of x86 but for what follows from 32 registers, ceilings are what
-is known of servers of about 2020 (21 November 2026, commit 08c0715; machines not recorded).
+Nothing was measured on such a machine: results were checked in an emulator (`make targets`), costs are those of x86 but
+for what follows from 32 registers, ceilings are what is known of servers of about 2020 and of a phone's core
+(21 November 2026, commit 08c0715; machines not recorded).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.ir.dtype import bf16, i8, u8
 from tilewright.targets.costs import Costs, Origin
-from tilewright.targets.isa import Dot, Isa
+from tilewright.targets.isa import Dot, Isa, offered
 from tilewright.targets.memory import Ceilings
 from tilewright.targets.registry import Family
 from tilewright.targets.target import Target
@@ -16,6 +19,7 @@ from tilewright.targets.target import Target
 TRIPLE = "aarch64-unknown-linux-gnu"
 
 NEON = ("fp-armv8", "neon")
+V1 = (*NEON, "fullfp16", "dotprod", "bf16", "i8mm")
 
 
 def _dot_text(name: str, call: str, vector: str, sums: str) -> str:
@@ -42,8 +46,7 @@ DOTS = (
     Dot("bfdot_4x2_bf16", bf16, bf16, 4, 2, ("bf16",), 1.0, _BFDOT),
     Dot("usdot_4x4_u8i8", u8, i8, 4, 4, ("i8mm",), 1.0, _USDOT),
 )
-"""What i8mm and bf16 add. No target below takes them: nobody has run them yet. `offered(DOTS, features)` in its `Isa`
-is all that a target needs to."""
+"""What i8mm and bf16 add."""
 
 ISA = Isa(vector_bits=128, registers=32, fma=True, extrema_keep_nan=True)
 
@@ -54,9 +57,20 @@ CEILINGS = Ceilings(
 COSTS = Costs().fitted(Origin("2026-11-21", commit="92de22e"), constant_registers=6)
 
 
+PHONE = replace(CEILINGS, l2_bandwidth=12.0, l3_bandwidth=6.0, memory_bandwidth=4.0, streams=2)
+"""Estimated, for a phone's or a board's core of about 2016: narrower ways to memory than a server's."""
+
+
 def processor(cpu: str, features: tuple[str, ...]) -> Target:
     """What is known of a processor of this name with these features."""
-    return Target(TRIPLE, cpu, tuple(sorted(features)), isa=ISA, ceilings=CEILINGS, costs=COSTS)
+    isa = replace(ISA, dots=offered(DOTS, features))
+    return Target(TRIPLE, cpu, tuple(sorted(features)), isa=isa, ceilings=CEILINGS, costs=COSTS)
+
+
+def scalable(cpu: str, features: tuple[str, ...], bits: int) -> Target:
+    """The same with SVE registers of so many bits: code made for it runs on machines of this width alone."""
+    result = processor(cpu, features)
+    return replace(result, isa=replace(result.isa, vector_bits=bits, scalable=True, dots=()))
 
 
 FAMILY = Family(
@@ -64,11 +78,13 @@ FAMILY = Family(
     "aarch64",
     {
         "neoverse-n1": processor("neoverse-n1", (*NEON, "fullfp16", "dotprod")),
-        "neoverse-v1": processor("neoverse-v1", (*NEON, "fullfp16", "dotprod", "bf16", "i8mm")),
+        "neoverse-v1": processor("neoverse-v1", V1),
+        "neoverse-v1-sve": scalable("neoverse-v1", (*V1, "sve"), 256),
+        "cortex-a72": replace(processor("cortex-a72", NEON), ceilings=PHONE),
         "generic-aarch64": processor("generic", NEON),
     },
     DOTS,
     describe=processor,
 )
 
-__all__ = ["DOTS", "FAMILY", "processor"]
+__all__ = ["DOTS", "FAMILY", "processor", "scalable"]

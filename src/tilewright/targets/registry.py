@@ -109,9 +109,9 @@ def dots() -> dict[str, Dot]:
 def _load() -> None:
     """The families that are part of Tilewright, and those of plug-ins."""
     if not _FAMILIES:
-        from tilewright.targets import arm, riscv, wasm, x86  # which import this module
+        from tilewright.targets import arm, cortex, riscv, wasm, x86  # which import this module
 
-        _FAMILIES.update((f.name, f) for f in (x86.FAMILY, arm.FAMILY, riscv.FAMILY, wasm.FAMILY))
+        _FAMILIES.update((f.name, f) for f in (x86.FAMILY, arm.FAMILY, riscv.FAMILY, wasm.FAMILY, cortex.FAMILY))
     plugins.admit("targets", _admit)
 
 

@@ -1,6 +1,7 @@
-"""RISC-V, 64 bits, with the vector extension of at least 128 bits, which code takes as vectors of 128 bits.
+"""RISC-V, 64 bits, with the vector extension of at least 128 or 256 bits, which code takes as vectors of that width.
 
-Nothing was measured on such a machine; costs and ceilings are defaults.
+Nothing was measured on such a machine: results were checked in an emulator (`make targets`), costs and ceilings are
+defaults.
 """
 
 from __future__ import annotations
@@ -17,10 +18,19 @@ RV64GCV = ("a", "c", "d", "f", "m", "v", "zicsr", "zifencei")
 def processor(cpu: str, features: tuple[str, ...]) -> Target:
     """What is known of a processor of this name with these features. Its minimum and maximum of a number and NaN are
     the number. Nothing is written past its caches."""
-    isa = Isa(vector_bits=128, scalable="v" in features, registers=32, fma="d" in features)
+    bits = 256 if "zvl256b" in features else 128
+    isa = Isa(vector_bits=bits, scalable="v" in features, registers=32, fma="d" in features)
     return Target(TRIPLE, cpu, tuple(sorted(features)), isa=isa)
 
 
-FAMILY = Family("riscv", "riscv64", {"rv64gcv": processor("generic-rv64", RV64GCV)}, describe=processor)
+FAMILY = Family(
+    "riscv",
+    "riscv64",
+    {
+        "rv64gcv": processor("generic-rv64", RV64GCV),
+        "rv64gcv-256": processor("generic-rv64", (*RV64GCV, "zvl128b", "zvl256b")),
+    },
+    describe=processor,
+)
 
 __all__ = ["FAMILY", "processor"]

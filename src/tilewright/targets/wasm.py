@@ -1,4 +1,4 @@
-"""WebAssembly, 32 bits, with vectors of 128 bits: text for LLVM. Nothing runs or links its code yet.
+"""WebAssembly, 32 bits, with vectors of 128 bits, run in Node as bundles (`bundle/web.py`). Nothing was measured.
 
 What the engine makes of it depends on the machine below: registers are counted as the least of them has. There is no
 multiply-add with one rounding, and no prefetch.

@@ -95,7 +95,7 @@ def _module(s: State, name: str, arguments: list[str], target: Target, explicit:
         f'target triple = "{target.triple}"',
         "",
         *(f"{name} = private unnamed_addr constant {content}, align 64" for content, name in s.out.tables.items()),
-        f"define void {identifier(name, '@')}({', '.join(arguments)}) nounwind{realign} {{",
+        f"define void {identifier(name, '@')}({', '.join(arguments)}) nounwind{realign}{_width(target)} {{",
         "entry:",
         *s.out.entry,
         *s.out.lines,
@@ -109,6 +109,12 @@ def _module(s: State, name: str, arguments: list[str], target: Target, explicit:
     for text in s.out.metadata:
         lines.append(text)
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _width(target: Target) -> str:
+    """The width of SVE's registers, in 128 bits: without it LLVM cuts vectors into NEON's."""
+    times = target.vector_bits // 128
+    return f" vscale_range({times},{times})" if target.has("sve") and target.isa.scalable else ""
 
 
 def _attributes(buffer: Buffer, written: frozenset[str], align: int, private: bool) -> str:

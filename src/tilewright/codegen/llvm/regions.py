@@ -16,6 +16,7 @@ from tilewright.native.text import Writer, identifier
 from tilewright.runtime.limits import CONTROL, REFUSED
 from tilewright.runtime.specs import RegionSpec, StepSpec, Work, divided
 from tilewright.support.classes import dataclass
+from tilewright.targets.abi import address_bytes
 from tilewright.targets.target import Target
 
 
@@ -40,6 +41,7 @@ class Caller:
         self.state = State(target, frozenset(), evaluate)
         self.out = self.state.out
         self.symbols = symbols
+        self.address = address_bytes(target.triple)
         self.pointers: dict[tuple[int, Expr], str] = {}
         self.integers: dict[int, str] = {}
         self.numbers: dict[Var, str] = {}
@@ -95,7 +97,7 @@ class Caller:
         entry = self.pointers.get((slot, shift))
         if entry is None and is_const(shift, 0):
             where = self.out.inst(f"getelementptr inbounds ptr, ptr %slots, i64 {slot}")
-            entry = self.out.inst(f"load ptr, ptr {where}, align 8", f"slot{slot}")
+            entry = self.out.inst(f"load ptr, ptr {where}, align {self.address}", f"slot{slot}")
         elif entry is None:
             base = self.pointer(slot, const(0))
             entry = self.out.inst(f"getelementptr inbounds i8, ptr {base}, i64 {self.number(shift)}")
@@ -320,7 +322,7 @@ class Regions:
             self.controlled = True
             self.out.entry += [
                 f"  %control.at = getelementptr inbounds ptr, ptr %slots, i64 {self.control}",
-                "  %control = load ptr, ptr %control.at, align 8",
+                f"  %control = load ptr, ptr %control.at, align {self.caller.address}",
             ]
 
     def spend(self, label: str) -> None:
@@ -350,7 +352,8 @@ class Regions:
         first = out.inst("icmp eq i64 %tid, 0")
         out.branch(first, f"{label}.one", f"{label}.all")
         out.start(f"{label}.one")
-        where = out.inst(f"getelementptr inbounds ptr, ptr %control, i64 {CONTROL.poll // 8}")
+        word = "ptr" if self.caller.address == 8 else "i64"
+        where = out.inst(f"getelementptr inbounds {word}, ptr %control, i64 {CONTROL.poll // 8}")
         poll = out.inst(f"load ptr, ptr {where}, align 8")
         out.effect(f"store i64 {out.inst(f'call i64 {poll}(ptr %control, i64 {spent})')}, ptr {told}, align 8")
         out.jump(f"{label}.all")
