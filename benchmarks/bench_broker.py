@@ -267,8 +267,8 @@ def _key(row: dict[str, Any]) -> str:
 
 def _row(result: dict[str, Any]) -> Row:
     sides = {side: Spell(**result[side]) for side in ("shared", "broker")}
-    plain = {k: result[k] for k in ("policy", "agents", "how", "rows_per_batch", "options")}
-    return Row(**plain, **sides, gain=tuple(result["gain"]))
+    ordinary = {k: result[k] for k in ("policy", "agents", "how", "rows_per_batch", "options")}
+    return Row(**ordinary, **sides, gain=tuple(result["gain"]))
 
 
 def main() -> None:

@@ -4,7 +4,7 @@
 
 One thread each, calls in turns, CPU time: the least of the turns on each side, and the median of the turns' ratios,
 eager's time by ours: 1 is level and less than 1 a cliff. Results are checked against eager first. `--write`
-puts the table into results/cliffs-TARGET.json; that of some layers into one with their names behind it.
+puts the table into results/cliffs-TARGET.json; that of some layers into one with their names after it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ AHEAD = (1024, 4096)
 MAPS = "512x3x3x12,1024x1x3x24,256x3x3x40,512x1x2x100,520x3x3x12,512x3x3x2,256x3x3x8"
 """Maps of 3 x 3 and 2 x 2: all but the last two chains come from memory."""
 ALONE_AHEAD = (2048, 4096, 6144, 8192, 12288, 18432)
-"""The same of convolutions."""
+"""Bytes that a convolution's tile of one panel prefetches ahead."""
 
 
 def chain(rows: int, inner: int, outer: int, products: int) -> onnx.ModelProto:

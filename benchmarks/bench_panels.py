@@ -50,9 +50,9 @@ class Way:
 def model(conv: Conv) -> onnx.ModelProto:
     """The convolution between two others."""
     b = Builder("panels", seed=1)
-    plain = conv.c_in < BLOCK
-    x = b.input("x", [1, conv.c_in if plain else BLOCK, conv.size, conv.size])
-    if not plain:
+    ordinary = conv.c_in < BLOCK
+    x = b.input("x", [1, conv.c_in if ordinary else BLOCK, conv.size, conv.size])
+    if not ordinary:
         x = b.relu(_conv(BLOCK, conv.c_in, conv.size, 3, 1, 1)._layer(b, x, "before"))
     x = b.relu(conv._layer(b, x, "conv"))
     after = _conv(conv.c_out, BLOCK, conv.out_size, 3, 1, 1)

@@ -30,19 +30,19 @@ def compare(case: str, share: str, rounds: int, seconds: float) -> dict[str, Any
         paired.Contender(name, "benchmarks.peers.training:own", {"case": case, "memory": memory}, ONE_CORE)
         for name, memory in (("small", share), ("plain", None))
     ]
-    small, plain = paired.race(contenders, rounds=rounds, turn_seconds=0.02, enough_seconds=seconds)
-    if plain.error or small.error:
-        print(f"{case} {share}: {plain.error or small.error}", flush=True)
+    small, ordinary = paired.race(contenders, rounds=rounds, turn_seconds=0.02, enough_seconds=seconds)
+    if ordinary.error or small.error:
+        print(f"{case} {share}: {ordinary.error or small.error}", flush=True)
         return None
-    ratio = speedup(plain, small)
+    ratio = speedup(ordinary, small)
     return {
         "case": case,
         "share": share,
-        "plain": plain.info["planned"],
+        "plain": ordinary.info["planned"],
         "planned": small.info["planned"],
         "held": small.info["held"],
         "time": [ratio.median, ratio.low, ratio.high],
-        "same": small.info["loss"] == plain.info["loss"],
+        "same": small.info["loss"] == ordinary.info["loss"],
     }
 
 

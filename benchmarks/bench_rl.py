@@ -110,7 +110,7 @@ def race(eager: Callable[[], Any], ours: Callable[[], Any], rounds: int, seconds
 
 
 def pair(policy: str, count: int, threads: int) -> tuple[Any, Any]:
-    """The same model twice, the second accelerated."""
+    """A model twice, the second accelerated."""
     kind, observation, action = POLICIES[policy]
     made = []
     for _ in range(2):

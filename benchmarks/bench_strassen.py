@@ -67,12 +67,12 @@ def main() -> None:
     for case in options.cases:
         rows, depth, columns = map(int, case.split("x"))
         models = compiled(model(rows, depth, columns))
-        plain, fast = seconds(models, rng.standard_normal((rows, depth), np.float32), options.seconds)
+        ordinary, fast = seconds(models, rng.standard_normal((rows, depth), np.float32), options.seconds)
         costs = compared(Product(rows, columns, depth), 4 * depth * columns, target)
         said = [cost.microseconds(target) for cost in costs]
         print(
-            f"{case}: as it is {plain * 1e6:.0f} us ({said[0]:.0f} estimated), by Strassen's method "
-            f"{fast * 1e6:.0f} us ({said[1]:.0f}): {plain / fast:.3f} ({said[0] / said[1]:.3f})",
+            f"{case}: as it is {ordinary * 1e6:.0f} us ({said[0]:.0f} estimated), by Strassen's method "
+            f"{fast * 1e6:.0f} us ({said[1]:.0f}): {ordinary / fast:.3f} ({said[0] / said[1]:.3f})",
             flush=True,
         )
 

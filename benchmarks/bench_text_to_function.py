@@ -59,7 +59,7 @@ def measured(name: str) -> tuple[float, float]:
 
 
 def alone(name: str) -> tuple[float, float]:
-    """The same in a process of its own, with a cache of its own; modules that were read once are quick to read."""
+    """Seconds in a process of its own, with a cache of its own; modules that were read once are quick to read."""
     with tempfile.TemporaryDirectory(prefix="tilewright-text-") as folder:
         command = [sys.executable, "-m", "benchmarks.bench_text_to_function", "--measure", name]
         own = {"TILEWRIGHT_CACHE_DIR": folder, "TILEWRIGHT_RECORDS": "none", "PYTHONDONTWRITEBYTECODE": ""}

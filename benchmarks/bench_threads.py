@@ -17,7 +17,7 @@ from tilewright.support.progress import progress
 
 MODELS = "resnet50,bert,az6@8"
 TURN_SECONDS = 0.3
-"""Several calls of every model: the first one behind the other process's turn finds nothing of its own in the caches
+"""Several calls of every model: the first one after the other process's turn finds nothing of its own in the caches
 and waits for memory, from which a second thread gets little more."""
 HEADER = ["model", "framework", "one thread µs", "more µs", "threads", "times faster [95 %]", "efficiency"]
 

@@ -21,7 +21,7 @@ Kernel = int | tuple[int, int]
 
 
 class _Net:
-    """A builder with convolutions that count themselves, each behind it a ReLU."""
+    """A builder with convolutions that count themselves, each after it a ReLU."""
 
     def __init__(self, name: str) -> None:
         self.b = Builder(name, seed=3)
@@ -42,7 +42,7 @@ class _Net:
         return b.op("Conv", [x, weight, bias], kernel_shape=[kh, kw], strides=[stride, stride], pads=pads)
 
     def chain(self, x: str, c_in: int, layers: Sequence[tuple[int, Kernel]]) -> str:
-        """Convolutions behind each other: channels and window of each."""
+        """Convolutions after each other: channels and window of each."""
         for c_out, kernel in layers:
             x, c_in = self.conv(x, c_in, c_out, kernel), c_out
         return x

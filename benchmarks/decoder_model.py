@@ -14,7 +14,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "build" / "models"
 
 def decoder(layers: int = 12, width: int = 768, heads: int = 12, vocabulary: int = 50257) -> onnx.ModelProto:
     """Inputs ids [batch, n] and past_k_0, past_v_0 ... [batch, heads, past, width / heads]; outputs logits and the
-    caches with the new rows behind them. Layer norms first, a GELU (tanh form) between two products, causal."""
+    caches with the new rows after them. Layer norms first, a GELU (tanh form) between two products, causal."""
     return _Builder(layers, width, heads, vocabulary).build()
 
 

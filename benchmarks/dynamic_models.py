@@ -35,7 +35,7 @@ def _gelu(b: Builder, x: str) -> str:
 
 
 def _layer(b: Builder, x: str, name: str, width: int, heads: int) -> str:
-    """A layer of an encoder, its norms behind (BERT)."""
+    """A layer of an encoder, its norms after (BERT)."""
     x = b.layer_norm(b.op("Add", [x, _attention(b, x, f"{name}.attention", width, heads)]), f"{name}.ln1", width)
     inner = b.dense(_gelu(b, b.dense(x, f"{name}.fc1", width, 4 * width)), f"{name}.fc2", 4 * width, width)
     return b.layer_norm(b.op("Add", [x, inner]), f"{name}.ln2", width)

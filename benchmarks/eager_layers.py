@@ -99,7 +99,7 @@ def _recurrent(to: Cases) -> None:
 
 
 def _products(to: Cases) -> None:
-    """Products behind norms, and small ones side by side."""
+    """Products after norms, and small ones side by side."""
     for rows, width, out in ((77, 512, 2048), (77, 768, 3072), (50, 768, 768), (197, 384, 1536), (1, 768, 3072)):
         to.add(
             f"norm+linear {rows}x{width}x{out}",

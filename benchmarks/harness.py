@@ -181,7 +181,7 @@ def compare(
     }
     good = [r for r in results if r.name not in failures and r.times]
     first, others = results[0], [r for r in good if r is not results[0]]
-    judged = first if first in good else None
+    evaluated = first if first in good else None
     bound = binding(candidate)
     return Comparison(
         model=model,
@@ -193,7 +193,7 @@ def compare(
         repeat=repeat,
         seconds={r.name: r.median / repeat for r in good},
         spread={r.name: r.spread for r in good},
-        speedups={o.name: speedup(judged, o) for o in others} if judged else {},
+        speedups={o.name: speedup(evaluated, o) for o in others} if evaluated else {},
         errors=errors,
         peak_memory={r.name: r.peak_memory for r in good},
         versions={r.name: str(r.info.get("version", "")) for r in good},
@@ -202,7 +202,7 @@ def compare(
         bytes=work.read + work.written,
         limit_seconds=bound.median * bound.info["scale"] if bound else None,
         bound="" if bound is None else "compute" if bound.name == LIMITS[0] else level(work, _caches()),
-        share=share(judged, bound, repeat) if judged and bound else None,
+        share=share(evaluated, bound, repeat) if evaluated and bound else None,
         commit=commit(),
         date=now(),
     )
@@ -237,15 +237,15 @@ def binding(result: Sequence[paired.Result]) -> paired.Result | None:
     return max(measured, key=lambda r: r.median * r.info["scale"], default=None)
 
 
-def share(judged: paired.Result, limit: paired.Result, repeat: int) -> Interval:
-    """The limit's time by that of `judged`, which does the work `repeat` times, round by round."""
+def share(evaluated: paired.Result, limit: paired.Result, repeat: int) -> Interval:
+    """The limit's time by that of `evaluated`, which does the work `repeat` times, round by round."""
     scale = limit.info["scale"] * repeat
-    return bootstrap([theirs * scale / ours for ours, theirs in zip(judged.times, limit.times, strict=True)])
+    return bootstrap([theirs * scale / ours for ours, theirs in zip(evaluated.times, limit.times, strict=True)])
 
 
-def speedup(judged: paired.Result, other: paired.Result) -> Interval:
-    """How many times faster `judged` is, round by round."""
-    return bootstrap([theirs / ours for ours, theirs in zip(judged.times, other.times, strict=True)])
+def speedup(evaluated: paired.Result, other: paired.Result) -> Interval:
+    """How many times faster `evaluated` is, round by round."""
+    return bootstrap([theirs / ours for ours, theirs in zip(evaluated.times, other.times, strict=True)])
 
 
 def exact_p(one: np.ndarray, two: np.ndarray) -> float:

@@ -133,7 +133,7 @@ TOKENS, WIDTH, HEADS = 128, 768, 12
 
 
 def bert_layer(p: Params, x: Any) -> Any:
-    """Attention, GELU, norms behind the sums."""
+    """Attention, GELU, norms after the sums."""
 
     def norm(x: Any, name: str) -> Any:
         mean = x.mean(-1, keepdims=True)

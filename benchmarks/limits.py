@@ -83,7 +83,7 @@ def _mover(moves: Moves, way: Way, address: int, nbytes: int, threads: int) -> t
 
 
 def _memory(nbytes: int) -> tuple[int, mmap.mmap]:
-    """An address with so much memory behind it and its owner; in large pages where the system has them, each written
+    """An address with so much memory after it and its owner; in large pages where the system has them, each written
     once, for pages that were only read are all the same one."""
     owner = mmap.mmap(-1, nbytes + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     owner.madvise(getattr(mmap, "MADV_HUGEPAGE", mmap.MADV_NORMAL))

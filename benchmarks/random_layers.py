@@ -159,7 +159,7 @@ def _transposed(rng: random.Random) -> Layer:
 
 
 def _rows(rng: random.Random) -> Layer:
-    """Softmax and norms over the last dimension, behind an addition or not."""
+    """Softmax and norms over the last dimension, after an addition or not."""
     op, rows, columns = rng.choice(("softmax", "log_softmax", "layer_norm", "rms_norm")), _size(rng, 1024), 0
     columns = max(2, _size(rng, 2048))
     b = GraphBuilder("rows")
@@ -263,4 +263,4 @@ MAKERS: tuple[Callable[[random.Random], Layer], ...] = (
     _pointwise,
     _transpose,
 )
-"""What layers are made by; those that have most plans behind them stand several times."""
+"""What layers are made by; those that have most plans after them stand several times."""

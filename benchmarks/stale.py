@@ -20,7 +20,7 @@ def is_stale(row: Comparison, commit: str) -> bool:
 
 
 def mark(row: Comparison, commit: str) -> str:
-    """What stands behind the name of a row, and behind a verdict that rests on it."""
+    """What stands after the name of a row, and after a verdict that rests on it."""
     return f" {MARK}" if is_stale(row, commit) else ""
 
 

@@ -28,7 +28,8 @@ def vs_best(c: Comparison) -> float | None:
 
 
 def exact_vs_best(c: Comparison) -> float | None:
-    """The same of ours without the algorithms that lose digits; None if it was not measured."""
+    """The best peer's time over that of Tilewright without the algorithms that lose digits; None if it was not
+    measured."""
     return bars.value(c, "best", exact=True) if c.best and EXACT in c.speedups else None
 
 

@@ -1,7 +1,7 @@
 """Small models with several threads against the same with one: `bench_threads --random COUNT`.
 
 Each model is compiled for one thread and for several, and both are called in turns in one process: back to back, and
-with a pause before each call, as an actor makes that steps an environment in between. Behind a pause, threads sleep
+with a pause before each call, as an actor makes that steps an environment in between. After a pause, threads sleep
 and must be woken. What is above the bound is compiled and timed twice more, and the median of the three counts. Races
 during which other processes used a tenth of a core are made again: two threads have no core to spare for them.
 

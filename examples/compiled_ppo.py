@@ -48,11 +48,11 @@ class CartPole:
         self.state = np.stack([x + 0.02 * v, v + 0.02 * speed, angle + 0.02 * turn, turn + 0.02 * spin], 1)
         self.age += 1
         fallen = (np.abs(self.state[:, 0]) > 2.4) | (np.abs(self.state[:, 2]) > 12 * np.pi / 180)
-        late = (self.age >= 500) & ~fallen
-        new = fallen | late
+        deferred = (self.age >= 500) & ~fallen
+        new = fallen | deferred
         self.state[new] = self.rng.uniform(-0.05, 0.05, (new.sum(), 4))
         self.age[new] = 0
-        return fallen, late
+        return fallen, deferred
 
 
 class Agent(nn.Module):
@@ -162,12 +162,12 @@ def rollout(
         logs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
         actions = (logs + rng.gumbel(size=logs.shape)).argmax(1)
         age = envs.age.copy()
-        fallen, late = envs.step(actions)
-        returns += (age[fallen | late] + 1.0).tolist()
+        fallen, deferred = envs.step(actions)
+        returns += (age[fallen | deferred] + 1.0).tolist()
         # A pole that was taken away would have gone on: its value stands for what would have come.
-        rewards = 1.0 + np.where(late, options.gamma * values, 0)
+        rewards = 1.0 + np.where(deferred, options.gamma * values, 0)
         chosen = logs[np.arange(len(actions)), actions]
-        for name, array in zip(FIELDS, (obs, actions, chosen, values, rewards, fallen | late), strict=True):
+        for name, array in zip(FIELDS, (obs, actions, chosen, values, rewards, fallen | deferred), strict=True):
             kept[name].append(np.array(array))
     _, following = act(envs.obs)
     data = {name: np.stack(arrays) for name, arrays in kept.items()}

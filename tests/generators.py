@@ -144,8 +144,13 @@ def field_values(t: Any, buffers: Sequence[str]) -> st.SearchStrategy[Any]:
         return st.lists(field_values(arguments[0], buffers), max_size=3).map(tuple)
     if arguments:
         return st.one_of([field_values(a, buffers) for a in arguments])
-    plain = {int: st.integers(), bool: st.booleans(), str: st.one_of(names, st.text(max_size=5)), type(None): st.none()}
-    return plain[t]
+    ordinary = {
+        int: st.integers(),
+        bool: st.booleans(),
+        str: st.one_of(names, st.text(max_size=5)),
+        type(None): st.none(),
+    }
+    return ordinary[t]
 
 
 def notes_of(kind: type[Note], buffers: Sequence[str]) -> st.SearchStrategy[Note]:

@@ -38,7 +38,7 @@ def _avg_pool(attrs: Attributes) -> Call:
 
 
 def _ranked(attrs: Attributes, *calls: Any) -> tuple[Call, tuple[int, ...]]:
-    """The function of so many spatial dimensions, and the padding before each, which is that behind it."""
+    """The function of so many spatial dimensions, and the padding before each, which is that after it."""
     rank = len(attrs["strides"])
     return calls[rank - 1], attrs["pads"][:rank]
 
@@ -89,7 +89,7 @@ CALLS: dict[str, Callable[[Attributes], Call]] = {
 """What an operator with its attributes is in PyTorch."""
 
 BIASED = ("matmul", "conv", "conv_transpose")
-"""Operators to whose modules a bias belongs that is added behind them."""
+"""Operators to whose modules a bias belongs that is added after them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def fetching(policy: str, rounds: int) -> FetchRow:
     raw = sum(array.nbytes for array in sets[0].values())
     rounds = max(5, min(rounds, _BYTES // raw))
     with ExitStack() as stack:
-        plain = stack.enter_context(_plain(raw))
+        ordinary = stack.enter_context(_plain(raw))
         servers = {}
         for way in WAYS:
             tls = None
@@ -63,7 +63,7 @@ def fetching(policy: str, rounds: int) -> FetchRow:
             servers[way] = stack.enter_context(tw.serve_weights("policy", model, secret=secret, tls=tls))
         addresses = {_marked(way): server.address for way, server in servers.items()}
         child = stack.enter_context(
-            Child("fetch", plain=plain.port, nbytes=raw, ways=addresses, secret=SECRET, ca=str(TLS / "ca.pem"))
+            Child("fetch", plain=ordinary.port, nbytes=raw, ways=addresses, secret=SECRET, ca=str(TLS / "ca.pem"))
         )
         child.receive()
         times: dict[str, list[float]] = {way: [] for way in ("plain", "first", *WAYS)}

@@ -17,7 +17,7 @@ from tilewright.live.transport.client import TcpSource
 def fetch(
     say: Callable[[object], None],
     commands: Callable[[], Iterator[Any]],
-    plain: int,
+    ordinary: int,
     nbytes: int,
     ways: dict[str, str],
     secret: str,
@@ -27,7 +27,7 @@ def fetch(
 
     `ways` are addresses by name; names say whether there is a secret or TLS. "plain" reads as many bytes from a socket.
     """
-    sock = socket.create_connection(("127.0.0.1", plain))
+    sock = socket.create_connection(("127.0.0.1", ordinary))
     memory = memoryview(bytearray(nbytes))
     sources = {}
     for way, address in ways.items():

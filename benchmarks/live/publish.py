@@ -63,7 +63,7 @@ def measure(policy: str, seconds: float, threads: int = 1) -> PublishRow:
             marks = [time.perf_counter()]
             publisher.publish(sets[k])
             marks.append(time.perf_counter())
-            publisher._sums.wait()  # the checksum, which is taken behind a publish
+            publisher._sums.wait()  # the checksum, which is taken after a publish
             marks.append(time.perf_counter())
             np.copyto(pairs[k][1], pairs[k][0])
             marks.append(time.perf_counter())

@@ -26,7 +26,7 @@ Call = Callable[[Arrays], Any]
 
 
 def _chosen(trace: str) -> Trace:
-    """The trace of this name; behind `AT`, the sizes that all of its calls have."""
+    """The trace of this name; after `AT`, the sizes that all of its calls have."""
     name, _, sizes = trace.partition(AT)
     every = TRACES[name]
     if not sizes:

@@ -24,7 +24,7 @@ def by_xla(text: str, arrays: Sequence[Any]) -> list[Array]:
 
 
 def by_iree(text: str, arrays: Sequence[Any], language: str = "stablehlo") -> list[Array]:
-    """The same of a module in `language`, IREE's name for it: "stablehlo", or "none" for linalg on tensors."""
+    """Results of IREE for a module in `language`, IREE's name for it: "stablehlo", or "none" for linalg on tensors."""
     from iree import compiler, runtime
 
     target = ["--iree-llvmcpu-target-cpu=host"]

@@ -14,7 +14,7 @@ def symbolic(model: str, threads: int, batch: int) -> Prepared:
 
 
 def fixed(model: str, threads: int, batch: int) -> Prepared:
-    """The same with every symbolic dimension fixed at compile time, as all peers have it."""
+    """Tilewright with every symbolic dimension fixed at compile time, as all peers have it."""
     return _into_buffers(model, threads, batch, fixed=True)
 
 

@@ -40,7 +40,7 @@ def latency(model: str, threads: int, batch: int) -> Prepared:
 
 
 def latency_bf16(model: str, threads: int, batch: int) -> Prepared:
-    """The same in bf16 where the machine has instructions for it."""
+    """OpenVINO in bf16 where the machine has instructions for it."""
     return _compiled(model, threads, batch, "bf16")
 
 

@@ -53,7 +53,7 @@ def calls(folder: Path) -> tuple[Callable[[], Any], Callable[[], list[Array]]]:
 def library() -> Any:
     """The runtime's module, from its own environment where this one has none."""
     results = [str(path) for path in ENVIRONMENT.glob("lib/python*/site-packages") if str(path) not in sys.path]
-    sys.path.extend(results)  # behind all others: this environment's NumPy stays
+    sys.path.extend(results)  # after all others: this environment's NumPy stays
     try:
         from ai_edge_litert import interpreter
     finally:

@@ -70,7 +70,7 @@ def probe(name: str, rounds: int) -> Row:
 
 
 def compiled(entry: Entry, way: str) -> tuple[Callable[[], Any], tw.Model | None]:
-    """A call for the example, and the model behind it if there is one. What is compiled at the first call is."""
+    """A call for the example, and the model after it if there is one. What is compiled at the first call is."""
     if way == "torch.compile":
         function = torch.compile(entry.module, backend=tilewright)
         entry.call(function)

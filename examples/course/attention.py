@@ -117,12 +117,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def planned(heads: int, n: int, depth: int) -> tw.Model:
-    """The same as a model, which the compiler recognises and plans."""
+    """Attention as a model, which the compiler recognises and plans."""
     builder = GraphBuilder("attention")
     q, k, v = (builder.input(name, TensorType(f32, tuple(map(const, (heads, n, depth))))) for name in "qkv")
     scale = builder.param("scale", TensorType(f32, ()))
-    (turned,) = ops.emit(builder, "transpose", k, perm=(0, 2, 1))
-    (scores,) = ops.emit(builder, "matmul", q, turned)
+    (transposed,) = ops.emit(builder, "transpose", k, perm=(0, 2, 1))
+    (scores,) = ops.emit(builder, "matmul", q, transposed)
     (scaled,) = ops.emit(builder, "mul", scores, scale)
     (weights,) = ops.emit(builder, "softmax", scaled, axis=-1)
     graph = builder.finish(ops.emit(builder, "matmul", weights, v))

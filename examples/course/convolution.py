@@ -56,7 +56,7 @@ def direct_steps(y: te.Tensor, s: StageSchedule) -> Iterator[Step]:
 
 
 def winograd(n: int, c: int, k: int) -> tuple[te.Tensor, ...]:
-    """The same of transformed filters u = G w G^T [6, 6, c, k]; 36 products for 16 elements instead of 144."""
+    """The convolution by transformed filters u = G w G^T [6, 6, c, k]; 36 products for 16 elements instead of 144."""
     x, u = te.placeholder((n + 2, n + 2, c), name="x"), te.placeholder((IN, IN, c, k), name="u")
     tiles, bt, at = n // OUT, te.const_matrix(BT), te.const_matrix(AT)
     p, q, g, h = (te.reduce_axis((0, IN), name=name) for name in "pqgh")

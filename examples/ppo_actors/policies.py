@@ -49,7 +49,7 @@ class Source(Protocol):
         """Hand all weights to the actors, who use them from their next call on; gives their version."""
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Leave nothing after."""
 
 
 class Store:

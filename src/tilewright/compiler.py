@@ -274,7 +274,7 @@ def compile_graph(
 
 
 def passed(graph: Graph, target: Target, options: Options = DEFAULTS, records: Records = "auto") -> Graph:
-    """The graph after all passes over the whole of it. What is cut behind them, and compiled part by part, has the
+    """The graph after all passes over the whole of it. What is cut after them, and compiled part by part, has the
     layouts of the whole: one part reads what another has written as it lies."""
     with advised(lookup(stores(records), target), False):
         return run_passes(graph, graph_passes(target, options), graph_stage(), PassLog(f"passes {graph.name}"))
@@ -345,9 +345,9 @@ def _build(
         with log.timed("kernels"):
             # What computes values again has the calls in one order.
             forks = options.memory in (None, "auto")
-            late = _read_late(split.run, target)
+            deferred = _read_late(split.run, target)
             taken = names_of(split.run) | names_of(split.prepare)
-            run_part = _compile_part(split.run, "run", compiler, log, late, away=away, forks=forks, taken=taken)
+            run_part = _compile_part(split.run, "run", compiler, log, deferred, away=away, forks=forks, taken=taken)
             if target.threads > 1 and run_part.is_small(target):
                 log.remark("too little for several threads: compiled for one")
                 return _build(source, structure, names, fixed, replace(target, threads=1), log, options)
@@ -445,7 +445,7 @@ def _compile_part(
     """
     inside = partial(absorbs, target=compiler.target, away=away)
     graph, groups, where, made = _grouped(graph, name, inside, log, taken)
-    late = frozenset[Value]() if past_caches is None else written_last(groups, graph.outputs, where, past_caches)
+    deferred = frozenset[Value]() if past_caches is None else written_last(groups, graph.outputs, where, past_caches)
     lowered = [
         group
         if group.nodes[-1].bodies or marker(group.nodes[-1]) is not None
@@ -464,7 +464,7 @@ def _compile_part(
     expect(len(kernels))
     ready = {
         id(kernel): with_prefetch(
-            with_nonresident_weights(with_outputs_noted(kernel, late), weights, away, compiler.target),
+            with_nonresident_weights(with_outputs_noted(kernel, deferred), weights, away, compiler.target),
             prefetches.get(k),
         )
         for k, kernel in enumerate(kernels)

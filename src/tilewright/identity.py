@@ -11,7 +11,7 @@ What the compiler makes is a function of these and of nothing else:
     compiler     this package's own source, `code_version`
     llvm         `llvm_version`
 
-So whoever adds an input adds it here, and what was kept without it is not found any more.
+A new input is added here, and what was kept without it is not found any more.
 """
 
 from __future__ import annotations

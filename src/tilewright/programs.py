@@ -3,7 +3,7 @@
 The workload is the graph's structure with those of its names that users see, not any weight's value (`identity` says
 what else is in the key). The entry holds the manifest, the objects, the graph and the
 sizes of its temporaries as text. The other texts of a program
-are made again when somebody asks for them.
+are made again when they are asked for.
 """
 
 from __future__ import annotations

@@ -100,11 +100,11 @@ def test_conditions_belong_to_their_branch() -> None:
 
 def test_instructions_touch_regions() -> None:
     body = "call f(A[v * 4 +: 4]; B[v +: 2], C[0 +: 64])"
-    plain = parsed(f"for i in 0..8 {{ block b (v = spatial(8): i) {{ {body} }} }}")
+    ordinary = parsed(f"for i in 0..8 {{ block b (v = spatial(8): i) {{ {body} }} }}")
     summed = parsed(f"for i in 0..8 {{ block b (v = spatial(1): 0, r = reduce(8): i) {{ {body} }} }}")
-    assert text(reads(plain)) == ["B[0:9]", "C[0:64]"] and text(writes(plain)) == ["A[0:32]"]
+    assert text(reads(ordinary)) == ["B[0:9]", "C[0:64]"] and text(writes(ordinary)) == ["A[0:32]"]
     assert sorted(text(reads(summed))) == ["A[0:4]", "B[0:2]", "C[0:64]"] and text(writes(summed)) == ["A[0:4]"]
-    block = next(s for s in walk(plain) if isinstance(s, Block))
+    block = next(s for s in walk(ordinary) if isinstance(s, Block))
     assert text(reads(block)) == ["B[v:2]", "C[0:64]"] and text(writes(block)) == ["A[v * 4:4]"]
     assert all(a.indices == () for a in Collector(block).accesses())
     only = Collector(summed).accesses(BUFFERS[0])

@@ -58,8 +58,8 @@ def test_rule_holds(rule: Rule) -> None:
                     var = Var(name, dtype)
                     values[var] = rng.choice(SAMPLES[dtype])
                     binding[name] = var
-            plain = {k: v.value if isinstance(v, Const) else v for k, v in binding.items()}
-            if rule.guard is not None and not rule.guard(**plain):
+            ordinary = {k: v.value if isinstance(v, Const) else v for k, v in binding.items()}
+            if rule.guard is not None and not rule.guard(**ordinary):
                 continue
             if not supported(rule, dtype):
                 break
@@ -112,7 +112,7 @@ def test_rule_is_used(rule: Rule) -> None:
 
 
 def test_rules_are_for_kinds_of_types() -> None:
-    """What wraps and what rounds are told apart, and a letter that comes twice stands for one expression."""
+    """What wraps and what rounds are distinguished, and a letter that comes twice stands for one expression."""
     a, b = Var("a", f32), Var("b", f32)
     x, y = Var("x"), Var("y")
     assert apply(Op("sub", (x, x))) is const(0) and apply(Op("sub", (a, a))) is None

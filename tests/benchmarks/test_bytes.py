@@ -43,11 +43,11 @@ def _kernel(first: str, second: str, at: str) -> str:
 
 
 def test_parameters_are_numbered() -> None:
-    plain = code_probe.canonical(_kernel("%x", "%y", "%x"))
-    assert "ptr %parameter0" in plain and "%x.1" in plain
-    assert code_probe.canonical(_kernel('%"a b"', "%x", '%"a b"')) == plain
-    assert code_probe.canonical(_kernel("%y", "%x", "%x")) != plain
-    assert code_probe.canonical(_kernel("%x", "%y", "%z")) != plain
+    ordinary = code_probe.canonical(_kernel("%x", "%y", "%x"))
+    assert "ptr %parameter0" in ordinary and "%x.1" in ordinary
+    assert code_probe.canonical(_kernel('%"a b"', "%x", '%"a b"')) == ordinary
+    assert code_probe.canonical(_kernel("%y", "%x", "%x")) != ordinary
+    assert code_probe.canonical(_kernel("%x", "%y", "%z")) != ordinary
 
 
 @pytest.mark.parametrize(

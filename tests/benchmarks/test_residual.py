@@ -39,6 +39,6 @@ def test_a_workload_is_in_one_fold() -> None:
 
 def test_the_best_estimate_is_played_and_pairs_are_told() -> None:
     assert play(SPACE, Preferred).choice == LABELS[0]
-    turned = replace(SPACE, estimates=(20.0, 10.0, 40.0))
-    assert play(turned, Preferred).choice == LABELS[1] and play(turned, Preferred).regret == 0.0
-    assert order(SPACE) == 2 / 3 and order(turned) == 1.0
+    transposed = replace(SPACE, estimates=(20.0, 10.0, 40.0))
+    assert play(transposed, Preferred).choice == LABELS[1] and play(transposed, Preferred).regret == 0.0
+    assert order(SPACE) == 2 / 3 and order(transposed) == 1.0

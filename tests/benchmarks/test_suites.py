@@ -184,8 +184,8 @@ def test_exact_stands_beside_what_is_judged() -> None:
     assert bars.value(row, "limit", exact=True) == pytest.approx(0.5 / 1.5)
     assert bars.value(_row(mnn=2.0), "best", exact=True) is None
     assert bars.value(row, "own/mnn", exact=True) is None
-    judged = bars.judge(bars.Bar(1, "", "x", "mnn", "mean", 2.0), [row])
-    assert judged is not None and judged[4:7] == ["2.00", "1.33", "pass"]
+    evaluated = bars.judge(bars.Bar(1, "", "x", "mnn", "mean", 2.0), [row])
+    assert evaluated is not None and evaluated[4:7] == ["2.00", "1.33", "pass"]
     half = bars.judge(bars.Bar(1, "", "x", "mnn", "mean", 2.0), [row, _row("b", "x", mnn=2.0)])
     assert half is not None and half[5] == ""  # a mean of other cases would be another figure
     text = tables.report([row])

@@ -82,9 +82,9 @@ def test_an_element_that_is_computed_twice_is_refused() -> None:
     s[b].compute_at(s[c], outer)
     with pytest.raises(ScheduleError, match="may be overwritten"):
         tw.build(s, [a, b, c], in_place={b: a})
-    plain = te.create_schedule([b, c])
+    ordinary = te.create_schedule([b, c])
     x, y = np.arange(18, dtype=np.float32), np.empty(16, np.float32)
-    tw.build(plain, [a, b, c], in_place={b: a})(x, y)
+    tw.build(ordinary, [a, b, c], in_place={b: a})(x, y)
     np.testing.assert_array_equal(x, 2 * np.arange(18))
     np.testing.assert_array_equal(y, 6 * (np.arange(16) + 1))
 

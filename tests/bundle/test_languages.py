@@ -1,4 +1,4 @@
-"""The same bundle from C++ and from Rust."""
+"""A bundle is called from C++ and from Rust."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_run_on_files_and_compare(cli: Cli, layer: Path, tmp_path: Path) -> None
 
 @pytest.fixture
 def words(tmp_path: Path) -> Path:
-    """words.onnx: relu(x), and x as text with a nought behind each number, which is not compiled."""
+    """words.onnx: relu(x), and x as text with a nought after each number, which is not compiled."""
     nodes = [
         helper.make_node("Relu", ["x"], ["r"]),
         helper.make_node("Cast", ["x"], ["t"], to=TensorProto.STRING),

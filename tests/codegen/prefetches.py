@@ -61,13 +61,13 @@ def nests(func: PrimFunc, kind: type[Note] = Prefetch) -> list[tuple[For, ...]]:
     """The loops around and with every note of a class."""
     results: list[tuple[For, ...]] = []
 
-    def visit(stmt: Stmt, around: tuple[For, ...]) -> None:
+    def visit(stmt: Stmt, enclosing: tuple[For, ...]) -> None:
         if isinstance(stmt, For):
-            around = (*around, stmt)
+            enclosing = (*enclosing, stmt)
             if find(stmt.notes, kind):
-                results.append(around)
+                results.append(enclosing)
         for child in stmt.children:
-            visit(child, around)
+            visit(child, enclosing)
 
     visit(func.body, ())
     return results

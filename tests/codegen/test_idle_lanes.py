@@ -1,4 +1,4 @@
-"""Vectors that are no power of two: what lies behind their lanes in memory is not calculated with."""
+"""Vectors that are no power of two: what lies after their lanes in memory is not calculated with."""
 
 from __future__ import annotations
 

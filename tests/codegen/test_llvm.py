@@ -493,14 +493,14 @@ def test_barriers_stand_between_dependent_loops() -> None:
     a, b, c = buffer("a", f32, n), buffer("b", f32, n), buffer("c", f32, n)
     first = For(i, n, Store(b, (i,), a[i]), "parallel")
     dependent = For(j, n, Store(c, (j,), b[n - 1 - j]), "parallel")
-    apart = For(k, n, Store(c, (k,), a[k]), "parallel")
+    separate = For(k, n, Store(c, (k,), a[k]), "parallel")
 
     def count(body: Stmt) -> int:
         return emit_llvm(PrimFunc("f", (a, b, c), body), HOST).count("call void @tw_barrier")
 
     assert count(first) == 1
     assert count(seq([first, dependent])) == 2
-    assert count(seq([first, apart])) == 1
+    assert count(seq([first, separate])) == 1
 
 
 @pytest.mark.parametrize("name", ["x86-64", "x86-64-v3", "x86-64-v4"])

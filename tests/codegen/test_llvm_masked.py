@@ -45,7 +45,7 @@ def copied(place: Callable[[Expr], Expr], dtype: DType, size: int) -> PrimFunc:
 @pytest.mark.parametrize("dtype", [f32, f64, i8, i64, boolean], ids=str)
 @pytest.mark.parametrize("where", PLACES)
 def test_lanes_that_are_on(where: str, dtype: DType) -> None:
-    """Masks of all kinds. The array ends at a guarded page, right behind the last element that a lane reads."""
+    """Masks of all kinds. The array ends at a guarded page, right after the last element that a lane reads."""
     rng = np.random.default_rng(0)
     places = np.array([int(str(PLACES[where](const(v)))) for v in range(LANES)])
     masks = (np.zeros(LANES), np.ones(LANES), np.arange(LANES) < 5, np.arange(LANES) == 0, rng.integers(0, 2, LANES))

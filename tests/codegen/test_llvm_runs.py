@@ -98,7 +98,7 @@ def test_every_other_element_is_loaded_in_whole_pieces(dtype, lanes: int, backwa
 
 def test_lanes_apart_read_nothing_behind_the_last() -> None:
     """A row padded by its ends: those lanes read the first and the last element, which are nearer than there are lanes.
-    A load of as many lanes would end behind the last row."""
+    A load of as many lanes would end after the last row."""
     i, v = Var("i"), Var("v")
     a, b = Buffer("a", f32, (const(3), const(6))), Buffer("b", f32, (const(3), const(9)))
     within = (v >= const(1)) & (v < const(7))

@@ -66,8 +66,8 @@ def body(write: Callable[[Graph], str], graph: Graph) -> str:
 @pytest.mark.parametrize("language", WRITERS)
 def test_pointwise(language: str, dtype: DType, golden: Callable[..., None]) -> None:
     # Special functions are series of hundreds of terms, of the same few operators.
-    plain = [op for op in sorted(BODIES) if BODIES[op].__module__ == "tilewright.ops.pointwise"]
-    graphs = {op: pointwise(op, dtype) for op in plain}
+    ordinary = [op for op in sorted(BODIES) if BODIES[op].__module__ == "tilewright.ops.pointwise"]
+    graphs = {op: pointwise(op, dtype) for op in ordinary}
     golden("\n\n".join(f"{op}\n{body(WRITERS[language], g)}" for op, g in graphs.items() if g is not None))
 
 

@@ -258,7 +258,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     ("size", "kernel", "stride", "pad"), [(7, 3, 2, 0), (8, 3, 2, 0), (6, 2, 3, 0), (5, 3, 3, 1), (2, 1, 2, 0)]
 )
 def test_pools_that_round_up(kind: str, size: int, kernel: int, stride: int, pad: int) -> None:
-    """A last window that would begin behind the input is none, which ONNX's inference of shapes does not know."""
+    """A last window that would begin after the input is none, which ONNX's inference of shapes does not know."""
     more = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4}
     given = [info("x", [1, 2, size, size])]
     imported = import_onnx(model([node(kind, ["x"], ["y"], ceil_mode=1, **more)], given, ["y"]))

@@ -15,7 +15,7 @@ SIZES = [(1, 1), (2, 3), (5, 17), (16, 16), (30, 31), (33, 64), (70, 7)]
 
 
 def network(channels: int, window: int, **attributes: Any) -> Any:
-    """A convolution with what is usual behind it."""
+    """A convolution with what is usual after it."""
     rng = np.random.default_rng(0)
     weights = {
         "w": rng.standard_normal((channels, channels, window, window)).astype(np.float32) / (window * channels**0.5),

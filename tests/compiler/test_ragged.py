@@ -88,7 +88,7 @@ def test_each_sequence_is_what_it_is_alone(threads: int) -> None:
 
 
 def test_packed_is_padded_under_a_mask() -> None:
-    """Against the compiled padded model, whose mask hides what is behind each sequence."""
+    """Against the compiled padded model, whose mask hides what is after each sequence."""
     text = ENCODER.replace("%extra: f32[batch, seq, 48]", "%extra: f32[batch, seq, 48], %seen: bool[batch, 1, 1, seq]")
     text = text.replace(
         "%p = softmax(%s)",

@@ -182,10 +182,10 @@ def test_without_a_state_the_program_is_not_called() -> None:
     for call in (model.ffi_function, lambda: model.versioned(rows(1)), lambda: model.empty_outputs(rows(1))):
         with pytest.raises(CallError, match="state"):
             call()
-    plain = tw.compile(decoder())
-    assert isinstance(plain, tw.Model)
+    ordinary = tw.compile(decoder())
+    assert isinstance(ordinary, tw.Model)
     with pytest.raises(CallError, match="keeps no state"):
-        plain.state(3)
+        ordinary.state(3)
 
 
 @pytest.mark.parametrize("sizes", [{}, {"batch": 1, "n": 1}, {"batch": 0}, {"batch": 1.0}])

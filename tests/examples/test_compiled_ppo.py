@@ -15,9 +15,9 @@ def test_poles_fall_and_stand_again() -> None:
     ages = []
     for _ in range(40):
         before = envs.age.copy()
-        fallen, late = envs.step(np.ones(3, int))  # always to the right
+        fallen, deferred = envs.step(np.ones(3, int))  # always to the right
         ages += before[fallen].tolist()
-        assert not late.any() and (np.abs(envs.state[fallen]) <= 0.05).all()
+        assert not deferred.any() and (np.abs(envs.state[fallen]) <= 0.05).all()
     assert len(ages) >= 6 and min(ages) >= 6 and max(ages) <= 12  # as Gymnasium's, pushed to one side
     envs.age[:] = 499
     assert envs.step(np.zeros(3, int))[1].all()

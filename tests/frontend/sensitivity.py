@@ -5,7 +5,7 @@ the sum, whatever computes it (direct convolutions are 3e-5 of the value off in 
 largest output is no bound that holds on every machine. What holds is what the layers promise: each one's error has a
 standard deviation relative to its outputs, for a direct sum of n products 2^-24 sqrt(n / 6) (in the mean n / 2
 roundings, of a mean square of u^2 / 3), for a Winograd convolution that of the tile that the compiler chose on this
-machine (`plans/winograd/errors.py`). The module is run with noise of that size behind each layer, and what comes of it
+machine (`plans/winograd/errors.py`). The module is run with noise of that size after each layer, and what comes of it
 at the outputs is the standard deviation of theirs.
 """
 

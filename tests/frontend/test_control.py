@@ -74,8 +74,8 @@ def rnn(hidden: int = 24, function: str = "Tanh", **attributes: Any) -> onnx.Mod
     )
     scan = helper.make_node("Scan", ["h0", "xs"], ["h", "hs"], num_scan_inputs=1, body=step, **attributes)
     weights = {"w": numbers(8, hidden) / 3, "u": numbers(hidden, hidden) / 5, "b": numbers(hidden)}
-    turned = attributes.get("scan_input_axes") == [1]
-    shape = ["n", "length", 8] if turned else ["length", "n", 8]
+    transposed = attributes.get("scan_input_axes") == [1]
+    shape = ["n", "length", 8] if transposed else ["length", "n", 8]
     return model([scan], [info("h0", ["n", hidden]), info("xs", shape)], ["h", "hs"], weights)
 
 
@@ -96,9 +96,9 @@ def test_a_loop_of_unknown_length_runs_its_kernels_in_each_iteration() -> None:
 @pytest.mark.parametrize("length", [1, 6])
 def test_a_recurrence_along_other_axes_and_backward(length: int) -> None:
     """Which the reference implementation lacks."""
-    turned = {"scan_input_axes": [1], "scan_output_axes": [-1]}
+    transposed = {"scan_input_axes": [1], "scan_output_axes": [-1]}
     back = {"scan_input_directions": [1], "scan_output_directions": [1]}
-    m = rnn(**turned, **back)
+    m = rnn(**transposed, **back)
     w, u, b = map(onnx.numpy_helper.to_array, m.graph.initializer)
     h, xs = numbers(3, 24), numbers(3, length, 8)
     got, collected = tw.compile(m)(h, xs)

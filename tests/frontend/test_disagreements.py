@@ -80,7 +80,7 @@ def test_transposed_convolutions_cut_the_odd_one_at_the_beginning(auto: str, ops
 
 
 def test_transposed_convolutions_give_what_there_is() -> None:
-    """A kernel shorter than its stride with auto_pad SAME: no zeros are put behind."""
+    """A kernel shorter than its stride with auto_pad SAME: no zeros are put after."""
     x, w = np.array([[[1, 2, 3]]], F), np.array([[[5]]], F)
     got = run("ConvTranspose", x, {"w": w}, 22, strides=[3], auto_pad="SAME_UPPER")
     np.testing.assert_array_equal(got, [[[5, 0, 0, 10, 0, 0, 15]]])

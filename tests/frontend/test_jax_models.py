@@ -1,4 +1,4 @@
-"""The same network from JAX and from ONNX is one graph before algorithms are chosen, so that it is as fast."""
+"""A network from JAX and from ONNX is one graph before algorithms are chosen, so that it is as fast."""
 
 from __future__ import annotations
 

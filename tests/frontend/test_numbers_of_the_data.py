@@ -35,7 +35,7 @@ I64_MIN, I64_MAX = -(1 << 63), (1 << 63) - 1
 LSTM = (STEPS, np.ones((1, 8, 3), F), np.ones((1, 8, 2), F), None)
 GRU = (STEPS, np.ones((1, 6, 3), F), np.ones((1, 6, 2), F), None)
 NUMBER = object()
-"""Where numbers stand among an operator's inputs; behind all others where it is nowhere."""
+"""Where numbers stand among an operator's inputs; after all others where it is nowhere."""
 BOXES = np.array([[[0, 0, 1, 1], [0, 0, 1, 0.5]]], F), np.array([[[0.9, 0.8]]], F), I([2])
 
 Bad = dict[Any, str]

@@ -44,8 +44,8 @@ def test_operands_broadcast_at_an_axis(op: str, axis: int | None, shape: tuple[i
     y = RNG.uniform(0.5, 2, shape).astype(np.float32)
     x = np.abs(X) if op == "Pow" else X
     attrs = {} if axis is None else {"axis": axis}
-    behind = 0 if axis is None or not shape else X.ndim - axis % X.ndim - len(shape)
-    want = BROADCAST[op](x, y.reshape((*shape, *[1] * behind)))
+    after = 0 if axis is None or not shape else X.ndim - axis % X.ndim - len(shape)
+    want = BROADCAST[op](x, y.reshape((*shape, *[1] * after)))
     np.testing.assert_allclose(run(6, op, x, {"w": y}, broadcast=1, **attrs), want, rtol=2e-6)
 
 

@@ -307,7 +307,7 @@ def test_what_does_not_fit_behind_is_known_at_the_call() -> None:
 
 
 def test_a_count_that_stands_in_a_vector() -> None:
-    """Iterations, a branch and a size, each an element behind the first of an input."""
+    """Iterations, a branch and a size, each an element after the first of an input."""
     body = onnx.helper.make_graph(
         [node("Add", ["x", "one"], ["y"]), node("Identity", ["go"], ["on"])],
         "body",

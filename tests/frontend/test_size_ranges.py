@@ -67,7 +67,7 @@ def test_when_two_sizes_are_equal(a: Any, b: Any, said: str) -> None:
 
 
 def cached(slices: bool) -> onnx.ModelProto:
-    """Rows behind those of a cache: they take their places in a table, and a mask has a size for both."""
+    """Rows after those of a cache: they take their places in a table, and a mask has a size for both."""
     nodes = [
         node("Shape", ["x"], ["seq"], start=1, end=2),
         node("Shape", ["old"], ["past"], start=1, end=2),

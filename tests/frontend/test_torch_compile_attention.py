@@ -1,5 +1,5 @@
 """Attention under `torch.compile`: in training both ways are compiled, gradients are eager PyTorch's; PyTorch's fast
-path of an encoder layer in evaluation mode is taken apart."""
+path of an encoder layer in evaluation mode is decomposed."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def pair() -> tuple[Any, Callable[[Any], Any]]:
 
 
 def follows(module: Any, f: Callable[[Any], Any], change: Callable[[], object]) -> None:
-    """A change is seen by the call behind it, and changes something."""
+    """A change is seen by the call after it, and changes something."""
     x = torch.randn(16, 2, 5, 5, generator=torch.Generator().manual_seed(7))  # every unit is active in one of them
     with torch.no_grad():
         before = f(x)

@@ -146,7 +146,7 @@ class Broken(nn.Module):
 
 
 def test_a_refusal_leaves_pytorch_as_it_was() -> None:
-    """Eager code and the exporter run control flow behind a compile that was refused."""
+    """Eager code and the exporter run control flow after a compile that was refused."""
     module = Of(FUNCTIONS["tensor"])
     with pytest.raises(tw.Error):
         tw.compile(Of(lambda layer, x: torch.cond(x.sum() > 0, lambda x: x[0], lambda x: x, (x,))), (X,), dynamic=None)

@@ -185,7 +185,7 @@ def test_an_input_an_output_and_a_weight_may_share_a_name() -> None:
 
 
 class Weighted(nn.Module):  # type: ignore[misc,name-defined]
-    """Tied parameters, buffers that are in `state_dict()` and that are not, integers, and what nobody reads."""
+    """Tied parameters, buffers that are in `state_dict()` and that are not, integers, and what nothing reads."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ def compare(module: Any, model: tw.Model, given: tuple[Any, ...], tolerance: flo
 
 
 def compare_by_layers(module: Any, model: tw.Model, given: tuple[Any, ...]) -> None:
-    """The same where outputs may be as far off as the errors that the layers promise make them."""
+    """Compare with eager PyTorch where outputs may deviate as much as the errors that the layers promise make them."""
     with torch.no_grad():
         expected = module(*given)
     result = model(*pytree.tree_leaves(given))

@@ -126,12 +126,12 @@ def test_recurrent_layers_take_any_number_of_steps(kind: str, options: dict[str,
 
 
 def test_pytorchs_recurrent_layers_are_its_own_again() -> None:
-    """What stands in for them while we trace is gone: taken apart they are steps, not memory that nobody wrote."""
+    """What stands in for them while we trace is gone: decomposed they are steps, not memory that nobody wrote."""
     lstm, x = nn.LSTM(3, 2), torch.randn(5, 4, 3)
     tw.compile(lstm, x)
-    apart = torch.export.export(nn.Sequential(lstm), (x,)).run_decompositions()
+    separate = torch.export.export(nn.Sequential(lstm), (x,)).run_decompositions()
     with torch.no_grad():
-        torch.testing.assert_close(apart.module()(x), lstm(x))
+        torch.testing.assert_close(separate.module()(x), lstm(x))
 
 
 @pytest.mark.costly(2)

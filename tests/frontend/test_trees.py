@@ -115,7 +115,7 @@ def new_form(drawn: Drawn, aggregate: int, dtype: Any = np.float32) -> onnx.Mode
 
 
 def old_attributes(drawn: Drawn, what: str) -> dict[str, Any]:
-    """The same trees in the older form: every leaf is a node, called by a number within its tree."""
+    """Attributes of these trees in the older form: every leaf is a node, called by a number within its tree."""
     rows: list[tuple[int, ...]] = []
     modes: list[str] = []
     values: list[float] = []

@@ -112,9 +112,9 @@ def report(door: str, first: int, count: int) -> Iterator[tuple[int, int] | Faul
         command = [sys.executable, "-m", "tests.fuzz.guarded", "--child", door, str(seed), str(end - seed)]
         with tempfile.TemporaryFile("w+") as errors:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-            late = threading.Event()
+            deferred = threading.Event()
             try:
-                for word, rest in _words(process, late):
+                for word, rest in _words(process, deferred):
                     if word == "seed":
                         seed = int(rest)
                     elif word == "calls":
@@ -130,16 +130,16 @@ def report(door: str, first: int, count: int) -> Iterator[tuple[int, int] | Faul
             errors.seek(0)
             name = signal.Signals(-code).name if code < 0 else f"exit {code}"
             yield Fault(
-                door, seed, f"took more than {SECONDS} s" if late.is_set() else f"{name} {errors.read()[-500:]}"
+                door, seed, f"took more than {SECONDS} s" if deferred.is_set() else f"{name} {errors.read()[-500:]}"
             )
             seed += 1
 
 
-def _words(process: Any, late: threading.Event) -> Iterator[tuple[str, str]]:
+def _words(process: Any, deferred: threading.Event) -> Iterator[tuple[str, str]]:
     """The lines that a child prints, as a word and the rest. It is killed where one takes too long."""
 
     def stop() -> None:
-        late.set()
+        deferred.set()
         process.kill()
 
     while True:

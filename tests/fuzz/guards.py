@@ -60,7 +60,7 @@ class Pages:
         return memory, base
 
     def free(self) -> None:
-        """Nobody reads any of it any more."""
+        """Nothing reads any of it any more."""
         for pages, used in self._used.items():
             if pages <= 64:
                 self._idle.setdefault(pages, []).extend(used)

@@ -99,7 +99,8 @@ def _tensor(rng: Random, draw: Draw, dtype: torch.dtype, scale: Callable[[torch.
 
 
 def _laid_out(rng: Random, x: torch.Tensor) -> torch.Tensor:
-    """The same numbers, in one of four as a view of others: transposed, every second one, or one for all."""
+    """A tensor of equal elements, in one case of four as a view of others: transposed, every second one, or one for
+    all."""
     match rng.randrange(12):
         case 0 if x.ndim > 1:
             return x.transpose(-1, -2).contiguous().transpose(-1, -2)

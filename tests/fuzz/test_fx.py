@@ -123,7 +123,7 @@ def damage(rng: random.Random, node: Any, nodes: list[Any]) -> None:
 
 
 def changed(rng: random.Random, argument: Any, nodes: list[Any]) -> Any:
-    """Another operand: of the nodes before and behind, or a number; of a list one element."""
+    """Another operand: of the nodes before and after, or a number; of a list one element."""
     if isinstance(argument, list | tuple) and argument and rng.random() < 0.7:
         items = list(argument)
         items[rng.randrange(len(items))] = changed(rng, items[0], nodes)

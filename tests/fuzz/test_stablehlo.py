@@ -164,7 +164,7 @@ VECTOR = "tensor<4xf32>"
 
 
 def functions(calls: dict[str, list[str]]) -> str:
-    """A module of functions that call these others, one behind the other; the last computes."""
+    """A module of functions that call these others, one after the other; the last computes."""
     texts = []
     for name, callees in calls.items():
         lines = [f"%{k + 1} = func.call @{c}(%{k}) : ({VECTOR}) -> {VECTOR}" for k, c in enumerate(callees)]

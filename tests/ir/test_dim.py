@@ -72,10 +72,10 @@ def test_what_is_no_size(said: object) -> None:
 
 def test_printed_parsed_and_in_the_key() -> None:
     text = "graph @f(%x: f32[n, 4]) where n in 1..64 % 2{} {{\n  %y = relu(%x) : f32[n, 4]\n  return %y\n}}"
-    plain, likely = (parse_graph(text.format(more)) for more in ("", " likely 8 32"))
+    ordinary, likely = (parse_graph(text.format(more)) for more in ("", " likely 8 32"))
     assert likely.symbols == (Var("n", lo=1, hi=64, multiple=2, likely=(8, 32)),)
     assert str(likely) == text.format(" likely 8 32")
-    assert key(plain) != key(likely)
+    assert key(ordinary) != key(likely)
 
 
 def test_sizes_outside_the_range_are_refused() -> None:

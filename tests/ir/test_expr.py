@@ -146,7 +146,7 @@ def test_what_changes_nothing_keeps_statements() -> None:
 
 
 def test_what_is_computed_first() -> None:
-    """The parts of a long expression that stand in it more than once, each behind its own parts, but for those that
+    """The parts of a long expression that stand in it more than once, each after its own parts, but for those that
     are evaluated only where a condition says so."""
     doubled = X
     for _ in range(24):

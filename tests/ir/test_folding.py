@@ -143,8 +143,8 @@ def test_operators_of_two(name: str) -> None:
     if dtype is not boolean:
         assert apply(a, number) is Op(name, (a, const(number, dtype)))
     if name in BINARY:
-        turned = Op(MIRRORED[name], (a, const(7, dtype))) if name in MIRRORED else Op(name, (const(7, dtype), a))
-        assert apply(7, a) is turned
+        transposed = Op(MIRRORED[name], (a, const(7, dtype))) if name in MIRRORED else Op(name, (const(7, dtype), a))
+        assert apply(7, a) is transposed
 
 
 def test_operators_of_one() -> None:

@@ -1,4 +1,4 @@
-"""The table of expressions: one object as long as somebody holds it, and no more entries than that needs."""
+"""The table of expressions: one object as long as it is referenced, and no more entries than that needs."""
 
 from __future__ import annotations
 

@@ -246,8 +246,8 @@ def load(b: Buffer) -> Load:
 def test_steps_of_known_reducers_are_stores() -> None:
     add = Reducer("add", (LHS,), (RHS,), (LHS + RHS,), (const(0.0),))
     assert combine(add, [load(A)], [B[I]], set()) == store(A, A[I] + B[I])
-    turned = Reducer("add", (LHS,), (RHS,), (RHS + LHS,), (const(0.0),))
-    assert combine(turned, [load(A)], [B[I]], set()) == store(A, B[I] + A[I])
+    transposed = Reducer("add", (LHS,), (RHS,), (RHS + LHS,), (const(0.0),))
+    assert combine(transposed, [load(A)], [B[I]], set()) == store(A, B[I] + A[I])
     twice = Reducer("twice", (LHS,), (RHS,), (LHS + LHS,), (const(0.0),))
     own = Reducer("own", (LHS,), (RHS,), (LHS * 0.5 + RHS,), (const(0.0),))
     for other in (twice, own):
@@ -266,16 +266,16 @@ def test_steps_of_several_values_see_no_other_result() -> None:
         "A[i] = A_next\n"
         "W[i] = W_next"
     )
-    plain = without_new(step)
-    assert str(plain) == (
+    ordinary = without_new(step)
+    assert str(ordinary) == (
         "let A_next = select(A[i] >= B[i], A[i], B[i])\n"
         "let W_next = select(A[i] >= B[i], W[i], j)\n"
         "A[i] = A_next\n"
         "W[i] = W_next"
     )
-    assert without_new(If(P, step)) == If(P, plain)
-    assert without_new(If(P, step, step)) == If(P, step, step) and without_new(plain) == plain
-    assert isinstance(plain, Let) and without_new(plain.body) == plain.body
+    assert without_new(If(P, step)) == If(P, ordinary)
+    assert without_new(If(P, step, step)) == If(P, step, step) and without_new(ordinary) == ordinary
+    assert isinstance(ordinary, Let) and without_new(ordinary.body) == ordinary.body
     swapped = parse_stmt(str(step).replace("W[i] = W_next", "W[i] = W_new"), [I, J], [A, B, WHERE])
     assert without_new(swapped) == swapped
 

@@ -1,4 +1,5 @@
-"""The law of dialects: what models say and what lowering makes of it are told apart, in the registry and in graphs."""
+"""The law of dialects: what models say and what lowering makes of it are distinguished, in the registry and in
+graphs."""
 
 from __future__ import annotations
 

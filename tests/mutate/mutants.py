@@ -206,8 +206,8 @@ def _changes(site: _Site) -> Iterator[tuple[str, ast.expr]]:
     match node:
         case ast.Compare(left, ops, comparators):
             for k, op in enumerate(ops):
-                turned = [*ops[:k], TURNED[type(op)](), *ops[k + 1 :]]
-                yield "a comparison turned", ast.Compare(left, turned, comparators)
+                transposed = [*ops[:k], TURNED[type(op)](), *ops[k + 1 :]]
+                yield "a comparison turned", ast.Compare(left, transposed, comparators)
         case ast.Constant(value) if type(value) is int:
             yield "a constant off by one", ast.Constant(value + 1)
         case ast.BoolOp(op, values):

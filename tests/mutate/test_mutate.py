@@ -170,7 +170,7 @@ def test_work_without_end_is_ended() -> None:
 
 
 def test_a_mutant_is_in_none_of_those_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not in the process that collects the tests either, which the first mutant comes close behind."""
+    """Not in the process that collects the tests either, which the first mutant comes close after."""
     monkeypatch.setattr(trial, "COPIED", ("tests/mutate",))
     tree = trial.Tree(tmp_path)
     (tree.root / "served.py").write_text(SERVED)

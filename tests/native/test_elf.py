@@ -104,7 +104,7 @@ def test_code_is_not_writable() -> None:
 
 
 def test_same_as_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same program linked both ways computes the same bytes."""
+    """A program that is linked both ways computes equal bytes."""
     x = np.linspace(-1, 1, 33, dtype=np.float32)
     ours = [Model(affine(), threads=2)(x), Model(copy16())(x[:16])]
 

@@ -23,7 +23,7 @@ def by_expression(op: str, arrays: Sequence[np.ndarray | None], given: Mapping[s
     definition, attrs = ops.get(op), ops.attributes(op, given)
     types = [None if a is None else type_of(a) for a in arrays]
     outputs = definition.infer(types, attrs)
-    # What nobody writes must not pass for zero.
+    # What nothing writes must not pass for zero.
     results = [np.ones([int(d.value) for d in t.shape]).astype(t.dtype.numpy) for t in outputs]
     inputs = [a for a in arrays if a is not None]
     if definition.loops is not None:

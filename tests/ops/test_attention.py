@@ -35,8 +35,8 @@ DOT = "dot_16x2_bf16"
 
 
 def attributes(**given: Any) -> dict[str, Any]:
-    plain = {"order": "ssss", "heads": 2, "groups": 2, "first": (0, 0, 0), "scale": 0.125, "causal": False}
-    return {**plain, "fill": 0.0, "guard": False, **given}
+    ordinary = {"order": "ssss", "heads": 2, "groups": 2, "first": (0, 0, 0), "scale": 0.125, "causal": False}
+    return {**ordinary, "fill": 0.0, "guard": False, **given}
 
 
 def operands(

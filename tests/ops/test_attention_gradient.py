@@ -1,7 +1,7 @@
 """Attention's gradient: its stages and its loops in the interpreter, and native code, against NumPy in double
 precision. That the formula is the derivative of attention is told by central differences in tests/train.
 
-Tolerance: 4e-6 of each gradient's scale in f32: two products, one behind the other, of up to 150 terms each.
+Tolerance: 4e-6 of each gradient's scale in f32: two products, one after the other, of up to 150 terms each.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ OP = "attention_gradient"
 
 
 def attributes(**given: Any) -> dict[str, Any]:
-    plain = {"order": "ssss", "heads": 2, "groups": 2, "first": (0, 0, 0), "scale": 0.25, "causal": False}
-    return {**plain, "fill": 0.0, "guard": False, **given}
+    ordinary = {"order": "ssss", "heads": 2, "groups": 2, "first": (0, 0, 0), "scale": 0.25, "causal": False}
+    return {**ordinary, "fill": 0.0, "guard": False, **given}
 
 
 def operands(

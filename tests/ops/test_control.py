@@ -90,9 +90,9 @@ def test_a_scan_from_the_end(length: int) -> None:
     xs, start, w = (rng.standard_normal(s).astype(np.float32) for s in ((length, 4), 4, 4))
     text = SCAN.replace("{body", "{backward = true, body")
     result = run_graph(parsed(text), {"xs": xs, "s0": start}, {"w": w})
-    turned = run_graph(parsed(SCAN), {"xs": xs[::-1], "s0": start}, {"w": w})
-    np.testing.assert_array_equal(result["s"], turned["s"])
-    np.testing.assert_array_equal(result["rows"], turned["rows"][::-1])
+    transposed = run_graph(parsed(SCAN), {"xs": xs[::-1], "s0": start}, {"w": w})
+    np.testing.assert_array_equal(result["s"], transposed["s"])
+    np.testing.assert_array_equal(result["rows"], transposed["rows"][::-1])
     native = tw.compile((parsed(text), {"w": w}))(xs, start)
     for got, name in zip(native, ("s", "rows"), strict=True):
         np.testing.assert_allclose(got, result[name], rtol=1e-6)

@@ -28,10 +28,10 @@ def numbers(t: DType) -> Array:
     values = np.arange(1 << t.bits, dtype=np.uint8).view(t.numpy).astype(np.float32)
     values = np.sort(values[np.isfinite(values)])
     middles = (values[1:] + values[:-1]) / np.float32(2)
-    around = [np.nextafter(middles, np.float32(s * np.inf)) for s in (-1, 1)]
+    enclosing = [np.nextafter(middles, np.float32(s * np.inf)) for s in (-1, 1)]
     wild = RNG.integers(0, 1 << 32, 2000, dtype=np.uint32).view(np.float32)
     special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e38], np.float32)
-    return np.concatenate([values, middles, *around, wild, special]).astype(np.float32)
+    return np.concatenate([values, middles, *enclosing, wild, special]).astype(np.float32)
 
 
 def converted(x: Array, source: DType, to: DType, **attrs: Any) -> tuple[Graph, Array]:

@@ -31,8 +31,8 @@ def test_convolution_of_blocked_channels(case: tuple, blocked: bool) -> None:
     if blocked:
         (x,) = reference("lowered.block_channels", [x], {"block": BLOCK})
     (got,) = check("lowered.conv_blocked", x, packed, **geometry, channels=filters, out_block=BLOCK, flat=flat)
-    (plain,) = reference("lowered.unblock_channels", [got], {"channels": filters})
-    np.testing.assert_allclose(plain, want, rtol=1e-4, atol=1e-5)
+    (ordinary,) = reference("lowered.unblock_channels", [got], {"channels": filters})
+    np.testing.assert_allclose(ordinary, want, rtol=1e-4, atol=1e-5)
 
 
 def _packed(w: np.ndarray, inner: int, width: int) -> np.ndarray:

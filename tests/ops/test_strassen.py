@@ -1,4 +1,4 @@
-"""Strassen's products: the identity behind them, and the expression against the reference and a plain product."""
+"""Strassen's products: the identity after them, and the expression against the reference and a plain product."""
 
 from __future__ import annotations
 

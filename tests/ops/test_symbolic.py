@@ -1,4 +1,4 @@
-"""Operators with symbolic dimensions: what is inferred and computed holds for the numbers behind the symbols."""
+"""Operators with symbolic dimensions: what is inferred and computed holds for the numbers after the symbols."""
 
 from __future__ import annotations
 

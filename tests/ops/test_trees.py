@@ -25,5 +25,5 @@ def test_a_forest_combines_the_leaves_that_one_walks_to(combine: str) -> None:
     tables = (FEATURE, THRESHOLD, CHILD, LEAF, ROOT, DEPTH, VALUES)
     (together,) = check("forest", X, *tables, np.array([0, 2], np.int32), combine=combine)
     np.testing.assert_array_equal(together, [of_two(VALUES[a], VALUES[b]) for a, b in LEAVES])
-    (apart,) = check("forest", X, *tables, np.array([0, 1, 2], np.int32), combine=combine)
-    np.testing.assert_array_equal(apart, [[*VALUES[a], *VALUES[b]] for a, b in LEAVES])
+    (separate,) = check("forest", X, *tables, np.array([0, 1, 2], np.int32), combine=combine)
+    np.testing.assert_array_equal(separate, [[*VALUES[a], *VALUES[b]] for a, b in LEAVES])

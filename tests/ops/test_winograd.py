@@ -65,13 +65,13 @@ def test_expression_reference_and_plain_convolution_agree(case: tuple) -> None:
     (got,) = reference("lowered.conv_winograd", [blocked, packed], attrs)
     (wide,) = reference("lowered.conv_winograd", [blocked, packed.astype(np.float64)], attrs)
     assert (got.dtype, wide.dtype) == (x.dtype, x.dtype)  # the image's type, whatever the filters'
-    (plain,) = reference("lowered.unblock_channels", [got], {"channels": filters})
+    (ordinary,) = reference("lowered.unblock_channels", [got], {"channels": filters})
     scale = np.abs(want).max()
-    np.testing.assert_allclose(plain / scale, want / scale, atol=5e-6, rtol=0)
+    np.testing.assert_allclose(ordinary / scale, want / scale, atol=5e-6, rtol=0)
     (computed,) = by_expression("lowered.conv_winograd", [blocked, packed], attrs)
     typed = ops.attributes("lowered.conv_winograd", attrs)
     assert isinstance(typed, ConvWinogradAttrs)
     stated = by_function(lambda x, u: tiles_in_blocks(x, u, typed, y.shape, rows, columns), [blocked, packed])
     for result in (computed, stated):
-        (plain,) = reference("lowered.unblock_channels", [result], {"channels": filters})
-        np.testing.assert_allclose(plain / scale, want / scale, atol=2e-5, rtol=0)
+        (ordinary,) = reference("lowered.unblock_channels", [result], {"channels": filters})
+        np.testing.assert_allclose(ordinary / scale, want / scale, atol=2e-5, rtol=0)

@@ -33,8 +33,8 @@ def test_expression_reference_and_gradient_agree(case: tuple) -> None:
     made = [n + pads[k] + pads[2 + k] - window + 1 for k, n in enumerate((height, width))]
     x = rng.standard_normal((images, channels, height, width)).astype(np.float32)
     g = rng.standard_normal((images, filters, *made)).astype(np.float32)
-    plain = {"strides": (1, 1), "dilations": (1, 1), "pads": pads, "window": (window, window)}
-    (want,) = reference("conv_weight_gradient", [x.astype(np.float64), g.astype(np.float64)], plain)
+    ordinary = {"strides": (1, 1), "dilations": (1, 1), "pads": pads, "window": (window, window)}
+    (want,) = reference("conv_weight_gradient", [x.astype(np.float64), g.astype(np.float64)], ordinary)
     blocked = [reference("lowered.block_channels", [a], {"block": LANES})[0] for a in (x, g)]
     attrs = {"tile": tile, "window": window, "pads": pads}
     typed = ops.attributes("lowered.winograd_weight", attrs)

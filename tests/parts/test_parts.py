@@ -130,8 +130,8 @@ def test_custom_operator_in_the_middle() -> None:
     [missing] = report.uncompiled
     assert missing.node == "decorate (com.example.Fancy)" and missing.runs_by == "onnx.reference"
     assert "decorate" in str(report)
-    behind = result._part.forms[0][1].steps[2][1]  # type: ignore[union-attr]
-    assert isinstance(behind, part.Part) and behind.built == 3, "a batch of 1, of any size, of none"
+    after = result._part.forms[0][1].steps[2][1]  # type: ignore[union-attr]
+    assert isinstance(after, part.Part) and after.built == 3, "a batch of 1, of any size, of none"
 
 
 def test_one_warning_names_operator_reason_and_who_runs_it() -> None:

@@ -56,9 +56,9 @@ def labels(model: Model) -> list[str]:
 
 def takes_tiles(case: tuple[Any, ...]) -> bool:
     """Whether a map is not dilated, has a whole tile, and tiles go in rows, which are transposed together."""
-    tile, _, _, size, pads, block, window, stride, apart = case
+    tile, _, _, size, pads, block, window, stride, separate = case
     out = [(size[i] + pads[i] + pads[i + 2] - window) // stride + 1 for i in (0, 1)]
-    return apart == 1 and min(out) >= tile and block[1] > 0
+    return separate == 1 and min(out) >= tile and block[1] > 0
 
 
 TILES = [case for case in (*((*case, 1, 1) for case in winograd.CASES), *winograd.STRIDED) if takes_tiles(case)]
@@ -114,7 +114,7 @@ def test_direct(case: direct.Case, residual: bool) -> None:
 
 
 def test_a_convolution_alone() -> None:
-    """No bias and nothing else stands between it and its plain output."""
+    """No bias and nothing else stands between it and its NCHW output."""
     rng = np.random.default_rng(0)
     for channels, window in ((3, 7), (32, 3)):
         w = rng.standard_normal((24, channels, window, window)).astype(np.float32) / window

@@ -208,16 +208,16 @@ def test_all_blockings_mean_the_same(case: Case, knobs: tuple[int, ...], monkeyp
     kernel = kernel_of(case, target)
     rng = np.random.default_rng(1)
     shapes = [(b, tuple(int(getattr(d, "value", 0)) for d in b.shape)) for b in kernel.func.params]
-    plain = [rng.standard_normal(shape).astype(b.dtype.numpy) for b, shape in shapes]
+    ordinary = [rng.standard_normal(shape).astype(b.dtype.numpy) for b, shape in shapes]
     monkeypatch.setattr("tilewright.plans.PLANS", (direct.PLAN,))  # others may have the better estimate
     planned = plan(kernel.func, target)
     assert dict(planned.chosen.knobs)["rows"] == blocking.rows
     flat = lower_loops(planned.func, target)
-    given = [a.copy() for a in plain]
+    given = [a.copy() for a in ordinary]
     space = [np.full([getattr(d, "value", 1) for d in b.shape], np.nan, np.float32) for b in flat.params[len(given) :]]
-    interpret(kernel.func, plain)
+    interpret(kernel.func, ordinary)
     interpret(flat, [*given, *space])
-    np.testing.assert_allclose(given[-1], plain[-1], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(given[-1], ordinary[-1], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("strip", [28, 196, 266, 784])

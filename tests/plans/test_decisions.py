@@ -98,8 +98,8 @@ def test_what_surrounds_a_kernel_is_not_in_its_key() -> None:
     """Whether its memory is shared and its output goes past the caches is the model's matter; threads are not."""
     (group,) = fuse(model((1, 16, 16, 12, 3, 1, 1)))
     func = lower_group(group, "k").func
-    around = replace(func, notes=(*func.notes, MayAlias(), PastCaches()))
-    assert key_of_function(func, ZEN4) == key_of_function(around, ZEN4)
+    enclosing = replace(func, notes=(*func.notes, MayAlias(), PastCaches()))
+    assert key_of_function(func, ZEN4) == key_of_function(enclosing, ZEN4)
     assert key_of_function(func, ZEN4) != key_of_function(func, replace(ZEN4, threads=2))
     assert target_class(ZEN4) == target_class(ZEN4.adjusted(l3=1 << 20)) != target_class(HASWELL)
 

@@ -31,13 +31,13 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def split(case: dict[str, Any]) -> tuple[tuple[int, ...], int, tuple[int, int], dict[str, Any]]:
-    around = {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
-    around |= {k: v for k, v in case.items() if k in around}
-    return case["x"], case["filters"], case["window"], around
+    enclosing = {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
+    enclosing |= {k: v for k, v in case.items() if k in enclosing}
+    return case["x"], case["filters"], case["window"], enclosing
 
 
 def convolution(case: dict[str, Any], a: DType, b: DType, lanes: int, group: int) -> Graph:
-    shape, filters, window, around = split(case)
+    shape, filters, window, enclosing = split(case)
     block = lanes if shape[1] >= lanes else -(-shape[1] // group) * group
     builder = GraphBuilder("convolution")
     x = builder.input("x", TensorType(a, tuple(map(const, shape))))
@@ -45,16 +45,16 @@ def convolution(case: dict[str, Any], a: DType, b: DType, lanes: int, group: int
     zero = builder.param("zero", TensorType(a, ()))
     packed = ops.emit1(builder, "lowered.pack_conv_dot", w, block=block, width=lanes, group=group, panels=2)
     blocked = ops.emit1(builder, "lowered.block_channels", x, block=block)
-    total = ops.emit1(builder, "lowered.conv_dot", blocked, packed, zero, channels=filters, **around)
+    total = ops.emit1(builder, "lowered.conv_dot", blocked, packed, zero, channels=filters, **enclosing)
     return builder.finish((ops.emit1(builder, "lowered.unblock_channels", total, channels=filters),))
 
 
 def expected(case: dict[str, Any], x: np.ndarray, w: np.ndarray, zero: Any) -> np.ndarray:
-    _, _, _, around = split(case)
-    top, left, bottom, right = around["pads"]
+    _, _, _, enclosing = split(case)
+    top, left, bottom, right = enclosing["pads"]
     edges = ((0, 0), (0, 0), (top, bottom), (left, right))
     x = np.pad(x.astype(np.float64), edges, constant_values=float(zero))
-    attrs = ops.attributes("conv", {**around, "pads": (0, 0, 0, 0), "groups": 1})
+    attrs = ops.attributes("conv", {**enclosing, "pads": (0, 0, 0, 0), "groups": 1})
     return np.asarray(ops.get("conv").reference([x, w.astype(np.float64)], attrs)[0])
 
 
@@ -62,13 +62,13 @@ def expected(case: dict[str, Any], x: np.ndarray, w: np.ndarray, zero: Any) -> n
 def test_packing_and_convolution_are_what_their_references_say(kind: tuple[DType, DType, int, int]) -> None:
     a, b, lanes, group = kind
     case = {"x": (2, 6, 5, 4), "filters": 9, "window": (3, 2), "strides": (2, 1), "pads": (1, 0, 1, 1)}
-    shape, filters, window, around = split(case)
+    shape, filters, window, enclosing = split(case)
     w, zero = values(b, (filters, shape[1], *window)), values(a, ())
     block = -(-shape[1] // group) * group
     (packed,) = check("lowered.pack_conv_dot", w, block=block, width=lanes, group=group, panels=2)
     x = values(a, (2, 1, 5, 4, block))  # what stands past the channels counts for nothing
     for given in ([x, packed, zero], [x, packed]):
-        (y,) = check("lowered.conv_dot", *given, channels=filters, **around)
+        (y,) = check("lowered.conv_dot", *given, channels=filters, **enclosing)
         real = np.moveaxis(x[:, 0], -1, 1)[:, : shape[1]]
         want = expected(case, real, w, zero if len(given) == 3 else 0)
         got = np.moveaxis(y, -1, 2).reshape(2, -1, *want.shape[2:])[:, :filters]
@@ -96,8 +96,8 @@ def test_native_code(kind: tuple[DType, DType, int, int], name: str) -> None:
 def test_the_hot_loop_is_instructions_on_registers(name: str, lanes: int, channels: int) -> None:
     """Of few channels, too, where neighbouring pixels read the same: nothing of it is kept on the stack."""
     target = Target.parse(name)
-    around = {"window": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
-    graph = convolution({"x": (1, channels, 56, 56), "filters": 64, **around}, u8, i8, lanes, 4)
+    enclosing = {"window": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
+    graph = convolution({"x": (1, channels, 56, 56), "filters": 64, **enclosing}, u8, i8, lanes, 4)
     group = next(g for g in fuse(graph) if any(n.op == "lowered.conv_dot" for n in g.nodes))
     planned = plan(lower_group(group, "kernel").func, target)
     assert planned.plan == "dot convolution"

@@ -1,5 +1,5 @@
-"""Estimates: stages add up as stated, levels of memory are told apart, what is shown is stable text; decisions can be
-listed and forced."""
+"""Estimates: stages add up as stated, levels of memory are distinguished, what is shown is stable text; decisions can
+be listed and forced."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_rows_of_a_few_elements_fill_no_vectors() -> None:
 
 
 def test_sums_of_a_row_before_other_sums_of_it_gather_nothing() -> None:
-    """A norm's squares are summed behind the mean, whose vectors run along the row like theirs."""
+    """A norm's squares are summed after the mean, whose vectors run along the row like theirs."""
     b = GraphBuilder("case")
     x, scale = b.input("x", tensor(106, 1600)), b.param("scale", tensor(1600))
     graph = b.finish((ops.emit1(b, "layer_norm", x, scale, scale, axis=1, epsilon=1e-5),))
@@ -220,15 +220,15 @@ def test_a_forced_kernel_has_an_entry_of_its_own_in_the_cache() -> None:
     (group,) = fuse(product(12, 32, 40))
     func = lower_group(group, "k").func
     store = ObjectCache()
-    plain = compile_kernel(func, FIXED, store)
+    ordinary = compile_kernel(func, FIXED, store)
     planned = plan(func, FIXED)
     with deciding({key_of_function(func, FIXED).name: planned.others[0].label}):
         forced = compile_kernel(func, FIXED, store)
     with deciding({key_of_function(func, FIXED).name: planned.chosen.label}) as record:
         same = compile_kernel(func, FIXED, store)
-    assert forced.symbol != plain.symbol == same.symbol
+    assert forced.symbol != ordinary.symbol == same.symbol
     assert [d.key for d in record.made] == [key_of_function(func, FIXED)]  # although it was found in the cache
-    assert compile_kernel(func, FIXED, store).symbol == plain.symbol
+    assert compile_kernel(func, FIXED, store).symbol == ordinary.symbol
 
 
 def test_equal_targets_give_equal_bytes_and_ceilings_are_part_of_them() -> None:
@@ -289,7 +289,7 @@ def test_shares_are_even() -> None:
 
 
 def test_what_few_parts_cost() -> None:
-    """The longest share counts; one thread shares with nobody."""
+    """The longest share counts; one thread shares with no other row."""
     one = Target.parse("znver4")
     two, three = replace(one, threads=2), replace(one, threads=3)
     assert [sharing(n, one) for n in range(1, 9)] == [1.0] * 8

@@ -247,7 +247,7 @@ def test_rows_of_heads_without_packing() -> None:
 
 
 def test_what_follows_in_more_dimensions() -> None:
-    """A product that is spread over more dimensions behind it is somebody else's to plan."""
+    """A product that is spread over more dimensions after it is somebody else's to plan."""
     x, w = te.placeholder((2,), name="x"), te.placeholder((2, 8), name="w")
     k = te.reduce_axis(2, "k")
     y = te.compute((8,), lambda j: te.sum(x[k.var] * w[k.var, j], axis=k), name="y")
@@ -370,7 +370,7 @@ def test_strips_of_a_symbolic_number_of_rows() -> None:
 
 
 def product(rows: Any, k: int, n: int, target: Target, function: str | None = None, kind: str = "float32") -> Any:
-    """The unscheduled product, weights packed, with a function behind it."""
+    """The unscheduled product, weights packed, with a function after it."""
     builder = GraphBuilder("product")
     x, w = (TensorType(dtype(kind), tensor(*shape).shape) for shape in ((rows, k), (k, n)))
     y = ops.emit1(builder, "matmul", builder.input("x", x), builder.param("w", w))
@@ -531,7 +531,7 @@ def test_tiles_fit_the_registers_and_the_work(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["x86-64-v4", "znver4", "znver5"])
 def test_one_row_of_few_columns_takes_narrow_panels(name: str) -> None:
-    """All widths take as long by estimate; what is pointwise behind one panel is done beside the next one."""
+    """All widths take as long by estimate; what is pointwise after one panel is done beside the next one."""
     rows = {n: matmul_tile(no_key, const(n), 64, 64, dtype(np.float32), Target.parse(name)).width for n in (1, 8)}
     assert rows[1] == 16 and rows[8] > 16
 
@@ -576,10 +576,10 @@ def test_several_panels_that_nobody_asks_for_wait_for_far_weights() -> None:
     """Only rows of single panels prefetch the next one, so three narrow panels at once are for what is near."""
     target = Target.parse("znver4")
     assert matmul_tile(no_key, ROWS, 512, 512, dtype(np.float32), target).panels == 1
-    apart, together = MatmulTile(8, 32), MatmulTile(8, 16, 3)
+    separate, together = MatmulTile(8, 32), MatmulTile(8, 16, 3)
     far, near = Product(64, 512, 512), Product(64, 512, 128)
-    assert estimate(apart, far, target).cycles < estimate(together, far, target).cycles
-    assert estimate(together, near, target).cycles < estimate(apart, near, target).cycles
+    assert estimate(separate, far, target).cycles < estimate(together, far, target).cycles
+    assert estimate(together, near, target).cycles < estimate(separate, near, target).cycles
 
 
 @pytest.mark.parametrize(("cpu", "panels", "size"), [("x86-64-v3", 4, 8192), ("znver4", 2, 8192), ("znver4", 2, 2048)])

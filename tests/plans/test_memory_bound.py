@@ -393,7 +393,7 @@ def test_large_outputs_are_streamed_small_ones_are_not() -> None:
 
 
 def mover(n: int) -> Graph:
-    """An optimiser with one mean, of clipped gradients: new parameters and means, one behind the other."""
+    """An optimiser with one mean, of clipped gradients: new parameters and means, one after the other."""
     b = GraphBuilder("mover")
     p, m, g = (b.input(name, tensor((n,))) for name in "pmg")
     norm = ops.emit1(b, "reduce_sum", ops.emit1(b, "mul", g, g), axes=(0,), keepdims=True)
@@ -403,7 +403,7 @@ def mover(n: int) -> Graph:
 
 
 def small_caches() -> Target:
-    """This machine with caches of 16 and 128 KiB behind the first one."""
+    """This machine with caches of 16 and 128 KiB after the first one."""
     return Target.host().adjusted(l2=16 << 10, l3=128 << 10)
 
 

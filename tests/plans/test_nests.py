@@ -74,20 +74,20 @@ def test_copies_of_a_body_share_what_does_not_depend_on_them() -> None:
                 func.store(y, (row, lane), y[row, lane] + x[row, k] * w[k, lane])
         return nest(func.finish(), ZEN4)
 
-    apart, together = tile("serial"), tile("unrolled")
-    assert together.compute == apart.compute
-    assert apart.load - together.load == 64 * 3 / ZEN4.costs.arithmetic.loads_per_cycle
+    separate, together = tile("serial"), tile("unrolled")
+    assert together.compute == separate.compute
+    assert separate.load - together.load == 64 * 3 / ZEN4.costs.arithmetic.loads_per_cycle
 
 
 def test_counters_wait_for_themselves_and_what_data_decide_is_rare() -> None:
     x, counts = buffer("x", 100, dtype=i32), buffer("counts", 8, dtype=i64)
-    plain, decided = Nest("count", [x, counts]), Nest("some", [x, counts])
-    with plain.loop("k", 100) as k:
+    ordinary, decided = Nest("count", [x, counts]), Nest("some", [x, counts])
+    with ordinary.loop("k", 100) as k:
         place = cast(x[k], i64)
-        plain.store(counts, (place,), counts[place] + 1)
+        ordinary.store(counts, (place,), counts[place] + 1)
     with decided.loop("k", 100) as k, decided.when(x[k] > 0):
         place = cast(x[k], i64)
         decided.store(counts, (place,), counts[place] + 1)
-    always, sometimes = nest(plain.finish(), ZEN4), nest(decided.finish(), ZEN4)
+    always, sometimes = nest(ordinary.finish(), ZEN4), nest(decided.finish(), ZEN4)
     assert always.compute == 100 * ZEN4.costs.arithmetic.forwarded
     assert sometimes.store == DECIDED * always.store

@@ -137,15 +137,15 @@ def test_scheduled_and_lowered_mean_the_same(case: str) -> None:
         scheduled = plan(kernel.func, ZEN4).func
         flat = lower_loops(scheduled, ZEN4)
         for batch in {1, 3} if BATCH in kernel.func.symbols else {1}:
-            plain, planned = arguments(kernel, batch), arguments(kernel, batch)
-            interpret(kernel.func, plain)
+            ordinary, planned = arguments(kernel, batch), arguments(kernel, batch)
+            interpret(kernel.func, ordinary)
             interpret(scheduled, as_declared(scheduled, planned))
             lowered = [*arguments(kernel, batch)]
             for buffer in flat.params[len(lowered) :]:
                 shape = [batch if d is BATCH else getattr(d, "value", 1) for d in buffer.shape]
                 lowered.append(np.full(shape, np.nan, buffer.dtype.numpy))
             interpret(flat, as_declared(flat, lowered))
-            for a, b, c in zip(plain, planned, lowered, strict=False):
+            for a, b, c in zip(ordinary, planned, lowered, strict=False):
                 np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4)
                 np.testing.assert_allclose(c, a, rtol=1e-4, atol=1e-4)
 
@@ -198,7 +198,7 @@ def test_products_of_few_elements(shape: tuple[int, ...]) -> None:
 
 
 def test_what_one_output_makes_of_others_shares_its_vectors() -> None:
-    """As an optimiser's means and the parameters that they move: memory is walked through once behind the norm."""
+    """As an optimiser's means and the parameters that they move: memory is walked through once after the norm."""
     g, m = te.placeholder((1000,), name="g"), te.placeholder((1000,), name="m")
     r = te.reduce_axis(1000, "r")
     norm = te.compute((1,), lambda _: te.sum(g[r] * g[r], r), name="norm")
@@ -207,8 +207,8 @@ def test_what_one_output_makes_of_others_shares_its_vectors() -> None:
     moved = te.compute((1000,), lambda i: mean[i] / te.sqrt(square[i]), name="moved")
     func = te.create_prim_func([g, m, mean, square, moved], "update")
     planned = plan(func, ZEN4)
-    around = {name: planned.schedule.loops(name)[0].name for name in ("mean", "square", "moved")}
-    assert len(set(around.values())) == 1
+    enclosing = {name: planned.schedule.loops(name)[0].name for name in ("mean", "square", "moved")}
+    assert len(set(enclosing.values())) == 1
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=1000).astype(np.float32) for _ in func.params]
     result = [np.array(a) for a in arrays]

@@ -164,12 +164,12 @@ def test_what_lies_apart_along_the_lanes_is_no_tile_of_columns() -> None:
     target = Target.parse("x86-64-v4")
     result = {}
     for order, sizes in (("h, w, o", (20, 24, 12)), ("o, h, w", (12, 20, 24))):
-        # With the taps behind, the lanes of weights lie apart; two of them in front of the pixel, they do not.
-        apart = order == "h, w, o"
-        index = text.format(order) if apart else "Y[o, h, w] +! X[c, h + r, w + s] * W[c, r, s, o, h, w]"
-        shape = (*sizes, 8, 3, 3) if apart else (8, 3, 3, *sizes)
+        # With the taps after, the lanes of weights lie apart; two of them in front of the pixel, they do not.
+        separate = order == "h, w, o"
+        index = text.format(order) if separate else "Y[o, h, w] +! X[c, h + r, w + s] * W[c, r, s, o, h, w]"
+        shape = (*sizes, 8, 3, 3) if separate else (8, 3, 3, *sizes)
         choices = plans.candidates(analyse(function(index, [(8, 22, 26), shape])), target)
-        result[apart] = [c for c in choices if c.plan == "depthwise"]
+        result[separate] = [c for c in choices if c.plan == "depthwise"]
     assert [c.knobs for c in result[True]] == [(("columns", 1),)] and len(result[False]) == 8
     assert result[True][0].cycles > 2 * max(c.cycles for c in result[False])
 

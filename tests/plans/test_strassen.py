@@ -119,8 +119,8 @@ def test_rows_of_one_sequence_meet_behind_a_norm(norm: str, name: str) -> None:
     for lead, axis in (((), 1), ((2,), 2), ((BATCH,), 2), ((1,), 1)):  # Several samples; rows of different sizes.
         assert "lowered.matmul_strassen" not in operators(normed(norm, lead, axis), target, "auto")
     b = GraphBuilder("layer")
-    plain = ops.emit1(b, "matmul", b.input("x", tensor(1, 256, 1024)), b.param("w", tensor(1024, 1024)))
-    assert "lowered.matmul_strassen" not in operators(b.finish((plain,)), target, "auto")
+    ordinary = ops.emit1(b, "matmul", b.input("x", tensor(1, 256, 1024)), b.param("w", tensor(1024, 1024)))
+    assert "lowered.matmul_strassen" not in operators(b.finish((ordinary,)), target, "auto")
 
 
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
@@ -143,8 +143,8 @@ def test_rows_behind_a_norm_keep_their_digits(norm: str, monkeypatch: pytest.Mon
 
 
 def pays(product: Product, weights: int, target: Target) -> bool:
-    plain, fast = compared(product, weights, target)
-    return fast.cycles < LEAST_GAIN * plain.cycles
+    ordinary, fast = compared(product, weights, target)
+    return fast.cycles < LEAST_GAIN * ordinary.cycles
 
 
 @pytest.mark.parametrize("name", TARGETS)

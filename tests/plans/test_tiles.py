@@ -71,7 +71,7 @@ def product(m: int, k: int, n: int, kinds: tuple[DType, DType] = (u8, i8)) -> Gr
 
 
 def convolution(case: dict[str, Any], *, flat: bool = False, plain: bool = True) -> Graph:
-    shape, filters, window, around = split(case)
+    shape, filters, window, enclosing = split(case)
     builder = GraphBuilder("convolution")
     x = builder.input("x", TensorType(u8, tuple(map(const, shape))))
     w = builder.param("w", TensorType(i8, tuple(map(const, (filters, shape[1], *window)))))
@@ -79,7 +79,7 @@ def convolution(case: dict[str, Any], *, flat: bool = False, plain: bool = True)
     deep, panels = shape[1] + -shape[1] % 64, panel_multiple(filters, 16)
     packed = ops.emit1(builder, "lowered.pack_conv_dot", w, block=deep, width=16, group=4, panels=panels)
     blocked = ops.emit1(builder, "lowered.block_channels", x, block=16)
-    how = {"channels": filters, "rows": 16, "flat": flat, **around}
+    how = {"channels": filters, "rows": 16, "flat": flat, **enclosing}
     total = ops.emit1(builder, "lowered.conv_tiles", blocked, packed, zero, **how)
     return builder.finish(
         (ops.emit1(builder, "lowered.unblock_channels", total, channels=filters) if plain else total,)
@@ -104,13 +104,13 @@ def test_products_are_what_their_reference_says() -> None:
 
 def test_convolutions_are_what_their_reference_says() -> None:
     case = {"x": (2, 6, 7, 4), "filters": 9, "window": (3, 2), "strides": (1, 2), "pads": (1, 0, 1, 1)}
-    shape, filters, window, around = split(case)
+    shape, filters, window, enclosing = split(case)
     w, zero = values(i8, (filters, shape[1], *window)), values(u8, ())
     (packed,) = check("lowered.pack_conv_dot", w, block=16, width=16, group=4, panels=1)
     x = values(u8, (2, 2, 7, 4, 4))  # what stands past the channels counts for nothing
     real = np.moveaxis(x, -1, 2).reshape(2, 8, 7, 4)[:, : shape[1]]
     for given, flat in (([x, packed, zero], False), ([x, packed], False), ([x, packed, zero], True)):
-        (y,) = check("lowered.conv_tiles", *given, channels=filters, rows=4, flat=flat, **around)
+        (y,) = check("lowered.conv_tiles", *given, channels=filters, rows=4, flat=flat, **enclosing)
         want = expected(case, real, w, zero if len(given) == 3 else 0)
         np.testing.assert_array_equal(np.moveaxis(y, -1, 2).reshape(2, -1, *want.shape[2:])[:, :filters], want)
 
@@ -119,14 +119,14 @@ def test_convolutions_are_what_their_reference_says() -> None:
 def test_gathered_convolutions_are_what_their_reference_says(lines: int, strides: tuple[int, int]) -> None:
     """Lines and columns of the window in the depth; some are none of the window's, and weigh nothing."""
     case = {"x": (2, 6, 7, 5), "filters": 9, "window": (3, 2), "strides": strides, "pads": (1, 0, 1, 1)}
-    shape, filters, window, around = split(case)
+    shape, filters, window, enclosing = split(case)
     w, zero, x = values(i8, (filters, 6, *window)), values(u8, ()), values(u8, (2, 2, 7, 5, 4))
     groups = -(-3 // lines)
     whole = np.pad(w, ((0, 0), (0, 2), (0, groups * lines - 3), (0, 1))).reshape(filters, 8, groups, lines, 3)
     deep = np.ascontiguousarray(whole.transpose(0, 3, 4, 1, 2)).reshape(filters, lines * 3 * 8, groups, 1)
     (packed,) = check("lowered.pack_conv_dot", deep, block=80, width=16, group=4, panels=1)
     how = {"channels": filters, "rows": 4, "flat": True, "gathered": (*window, lines, 3)}
-    (y,) = check("lowered.conv_tiles", x, packed, zero, **how, **around)
+    (y,) = check("lowered.conv_tiles", x, packed, zero, **how, **enclosing)
     want = expected(case, np.moveaxis(x, -1, 2).reshape(2, 8, 7, 5)[:, : shape[1]], w, zero)
     np.testing.assert_array_equal(np.moveaxis(y, -1, 2).reshape(2, -1, *want.shape[2:])[:, :filters], want)
 
@@ -161,18 +161,18 @@ def test_native_convolutions(name: str, flat: bool) -> None:
     shape, filters, window, _ = split(CASES[name])
     x, w, zero = values(u8, shape), values(i8, (filters, shape[1], *window)), values(u8, ())
     want = expected(CASES[name], x, w, zero)
-    for threads, plain in ((1, True), (2, True), (1, False), (2, False)):
-        graph = convolution(CASES[name], flat=flat, plain=plain)
+    for threads, ordinary in ((1, True), (2, True), (1, False), (2, False)):
+        graph = convolution(CASES[name], flat=flat, plain=ordinary)
         model = tw.compile((graph, {"w": w, "zero": np.asarray(zero)}), threads=threads)
         got = np.asarray(model(x))
-        if not plain:
+        if not ordinary:
             got = np.moveaxis(got, -1, 2).reshape(shape[0], -1, *want.shape[2:])[:, :filters]
         np.testing.assert_array_equal(got, want)
 
 
 def numbers(case: dict[str, Any], zero: int) -> Graph:
     """The convolution as importers state it."""
-    shape, filters, window, around = split(case)
+    shape, filters, window, enclosing = split(case)
     builder = GraphBuilder("numbers")
     x = builder.input("x", TensorType(u8, tuple(map(const, shape))))
     w = builder.param("w", TensorType(i8, tuple(map(const, (filters, shape[1], *window)))))
@@ -180,7 +180,7 @@ def numbers(case: dict[str, Any], zero: int) -> Graph:
     if zero:
         point = ops.emit1(builder, "constant", value=ConstantArray(np.int32(zero)))
         wide[0] = ops.emit1(builder, "sub", wide[0], point)
-    return builder.finish((ops.emit1(builder, "conv", *wide, **around, groups=1),))
+    return builder.finish((ops.emit1(builder, "conv", *wide, **enclosing, groups=1),))
 
 
 @pytest.mark.costly(2)
@@ -231,8 +231,8 @@ def of_halves(kind: DType, channels: int, *, size: int = 7, filters: int = 48) -
     builder = GraphBuilder("halves")
     x = builder.input("x", TensorType(kind, (Var("n"), const(channels), const(size), const(size))))
     w = builder.param("w", TensorType(kind, tuple(map(const, (filters, channels, 3, 3)))))
-    around = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "groups": 1}
-    return builder.finish((ops.emit1(builder, "conv", x, w, **around),))
+    enclosing = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "groups": 1}
+    return builder.finish((ops.emit1(builder, "conv", x, w, **enclosing),))
 
 
 @pytest.mark.parametrize(
@@ -434,11 +434,11 @@ def test_refusals() -> None:
     packed = TensorType(i8, tuple(map(const, (1, 16, 16, 4))))
     with pytest.raises(tw.Error, match="do not fit the rows"):
         infer("lowered.matmul_tiles", TensorType(u8, (const(3), const(65))), packed, columns=16, rows=16)
-    around = {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
+    enclosing = {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
     packed = TensorType(i8, tuple(map(const, (1, 1, 3, 3, 16, 16, 4))))
     with pytest.raises(tw.Error, match="do not fit the blocks"):
         x = TensorType(u8, tuple(map(const, (1, 5, 5, 5, 16))))
-        infer("lowered.conv_tiles", x, packed, channels=16, rows=16, **around)
+        infer("lowered.conv_tiles", x, packed, channels=16, rows=16, **enclosing)
 
 
 def layer(rows: int | None, shape: tuple[int, ...], weights: tuple[int, ...]) -> Graph:
@@ -450,8 +450,8 @@ def layer(rows: int | None, shape: tuple[int, ...], weights: tuple[int, ...]) ->
     wide = [ops.emit1(builder, "cast", v, dtype=i32) for v in (x, w)]
     if len(weights) == 2:
         return builder.finish((ops.emit1(builder, "matmul", *wide),))
-    around = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "groups": 1}
-    return builder.finish((ops.emit1(builder, "conv", *wide, **around),))
+    enclosing = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "groups": 1}
+    return builder.finish((ops.emit1(builder, "conv", *wide, **enclosing),))
 
 
 @pytest.mark.parametrize(
@@ -536,7 +536,7 @@ def test_any_number_of_rows(k: int, n: int) -> None:
 
 
 def in_parts(lead: tuple[Expr, ...], *, others: bool = True) -> Graph:
-    """A product of integers whose rows come in parts, with a factor for each column and a value added behind."""
+    """A product of integers whose rows come in parts, with a factor for each column and a value added after."""
     builder = GraphBuilder("parts")
     x = builder.input("x", TensorType(u8, (*lead, const(256))))
     w = builder.param("w", TensorType(i8, (const(256), const(48))))

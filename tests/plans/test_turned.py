@@ -1,4 +1,4 @@
-"""A chain over rows behind a transposition reads tiles that went through registers: any planes, lengths and targets."""
+"""A chain over rows after a transposition reads tiles that went through registers: any planes, lengths and targets."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def norm_behind(perm: tuple[int, ...], *shape: int) -> Graph:
     b = GraphBuilder("case")
     x = b.input("x", tensor(*shape))
     scale = b.input("scale", tensor(shape[perm[-1]]))
-    (turned,) = ops.emit(b, "transpose", x, perm=perm)
-    (y,) = ops.emit(b, "layer_norm", turned, scale, axis=3, epsilon=1e-5)
+    (transposed,) = ops.emit(b, "transpose", x, perm=perm)
+    (y,) = ops.emit(b, "layer_norm", transposed, scale, axis=3, epsilon=1e-5)
     return b.finish((y,))
 
 
 def softmax_behind(*shape: int) -> Graph:
     b = GraphBuilder("case")
     x: Value = b.input("x", tensor(*shape))
-    (turned,) = ops.emit(b, "transpose", x, perm=(0, 2, 1))
-    return b.finish(tuple(ops.emit(b, "softmax", turned, axis=2)))
+    (transposed,) = ops.emit(b, "transpose", x, perm=(0, 2, 1))
+    return b.finish(tuple(ops.emit(b, "softmax", transposed, axis=2)))
 
 
 def norm64(x: Array, scale: Array) -> Array:
@@ -88,8 +88,8 @@ def test_planes_of_any_size(multiple: int) -> None:
     b = GraphBuilder("case")
     x = b.input("x", TensorType(f32, (const(1), const(channels), h, w)))
     scale = b.input("scale", tensor(channels))
-    (turned,) = ops.emit(b, "transpose", x, perm=(0, 2, 3, 1))
-    (y,) = ops.emit(b, "layer_norm", turned, scale, axis=3, epsilon=1e-5)
+    (transposed,) = ops.emit(b, "transpose", x, perm=(0, 2, 3, 1))
+    (y,) = ops.emit(b, "layer_norm", transposed, scale, axis=3, epsilon=1e-5)
     model = tw.compile((b.finish((y,)), {}))
     assert (f"alloc transpose: f32[1, {multiple}, 40]" in model.show("loops")) == (multiple > 1)
     for height, width in ((1, multiple), (5, 3 * multiple), (7, 7 * multiple)):

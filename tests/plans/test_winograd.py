@@ -290,11 +290,11 @@ STRIDED = [
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("case", STRIDED, ids=str)
 def test_strides_and_dilations(case: tuple[Any, ...]) -> None:
-    tile, channels, filters, size, pads, block, window, stride, apart = case
+    tile, channels, filters, size, pads, block, window, stride, separate = case
     rng = np.random.default_rng(tile)
     w = (rng.standard_normal((filters, channels, window, window)) / (window * np.sqrt(channels))).astype(np.float32)
     bias = rng.standard_normal((1, filters, 1, 1)).astype(np.float32)
-    graph = layer(tile, BATCH, channels, filters, size, pads, block[2:], window, stride, apart)
+    graph = layer(tile, BATCH, channels, filters, size, pads, block[2:], window, stride, separate)
     with in_blocks(*block[:2]):
         program = compile_graph(graph, {"w": w, "bias": bias}, HOST)
     for threads in (1, 3):
@@ -302,8 +302,8 @@ def test_strides_and_dilations(case: tuple[Any, ...]) -> None:
         for images in (1, 3):
             x = rng.standard_normal((images, channels, *size)).astype(np.float32)
             got = np.asarray(model(x))
-            want = np.maximum(convolution(x, w, pads, stride, apart) + bias, 0)
-            assert errors(got, want, tile, window, channels, BLOCK, stride, apart).max() <= MOST
+            want = np.maximum(convolution(x, w, pads, stride, separate) + bias, 0)
+            assert errors(got, want, tile, window, channels, BLOCK, stride, separate).max() <= MOST
 
 
 @pytest.mark.parametrize(("window", "stride", "apart"), [(3, 2, 1), (4, 2, 1), (5, 3, 1), (3, 1, 2)])

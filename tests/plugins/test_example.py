@@ -91,7 +91,7 @@ def test_switched_off(example: Path, folder: Path) -> None:
 
 
 def test_code_of_plugins_is_part_of_what_is_kept(example: Path, folder: Path) -> None:
-    """The same objects are found with the same code, others are made with other code, and both are kept."""
+    """Equal code of a plug-in reuses objects, other code makes others, and the cache keeps both."""
     copy = Path(shutil.copytree(example, folder / "copy"))
     first = answer(USE, copy, cache=folder)
     kept = entries(folder)

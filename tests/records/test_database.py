@@ -199,7 +199,7 @@ def test_neighbours_are_seeds(tmp_path: Path) -> None:
 
 
 def settle(store: Store) -> None:
-    """As if nobody had written for a while."""
+    """As if was never written for a while."""
     for folder in store.folder.iterdir():
         os.utime(folder, (time.time() - 60,) * 2)
 
@@ -360,7 +360,7 @@ def test_a_server_that_is_down_is_a_warning(server: tuple[str, type[Server]]) ->
     address, _ = server
     with pytest.warns(RecordWarning, match="cannot fetch tuning records, there are none"):
         assert list(everything(remote.mirror("http://127.0.0.1:9/records.twr"))) == []
-    with warnings.catch_warnings():  # nobody waits for it again soon
+    with warnings.catch_warnings():  # no call waits for it again soon
         warnings.simplefilter("ignore")
         remote.mirror("http://127.0.0.1:9/records.twr")
     with pytest.warns(RecordWarning, match="no address of tuning records"):

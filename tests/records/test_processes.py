@@ -1,4 +1,4 @@
-"""Many processes on one folder: nothing is lost, nobody waits for a lock, and who is killed leaves no half record.
+"""Many processes on one folder: nothing is lost, no process waits for a lock, and who is killed leaves no half record.
 
 `make test` runs a small part, `make tune-stress` all of it.
 """

@@ -15,7 +15,7 @@ os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # one machine, one user
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a store that nobody else has."""
+    """The name of a store that no other store has."""
     with tempfile.TemporaryDirectory(prefix="tilewright-rl-", dir="/dev/shm") as folder:
         monkeypatch.setenv("TILEWRIGHT_STORE_DIR", folder)
         yield "policy"

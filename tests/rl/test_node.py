@@ -108,10 +108,10 @@ def test_versions_that_are_forced(store: str) -> None:
     assert one.published == 4, "once, whoever else says so"
     one.publish(weights(6), 6)
     for sent in ((), (weights(0), 0), (weights(5), 5)):
-        late = NodeStore(store)
-        late.open(pytest.fail, *sent)
-        assert now()[1] == 6 and late.published == 0, "who comes late takes nobody back"
-        late.close()
+        deferred = NodeStore(store)
+        deferred.open(pytest.fail, *sent)
+        assert now()[1] == 6 and deferred.published == 0, "who comes late takes nobody back"
+        deferred.close()
     one.close()
     one.close()
 

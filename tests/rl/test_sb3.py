@@ -183,7 +183,7 @@ def test_new_weights_are_noticed_however_they_come() -> None:
     def train_step() -> None:
         policy.set_training_mode(True)
         for parameter in policy.parameters():
-            parameter.data = parameter.data * 1.1  # behind the version counters, as some trainers do
+            parameter.data = parameter.data * 1.1  # after the version counters, as some trainers do
         policy.set_training_mode(False)
 
     model.train_step = train_step

@@ -227,11 +227,11 @@ def test_learning_with_collectors(store: str) -> None:
 
 def test_what_is_not_supported_is_an_error(store: str) -> None:
     policy = discrete()
-    late = TensorDictSequential(
+    deferred = TensorDictSequential(
         policy, ValueOperator(nn.Sequential(nn.Linear(6, 2000), nn.Linear(2000, 1)), in_keys=["observation", "action"])
     )
     with pytest.raises(UnsupportedError, match=r"module 'module\.1' \(ValueOperator\): has parameters"):
-        torchrl.publish(late, store, make_env().reset())
+        torchrl.publish(deferred, store, make_env().reset())
     with pytest.raises(CallError, match="'observation'"):
         torchrl.publish(policy, store, TensorDict({}, batch_size=[]))
     with torchrl.publish(policy, store, make_env().reset()) as published:

@@ -28,8 +28,8 @@ def check(intervals: list[Interval], placed: Plan) -> None:
             if root(intervals, j) == root(intervals, k):
                 assert placed.offsets[j] == placed.offsets[k]
             elif a.nbytes and b.nbytes and a.first <= b.last and b.first <= a.last:
-                apart = placed.offsets[k] + a.nbytes <= placed.offsets[j]
-                assert apart or placed.offsets[j] + b.nbytes <= placed.offsets[k]
+                separate = placed.offsets[k] + a.nbytes <= placed.offsets[j]
+                assert separate or placed.offsets[j] + b.nbytes <= placed.offsets[k]
     steps = range(max((x.last for x in intervals), default=-1) + 1)
     live = 0
     for s in steps:

@@ -50,9 +50,9 @@ def test_what_fits_is_taken_as_it_is() -> None:
     x, y = ones(4, 4), ones(4, dtype=np.int32)
     bound = bind_inputs((X, Y), [N], (x, y))
     assert bound.arrays[0] is x and bound.arrays[1] is y and bound.dims == (4,)
-    turned = ones(4, 4).T[::-1]
-    copied = bind_inputs((X, Y), [N], (turned, y)).arrays[0]
-    assert copied.flags.c_contiguous and not np.shares_memory(copied, turned)
+    transposed = ones(4, 4).T[::-1]
+    copied = bind_inputs((X, Y), [N], (transposed, y)).arrays[0]
+    assert copied.flags.c_contiguous and not np.shares_memory(copied, transposed)
     for n in (2, 8):
         assert bind_inputs((X,), [N], (ones(n, 4),)).dims == (n,)
     kept = ones(2, 2)
@@ -104,10 +104,10 @@ def test_what_is_written_to_is_the_callers_own_memory() -> None:
         assert errors(wrong, inputs=(KEPT,)) == [
             "input 'kept': is written to, so it must be contiguous, aligned and writable"
         ]
-    plain, shared = InputSpec("plain", "f32", (2,)), ones(2, 2)
-    for inputs, args in (((KEPT, plain), (shared, shared[0])), ((plain, KEPT), (shared[0], shared))):
+    ordinary, shared = InputSpec("plain", "f32", (2,)), ones(2, 2)
+    for inputs, args in (((KEPT, ordinary), (shared, shared[0])), ((ordinary, KEPT), (shared[0], shared))):
         assert errors(*args, inputs=inputs) == ["input 'kept': is written to and shares memory with 'plain'"]
-    bind_inputs((plain, InputSpec("other", "f32", (2,))), [], (shared[0], shared[0]))
+    bind_inputs((ordinary, InputSpec("other", "f32", (2,))), [], (shared[0], shared[0]))
 
 
 OUT = OutputSpec("y", "f32", ("n", 2)), OutputSpec("z", "i64", ("n",))
@@ -146,8 +146,8 @@ def test_outputs_of_the_caller() -> None:
 
 def test_inputs_in_the_memory_of_outputs_are_copied() -> None:
     a, b = ones(4), ones(4)
-    apart = separate([a, b], [b[1:2], ones(2)])
-    assert apart[0] is a and apart[1] is not b and (apart[1] == b).all()
+    separated = separate([a, b], [b[1:2], ones(2)])
+    assert separated[0] is a and separated[1] is not b and (separated[1] == b).all()
 
 
 def test_arrays_in_words() -> None:

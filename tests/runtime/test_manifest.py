@@ -174,8 +174,8 @@ def test_rooms() -> None:
 
 def test_places_of_what_regions_read() -> None:
     body = StepSpec("exponent", (0,), (0,))
-    behind = mark("loop", count=4, number="i", shifts=(((8, ()),), (), ()))
-    assert regions(behind, body, mark("end")).run_steps[0].region is not None
+    after = mark("loop", count=4, number="i", shifts=(((8, ()),), (), ()))
+    assert regions(after, body, mark("end")).run_steps[0].region is not None
     for shifts, message in (((((8, ()),),), "one shift for each"), ((((8, ("q",)),), (), ()), "unknown symbols")):
         with pytest.raises(ArtifactError, match=message):
             regions(mark("loop", count=4, number="i", shifts=shifts), body, mark("end"))

@@ -19,7 +19,7 @@ from tilewright.support.errors import TargetError
 
 pytestmark = pytest.mark.skipif(not supported(), reason="there is no thread pool for this system")
 
-# Each thread adds 1 to its own slot, then, behind a barrier, checks that all have done so; `rounds` times.
+# Each thread adds 1 to its own slot, then, after a barrier, checks that all have done so; `rounds` times.
 _JOB = """
 declare void @tw_barrier(ptr, i64)
 define void @job(ptr %slots, ptr %dims, i64 %tid, i64 %n, ptr %barrier) {

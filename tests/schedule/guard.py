@@ -1,4 +1,4 @@
-"""Arrays whose memory ends where no page is: native code that reads or writes behind one faults at once."""
+"""Arrays whose memory ends where no page is: native code that reads or writes after one faults at once."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ def _memory(flat: PrimFunc, params: int, arrays: Arrays, symbols: Symbols, threa
 
 
 def run_native(func: PrimFunc, flat: PrimFunc, arrays: Arrays, symbols: Symbols, opt: int, threads: int) -> None:
-    """Compile and call, in place; a touch behind an array ends the process."""
+    """Compile and call, in place; a touch after an array ends the process."""
     image = compile_llvm(emit_llvm(flat, TARGET), TARGET, opt, external.texts(flat.body))
     others = list(external.stubs(flat.body).values())
     kernel = Native(image, flat.name, {"tw_barrier": BARRIER.address}, others)

@@ -206,7 +206,7 @@ def test_rfactor_of_the_outer_part(golden):
 
 
 def test_rfactor_leaves_the_other_reduction_as_it_is(golden):
-    """Two loops drive `r`, one drives `k`: only the iterator of `k` is taken apart."""
+    """Two loops drive `r`, one drives `k`: only the iterator of `k` is decomposed."""
     a = te.placeholder((3, 4, 6), name="A")
     k, r = te.reduce_axis(4, "k"), te.reduce_axis(6, "r")
     b = te.compute((3,), lambda i: te.sum(a[i, k, r], [k, r]), name="S")

@@ -1,5 +1,5 @@
 """Random schedules of random programs of the whole language: the interpreter before and after lowering, native code and
-C with a sanitiser compute the same, nothing behind an array is touched, traces replay; whatever is refused is refused
+C with a sanitiser compute the same, nothing after an array is touched, traces replay; whatever is refused is refused
 with one of our own errors.
 
 `TILEWRIGHT_LANGUAGE_CASES` sets how many (1,000). A failing case names its seed. `make fuzz` tries 20,000.

@@ -73,8 +73,8 @@ def test_a_tile_computes_what_it_reads_and_nothing_else(seed: int) -> None:
 
 
 def test_ranges_are_cut_to_whole_dimensions() -> None:
-    around: dict[Var, Expr] = {I: const(4)}
-    assert clip(None, N, around) == (const(0), N)
+    enclosing: dict[Var, Expr] = {I: const(4)}
+    assert clip(None, N, enclosing) == (const(0), N)
     for (low, high), whole, start, extent in (
         ((I * 8, I * 8 + 7), const(32), "i * 8", "8"),
         ((I * 8, I * 8 + 7), const(8), "0", "8"),
@@ -86,7 +86,7 @@ def test_ranges_are_cut_to_whole_dimensions() -> None:
         ((const(0), I), N, "0", "4"),
         ((const(0), Var("x") * I), N, "0", "n"),
     ):
-        result = clip((low, high), whole, around)
+        result = clip((low, high), whole, enclosing)
         assert (str(result[0]), str(result[1])) == (start, extent), (low, high, whole)
     # Quotients by one divisor: at most one more panel than their difference fills.
     tiles = (I * 6 // 4, (I * 6 + 5) // 4)
@@ -344,7 +344,7 @@ def test_conditions() -> None:
         (I, (0, 7), True),
         (I, (0, 6), False),
         (I, (1, 7), False),
-        (I + 1, (0, 7), True),  # behind the buffer's end is nothing
+        (I + 1, (0, 7), True),  # after the buffer's end is nothing
         (I + 1, (1, 8), True),
         (I + 1, (0, 6), False),
         (I - 1, (0, 7), True),  # nor before its begin
@@ -396,7 +396,7 @@ def test_which_iterator_a_new_loop_steps_through() -> None:
     ],
 )
 def test_loops_that_are_fused_are_put_together(parents: list[str], order: str) -> None:
-    """At the place of the outermost, in the order that is asked for; what stood between them comes behind."""
+    """At the place of the outermost, in the order that is asked for; what stood between them comes after."""
     func = parse_func(
         "func @f(A: f32[2, 3, 4, 5]) { for i in 0..2 { for j in 0..3 { for k in 0..4 { for l in 0..5 { block b ("
         "u = spatial(2): i, v = spatial(3): j, w = spatial(4): k, x = spatial(5): l) { A[u, v, w, x] = 1.0 } } } } } }"

@@ -23,7 +23,7 @@ from .conftest import expected
 def ask(
     server: Server, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
 ) -> tuple[int, Any, bytes]:
-    """Status, the JSON of the answer, and the bytes behind it."""
+    """Status, the JSON of the answer, and the bytes after it."""
     connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=20)
     data = json.dumps(body).encode() if isinstance(body, (dict, list)) else body
     connection.request(method, path, data, headers or {})

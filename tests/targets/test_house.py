@@ -1,4 +1,4 @@
-"""Machines are described in `targets/` alone: nobody else asks which one it is, or has sizes of its own."""
+"""Machines are described in `targets/` alone: nothing else asks which one it is, or has sizes of its own."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def b(*shape: int) -> Any:
 
 I = te.placeholder((4,), "i64", name="I")
 PLACES = np.array([2, 0, 2, 9])
-"""Where `I` leads; the last is behind what it is asked for, where the nearest is taken."""
+"""Where `I` leads; the last is after what it is asked for, where the nearest is taken."""
 
 
 def clamped(k: Any, size: int) -> Any:

@@ -43,8 +43,8 @@ def test_axes_as_indices() -> None:
 def test_reduction_axes() -> None:
     """Over `0..extent`, or a pair that says so; the loop has the axis's name, dots and all."""
     assert te.reduce_axis((0, 5), "k").extent is const(5) and te.reduce_axis(5).extent is const(5)
-    late = te.reduce_axis((1, 5), "k")
-    assert late.extent is const(4) and late.as_expr() is late.var + 1
+    deferred = te.reduce_axis((1, 5), "k")
+    assert deferred.extent is const(4) and deferred.as_expr() is deferred.var + 1
     a, k = te.placeholder((4, 6), name="A"), te.reduce_axis(6, "a.b")
     assert te.compute((4,), lambda i: te.sum(a[i, k], k)).reduce_axis[0].name == "a.b"
 

@@ -15,7 +15,7 @@ from tilewright.support.errors import ScheduleError
 
 
 def _pointwise_chain() -> tuple[te.Tensor, dict[str, te.Tensor]]:
-    """Pointwise stages before and behind a sum; one is reversed, one broadcasts."""
+    """Pointwise stages before and after a sum; one is reversed, one broadcasts."""
     a, k = te.placeholder((6, 5), name="A"), te.reduce_axis(5)
     b = te.compute((6, 5), lambda i, j: a[i, j] + 1.0, name="B")
     c = te.compute((6, 5), lambda i, j: b[5 - i, j] * 2.0, name="C")

@@ -131,7 +131,7 @@ def test_over_nothing_is_the_identity(name: str, extents: tuple[int, ...], sched
 
 
 def test_several_values_over_nothing() -> None:
-    """The place of the largest, by a reducer that somebody wrote."""
+    """The place of the largest, by a user's reducer."""
     larger = te.comm_reducer(
         lambda p, q: (te.maximum(p[0], q[0]), te.if_then_else(p[0] >= q[0], p[1], q[1])),
         lambda t, u: (te.const(t.min, t), te.const(-1, u)),
@@ -208,7 +208,7 @@ TAILS: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("size", [5, 7, 13])
 @pytest.mark.parametrize("tail", TAILS)
 def test_a_condition_reads_only_where_the_loops_are_inside(tail: str, size: int) -> None:
-    """`where=` reads an array: behind its end nothing is read, by native code and by the interpreter."""
+    """`where=` reads an array: after its end nothing is read, by native code and by the interpreter."""
     a, w, t = chosen(size)
     s = te.create_schedule(t)
     TAILS[tail](s, t)

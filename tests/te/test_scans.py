@@ -159,7 +159,7 @@ def test_a_stage_of_the_step_is_inlined_into_the_next_row(inlined: bool) -> None
 
 
 def test_a_stage_that_another_loop_reads_is_not_inlined_over_its_rows() -> None:
-    """Behind the loop its input is another one."""
+    """After the loop its input is another one."""
     func = parse_func(
         """func @f(s: f32[9, 4], y: f32[4]) {
           buffer h: f32[4]

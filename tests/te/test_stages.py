@@ -80,8 +80,8 @@ def product(x: Any, y: Any) -> Any:
 def moments(x: Any, y: Any) -> Any:
     """Count, mean, and sum of squares around it (Chan, Golub, LeVeque 1979)."""
     count = te.maximum(x[0] + y[0], 1.0)
-    apart = y[1] - x[1]
-    return x[0] + y[0], x[1] + apart * y[0] / count, x[2] + y[2] + apart * apart * x[0] * y[0] / count
+    separate = y[1] - x[1]
+    return x[0] + y[0], x[1] + separate * y[0] / count, x[2] + y[2] + separate * separate * x[0] * y[0] / count
 
 
 def hypotenuse(x: Any, y: Any) -> Any:

@@ -397,7 +397,7 @@ def test_refused_results() -> None:
 
 
 def test_functions_from_outside_beside_a_result() -> None:
-    """One that writes other memory is in nobody's way."""
+    """One that writes other memory does no harm."""
     small = te.placeholder((4,), name="A")
     e = te.extern((4,), [small], lambda x, y: np.multiply(x, 3, out=y), name="E")
     d = te.compute((4,), lambda i: e[i] + 1.0, name="D")

@@ -172,7 +172,7 @@ def _alone(case: Case, given: Sequence[torch.Tensor]) -> bool:
 def _autograd(
     module: torch.nn.Module, given: Sequence[torch.Tensor], alone: bool
 ) -> tuple[list[torch.Tensor | None], list[bool]]:
-    """Autograd's gradients by all floating point inputs, or the first one `alone`, and behind them by parameters, None
+    """Autograd's gradients by all floating point inputs, or the first one `alone`, and after them by parameters, None
     where there is none; and which of the floating point outputs have one."""
     wanted = [t.is_floating_point() and not (alone and k) for k, t in enumerate(given)]
     asked = [t.detach().clone().requires_grad_(moves) for t, moves in zip(given, wanted, strict=True)]

@@ -23,7 +23,7 @@ AVERAGE = tw.train.Average("follower.", "one.", 0.1)
 
 
 class Encoder(nn.Module):
-    """A layer of attention behind a projection of its inputs."""
+    """A layer of attention after a projection of its inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Encoder(nn.Module):
 
 
 class Tower(nn.Module):
-    """The same without the layer, for settings that see gradients and not what they come from."""
+    """The learner without the layer, for settings that see gradients and not what they come from."""
 
     def __init__(self) -> None:
         super().__init__()

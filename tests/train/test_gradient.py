@@ -355,9 +355,9 @@ def test_a_normalisation_keeps_its_quotient_alone() -> None:
       return %loss
     }""")
     result = gradient(graph, "loss", ["x"])
-    behind = [n for n in result.nodes if n.output.name.startswith(("d.", "centred.again"))]
-    assert any(n.output.name == "centred.again" for n in behind)
-    assert all(v is None or v.name != "centred" for n in behind for v in n.inputs)
+    following = [n for n in result.nodes if n.output.name.startswith(("d.", "centred.again"))]
+    assert any(n.output.name == "centred.again" for n in following)
+    assert all(v is None or v.name != "centred" for n in following for v in n.inputs)
     given = {"x": normal(16, 3)}
     np.testing.assert_allclose(interpret(result, given)[1], differences(graph, given, "x"), atol=1e-5)
 

@@ -33,8 +33,8 @@ def step(op: str, operands: int) -> Graph:
     loss = emit1(b, "reduce_sum", emit1(b, "mul", emit1(b, "mul", y, y), y), axes=(0, 1, 2), keepdims=False)
     one = emit1(b, "constant", value=np.float32(1))
     flows = backward(b, b.nodes, {loss: one}, [x, *vectors])
-    apart = emit1(b, op, other, axis=2, epsilon=1e-5)
-    return b.finish((y, apart, *(flows[v] for v in (x, *vectors))))
+    separate = emit1(b, op, other, axis=2, epsilon=1e-5)
+    return b.finish((y, separate, *(flows[v] for v in (x, *vectors))))
 
 
 @pytest.mark.parametrize(("op", "operands"), [("layer_norm", n) for n in (1, 2, 3)] + [("rms_norm", n) for n in (1, 2)])

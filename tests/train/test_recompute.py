@@ -66,18 +66,18 @@ def test_a_chain_of_n_layers_needs_memory_of_root_n() -> None:
 
 @pytest.mark.parametrize("share", ["0.8x", "0.6x", "0.45x"])
 def test_parameters_are_the_same_bits(share: str) -> None:
-    plain = compile_step(chain(24))
+    ordinary = compile_step(chain(24))
     small = compile_step(chain(24), memory=share)
-    assert small.model.memory().arena <= float(share[:-1]) * plain.model.memory().arena
+    assert small.model.memory().arena <= float(share[:-1]) * ordinary.model.memory().arena
     batches = [(batch(k),) for k in range(20)]
-    np.testing.assert_array_equal(trained(small, batches), trained(plain, batches))
+    np.testing.assert_array_equal(trained(small, batches), trained(ordinary, batches))
     assert small.model.memory().arenas_held == small.model.memory().arena
     assert "arena of a call" in small.show("memory")
 
 
 def test_what_fits_is_left_alone() -> None:
-    plain, same = compile_step(chain(4)), compile_step(chain(4), memory="1x")
-    assert same.model.memory().arena == plain.model.memory().arena
+    ordinary, same = compile_step(chain(4)), compile_step(chain(4), memory="1x")
+    assert same.model.memory().arena == ordinary.model.memory().arena
 
 
 def modules() -> dict[str, Any]:
@@ -110,8 +110,8 @@ def test_models_are_the_same_bits(name: str) -> None:
     def loss(m: Any, x: Any) -> Any:
         return (m(x) ** 2).mean()
 
-    plain = compile_step(model, loss, example=(x,), seed=3)
-    most = plain.model.memory().lower_bound
+    ordinary = compile_step(model, loss, example=(x,), seed=3)
+    most = ordinary.model.memory().lower_bound
     result = []
     for share in (0.9, 0.8, 0.7):
         try:
@@ -119,7 +119,7 @@ def test_models_are_the_same_bits(name: str) -> None:
         except tw.Error as error:
             assert "no plan needs so little memory" in str(error)
     assert result
-    expected = trained(plain, [(x.numpy(),)] * 5)
+    expected = trained(ordinary, [(x.numpy(),)] * 5)
     for step in result:
         assert step.model.memory().lower_bound < most
         np.testing.assert_array_equal(trained(step, [(x.numpy(),)] * 5), expected)

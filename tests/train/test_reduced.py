@@ -32,13 +32,13 @@ def weights(step: Any) -> Array:
 @pytest.mark.parametrize("clip", [None, 0.1])
 def test_what_changes_nothing_is_a_plain_step(clip: float | None) -> None:
     seen: list[Array] = []
-    plain = compile_step(chain(3), optimizer=Adam(0.01), clip=clip)
+    ordinary = compile_step(chain(3), optimizer=Adam(0.01), clip=clip)
     parted = compile_step(chain(3), optimizer=Adam(0.01), clip=clip, reduce=lambda g: seen.append(g.copy()))
     for k in range(5):
-        one, other = plain(batch(k)), parted(batch(k))
+        one, other = ordinary(batch(k)), parted(batch(k))
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-6)
         assert one["gradient_norm"] == pytest.approx(other["gradient_norm"], rel=1e-6)
-    np.testing.assert_allclose(weights(parted), weights(plain), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(weights(parted), weights(ordinary), rtol=1e-5, atol=1e-7)
     assert len(seen) == 5  # small gradients are one part
     assert np.linalg.norm(seen[-1]) == pytest.approx(other["gradient_norm"], rel=1e-5)
 
@@ -53,11 +53,11 @@ def test_parameters_move_by_what_is_left() -> None:
         def wait(self) -> None:
             self.part *= 2
 
-    plain = compile_step(chain(2), optimizer=tw.train.SGD(0.2))
+    ordinary = compile_step(chain(2), optimizer=tw.train.SGD(0.2))
     doubled = compile_step(chain(2), optimizer=tw.train.SGD(0.1), reduce=Work)
-    norms = plain(batch(0))["gradient_norm"], doubled(batch(0))["gradient_norm"]
+    norms = ordinary(batch(0))["gradient_norm"], doubled(batch(0))["gradient_norm"]
     assert norms[1] == pytest.approx(2 * norms[0], rel=1e-6)
-    np.testing.assert_allclose(weights(doubled), weights(plain), rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(weights(doubled), weights(ordinary), rtol=1e-6, atol=1e-8)
 
 
 def test_the_last_parameters_come_first() -> None:
@@ -127,16 +127,16 @@ def test_work_that_was_begun_ends_behind_the_way_back() -> None:
 @pytest.mark.parametrize("bucket", [4, 1 << 20])
 def test_gradients_of_several_batches_are_reduced_once(bucket: int) -> None:
     calls: list[int] = []
-    plain = compile_step(chain(3), optimizer=Adam(0.01), clip=0.1, accumulate=3)
+    ordinary = compile_step(chain(3), optimizer=Adam(0.01), clip=0.1, accumulate=3)
     reduced = compile_step(
         chain(3), optimizer=Adam(0.01), clip=0.1, accumulate=3, reduce=lambda g: calls.append(g.size), bucket=bucket
     )
     for k in range(6):
-        one, other = plain(batch(k)), reduced(batch(k))
+        one, other = ordinary(batch(k)), reduced(batch(k))
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-6)
     assert one["gradient_norm"] == pytest.approx(other["gradient_norm"], rel=1e-6)
-    np.testing.assert_allclose(weights(reduced), weights(plain), rtol=1e-5, atol=1e-7)
-    assert len(calls) == 2 * (len(plain.parameters) if bucket == 4 else 1)
+    np.testing.assert_allclose(weights(reduced), weights(ordinary), rtol=1e-5, atol=1e-7)
+    assert len(calls) == 2 * (len(ordinary.parameters) if bucket == 4 else 1)
 
 
 def test_a_spoiled_sum_is_begun_anew(tmp_path: Path) -> None:
@@ -175,12 +175,12 @@ def test_what_is_given_and_read_again_is_kept() -> None:
         loss = emit1(builder, "exp", emit1(builder, "reduce_sum", total, axes=(0,), keepdims=False))
         return builder.finish((loss,)), {name: np.zeros(4, np.float32) for name in ("a", "b", "c")}
 
-    plain = compile_step(exponential(), optimizer=tw.train.SGD(0.1))
+    ordinary = compile_step(exponential(), optimizer=tw.train.SGD(0.1))
     parted = compile_step(exponential(), optimizer=tw.train.SGD(0.1), reduce=lambda g: None, bucket=4)
     x = np.arange(4, dtype=np.float32) / 8
     for _ in range(3):
-        assert plain(x) == pytest.approx(parted(x), rel=1e-6)
-    np.testing.assert_allclose(weights(parted), weights(plain), rtol=1e-6)
+        assert ordinary(x) == pytest.approx(parted(x), rel=1e-6)
+    np.testing.assert_allclose(weights(parted), weights(ordinary), rtol=1e-6)
 
 
 def test_what_moves_in_groups_is_there_as_early() -> None:
@@ -212,35 +212,38 @@ def test_parameters_that_follow_others() -> None:
     average = tw.train.Average("t", "w", tau=0.25)
     settings: dict[str, Any] = {"optimizer": tw.train.SGD(0.5), "averages": [average], "trained": ["w0"]}
     settings |= {"accumulate": 2}
-    plain, reduced = compile_step(model, **settings), compile_step(model, **settings, reduce=lambda g: None, bucket=4)
+    ordinary, reduced = (
+        compile_step(model, **settings),
+        compile_step(model, **settings, reduce=lambda g: None, bucket=4),
+    )
     target = values["w0"] * 0 + 1
     for k in range(6):
-        assert plain(batch(k))["loss"] == pytest.approx(reduced(batch(k))["loss"], rel=1e-6)
+        assert ordinary(batch(k))["loss"] == pytest.approx(reduced(batch(k))["loss"], rel=1e-6)
         if k % 2:
-            target = 0.75 * target + 0.25 * plain.parameters["w0"]
-        for step in (plain, reduced):
+            target = 0.75 * target + 0.25 * ordinary.parameters["w0"]
+        for step in (ordinary, reduced):
             np.testing.assert_allclose(step.weights["t0"], target, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(weights(reduced), weights(plain), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(weights(reduced), weights(ordinary), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("accumulate", [2, 3, 4])
 def test_gathered_gradients_take_one_vector(accumulate: int) -> None:
     """Beside the two arenas there is one vector, where PyTorch has its gradients; a refused batch spoils no sum."""
-    plain = compile_step(chain(3), optimizer=Adam(0.01), accumulate=accumulate)
+    ordinary = compile_step(chain(3), optimizer=Adam(0.01), accumulate=accumulate)
     reduced = compile_step(chain(3), optimizer=Adam(0.01), accumulate=accumulate, reduce=lambda g: None, bucket=4)
     exact = compile_step(chain(3, rows=ROWS * accumulate), optimizer=Adam(0.01))
-    for step in (plain, reduced):
+    for step in (ordinary, reduced):
         vectors = {id(_whole(v)): _whole(v).size for v in _vectors(step)}
         part = sum(-(-v.size // 16) * 16 for v in step.parameters.values())
         assert sum(vectors.values()) == pytest.approx(7 * part, abs=100)
     for k in range(2 * accumulate):
         with pytest.raises(Error, match="not finite"):
-            plain(np.full_like(batch(0), np.nan))
-        for step in (plain, reduced):
+            ordinary(np.full_like(batch(0), np.nan))
+        for step in (ordinary, reduced):
             step(batch(k))
         if (k + 1) % accumulate == 0:
             exact(np.concatenate([batch(j) for j in range(k + 1 - accumulate, k + 1)]))
-            for step in (plain, reduced):
+            for step in (ordinary, reduced):
                 np.testing.assert_allclose(weights(step), weights(exact), rtol=1e-4, atol=1e-6)
 
 
@@ -269,15 +272,15 @@ def test_a_function_that_fails_leaves_no_trace() -> None:
             log.append("wait")
 
     step = compile_step(chain(3), optimizer=Adam(0.01), reduce=Work, bucket=4)
-    plain = compile_step(chain(3), optimizer=Adam(0.01), reduce=lambda g: None, bucket=4)
+    ordinary = compile_step(chain(3), optimizer=Adam(0.01), reduce=lambda g: None, bucket=4)
     before = weights(step).copy()
     with pytest.raises(Error, match=r"not reduced; parameters are as they were.*OSError: the line is dead"):
         step(batch(0))
     assert log == ["begin", "fail", "wait"]
     np.testing.assert_array_equal(weights(step), before)
     for k in range(2):
-        assert step(batch(k)) == plain(batch(k))
-    np.testing.assert_array_equal(weights(step), weights(plain))
+        assert step(batch(k)) == ordinary(batch(k))
+    np.testing.assert_array_equal(weights(step), weights(ordinary))
 
 
 def test_work_that_fails_leaves_no_trace() -> None:

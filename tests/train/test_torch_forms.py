@@ -188,7 +188,7 @@ DOORS = ("compile_step", "differentiable")
 
 
 def taken(door: str, module: Any, x: Any) -> tuple[float, Any, Any]:
-    """The loss, the gradient and the parameter behind a step of SGD, by one of the doors."""
+    """The loss, the gradient and the parameter after a step of SGD, by one of the doors."""
     before = module.w.detach().clone()
     if door == "differentiable":
         optimizer = torch.optim.SGD(module.parameters(), 0.5)

@@ -42,8 +42,8 @@ def test_ppo() -> None:
     expected = -np.minimum(a * ratio, a * np.clip(ratio, 0.7, 1.3)).mean()
     assert losses.ppo(new, old, advantages, clip=0.3).item() == pytest.approx(expected)
     raw = advantages.numpy()
-    plain = -np.minimum(raw * ratio, raw * np.clip(ratio, 0.8, 1.2)).mean()
-    assert losses.ppo(new, old, advantages, normalize=False).item() == pytest.approx(plain)
+    ordinary = -np.minimum(raw * ratio, raw * np.clip(ratio, 0.8, 1.2)).mean()
+    assert losses.ppo(new, old, advantages, normalize=False).item() == pytest.approx(ordinary)
 
 
 def test_targets_have_no_gradients() -> None:
@@ -167,7 +167,7 @@ def seen_by_nobody(model: Any, x: Any) -> Any:
 
 
 def hidden_from_all(model: Any, x: Any) -> Any:
-    """The same with a mask that is added, and a row in part."""
+    """A loss with a mask that is added, which hides a row in part."""
     mask = torch.zeros(4, 4)
     mask[0], mask[1, 2:] = -torch.inf, -torch.inf
     return nn.functional.scaled_dot_product_attention(model(x), model(x), x, mask).square().mean()

@@ -84,10 +84,10 @@ def test_stages_and_averages(symbolic: bool) -> None:
     ]
     for k in range(6):
         batch = learners.rows((6, 3, 9)[k % 3] if symbolic else 6, k)
-        plain, reduced = (step(*batch) for step in made)
-        assert plain.keys() == reduced.keys()
-        assert len(plain) == (5 if k % 2 else 3)
-        assert list(plain.values()) == pytest.approx(list(reduced.values()), rel=1e-5)
+        ordinary, reduced = (step(*batch) for step in made)
+        assert ordinary.keys() == reduced.keys()
+        assert len(ordinary) == (5 if k % 2 else 3)
+        assert list(ordinary.values()) == pytest.approx(list(reduced.values()), rel=1e-5)
     one, other = (step.state_dict() for step in made)
     for name, value in one.items():
         np.testing.assert_allclose(value, other[name], rtol=1e-5, atol=1e-6, err_msg=name)
@@ -118,25 +118,25 @@ def test_batches_of_any_size_have_buckets() -> None:
     seen: list[int] = []
     module = Encoder()
     example = learners.sequences(4, 0)
-    plain = tw.compile_step(copy.deepcopy(module), loss_of, tw.train.SGD(0.1), example, symbolic=True, clip=0.5)
+    ordinary = tw.compile_step(copy.deepcopy(module), loss_of, tw.train.SGD(0.1), example, symbolic=True, clip=0.5)
     parted = tw.compile_step(
         module, loss_of, tw.train.SGD(0.1), example, symbolic=True, clip=0.5, bucket=2000,
         reduce=lambda part: seen.append(part.size),
     )  # fmt: skip
     for k, rows in enumerate((4, 2, 33, 7, 7)):
-        one, other = (step(*learners.sequences(rows, k)) for step in (plain, parted))
+        one, other = (step(*learners.sequences(rows, k)) for step in (ordinary, parted))
         assert one == pytest.approx(other, rel=1e-5)
-    np.testing.assert_allclose(vector(parted), vector(plain), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(vector(parted), vector(ordinary), rtol=1e-5, atol=1e-6)
     assert len(seen) >= 5 * 3
 
 
 def test_dropout_draws_the_same_with_buckets() -> None:
     module = nn.Sequential(nn.Linear(5, 16), nn.Dropout(0.5), nn.Linear(16, 16), nn.Dropout(0.5), nn.Linear(16, 3))
     example = learners.rows(6, 0)[0][:, :5].copy(), np.arange(6) % 3
-    plain, parted = (
+    ordinary, parted = (
         tw.compile_step(copy.deepcopy(module), loss_of, tw.train.SGD(0.1), example, **given)
         for given in ({}, {"reduce": lambda part: None, "bucket": 4})
     )
     for _ in range(4):
-        assert plain(*example) == pytest.approx(parted(*example), rel=1e-5)
-    np.testing.assert_allclose(vector(parted), vector(plain), rtol=1e-5, atol=1e-6)
+        assert ordinary(*example) == pytest.approx(parted(*example), rel=1e-5)
+    np.testing.assert_allclose(vector(parted), vector(ordinary), rtol=1e-5, atol=1e-6)

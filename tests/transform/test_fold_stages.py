@@ -25,8 +25,8 @@ def scaled(factor: int) -> PrimFunc:
 
 
 def test_a_sum_times_nothing() -> None:
-    settled = settle(scaled(0))
-    assert [b.name for b in blocks_in(settled.body)] == ["C"] and not settled.buffers
+    resolved = settle(scaled(0))
+    assert [b.name for b in blocks_in(resolved.body)] == ["C"] and not resolved.buffers
     func = scaled(2)
     assert settle(func) is func
 

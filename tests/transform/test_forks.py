@@ -33,7 +33,7 @@ WIDTH = 256
 
 
 def towers(joined: bool = True) -> onnx.ModelProto:
-    """Two perceptrons of one input; their results behind each other, or apart."""
+    """Two perceptrons of one input; their results after each other, or apart."""
     rng = np.random.default_rng(0)
     nodes, weights, ends = [], {}, []
     for tower in "ab":

@@ -81,7 +81,7 @@ def test_elements_stay_where_they_are(build: Callable[..., Tensor], shapes: list
 
 @pytest.mark.parametrize("mask", [False, True])
 def test_rows_of_products_are_joined(mask: bool) -> None:
-    """Rows that share their weights are one dimension, with the bias behind them; not where something of the epilogue
+    """Rows that share their weights are one dimension, with the bias after them; not where something of the epilogue
     differs between a batch's elements."""
     b = GraphBuilder("g")
     x, w = b.input("x", tensor(3, 4, 8)), b.input("w", tensor(1, 8, 16))
@@ -142,8 +142,8 @@ def test_one_run_of_symbols() -> None:
     scaled = te.compute((n, 2, 16), lambda i, j, k: images[0][i, j, k] * images[1][i, 0])
     assert ranks(join_dimensions(te.create_prim_func([*images, scaled]))) == [2]
     y = te.placeholder((n, 3, 5), "f32", "y")
-    turned = te.compute((3, 5, n), lambda i, j, k: y[k, i, j])
-    assert ranks(join_dimensions(te.create_prim_func([y, turned]))) == [2]
+    transposed = te.compute((3, 5, n), lambda i, j, k: y[k, i, j])
+    assert ranks(join_dimensions(te.create_prim_func([y, transposed]))) == [2]
 
 
 def folded(x: Tensor, axes: Sequence[int], *, kept: bool) -> Tensor:
@@ -172,7 +172,7 @@ def folded(x: Tensor, axes: Sequence[int], *, kept: bool) -> Tensor:
     ],
 )
 def test_what_a_fold_reduces(shape: Shape, axes: Sequence[int], kept: bool, expected: int) -> None:
-    """Neighbouring dimensions that a fold reduces are one, and so are those that it keeps; those of one element behind
+    """Neighbouring dimensions that a fold reduces are one, and so are those that it keeps; those of one element after
     all others go."""
     func = function(lambda x: folded(x, axes, kept=kept), shape)
     joined = join_dimensions(func)

@@ -53,15 +53,15 @@ def steps(model: tw.Model) -> dict[str, StepSpec]:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_kernel_prefetches_weights_that_a_later_one_waits_for(threads: int) -> None:
     graph, weights = pooled()
-    prefetching, plain = (tw.compile((graph, weights), target=t, threads=threads) for t in (SMALL, LARGE))
-    host, without = (next(s for label, s in steps(m).items() if "relu" in label) for m in (prefetching, plain))
+    prefetching, ordinary = (tw.compile((graph, weights), target=t, threads=threads) for t in (SMALL, LARGE))
+    host, without = (next(s for label, s in steps(m).items() if "relu" in label) for m in (prefetching, ordinary))
     reader = prefetching.manifest.run_steps[-1]
     first = len(graph.inputs) + len(graph.outputs)
     (weight,) = (slot for slot in reader.slots if first <= slot < first + 2)
     assert weight in host.slots and len(host.slots) == len(without.slots) + 1
-    assert "@prefetch_share(source=upcoming" in prefetching.show("loops") and "upcoming" not in plain.show("loops")
+    assert "@prefetch_share(source=upcoming" in prefetching.show("loops") and "upcoming" not in ordinary.show("loops")
     x = np.random.default_rng(1).standard_normal((ROWS, WIDTH)).astype(np.float32)
-    np.testing.assert_array_equal(prefetching(x), plain(x))
+    np.testing.assert_array_equal(prefetching(x), ordinary(x))
     hidden = np.maximum(x.astype(np.float64) @ weights["w0"], 0)
     np.testing.assert_allclose(prefetching(x), hidden.mean(0, keepdims=True) @ weights["v0"], rtol=1e-4, atol=1e-3)
 

@@ -41,7 +41,7 @@ ZEN4, OLD = Target.parse("znver4"), Target.parse("x86-64-v3")
 
 
 def around(text: str, target: Target = ZEN4, **options: str) -> Surroundings:
-    """A graph of one statement, or of several, and what is known behind the last one's operands."""
+    """A graph of one statement, or of several, and what is known after the last one's operands."""
     graph = parse_graph(text)
     result = Surroundings(graph, target, Options(**options), in_blocks())
     for node in graph.nodes[:-1]:
@@ -169,9 +169,9 @@ def normed(
     y: str = "1, 512, 512",
     axis: int = -1,
     norm: str = "layer_norm",
-    turned: str = "false",
+    transposed: str = "false",
 ) -> str:
-    return NORMED.format(x=x, w=w, y=y, axis=axis, norm=norm, turned=turned)
+    return NORMED.format(x=x, w=w, y=y, axis=axis, norm=norm, turned=transposed)
 
 
 @pytest.mark.parametrize(
@@ -278,9 +278,9 @@ def kinds(text: str, **options: str) -> set[str]:
 
 
 def test_ways_of_one_pixel() -> None:
-    """Over plain maps where nobody wants others; by quarters where these are whole and digits may be lost."""
-    plain = conv("1, 128, 64, 64", "128, 128, 1, 1", "1, 128, 64, 64", "pads = [0, 0, 0, 0]")
-    assert kinds(plain) == {"direct", "pixels", "strassen_strips"} and kinds(plain, fast="exact") == {
+    """Over NCHW maps where nothing wants others; by quarters where these are whole and digits may be lost."""
+    ordinary = conv("1, 128, 64, 64", "128, 128, 1, 1", "1, 128, 64, 64", "pads = [0, 0, 0, 0]")
+    assert kinds(ordinary) == {"direct", "pixels", "strassen_strips"} and kinds(ordinary, fast="exact") == {
         "direct",
         "pixels",
     }
@@ -292,7 +292,7 @@ def test_ways_of_one_pixel() -> None:
         conv("1, 128, 64, 64", "128, 128, 1, 1", "1, 128, 64, 64", "pads = [0, 0, 0, 0]", weights=False),
     ):
         assert "strassen_strips" not in kinds(text)
-    blocked = around(plain)
+    blocked = around(ordinary)
     blocked.blocked.add(blocked.graph.inputs[0])
     assert Pixels() not in [choice for _, choice in one_pixel(blocked, blocked.graph.nodes[-1])]
 
@@ -427,22 +427,22 @@ def test_ways_of_taps_by_window_and_memory() -> None:
 
 
 def test_layouts_that_taps_change_count_for_them() -> None:
-    """They read plain maps and make plain maps."""
+    """They read NCHW maps and make NCHW maps."""
     a = around(FEW)
     node, x = a.graph.nodes[-1], a.graph.inputs[0]
     ways: list[tuple[float, Algorithm]] = [(1e6, Winograd(4, 32, 1))]
     first, (whole, *_) = with_taps(a, node, ways)[0], with_taps(a, node, ways)[1:]
-    before, behind = conversion(x, ZEN4), conversion(node.output, ZEN4)
-    assert first[0] == pytest.approx(1e6 + before + behind)
+    before, after = conversion(x, ZEN4), conversion(node.output, ZEN4)
+    assert first[0] == pytest.approx(1e6 + before + after)
     a.blocked.add(x)
     del a.plain_use[node.output]
     again, (other, *_) = with_taps(a, node, ways)[0], with_taps(a, node, ways)[1:]
-    assert again[0] == 1e6 and other[0] == pytest.approx(whole[0] + before + behind)
+    assert again[0] == 1e6 and other[0] == pytest.approx(whole[0] + before + after)
 
 
 def test_images_that_a_dilation_makes_are_parts_of_one() -> None:
     """Four images of 14 x 14 take four times as long as one."""
-    apart = around(conv("1, 64, 28, 28", "64, 64, 3, 3", "1, 64, 28, 28", "dilations = [2, 2]; pads = [2, 2, 2, 2]"))
+    separate = around(conv("1, 64, 28, 28", "64, 64, 3, 3", "1, 64, 28, 28", "dilations = [2, 2]; pads = [2, 2, 2, 2]"))
     half = around(conv("4, 64, 14, 14", "64, 64, 3, 3", "4, 64, 14, 14"))
-    one, four = ({way: c for c, way in windows(a, a.graph.nodes[-1])} for a in (apart, half))
+    one, four = ({way: c for c, way in windows(a, a.graph.nodes[-1])} for a in (separate, half))
     assert one[Winograd(4, 32, 1)] == pytest.approx(4 * four[Winograd(4, 32, 1)])

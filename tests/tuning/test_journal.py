@@ -54,7 +54,7 @@ def test_damage_costs_the_damaged_lines_alone(data: st.DataObject) -> None:
         good = filled(Path(folder) / "other.jsonl")
         assert all(t in good.turns("plan a", "old", "new") for t in journal.turns("plan a", "old", "new"))
         assert journal.failure("plan a", "old", "bad") in (None, ("crashed", "SIGSEGV"))
-        journal.timed("plan b", "old", "new", Turns((1.0,), (1.0,)))  # goes on behind the damage
+        journal.timed("plan b", "old", "new", Turns((1.0,), (1.0,)))  # goes on after the damage
         assert Journal(path).turns("plan b", "old", "new") == [Turns((1.0,), (1.0,))]
 
 

@@ -52,7 +52,7 @@ def test_a_candidate_that_never_answers_is_ended() -> None:
 
 
 def test_races_of_a_team_share_processes_until_something_fails() -> None:
-    """Each candidate meets another process than in the race before; what failed leaves nothing behind."""
+    """Each candidate meets another process than in the race before; what failed leaves nothing after."""
     with Team() as team:
         races = replace(processes(), team=team)
         three = [built("good")] * 3
@@ -78,9 +78,9 @@ def test_an_untuned_program_that_cannot_run_is_an_error() -> None:
 
 
 def test_candidates_may_be_as_far_off_as_the_untuned_program_and_a_little_more() -> None:
-    judged = processes().judged_by(built("good"), built("wrong"))
-    assert judged.allowed == pytest.approx(2e-3, rel=1e-3)
-    (shown,) = judged.steps([built("wrong")], 1)
+    evaluated = processes().judged_by(built("good"), built("wrong"))
+    assert evaluated.allowed == pytest.approx(2e-3, rel=1e-3)
+    (shown,) = evaluated.steps([built("wrong")], 1)
     assert shown.outcome == "timed"
 
 

@@ -42,7 +42,7 @@ def _leading_to(e: Expr, leaves: set[Expr]) -> set[Expr]:
         entry = memo.get(node)
         if entry is None:
             inner = _differentiable(node) if isinstance(node, Op) else ()
-            leading = [go(a) for a in inner]  # every part, also behind the first that leads to a leaf
+            leading = [go(a) for a in inner]  # every part, also after the first that leads to a leaf
             entry = memo[node] = node.dtype.is_float and (node in leaves or any(leading))
         return entry
 
@@ -57,7 +57,7 @@ def _differentiable(node: Op) -> tuple[Expr, ...]:
 
 
 def _parents_first(e: Expr, wanted: set[Expr]) -> Sequence[Expr]:
-    """The wanted parts, each behind all that it is an argument of."""
+    """The wanted parts, each after all that it is an argument of."""
     order: list[Expr] = []
     seen: set[Expr] = set()
 

@@ -53,8 +53,8 @@ class Straight:
 
 def operations(terms: Terms) -> int:
     """Operations of one sum: a product more if no factor is 1 or -1."""
-    plain = any(abs(factor) == 1 for factor, _ in terms)
-    return max(0, len(terms) - plain)
+    ordinary = any(abs(factor) == 1 for factor, _ in terms)
+    return max(0, len(terms) - ordinary)
 
 
 @lru_cache(maxsize=256)

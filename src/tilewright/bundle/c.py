@@ -12,7 +12,7 @@ from tilewright.ir.dtype import bf16, f16
 
 
 def numbers(face: Face) -> dict[str, int]:
-    """What a caller must know in numbers, by names that all languages use behind the program's own."""
+    """What a caller must know in numbers, by names that all languages use after the program's own."""
     result = {
         "ALIGNMENT": ALIGNMENT,
         "WEIGHTS_BYTES": face.weight_bytes,

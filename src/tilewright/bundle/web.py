@@ -2,7 +2,7 @@
 
     NAME.wasm  NAME.js  NAME.d.ts  package.json  NAME.weights  example.mjs  README.md
 
-The module has memory of its own; JavaScript places the parts of it behind what the module needs itself, and copies
+The module has memory of its own; JavaScript places the parts of it after what the module needs itself, and copies
 arrays in and out. Functions of libm come from `Math`; a program that needs others is refused.
 """
 

@@ -37,7 +37,7 @@ class Choices:
     rivals: tuple[str, ...]
 
     def stating(self, dims: Mapping[str, int | Dim]) -> Choices:
-        """The same with other dimensions."""
+        """These choices with other dimensions."""
         return replace(self, dims=dims)
 
 

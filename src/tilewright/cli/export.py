@@ -20,7 +20,7 @@ def export(
 ) -> None:
     """Write a model, before anything is lowered, for another compiler.
 
-    In the texts of stablehlo and linalg weights are arguments behind the inputs, so that the file has none of them. An
+    In the texts of stablehlo and linalg weights are arguments after the inputs, so that the file has none of them. An
     ONNX file has them all.
 
     ```

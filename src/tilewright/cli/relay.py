@@ -79,7 +79,7 @@ def _follow(working: Relay, until: int | None, seconds: float | None, json: bool
     deadline = None if seconds is None else time.monotonic() + seconds
     published, error = 0, None
     while True:
-        late = deadline is not None and time.monotonic() >= deadline
+        deferred = deadline is not None and time.monotonic() >= deadline
         if working.error is not None and str(working.error) != error:
             report_line(working.error, json)
         error = str(working.error) if working.error is not None else None
@@ -92,6 +92,6 @@ def _follow(working: Relay, until: int | None, seconds: float | None, json: bool
                 out.print(f"version {stats['version']}; {bytes_text(stats['bytes_received'])} received so far")
         if until is not None and stats["version"] >= until:
             return True
-        if late:
+        if deferred:
             return until is None
         time.sleep(_POLL)

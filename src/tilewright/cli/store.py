@@ -25,7 +25,7 @@ store = typer.Typer(
 
 @store.callback()
 def about() -> None:
-    """Look at the weight stores of this node, and sweep those that nobody uses.
+    """Look at the weight stores of this node, and sweep those that nothing uses.
 
     A store is a folder in shared memory that a publisher writes and actors read; `tilewright publish` makes one.
 

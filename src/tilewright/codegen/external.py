@@ -3,7 +3,7 @@
     kernel -> stub @f (an object of its own) -> the function's address
 
 Code for a process calls through stubs, since an address means nothing in another one; files call the function by its
-name, and whoever links them brings it.
+name, and the program that links them defines it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _FIRST_RESULT = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.defa
 
 
 def decompositions() -> dict[Any, Any]:
-    """What AOTAutograd takes apart while it traces: PyTorch's core table, without the operators that have rules, and
+    """What AOTAutograd decomposes while it traces: PyTorch's core table, without the operators that have rules, and
     PyTorch's fast path of an encoder layer."""
     table = dict(torch._decomp.core_aten_decompositions()) | DECOMPOSITIONS
     for operator in (*registry.operators(), *_FIRST_RESULT):
@@ -31,7 +31,7 @@ def decompositions() -> dict[Any, Any]:
 
 
 def separable(gm: GraphModule, operators: Collection[Any]) -> frozenset[Any]:
-    """Those of the operators that may be taken apart in this graph."""
+    """Those of the operators that may be decomposed in this graph."""
     whole = {
         n.args[0].target
         for n in gm.graph.nodes
@@ -41,7 +41,7 @@ def separable(gm: GraphModule, operators: Collection[Any]) -> frozenset[Any]:
 
 
 def decomposed(gm: GraphModule, examples: Sequence[Any], operators: Collection[Any]) -> GraphModule | None:
-    """The graph with these operators taken apart; None where that fails, or changes how results lie in memory."""
+    """The graph with these operators decomposed; None where that fails, or changes how results lie in memory."""
     table = {op: decomposition(op) for op in operators}
     mode = detect_fake_mode(list(examples))
     if mode is None:

@@ -66,14 +66,14 @@ class GraphCompiler:
         return rebuilt(self.gm, schedule, compiled), report
 
     def surveyed(self, examples: Sequence[Any]) -> tuple[GraphModule, Survey]:
-        """The graph with its refused operators taken apart where PyTorch can and that helps."""
+        """The graph with its refused operators decomposed where PyTorch can and that helps."""
         self.gm.graph.eliminate_dead_code()
         result = survey(self.gm, self.label)
-        apart: frozenset[Any] = frozenset()
+        separate: frozenset[Any] = frozenset()
         gm = self.gm
-        while more := separable(gm, result.composite) - apart:
-            apart |= more
-            simpler = decomposed(gm, examples, apart)
+        while more := separable(gm, result.composite) - separate:
+            separate |= more
+            simpler = decomposed(gm, examples, separate)
             if simpler is None:
                 break
             after = survey(simpler, self.label)

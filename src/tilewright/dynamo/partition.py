@@ -126,7 +126,7 @@ def _steady(gm: GraphModule, eager: set[Node], weights: frozenset[Node]) -> set[
 
 
 def _phases(gm: GraphModule, eager: set[Node], steady: set[Node]) -> dict[Node, tuple[int, bool]]:
-    """The phase of each node, and whether it is compiled in it. Steady nodes that somebody else reads are PyTorch's
+    """The phase of each node, and whether it is compiled in it. Steady nodes that another part reads are PyTorch's
     there."""
     result: dict[Node, tuple[int, bool]] = {}
     last = 0  # the phase of PyTorch's last operator whose order matters
@@ -148,7 +148,7 @@ def _phases(gm: GraphModule, eager: set[Node], steady: set[Node]) -> dict[Node, 
 
 
 def _is_ordered(node: Node) -> bool:
-    """Whether an operator draws random numbers or changes something, so that it must stay behind others that do."""
+    """Whether an operator draws random numbers or changes something, so that it must stay after others that do."""
     target: Any = node.target
     if node.op != "call_function":
         return False
@@ -170,7 +170,7 @@ def _cuts(
 
 
 def _with_steady(nodes: list[Node], steady: set[Node]) -> list[Node]:
-    """The nodes of a part behind those that weights alone decide and that they need."""
+    """The nodes of a part after those that weights alone decide and that they need."""
     result: dict[Node, None] = {}
 
     def add(node: Node) -> None:
@@ -271,7 +271,7 @@ def _steps(gm: GraphModule, eager: set[Node], steady: set[Node], cuts: Mapping[i
 
 
 def _needed(gm: GraphModule, steps: Sequence[Node | Cut]) -> tuple[Node | Cut, ...]:
-    """The steps without nodes that parts have taken and nobody else reads."""
+    """The steps without nodes that parts have taken and nothing else reads."""
     output = next(n for n in gm.graph.nodes if n.op == "output")
     read = set(output.all_input_nodes)
     kept: list[Node | Cut] = []

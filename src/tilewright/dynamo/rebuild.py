@@ -86,7 +86,8 @@ def _restrided(port: Port, sizes: Mapping[sympy.Symbol, Node]) -> tuple[Callable
 def _restrided_at_run_time(
     port: Port, sizes: Mapping[sympy.Symbol, Node]
 ) -> tuple[Callable[..., Any], list[Node]] | None:
-    """The same where sizes are symbolic. A program writes dimensions in the port's order without gaps, which leaves
+    """`_restrided` for symbolic sizes: a function and its operands, or None. A program writes dimensions in the
+    port's order without gaps, which leaves
     open how far apart the elements of a dimension of one element would be: that is computed for each call."""
     fake = port.node.meta["val"]
     inverse = tuple(sorted(range(len(port.order)), key=port.order.__getitem__))
@@ -106,8 +107,8 @@ def _restrided_at_run_time(
         return {d: int(stride.xreplace(values)) for d, stride in others.items()}
 
     def finish(result: Any, *given: int) -> Any:
-        turned, match = result.permute(inverse), numbers(*given)
-        return turned.as_strided(turned.shape, [match.get(d, s) for d, s in enumerate(turned.stride())])
+        transposed, match = result.permute(inverse), numbers(*given)
+        return transposed.as_strided(transposed.shape, [match.get(d, s) for d, s in enumerate(transposed.stride())])
 
     return finish, [sizes[s] for s in symbols]
 

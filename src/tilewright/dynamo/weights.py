@@ -77,7 +77,7 @@ class Packed(Runner):
 
     def take(self, tensors: Sequence[Any]) -> Callable[..., Any]:
         """Pack these tensors; gives the call with inputs and weights, which looks at the latter. They are read while
-        somebody else holds them only."""
+        only others hold them."""
         for tensor in tensors:
             native().learn(type(tensor))
         watched = self._watch(tensors)

@@ -113,7 +113,7 @@ class _Lowering:
         element = value()
         self.check_reads(condition, const(True))
         self.check_reads(element, condition)
-        if loads(condition):  # what is read for the condition must lie behind all bounds, so it stands in the element
+        if loads(condition):  # what is read for the condition must lie after all bounds, so it stands in the element
             start = reducer(element, axis=over).reducer.identity[0]
             element, condition = select(condition, element, start), const(True)
         made: Expr = te.or_identity(reducer(element, axis=over, where=condition))

@@ -50,7 +50,7 @@ def parse_program(
 
 
 def parse_declaration(name: str, source: Source) -> Declaration:
-    """What stands behind the colon of a declaration: `f32[M, K]`."""
+    """What stands after the colon of a declaration: `f32[M, K]`."""
     parser = _Parser(source, {}, MAX_DEPTH, 0)
     result = parser.declared(Name(name))
     if parser.token.kind != "end":
@@ -77,7 +77,7 @@ class _Parser:
 
     @property
     def after(self) -> Token:
-        """The token behind the current one."""
+        """The token after the current one."""
         return self.tokens[min(self.position + 1, len(self.tokens) - 1)]
 
     def take(self) -> Token:
@@ -203,7 +203,7 @@ class _Parser:
         self.fail("'=' or a reduction: +! *! max! min! any! all! argmax! argmin!")
 
     def clauses(self) -> tuple[tuple[Range, ...], Node | None]:
-        """What stands behind `where`, which may begin a line."""
+        """What stands after `where`, which may begin a line."""
         if self.token.kind == "newline" and self.token.text == "\n" and self.after.text == "where":
             self.take()
         if not self.is_word("where"):
@@ -372,7 +372,7 @@ class _Parser:
 
 
 def called(source: Source, name: Name, args: tuple[Node, ...], at: At) -> Node:
-    """The node of a call, whoever has written it: a reduction, a read with what is outside, a function."""
+    """The node of a call: a reduction, a read with what is outside, a function."""
     word = name.name
     if word in OUTSIDE:
         return _guarded(source, word, args, at)

@@ -40,7 +40,7 @@ def _parts(node: Node) -> tuple[str, int]:
         case Apply(name="not", args=(inner,)):
             return f"not {text_of(inner, 3)}", 3
         case Apply(name="neg", args=(inner,)):
-            # A literal behind a sign would be read as a negative one.
+            # A literal after a sign would be read as a negative one.
             shown = f"({text_of(inner)})" if isinstance(inner, Number) else text_of(inner, _SIGN + 1)
             return f"-{shown}", _SIGN
         case Apply(name=name, args=args) if name in BINDING:

@@ -41,8 +41,8 @@ def running_sum(bound: Bound, shapes: Mapping[str, Sequence[Expr]]) -> Running |
     (inner,) = nest.reduced
     match nest.condition:
         case Apply(name=name, args=(Name(name=a), Name(name=b))) if name in _AS_LESS:
-            less, turned = _AS_LESS[name]
-            low, high = (b, a) if turned else (a, b)
+            less, transposed = _AS_LESS[name]
+            low, high = (b, a) if transposed else (a, b)
         case _:
             return None
     place = high if inner == low else low
@@ -59,8 +59,8 @@ def running_sum(bound: Bound, shapes: Mapping[str, Sequence[Expr]]) -> Running |
     left = tuple(inner if i == place else i for i in nest.left)
     terms = replace(nest, left=left, reducer=None, reduced=(), condition=None, ranges=())
     names = tuple(map(Name, left))
-    plain = isinstance(nest.body, Read) and nest.body.indices == names and whole(bound, nest.body, shapes)
-    tensor = nest.body.tensor if isinstance(nest.body, Read) and plain else None
+    ordinary = isinstance(nest.body, Read) and nest.body.indices == names and whole(bound, nest.body, shapes)
+    tensor = nest.body.tensor if isinstance(nest.body, Read) and ordinary else None
     return Running(replace(bound, nest=terms), tensor, nest.left.index(place), exclusive, reverse=inner == high)
 
 

@@ -8,7 +8,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import ComprehensionError
 
 At = tuple[int, int]
-"""A piece of a text: the offset of its first character and the one behind its last."""
+"""A piece of a text: the offset of its first character and the one after its last."""
 
 NOWHERE: At = (0, 0)
 """Of what no text says."""

@@ -63,8 +63,8 @@ def statement_of(tensor: Tensor, careful: bool = False) -> Stage:
 
 
 def divided(tensor: Tensor) -> Tensor:
-    """The same tensor with a body of at most `MAX_OPERATORS` operators, as trees have them; parts of a longer one are
-    read from stages of their own. What stands several times in it goes first."""
+    """A tensor of equal elements with a body of at most `MAX_OPERATORS` operators, as trees have them; parts of a
+    longer one are read from stages of their own. What stands several times in it goes first."""
     op = tensor.op
     if not isinstance(op, ComputeOp) or len(op.bodies) != 1:
         return tensor

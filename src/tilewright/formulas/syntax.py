@@ -135,7 +135,7 @@ class Declaration:
     at: At = field(default=NOWHERE, compare=False, repr=False)
 
     def moved(self, at: At) -> Declaration:
-        """The same at another place, its sizes too."""
+        """This declaration, with its sizes, at another place of the text."""
         sizes = tuple(rebuild(n, lambda m: replace(m, at=at)) for n in self.sizes)
         return replace(self, sizes=sizes, at=at)
 

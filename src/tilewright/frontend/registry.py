@@ -1,4 +1,4 @@
-"""Frontends from outside: those that somebody registers, and those that plug-ins bring. They are asked about models
+"""Frontends from outside: those that a program registers, and those that plug-ins bring. They are asked about models
 that neither the ONNX nor the PyTorch frontend knows."""
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def find(model: Any) -> Frontend | None:
     return None if _is_onnx(model) else next((f for f in _extra if f.reads(model)), None)
 
 
-def _admit(plugin: plugins.Plugin, brought: object) -> tuple[str, ...]:
-    given = plugins.several(brought, Frontend)
+def _admit(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
+    given = plugins.several(loaded, Frontend)
     plugins.check_new("frontend", [f.name for f in given], ["onnx", "torch", *(f.name for f in _extra)])
     for frontend in given:
         register(frontend)

@@ -160,7 +160,7 @@ class Comprehension:
         return tuple(known[n] for n in self.outputs)
 
     def backward(self, *arrays: Any) -> tuple[Any, ...]:
-        """The gradients of the floating point inputs, in their order, from arrays for all inputs and, behind them, the
+        """The gradients of the floating point inputs, in their order, from arrays for all inputs and, after them, the
         gradients of the floating point results.
 
         Raises UnsupportedError listing what has no gradient."""

@@ -16,7 +16,7 @@ from tilewright.support.options import check_option
 MOST_LIKELY = 8
 """Values that stand for a distribution: as many of equal weight as choose tiles as well as the whole of it."""
 MOST = (1 << 31) - 1
-"""The largest value of a dimension whose end nobody states."""
+"""The largest value of a dimension whose end is not stated."""
 
 
 @dataclass(frozen=True, slots=True)

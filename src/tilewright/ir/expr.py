@@ -209,7 +209,7 @@ class Var(Expr):
         return Var(name, self.dtype, self.lo, self.hi, self.multiple, likely=self.likely)
 
     def with_likely(self, likely: tuple[int, ...]) -> Var:
-        """The same variable with other likely values."""
+        """A variable of this name, type and range with other likely values."""
         return Var(self.name, self.dtype, self.lo, self.hi, self.multiple, likely=likely)
 
 

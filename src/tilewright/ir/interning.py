@@ -1,4 +1,4 @@
-"""The table that makes equal expressions one object: by what makes each, as long as somebody holds it.
+"""The table that makes equal expressions one object: by what makes each, as long as it is referenced.
 
     node = known(identity)
     if node is None:

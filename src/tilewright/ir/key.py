@@ -173,7 +173,7 @@ class _Writer:
         return f"{self.buffer(region.buffer)} {ranges}"
 
     def notes(self, notes: Sequence[Note]) -> None:
-        """Notes, behind what they are about: the buffers that they name have their numbers by then."""
+        """Notes, after what they are about: the buffers that they name have their numbers by then."""
         if not notes:
             return
         numbers = {b.name: f"buffer {number}" for b, number in self.buffers.items()}

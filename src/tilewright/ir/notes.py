@@ -42,7 +42,7 @@ class Prefetch(LoopNote):
 
     Iterations may share what is to be prefetched, so that memory is busy all the time and not only while the first
     ones wait for it: the `rows` that read the same, the `tiles` that do, or, by turns, the runs that differ in another
-    buffer's first index. It changes no result; addresses behind the buffer do no harm.
+    buffer's first index. It changes no result; addresses after the buffer do no harm.
 
     Args:
         buffers: what is prefetched: the first element that the iteration reads, and what follows it.
@@ -52,13 +52,13 @@ class Prefetch(LoopNote):
         rows: so many rows, a few of them in each run of the loop, read the same: each prefetches its part.
         strip: rows are counted anew after so many, of which `rows` share, or all where there are fewer; None: all
             together are `rows`.
-        few: fewer rows than these do not share: each prefetches `ahead` bytes behind what it reads.
+        few: fewer rows than these do not share: each prefetches `ahead` bytes after what it reads.
         ahead: bytes; None: nothing.
         ahead_level: the level that these lines go into where it is known that all rows are so few; None: `level`.
         tiles: the same for so many runs of the loop, those of the loops around which do not move what is read. Where
             they are fewer, at the end of a map, the run prefetches nothing.
         turn: runs that differ in the first index of this buffer read the same: each prefetches `lines` lines, the next
-            one those behind.
+            one those after.
         turns: how many such runs share.
 
     Written by the plans, read by `codegen/llvm/prefetch.py`.
@@ -271,7 +271,7 @@ class SingleThread(FuncNote):
 @register
 @dataclass(frozen=True, slots=True)
 class MayAlias(FuncNote):
-    """Parameters may share memory: a pointwise kernel may write over an operand that nobody reads later.
+    """Parameters may share memory: a pointwise kernel may write over an operand that nothing reads later.
 
     Written by `compiler.py`, read by `transform/loops/reuse.py` and `codegen/llvm/emit.py`.
     """
@@ -322,7 +322,7 @@ class Versions(FuncNote):
 @register
 @dataclass(frozen=True, slots=True)
 class Workspaces(FuncNote):
-    """The last parameters are memory that the function needs and nobody else reads.
+    """The last parameters are memory that the function needs and nothing else reads.
 
     Args:
         count: how many of the parameters.

@@ -204,15 +204,15 @@ def accepts(t: Any, value: object) -> bool:
         return isinstance(value, tuple) and all(accepts(arguments[0], v) for v in value)
     if origin in (Union, types.UnionType):
         return any(accepts(a, value) for a in arguments)
-    plain = str if t is BufferName else t
-    return isinstance(value, plain) and (plain is bool or not isinstance(value, bool))
+    ordinary = str if t is BufferName else t
+    return isinstance(value, ordinary) and (ordinary is bool or not isinstance(value, bool))
 
 
 # Checking and making
 
 
 def problems(notes: Sequence[Note], place: type[Note]) -> Iterator[VerifyError]:
-    """What is wrong with the notes of one place: notes that nobody knows, that belong elsewhere, with fields of other
+    """What is wrong with the notes of one place: unknown notes, notes that belong elsewhere, with fields of other
     types, two of one class, or not in order of their names."""
     for note in notes:
         yield from _problems(note, place)

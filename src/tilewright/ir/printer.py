@@ -271,7 +271,7 @@ class _StmtPrinter:
 
 
 def notes_text(notes: Iterable[Note]) -> str:
-    """Notes as they stand behind a loop, block or function, with a blank before each."""
+    """Notes as they stand after a loop, block or function, with a blank before each."""
     return "".join(f" {note_text(note)}" for note in notes)
 
 
@@ -350,7 +350,7 @@ def _node_text(node: Node, exprs: _ExprPrinter) -> str:
 
 
 def _attrs_text(attrs: Attrs, exprs: _ExprPrinter) -> str:
-    """Attributes behind what has them: nothing, or a blank and the braces."""
+    """Attributes after what has them: nothing, or a blank and the braces."""
     return f" {_braced(attrs, exprs)}" if attrs.items() else ""
 
 

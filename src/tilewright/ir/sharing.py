@@ -8,7 +8,7 @@ from tilewright.ir.expr import Expr, Op
 from tilewright.ir.rewrite import walk_expr
 
 _FEW = 24
-"""Distinct parts up to which nobody minds repetition."""
+"""Distinct parts up to which repetition does no harm."""
 _LONG = 150
 """Parts of an expression written as a tree up to which it is not long."""
 

@@ -49,9 +49,9 @@ def save_arrays(path: str, arrays: Mapping[str, Any]) -> None:
     """Write arrays by name; any name will do. Types that NumPy does not know (bfloat16) are written as float32."""
     import numpy as np
 
-    plain = [np.asarray(array) for array in arrays.values()]
-    plain = [array.astype(np.float32) if array.dtype.kind == "V" else array for array in plain]
-    np.savez(path, np.array(list(arrays), dtype=np.str_), *plain)
+    ordinary = [np.asarray(array) for array in arrays.values()]
+    ordinary = [array.astype(np.float32) if array.dtype.kind == "V" else array for array in ordinary]
+    np.savez(path, np.array(list(arrays), dtype=np.str_), *ordinary)
 
 
 def load_arrays(path: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@
     ])
     results[0].median, ratio(results[0], results[1])
 
-One process a contender, because frameworks' idle workers spin and slow whoever shares their process. Turns, because a
+One process a contender, because frameworks' idle workers spin and slow other code in their process. Turns, because a
 shared machine is faster now and slower then: neighbours in time meet the same machine, so the median of paired ratios
 says what absolute times cannot. About 30 rounds resolve 1 % at 2 % noise.
 
@@ -152,7 +152,7 @@ def race(
             if number >= 3 and time.monotonic() - start > enough_seconds:
                 break
             announce(f"round {number + 1}" + ("" if rounds is None else f" of {rounds}"))
-            # The order is turned round each time, so that nobody always follows the same neighbour.
+            # The order is turned round each time, so that no contender always follows the same neighbour.
             for child in children if number % 2 == 0 else reversed(children):
                 child.turn()
                 if pause_seconds:

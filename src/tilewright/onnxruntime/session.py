@@ -281,7 +281,7 @@ def _is_array(value: object) -> bool:
 
 
 class _Core:
-    """What lies behind ONNX Runtime's session, for programs that reach for it: the order of arguments differs."""
+    """What lies after ONNX Runtime's session, for programs that reach for it: the order of arguments differs."""
 
     def __init__(self, session: InferenceSession) -> None:
         self._session = session
@@ -299,7 +299,7 @@ class _Core:
 
 
 class SessionIOBinding(IOBinding):
-    """A binding for what lies behind a session."""
+    """A binding for what lies after a session."""
 
     def __init__(self, core: _Core | InferenceSession) -> None:
         super().__init__(core._session if isinstance(core, _Core) else core)

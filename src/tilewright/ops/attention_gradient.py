@@ -179,8 +179,8 @@ def _side_by_side(parts: Sequence[Tensor], t: TensorType, attrs: AttentionGradie
         else:
             b, s, column = place
         h, d = column // depth, column % depth
-        behind = attrs.heads + attrs.groups
-        third = select(h < behind, parts[1][b, h - attrs.heads, s, d], parts[2][b, h - behind, s, d])
+        after = attrs.heads + attrs.groups
+        third = select(h < after, parts[1][b, h - attrs.heads, s, d], parts[2][b, h - after, s, d])
         return cast(select(h < attrs.heads, parts[0][b, h, s, d], third), t.dtype)
 
     return stage(t.shape, at, JOINED)

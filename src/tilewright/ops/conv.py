@@ -1,6 +1,6 @@
 """Convolution and its transpose, one to three spatial dimensions.
 
-`conv` has no bias: a bias is an addition of a tensor shaped [1, C, 1, 1] behind it, fused as an epilogue.
+`conv` has no bias: a bias is an addition of a tensor shaped [1, C, 1, 1] after it, fused as an epilogue.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ def _conv_infer(types: Types, attrs: ConvAttrs) -> Out:
 def pad_stage(x: Tensor, pads: Sequence[int], fill: Expr, after: Sequence[Expr] | None = None) -> Tensor:
     """`x` with `pads` around its spatial dimensions, as a stage called "pad"; `x` itself if there is none."""
     rank = x.ndim - 2
-    behind = list(pads[rank:]) if after is None else list(after)
-    if not any(pads[:rank]) and all(as_int(a) == 0 for a in behind):
+    following = list(pads[rank:]) if after is None else list(after)
+    if not any(pads[:rank]) and all(as_int(a) == 0 for a in following):
         return x
-    shape = (*x.shape[:2], *(dim(d + pads[k] + behind[k]) for k, d in enumerate(x.shape[2:])))
+    shape = (*x.shape[:2], *(dim(d + pads[k] + following[k]) for k, d in enumerate(x.shape[2:])))
 
     def element(n: Expr, c: Expr, *space: Expr) -> Expr:
         inside: Expr = const(True)
@@ -106,7 +106,7 @@ def pad_stage(x: Tensor, pads: Sequence[int], fill: Expr, after: Sequence[Expr] 
             index.append(p - pads[k])
             if pads[k]:
                 inside = inside & (index[k] >= 0)
-            if as_int(behind[k]) != 0:
+            if as_int(following[k]) != 0:
                 inside = inside & (index[k] < d)
         return select(inside, x[(n, c, *index)], fill)
 
@@ -165,13 +165,13 @@ register(OpDef("conv", "contraction", ConvAttrs, _conv_infer, _conv_numpy, compu
 
 @dataclass(frozen=True, slots=True)
 class ConvTransposeAttrs(ConvAttrs):
-    """`output_padding` is added behind the result, one a spatial dimension."""
+    """`output_padding` is added after the result, one a spatial dimension."""
 
     output_padding: Ints
 
 
 def _conv_transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> Out:
-    """x [N, C, ...], weight [C, F / groups, ...]; as `conv`, and `output_padding` behind each spatial dimension."""
+    """x [N, C, ...], weight [C, F / groups, ...]; as `conv`, and `output_padding` after each spatial dimension."""
     x, w, rank = _check(types, attrs)
     if not same_dim(w.shape[0], x.shape[1]):
         raise ShapeError("the weight does not fit the input's channels", expected=x.shape[1], got=show(w.shape))

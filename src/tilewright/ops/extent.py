@@ -4,7 +4,7 @@
     %first = head(%rows, %count) {defines = $n} : i64[n, 1]
 
 `head` defines a symbol, which is that number; what reads the rows has it in its shape. Rows along the first dimension
-lie behind each other, so those that are stand where they were computed: `head` is no kernel.
+lie after each other, so those that are stand where they were computed: `head` is no kernel.
 
 A number that nothing bounds (the end of a range) is that of the rows of a room (`ops/rooms.py`).
 """

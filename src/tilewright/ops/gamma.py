@@ -84,7 +84,7 @@ def _positive_zeta(x: Number, q: Number) -> Number:
 
 def zeta(x: Number, q: Number) -> Number:
     """Hurwitz's zeta function. Of negative q, where x must be whole: the terms below zero are two sums of their own,
-    from the part of q behind the point on."""
+    from the part of q after the point on."""
     below = function("floor", -q)
     part = -q - below
     lower = _positive_zeta(x, part) - _positive_zeta(x, 1.0 - q)

@@ -162,7 +162,7 @@ class GatherNdAttrs(Attrs):
 
 
 def _gather_nd_infer(types: Types, attrs: GatherNdAttrs) -> Out:
-    """The last dimension of the indices names a position in the dimensions of x behind the `batch_dims` shared ones."""
+    """The last dimension of the indices names a position in the dimensions of x after the `batch_dims` shared ones."""
     x, indices = present(types[0]), present(types[1])
     integer(indices)
     batch = attrs.batch_dims
@@ -307,7 +307,7 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class SequenceMaskAttrs(Attrs):
-    """What stands at and behind a sequence's length along `time_axis` becomes `value`."""
+    """What stands at and after a sequence's length along `time_axis` becomes `value`."""
 
     batch_axis: int
     time_axis: int

@@ -75,7 +75,7 @@ def _run(graph: Graph, inputs: Mapping[str, Any], params: Mapping[str, Any]) -> 
 
 
 ROWS = 8
-"""Rows at first of a room that nobody gives; it becomes as large as data asks for."""
+"""Rows at first of a room that is not given; it becomes as large as data asks for."""
 
 
 def evaluate(e: Expr, symbols: Mapping[Var, int]) -> Any:

@@ -103,7 +103,7 @@ def infer_shape(types: Types, attrs: PoolAttrs) -> TensorType:
 
 
 def _after(x: Tensor, attrs: PoolAttrs, out: Sequence[Expr]) -> list[Expr]:
-    """How much must stand behind each dimension so that every window lies inside."""
+    """How much must stand after each dimension so that every window lies inside."""
     rank = x.ndim - 2
     result: list[Expr] = []
     for k in range(rank):

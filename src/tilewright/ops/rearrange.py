@@ -143,15 +143,17 @@ def _layout_numpy(arrays: Sequence[Any], attrs: LayoutTransformAttrs) -> tuple[A
     letters = [letter for letter, _ in source.parts]
     extents = {k: number(d) for k, d in _extents(source, target, x.shape, attrs).items()}
     order = [letters.index(c) for k in source.dimensions for c in (k, k.lower()) if c in letters]
-    plain = x.transpose(order).reshape([-(-extents[k] // (b := source.block(k) or 1)) * b for k in source.dimensions])
-    plain = plain[tuple(slice(extents[k]) for k in source.dimensions)]
+    ordinary = x.transpose(order).reshape(
+        [-(-extents[k] // (b := source.block(k) or 1)) * b for k in source.dimensions]
+    )
+    ordinary = ordinary[tuple(slice(extents[k]) for k in source.dimensions)]
     sizes = [-(-extents[k] // (b := target.block(k) or 1)) * b for k in source.dimensions]
-    widths = [(0, s - d) for s, d in zip(sizes, plain.shape, strict=True)]
-    plain = np.pad(plain, widths, constant_values=np.asarray(attrs.value).astype(x.dtype))
+    widths = [(0, s - d) for s, d in zip(sizes, ordinary.shape, strict=True)]
+    ordinary = np.pad(ordinary, widths, constant_values=np.asarray(attrs.value).astype(x.dtype))
     parts = [(k, c) for k in source.dimensions for c in (k, k.lower()) if c in dict(target.parts)]
     shape = dict(zip([k for k, _ in target.parts], target.shape(extents), strict=True))
     names = [c for _, c in parts]
-    full = plain.reshape([shape[c] for c in names])
+    full = ordinary.reshape([shape[c] for c in names])
     return (np.ascontiguousarray(full.transpose([names.index(c) for c, _ in target.parts])),)
 
 

@@ -158,7 +158,7 @@ def withdraw(plugin: plugins.Plugin, error: Exception) -> None:
 def get(name: str) -> OpDef[Any]:
     """The operator called `name`; UnsupportedError when there is none."""
     op = _registry.get(name)
-    if op is None:  # of a family that nobody has imported, which most models do without
+    if op is None:  # of a family that was not imported, which most models do without
         _load_families()
         brought()
         op = _registry.get(name)

@@ -99,7 +99,7 @@ class _Symbolic:
 
 
 class _Numeric:
-    """The same on arrays."""
+    """Operations on arrays of f64."""
 
     floor = staticmethod(np.floor)
     ceil = staticmethod(np.ceil)
@@ -214,8 +214,8 @@ def _compute(inputs: Tensors, attrs: ResizeAttrs, out: Out) -> tuple[Tensor, ...
     if _normalised(attrs):
         k = te.reduce_axis(n, "k")
         total = te.compute((type.shape[axis],), lambda o: te.sum(weights[o, k.var], axis=k), name="total")
-        plain = weights
-        weights = te.compute(plain.shape, lambda o, t: plain[o, t] / total[o], name="normalised")
+        ordinary = weights
+        weights = te.compute(ordinary.shape, lambda o, t: ordinary[o, t] / total[o], name="normalised")
 
     def element(*i: Expr) -> Expr:
         value: Expr | None = None

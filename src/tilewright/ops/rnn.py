@@ -1,4 +1,4 @@
-"""`recurrence`: the steps of an LSTM, GRU or simple RNN, or of a cell that somebody wrote, in a loop over time.
+"""`recurrence`: the steps of an LSTM, GRU or simple RNN, or of a cell that the user wrote, in a loop over time.
 
 The inputs' share of the gates is computed outside by one matrix product. What is left is, for every step, a product of
 the state with the recurrent weights and the cell's arithmetic. Batch entries are independent.
@@ -75,7 +75,7 @@ def results(types: Types, hidden: Expr, attrs: RecurrenceAttrs) -> Out:
 
 def kept_parts(attrs: RecurrenceAttrs) -> int:
     """How many values of each element of the state the way back needs: of an LSTM the gates input, output, forget and
-    cell behind their functions, c before the step and its last function behind it; of a GRU update, reset, candidate
+    cell after their functions, c before the step and its last function after it; of a GRU update, reset, candidate
     and what reset scales."""
     parts = {"lstm": 6, "gru": 4 if attrs.linear_before_reset else 0, "rnn": 0, "steps": 0}[attrs.cell]
     if not parts:
@@ -104,9 +104,9 @@ def _infer(types: Types, attrs: RecurrenceAttrs) -> Out:
 
 def _check_steps(types: Types, attrs: RecurrenceAttrs) -> None:
     hidden = present(types[2]).shape[1]
-    late = types[6] if len(types) > 6 else None
+    deferred = types[6] if len(types) > 6 else None
     given = sum(parts(present(types[k]).shape[-1], hidden) for k in (0, 1)) + 1 + has_cell(attrs, types)
-    given += 0 if late is None else parts(late.shape[0], hidden)
+    given += 0 if deferred is None else parts(deferred.shape[0], hidden)
     if any(t is not None for t in types[4:6]) or len(attrs.steps) < 1 + has_cell(attrs, types):
         raise ShapeError("a cell of steps has other operands", got=f"{len(attrs.steps)} steps")
     check_steps(attrs.steps, given)
@@ -132,10 +132,10 @@ def recurrent_loops(
 ) -> PrimFunc:
     """The loops of a recurrence with so many gates, whose weights lie as `weight` says."""
     given, made = buffers(types, out)
-    x, weights, h0, c0, lengths, peephole, late = (*given, *[None] * 4)[:7]
+    x, weights, h0, c0, lengths, peephole, deferred = (*given, *[None] * 4)[:7]
     assert x is not None and weights is not None and h0 is not None
     ahead = made[:-1] if attrs.keeps else made
-    operands = Operands(x, h0, c0, lengths, peephole, late, ahead, made[-1] if attrs.keeps else None)
+    operands = Operands(x, h0, c0, lengths, peephole, deferred, ahead, made[-1] if attrs.keeps else None)
     cell = (attrs.cell, attrs.activations, attrs.steps, attrs.clip, attrs.reverse, attrs.linear_before_reset)
     nest = Nest("recurrence", [*(b for b in given if b is not None), *made])
     return RecurrentLoops(*cell, operands, weight(weights), hidden, gates, tile, nest).build()
@@ -158,7 +158,7 @@ def _loops(types: Types, attrs: RecurrenceAttrs, out: Out) -> PrimFunc:
 
 
 def reference(arrays: Sequence[Any], attrs: RecurrenceAttrs) -> tuple[Any, ...]:
-    x, weights, h, c, lengths, peephole, late = (*arrays, *[None] * 4)[:7]
+    x, weights, h, c, lengths, peephole, deferred = (*arrays, *[None] * 4)[:7]
     second = has_cell(attrs, arrays)
     x, weights, h = np.asarray(x), np.asarray(weights), np.asarray(h)
     c = np.zeros_like(h) if c is None else np.asarray(c)
@@ -189,12 +189,18 @@ def reference(arrays: Sequence[Any], attrs: RecurrenceAttrs) -> tuple[Any, ...]:
             gates = x[t] + np.concatenate([h @ weights[:, : 2 * hidden], np.zeros_like(h)], axis=-1)
             z, r = f(0, part(gates, 0)), f(0, part(gates, 1))
             last = weights[:, 2 * hidden :]
-            scaled = h @ last + (0 if late is None else np.asarray(late))
+            scaled = h @ last + (0 if deferred is None else np.asarray(deferred))
             inner = r * scaled if attrs.linear_before_reset else (r * h) @ last
             candidate = f(1, part(gates, 2) + inner)
             new_c, new_h, parts = c, (1 - z) * candidate + z * h, (z, r, candidate, scaled)
         elif attrs.cell == "steps":
-            rows = [h @ weights, x[t], h, *([c] if second else []), *([] if late is None else [np.asarray(late)])]
+            rows = [
+                h @ weights,
+                x[t],
+                h,
+                *([c] if second else []),
+                *([] if deferred is None else [np.asarray(deferred)]),
+            ]
             given = [part(row, k) for row in rows for k in range(row.shape[-1] // hidden)]
             made = [np.broadcast_to(v, h.shape) for v in step_arrays(attrs.steps, given, dtype(x.dtype))]
             new_h, new_c, parts = (made[-2], made[-1], ()) if second else (made[-1], c, ())

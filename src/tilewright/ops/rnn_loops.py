@@ -84,7 +84,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class RecurrentLoops:
-    """The loop program of a recurrence with its weights behind `weight`."""
+    """The loop program of a recurrence with its weights after `weight`."""
 
     cell: str
     activations: Functions
@@ -217,8 +217,8 @@ class RecurrentLoops:
         if self.cell == "steps":
             return scalar(0, o.x.dtype)
         if self.cell == "gru" and self.linear_first and gate == 2:
-            late = o.late
-            return scalar(0, o.x.dtype) if late is None else self.inside(lambda j: late[j], panel, lane)
+            deferred = o.late
+            return scalar(0, o.x.dtype) if deferred is None else self.inside(lambda j: deferred[j], panel, lane)
         return self.inside(lambda j: o.x[time, row, self.hidden * gate + j], panel, lane)
 
     # --- cells ------------------------------------------------------------------------------------------------------
@@ -300,8 +300,8 @@ class RecurrentLoops:
         self, given: Sequence[Expr], old: Expr, c: Buffer, own: Expr, panel: Expr, lane: Expr
     ) -> Sequence[Expr]:
         """The new states by the steps."""
-        late, states = self.operands.late, [old, c[own, self.element(panel, lane)]][: 1 + self.has_cell]
-        vectors = [] if late is None else self.parts(late, (), panel, lane)
+        deferred, states = self.operands.late, [old, c[own, self.element(panel, lane)]][: 1 + self.has_cell]
+        vectors = [] if deferred is None else self.parts(deferred, (), panel, lane)
         made = expressions(self.steps, [*given, *states, *vectors], old.dtype)
         return made[-len(states) :]
 

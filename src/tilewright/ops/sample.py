@@ -93,7 +93,7 @@ def _coordinate(g: Expr, extent: Expr, attrs: GridSampleAttrs) -> Expr:
 
 
 def _weights(fraction: Expr, mode: str) -> list[Expr]:
-    """The weights of the taps, for a place `fraction` behind the tap at its floor."""
+    """The weights of the taps, for a place `fraction` after the tap at its floor."""
     if mode == "nearest":
         return [scalar(1, f64)]
     if mode == "linear":

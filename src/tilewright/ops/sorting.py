@@ -43,8 +43,8 @@ def key_of(x: Expr, largest: bool) -> Expr:
         wide = cast(x, f64 if key is u64 else f32)
         wide = select(call("eq", wide, const(0.0, wide.dtype)), const(0.0, wide.dtype), wide)
         bits: Expr = Op("bitcast", (wide,), key)
-        turned = select(call("ge", bits, top), call("bitxor", bits, ones), call("bitxor", bits, top))
-        value = select(call("isnan", wide), ones, turned)
+        transposed = select(call("ge", bits, top), call("bitxor", bits, ones), call("bitxor", bits, top))
+        value = select(call("isnan", wide), ones, transposed)
     elif x.dtype.kind == "int":
         value = call("bitxor", Op("bitcast", (cast(x, i64 if key is u64 else i32),), key), top)
     else:
@@ -94,7 +94,7 @@ class _Best:
 
     def insert_by_count(self, index: Expr, element: Expr, ranks: Expr) -> None:
         """Those in the list stand earlier, so its place is the number of those that it is no better than. Counting
-        them makes vectors, and only what is behind moves."""
+        them makes vectors, and only what is after moves."""
         with self.nest.let("value", element) as value, self.nest.local("ahead", i64) as ahead:
             ahead.set(0)
             with self.nest.loop("rank", ranks - 1) as rank:

@@ -78,7 +78,7 @@ def _whole(n: int) -> int:
 
 
 def _last(key: DType) -> Expr:
-    """The key that comes behind all others."""
+    """The key that comes after all others."""
     return const((1 << key.bits) - 1, key)
 
 
@@ -96,8 +96,8 @@ def _middle(x: Buffer, low: Expr, high: Expr, step: Expr, largest: bool) -> Expr
 def _value_of(key: Expr, largest: bool) -> Expr:
     """The float that a key stands for."""
     ones, top = _last(key.dtype), const(1 << (key.dtype.bits - 1), key.dtype)
-    turned = call("bitxor", key, ones) if largest else key
-    bits = select(call("ge", turned, top), call("bitxor", turned, top), call("bitxor", turned, ones))
+    transposed = call("bitxor", key, ones) if largest else key
+    bits = select(call("ge", transposed, top), call("bitxor", transposed, top), call("bitxor", transposed, ones))
     return Op("bitcast", (bits,), f64 if key.dtype is u64 else f32)
 
 
@@ -192,8 +192,8 @@ class _Bound:
         taken: Callable[[Expr], Expr],
         missing: Cell | None = None,
     ) -> None:
-        """Put what is taken behind what was picked before, without a branch: what is not is written over. Vectors that
-        have nothing are passed over where most have nothing."""
+        """Append the selected elements without branching (others are overwritten); skip vectors without any where most
+        have none."""
         nest, keys, sparse = self.nest, self.keys, self.extent >= SPARSE * LANES * self.most
         one, none = const(1, i32), const(0, i32)
         with nest.loop("chunk", keys.shape[0] // LANES) as chunk, nest.local("some", i32) as some:
@@ -218,7 +218,7 @@ class _Bound:
 
 def _ranks(nest: Nest, keys: Buffer, count: Expr) -> Iterator[tuple[Expr, Expr]]:
     """The rank of each of the first `count` keys among them, and where it is: those that fill up the last vector come
-    behind. Of equal ones those of an earlier vector come before, those of a later one do not."""
+    after. Of equal ones those of an earlier vector come before, those of a later one do not."""
     with (
         nest.loop("strip", ceildiv(count, LANES)) as strip,
         nest.allocate("ranks", i32, (LANES,)) as ranks,

@@ -2,7 +2,7 @@
 
 Each pass counts how often each digit occurs, which says where its elements begin, and moves all elements there; equal
 ones stay in order. Where not all elements are asked for, a first pass over the top `SELECTED` bits of the keys leaves
-those that cannot be among them behind.
+those that cannot be among them after.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from tilewright.te import Tensor
 Out = tuple[TensorType, ...]
 
 INSERTED = 64
-"""Elements asked for up to which they are kept in a sorted list where nobody knows of how many: most of the others only
+"""Elements asked for up to which they are kept in a sorted list where their number is unknown: most of the others only
 fail one comparison."""
 FEW = 12
 """Times the square of how many are asked for: elements from which on that is best where their number is known, too."""

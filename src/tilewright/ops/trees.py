@@ -220,7 +220,7 @@ class _Forest:
     # --- masks --------------------------------------------------------------------------------------------------------
 
     def block(self, masks: Masks, first: Expr) -> None:
-        """The rows from `first` on, side by side in vectors; lanes behind the last row take that row once more."""
+        """The rows from `first` on, side by side in vectors; lanes after the last row take that row once more."""
         nest, t, bits = self.nest, self.y.dtype, masks.leaves.dtype
         rows = self.rows
         with (

@@ -4,7 +4,7 @@ decides (`ops/extent.py`).
     %first, %inverse, %counts, %count = unique_sorted(%values, %order) : i64[8], i64[8], i64[8], i64[]
 
 `first` has the place of each group's first member, `inverse` the group of each element, `counts` the sizes of groups;
-behind `count` groups `first` and `counts` hold zeros.
+after `count` groups `first` and `counts` hold zeros.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _differs(a: Expr, b: Expr, equal_nan: bool) -> Expr:
 
 
 def _below(a: Expr, b: Expr) -> Expr:
-    """Whether an element comes before another: NaN behind all numbers."""
+    """Whether an element comes before another: NaN after all numbers."""
     if not a.dtype.is_float:
         return call("lt", a, b)
     return call("or", call("lt", a, b), call("and", call("eq", a, a), call("ne", b, b)))
@@ -150,7 +150,7 @@ def _rows_loops(types: Types, attrs: UniqueAttrs, out: Out) -> PrimFunc:
 
 
 def _compare(nest: Nest, x: Any, sign: Any, a: Expr, b: Expr, width: Expr) -> None:
-    """-1, 0 or 1 where row `a` is before, equal to, or behind row `b`."""
+    """-1, 0 or 1 where row `a` is before, equal to, or after row `b`."""
     sign.set(0)
     with nest.loop("m", width) as m, nest.when(call("eq", sign.value, const(0))):
         with nest.when(_below(x[a, m], x[b, m])):
@@ -173,7 +173,7 @@ def _grouped(keys: Sequence[tuple[Any, ...]], in_order: bool) -> tuple[Any, ...]
 
 
 def _key(v: Any) -> tuple[bool, Any]:
-    """What a number is compared by: NaN are equal and behind all others."""
+    """What a number is compared by: NaN are equal and after all others."""
     return (True, 0) if v != v else (False, v)
 
 

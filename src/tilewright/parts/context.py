@@ -95,8 +95,8 @@ class Context:
         return self.arrays[id(tensor)][1]
 
     def refuse_unknown(self, section: Section, result: Survey) -> None:
-        """Raise for nodes that are not compiled and that nobody runs: ModelError where one is no valid ONNX,
-        UnsupportedError where nobody knows its operator."""
+        """Raise for nodes that are not compiled and that no host runs: ModelError where one is no valid ONNX,
+        UnsupportedError where its operator is unknown."""
         problems = Problems()
         for k, (node, verdict) in enumerate(zip(section.nodes, result.nodes, strict=True)):
             if verdict.how != "lacking" or is_control(node) or is_on_values(node):  # a body is cut when it runs

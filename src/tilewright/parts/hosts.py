@@ -84,7 +84,7 @@ class Hosts:
 
 
 class HostPart:
-    """A section that is run as it is, by whoever can."""
+    """A section that is run as it is, by a host that can."""
 
     def __init__(self, section: Section, hosts: Hosts, weights: Callable[[], tuple[Values, int]]) -> None:
         self.section = section
@@ -94,7 +94,7 @@ class HostPart:
         self._lock = threading.Lock()
 
     def run(self, values: Values) -> dict[str, Any]:
-        """The outputs by name. CallError if nobody computes them."""
+        """The outputs by name. CallError if no one computes them."""
         weights, version = self._weights()
         infos = {name: info_of(values[name]) for name in self.section.inputs}
         key = (version, *((i.code, len(i.dims)) if i is not None else None for i in infos.values()))

@@ -39,7 +39,7 @@ def compile_parts(
         custom_ops: classes of operators for `onnx.reference`.
         hint: what the caller may do so that the model is compiled as one program.
 
-    Raises UnsupportedError for operators that nobody here knows.
+    Raises UnsupportedError for operators that no host knows.
     """
     context = Context(build, Hosts(custom_ops, threads))
     section = whole(inlined(loaded))

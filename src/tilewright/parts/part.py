@@ -38,7 +38,7 @@ MAX_FORMS = 16
 OFTEN = 8
 """Forms after which a part is said to be compiled often."""
 TOO_OFTEN = 32
-"""A part's patience, if nobody says otherwise."""
+"""A part's patience, if the caller states none."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class CutForm:
     last: list[tuple[str, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Find out after which step nobody reads a value any more."""
+        """Find out after which step nothing reads a value any more."""
         keep = {*self.section.outputs, *self.section.inputs}
         for step, _ in reversed(self.steps):
             names = {*step.section.inputs, *step.section.outputs} - keep

@@ -119,7 +119,7 @@ def _levels(section: Section, result: Survey) -> list[int]:
                 made = _kind(section, result, producers[name])
                 level = max(level, levels[producers[name]] + ((made == "compiled") != (kind == "compiled")))
         for name in result.nodes[k].needs:
-            # The value must be there when the part is compiled. What does not depend on it is kept apart, so that it
+            # The value must be there when the part is compiled. What does not depend on it is kept separate, so that it
             # is not compiled anew for every value.
             level = max(level, levels[producers[name]] + 2 if name in producers else 2)
         levels.append(level + (level + (kind != "compiled")) % 2)

@@ -268,8 +268,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def _choices(structure: Structure, target: Target) -> list[Candidate]:
-    """The same for a function that may have been asked about before, though its kernel is kept: a model has many layers
-    several times, and a tuner compiles it hundreds of times with one of its decisions changed."""
+    """The candidates of a function, remembered by its structure: a model has many layers several times, and a tuner
+    compiles it hundreds of times with one of its decisions changed."""
     about = key(structure.func), target, flags.SKETCHES(), extended(PLANS)
     with _lock:
         known = _known.get(about)

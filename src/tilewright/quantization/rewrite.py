@@ -52,7 +52,7 @@ def quantised(
 def beside(
     graph: Graph, sites: Sequence[Site], scales: Mapping[Value, Scale]
 ) -> tuple[GraphBuilder, tuple[Value, ...]]:
-    """The graph's nodes and, behind them, each site quantised while its input is exact; and those sites' outputs."""
+    """The graph's nodes and, after them, each site quantised while its input is exact; and those sites' outputs."""
     writer = _Writer(graph, {}, scales, {})
     writer.builder.nodes.extend(graph.nodes)
     made = graph.producers()

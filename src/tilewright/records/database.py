@@ -18,7 +18,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import RecordError
 
 ABANDONED = 3600.0
-"""Seconds after which nobody writes an unfinished file any more."""
+"""Seconds after which nothing writes an unfinished file any more."""
 
 Named = tuple[str, Record]
 """A record with its digest."""

@@ -223,7 +223,7 @@ def _row(values: tuple[object, ...]) -> Row:
 
 
 def _changing(path: str) -> sqlite3.Connection:
-    """A file that nobody else knows: what is half written goes with it, so that nothing is logged or locked."""
+    """A file that nothing else knows: what is half written goes with it, so that nothing is logged or locked."""
     name = path if path == MEMORY else f"{Path(path).absolute().as_uri()}?nolock=1"
     db = sqlite3.connect(name, uri=True, check_same_thread=False)
     db.execute("PRAGMA journal_mode = OFF")

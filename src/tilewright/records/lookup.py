@@ -157,7 +157,7 @@ def index_of(store: Store, machines: str) -> Index:
 
 @lru_cache(maxsize=64)
 def _index(folder: Path, machines: str, cache: Path) -> Index:
-    from tilewright.records.index import Index  # here: where there are no records, nobody waits for SQLite
+    from tilewright.records.index import Index  # here: where there are no records, no call waits for SQLite
 
     return Index(Store(folder), machines, cache / "records-index")
 

@@ -1,4 +1,4 @@
-"""A tuning record: what was decided about one computation on one class of machines, and the measurements behind it.
+"""A tuning record: what was decided about one computation on one class of machines, and the measurements after it.
 
     record = Record.of(key, target, space, setting="winograd tile=4,...", untuned="direct", policy=..., candidates=...,
                        gain=Gain(1.043, 1.031, 1.055, 55), made=provenance(target))
@@ -7,7 +7,7 @@
 
 The file is JSON in one canonical form, so that equal records are equal files. It holds no code: a setting is a label
 that `plans/framework/space.py` reads, the workload is text that `ops.parse_func` or `ops.parse_graph` reads. What a
-file says is checked when it is read, and whoever uses a record asks again whether the space has its setting.
+file says is checked when it is read, and the user of a record asks again whether the space has its setting.
 
 A record whose setting is not the estimate's is a promise: paired races said that it is faster, and `Gain` says by how
 much at the least. One whose setting is the estimate's says that nothing better was found.

@@ -58,11 +58,11 @@ class Store:
     def keep(
         self, content: bytes, target: str, *, durable: bool = False, there: Container[str] | None = None
     ) -> tuple[str, bool]:
-        """The same for the content of a record's file, which was checked before; and whether it is new.
+        """Keep the content of a record's file, which was checked before; its digest, and whether it is new.
 
         Args:
             there: the class's `digests`, where the caller has listed them: the files of others are not looked for,
-                which many at once would wait for. Whoever writes the same record meanwhile writes the same bytes.
+                which many at once would wait for. Another process that writes the record meanwhile writes equal bytes.
         """
         digest = content_digest(content)
         path = os.path.join(self.folder, folder_name(target), f"{digest}.json")

@@ -1,7 +1,7 @@
 """`Learner`: the updates of a library's model on a compiled learning step.
 
 The model's own tensors stay what the world sees: they get the step's parameters after each round of updates, and what
-its optimizers keep when somebody asks for it (`state_dict`, `save`). What others put into them is taken over before the
+its optimizers keep when it is asked for (`state_dict`, `save`). What others put into them is taken over before the
 next round.
 """
 

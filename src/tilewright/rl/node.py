@@ -1,7 +1,7 @@
 """One store of weights for all actor processes of a node, any of which may bring new ones.
 
 The first that asks compiles, the first that sees a version publishes, all read. Locks decide who is first, and are held
-for that long only: a process that is busy, or dead, keeps nobody from going on.
+for that long only: a process that is busy, or dead, keeps no other from going on.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _is_new(version: int | None, present: int) -> bool:
 
 
 def sweep_forgotten(prefix: str) -> None:
-    """Remove stores of this prefix that processes left which were killed: nobody reads them, nothing is published."""
+    """Remove stores of this prefix that processes left which were killed: nothing reads them, nothing is published."""
     root = files.store_root()
     for folder in root.glob(f"{prefix}*/") if root.is_dir() else ():
         with contextlib.suppress(StoreError):  # of others, or going already

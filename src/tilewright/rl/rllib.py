@@ -148,7 +148,7 @@ class _Forward:
         self._waiting: tuple[Callable[[], Mapping[str, Any]], int | None] | None = None
 
     def take(self, weights: Callable[[], Mapping[str, Any]], version: int | None) -> None:
-        """Weights that the learner sent, to be fetched only if nobody has published them here."""
+        """Weights that the learner sent, to be fetched only if no one has published them here."""
         if self._store.is_open:
             self._store.publish(weights, version)
         else:

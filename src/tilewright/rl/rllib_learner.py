@@ -5,7 +5,7 @@
 
 It stands for what `PPOTorchLearner` does with a minibatch: forward, loss, gradients, clipping by the global norm, Adam.
 Episodes, advantages, minibatches, schedules and metrics stay RLlib's, and so do the tensors of the module, which have
-the step's parameters behind each `update`. With `TilewrightEnvRunner` acting and learning are both compiled.
+the step's parameters after each `update`. With `TilewrightEnvRunner` acting and learning are both compiled.
 """
 
 from __future__ import annotations

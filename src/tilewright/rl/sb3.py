@@ -106,7 +106,7 @@ def publish(model: Any, name: str, *, directory: str | None = None, wait: float 
 
 
 class Accelerated:
-    """What `accelerate` gives: the compiled program behind a policy. A context manager that restores the policy.
+    """What `accelerate` gives: the compiled program after a policy. A context manager that restores the policy.
 
     Args:
         policy: the policy that is hooked.

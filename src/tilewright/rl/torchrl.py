@@ -268,7 +268,7 @@ class StoreWeightSync(WeightSyncScheme):
 
 
 class _Parts:
-    """A policy, taken apart: modules that are compiled, and the tail that runs in PyTorch.
+    """A policy, decomposed: modules that are compiled, and the tail that runs in PyTorch.
 
     Attributes:
         head: modules that are compiled, in order.
@@ -291,13 +291,13 @@ class _Parts:
     def _divide(self, policy: TensorDictModuleBase) -> None:
         """A module goes to the tail if it is drawn from, or reads what the tail makes."""
         problems = Problems()
-        late: set[Any] = set()
+        deferred: set[Any] = set()
         names = {id(module): name for name, module in policy.named_modules()}
         for module in _flat(policy):
-            compiled = isinstance(module, TensorDictModule) and not late.intersection(module.in_keys)
+            compiled = isinstance(module, TensorDictModule) and not deferred.intersection(module.in_keys)
             (self.head if compiled else self.tail).append(module)
             if not compiled:
-                late.update(module.out_keys)
+                deferred.update(module.out_keys)
                 size = sum(t.numel() for t in module.state_dict().values())
                 if size > MAX_CARRIED:
                     where = f"module {names.get(id(module), '?')!r} ({type(module).__name__})"
@@ -345,7 +345,7 @@ class _Parts:
         return parts
 
     def private(self) -> _Parts:
-        """The same with a tail of its own."""
+        """These parts with a tail of their own."""
         parts = copy.copy(self)
         parts.tail, parts._carried = copy.deepcopy((self.tail, self._carried))
         return parts

@@ -157,7 +157,7 @@ def _check_output(array: Array, spec: OutputSpec, shape: tuple[int, ...], where:
 
 
 def _overlaps_itself(array: Array) -> bool:
-    """Whether steps along one dimension do not leave what is inside of it, as those of an expanded tensor."""
+    """Whether two indices address the same memory, as in a tensor expanded with stride 0."""
     inner = array.itemsize
     for stride, size in sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True) if n > 1):
         if stride < inner:

@@ -6,13 +6,13 @@ laid out by `engine.py`:
     model      one per loaded program: addresses, counts, and where the following are
     layout     for one binding of the symbols: output dims, and each temporary's offset in an arena. Shared by calls
                (`users`). They stand in a table by a hash of the symbols' values; values that are not there take the
-               place of some that nobody uses (after making `users` very negative), and temporaries are placed for them
+               place of some that nothing uses (after making `users` very negative), and temporaries are placed for them
                by one of the model's plans (`places.py`). So no call waits for Python because its sizes are new.
     executor   one per call in flight: an arena and a slot table. Any executor whose arena is large enough can load any
                layout (`tag` says which it holds), so memory is bounded by calls in flight, not by dimensions seen.
     weights    one per slot of the control page (`weights/control.py`), which is private or shared with other processes:
                where the version stands, and addresses of packed parameters. A call pins the current slot and looks
-               again whether it still is current; a slot that nobody pins and that is not current may be rewritten.
+               again whether it still is current; a slot that no call pins and that is not current may be rewritten.
 
 None of these structs is ever freed before the model, so a reader that comes late reads stale data but never freed data,
 and notices.
@@ -32,7 +32,7 @@ from tilewright.runtime.weights.control import READER
 OK, NO_LAYOUT, NO_EXECUTOR, SUPERSEDED = 0, 1, 2, 3
 """What `tw_execute` gives. SUPERSEDED: the control page names no slot, so its owner must be asked where to go. Or a
 status of `limits.py` where loops or a check ended the call and outputs hold nothing; the number that decided the
-check then stands behind the addresses, where the version does else."""
+check then stands after the addresses, where the version does else."""
 
 TAKEN = 1 << 40
 """Subtracted from `users` of a layout that is refilled."""
@@ -158,7 +158,7 @@ def _make(m: Module) -> None:
 
 
 def _sized(m: Module) -> None:
-    """`tw_sized(model, dims)`: whether all outputs, whose dimensions lie behind each other, have sizes that memory can
+    """`tw_sized(model, dims)`: whether all outputs, whose dimensions lie after each other, have sizes that memory can
     have. No product here overflows."""
     with m.function("tw_sized", I1, [("model", PTR), ("dims", PTR)], local=True) as (f, (model, dims)):
         at, size = f.var(PTR, dims), f.var(I64, 0)

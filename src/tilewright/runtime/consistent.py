@@ -217,8 +217,8 @@ class _Checker:
             self.expect(len(s.shifts) in (0, len(s.slots)), "there is not one shift for each slot", where)
             if s.region is not None:
                 self.expect(regions, "there are no regions here", where)
-                plain = StepSpec("", (), label=s.label, region=s.region)
-                self.expect(s == plain, "is both a call and a region's begin or end", where)
+                ordinary = StepSpec("", (), label=s.label, region=s.region)
+                self.expect(s == ordinary, "is both a call and a region's begin or end", where)
                 inside.region(s.region, where)
                 continue
             fits = s.strand is None or (regions and all(0 <= number < MAX_ENTRIES for number in s.strand))

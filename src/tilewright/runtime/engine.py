@@ -49,7 +49,7 @@ MAX_ITERATIONS = 10_000_000
 MOST_RESERVED = 1 << 26
 """Bytes of an arena for the largest sizes up to which it is there from the beginning."""
 MANY = (1 << 31) - 1
-"""The end of a symbol's range that nobody states."""
+"""The end of a symbol's range that is not stated."""
 _PATIENCE_SECONDS = 60.0
 """Seconds that a call waits for one of the arenas."""
 
@@ -272,7 +272,7 @@ class Engine:
             self._ensure_executor(arena)
 
     def _layout(self, dims: tuple[int, ...]) -> int:
-        """Where in the table the layout for these dims is, which nobody refills before `users` is less by one."""
+        """Where in the table the layout for these dims is, which nothing refills before `users` is less by one."""
         values = np.array([*dims, 0], np.int64)
         result = self._native.find(self.address, values.ctypes.data)
         if not result:
@@ -298,7 +298,7 @@ class Engine:
 
     def _largest_arena(self, usual: int) -> int:
         """Bytes of the arena that serves the largest values of the symbols, and `usual` ones, if they are bounded and
-        it is not too large; else 0. Memory that nobody touches costs nothing. Values between may need more, where
+        it is not too large; else 0. Memory that is not touched costs nothing. Values between may need more, where
         kernels compute by other versions."""
         symbols = self.manifest.symbols
         if not symbols or any(s.hi >= MANY for s in symbols):
@@ -455,7 +455,7 @@ class Engine:
     # -- weights -----------------------------------------------------------------------------------------------------
 
     def set_slot(self, index: int, addresses: Sequence[int]) -> None:
-        """Say where the packed parameters of a slot are; nobody pins it."""
+        """Say where the packed parameters of a slot are; no call pins it."""
         base = index * self._weights_size
         self._tags += 1
         self._weights[base + WEIGHTS.generation] = self._tags

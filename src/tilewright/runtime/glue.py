@@ -273,7 +273,7 @@ class _CallEmitter:
 
     `tw_versioned` is the same, but gives a pair of the result and the version of the weights that it used: both are
     `tw_face`, which is told by `pair`.
-    `tw_watching` has the address of a table of watched tensors in the tuple, and those behind the model's inputs; where
+    `tw_watching` has the address of a table of watched tensors in the tuple, and those after the model's inputs; where
     one has changed, the slow path is called.
     """
 

@@ -51,8 +51,8 @@ def _torch_view(tensor: Any, where: str, written: bool) -> Array:
     import torch
 
     try:
-        plain: Array = tensor.numpy()  # most often this is all
-        return plain
+        ordinary: Array = tensor.numpy()  # most often this is all
+        return ordinary
     except (RuntimeError, TypeError):
         pass
     _on_cpu(tensor.device.type, where)

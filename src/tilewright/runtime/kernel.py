@@ -42,7 +42,7 @@ class NativeFunction(Called):
 
     Args:
         objects: images that define the kernel, what it calls, and the entry that calls it.
-        step: the call: its slots are the parameters, and behind them the scratch buffers.
+        step: the call: its slots are the parameters, and after them the scratch buffers.
         params: its buffers, and those that only say sizes, which the kernel does not take.
         symbols: its integers, in order; each is a dimension of some parameter.
         workspace: sizes of its trailing scratch buffers.

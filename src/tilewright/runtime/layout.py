@@ -83,7 +83,7 @@ def _huge_bytes(nbytes: int) -> np.ndarray[Any, Any]:
     skip = -whole.ctypes.data % HUGE_PAGE
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # A kernel without them.
-            # What does not fill the last one stays small: nobody else could use the rest.
+            # What does not fill the last one stays small: nothing else could use the rest.
             memory.madvise(mmap.MADV_HUGEPAGE, skip, nbytes // HUGE_PAGE * HUGE_PAGE)
     return whole[skip : skip + nbytes]
 

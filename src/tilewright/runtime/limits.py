@@ -14,7 +14,7 @@ from tilewright.runtime.layout import Struct
 ENDLESS, LATE, INTERRUPTED = 4, 5, 6
 """What a call gives that was ended: by `max_iterations`, by `time_limit`, by the handler of a signal."""
 REFUSED = 64
-"""What a call gives that the first check ended, in the order of the steps; more by one for each check behind it."""
+"""What a call gives that the first check ended, in the order of the steps; more by one for each check after it."""
 CONTROL_FIELDS = ("limit", "status", "poll", "told", "patience", "began", "polled", "looked", "stride", "got")
 CONTROL = Struct(*CONTROL_FIELDS)
 """The control words of a call in flight.

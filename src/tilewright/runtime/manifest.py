@@ -129,7 +129,7 @@ class Manifest:
 
     @property
     def run_slots(self) -> int:
-        """Slots of `tw_run` without `control`, whose place is behind them."""
+        """Slots of `tw_run` without `control`, whose place is after them."""
         return len(self.inputs) + len(self.outputs) + len(self.packed) + len(self.run_temps)
 
     @property

@@ -32,7 +32,7 @@ def uninitialised(
 
 
 def _empty(shape: tuple[int, ...], dtype: Any, place: int) -> Array:
-    """A new array; a large one starts with a line of cache: NumPy's start 16 bytes behind a page, so that each vector
+    """A new array; a large one starts with a line of cache: NumPy's start 16 bytes after a page, so that each vector
     that is stored there lies in two lines. One that is mostly written past the caches starts at a `place` of its
     page."""
     dtype = np.dtype(dtype)
@@ -52,6 +52,6 @@ def _place(inputs: Sequence[Array]) -> int:
 
     A core compares the last twelve bits of addresses first: what it loads there, while a store to such an address has
     not left, it takes for what it has just stored, and waits. Stores past the caches leave slowly, so there are up to
-    half a page of them behind where the output is written; loads from somewhat further on in the page meet none."""
+    half a page of them after where the output is written; loads from somewhat further on in the page meet none."""
     starts = [a.ctypes.data % PAGE for a in inputs if a.nbytes >= HUGE]
     return min((s - s % ALIGNMENT for s in starts), key=lambda p: max((s - p) % PAGE for s in starts), default=0)

@@ -1,7 +1,7 @@
 """Where temporaries stand for sizes that were not seen before: a plan as an order that is right for all sizes.
 
 A plan for some sizes (`arena.py`) says of any two blocks that live at the same time which of them stands below the
-other. Whatever the sizes are, nothing overlaps where each block begins behind the ends of those below it:
+other. Whatever the sizes are, nothing overlaps where each block begins after the ends of those below it:
 
     offset[b] = max(offset[a] + size[a] for a below b)
 
@@ -48,7 +48,7 @@ def usual_dims(symbols: Sequence[SymbolSpec]) -> list[tuple[int, ...]]:
 
 
 MIDDLING, LARGE = 64, 512
-"""Sizes to plan memory for where nobody knows better."""
+"""Sizes to plan memory for where no better ones are known."""
 
 
 def _legal(symbol: SymbolSpec, value: int) -> int:

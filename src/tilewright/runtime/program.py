@@ -41,7 +41,7 @@ class Program:
         weights: the raw parameters' values, by the names in `manifest.params`.
         texts: what `Model.show` prints ("graph", "loops", "schedule", "llvm", "asm"), each a string or a function
             that makes it when asked.
-        private: nobody else has the weights' arrays, and nobody writes them: a model keeps those it can use as they
+        private: nothing else has the weights' arrays, and nothing writes them: a model keeps those it can use as they
             are.
     """
 

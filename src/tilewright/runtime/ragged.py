@@ -1,4 +1,4 @@
-"""`Ragged`: arrays of different lengths, row behind row in one, with where each begins and the last one ends.
+"""`Ragged`: arrays of different lengths, row after row in one, with where each begins and the last one ends.
 
 batch = tw.ragged([np.arange(5), np.arange(2)])     rows 0 1 2 3 4 0 1, offsets 0 5 7
 model = tw.compile("bert.onnx", ragged=("batch", "seq"))
@@ -51,7 +51,7 @@ class Ragged:
         return np.diff(self.offsets)
 
     def padded(self, value: Any = 0) -> Array:
-        """[count, the longest, ...] with `value` behind the rows of each."""
+        """[count, the longest, ...] with `value` after the rows of each."""
         lengths = self.lengths
         shape = (len(self), int(max(lengths, default=0)))
         result = np.full((*shape, *self.rows.shape[1:]), value, self.rows.dtype)
@@ -90,7 +90,7 @@ def call_ragged(manifest: Manifest, call: Callable[..., Any], /, *inputs: Any, o
 def call_versioned(
     manifest: Manifest, call: Callable[..., Any], /, *inputs: Any, out: Any = None, **named: Any
 ) -> tuple[Any, int]:
-    """The same, and the version of the weights that the call used, as `call` says it."""
+    """Call a program on packed rows: what `call_ragged` returns, and the version of the weights that `call` used."""
     given, offsets = _arguments(manifest, inputs, out, named)
     result, version = call(*given)
     return _results(manifest, result, offsets), version

@@ -45,7 +45,7 @@ def summary(uses: Iterable[RecordUse]) -> str:
 
 
 def describe(uses: Iterable[RecordUse]) -> str:
-    """Each of them for people, behind the summary."""
+    """Each of them for people, after the summary."""
     results = list(uses)
     lines = [f"records: {summary(results)}"]
     for use in results:

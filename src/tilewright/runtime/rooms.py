@@ -1,7 +1,7 @@
 """`Rooms`: how many rows there is memory for where only data says how many there are.
 
 A program with rooms is called again where its data asks for more rows than there was memory for, which it says by the
-numbers behind its outputs. What the first call wrote is dropped. Rooms never shrink, so that this ends, and calls like
+numbers after its outputs. What the first call wrote is dropped. Rooms never shrink, so that this ends, and calls like
 those before have memory enough.
 """
 

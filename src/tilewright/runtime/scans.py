@@ -6,7 +6,7 @@ from tilewright.native.assembler import I32, I64, PTR, VOID, Module
 
 # Fletcher's idea on eight lanes of 64 bits: sums, and sums of sums, so that neither a changed nor a misplaced word goes
 # unseen; a fold with odd multipliers ends it, both turned, as flipped signs are highest bits, which would cancel.
-# Two vectors a turn hide the additions behind the loads.
+# Two vectors a turn hide the additions after the loads.
 _CHECKSUM = """
 define i64 @tw_checksum(ptr %p, i64 %nbytes) nounwind {
 entry:

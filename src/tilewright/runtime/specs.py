@@ -110,7 +110,7 @@ class CacheSpec:
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """The caches of a program, which is called through a `State` only: it writes behind the rows that there are, so
+    """The caches of a program, which is called through a `State` only: it writes after the rows that there are, so
     that nothing but their number keeps it inside the memory that it is given.
 
     Args:
@@ -129,7 +129,7 @@ class RaggedSpec:
 
     Args:
         starts: the input that says at which row each sequence begins.
-        rows: the symbol that counts all rows; inputs and outputs have it first, or behind a dimension of 1.
+        rows: the symbol that counts all rows; inputs and outputs have it first, or after a dimension of 1.
         least, most: rows of a sequence.
     """
 
@@ -151,7 +151,7 @@ class RoomSpec:
 
 @dataclass(frozen=True, slots=True)
 class AssumptionSpec:
-    """What a program takes for granted of its sizes: `tw_shapes` says behind all sizes whether it holds, 1 or 0.
+    """What a program takes for granted of its sizes: `tw_shapes` says after all sizes whether it holds, 1 or 0.
 
     Args:
         condition: as text, for messages; nothing reads it.
@@ -238,7 +238,7 @@ class RegionSpec:
             whether there is another iteration.
         number: of a loop, what shifts of the steps inside call the number of the iteration; of an extent, its name.
         counter: of a loop, the slot of an i64 that becomes this number; at its end, how many iterations there were.
-        shifts: how many bytes behind their slots count, condition and counter stand; nothing if all are 0.
+        shifts: how many bytes after their slots count, condition and counter stand; nothing if all are 0.
         check: what a check says.
     """
 
@@ -252,7 +252,7 @@ class RegionSpec:
     check: CheckSpec | None = None
 
     def shift(self, k: int) -> Work:
-        """How many bytes behind its slot the first, second or third of count, condition and counter stands."""
+        """How many bytes after its slot the first, second or third of count, condition and counter stands."""
         return self.shifts[k] if self.shifts else ()
 
     @property
@@ -279,13 +279,13 @@ class StepSpec:
 
     Args:
         slots: indices into the slot table, in the order of the kernel's pointers.
-        symbols: indices into `Manifest.symbols`, and behind these into the extents that steps before it define, in the
+        symbols: indices into `Manifest.symbols`, and after these into the extents that steps before it define, in the
             order of the kernel's integers.
         label: what it computes, for tables ("conv2d + relu").
         flops: operations of a call (a fused multiply-add is two), for `profile`.
         traffic: bytes that a call must move at the least, for `profile`.
         alone: thread 0 executes all of it, and it has no barrier at its end.
-        shifts: how many bytes behind its slot's address each argument begins, for `profile`; nothing if all are 0.
+        shifts: how many bytes after its slot's address each argument begins, for `profile`; nothing if all are 0.
         region: that it is no call but a place where a region begins or ends.
         strand: of a call that one thread makes while others make others: the number of its fork, the steps that all
             threads wait for when they are done, and that of its strand there; of n threads, strand k is that of number

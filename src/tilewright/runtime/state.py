@@ -4,7 +4,7 @@
     logits = state(prompt)                           any number of tokens, where the model takes any
     while True: logits = state(token)                each call appends its rows; nothing is copied or allocated
 
-A program with caches writes the new rows behind those that there are, in memory that the state owns.
+A program with caches writes the new rows after those that there are, in memory that the state owns.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class State:
 
     def arrays(self) -> dict[str, Array]:
         """The caches by the names of the model's inputs, in the model's own shapes: views, that the next call may
-        write behind."""
+        write after."""
         return {
             c.input: self._as_model(c, a[: self._length]) for c, a in zip(self._spec.caches, self._memory, strict=True)
         }
@@ -157,7 +157,7 @@ class State:
 
     def _reserve(self) -> None:
         """Have an arena for the longest call of the fewest rows, so that a sequence that grows never waits for memory.
-        Memory that nobody touches costs nothing."""
+        Memory that is not touched costs nothing."""
         room, length = (self._runner.inputs[k].shape[0] for k in (self._first_cache, self._count))
         symbols = self._runner.manifest.symbols
         least = {s.name: s.lo for s in symbols} | self._dims | {str(room): self._capacity}

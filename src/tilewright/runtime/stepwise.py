@@ -1,7 +1,7 @@
 """A program's steps as native code that reads the clock between them: `tw_profile`, which does what `tw_run` does.
 
 Times add up where regions repeat steps: `times[k]` are the nanoseconds of all calls of step k, `times[steps + k]` is
-how many there were, and the word behind these is 1 if loops would have had more iterations than allowed, 2 if a check
+how many there were, and the word after these is 1 if loops would have had more iterations than allowed, 2 if a check
 failed.
 """
 
@@ -68,7 +68,7 @@ class Stepper:
             at = self.step(at)
 
     def step(self, at: int) -> int:
-        """Write the step at a place, or the region that begins there; gives the place behind."""
+        """Write the step at a place, or the region that begins there; gives the place after."""
         region = self.steps[at].region
         if region is None:
             self.call(at)
@@ -127,7 +127,7 @@ class Stepper:
         return self.tid.eq(self.f.value(strand, I64) % self.nthreads)
 
     def ends_fork(self, k: int) -> bool:
-        """Whether all threads wait behind a call for those who make others of its fork."""
+        """Whether all threads wait after a call for those who make others of its fork."""
         strand = self.steps[k].strand
         following = self.steps[k + 1].strand if k + 1 < len(self.steps) else None
         return strand is not None and (following is None or following[0] != strand[0])

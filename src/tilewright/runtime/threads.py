@@ -2,7 +2,7 @@
 
 A *region* is one parallel call: the caller is thread 0, workers are 1..n-1, and all of them call the same function. One
 region runs at a time. A caller that finds the pool busy runs its function alone, as thread 0 of 1: with several callers
-the cores are busy anyway, and nobody waits behind a slower model.
+the cores are busy anyway, and no call waits after a slower model.
 
 `epoch` announces a region. It holds a counter and, in its low byte, the number of threads, so that a worker learns
 both at once and those who take no part need not read the job. A worker spins some tens of microseconds for the next
@@ -30,7 +30,7 @@ SPINS_BEFORE_YIELD = 100
 """Looks at a word before the thread offers its core to others."""
 SPINS_BEFORE_SLEEP = 300
 """A spin is 20 to 40 ns; after the first hundred each offers the core to others, which takes a fraction of a
-microsecond when there are none. Where processes outnumber cores, the thread waited for may be queued behind the one
+microsecond when there are none. Where processes outnumber cores, the thread waited for may be queued after the one
 that waits: with 2000 spins before the first offer, barriers on a machine overcommitted four times took five times as
 long."""
 
@@ -231,7 +231,7 @@ def pool_text() -> str:
 
 
 def _serial_text() -> str:
-    """The same functions where there is no pool: every region runs on its caller."""
+    """The text of the pool's functions without a pool: every region runs on its caller."""
     m = Module(host_triple())
     with m.function("tw_barrier", VOID, [("barrier", PTR), ("nthreads", I64)]) as (f, _):
         f.ret()

@@ -14,7 +14,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
 
 CALLS_TRACK = 1000
-"""The number of the track with whole calls, behind those of the threads."""
+"""The number of the track with whole calls, after those of the threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Span:
 
     Args:
         kind: "call" (number `step`), "kernel" (step `step` of the program, with its waits), "wait" (at a barrier in
-            that step or behind it).
+            that step or after it).
         thread: 0 is the caller's.
     """
 

@@ -15,7 +15,7 @@ that trials do not see it: if calls with several threads are slower on average t
 
 Of calls that take a millisecond and more with all threads one with one thread is enough, and eight would cost too much.
 It must not be left out: where others use the cores, a call of microseconds takes many milliseconds with two threads, of
-which each gives its core away while it waits for the other one, and the system gives it to somebody else for long.
+which each gives its core away while it waits for the other one, and the system gives it to another process for long.
 
 Callers at the same time may lose each other's counts, which makes a trial a little longer.
 """

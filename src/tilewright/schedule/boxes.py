@@ -60,21 +60,21 @@ def _starts(box: Box, sizes: Sequence[Expr]) -> Box:
     return tuple(None if r is None else (r[0] - (size - 1), r[1]) for r, size in zip(box, sizes, strict=True))
 
 
-def reads_within(root: Stmt, consumers: Iterable[Block], buffer: Buffer, around: Mapping[Var, Expr]) -> list[Read]:
+def reads_within(root: Stmt, consumers: Iterable[Block], buffer: Buffer, enclosing: Mapping[Var, Expr]) -> list[Read]:
     """Where each load of the consumers reads `buffer` in one iteration of the outer loops."""
-    return [read for consumer in consumers for read in _reads_of(root, consumer, buffer, around)]
+    return [read for consumer in consumers for read in _reads_of(root, consumer, buffer, enclosing)]
 
 
-def _reads_of(root: Stmt, consumer: Block, buffer: Buffer, around: Mapping[Var, Expr]) -> list[Read]:
+def _reads_of(root: Stmt, consumer: Block, buffer: Buffer, enclosing: Mapping[Var, Expr]) -> list[Read]:
     inner, binding = _inner_extents(root, consumer)
     given = conjuncts(consumer.predicate)
 
     def read(low: Iterable[Expr], high: Iterable[Expr]) -> Read:
         ends = [(substitute(a, binding), substitute(b, binding)) for a, b in zip(low, high, strict=True)]
-        box = tuple(_between(a, b, inner, around, given) for a, b in ends)
+        box = tuple(_between(a, b, inner, enclosing, given) for a, b in ends)
         if not given:
             return Read(box, box)
-        highest = (_limit(b, inner, around, given) for _, b in ends)
+        highest = (_limit(b, inner, enclosing, given) for _, b in ends)
         clipped = tuple(r if r is None or h is None else (r[0], h) for r, h in zip(box, highest, strict=True))
         return Read(box, clipped)
 
@@ -87,26 +87,30 @@ def _reads_of(root: Stmt, consumer: Block, buffer: Buffer, around: Mapping[Var, 
 
 
 def _between(
-    low: Expr, high: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr], given: tuple[Expr, ...]
+    low: Expr, high: Expr, inner: Mapping[Var, Expr], enclosing: Mapping[Var, Expr], given: tuple[Expr, ...]
 ) -> Range | None:
     """The inclusive range from the least `low` to the greatest `high`."""
-    first = _range_of(low, inner, around, given)
-    last = first if high is low else _range_of(high, inner, around, given)
+    first = _range_of(low, inner, enclosing, given)
+    last = first if high is low else _range_of(high, inner, enclosing, given)
     if first is None or last is None:
         return None
-    limit = _limit(high, inner, around, given)
-    return first[0], limit if limit is not None and prove(limit <= last[1], around) else last[1]
+    limit = _limit(high, inner, enclosing, given)
+    return first[0], limit if limit is not None and prove(limit <= last[1], enclosing) else last[1]
 
 
-def _limit(index: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr], given: tuple[Expr, ...]) -> Expr | None:
+def _limit(
+    index: Expr, inner: Mapping[Var, Expr], enclosing: Mapping[Var, Expr], given: tuple[Expr, ...]
+) -> Expr | None:
     """The upper end of an index that the conditions `given` say, if it moves with the loops around; else None.
 
-    What lies behind an end that moves is another iteration's, which computes it too. Behind one that stays there is
+    What lies after an end that moves is another iteration's, which computes it too. After one that stays there is
     nothing but what a last tile overhangs, and whole tiles are faster than conditions.
     """
-    result = symbolic_limits(index, inner, around, given) if given else ()
-    moving = [e for e in result if _is_known(e, around) and any(c > 0 and v in around for v, c in linear(e).terms)]
-    return next((e for e in moving if all(prove(e <= other, around) for other in moving)), next(iter(moving), None))
+    result = symbolic_limits(index, inner, enclosing, given) if given else ()
+    moving = [
+        e for e in result if _is_known(e, enclosing) and any(c > 0 and v in enclosing for v, c in linear(e).terms)
+    ]
+    return next((e for e in moving if all(prove(e <= other, enclosing) for other in moving)), next(iter(moving), None))
 
 
 def _join(a: Box, b: Box) -> Box:
@@ -121,28 +125,28 @@ def _inner_extents(root: Stmt, block: Block) -> tuple[dict[Var, Expr], dict[Var,
 
 
 def _range_of(
-    index: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr], given: tuple[Expr, ...] = ()
+    index: Expr, inner: Mapping[Var, Expr], enclosing: Mapping[Var, Expr], given: tuple[Expr, ...] = ()
 ) -> Range | None:
     """The inclusive range of an index over the inner loops, in outer loops and symbols; None if it is not known."""
-    result = symbolic_bounds(index, inner, around, given)
-    return result if result is not None and all(_is_known(e, around) for e in result) else None
+    result = symbolic_bounds(index, inner, enclosing, given)
+    return result if result is not None and all(_is_known(e, enclosing) for e in result) else None
 
 
-def _is_known(end: Expr, around: Mapping[Var, Expr]) -> bool:
+def _is_known(end: Expr, enclosing: Mapping[Var, Expr]) -> bool:
     """Whether an end of a range is over outer loops and symbols alone."""
     if any(isinstance(n, Load) for n in walk_expr(end)):
         # An index that is itself loaded: where it leads is not known, and it may not be loaded everywhere.
         return False
-    return all(v in around or v.lo is not None for v in variables(end))
+    return all(v in enclosing or v.lo is not None for v in variables(end))
 
 
-def clip(box: Range | None, whole: Expr, around: Mapping[Var, Expr]) -> Range:
+def clip(box: Range | None, whole: Expr, enclosing: Mapping[Var, Expr]) -> Range:
     """(start, extent) of a range; the whole dimension if the range is not known or not smaller."""
     if box is None:
         return const(0), whole
-    extent = simplify(box[1] - box[0] + 1, around)
-    if any(v in around for v in variables(extent)):
-        limit = _most(extent, around)
+    extent = simplify(box[1] - box[0] + 1, enclosing)
+    if any(v in enclosing for v in variables(extent)):
+        limit = _most(extent, enclosing)
         if limit is None:
             return const(0), whole
         extent = const(limit)
@@ -152,42 +156,42 @@ def clip(box: Range | None, whole: Expr, around: Mapping[Var, Expr]) -> Range:
     return box[0], extent
 
 
-def _most(extent: Expr, around: Mapping[Var, Expr]) -> int | None:
+def _most(extent: Expr, enclosing: Mapping[Var, Expr]) -> int | None:
     """The most that an extent can be. Of quotients by one divisor, `p // d - q // d` is at most `(p - q) / d` rounded
     up, which says more than the bounds of either."""
-    limits = [bounds(extent, around).hi]
+    limits = [bounds(extent, enclosing).hi]
     quotients = [(e, c) for e, c in linear(extent).terms if isinstance(e, Op) and e.name == "floordiv"]
     for a, positive in quotients:
         for b, negative in quotients:
-            if positive == 1 and negative == -1 and a.args[1] is b.args[1] and prove(a.args[1] > 0, around):
-                difference = ceildiv(simplify(a.args[0] - b.args[0], around), a.args[1])
-                limits.append(bounds(simplify(extent - a + b + difference, around), around).hi)
+            if positive == 1 and negative == -1 and a.args[1] is b.args[1] and prove(a.args[1] > 0, enclosing):
+                difference = ceildiv(simplify(a.args[0] - b.args[0], enclosing), a.args[1])
+                limits.append(bounds(simplify(extent - a + b + difference, enclosing), enclosing).hi)
     return min((x for x in limits if x is not None), default=None)
 
 
-def written_box(root: Stmt, writer: Block, buffer: Buffer, around: Mapping[Var, Expr]) -> Box:
+def written_box(root: Stmt, writer: Block, buffer: Buffer, enclosing: Mapping[Var, Expr]) -> Box:
     inner, binding = _inner_extents(root, writer)
     stores = [s for s in stores_in(writer.body) if s.buffer == buffer]
     if not stores:
         return (None,) * len(buffer.shape)
-    return tuple(_range_of(substitute(i, binding), inner, around) for i in stores[0].indices)
+    return tuple(_range_of(substitute(i, binding), inner, enclosing) for i in stores[0].indices)
 
 
 def covered(
-    indices: Sequence[Expr], box: Box, domain: Mapping[Var, Range], buffer: Buffer, around: Mapping[Var, Expr]
+    indices: Sequence[Expr], box: Box, domain: Mapping[Var, Range], buffer: Buffer, enclosing: Mapping[Var, Expr]
 ) -> bool:
     """True if the indices, over `domain`, are known to lie in `box` (or nowhere, where the box ends the buffer)."""
     offsets = {v: Var(f"{v.name}.offset") for v in domain}
-    spans = {offsets[v]: simplify(high - low + 1, around) for v, (low, high) in domain.items()}
+    spans = {offsets[v]: simplify(high - low + 1, enclosing) for v, (low, high) in domain.items()}
     point = {v: domain[v][0] + offsets[v] for v in domain}
     for index, part, size in zip(indices, box, buffer.shape, strict=True):
         if part is None:
             return False
-        reach = _range_of(substitute(index, point), spans, around)
+        reach = _range_of(substitute(index, point), spans, enclosing)
         if reach is None:
             return False
-        low_fits = prove(reach[0] >= part[0], around) or prove(part[0] <= 0, around)
-        high_fits = prove(reach[1] <= part[1], around) or prove(part[1] >= size - 1, around)
+        low_fits = prove(reach[0] >= part[0], enclosing) or prove(part[0] <= 0, enclosing)
+        high_fits = prove(reach[1] <= part[1], enclosing) or prove(part[1] >= size - 1, enclosing)
         if not (low_fits and high_fits):
             return False
     return True

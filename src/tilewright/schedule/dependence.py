@@ -1,4 +1,4 @@
-"""What iterations of a loop may do to one another: the checks behind reorder, parallel and vectorize.
+"""What iterations of a loop may do to one another: the checks after reorder, parallel and vectorize.
 
 The facts they rest on hold for every function a front end makes and every primitive keeps: a block writes each element
 of its spatial domain once (or, for a reduction, only combines into it), and one iteration of a loop reads of an
@@ -191,8 +191,8 @@ def _other_row(block: Block, loop: For, read: Sequence[Expr], written: Sequence[
     """Whether all iterations of a loop write one row of a buffer and read another one, as in a step of a recurrence."""
     fixed = {it.var for it in block.iters if not depends_on(it.binding, loop.var)}
     for a, b in zip(read, written, strict=True):
-        apart = as_int(simplify(a - b))
-        if apart and set(variables(b)) <= fixed:
+        separate = as_int(simplify(a - b))
+        if separate and set(variables(b)) <= fixed:
             return True
     return False
 

@@ -33,7 +33,7 @@ class External:
     Args:
         name: by which statements call it.
         symbol: its name in C.
-        sizes: what it takes behind the arrays.
+        sizes: what it takes after the arrays.
         llvm: LLVM text that defines it.
         address: where it is in this process.
         python: a Python function that takes the arrays and writes the outputs; it is given all extents as sizes.

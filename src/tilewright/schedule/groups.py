@@ -20,10 +20,10 @@ def blocks_between(func: PrimFunc, inputs: Set[str], outputs: Set[str], include_
     writes = {b.name: {x.name for x in written_buffers(b)} for b in blocks}
     borders = {b.name for b in blocks if writes[b.name] & inputs}
     made = set(inputs)
-    behind: set[str] = set()
+    following: set[str] = set()
     for block in blocks:
         if block.name not in borders and reads[block.name] & made:
-            behind.add(block.name)
+            following.add(block.name)
             made |= writes[block.name]
     needed = set(outputs)
     before: set[str] = set()
@@ -31,7 +31,7 @@ def blocks_between(func: PrimFunc, inputs: Set[str], outputs: Set[str], include_
         if writes[block.name] & needed:
             before.add(block.name)
             needed |= reads[block.name] if block.name not in borders else set()
-    members = before & (behind | borders if include_inputs else behind)
+    members = before & (following | borders if include_inputs else following)
     return tuple(b.name for b in blocks if b.name in members)
 
 

@@ -46,7 +46,7 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         for i2 in 0..n:
             block C(vi2 = i2): C[vi2] = (A[vi2] + 1) * 2
 
-    A block that nobody reads any more, as what was inlined before settled a condition, is dropped, be it a reduction.
+    A block that nothing reads any more, as what was inlined before settled a condition, is dropped, be it a reduction.
 
     Refuses reductions, blocks that write an output, blocks with other statements than stores, and index maps that
     cannot be inverted.
@@ -72,7 +72,7 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     domain = product(list(extents.values()))
     gaps = {b for b in stores if not prove_equal(b.size, domain)}
 
-    def on_expr(e: Expr, around: Mapping[Var, Expr]) -> Expr | None:
+    def on_expr(e: Expr, enclosing: Mapping[Var, Expr]) -> Expr | None:
         store = stores.get(e.buffer) if isinstance(e, Load) else None
         if store is None:
             return None
@@ -81,7 +81,7 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         element = substitute(store.value, {v: point.get(v, const(0)) for v in extents})
         if store.buffer not in gaps:
             return element
-        within = conjoin(c for v, i in point.items() for c in outside(i, extents[v], around))
+        within = conjoin(c for v, i in point.items() for c in outside(i, extents[v], enclosing))
         return select(within, element, const(0, element.dtype))
 
     smaller = replace_at(func, path, None)
@@ -93,9 +93,9 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         for s in walk(b):
             if isinstance(s, Intrinsic) and any(r.buffer in stores for r in s.inputs):
                 raise refuse(func, f"cannot inline block {block!r}: intrinsic {s.name!r} reads its buffer")
-        around = {it.var: it.extent for it in b.iters}
+        enclosing = {it.var: it.extent for it in b.iters}
         memo: dict[Expr, Expr] = {}
-        return map_stmt(b, lambda _: None, lambda e: map_expr(e, lambda n: on_expr(n, around), memo))
+        return map_stmt(b, lambda _: None, lambda e: map_expr(e, lambda n: on_expr(n, enclosing), memo))
 
     result = without_buffers(smaller.with_body(map_blocks(smaller.body, on_block)), tuple(stores))
     check_kinds(func, result, loops_on(path), f"cannot inline block {block!r}")
@@ -165,13 +165,13 @@ def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         )
     point = {v: point.get(v, const(0)) for v in extents}
     # Where the producer computes elements that the consumer does not read, nothing is stored.
-    around = {it.var: it.extent for it in producer.iters}
+    enclosing = {it.var: it.extent for it in producer.iters}
     conditions: list[Expr] = []
     for v, e in point.items():
-        conditions += [c for c in (e >= 0, e < extents[v]) if not prove(c, around)]
+        conditions += [c for c in (e >= 0, e < extents[v]) if not prove(c, enclosing)]
     for given, made in zip(value.indices, reads[0].indices, strict=True):
         reached = simplify(substitute(made, point))
-        if not prove_equal(given, reached, around):
+        if not prove_equal(given, reached, enclosing):
             conditions.append(equal(given, reached))
     # Only the consumer's own variables are replaced; the producer's value goes in as it is.
     inlined: dict[Expr, Expr] = {reads[0]: value.value}
@@ -206,14 +206,14 @@ def _require_inputs_before(func: PrimFunc, consumer: Block, producer: Block, buf
     """What `consumer` reads besides `buffer` is written before `producer`."""
     order = [b.name for b in blocks_in(func.body)]
     for other in read_buffers(consumer):
-        late = [w.name for w in writers_of(func, other) if order.index(w.name) > order.index(producer.name)]
-        if other != buffer and late:
+        deferred = [w.name for w in writers_of(func, other) if order.index(w.name) > order.index(producer.name)]
+        if other != buffer and deferred:
             what = f"cannot reverse-inline block {consumer.name!r}"
-            raise refuse(func, f"{what}: {late[0]!r} computes its input {other.name!r} too late")
+            raise refuse(func, f"{what}: {deferred[0]!r} computes its input {other.name!r} too late")
 
 
 def unread(func: PrimFunc, block: Block) -> bool:
-    """Whether a block writes intermediates alone, and nobody but itself reads them."""
+    """Whether a block writes intermediates alone, and only the block itself reads them."""
     written = written_buffers(block)
     return all(b in func.buffers and all(r.name == block.name for r in readers_of(func, b)) for b in written)
 

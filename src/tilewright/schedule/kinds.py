@@ -165,7 +165,7 @@ def annotate_loop(
 
         for i in 0..n:  # @unroll(times=4)
 
-    Refuses notes that nobody knows, that belong elsewhere, and fields of the wrong type (`ir/notes.py`).
+    Refuses unknown notes, notes that belong elsewhere, and fields of the wrong type (`ir/notes.py`).
     """
     path = loop_path(func, loop)
     target = last_loop(path)

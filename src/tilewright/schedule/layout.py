@@ -108,11 +108,11 @@ def transform_layout(
         refuse_external(func, b, what)
         if intrinsics_in(b):
             raise refuse(func, f"{what}: block {b.name!r} is an intrinsic", hint="tensorize comes last")
-        around = {it.var: it.extent for it in b.iters}
+        enclosing = {it.var: it.extent for it in b.iters}
         memo: dict[Expr, Expr] = {}
 
         def moved(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-            return tuple(simplify(i, around) for i in mapping(indices))
+            return tuple(simplify(i, enclosing) for i in mapping(indices))
 
         def on_expr(e: Expr) -> Expr | None:
             return Load(new, moved(e.indices)) if isinstance(e, Load) and e.buffer == target else None

@@ -69,8 +69,8 @@ def split(
     value: Expr = news[0].var
     for new in news[1:]:
         value = value * new.extent + new.var
-    around = extents_of((*loops_on(path[:-1]), *news))
-    body = rebind(old.body, {old.var: value}, around, TRUE if exact else binary("lt", value, old.extent))
+    enclosing = extents_of((*loops_on(path[:-1]), *news))
+    body = rebind(old.body, {old.var: value}, enclosing, TRUE if exact else binary("lt", value, old.extent))
     return replace_at(func, path, nest(news, body)), tuple(n.var.name for n in news)
 
 
@@ -139,8 +139,8 @@ def fuse(func: PrimFunc, *loops: str) -> tuple[PrimFunc, str]:
         values[loop.var] = rest % loop.extent
         rest = rest // loop.extent
     values[chain[0].var] = rest
-    around = extents_of(loops_on(path[:-1])) | {fused: extent}
-    body = rebind(chain[-1].body, {v: simplify(e, around) for v, e in values.items()}, around)
+    enclosing = extents_of(loops_on(path[:-1])) | {fused: extent}
+    body = rebind(chain[-1].body, {v: simplify(e, enclosing) for v, e in values.items()}, enclosing)
     return replace_at(func, path, For(fused, extent, body)), fused.name
 
 

@@ -234,21 +234,21 @@ def _require_all_rows(func: PrimFunc, made: Sequence[tuple[Block, Buffer]], loop
 def _require_inputs_before(func: PrimFunc, smaller: PrimFunc, source: Block, later: Sequence[Stmt], what: str) -> None:
     """The inputs of `source` must be written before its new place, and not be overwritten between the two places."""
     order = [b.name for b in blocks_in(func.body)]
-    late = {b.name for child in later for b in blocks_in(child)}
+    deferred = {b.name for child in later for b in blocks_in(child)}
     for buffer in read_buffers(source):
         for writer in writers_of(smaller, buffer):
             if _of_another_step(func, source, writer, buffer):
                 continue
-            if writer.name in late or order.index(writer.name) > order.index(source.name):
+            if writer.name in deferred or order.index(writer.name) > order.index(source.name):
                 raise refuse(func, f"{what}: block {writer.name!r} writes its input {buffer.name!r} after that place")
 
 
 def _of_another_step(func: PrimFunc, reader: Block, writer: Block, buffer: Buffer) -> bool:
     """Whether a step of a recurrence reads and writes different rows of a buffer: those of earlier steps are there."""
-    around = [
+    enclosing = [
         {x.var for x in loops_on(block_path(func, b.name)) if find_note(x.notes, InOrder)} for b in (reader, writer)
     ]
-    if not around[0] & around[1]:
+    if not enclosing[0] & enclosing[1]:
         return False
     stores = [s.indices for s in stores_in(writer) if s.buffer == buffer]
     reads = [load.indices for load in loads_in(reader) if load.buffer == buffer]
@@ -280,15 +280,15 @@ def _nest_over(
 ) -> Stmt:
     """`block` with new loops over `domain` (whole extents where nothing is said), clipped by a predicate that also
     holds the `given` conditions and keeps iterators at or below their `limits`."""
-    around = extents_of(outer)
+    enclosing = extents_of(outer)
     loops: list[For] = []
     iters: list[BlockIter] = []
     conditions: list[Expr] = list(given)
     for it in block.iters:
-        low, extent = clip(domain.get(it.var), it.extent, around)
+        low, extent = clip(domain.get(it.var), it.extent, enclosing)
         var = Var(fresh_name(loop_name(it.var), taken))
-        value = simplify(low + var, {**around, var: extent})
-        spans = {**around, var: extent}
+        value = simplify(low + var, {**enclosing, var: extent})
+        spans = {**enclosing, var: extent}
         limit = simplify(value <= limits[it.var], spans) if limits and it.var in limits else TRUE
         beyond = [c for c in outside(value, it.extent, spans) if limit is TRUE or not prove(c, spans, (limit,))]
         conditions += [c for c in (*conjuncts(limit), *beyond) if c not in conditions]
@@ -306,11 +306,11 @@ def _finished(
     func: PrimFunc, source: Block, root: Stmt, made: Sequence[tuple[Block, Buffer]], outer: Sequence[For], what: str
 ) -> dict[Var, Range]:
     """The part of the domain of `source` whose inputs one iteration of the outer loops completes."""
-    around = extents_of(outer)
+    enclosing = extents_of(outer)
     extents = {it.var: it.extent for it in source.iters}
     domain: dict[Var, Range] = {}
     parts: list[dict[Var, Range]] = []
-    boxes = [(buffer, written_box(root, writer, buffer, around)) for writer, buffer in made]
+    boxes = [(buffer, written_box(root, writer, buffer, enclosing)) for writer, buffer in made]
     for buffer, box in boxes:
         for load in loads_in(source):
             if load.buffer == buffer:
@@ -322,12 +322,12 @@ def _finished(
     full = {v: domain.get(v, (const(0), simplify(x - 1))) for v, x in extents.items()}
     for buffer, box in boxes:
         for load in loads_in(source):
-            if load.buffer == buffer and not covered(load.indices, box, full, buffer, around):
+            if load.buffer == buffer and not covered(load.indices, box, full, buffer, enclosing):
                 raise refuse(
                     func,
                     f"{what}: an iteration of this loop does not complete the part of {buffer.name!r} that it reads",
                 )
-    _require_common_parts(func, parts, extents, around, what)
+    _require_common_parts(func, parts, extents, enclosing, what)
     return domain
 
 
@@ -335,29 +335,31 @@ def _require_common_parts(
     func: PrimFunc,
     parts: Sequence[Mapping[Var, Range]],
     extents: Mapping[Var, Expr],
-    around: Mapping[Var, Expr],
+    enclosing: Mapping[Var, Expr],
     what: str,
 ) -> None:
     """Refuse where what several reads find complete in an iteration is not the same part of the domain: no iteration
     would compute a point whose inputs different ones complete."""
-    moving = [{v: r for v, r in part.items() if {*variables(r[0]), *variables(r[1])} & around.keys()} for part in parts]
+    moving = [
+        {v: r for v, r in part.items() if {*variables(r[0]), *variables(r[1])} & enclosing.keys()} for part in parts
+    ]
     for k, part in enumerate(moving):
         for other in moving[:k]:
-            driven, others = _drivers(part, around), _drivers(other, around)
+            driven, others = _drivers(part, enclosing), _drivers(other, enclosing)
             common = part.keys() & other.keys()
-            same = all(_same_range(part[v], other[v], extents[v], around) for v in common)
+            same = all(_same_range(part[v], other[v], extents[v], enclosing) for v in common)
             if not same or (driven & others and part.keys() != other.keys()):
                 raise refuse(func, f"{what}: different iterations complete what one point of it reads")
 
 
-def _drivers(part: Mapping[Var, Range], around: Mapping[Var, Expr]) -> set[Var]:
-    return {v for r in part.values() for end in r for v in variables(end) if v in around}
+def _drivers(part: Mapping[Var, Range], enclosing: Mapping[Var, Expr]) -> set[Var]:
+    return {v for r in part.values() for end in r for v in variables(end) if v in enclosing}
 
 
-def _same_range(a: Range, b: Range, extent: Expr, around: Mapping[Var, Expr]) -> bool:
+def _same_range(a: Range, b: Range, extent: Expr, enclosing: Mapping[Var, Expr]) -> bool:
     """Whether two ranges are the same part of 0..extent."""
-    low = prove_equal(a[0], b[0], around) or (prove(a[0] <= 0, around) and prove(b[0] <= 0, around))
-    high = prove_equal(a[1], b[1], around) or all(prove(r[1] >= extent - 1, around) for r in (a, b))
+    low = prove_equal(a[0], b[0], enclosing) or (prove(a[0] <= 0, enclosing) and prove(b[0] <= 0, enclosing))
+    high = prove_equal(a[1], b[1], enclosing) or all(prove(r[1] >= extent - 1, enclosing) for r in (a, b))
     return low and high
 
 

@@ -70,7 +70,7 @@ class Recording:
 
     @contextmanager
     def trying(self, loss: str) -> Iterator[None]:
-        """Go on behind a primitive that is refused: the schedule stays as it was before, and `refused` tells what was
+        """Go on after a primitive that is refused: the schedule stays as it was before, and `refused` tells what was
         lost and why."""
         try:
             yield

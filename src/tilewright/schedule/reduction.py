@@ -113,8 +113,8 @@ def _start_of(func: PrimFunc, source: Block, loops: Sequence[For], position: int
     dropped = {x.var for x in below} - set(renamed)
     kept = [c for c in conjuncts(source.predicate) if not dropped & set(variables(c))]
     if len(kept) < len(conjuncts(source.predicate)):
-        around = extents_of(loops)
-        kept += [c for it in spatial for c in outside(it.binding, it.extent, around) if c not in kept]
+        enclosing = extents_of(loops)
+        kept += [c for it in spatial for c in outside(it.binding, it.extent, enclosing) if c not in kept]
     assert source.init is not None
     init = Block(
         fresh_name(f"{source.name}_init", block_names(func)),
@@ -285,8 +285,8 @@ def _final_nest(
     dropped = {x.var for x in own} - renamed.keys()
     kept = [substitute(c, renamed) for c in conjuncts(source.predicate) if not dropped & set(variables(c))]
     if len(kept) < len(conjuncts(source.predicate)):
-        around = extents_of(loops)
-        kept += [c for it in iters if it.kind == "spatial" for c in outside(it.binding, it.extent, around)]
+        enclosing = extents_of(loops)
+        kept += [c for it in iters if it.kind == "spatial" for c in outside(it.binding, it.extent, enclosing)]
     read = [Load(b, _insert(t.indices, axis, lane)) for b, t in zip(partial, update.targets, strict=True)]
     body = combine(update.reducer, update.targets, read, taken)
     block = replace(source, iters=tuple(iters), body=body, predicate=conjoin(kept))

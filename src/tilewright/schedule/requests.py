@@ -114,7 +114,7 @@ def move(
     is_there: Callable[[LoopId], bool],
 ) -> PrimFunc:
     """`moving(func, block, loop)`, and on the block's new loops what was asked of its `own` ones. `roots` says which
-    iterator of the block a loop without a step behind it drove."""
+    iterator of the block a loop without a step after it drove."""
     source = last_block(block_path(func, block))
     moved = moving(func, block, loop)
     new = loops_on(block_path(moved, block))[-len(source.iters) :] if source.iters else ()
@@ -165,7 +165,7 @@ def _by_history(
 
 
 def _by_structure(source: Block, own: Mapping[LoopId, For]) -> tuple[dict[LoopId, int], Sequence[Step]] | None:
-    """The same, read off the bindings: `vi = i_0*8 + i_1` is a split by 8, whoever wrote it."""
+    """The steps from a block's iterators to its loops, read off the bindings: `vi = i_0*8 + i_1` is a split by 8."""
     starts: dict[LoopId, int] = {}
     steps: list[Step] = []
     ids = {x.var: (identity, x) for identity, x in own.items()}
@@ -224,7 +224,7 @@ def _gather(func: PrimFunc, parents: Sequence[str]) -> PrimFunc:
 
 
 def _order(func: PrimFunc, block: str, wanted: Sequence[str], rank: int) -> PrimFunc:
-    """The block's loops in the order that was asked for; those that nobody had asked for stand outside."""
+    """The block's loops in the order that was asked for; those that were not asked for stand outside."""
     chain = [x.var.name for x in own_loops(block_path(func, block))]
     rest = [x for x in chain[-max(rank, len(wanted)) :] if x not in wanted]
     inside = [x for x in chain if x in wanted or x in rest]

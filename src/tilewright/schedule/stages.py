@@ -102,7 +102,7 @@ class StageSchedule:
         """The one loop or stage that a pattern says: `s.find("for k in _")`, `s.find("block C")`.
 
         Args:
-            pattern: "for NAME in EXTENT", with a kind such as "vectorized" behind if wanted, or "block NAME"; `_` is
+            pattern: "for NAME in EXTENT", with a kind such as "vectorized" after if wanted, or "block NAME"; `_` is
                 anything, `*` in a name any letters.
             stage: only loops around this stage (or tensor).
             role: only loops that drive a "spatial" or a "reduce" axis.

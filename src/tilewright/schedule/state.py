@@ -179,20 +179,20 @@ def rebind(stmt: Stmt, mapping: Mapping[Var, Expr], extents: Mapping[Var, Expr],
     """
     memo: dict[Expr, Expr] = {}
 
-    def express(e: Expr, around: Mapping[Var, Expr]) -> Expr:
+    def express(e: Expr, enclosing: Mapping[Var, Expr]) -> Expr:
         new = map_expr(e, lambda n: mapping.get(n) if isinstance(n, Var) else None, memo)
-        return simplify(new, around) if new is not e and has_division(new) else new
+        return simplify(new, enclosing) if new is not e and has_division(new) else new
 
-    def go(s: Stmt, around: Mapping[Var, Expr]) -> Stmt:
+    def go(s: Stmt, enclosing: Mapping[Var, Expr]) -> Stmt:
         if isinstance(s, For):
-            extent = express(s.extent, around)
-            body = go(s.body, {**around, s.var: extent})
+            extent = express(s.extent, enclosing)
+            body = go(s.body, {**enclosing, s.var: extent})
             return replace(s, extent=extent, body=body)
         if isinstance(s, Block):
-            iters = tuple(replace(it, binding=express(it.binding, around)) for it in s.iters)
-            predicate = conjunction(condition, express(s.predicate, around))
+            iters = tuple(replace(it, binding=express(it.binding, enclosing)) for it in s.iters)
+            predicate = conjunction(condition, express(s.predicate, enclosing))
             return replace(s, iters=iters, predicate=predicate)
-        return with_children(s, tuple(go(c, around) for c in s.children))
+        return with_children(s, tuple(go(c, enclosing) for c in s.children))
 
     return go(stmt, extents)
 

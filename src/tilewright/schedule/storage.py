@@ -142,12 +142,12 @@ def _loop_around(func: PrimFunc, path: Path, source: Block, target: Buffer, what
     readers = {b.name for b in readers_of(func, target)} - {source.name}
     if not readers:
         raise refuse(func, f"{what}: no block reads it")
-    around = [x for x in loops_on(path) if readers <= {b.name for b in blocks_in(x.body)}]
-    if not around:
+    enclosing = [x for x in loops_on(path) if readers <= {b.name for b in blocks_in(x.body)}]
+    if not enclosing:
         raise refuse(
             func, f"{what}: no loop is around block {source.name!r} and what reads it", hint="compute_at first"
         )
-    return around[-1]
+    return enclosing[-1]
 
 
 def _require_ahead(func: PrimFunc, path: Path, source: Block, target: Buffer, loop: For, what: str) -> None:

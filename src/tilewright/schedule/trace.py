@@ -14,7 +14,7 @@
     ref         := ("b" | "l" | "v") digits
 
 The text is read by the parser below and never executed. References name blocks, loops and sampled values through the
-results of earlier instructions; a `decision` is kept apart from the attributes, so that it can be overridden.
+results of earlier instructions; a `decision` is kept separate from the attributes, so that it can be overridden.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Trace:
         return {k: i.decision for k, i in enumerate(self.instructions) if i.decision is not None}
 
     def with_decisions(self, decisions: Mapping[int, Value | Sequence[Value]]) -> Trace:
-        """The same program with other decisions at these positions."""
+        """This trace with other decisions at these positions."""
         changed = list(self.instructions)
         for k, decision in decisions.items():
             if changed[k].decision is None:
@@ -100,7 +100,7 @@ class Trace:
         return Trace(tuple(changed))
 
     def simplified(self) -> Trace:
-        """The same program without look-ups whose results nothing uses."""
+        """This trace without look-ups whose results nothing uses."""
         used: set[Ref] = set()
         kept: list[Instruction] = []
         for i in reversed(self.instructions):

@@ -1,4 +1,4 @@
-"""The server behind all protocols: requests come in, batches go to lanes, answers come out.
+"""The server after all protocols: requests come in, batches go to lanes, answers come out.
 
 `Core.infer` is called on the thread of an asyncio loop. A model that takes microseconds is computed there and then:
 handing it to another thread would take a hundred times as long. Anything longer goes to a lane, which is a thread; the
@@ -242,7 +242,7 @@ def _alone(served: Served, arrays: list[Array]) -> tuple[Any, int] | ServeError:
 
 
 def together(served: Served, rows: Rows, requests: Sequence[list[Array]]) -> list[tuple[Any, int] | ServeError]:
-    """Requests as one batch: their inputs behind each other, their parts of the outputs."""
+    """Requests as one batch: their inputs after each other, their parts of the outputs."""
     counts = [arrays[0].shape[rows.inputs[0]] for arrays in requests]
     batch = [np.concatenate([arrays[k] for arrays in requests], axis) for k, axis in enumerate(rows.inputs)]
     result, version = served.call(batch)

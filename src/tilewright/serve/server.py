@@ -1,4 +1,4 @@
-"""A server in one process: an event loop, its sockets, and the core behind them."""
+"""A server in one process: an event loop, its sockets, and the core after them."""
 
 from __future__ import annotations
 

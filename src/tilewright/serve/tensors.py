@@ -95,7 +95,7 @@ def from_raw(data: bytes | memoryview, datatype: str, shape: Sequence[int], wher
     array: Array = np.frombuffer(data, np.uint8 if datatype == "BOOL" else dtype)
     if datatype == "BOOL":
         array = array != 0
-    if not array.flags.aligned:  # it stands behind JSON of any length
+    if not array.flags.aligned:  # it stands after JSON of any length
         array = array.copy()
     return array.reshape(shape)
 

@@ -29,15 +29,15 @@ def dataclass(
 ) -> Callable[[type[T]], type[T]]:
     """`dataclasses.dataclass` with those of its options that are used here; there are no `InitVar`s."""
 
-    def made(plain: type[T]) -> type[T]:
+    def made(ordinary: type[T]) -> type[T]:
         # The standard library lets none but frozen classes inherit from frozen ones, and makes the guards of those.
-        guarded = frozen and any(map(dataclasses.is_dataclass, plain.__mro__[1:]))
+        guarded = frozen and any(map(dataclasses.is_dataclass, ordinary.__mro__[1:]))
         # Else the standard library would write down the signature, for which it compiles `__init__`.
-        plain.__doc__ = plain.__doc__ or plain.__name__
+        ordinary.__doc__ = ordinary.__doc__ or ordinary.__name__
         with_fields = dataclasses.dataclass(
             init=False, repr=False, eq=False, frozen=guarded, slots=slots, kw_only=kw_only
         )
-        cls = with_fields(plain)
+        cls = with_fields(ordinary)
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # it is a dataclass now
         methods: dict[str, Method | _Initializer | None] = {"__init__": _Initializer(cls, fields, frozen)}
         if repr:
@@ -61,7 +61,7 @@ def dataclass(
 
 
 class _Initializer:
-    """`__init__` until somebody asks for it: a process makes objects of half of the classes that it imports."""
+    """`__init__` until it is asked for: a process makes objects of half of the classes that it imports."""
 
     __slots__ = ("_class", "_fields", "_frozen")
 

@@ -30,7 +30,7 @@ def deep_recursion() -> Iterator[None]:
     finally:
         with _lock:
             _inside -= 1
-            if not _inside and sys.getrecursionlimit() == max(_before, FRAMES):  # nobody else has set it since
+            if not _inside and sys.getrecursionlimit() == max(_before, FRAMES):  # nothing else has set it since
                 sys.setrecursionlimit(_before)
 
 

@@ -270,7 +270,7 @@ class RecordWarning(UserWarning):
 
 
 class StoreError(Error):
-    """A weight store that is missing, full, damaged, foreign, or in somebody else's hands."""
+    """A weight store that is missing, full, damaged, foreign, or owned by another user."""
 
 
 class CallError(Error):

@@ -13,7 +13,7 @@ UNFINISHED = ".tmp-"
 def write_whole(path: Path | str, content: bytes, *, durable: bool = False) -> None:
     """Write `content` under a temporary name in the same folder and rename it, in place of what was there.
 
-    It needs no lock and works on network file systems. Raises OSError, and leaves nothing behind.
+    It needs no lock and works on network file systems. Raises OSError, and leaves nothing after.
 
     Args:
         durable: return only when the content is on the disk, so that it outlives a loss of power.

@@ -43,7 +43,7 @@ def described(value: Any) -> str:
     """A value in a message: short, whatever it is."""
     try:
         text = repr(value)
-    except Exception:  # somebody else's objects
+    except Exception:  # objects of other libraries
         text = ""
     return text if 0 < len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
 

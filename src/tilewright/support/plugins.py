@@ -4,7 +4,7 @@
     soft-clip = "my_package.operator:OPERATORS"
 
 A group is loaded when its registry is first asked (`admit`). An entry point names an object; the registry checks it as
-a whole before it keeps any of it, so that one that fails leaves nothing behind. What fails is named in a warning and
+a whole before it keeps any of it, so that one that fails leaves nothing after. What fails is named in a warning and
 left out: compiles go on without it. `outcomes` says what became of each.
 """
 
@@ -96,8 +96,8 @@ def _admit(plugin: Plugin, register: Register) -> None:
     from importlib.metadata import EntryPoint
 
     try:
-        brought = EntryPoint(plugin.name, plugin.value, f"tilewright.{plugin.group}").load()
-        _outcomes[plugin] = Outcome(plugin, tuple(register(plugin, brought)))
+        loaded = EntryPoint(plugin.name, plugin.value, f"tilewright.{plugin.group}").load()
+        _outcomes[plugin] = Outcome(plugin, tuple(register(plugin, loaded)))
     except Exception as error:  # whatever foreign code raises
         leave_out(plugin, error)
 
@@ -120,9 +120,9 @@ def outcomes() -> tuple[Outcome, ...]:
     return tuple(_outcomes[plugin] for plugin in found() if plugin in _outcomes)
 
 
-def several(brought: Any, kind: type[T]) -> tuple[T, ...]:
+def several(loaded: Any, kind: type[T]) -> tuple[T, ...]:
     """What an entry point names, one object of a kind or a tuple of them. Raises PluginError for anything else."""
-    objects = brought if isinstance(brought, tuple) else (brought,)
+    objects = loaded if isinstance(loaded, tuple) else (loaded,)
     for each in objects:
         if not isinstance(each, kind):
             expected = f"a {kind.__name__} or a tuple of them"

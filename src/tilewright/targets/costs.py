@@ -1,6 +1,6 @@
 """What estimates take for granted about a machine: fitted constants, each with its unit, what it counts and its origin.
 
-The values that stand here are taken wherever nobody measured others. A family of machines that knows better says so in
+The values that stand here are taken wherever no others were measured. A family of machines that knows better says so in
 its own file, with `Costs.fitted`. `docs/targets.md` lists all of them.
 """
 

@@ -211,7 +211,7 @@ ZEN4_COSTS = (
         passing_pixels=1.5,
     )
     .fitted(Origin("2026-11-26", "Zen 4", commit="2a963d0"), scattered_line=1.5, scattered_line_of_many=1.5)
-    # 1x1 convolutions over plain maps of 32 x 32 and 64 x 64, as below: of 234 to 512 channels and 2 to 64 filters all
+    # 1x1 convolutions over NCHW maps of 32 x 32 and 64 x 64, as below: of 234 to 512 channels and 2 to 64 filters all
     # take 1.0 to 8 times as long in blocks.
     .fitted(Origin("2026-11-28", "Zen 4", 'make audit ARGS="--kinds conv1x1"'), collision=1.0)
 )
@@ -242,7 +242,7 @@ ZEN5_COSTS = (
         crowded_rows=1.4,
         crowded_passes=1.05,
     )
-    # 1x1 convolutions over plain maps of 32 x 32 and 64 x 64, whose lines fall into a quarter or less of the second
+    # 1x1 convolutions over NCHW maps of 32 x 32 and 64 x 64, whose lines fall into a quarter or less of the second
     # level's sets: 0 to 4 cycles a line.
     .fitted(Origin("2026-11-28", "Zen 5", 'make audit ARGS="--kinds conv1x1"'), collision=3.0)
     # Softmaxes of 64 and 67 rows: 0.67 to 0.98 of the time without up to 3,072 numbers, 1.03 to 1.18 from 3,500 on.
@@ -273,7 +273,7 @@ INTEL_COSTS = (
     # VDPBF16PS takes 1.48 ns (twelve of them in a loop of C, 100 million in all); AMX is this machine's way.
     .fitted(Origin("2026-11-27", "Emerald Rapids", commit="4f1ff6bd"), bf16_pairs=9.0)
     # Rows 4,096 bytes apart, 16 of them in sets of 12 ways: 1.7 to 3.7 cycles a line in three layers of seed 161.
-    # Rows of 361 elements, and of 400 that begin behind a line: 220 to 245 cycles for 16 vectors, 110 at lines.
+    # Rows of 361 elements, and of 400 that begin after a line: 220 to 245 cycles for 16 vectors, 110 at lines.
     .fitted(
         Origin("2026-11-26", "Emerald Rapids", 'make audit ARGS="--kinds transpose depthwise"'),
         crowded_line=3.0,

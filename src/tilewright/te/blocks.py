@@ -320,7 +320,7 @@ def _stage_nest(
     """
     outputs = [buffers[op, k] for k in range(len(op.bodies))]
     first = outputs[0].name
-    # A block may carry its buffer's name: blocks and buffers are told apart by where they stand.
+    # A block may carry its buffer's name: blocks and buffers are distinguished by where they stand.
     shared = any(b is outputs[0] for t, b in buffers.items() if isinstance(t, tuple) and isinstance(t[0], ScanOp))
     block_name = blocks[op] = first if len(outputs) == 1 and not shared else fresh_name(op.name, taken)
     iters: list[BlockIter] = []

@@ -17,7 +17,7 @@ from tilewright.te.tensors import ComputeOp, Tensor
 
 
 def check_reads(stages: Iterable[ComputeOp | ScanOp | ExternOp]) -> None:
-    """Raises ExpressionError for reads that are out of bounds whatever the symbols are. What stands behind a condition
+    """Raises ExpressionError for reads that are out of bounds whatever the symbols are. What stands after a condition
     or depends on data is believed: `tw.build(..., bounds="check")` checks it in each call."""
     problems = Problems()
     for op, start in _computed(stages):

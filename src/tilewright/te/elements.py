@@ -165,6 +165,6 @@ def clz(x: Any) -> Expr:
 
 
 def ctz(x: Any) -> Expr:
-    """How many zeros stand behind the lowest bit of an integer that is set, in its type; all bits where it is 0."""
+    """How many zeros stand after the lowest bit of an integer that is set, in its type; all bits where it is 0."""
     bits, kind = _bits_of(x, "ctz")
     return popcount(cast(~bits & (bits - 1), kind))

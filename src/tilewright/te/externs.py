@@ -76,7 +76,7 @@ def extern(
             writes the outputs in place; a function of ctypes; or the name of a C function, which `llvm` defines, which
             is at `address`, or which this process has.
         dtype: of the output, or of each.
-        sizes: what a C function takes behind the addresses of the inputs and the outputs, each as an int64_t: numbers,
+        sizes: what a C function takes after the addresses of the inputs and the outputs, each as an int64_t: numbers,
             and extents of these arrays.
         llvm: LLVM text with the function's definition, `define void @function(ptr ..., i64 ...)`.
         address: where the function is.

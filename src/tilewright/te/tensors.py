@@ -163,9 +163,9 @@ class ComputeOp:
     def __str__(self) -> str:
         """`C[i, j] = sum(A[i, k] * B[k, j] for k in 0..n) for i in 0..m, j in 0..n`, a line for each output."""
         place = f"[{', '.join(a.name for a in self.axis)}]"
-        around = f" for {_ranges((a.var, a.extent) for a in self.axis)}" if self.axis else ""
+        enclosing = f" for {_ranges((a.var, a.extent) for a in self.axis)}" if self.axis else ""
         names = [self.name] if len(self.bodies) == 1 else [f"{self.name}_{k}" for k in range(len(self.bodies))]
-        return "\n".join(f"{n}{place} = {_text(b)}{around}" for n, b in zip(names, self.bodies, strict=True))
+        return "\n".join(f"{n}{place} = {_text(b)}{enclosing}" for n, b in zip(names, self.bodies, strict=True))
 
     __repr__ = __str__
 

@@ -33,11 +33,11 @@ class Arena:
 
     @property
     def room(self) -> tuple[int, ...]:
-        """Elements of each parameter with what is left free behind it."""
+        """Elements of each parameter with what is left free after it."""
         return tuple(-(-size // ALIGN) * ALIGN for size in self.sizes)
 
     def span(self, names: Sequence[str]) -> tuple[int, int]:
-        """Where parameters that stand one behind the other begin and end, with what is left free behind them."""
+        """Where parameters that stand one after the other begin and end, with what is left free after them."""
         if not names:
             return 0, 0
         first, last = self.names.index(names[0]), self.names.index(names[-1])

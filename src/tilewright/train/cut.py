@@ -1,10 +1,10 @@
-"""A graph cut into sections that run one behind the other, so that others begin to work on early results.
+"""A graph cut into sections that run one after the other, so that others begin to work on early results.
 
     sections(graph, [[loss, last], [first]])   ->   [batch -> loss, last, kept], [batch, kept -> first]
 
 A section computes what its outputs need and no section before it has computed; what later ones read of that are outputs
 of it, too. What is but another view of an input is made again in each section, as there it costs nothing. The first
-section has all inputs, so that whoever calls it finds all that is wrong with them; of the others, each has those that
+section has all inputs, so that its caller finds all that is wrong with them; of the others, each has those that
 it reads, and those whose sizes tell the symbols of what it reads.
 """
 
@@ -20,7 +20,7 @@ VIEWS = frozenset({"constant", "reshape", "slice", "broadcast"})
 
 
 def sections(graph: Graph, wanted: Sequence[Sequence[Value]]) -> list[Graph]:
-    """The graphs of the sections: each gives what is wanted of it, in this order, and behind that what later ones
+    """The graphs of the sections: each gives what is wanted of it, in this order, and after that what later ones
     read. Inputs and parameters are those that it reads.
 
     All that is wanted together must be the graph's outputs.
@@ -69,7 +69,7 @@ def _views(graph: Graph) -> set[Value]:
 
 
 def _reached(nodes: Sequence[Node], targets: Iterable[Value], there: set[Value]) -> tuple[Node, ...]:
-    """Those of the nodes that the targets depend on, but for what is there."""
+    """The nodes needed for `targets`, given that the values in `there` are available."""
     wanted = {v for v in targets if v not in there}
     kept: list[Node] = []
     for node in reversed(nodes):

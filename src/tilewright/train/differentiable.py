@@ -3,7 +3,7 @@
     fast = tw.differentiable(module, (x,))
     fast(x).square().mean().backward()          # the gradients are in module's own parameters
 
-The way forward gives, behind the module's outputs, the values that the way back reads, as autograd keeps them. The
+The way forward gives, after the module's outputs, the values that the way back reads, as autograd keeps them. The
 parameters are inputs of both programs, so that an optimiser may move them in place between two calls.
 """
 
@@ -125,11 +125,11 @@ class _Call(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, owner: Differentiable, *values: torch.Tensor) -> Any:
-        plain = [v.detach().contiguous() for v in values[: len(owner._ways.forward.inputs)]]
-        result = _tuple(owner.forward_model(*plain))
+        ordinary = [v.detach().contiguous() for v in values[: len(owner._ways.forward.inputs)]]
+        result = _tuple(owner.forward_model(*ordinary))
         count = owner._spec.num_leaves
         ctx.owner = owner
-        everything = (*plain, *result)
+        everything = (*ordinary, *result)
         ctx.save_for_backward(*(everything[k] for k in owner._ways.reads))
         ctx.count = len(values)
         outputs = result[:count]

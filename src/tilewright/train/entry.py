@@ -88,11 +88,11 @@ def compile_step(
             the order of the way back, and changes them in place; what it returns may have a `wait`, which is called
             once all are there, so that such work goes on during the way back. With `accumulate`, in those steps alone
             in which parameters move; of several stages, each stage's before its update. Whether a step is finite is
-            told by the norm of gradients behind it, so that all processes see the same. A process whose batch does not
+            told by the norm of gradients after it, so that all processes see the same. A process whose batch does not
             fit hands over NaN, so that the others do not wait for it. Where reducing fails, as another process has
             ended, the step raises CallError, once all that was begun has ended, and leaves all as it was.
         bucket: bytes from which on gradients are handed to `reduce`: whole parameters of one group. Each bucket is a
-            native call, which keeps for those behind it what they read.
+            native call, which keeps for those after it what they read.
         schedule: what the learning rates are multiplied by, from the number of updates so far (`tw.train.schedules`).
         seed: what the random numbers of dropout depend on, beside the number of the step.
         fast: which algorithms with fewer multiplications may be taken, as for `tw.compile`: by default those that keep

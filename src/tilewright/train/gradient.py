@@ -22,7 +22,7 @@ from tilewright.support.errors import ModelError
 
 
 def gradient(graph: Graph, of: str, wrt: Sequence[str]) -> Graph:
-    """A graph with the outputs of `graph` and behind them the gradients of one of these.
+    """A graph with the outputs of `graph` and after them the gradients of one of these.
 
     Args:
         graph: source operators alone, as frontends make them.
@@ -45,17 +45,17 @@ def gradient(graph: Graph, of: str, wrt: Sequence[str]) -> Graph:
 
 
 def jvp(graph: Graph, of: Sequence[str], wrt: Sequence[str]) -> Graph:
-    """Forward mode: a graph with the outputs of `graph` and behind them the derivatives of some of these in a
+    """Forward mode: a graph with the outputs of `graph` and after them the derivatives of some of these in a
     direction.
 
     What comes back from outputs is linear in what is sent there, so that its own gradient by that, along the direction,
     is the derivative of the outputs (J. Townsend, "A new trick for calculating Jacobian vector products", 2017); what
-    was sent there itself is read by nobody.
+    was sent there itself is not read.
 
     Args:
         graph: source operators alone, as frontends make them.
         of: names of outputs of floating point types.
-        wrt: names of inputs and parameters of floating point types. Behind the inputs stands the direction, a new input
+        wrt: names of inputs and parameters of floating point types. After the inputs stands the direction, a new input
             `t.NAME` of the same type for each of them.
 
     Raises ModelError for names that are not there and UnsupportedError, which lists all operators on the way without a

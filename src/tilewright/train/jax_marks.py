@@ -35,7 +35,7 @@ OURS = ("relu", "_softmax")
 
 
 def marked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function of the same arguments, to be jitted.
+    """A function with marks for our operators, of equal arguments and results, to be jitted.
 
     Raises UnsupportedError while it is traced for a way back (`custom_vjp`) that is not linear in what comes back.
     """

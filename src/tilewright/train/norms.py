@@ -24,12 +24,12 @@ def with_shared_rows(graph: Graph) -> Graph:
     """A step's graph in which norms that its way back goes through have their rows in common with it. Half precision
     stays, since an operator computes its rows in single precision."""
     users = graph.consumers()
-    apart = {n.output: n for n in graph.nodes if n.op in NORMS and _goes_back(n, users)}
-    if not apart:
+    separate = {n.output: n for n in graph.nodes if n.op in NORMS and _goes_back(n, users)}
+    if not separate:
         return graph
     builder = GraphBuilder(graph.name, taken=names_of(graph))
     for node in graph.nodes:
-        if node.outputs[0] in apart:
+        if node.outputs[0] in separate:
             _in_parts(builder, node)
         else:
             builder.nodes.append(node)

@@ -50,7 +50,7 @@ def sac(
 
     Args:
         optimizer: of the actor, and of the critics and the temperature where they have none of their own; Adam(3e-4).
-        gamma: the discount; None: each batch has them, [n, 1], behind `done`.
+        gamma: the discount; None: each batch has them, [n, 1], after `done`.
         tau: the share of the critics that the target networks take over in each update.
         alpha: a temperature that stays; None: exp of the model's parameter `temperature`, of one element, which learns.
         target_entropy: minus the number of actions if None.

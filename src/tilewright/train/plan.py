@@ -92,14 +92,14 @@ class StagePlan:
 
 
 Active = tuple[bool, ...]
-"""Which stages, and behind them which averages, take part in an update."""
+"""Which stages, and after them which averages, take part in an update."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """What a step does beside computing losses.
 
-    stages    one behind the other
+    stages    one after the other
     averages  what follows after them
     batches   how many batches' gradients make one update
     """
@@ -163,7 +163,7 @@ def check_trained(graph: Graph, names: Collection[str]) -> None:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Where parameters and buffers stand in a step's vectors. Buffers are those that objectives change (`changed`), and
-    behind them the parameters that follow others, by the order of those."""
+    after them the parameters that follow others, by the order of those."""
 
     arena: Arena
     buffers: Arena

@@ -77,7 +77,7 @@ def step_graph(plan: StepPlan, layout: Layout, active: Active, gathers: bool = F
 def back_graphs(
     plan: StepPlan, layout: Layout, stage: StagePlan, buckets: Sequence[Bucket], passed: Callable[[Graph], Graph]
 ) -> tuple[list[Graph], list[Bucket]]:
-    """A stage's way back in sections, one behind the other, each of which gives a bucket of the gradients; and the
+    """A stage's way back in sections, one after the other, each of which gives a bucket of the gradients; and the
     buckets in the order in which they are ready. The first section gives the loss, metrics and new buffers, too, if the
     stage changes any: (loss, metrics..., bucket[, new buffers][, what later ones read]).
 
@@ -117,7 +117,7 @@ def update_graph(plan: StepPlan, layout: Layout, stage: StagePlan) -> Graph:
 
 
 def follow_graph(plan: StepPlan, layout: Layout, active: Active) -> Graph:
-    """What follows behind the last stage alone: from the arena that stages have left and the buffers before them to the
+    """What follows after the last stage alone: from the arena that stages have left and the buffers before them to the
     new values of all parameters that follow others. `active` says of each average whether it takes part."""
     growing = _Growing(plan, layout, False, 0)
     assert growing.statistics is not None
@@ -160,7 +160,7 @@ class _Growing:
         self.changed: dict[str, Value] = {}
 
     def stage(self, stage: StagePlan, last: bool) -> list[Value]:
-        """Add a stage. Gives its loss, its metrics and the norm of its gradients; behind them, of a step that gathers,
+        """Add a stage. Gives its loss, its metrics and the norm of its gradients; after them, of a step that gathers,
         the new sum."""
         builder, whole = self.builder, self.layout.arena
         results, gradients = self.back(stage)
@@ -263,7 +263,7 @@ class _Growing:
         return self.joined([vector for part in self.new_vectors(self.plan.groups) for vector in part], "new_arena")
 
     def new_vectors(self, groups: Sequence[Group]) -> list[list[Value]]:
-        """Parameters of each group as the stages so far have left them; behind them each state of each group."""
+        """Parameters of each group as the stages so far have left them; after them each state of each group."""
         vectors = [self._vectors(group) for group in groups if self._size(group)]
         return [[vector[k] for vector in vectors] for k in range(1 + len(self.layout.arena.state))]
 
@@ -297,11 +297,11 @@ class _Growing:
         return pieces
 
     def joined(self, pieces: Sequence[Value], name: str) -> Value:
-        """Vectors one behind the other."""
+        """Vectors one after the other."""
         return emit1(self.builder, "concat", *pieces, axis=0, name=name) if len(pieces) > 1 else pieces[0]
 
     def _runs(self, names: Sequence[str]) -> list[tuple[Value, int, int]]:
-        """Parameters that stand one behind the other in the vector of their group, as parts of it: where each run of
+        """Parameters that stand one after the other in the vector of their group, as parts of it: where each run of
         them begins, and its size."""
         results: list[tuple[Value, int, int]] = []
         arena = self.layout.arena

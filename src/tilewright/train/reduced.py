@@ -3,7 +3,7 @@
     step = tw.compile_step(model, loss, optimizer, example, reduce=tw.train.averaged())     # in every process
 
 Gradients are one vector, and come in buckets in the order of the way back: the last parameters' are there first. The
-way back is a native call for each of them (`train/cut.py`); behind each, a function gets the bucket and changes it in
+way back is a native call for each of them (`train/cut.py`); after each, a function gets the bucket and changes it in
 place, or begins to: what it returns may have a `wait`, which is called before parameters move, so that such work goes
 on while the next bucket is computed. Of several stages each has a way back and an update of its own, as a later one's
 loss depends on what those before it have moved.
@@ -64,7 +64,7 @@ class Back:
     """A stage's way back.
 
     batch     the names of a batch's arrays
-    sections  one behind the other
+    sections  one after the other
     results   the loss and metrics that the first one gives, each a number
     names     what these are called in the graph
     kept      what sections keep for later ones, by name, for batches of the sizes `held`
@@ -219,8 +219,8 @@ class ReducedStage:
 class Update:
     """A step in several native calls.
 
-    stages  one behind the other
-    follow  from the arena behind them and buffers to the parameters that follow others, for each choice of averages
+    stages  one after the other
+    follow  from the arena after them and buffers to the parameters that follow others, for each choice of averages
             that take part
     reduce  changes each bucket of the gradients
     """

@@ -55,7 +55,7 @@ class Kind:
 
     results  what it computes beside the new vectors, each the first number of an array
     finite   those of them that tell whether the step is finite: losses and norms
-    ready    what it reads behind the batch and what it writes, for each turn of the vectors
+    ready    what it reads after the batch and what it writes, for each turn of the vectors
     """
 
     model: Model
@@ -205,7 +205,7 @@ class Step:
 
     def _reduced(self, update: Update, batch: tuple[Any, ...]) -> dict[str, float]:
         """Take a step whose gradients others change before parameters move. That the step is not finite is told by the
-        gradients behind that alone: other processes must see the same."""
+        gradients after that alone: other processes must see the same."""
         moves = (self.count + 1) % self._batches == 0
         active = self._plan.active(self.updates + 1)
         if self._objective.key is not None:
@@ -284,7 +284,7 @@ class Step:
         return self._kinds[self._plan.active(self.updates + 1)]
 
     def _vectors(self, kind: Kind, moves: bool) -> Vectors:
-        """What a step reads behind the batch, and what it writes. Without gathered gradients these are two pairs, which
+        """What a step reads after the batch, and what it writes. Without gathered gradients these are two pairs, which
         take turns: putting them together would take longer than a small step."""
         objective, buffers = self._objective, self._buffers if self._layout.buffers.names else None
         inputs = [*([] if objective.key is None else [self._key]), self._arena.now]

@@ -134,7 +134,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[misc]
 
 
 class _Functions(TorchFunctionMode):  # type: ignore[misc]
-    """Writes down calls of PyTorch's functions: those that come down to the same operators are told apart."""
+    """Writes down calls of PyTorch's functions: those that come down to the same operators are distinguished."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()

@@ -46,7 +46,7 @@ class CompiledKernel:
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """A group of nodes as a kernel and the values that it is called on. Lowering makes it, the passes behind add what
+    """A group of nodes as a kernel and the values that it is called on. Lowering makes it, the passes after add what
     they find out, and the manifest's `StepSpec` is what stays of it.
 
     func      the loop program

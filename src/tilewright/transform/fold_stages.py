@@ -1,4 +1,4 @@
-"""Leave out what nobody reads once constants are put in.
+"""Leave out what nothing reads once constants are put in.
 
     block total: total[vi] += A[vi, vk]                   block C: C[vi] = 1
     block zero: zero[] = 0                          ->

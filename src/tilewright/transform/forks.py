@@ -102,7 +102,7 @@ def _with_strands(
     first: int,
     seen: Callable[[KernelCall], KernelCall],
 ) -> list[KernelCall]:
-    """Calls behind each other, without a region between; `first` is the number of the first fork."""
+    """Calls after each other, without a region between; `first` is the number of the first fork."""
     before = dependences(calls, where)
     if not any(_have_company(before)):
         return list(calls)
@@ -147,7 +147,7 @@ def dependences(calls: Sequence[KernelCall], where: Mapping[Value, Place]) -> li
 def _written(call: KernelCall) -> set[Value]:
     """The arguments that a call writes to: its outputs, and what its loops store to."""
     stored = {s.buffer.name for s in walk(call.func.body) if isinstance(s, Store)}
-    pairs = zip(call.func.params, call.args, strict=False)  # behind them may stand what it prefetches
+    pairs = zip(call.func.params, call.args, strict=False)  # after them may stand what it prefetches
     return {*call.group.outputs, *(v for b, v in pairs if b.name in stored)}
 
 
@@ -161,13 +161,13 @@ def _span(value: Value, where: Mapping[Value, Place]) -> Span:
 
 
 def _have_company(before: Sequence[int]) -> list[bool]:
-    """Whether there is a call, for each, that neither must be done before nor behind it."""
-    behind = [0] * len(before)
+    """Whether there is a call, for each, that neither must be done before nor after it."""
+    after = [0] * len(before)
     for k, done in enumerate(before):
         for j in range(k):
             if done >> j & 1:
-                behind[j] |= 1 << k
-    return [(done | late).bit_count() + 1 < len(before) for done, late in zip(before, behind, strict=True)]
+                after[j] |= 1 << k
+    return [(done | deferred).bit_count() + 1 < len(before) for done, deferred in zip(before, after, strict=True)]
 
 
 def _times(calls: Sequence[KernelCall], before: Sequence[int], target: Target) -> list[Times]:

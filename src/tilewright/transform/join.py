@@ -8,7 +8,7 @@
 Maps of 7 x 7 or 19 x 19 pixels fill no vectors line by line; as one run of pixels they do. So do eight rows of a
 product no tile of twelve, but 128 times eight. Parameters keep their places in memory and get another shape. Rows of
 products are joined whether their sizes are numbers or symbols, as is all that a pointwise function walks over where it
-is one run; elsewhere lines of a known length stay by themselves behind a symbol, for no part of a vector is left of
+is one run; elsewhere lines of a known length stay by themselves after a symbol, for no part of a vector is left of
 them. What a fold reduces is joined by itself. A function with other reductions stays as it is, for its plans look at
 windows, rows and channels.
 """
@@ -70,7 +70,7 @@ def join_dimensions(func: PrimFunc) -> PrimFunc:
 
 
 def _joints(walks: Sequence[_Walk], symbols: bool) -> _Joints:
-    """What may be joined; `symbols`: numbers behind symbols, too."""
+    """What may be joined; `symbols`: numbers after symbols, too."""
     axes = {(w.block.name, k) for w in walks for k in range(len(w.block.iters) - 1) if _may_join(w, k, symbols)}
     joints = _Joints(axes, set())
     if not axes:

@@ -4,7 +4,7 @@
 
 The pass works on calls of compiled kernels. What is computed again is the same call of the same kernel on other memory,
 so that results are the same bits and nothing is compiled twice. Values written before the middle of a program and read
-behind it may be dropped; the middle is the one of some calls that lets least be needed, as weights' gradients may be
+after it may be dropped; the middle is the one of some calls that lets least be needed, as weights' gradients may be
 larger than activations. Which values are dropped is a sweep over two numbers, of which each pair is simulated (Chen et
 al., Training Deep Nets with Sublinear Memory Cost, 2016, section 4.3): calls are cut into segments of so many bytes,
 and what one segment hands to another is kept; and what takes more cycles for a byte than a bound is kept too. Of those
@@ -92,10 +92,10 @@ def recompute(
 
 def _within(program: _Program, most: int, held: Callable[[Sequence[Call], Mapping[Value, Place]], int]) -> Placed:
     """The cheapest calls whose temporaries take so many bytes. Raises ModelError if there are none."""
-    plain = program.simulate(frozenset())
+    ordinary = program.simulate(frozenset())
     least = 1 << 63
-    if plain.peak <= most:
-        result = program.emit(plain)
+    if ordinary.peak <= most:
+        result = program.emit(ordinary)
         least = held(*result)
         if least <= most:
             return result
@@ -114,7 +114,7 @@ def _within(program: _Program, most: int, held: Callable[[Sequence[Call], Mappin
         if bytes_ <= most:
             return result
         bound, least = best.peak - (bytes_ - most), min(least, bytes_)
-    for best in smallest([plain, *plans]):
+    for best in smallest([ordinary, *plans]):
         result = program.emit(best)
         bytes_ = held(*result)
         if bytes_ <= most:
@@ -139,8 +139,8 @@ def smallest(plans: Sequence[Plan]) -> list[Plan]:
 
 def is_fixed(calls: Sequence[Call]) -> bool:
     """Whether all sizes are known, and the calls come in one order and once each."""
-    plain = [c for c in calls if isinstance(c, KernelCall) and c.strand is None]
-    return len(plain) == len(calls) and not any(c.func.symbols for c in plain)
+    ordinary = [c for c in calls if isinstance(c, KernelCall) and c.strand is None]
+    return len(ordinary) == len(calls) and not any(c.func.symbols for c in ordinary)
 
 
 _Life = int
@@ -269,13 +269,13 @@ class _Program:
     def add(self, call: Call, repeated: bool, threads: int) -> None:
         """A call; of those of a loop or a branch, all that they touch counts as written."""
         roots = {v: self.place(v).base for v in call.args}
-        plain = isinstance(call, KernelCall) and not repeated and set(call.group.outputs) <= set(call.args)
-        written = set(call.group.outputs) if plain and isinstance(call, KernelCall) else set(call.args)
+        ordinary = isinstance(call, KernelCall) and not repeated and set(call.group.outputs) <= set(call.args)
+        written = set(call.group.outputs) if ordinary and isinstance(call, KernelCall) else set(call.args)
         for v in written:
             place = self.place(v)
-            self.parts.setdefault(place.base, []).append((place.offset if plain else None, v.type.size))
+            self.parts.setdefault(place.base, []).append((place.offset if ordinary else None, v.type.size))
         self.touched.append({})
-        self.reads.append(list(dict.fromkeys(r for v, r in roots.items() if v not in written or not plain)))
+        self.reads.append(list(dict.fromkeys(r for v, r in roots.items() if v not in written or not ordinary)))
         self.writes.append(list(dict.fromkeys(r for v, r in roots.items() if v in written)))
         pairs = call.over if isinstance(call, KernelCall) else ()
         self.over.append([(self.place(out).base, self.place(operand).base) for out, operand in pairs])
@@ -308,7 +308,7 @@ class _Program:
 
     def writers(self) -> dict[Value, list[int]]:
         """The values that may be dropped, with the calls that compute them, whose own operands nothing changes. Those
-        that nothing behind the middle reads are among them: what is computed again may need them."""
+        that nothing after the middle reads are among them: what is computed again may need them."""
         by: dict[Value, list[int]] = {}
         for i, roots in enumerate(self.writes):
             for root in roots:
@@ -384,7 +384,7 @@ class _Program:
     # -- what a choice costs -------------------------------------------------------------------------------------------
 
     def simulate(self, dropped: frozenset[Value]) -> Plan:
-        """Dropped values are computed again before the first call behind the middle that reads them, with all that is
+        """Dropped values are computed again before the first call after the middle that reads them, with all that is
         dropped before them."""
         steps: list[Step] = []
         again: set[Value] = set()

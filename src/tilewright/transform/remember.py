@@ -27,8 +27,8 @@ def remembering(known: Lowered | None = None) -> Iterator[None]:
     without `known`, in this block or in the one around it. A tuner's compiles of ResNet-50, in which few kernels differ
     from those of the last one, take half the time (1.0 to 1.3 s of the processor without it, 0.5 to 0.9 with it; Zen 4,
     beside other work, 2026-11-26)."""
-    around = _known.get()
-    token = _known.set(known if known is not None else {} if around is None else around)
+    enclosing = _known.get()
+    token = _known.set(known if known is not None else {} if enclosing is None else enclosing)
     try:
         yield
     finally:

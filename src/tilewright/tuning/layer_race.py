@@ -70,7 +70,7 @@ def race_layer(key: Key, setting: str, machine: Target, regimes: tuple[Regime, .
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """The same of one regime."""
+    """Result of a race in one regime: labels, gain, times by label, errors."""
 
     labels: tuple[str, ...]
     gain: Gain

@@ -31,7 +31,7 @@ class Built:
         forced: its settings: a decision's name -> a label.
         code: the file with its code; empty for what is never run.
         kernels: of its steps, in order: the symbol of each, which names its content.
-        prefetches: pairs of steps, of which the first prefetches weights that the second, behind it, reads.
+        prefetches: pairs of steps, of which the first prefetches weights that the second, after it, reads.
         exchanges: pairs of steps, of which the second reads what the first wrote, or writes over it.
     """
 

@@ -22,8 +22,8 @@ from tilewright.tuning.sites import Site
 POLICY = "in the model 1"
 """The name of how was measured; the number changes when figures would no longer compare."""
 AGAIN = "again in the model 1"
-"""The same of a setting that was raced because a record of another compiler recommends it, and no other: what is said
-then is whether it stands, not that nothing is better."""
+"""Policy of records that only measure a setting again which another compiler version recommended: they confirm it or
+not, and claim nothing about alternatives."""
 MOST_KEPT = 64
 """Turns of a candidate that a record keeps: the last ones, which are the finals'."""
 

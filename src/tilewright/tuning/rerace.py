@@ -116,10 +116,10 @@ def _of_operators(record: Record, key: Key, machine: Target, layer: RaceLayer) -
         return Reraced("skipped", error.headline())
     if isinstance(result, str):
         return Reraced("skipped", f"{result}; {IN_THE_MODEL}")
-    judged = _judged(record, key, machine, list(result.labels), result.gains, result.turns, result.errors, LAYER)
-    if judged.state == "verified" or any(g.high < 1.0 for g in result.gains.values()):
-        return judged
-    return replace(judged, state="skipped", why=f"{judged.why}; {IN_THE_MODEL}")
+    evaluated = _judged(record, key, machine, list(result.labels), result.gains, result.turns, result.errors, LAYER)
+    if evaluated.state == "verified" or any(g.high < 1.0 for g in result.gains.values()):
+        return evaluated
+    return replace(evaluated, state="skipped", why=f"{evaluated.why}; {IN_THE_MODEL}")
 
 
 def settle(store: Store, digest: str, record: Record, result: Reraced) -> None:

@@ -72,7 +72,7 @@ class Tuned:
         settings: accepted ones, a decision's name -> a label: what `forcing` takes.
         rows: of all decisions that were looked at.
         gain: of the whole model, verified; 1 where nothing was accepted.
-        loadings: the ratios behind it, those of each loading together.
+        loadings: the ratios after it, those of each loading together.
         timed: candidates that this run timed.
         seconds: that it took.
         interrupted: whether it was stopped before its end.

@@ -21,7 +21,8 @@ NEAR = 1.02
 LEAST_GAIN = 1.01
 """The median that a gain must pass to be verified: less is within what memory's place does."""
 MODEL_GAIN = 1.005
-"""The same of a whole model, whose many steps find their memory in many places. ResNet-50 against itself, loaded anew
+"""The median gain from which a whole model counts as faster: its many steps find their memory in many places.
+ResNet-50 against itself, loaded anew
 five times: 0.999 to 1.005 in four races (Zen 4, 2026-11-26); smaller models differ more, and are loaded more often."""
 COVERAGE = 0.9
 """Of intervals."""
@@ -45,7 +46,7 @@ class Gain:
 
     @property
     def improves(self) -> bool:
-        """The same of a whole model."""
+        """Whether a whole model is faster: the interval lies above 1, and the median passes `MODEL_GAIN`."""
         return self.low > 1.0 and self.median > MODEL_GAIN
 
     @property
@@ -55,8 +56,8 @@ class Gain:
 
     @property
     def open(self) -> bool:
-        """Whether more loadings may decide if a whole model improves: neither is it shown nor does all of the interval
-        fall short of it, which is wider than what is asked, and half of what is asked is there."""
+        """Whether more reloads could still decide: the interval contains `MODEL_GAIN`, is wider than it, and the
+        median is past half of it."""
         half = (1.0 + MODEL_GAIN) / 2
         return self.high > MODEL_GAIN * max(self.low, 1.0) and not self.improves and self.median > half
 

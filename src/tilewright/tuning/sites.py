@@ -129,13 +129,13 @@ def _told_apart(
     exchanges: frozenset[tuple[int, int]],
 ) -> Split:
     """Each difference as a part of the one site that has steps there; step by step where each has one in its stead, as
-    then differences of neighbours are one. Sites with a difference in common are not told apart; none are if there is
-    one that is nobody's."""
+    then differences of neighbours are one. Sites with a difference in common are not distinguished; none are if there
+    is one that is nobody's."""
     if all(len(gone) == len(come) for gone, come in differences):
         pairs = [pair for gone, come in differences for pair in zip(gone, come, strict=True)]
         differences = [(range(a, a + 1), range(b, b + 1)) for a, b in pairs]
     else:
-        exchanges = frozenset()  # what comes and goes moves the steps behind
+        exchanges = frozenset()  # what comes and goes moves the steps after
     steps = frozenset(k for gone, _ in differences for k in gone)
     mine: list[set[int]] = [set() for _ in own]
     theirs: list[set[int]] = [set() for _ in own]
@@ -164,7 +164,7 @@ def _owners(own: Sequence[frozenset[int]], place: Iterable[int]) -> list[int]:
 def _near(
     own: Sequence[frozenset[int]], place: range, changed: frozenset[int], exchanges: frozenset[tuple[int, int]]
 ) -> list[int]:
-    """The sites with whose changed steps a step that is nobody's exchanges values, through others that are nobody's."""
+    """Sites connected to an unowned step in `place` by a path of unowned steps that exchange values."""
     members: set[int] = set()
     seen = set(place)
     waiting = list(place)
@@ -189,12 +189,12 @@ def window(kind: str, steps: frozenset[int], readers: frozenset[int]) -> frozens
 
 
 def clash(a: Site, b: Site) -> bool:
-    """Whether one candidate cannot change both so that their parts are told apart: what they change is not known, or
+    """Whether one candidate cannot change both so that their parts are distinguished: what they change is not known, or
     they share a step."""
     return a.steps is None or b.steps is None or not a.steps.isdisjoint(b.steps)
 
 
-def together(result: Sequence[tuple[Site, str]], apart: Set[frozenset[str]] = frozenset()) -> list[dict[str, str]]:
+def together(result: Sequence[tuple[Site, str]], separated: Set[frozenset[str]] = frozenset()) -> list[dict[str, str]]:
     """Candidates, a site and a label each, in as few programs as a greedy choice finds: no two in a program clash.
     Those that clash with most others come first.
 
@@ -203,7 +203,7 @@ def together(result: Sequence[tuple[Site, str]], apart: Set[frozenset[str]] = fr
     """
 
     def separate(a: Site, b: Site) -> bool:
-        return a.name == b.name or clash(a, b) or frozenset((a.name, b.name)) in apart
+        return a.name == b.name or clash(a, b) or frozenset((a.name, b.name)) in separated
 
     known = {site.name: site for site, _ in result}
     labels = Counter(site.name for site, _ in result)

@@ -124,7 +124,7 @@ class Tuner:
         self._ratios: tuple[tuple[float, ...], ...] = ()
         self._timed = 0
         self._apart: set[frozenset[str]] = set()
-        """Pairs of sites, by their names, that were not told apart in a program."""
+        """Pairs of sites, by their names, that were not distinguished in a program."""
 
     def run(self, untuned: Listed) -> Tuned:
         """Tune; what is verified when time is up or the user interrupts is the result."""
@@ -211,15 +211,15 @@ class Tuner:
 
     def _searched(self, site: Site, share: float) -> _Search:
         d = site.decision
-        settled = None if self.memory is None else self.memory.settled(site)
-        seeds = Seeds() if self.memory is None or settled is not None else self.memory.seeds(site)
+        resolved = None if self.memory is None else self.memory.settled(site)
+        seeds = Seeds() if self.memory is None or resolved is not None else self.memory.seeds(site)
         policy = self.policy
         if d.key.kind == "ahead":  # estimates do not tell which of those before it prefetches for a kernel
             policy = replace(policy, first=1)  # the nearest
         elif site.is_kernel:
             policy = replace(policy, reach=min(policy.reach, KERNELS_REACH))
         search = Descent(d.space, d.estimates, policy, seeds.labels, site.incumbent, seeds.near)
-        return _Search(site, search, share, settled=settled if settled in d.space.labels else None)
+        return _Search(site, search, share, settled=resolved if resolved in d.space.labels else None)
 
     def _shares(self, built: Built) -> list[float]:
         """Of a call's time, by step."""
@@ -306,7 +306,7 @@ class Tuner:
         return failed is not None or bool(turns)
 
     def _time(self, wanted: Sequence[Wanted], searches: Mapping[str, _Search], incumbent: Built, rounds: int) -> None:
-        """Race candidates of several sites a program. Candidates whose parts cannot be told apart are tried again in
+        """Race candidates of several sites a program. Candidates whose parts cannot be distinguished are tried again in
         different programs, and a program that fails is halved until each candidate has its own outcome."""
         waiting, halves = list(wanted), list[Bundle]()
         while waiting or halves:
@@ -319,12 +319,12 @@ class Tuner:
                 if isinstance(made, str):
                     halves += self._halves(bundle, searches, "refused", made)
                     continue
-                built, result, apart = made
+                built, result, separate = made
                 missing = {n: label for n, label in bundle.items() if n not in result}
                 if result:
                     ready.append((bundle, built, result))
-                if apart:
-                    self._apart |= apart
+                if separate:
+                    self._apart |= separate
                     waiting += missing.items()
                 elif len(missing) == 1 < len(bundle):
                     halves.append(missing)
@@ -364,8 +364,8 @@ class Tuner:
     def _build(
         self, bundle: Bundle, searches: Mapping[str, _Search], incumbent: Built
     ) -> tuple[Built, dict[str, Part], set[frozenset[str]]] | str:
-        """A program with these settings, by site the parts that are told apart, and which sites' parts are not; or what
-        went wrong."""
+        """A program with these settings, by site the parts that are distinguished, and which sites' parts are not; or
+        what went wrong."""
         results = [searches[name].site for name in bundle]
         try:
             built = self.maker.built({**incumbent.forced, **bundle})

@@ -4,7 +4,7 @@ Each candidate has a process of its own, on stated CPUs, with bounded memory and
 outcome, not an error. The tuner's process only waits meanwhile: nothing is compiled while something is timed.
 
 Races may share a team of processes: each candidate is loaded anew, into the memory that an earlier one left, and in
-another process than before, so that what a process's memory is like favours nobody in the end. Where a virtual
+another process than before, so that what a process's memory is like favours none in the end. Where a virtual
 machine gets its memory from the host when it is touched, and gives back what is free, 100 MB of fresh weights take
 half a second, more than five turns of ResNet-50.
 """
@@ -98,7 +98,8 @@ class Processes:
     _races: Iterator[int] = field(default_factory=count, repr=False, compare=False)
 
     def judged_by(self, exact: Built, untuned: Built) -> Processes:
-        """The same, with results held against the exact program's: as far off as the untuned one, and a little more."""
+        """These processes, with results compared to the exact program's. A result may deviate a little more than the
+        untuned program's."""
         results, outputs = self._race([exact, untuned], self.setup[1], 1)
         must = [Timed(_outcome(r), why=_first_line(r.error)) for r in results]
         for candidate in must:
@@ -115,7 +116,7 @@ class Processes:
         return matches
 
     def _dismiss(self) -> None:
-        """End shared processes: what went wrong may have left something behind."""
+        """End shared processes: what went wrong may have left something after."""
         if self.team is not None:
             self.team.dismiss()
 
@@ -141,7 +142,7 @@ class Processes:
         self, candidates: Sequence[Built], setup: str, rounds: int, team: Team | None = None
     ) -> tuple[list[Result], list[Mapping[str, Any] | None]]:
         limits = Limits(self.memory, cpus_for(self.threads))
-        # Nobody meets the same process, and what its memory is like, each time.
+        # No contender meets the same process, and what its memory is like, each time.
         first = next(self._races) if team is not None else 0
         contenders = [
             Contender(str((first + k) % len(candidates)), setup, self._arguments(built), limits=limits)

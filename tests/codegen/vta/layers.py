@@ -137,7 +137,7 @@ def check(layer: Layer, tile: Tile | None = None, seed: int = 0) -> VtaProgram:
 
 def transposed(weights: Array, pad: int) -> tuple[Array, tuple[int, int]]:
     """Weights [in][out][k][k] of a transposed convolution of stride 2 as [out][in][phase][phase][taps][taps], and the
-    pads of the input before and behind it."""
+    pads of the input before and after it."""
     cin, cout, k, _ = weights.shape
     taps = k // 2
     out = np.zeros((cout, cin, 2, 2, taps, taps), weights.dtype)

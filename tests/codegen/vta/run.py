@@ -22,9 +22,9 @@ def main() -> None:
         tile = choose(layer)
         after = timeline(check(layer, tile).instructions)
         before = timeline(check(layer, choose(layer, False)).instructions)
-        plain = timeline(compiled(layer, as_before(tile)).instructions)
+        ordinary = timeline(compiled(layer, as_before(tile)).instructions)
         ratios.append(before.cycles / after.cycles)
-        same.append(plain.cycles / after.cycles)
+        same.append(ordinary.cycles / after.cycles)
         print(
             f"| {name} | {before.cycles} | {after.cycles} | {ratios[-1]:.2f} | {same[-1]:.2f} | {after.share:.2f} |",
             flush=True,

@@ -79,9 +79,9 @@ def test_a_transposed_convolution() -> None:
     rng = np.random.default_rng(3)
     x = rng.integers(-128, 128, (32, 5, 6), np.int8)
     w = rng.integers(-128, 128, (32, 16, 4, 4), np.int8)
-    phases, (before, behind) = transposed(w, 1)
+    phases, (before, after) = transposed(w, 1)
     layer = Convolution(
-        2, 5, 6, 1, (2, 2), 1, (before, before, behind, behind), phases=2, shifted=(1, 1), requantised=SMALL
+        2, 5, 6, 1, (2, 2), 1, (before, before, after, after), phases=2, shifted=(1, 1), requantised=SMALL
     )
     assert layer.rows == (5, 6)
     whole = np.zeros((16, 2 * 4 + 4, 2 * 5 + 4), np.int64)

@@ -94,7 +94,7 @@ def test_recurrent_state_goes_round(policy: Any) -> None:
 
 
 def test_those_who_ask_together_are_run_together(policy: Any) -> None:
-    """One batch for two agents that have been at it; nobody waits for one who is not."""
+    """One batch for two agents that have been at it; no call waits for one who is not."""
     with Broker("p", policy, max_wait=10.0, lanes=1).start() as broker:
         agents = [BrokerClient("p", patience=300.0) for _ in range(2)]
         idle = BrokerClient("p")
@@ -126,7 +126,7 @@ def test_a_lone_agent_waits_for_nobody(policy: Any) -> None:
 
 
 def test_agents_that_wait_have_their_turns(policy: Any) -> None:
-    """A batch goes on behind the slot where the last one ended: nobody is passed over."""
+    """A batch goes on after the slot where the last one ended: nobody is passed over."""
     with Broker("p", policy, max_batch=1, rows=1, lanes=1) as broker:
         agents = [BrokerClient("p", patience=60.0) for _ in range(5)]
         threads = [threading.Thread(target=a, args=observations(np.random.default_rng(1), 1)) for a in agents]

@@ -58,7 +58,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def strided(w: Weights) -> Weights:
-    """The same weights, every other one with gaps between its elements."""
+    """Weights of equal values, every other one with gaps between its elements."""
     return {name: np.repeat(a, 2, axis=-1)[..., ::2] if k % 2 else a for k, (name, a) in enumerate(w.items())}
 
 

@@ -576,7 +576,7 @@ def test_the_folder_vanishes_under_an_actor(store: Path, telling: tuple[Path, Pa
 
 
 def test_many_random_files(store: Path) -> None:
-    """Things that are no stores lie in the folder; nobody minds, nobody touches them."""
+    """Things that are no stores lie in the folder; nothing touches them."""
     source = random.Random(1)
     (store / "file").write_bytes(b"hello")
     (store / "empty").mkdir()

@@ -1,7 +1,7 @@
 """Peers that know the secret and yet send what they should not: scripts of frames, damaged with a purpose.
 
 A case is a seed. `hostile_server` plays one to a node, `hostile_node` one to a server; what is sent are good frames
-with good tags, so that everything behind the tags is tried.
+with good tags, so that everything after the tags is tried.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def test_a_learner_whose_node_has_actors(store: Path, models: tuple[Model, Model
 
 
 def test_actors_while_connections_break(store: Path, models: tuple[Model, Model]) -> None:
-    """A relay behind a connection that breaks again and again: every call of an actor uses one whole version."""
+    """A relay after a connection that breaks again and again: every call of an actor uses one whole version."""
     rng = random.Random(4)
     nbytes = DEPTH * WIDTHS[0] * 4
     with tw.serve_weights("policy", models[0]) as server:

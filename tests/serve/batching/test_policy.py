@@ -84,7 +84,7 @@ def test_a_batch_keeps_the_deadlines_of_all_its_jobs(rows: list[tuple[int, float
     queue = DeadlineQueue(known(), 0.02, 16)
     waiting = [Job(n, 0.0, slack, priority) for n, slack, priority in rows]
     taken = [job for job in waiting if queue.admit(job, 0.0, 0.0, 1)]
-    for job in waiting:  # a job is only refused if its deadline could not be kept by itself, or behind others
+    for job in waiting:  # a job is only refused if its deadline could not be kept by itself, or after others
         assert job in taken or job.deadline < sum(j.rows for j in waiting) * (ALPHA + BETA) * 2
     batch, dropped = queue.take(wait)
     got = [] if batch is None else list(batch.jobs)

@@ -224,9 +224,9 @@ def stacked_projections(f: Form) -> Graph:
     """As PyTorch's nn.MultiheadAttention makes them of one input."""
     width = const(HEADS * DEPTH)
     x = f.input("x", TOKENS, BATCH, 3 * HEADS * DEPTH)
-    apart = f("reshape", x, shape=(const(1), const(TOKENS), BATCH, const(3), width))
-    turned = f("transpose", apart, perm=(3, 1, 2, 0, 4))
-    three = f("reshape", turned, shape=(const(3), const(TOKENS), BATCH, width))
+    separate = f("reshape", x, shape=(const(1), const(TOKENS), BATCH, const(3), width))
+    transposed = f("transpose", separate, perm=(3, 1, 2, 0, 4))
+    three = f("reshape", transposed, shape=(const(3), const(TOKENS), BATCH, width))
     rows = (const(TOKENS), BATCH, width)
 
     def part(k: int) -> Value:
@@ -314,7 +314,7 @@ def test_what_is_no_number_beside_rows_without_keys(form: Callable[[Form], Graph
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("kind", [f16, bf16], ids=str)
 def test_operands_of_16_bits_are_read_as_they_are(kind: DType, masked: bool) -> None:
-    """What is widened before and narrowed behind is computed the same way without: in f32, and rounded once."""
+    """What is widened before and narrowed after is computed the same way without: in f32, and rounded once."""
     f = Form()
     given = [f.input(n, BATCH, TOKENS, HEADS * DEPTH, dtype=kind) for n in "qkv"]
     q, k, v = (f("cast", f.heads(x), dtype=f32) for x in given)
@@ -328,8 +328,8 @@ def test_operands_of_16_bits_are_read_as_they_are(kind: DType, masked: bool) -> 
     inputs = {v.name: x.astype(kind.numpy) for v, x in zip(graph.inputs, arrays(graph)[0].values(), strict=True)}
     (want,), (got,) = (list(run_graph(g, inputs, {}).values()) for g in (graph, result))
     # NumPy sums in another order where operands lie otherwise in memory: what is between two numbers may become either.
-    apart = np.abs(got.view(np.int16).astype(int) - want.view(np.int16).astype(int))
-    assert apart.max() <= 1 and (apart > 0).mean() < 0.02
+    separate = np.abs(got.view(np.int16).astype(int) - want.view(np.int16).astype(int))
+    assert separate.max() <= 1 and (separate > 0).mean() < 0.02
 
 
 @pytest.mark.parametrize("narrow", ["q", "qkv"])

@@ -15,11 +15,11 @@ from tilewright.transform.graph.batch_first import batch_first
 ATTRS = "causal = false, fill = 0.0, first = [0, 2, 4], groups = 2, guard = false, heads = 2"
 
 
-def layer(*, turned: str = "%x", before: str = "[1, 0, 2]", behind: str = "[1, 0, 2]", seen: str = "%z") -> Graph:
+def layer(*, transposed: str = "%x", before: str = "[1, 0, 2]", behind: str = "[1, 0, 2]", seen: str = "%z") -> Graph:
     """Self-attention over x [B, S, E] as PyTorch's layer has it."""
     return ops.parse_graph(f"""
         graph @g(%x: f32[3, 3, 8], %w: f32[24, 8], %b: f32[24], %o: f32[8, 8], %m: f32[3, 1, 24]) {{
-          %t = transpose({turned}) {{perm = {before}}} : f32[3, 3, 8]
+          %t = transpose({transposed}) {{perm = {before}}} : f32[3, 3, 8]
           %p = matmul(%t, %w) {{transpose_b = true}} : f32[3, 3, 24]
           %a = add(%p, %b) : f32[3, 3, 24]
           %h = reshape(%a) {{shape = [$3, $3, $6, $4]}} : f32[3, 3, 6, 4]

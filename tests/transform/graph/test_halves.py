@@ -28,7 +28,7 @@ def data(*shape: int, scale: float = 1.0) -> np.ndarray:
 
 
 def run(op: str, arrays: list[np.ndarray], attrs: dict[str, Any], params: int) -> tuple[list[str], list[np.ndarray]]:
-    """Names of the operators behind the pass, and what the compiled graph gives; the last `params` are weights."""
+    """Names of the operators after the pass, and what the compiled graph gives; the last `params` are weights."""
     b = GraphBuilder("g")
     types = [TensorType(dtype(a.dtype), tuple(const(d) for d in a.shape)) for a in arrays]
     split = len(arrays) - params

@@ -66,8 +66,8 @@ def test_nothing_overlaps(overlaying: _Overlays) -> None:
             at = (as_int(place.offset) or 0) * 4
             assert at % 64 == 0 and at + block.nbytes <= known[HOST].nbytes
             for u in uses:
-                apart = block.last < u.first or u.last < block.first
-                assert apart or at + block.nbytes <= u.begin or u.end <= at
+                separate = block.last < u.first or u.last < block.first
+                assert separate or at + block.nbytes <= u.begin or u.end <= at
             uses.append(_Use(at, at + block.nbytes, block.first, block.last))
         assert max(overlaying.live()) < before
         before, result = max(overlaying.live()), overlaying.occupy(HOST)
@@ -84,7 +84,7 @@ def at(e: Expr, n: int) -> int:
 
 @st.composite
 def symbolic_lodgings(draw: st.DrawFn) -> tuple[_Overlays, list[tuple[Expr, Expr, _Use]]]:
-    """The same with sizes by a symbol, judged at its largest value; parts with their ends."""
+    """Overlays with sizes by a symbol, estimated at its largest value; parts with their ends."""
     steps = draw(st.integers(3, 12))
     size = st.tuples(st.integers(0, 3), st.integers(0, 40)).filter(any).map(lambda s: (N * s[0] + s[1]) * 64)
     end: Expr = const(0)
@@ -121,8 +121,8 @@ def test_nothing_overlaps_for_any_size(made: tuple[_Overlays, list[tuple[Expr, E
         for n in (1, 2, 3, 17, 49, 50):
             assert at(begin, n) % 64 == 0 and at(begin, n) >= 0 and at(end, n) <= at(known[HOST].bytes, n)
             for other, stop, first, last in uses:
-                apart = block.last < first or last < block.first
-                assert apart or at(end, n) <= at(other, n) or at(stop, n) <= at(begin, n)
+                separate = block.last < first or last < block.first
+                assert separate or at(end, n) <= at(other, n) or at(stop, n) <= at(begin, n)
         uses.append((begin, end, block.first, block.last))
 
 
@@ -130,10 +130,10 @@ def concatenated(rows: Expr) -> Graph:
     """Rows that wait for others, which are made from them in many steps, to stand before them."""
     b = GraphBuilder("late")
     x = b.input("x", TensorType(f32, (rows, as_expr(64))))
-    early = late = emit1(b, "cumsum", x, axis=0, exclusive=False, reverse=False)
+    early = deferred = emit1(b, "cumsum", x, axis=0, exclusive=False, reverse=False)
     for _ in range(5):
-        late = emit1(b, "cumsum", late, axis=1, exclusive=False, reverse=True)
-    both = emit1(b, "concat", early, late, axis=0)
+        deferred = emit1(b, "cumsum", deferred, axis=1, exclusive=False, reverse=True)
+    both = emit1(b, "concat", early, deferred, axis=0)
     return b.finish((emit1(b, "cumsum", both, axis=1, exclusive=False, reverse=False),))
 
 
@@ -163,11 +163,11 @@ def test_parts_that_may_change_places_have_no_order() -> None:
 def test_a_part_that_is_written_last_takes_overlays() -> None:
     """Two parts of 6400 bytes, the second written first: what dies between the two stands in the first."""
     host = _Block(2, 5, 12800, 5, values=[value("host", 3200)])
-    early, late = (
+    early, deferred = (
         _Block(f, n, 6400, n, values=[value(name, 1600)]) for f, n, name in ((0, 3, "early"), (1, 4, "late"))
     )
     uses = [_Use(0, 6400, 4, 5), _Use(6400, 12800, 2, 5)]
-    overlaying = _Overlays(6, {HOST: host, 1: early, 2: late}, {HOST: uses})
+    overlaying = _Overlays(6, {HOST: host, 1: early, 2: deferred}, {HOST: uses})
     assert overlaying.live() == [6400, 12800, 25600, 25600, 19200, 12800]
     assert {v.name: str(p.offset) for v, p in overlaying.occupy(HOST).items()} == {"early": "0"}
     assert overlaying.live() == [12800, 19200, 19200, 19200, 19200, 12800]
@@ -191,12 +191,12 @@ def test_activations_stand_among_the_gradients_and_the_new_parameters(monkeypatc
     monkeypatch.setattr(assemble, "with_overlays", lambda *given: overlays.with_overlays(*given[:4]))
     inner = compile_step(model, clip=1.0)
     monkeypatch.setattr(assemble, "with_overlays", lambda calls, leading, where, storage, outputs: where)
-    plain = compile_step(model, clip=1.0)
+    ordinary = compile_step(model, clip=1.0)
     gradients = 8 * 256 * 256 * 4
-    arenas = [step.model.memory().arena for step in (hosted, inner, plain)]
+    arenas = [step.model.memory().arena for step in (hosted, inner, ordinary)]
     assert gradients // 2 <= arenas[2] - arenas[1] <= gradients
     assert gradients // 2 <= arenas[1] - arenas[0] <= 3 * gradients
-    expected = after(plain)
+    expected = after(ordinary)
     for step in (hosted, inner):
         np.testing.assert_array_equal(after(step), expected)
 

@@ -261,7 +261,7 @@ graph @main(%x: f32[10], %i: i32[]) {
 
 def test_groups_of_rows_lead_to_each_other_in_one_direction_only() -> None:
     """The product `f` joins the sum of `e` only if no way from `e` leads through the other group to `u`: this one leads
-    over nodes behind `f`."""
+    over nodes after `f`."""
     graph = parse_graph("""
 graph @main(%x: f32[64, 6], %p: f32[1], %c: f32[64, 1]) {
   %e = exp(%p) : f32[1]
@@ -342,7 +342,7 @@ def test_pointwise_work_that_one_kernel_reads_is_in_it() -> None:
 
 
 def test_functions_stay_outside_of_large_products() -> None:
-    """The slope of an activation is a part of the product behind which it is a factor if it is cheap, or small."""
+    """The slope of an activation is a part of the product after which it is a factor if it is cheap, or small."""
 
     def labels(rows: int, slope: str) -> list[str]:
         graph = ops.parse_graph(f"""

@@ -41,13 +41,13 @@ def graph_of(shape: tuple[int | Expr, ...], given: dict[str, object], dtype: DTy
 def test_the_same_maxima(case: str, dtype: DType) -> None:
     shape, given = CASES[case]
     graph = graph_of(shape, given, dtype)
-    apart = separate_pooling(graph, TARGET)
-    assert len(apart.nodes) > 1 and apart.outputs[0].type == graph.outputs[0].type
+    separate = separate_pooling(graph, TARGET)
+    assert len(separate.nodes) > 1 and separate.outputs[0].type == graph.outputs[0].type
     x = (np.random.default_rng(1).standard_normal(shape) * 40).astype(dtype.numpy)
     if dtype.is_float:
         x.flat[5], x.flat[-3], x.flat[40], x.flat[41] = np.nan, np.inf, -np.inf, -0.0
     (want,) = run_graph(graph, {"x": x}, {}).values()
-    (got,) = run_graph(apart, {"x": x}, {}).values()
+    (got,) = run_graph(separate, {"x": x}, {}).values()
     np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(tw.compile((graph, {}))(x), want)
 
@@ -74,11 +74,11 @@ def test_the_same_means(case: str, include: bool) -> None:
     """Each dimension divides by its own count of elements, whether padding counts or not."""
     shape, given = CASES[case]
     graph = graph_of(shape, given | {"count_include_pad": include}, f32, "avg_pool")
-    apart = separate_pooling(graph, TARGET)
-    assert len(apart.nodes) > 1 and apart.outputs[0].type == graph.outputs[0].type
+    separate = separate_pooling(graph, TARGET)
+    assert len(separate.nodes) > 1 and separate.outputs[0].type == graph.outputs[0].type
     x = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
     (want,) = run_graph(graph, {"x": x}, {}).values()
-    (got,) = run_graph(apart, {"x": x}, {}).values()
+    (got,) = run_graph(separate, {"x": x}, {}).values()
     np.testing.assert_allclose(got, want, atol=2e-6, rtol=0)
     np.testing.assert_allclose(tw.compile((graph, {}))(x), want, atol=2e-6, rtol=0)
 
@@ -109,7 +109,7 @@ def test_means_of_short_floats_stay() -> None:
 
 def test_windows_far_apart_go_by_dimension_in_plain_maps_alone() -> None:
     """No vector follows windows three elements apart; blocks of channels are a line that vectors follow."""
-    plain = graph_of((1, 32, 57, 57), {"kernel": (3, 3), "strides": (3, 3)}, f32)
-    assert len(separate_pooling(plain, TARGET).nodes) == 2
+    ordinary = graph_of((1, 32, 57, 57), {"kernel": (3, 3), "strides": (3, 3)}, f32)
+    assert len(separate_pooling(ordinary, TARGET).nodes) == 2
     blocked = graph_of((1, 2, 57, 57, 16), {"kernel": (3, 3, 1), "strides": (3, 3, 1)}, f32)
     assert separate_pooling(blocked, TARGET) is blocked

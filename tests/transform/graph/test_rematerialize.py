@@ -21,7 +21,7 @@ BIG = "f32[64, 32, 64]"
 
 
 def centred(*, value: str = "mul(%n, %d)", reader: str = "mul(%t, %c)", seen: str = "%y", kind: str = BIG) -> Graph:
-    """Something large that a kernel sums, and that another one reads behind a product of the sums."""
+    """Something large that a kernel sums, and that another one reads after a product of the sums."""
     return ops.parse_graph(f"""
         graph @g(%n: {BIG}, %g: {BIG}, %k: f32[1, 1, 64], %m: f32[64, 64]) {{
           %one = constant() {{value = array f32[] (1.0)}} : f32[]

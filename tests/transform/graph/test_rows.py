@@ -1,4 +1,4 @@
-"""Rows that nobody reads are not computed, and what is read is as before."""
+"""Rows that nothing reads are not computed, and what is read is as before."""
 
 from __future__ import annotations
 

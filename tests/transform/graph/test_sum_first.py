@@ -1,4 +1,4 @@
-"""Rows are summed before the linear layers behind them, with the same results and gradients."""
+"""Rows are summed before the linear layers after them, with the same results and gradients."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def pooled(
     total: str = "reduce_mean",
     axes: str = "[1]",
     keepdims: bool = False,
-    behind: str = "add(%c, %b) : f32[2, 5, 8]",
+    after: str = "add(%c, %b) : f32[2, 5, 8]",
     product: str = "matmul(%h, %v) : f32[2, 5, 8]",
     seen: str = "%y",
 ) -> Graph:
-    """A sum over the positions of x + (relu(x w) v + b), with an input of each kind that may stand behind the layer."""
+    """A sum over the positions of x + (relu(x w) v + b), with an input of each kind that may stand after the layer."""
     shape = "f32[2, 1, 8]" if keepdims else "f32[2, 8]"
     shape = {"[0]": "f32[5, 8]", "[0, 1]": "f32[8]", "[2]": "f32[2, 5]"}.get(axes, shape)
     return ops.parse_graph(f"""
@@ -37,7 +37,7 @@ def pooled(
           %a = matmul(%x, %w) : f32[2, 5, 16]
           %h = relu(%a) : f32[2, 5, 16]
           %c = {product}
-          %d = {behind}
+          %d = {after}
           %e = add(%x, %d) : f32[2, 5, 8]
           %y = {total}(%e) {{axes = {axes}, keepdims = {str(keepdims).lower()}}} : {shape}
           return {seen}

@@ -103,7 +103,7 @@ graph @g(%x: f32[n, 6, D, 5, 3], %r: f32[1, 1, D, 1, 1], %s: f32[n, 8, 1, 5, 3],
 )
 @pytest.mark.parametrize("depth", [1, 4])
 def test_dimensions_without_windows_are_one(window: tuple[int, ...], joined: bool, depth: int) -> None:
-    """A map's convolution and what is pointwise behind it, also with operands along one of the two dimensions alone."""
+    """A map's convolution and what is pointwise after it, also with operands along one of the two dimensions alone."""
     sizes, pads = (", ".join(map(str, values)) for values in (window, (k // 2 for k in window)))
     graph = parse_graph(VOLUME.replace("K]", f"{sizes}]").replace("P", pads).replace("D,", f"{depth},"))
     result = eliminate_dead(simplify_units(graph))

@@ -78,8 +78,8 @@ STAY = {
 @pytest.mark.parametrize("what", STAY)
 def test_loops_that_stay(what: str) -> None:
     text = FUNC.format(**(PARTS | STAY[what]))
-    plain = text.replace(" @even_blocks(size=12, unit=4)", "")
-    assert str(even_blocks(parse_func(text))) == str(parse_func(plain))
+    ordinary = text.replace(" @even_blocks(size=12, unit=4)", "")
+    assert str(even_blocks(parse_func(text))) == str(parse_func(ordinary))
 
 
 def test_known_numbers_of_rows_stay() -> None:

@@ -1,4 +1,4 @@
-"""Iterations whose results nobody reads: what is left makes all that is read, and loops that must run on."""
+"""Iterations whose results nothing reads: what is left makes all that is read, and loops that must run on."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ func @products(x: f32[8], y: f32[n], z: f32[48]) where n in 0..200 {{
     ids=["rows", "other places of the tile", "something else is written"],
 )
 def test_rows_of_the_last_tile(other: str, value: str, by_row: bool) -> None:
-    """Rows that nobody reads are not computed, where each row is computed by itself."""
+    """Rows that nothing reads are not computed, where each row is computed by itself."""
     less = leave_out_unread(parse_func(ROWS.format(other=other, value=value)))
     (loop,) = [s for s in walk(less.body) if isinstance(s, For) and s.var.name == "j"]
     assert by_row == any(isinstance(s, If) for s in walk(loop.body))

@@ -139,7 +139,7 @@ def errors(got: Array, want: Array) -> Array:
 
 
 def wide_errors(got: Array, want: Array) -> Array:
-    """The same for f64 `got`; `want` is in extended precision."""
+    """Errors in units of the last place for f64 `got`; `want` is in extended precision."""
     with np.errstate(all="ignore"):
         near = want.astype(np.float64)
         unit = np.spacing(np.minimum(np.abs(near), np.finfo(np.float64).max)).astype(np.longdouble)
@@ -205,7 +205,7 @@ def sample() -> Array:
 
 
 def wide_sample() -> Array:
-    """The same for float64, with a hundred mantissas for each exponent."""
+    """Arguments of float64, with a hundred mantissas for each exponent."""
     rng = np.random.default_rng(2)
     mantissas = np.concatenate([rng.integers(0, 1 << 52, 100), [0, 1, (1 << 52) - 1]]).astype(np.uint64)
     every = ((np.arange(2048, dtype=np.uint64) << 52)[:, None] | mantissas[None, :]).ravel().view(np.float64)

@@ -29,7 +29,7 @@ def cancel_inverses(graph: Graph, target: Target) -> Graph:
     nodes = tuple(
         replace(n, inputs=tuple(None if v is None else same.get(v, v) for v in n.inputs)) for n in graph.nodes
     )
-    # The pass behind it drops what nobody reads any more; an output that is an input is copied at the end.
+    # The pass after it drops what nothing reads any more; an output that is an input is copied at the end.
     return replace(graph, nodes=nodes, outputs=tuple(same.get(v, v) for v in graph.outputs))
 
 

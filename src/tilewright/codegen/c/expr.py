@@ -251,15 +251,15 @@ class ExprEmitter:
 
     def _int(self, e: Op) -> Text:
         name, dtype = e.name, e.dtype
-        plain = self.is_index(e)
+        ordinary = self.is_index(e)
         match name:
             case "add" | "sub" | "mul":
                 sign, level = _ARITHMETIC[name]
-                if plain and all(isinstance(a, Const) for a in e.args):
+                if ordinary and all(isinstance(a, Const) for a in e.args):
                     return f"INT64_C({e.args[0]}) {sign} {self.text(e.args[1], level + 1)}", level
-                return self._infix(sign, level, e.args) if plain else self._wrapped(sign, level, e)
+                return self._infix(sign, level, e.args) if ordinary else self._wrapped(sign, level, e)
             case "neg":
-                if plain:
+                if ordinary:
                     return self._negated(e.args[0])
                 return self._wrapped("-", SUM, Op("sub", (const(0, dtype), e.args[0])))
             case "floordiv" | "mod" | "truncdiv" | "truncmod":

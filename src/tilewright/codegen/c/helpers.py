@@ -251,7 +251,8 @@ static inline {result} {name}({kind} x) {{
 
 
 def _bits(name: str, source: DType, target: DType) -> Helper:
-    """The same bits as another type; f16 and bf16 values go through their bits in memory."""
+    """A function that reinterprets the bits of a value as another type; f16 and bf16 values go through their bits in
+    memory."""
     memory = {**MEMORY_TYPES}
     enter = f"to_{source.name}(x)" if memory[source.name] != VALUE_TYPES[source.name] else "x"
     leave = f"{target.name}_to_f32(y)" if memory[target.name] != VALUE_TYPES[target.name] else "y"

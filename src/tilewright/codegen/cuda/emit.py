@@ -122,9 +122,9 @@ class _Kernel(Emitter):
             case For():
                 self.repeat(s, level)
             case If():
-                apart, self.apart = self.apart, True
+                separate, self.apart = self.apart, True
                 super().statement(s, level)
-                self.apart = apart
+                self.apart = separate
             case _:
                 super().statement(s, level)
 
@@ -138,7 +138,7 @@ class _Kernel(Emitter):
             self.blocks(s)
             self.statement(s.body, level)
             return
-        bound, apart = self.bound, self.apart
+        bound, separate = self.bound, self.apart
         self.bound = (*bound, s.thread)
         partial = as_int(s.extent) != self.block[s.thread]
         if partial:
@@ -147,7 +147,7 @@ class _Kernel(Emitter):
         self.statement(s.body, level + partial)
         if partial:
             self.line("}", level)
-        self.bound, self.apart = bound, apart
+        self.bound, self.apart = bound, separate
 
     def blocks(self, s: For) -> None:
         assert s.thread is not None

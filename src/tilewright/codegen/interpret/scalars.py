@@ -63,7 +63,7 @@ def caster(source: DType, target: DType) -> Function:
 
 @cache
 def bitcaster(source: DType, target: DType) -> Function:
-    """The same bits as another type of the same width."""
+    """A function that reinterprets the bits of arrays as another type of equal width."""
     if source.bits != target.bits:
         raise ValueError(f"bitcast of {source} to {target}: the widths differ")
     own = value_of(target)

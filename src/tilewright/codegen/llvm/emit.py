@@ -67,7 +67,7 @@ def emit_llvm(func: PrimFunc, target: Target) -> str:
             before_prefetch(s, loop)
     with deep_recursion():
         emit_threads(s, func)
-    # What one thread writes and another reads after a barrier changes behind the reader's back.
+    # What one thread writes and another reads after a barrier changes after the reader's back.
     exchanged = _loaded(func) & written if s.out.calls_of("tw_barrier") > 1 else frozenset[str]()
     arguments = [
         f"ptr {_attributes(b, written, s.pointer(b).align, noalias and b.name not in exchanged)} {operand}"

@@ -11,7 +11,7 @@ weights, pack them while they are in the cache, and go on with the next. `tw_sha
 symbols: sizes, and whether what is assumed of them holds.
 
 Loops and branches are basic blocks around the calls inside. Whether there is another iteration, or which branch is
-taken, every thread reads from memory, between two barriers: the one that wrote it has done so, and nobody writes it
+taken, every thread reads from memory, between two barriers: the one that wrote it has done so, and nothing writes it
 again before all have read it. So all take the same way. Iterations that nothing known bounds are counted down; where
 none is left, `tw_run` asks the function in `control` for more (`runtime/limits.py`), and returns if there are none.
 """
@@ -49,7 +49,7 @@ def emit_entry(
         run, prepare: the steps of `tw_run` and `tw_prepare`; the latter have no symbols.
         symbols: the symbols that `dims` holds, in order.
         shapes: what `tw_shapes` writes, in order: byte sizes of the run temporaries, then the outputs' dimensions.
-        assumptions: conditions, of which `tw_shapes` writes behind them whether they hold.
+        assumptions: conditions, of which `tw_shapes` writes after them whether they hold.
         control: the slot of `tw_run` with the address of the words that bound loops.
     """
     arity = {step.kernel: (len(step.slots), len(step.symbols)) for step in (*run, *prepare) if step.region is None}

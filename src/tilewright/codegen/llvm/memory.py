@@ -185,7 +185,7 @@ def _load_first(s: State, t: DType, where: str, align: int, width: int, whole: i
     What is not aligned, LLVM loads piece by piece where it is no power of two, 15 elements as 8, 4, 2 and 1, and puts
     these together.
 
-    What is aligned, LLVM makes from the whole vector, as this may be read, and calculates with what lies behind the
+    What is aligned, LLVM makes from the whole vector, as this may be read, and calculates with what lies after the
     lanes. In an allocation of our own nobody ever wrote that: it is denormals by chance, for each of which a processor
     may take a hundred cycles (docs/decisions/idle-lanes.md). Allocations that only constants index are spared: they
     become registers, in which lanes that nobody wrote are zero, and LLVM does so with plain loads alone.
@@ -420,7 +420,7 @@ def store_scalar(s: State, buffer: Buffer, p: Poly, value: str) -> None:
 
 def _only_lane(s: State, start: int, width: int) -> int | None:
     """The one lane of a vector that is on, if there is but one and it is known. LLVM 22 makes one store of 32 bits of
-    those under such a mask whose elements it narrows before, which writes over what lies behind them."""
+    those under such a mask whose elements it narrows before, which writes over what lies after them."""
     span = None if s.mask is None else s.mask.span
     if s.on is not None:
         lanes = [k for k in range(width) if s.on[start + k]]

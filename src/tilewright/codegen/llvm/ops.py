@@ -265,8 +265,8 @@ class Ops:
             if not natural:
                 zero = out.inst(f"icmp eq {ty} {b}, {number(0, t, width)}")
                 b = out.inst(f"select {i1} {zero}, {ty} {number(1, t, width)}, {ty} {b}")
-            plain = self._whole(quotient, False, t, a, b, width, by_floats)
-            return plain if natural else out.inst(f"select {i1} {zero}, {ty} {number(0, t, width)}, {ty} {plain}")
+            ordinary = self._whole(quotient, False, t, a, b, width, by_floats)
+            return ordinary if natural else out.inst(f"select {i1} {zero}, {ty} {number(0, t, width)}, {ty} {ordinary}")
         guarded = known is None or known in (0, -1)
         if guarded:
             zero = out.inst(f"icmp eq {ty} {b}, {number(0, t, width)}")

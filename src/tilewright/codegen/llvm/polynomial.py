@@ -186,7 +186,7 @@ class Converter:
         return self.rejoin(total)
 
     def rejoin(self, p: Poly) -> Poly:
-        """`c * (f // c) + f % c` is `f`: undo a fused index that was taken apart only to be put together."""
+        """`c * (f // c) + f % c` is `f`: undo a fused index that was decomposed only to be put together."""
         for monomial, c in p.items():
             for n in monomial:
                 e = self.atoms.exprs[n]
@@ -208,7 +208,8 @@ class Converter:
         return p
 
     def _rejoined(self, p: Poly, monomial: Monomial, rest: Sequence[int], remainder: Op) -> Poly | None:
-        """The same for a divisor of symbols, which the quotient is multiplied by: `c * w * (f // w) + c * (f % w)`."""
+        """`rejoin` for a divisor with symbols, by which the quotient is multiplied: `c * w * (f // w) + c * (f %
+        w)`."""
         f, size = remainder.args
         quotient = self.atoms.find(Op("floordiv", (f, size)))
         if quotient is None:

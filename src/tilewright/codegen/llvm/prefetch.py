@@ -190,11 +190,11 @@ def _rank(s: State, load: Load, tiles: int) -> Expr | None:
     moving = {v for index in load.indices for v in variables(index)}
     rank: Expr = const(0)
     count = 1
-    for around in dropwhile(lambda loop: loop.var in moving, reversed(s.around)):
-        extent = as_int(around.extent)
-        if around.var in moving or extent is None:
+    for enclosing in dropwhile(lambda loop: loop.var in moving, reversed(s.around)):
+        extent = as_int(enclosing.extent)
+        if enclosing.var in moving or extent is None:
             break
-        rank, count = rank + around.var * count, count * extent
+        rank, count = rank + enclosing.var * count, count * extent
     return rank if count == tiles else None
 
 
@@ -215,9 +215,9 @@ def tile_of(stmt: For, name: str, line: int) -> list[Load]:
     result = _first_access(stmt.body, name, ())
     if result is None:
         return []
-    access, around = result
+    access, enclosing = result
     places: list[dict[Var, Expr]] = [{}]
-    for loop in around:
+    for loop in enclosing:
         extent = as_int(loop.extent)
         step = max(1, line // access.buffer.dtype.itemsize) if loop.kind == "vectorized" else 1
         spread = extent is not None and loop.kind in ("unrolled", "vectorized")
@@ -226,14 +226,14 @@ def tile_of(stmt: For, name: str, line: int) -> list[Load]:
     return [Load(access.buffer, tuple(substitute(i, place) for i in access.indices)) for place in places]
 
 
-def _first_access(stmt: Stmt, name: str, around: tuple[For, ...]) -> tuple[Load, tuple[For, ...]] | None:
+def _first_access(stmt: Stmt, name: str, enclosing: tuple[For, ...]) -> tuple[Load, tuple[For, ...]] | None:
     """The first place where a buffer is written or read, and the loops around it inside."""
     if isinstance(stmt, For):
-        around = (*around, stmt)
+        enclosing = (*enclosing, stmt)
     if isinstance(stmt, Store) and stmt.buffer.name == name:
-        return Load(stmt.buffer, stmt.indices), around
+        return Load(stmt.buffer, stmt.indices), enclosing
     for e in exprs_of(stmt):
         for load in loads(e):
             if load.buffer.name == name:
-                return load, around
-    return next((x for child in stmt.children if (x := _first_access(child, name, around)) is not None), None)
+                return load, enclosing
+    return next((x for child in stmt.children if (x := _first_access(child, name, enclosing)) is not None), None)

@@ -57,7 +57,7 @@ class Caller:
     def call(self, step: StepSpec, waiting: bool) -> bool:
         """Write one call; gives whether the other threads would have to wait for it."""
         fork = None if step.strand is None else step.strand[0]
-        together = step.alone or fork is not None  # nobody needs what the calls before have written
+        together = step.alone or fork is not None  # nothing needs what the calls before have written
         if waiting and not (together and fork == self.fork):
             self.wait()
         self.fork = fork
@@ -70,12 +70,12 @@ class Caller:
             self.out.effect(f"call void {kernel}({', '.join(arguments)})")
             return step.alone
         arguments += ["i64 0", "i64 1", "ptr %barrier"]
-        mine, behind = self.out.fresh("mine"), self.out.fresh("behind")
-        self.out.branch(self.out.inst(f"icmp eq i64 %tid, {self.owner(step.strand[1])}"), mine, behind)
+        mine, after = self.out.fresh("mine"), self.out.fresh("behind")
+        self.out.branch(self.out.inst(f"icmp eq i64 %tid, {self.owner(step.strand[1])}"), mine, after)
         self.out.start(mine)
         self.out.effect(f"call void {kernel}({', '.join(arguments)})")
-        self.out.jump(behind)
-        self.out.start(behind)
+        self.out.jump(after)
+        self.out.start(after)
         return True
 
     def owner(self, strand: int) -> str:
@@ -112,7 +112,7 @@ class Caller:
         return self.state.scalar(e)
 
     def integer(self, index: int) -> str:
-        """A symbol, or behind the symbols an extent that a step before has defined."""
+        """A symbol, or after the symbols an extent that a step before has defined."""
         if index not in self.integers:
             self.integers[index] = load_dim(self.out, index)
         return self.integers[index]

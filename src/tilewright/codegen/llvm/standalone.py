@@ -84,7 +84,7 @@ def _parts(
 
 
 def _barrier(m: Module) -> None:
-    """All threads wait for each other: the last to arrive resets the count and turns the phase, behind it in memory."""
+    """All threads wait for each other: the last to arrive resets the count and turns the phase, after it in memory."""
     with m.function("tw_barrier", VOID, [("barrier", PTR), ("nthreads", I64)], local=True) as (f, (barrier, nthreads)):
         phase = f.load(I64, barrier, 8, order="acquire")
         arrived = f.add_atomic(barrier, 1)

@@ -35,7 +35,7 @@ class Pointer:
 @dataclass(slots=True)
 class Tiles:
     """Registers that hold matrices: the buffer of sums, in the first `sums` of them, and what was loaded into others,
-    the one that was used last behind: its number, the address and the stride, in the basic block `block`."""
+    the one that was used last after: its number, the address and the stride, in the basic block `block`."""
 
     buffer: str
     sums: int

@@ -21,7 +21,7 @@ from tilewright.ir.notes import SingleThread, find
 
 
 def runs_alone(func: PrimFunc) -> bool:
-    """Whether thread 0 executes all of a kernel. Such a kernel has no barrier: its caller puts one behind several."""
+    """Whether thread 0 executes all of a kernel. Such a kernel has no barrier: its caller puts one after several."""
     return find(func.notes, SingleThread) is not None or not _is_shared(func.body)
 
 

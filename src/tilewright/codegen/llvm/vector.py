@@ -55,7 +55,7 @@ def native_lanes(target: Target, loop: For) -> int:
 
 def is_seldom(e: Expr, memo: dict[Expr, bool]) -> bool:
     """Whether an expression takes tables or library functions, lane by lane. As the last operand of a `select` it is
-    computed behind a branch, if a lane needs it, and does not count for the width of the vectors."""
+    computed after a branch, if a lane needs it, and does not count for the width of the vectors."""
     entry = memo.get(e)
     if entry is None:
         own = isinstance(e, Op) and ((e.name == "lookup" and sixteenth(e) is None) or is_library(e.name))
@@ -73,7 +73,7 @@ def sixteenth(e: Expr) -> Expr | None:
 
 
 def _usual(e: Expr) -> list[Expr]:
-    """The distinct parts of an expression, those left out that are computed behind a branch."""
+    """The distinct parts of an expression, those left out that are computed after a branch."""
     seen: dict[Expr, None] = {}
     memo: dict[Expr, bool] = {}
     stack = [e]

@@ -1,4 +1,4 @@
-"""Source operators as an ONNX model, for ONNX Runtime and whoever else reads ONNX."""
+"""Source operators as an ONNX model, for ONNX Runtime and other readers of ONNX."""
 
 from tilewright.codegen.onnx.emit import onnx_model
 

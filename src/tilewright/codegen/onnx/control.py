@@ -36,7 +36,7 @@ def _branch(w: Writer, body: Graph, operands: Sequence[str | None]) -> onnx.Grap
 @several("loop")
 def loop(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
     """Elements of sequences are gathered by the iteration's number; a count is carried where it is asked for. Of a loop
-    that walks backward the number counts from the end, and what is collected is turned round behind it."""
+    that walks backward the number counts from the end, and what is collected is turned round after it."""
     attrs = node.of(LoopAttrs)
     body, carried, scanned = attrs.body, attrs.carried, attrs.scanned
     number, *rest = [*body.inputs, *body.params]
@@ -54,7 +54,7 @@ def loop(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
     results = _body(inner, body, attrs, alive, number, inputs)
     outer = [*operands[:carried], *([w.scalar(0, i64)] if attrs.counted else [])]
     names = [w.shared.fresh(v.name) for v in node.outputs]
-    if attrs.counted:  # which ONNX has behind what else is carried
+    if attrs.counted:  # which ONNX has after what else is carried
         names = [*names[:carried], names[-1], *names[carried:-1]]
     w.many("Loop", [_trips(w, attrs, x[0], sequences), x[1], *outer], names, body=results)
     if attrs.backward:

@@ -68,7 +68,7 @@ def pool(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 
 def _rounds_up(node: Node, attrs: PoolAttrs) -> int:
-    """Whether `ceil_mode` makes a difference: ONNX's inference of shapes counts windows behind the input, too."""
+    """Whether `ceil_mode` makes a difference: ONNX's inference of shapes counts windows after the input, too."""
     if not attrs.ceil_mode:
         return 0
     given = node.inputs[0]
@@ -106,7 +106,7 @@ def softmax(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 @several("layer_norm")
 def layer_norm(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
-    """ONNX's must have a scale, of the shape of the row; others are multiplied and added behind."""
+    """ONNX's must have a scale, of the shape of the row; others are multiplied and added after."""
     attrs, t = node.of(NormAttrs), node.output.dtype
     row = node.output.shape[attrs.axis % len(node.output.shape) :]
     extents = [as_int(d) for d in row]

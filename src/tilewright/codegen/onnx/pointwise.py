@@ -189,8 +189,8 @@ def expm1(w: Writer, node: Node, x: Sequence[str]) -> str:
     u = w.op("Exp", x)
     below = w.op("Sub", [u, one])
     mended = w.op("Mul", [below, w.op("Div", [x[0], w.op("Log", [u])])])
-    plain = w.op("Or", [w.op("IsInf", [u]), w.op("Equal", [below, w.scalar(-1.0, node.output.dtype)])])
-    return w.op("Where", [w.op("Equal", [u, one]), x[0], w.op("Where", [plain, below, mended])])
+    ordinary = w.op("Or", [w.op("IsInf", [u]), w.op("Equal", [below, w.scalar(-1.0, node.output.dtype)])])
+    return w.op("Where", [w.op("Equal", [u, one]), x[0], w.op("Where", [ordinary, below, mended])])
 
 
 @rule("trunc")

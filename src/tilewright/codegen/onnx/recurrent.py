@@ -27,10 +27,10 @@ def recurrence(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
         raise UnsupportedError("a recurrent layer of open width cannot be said in ONNX")
     if a.keeps:
         raise UnsupportedError("what a recurrent layer keeps for its gradient cannot be said in ONNX")
-    gates, weights, h0, c0, lengths, peephole, late = (*x, *[None] * 4)[:7]
+    gates, weights, h0, c0, lengths, peephole, deferred = (*x, *[None] * 4)[:7]
     unit = w.constant(np.eye(width)[None], t, "unit")
     recurrent = w.op("Unsqueeze", [w.op("Transpose", [weights], perm=[1, 0]), w.ints([0])])
-    inputs = [gates, unit, recurrent, _late(w, late, hidden, width, node), _i32(w, lengths, node)]
+    inputs = [gates, unit, recurrent, _late(w, deferred, hidden, width, node), _i32(w, lengths, node)]
     states = [None if s is None else w.op("Unsqueeze", [s, w.ints([0])]) for s in (h0, c0)]
     rows = None if peephole is None else w.op("Unsqueeze", [peephole, w.ints([0])])
     inputs += [states[0], *([states[1], rows] if a.cell == "lstm" else [])]
@@ -53,12 +53,12 @@ def recurrence(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
     return [w.op("Squeeze", [y, w.ints([axis])]) for y, axis in zip(results, axes, strict=True)]
 
 
-def _late(w: Writer, late: str | None, hidden: int, width: int, node: Node) -> str | None:
+def _late(w: Writer, deferred: str | None, hidden: int, width: int, node: Node) -> str | None:
     """The biases of a GRU whose reset gate scales the candidate's bias, which is the last one."""
-    if late is None:
+    if deferred is None:
         return None
     zeros = w.constant(np.zeros(2 * width - hidden), node.outputs[0].dtype)
-    return w.op("Unsqueeze", [w.op("Concat", [zeros, late], axis=0), w.ints([0])])
+    return w.op("Unsqueeze", [w.op("Concat", [zeros, deferred], axis=0), w.ints([0])])
 
 
 def _i32(w: Writer, lengths: str | None, node: Node) -> str | None:

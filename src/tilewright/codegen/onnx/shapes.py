@@ -70,7 +70,7 @@ def tile(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 @rule("slice")
 def slices(w: Writer, node: Node, x: Sequence[str]) -> str:
-    """Ends may lie behind the extent. Where steps are negative, both ends are counted from the extent back: then the
+    """Ends may lie after the extent. Where steps are negative, both ends are counted from the extent back: then the
     place before the first element is -extent - 1, and not the last one."""
     attrs, shape = node.of(SliceAttrs), operand(node, 0).shape
     begins: list[Expr] = []
@@ -96,11 +96,11 @@ def counted(w: Writer, node: Node, x: Sequence[str]) -> str:
     attrs, t = node.of(RangeAttrs), node.output.dtype
     size = w.op("Squeeze", [w.size(attrs.size), w.ints([0])])
     y = w.cast(w.op("Range", [w.scalar(0, i64), size, w.scalar(1, i64)]), i64, t)
-    for kind, value, plain in (("Mul", attrs.step, 1), ("Add", attrs.start, 0)):
+    for kind, value, ordinary in (("Mul", attrs.step, 1), ("Add", attrs.start, 0)):
         number = value if isinstance(value, float) else as_int(as_expr(value))
         if number is None:
             y = w.op(kind, [y, w.cast(w.size(value), i64, t)])
-        elif number != plain:
+        elif number != ordinary:
             y = w.op(kind, [y, w.scalar(number, t)])
     return y
 
@@ -133,9 +133,9 @@ def matmul(w: Writer, node: Node, x: Sequence[str]) -> str:
     if flat and (attrs.transpose_a or attrs.transpose_b):
         return w.op("Gemm", [w.cast(v, t, to) for v in x], transA=int(attrs.transpose_a), transB=int(attrs.transpose_b))
     sides = []
-    for k, turned in enumerate((attrs.transpose_a, attrs.transpose_b)):
+    for k, transposed in enumerate((attrs.transpose_a, attrs.transpose_b)):
         rank = operand(node, k).type.rank
-        sides.append(w.transpose(x[k], [*range(rank - 2), rank - 1, rank - 2]) if turned else x[k])
+        sides.append(w.transpose(x[k], [*range(rank - 2), rank - 1, rank - 2]) if transposed else x[k])
     if t is not to and t.bits == 8:
         return w.op("MatMulInteger", sides)
     return w.op("MatMul", [w.cast(s, t, to) for s in sides])
@@ -232,7 +232,7 @@ def reverse_sequence(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 @rule("head")
 def head(w: Writer, node: Node, x: Sequence[str]) -> str:
-    """The first rows: those behind them are there where a range is cut, not where ONNX's own operators made them."""
+    """The first rows: those after them are there where a range is cut, not where ONNX's own operators made them."""
     result, rows = node.defines, node.inputs[0]
     assert result is not None and rows is not None
     count = w.symbols[result] = w.op("Reshape", [x[1], w.ints([1])])

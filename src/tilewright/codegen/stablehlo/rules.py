@@ -89,10 +89,10 @@ def slices(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
     attrs = node.of(SliceAttrs)
     source = x[0]
     begin, sizes, steps = list(attrs.begin), list(attrs.size), list(attrs.step)
-    turned = [k for k, s in enumerate(steps) if s < 0]
-    if turned:
-        source = w.op("reverse", [source], source.dtype, source.shape, f"{{dimensions = {ints(turned)}}}")
-        for k in turned:
+    transposed = [k for k, s in enumerate(steps) if s < 0]
+    if transposed:
+        source = w.op("reverse", [source], source.dtype, source.shape, f"{{dimensions = {ints(transposed)}}}")
+        for k in transposed:
             begin[k], steps[k] = dim(source.shape[k] - 1 - begin[k]), -steps[k]
     ends = [dim(as_expr(b) + (as_expr(n) - 1) * s + 1) for b, n, s in zip(begin, sizes, steps, strict=True)]
     return between(w, source, [as_expr(v) for v in begin], [as_expr(v) for v in ends], steps, node.output.shape)
@@ -239,8 +239,8 @@ def conv_transpose(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
     if attrs.groups > 1:  # the filters of a group stand beside those of the next one
         channels, each, *taps = filters.shape
         parts = (as_expr(attrs.groups), dim(channels // attrs.groups), each, *taps)
-        turned = w.transpose(w.reshape(filters, parts), [0, 2, 1, *range(3, 3 + rank)])
-        filters = w.reshape(turned, (dim(each * attrs.groups), parts[1], *taps))
+        transposed = w.transpose(w.reshape(filters, parts), [0, 2, 1, *range(3, 3 + rank)])
+        filters = w.reshape(transposed, (dim(each * attrs.groups), parts[1], *taps))
     kernel = "o, i" if attrs.groups > 1 else "i, o"
     return _convolution(w, node, [source, filters], kernel, [1] * rank, attrs.strides, [p or 0 for p in pads])
 

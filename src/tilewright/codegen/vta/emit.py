@@ -83,7 +83,7 @@ def emit_vta(func: PrimFunc) -> VtaProgram:
 
 
 def addresses(func: PrimFunc) -> tuple[dict[Buffer, int], int]:
-    """Addresses of a function's parameters in DRAM, and the first one behind them."""
+    """Addresses of a function's parameters in DRAM, and the first one after them."""
     at, found = PAGE, {}
     for buffer in func.params:
         found[buffer] = at
@@ -251,7 +251,7 @@ class _Emitter:
         thread: _Thread,
         values: dict[Var, Any],
     ) -> None:
-        """A copy from DRAM: of a read, of one behind a condition (else zero), widened from bytes."""
+        """A copy from DRAM: of a read, of one after a condition (else zero), widened from bytes."""
         e, inside = s.value, list(conditions)
         while isinstance(e, Op) and e.name in ("select", "cast"):
             if e.name == "select":

@@ -99,7 +99,7 @@ def _split(base: tuple[int, ...], dims: list[_Dim], depth: int) -> Iterator[Nest
     if found is not None:
         yield found
         return
-    # A loop that sums is taken apart first: its parts write each row once.
+    # A loop that sums is decomposed first: its parts write each row once.
     outer = next((k for k, d in enumerate(dims) if not d.steps[0]), 0)
     dim = dims[outer]
     for n in range(dim.extent):

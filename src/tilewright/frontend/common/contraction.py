@@ -74,7 +74,7 @@ def conv_transpose(
     groups: int,
 ) -> Value:
     """The transpose of a convolution, without bias. `pads` (befores, then afters) may be negative, which widens the
-    result by zeros; `extra` (output_padding) is added behind."""
+    result by zeros; `extra` (output_padding) is added after."""
     rank = x.type.rank - 2
     kernel = [static(d, "the kernel of a convolution") for d in w.shape[2:]]
     if not _by_phases(w, strides, dilations, groups):

@@ -18,7 +18,7 @@ from tilewright.ops.dims import dim
 from tilewright.ops.shape import ConstantAttrs, RangeAttrs, SliceAttrs
 
 DEPTH = 64
-"""Operators behind each other that are looked through."""
+"""Operators after each other that are looked through."""
 
 Makers = Mapping[Value, Node]
 

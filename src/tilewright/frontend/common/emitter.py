@@ -69,13 +69,13 @@ class Emitter:
             as_int(d) is None or as_int(r) is None for d, r, is_ in zip(x.shape, counts, repeated, strict=True) if is_
         ):
             return self.emit("tile", x, repeats=tuple(repeats))
-        apart, wide, whole = list[Any](), list[Any](), list[Any]()
+        separate, wide, whole = list[Any](), list[Any](), list[Any]()
         for d, r in zip(x.shape, counts, strict=True):
             is_one = is_const(d, 1) or is_const(r, 1)
-            apart += [d] if is_one else [1, d]
+            separate += [d] if is_one else [1, d]
             wide += [d * r] if is_one else [r, d]
             whole.append(d * r)
-        y = self.reshape(x, apart)
+        y = self.reshape(x, separate)
         return self.reshape(self.emit("broadcast", y, shape=dims(wide)), whole)
 
     def cast(self, x: Value, to: DType) -> Value:

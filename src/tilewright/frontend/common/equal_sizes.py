@@ -175,8 +175,8 @@ def joined(pairs: Sequence[tuple[Expr, Expr]], order: Sequence[Var]) -> dict[Var
 
     for a, b in pairs:
         if isinstance(a, Var) and isinstance(b, Var) and a in order and b in order and first(a) is not first(b):
-            early, late = sorted((first(a), first(b)), key=order.index)
-            same[late] = early
+            early, deferred = sorted((first(a), first(b)), key=order.index)
+            same[deferred] = early
     return {v: first(v) for v in same}
 
 

@@ -1,4 +1,4 @@
-"""The end of every import: outputs get their names, what nobody needs is dropped."""
+"""The end of every import: outputs get their names, what nothing needs is dropped."""
 
 from __future__ import annotations
 

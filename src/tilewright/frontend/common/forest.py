@@ -47,7 +47,7 @@ class _Placed:
 
 
 def tables(trees: Trees, groups: int) -> list[Array]:
-    """The tables, in the order of the operator's inputs behind x; without those of masks if a tree is too large.
+    """The tables, in the order of the operator's inputs after x; without those of masks if a tree is too large.
 
     Raises ModelError if the nodes are no trees.
     """
@@ -154,8 +154,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Comparisons:
-    """The same questions as `x[feature] <= threshold`, of columns that may have to be made: the features, the features
-    with minus infinity for NaN if `low` is so, and then `columns`. Where `swapped`, yes and no change places."""
+    """Questions in the form `x[feature] <= threshold`, of columns that may have to be computed: the features, the
+    features with minus infinity for NaN if `low` is so, and then `columns`. Where `swapped`, yes and no change
+    places."""
 
     feature: Array
     threshold: Array
@@ -175,7 +176,7 @@ def comparisons(asked: Questions, features: int) -> Comparisons:
     low = bool(nan_left.any())
     feature = np.where(nan_left, asked.feature + features, asked.feature)
     columns: dict[Column, int] = {}
-    behind = features * (2 if low else 1)
+    after = features * (2 if low else 1)
     for node in np.flatnonzero(mode >= EQ).tolist():
         members = asked.members[node] if mode[node] == MEMBER else value[node : node + 1]
         # NEQ is the negation of EQ, so that NaN is another thing than every number without being asked for.
@@ -184,6 +185,6 @@ def comparisons(asked: Questions, features: int) -> Comparisons:
             tuple(sorted(members.tolist())),
             bool(asked.nan_true[node]) and bool(mode[node] != NEQ),
         )
-        feature[node] = behind + columns.setdefault(column, len(columns))
+        feature[node] = after + columns.setdefault(column, len(columns))
         threshold[node] = 0.5
     return Comparisons(feature, threshold, swapped, low, tuple(columns))

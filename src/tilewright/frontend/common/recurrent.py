@@ -86,17 +86,17 @@ def recurrent_layer(
     H] and the last ones: h, and for LSTM c. Steps past `lengths` [batch] give zeros and change no state."""
     time, batch, features = x.shape
     gates_x = n.emit("matmul", n.reshape(x, (time * batch, features)), weights.inputs, transpose_b=True)
-    late, bias = None, weights.input_bias
+    deferred, bias = None, weights.input_bias
     second = weights.recurrent_bias
     if second is not None:
         if cell.linear_first:
-            late = n.slice(second, 0, 2 * hidden, hidden)
+            deferred = n.slice(second, 0, 2 * hidden, hidden)
             zeros = n.emit("broadcast", n.like(0.0, second), shape=(const(hidden),))
             second = n.emit("concat", n.slice(second, 0, 0, 2 * hidden), zeros, axis=0)
         bias = second if bias is None else n.emit("add", bias, second)
     if bias is not None:
         gates_x = n.emit("add", gates_x, bias)
-    layer = Layer(cell, time, batch, hidden, gates_x, weights.recurrence, state, memory, weights.peephole, late)
+    layer = Layer(cell, time, batch, hidden, gates_x, weights.recurrence, state, memory, weights.peephole, deferred)
     steps = as_int(time)
     if steps is None or steps > MAX_UNROLLED:
         return _loop(n, layer, lengths)

@@ -33,8 +33,8 @@ def pad_axis(n: Emitter, x: Value, axis: int, before: Any, after: Any, mode: str
         place = n.emit("mod", at, n.emit("max", number, one))
     elif mode == "reflect":  # there and back again, ends once
         period = n.emit("max", n.emit("add", last, last), one)
-        turned = n.emit("mod", at, period)
-        place = n.emit("min", turned, n.emit("sub", period, turned))
+        transposed = n.emit("mod", at, period)
+        place = n.emit("min", transposed, n.emit("sub", period, transposed))
     place = n.emit("max", n.emit("min", place, last), zero)
     padded = n.emit("gather", x, place, axis=axis)
     if mode != "constant":

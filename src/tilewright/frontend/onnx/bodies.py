@@ -101,7 +101,7 @@ class Bodies:
         return Body(graph.name or prefix.strip("/") or "body", tuple(nodes), results, tuple(captured))
 
     def attempt(self, rule: Callable[[], T]) -> T | None:
-        """What a rule gives, or None where it is not supported, as if nobody had tried."""
+        """What a rule gives, or None where it is not supported, with the graph unchanged."""
         noted, assumptions = len(self.problems), self.call.builder.assumptions
         assumed = len(assumptions)
         with self.apart() as made:

@@ -262,7 +262,10 @@ def scan(bodies: Bodies) -> Sequence[Item | None]:
     inputs = [call.value(states + k) for k in range(sequences)]
     axes = [axis_of(a, v.type.rank) for a, v in zip(axes_in, inputs, strict=True)]
     length = inputs[0].shape[axes[0]]
-    rows = [_rows(call, v, axis, bool(turned), length) for v, axis, turned in zip(inputs, axes, turned_in, strict=True)]
+    rows = [
+        _rows(call, v, axis, bool(transposed), length)
+        for v, axis, transposed in zip(inputs, axes, turned_in, strict=True)
+    ]
     steps = as_int(length)
     short = steps is not None and 0 < steps <= MAX_ITERATIONS
     few = short and steps is not None and steps * len(body.node) <= MAX_WRITTEN
@@ -279,17 +282,17 @@ def scan(bodies: Bodies) -> Sequence[Item | None]:
     return [*results[:states], *_items(placed)]
 
 
-def _rows(call: Call, v: Value, axis: int, turned: bool, length: Expr) -> Value:
+def _rows(call: Call, v: Value, axis: int, transposed: bool, length: Expr) -> Value:
     """A sequence with its elements along the first dimension, in the order of iterations."""
     if len({as_int(length), as_int(v.shape[axis])}) > 1:
         raise ModelError("the sequences of Scan differ in length", expected=length, got=v.shape[axis])
     v = call.transpose(v, [axis, *(k for k in range(v.type.rank) if k != axis)])
-    return call.slice(v, 0, length - 1, length, -1) if turned else v
+    return call.slice(v, 0, length - 1, length, -1) if transposed else v
 
 
-def _columns(call: Call, v: Value, axis: int, turned: bool, length: Expr) -> Value:
+def _columns(call: Call, v: Value, axis: int, transposed: bool, length: Expr) -> Value:
     """Collected elements along the axis that the model wants."""
-    v = call.slice(v, 0, length - 1, length, -1) if turned else v
+    v = call.slice(v, 0, length - 1, length, -1) if transposed else v
     axis = axis_of(axis, v.type.rank)
     order = list(range(1, v.type.rank))
     return call.transpose(v, [*order[:axis], 0, *order[axis:]])

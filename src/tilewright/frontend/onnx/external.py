@@ -1,6 +1,6 @@
 """Data of tensors that a file keeps outside of itself, in other files: where these may lie, and reading them.
 
-A file may name any path, and whoever wrote it need not be trusted: the place is checked after all links are resolved.
+A file may name any path, and its author need not be trusted: the place is checked after all links are resolved.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def _sizes_to_state(loaded: Loaded, dims: DimSizes) -> str:
 
 def _read(loaded: Loaded, dims: DimSizes, needs: Mapping[str, Dim], same: Mapping[str, str]) -> Imported:
     """Dimensions that are too small for some operation are not the model's: it is read again without them. So it is
-    where sizes that data decides fit nothing behind them: they may be known when the model is called."""
+    where sizes that data decides fit nothing after them: they may be known when the model is called."""
     least: dict[str, int] = {}
     open_sizes = True
     while True:
@@ -287,8 +287,8 @@ class Importer:
                 continue
             scope.items[source] = weight
             call = self.call(None, scope, name)
-            turned = call.transpose(call.materialize(weight), (1, 0))
-            scope.items[name] = Item(turned.type, turned, name=name)
+            transposed = call.transpose(call.materialize(weight), (1, 0))
+            scope.items[name] = Item(transposed.type, transposed, name=name)
         for (output, place), name in module.read.items():
             held = next(n.input[place] for n in self.model.graph.node if n.output[0] == output)
             scope.items.setdefault(name, self.another(name, scope.items[held]))

@@ -1,4 +1,4 @@
-"""`Section`: some nodes of a model as a model of their own, for whoever is to run them.
+"""`Section`: some nodes of a model as a model of their own, for the host that runs them.
 
 A section has the nodes, the names that go in and out, and all initializers that its nodes may read. Types are not part
 of it: they are known at different times, some only when values are there.
@@ -90,24 +90,24 @@ class Section:
         return replace(self, name=name, nodes=tuple(kept[::-1]), inputs=tuple(inputs), outputs=tuple(outputs))
 
     def inner(self, node: onnx.NodeProto, graph: onnx.GraphProto, name: str) -> Section:
-        """A graph that a node holds, as a section: what it reads of the graphs around comes behind its own inputs."""
+        """A graph that a node holds, as a section: what it reads of the graphs around comes after its own inputs."""
         check_tensors(graph)
         constants, nodes = without_constants(graph.node)
         own = {t.name: t for t in graph.initializer} | constants
         mine = [i.name for i in graph.input if i.name not in own]
         outputs = tuple(o.name for o in graph.output)
-        around = {k: v for k, v in self.initializers.items() if k not in own and k not in mine}
+        enclosing = {k: v for k, v in self.initializers.items() if k not in own and k not in mine}
         section = replace(
             self,
             name=name,
             nodes=nodes,
-            initializers=around | own,
+            initializers=enclosing | own,
             inputs=tuple(mine),
             outputs=outputs,
             weights=self.weights - own.keys() - set(mine),
             prefix=f"{self.prefix}{node.name or node.op_type}/",
         )
-        outer = [n for n in captured(graph) if n not in around]
+        outer = [n for n in captured(graph) if n not in enclosing]
         return replace(section, inputs=(*mine, *(n for n in outer if n not in mine)))
 
     def model(self, types: Types, values: Mapping[str, Any] | None = None) -> onnx.ModelProto:
@@ -154,7 +154,8 @@ def whole(loaded: Loaded) -> Section:
 def without_constants(
     nodes: Iterable[onnx.NodeProto],
 ) -> tuple[dict[str, onnx.TensorProto], tuple[onnx.NodeProto, ...]]:
-    """The tensors of nodes that are constants, and the other nodes: who reads a constant needs nobody to compute it."""
+    """The tensors of nodes that are constants, and the other nodes: who reads a constant needs no node that computes
+    it."""
     constants: dict[str, onnx.TensorProto] = {}
     others: list[onnx.NodeProto] = []
     for node in nodes:

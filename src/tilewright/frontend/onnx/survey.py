@@ -1,4 +1,4 @@
-"""What of a section the importer can take: one walk over its nodes that goes on behind those that it cannot.
+"""What of a section the importer can take: one walk over its nodes that goes on after those that it cannot.
 
 For each node: it becomes operators of ours ("native"), it is evaluated while importing ("known"), it would be taken if
 more were known of what it reads ("assumed", perhaps with the names of values that it must know), or it is "lacking",
@@ -72,7 +72,7 @@ def survey(
     """Walk over a section.
 
     Args:
-        types: of its inputs; one that is not named has a type that nobody knows yet.
+        types: of its inputs; one that is not named has a type that is not known yet.
         values: of inputs that are known.
         lacking: nodes that shall count as lacking, with the reason.
     """

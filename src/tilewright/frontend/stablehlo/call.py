@@ -32,7 +32,7 @@ class ComputedSizeError(UnsupportedError):
 
 
 Attempt = Callable[[Callable[[], list[Item] | None]], list[Item] | None]
-"""What a rule gives; None where it gives that or meets what is not supported, as if nobody had tried."""
+"""Run a rule tentatively: its result, or None with the graph unchanged if it declines or raises UnsupportedError."""
 
 MakeBody = Callable[[str, Sequence[Item], Callable[[list[Item]], list[Item]]], tuple[Graph, list[Value]]]
 """Makes the graph of a loop's body: from its name, items like its inputs, and what to do with them; gives the graph,
@@ -198,14 +198,14 @@ class Call(Emitter):
         return next((n for n in nodes if n.op == op and x in n.outputs), None)
 
     def reshape(self, x: Value, shape: Sequence[Any]) -> Value:
-        """The same elements in another shape; a reshape of a reshape is one, and one that is there is taken again."""
+        """A value reshaped. A reshape of a reshape becomes one, and an equal one that exists is reused."""
         before, target = self.made_by(x, "reshape"), dims(shape)
         source = x if before is None or before.inputs[0] is None else before.inputs[0]
         made = (n.output for n in self.builder.nodes[-16:] if n.op == "reshape" and n.inputs[0] is source)
         return next((v for v in made if v.shape == target), None) or Emitter.reshape(self, source, target)
 
     def transpose(self, x: Value, perm: Sequence[int]) -> Value:
-        """The same elements with their dimensions in another order; a transpose of a transpose is one."""
+        """A value with its dimensions permuted. A transpose of a transpose becomes one."""
         before = self.made_by(x, "transpose")
         if before is not None and before.inputs[0] is not None:
             x, perm = before.inputs[0], [before.of(TransposeAttrs).perm[p] for p in perm]

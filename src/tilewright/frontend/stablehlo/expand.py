@@ -1,6 +1,6 @@
 """Operations of CHLO as StableHLO: the pass that StableHLO brings, applied to one operation at a time.
 
-The operations that have rules stay as they are, so that `erf` is our `erf` and not a polynomial of somebody else's.
+The operations that have rules stay as they are, so that `erf` is our `erf` and not another library's polynomial.
 """
 
 from __future__ import annotations

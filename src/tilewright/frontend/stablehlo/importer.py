@@ -51,7 +51,7 @@ MAX_RESTARTS = 100
 def import_module(
     module: Module, signature: Signature | None = None, dims: DimSizes | None = None, label: str = "module"
 ) -> Imported:
-    """Read a module. `signature` says what somebody knows of its arguments, `dims` what sizes are, by name.
+    """Read a module. `signature` says what is known of its arguments, `dims` what sizes are, by name.
 
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """
@@ -150,7 +150,7 @@ class _Importer:
                 check_size(type)
                 if about.size_of:
                     results.append(known_item(self.sizes.named(about.size_of), type.dtype, ()))
-                    if self.signature.sized:  # whoever calls gives it, and arrays of that size
+                    if self.signature.sized:  # the caller gives it, and arrays of that size
                         self.builder.input(about.name, type)
                 elif about.weight is not None:
                     self.builder.taken.discard(about.name)
@@ -191,14 +191,14 @@ class _Importer:
         return self.block(function.body, arguments, {}, lifted)
 
     def block(
-        self, block: Block, arguments: Sequence[Item], around: Mapping[int, Item], lifted: bool = False
+        self, block: Block, arguments: Sequence[Item], enclosing: Mapping[int, Item], lifted: bool = False
     ) -> list[Item]:
-        """Walk a block whose operations see the values `around`; gives what it returns."""
+        """Walk a block whose operations see the values `enclosing`; gives what it returns."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise UnsupportedError("functions or regions inside each other so deep are not supported")
         try:
-            values = dict(around)
+            values = dict(enclosing)
             values.update(zip(block.arguments, arguments, strict=True))
             failed = False
             for op in block.body:
@@ -238,16 +238,16 @@ class _Importer:
         return True
 
     def call(
-        self, op: Operation, items: list[Item], around: Mapping[int, Item] | None = None, lifted: bool = False
+        self, op: Operation, items: list[Item], enclosing: Mapping[int, Item] | None = None, lifted: bool = False
     ) -> Call:
         def walk(block: Block, arguments: Sequence[Item], elements: bool = False) -> list[Item]:
-            return self.block(block, arguments, around or {}, lifted or elements)
+            return self.block(block, arguments, enclosing or {}, lifted or elements)
 
         def expand(op: Operation, items: Sequence[Item]) -> list[Item]:
             return self.block(expanded(op, [i.type for i in items]).body, items, {}, True)
 
         def renewed() -> Call:
-            return self.call(op, items, around, lifted)
+            return self.call(op, items, enclosing, lifted)
 
         hint = op.name.rpartition(".")[2]
         return Call(
@@ -267,7 +267,7 @@ class _Importer:
         )
 
     def attempt(self, rule: Callable[[], list[Item] | None]) -> list[Item] | None:
-        """What a rule gives; None where it gives that or meets what is not supported, as if nobody had tried."""
+        """What a rule gives; None where it gives that or meets what is not supported, with the graph unchanged."""
         builder, noted = self.builder, len(self.problems)
         taken, nodes = set(builder.taken), len(builder.nodes)
         results: list[Item] | None = None

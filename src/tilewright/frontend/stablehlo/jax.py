@@ -93,8 +93,8 @@ def _positional(function: Any, count: int) -> list[str]:
         results = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         results = []
-    plain = [p.name for p in results if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return [plain[k] if k < len(plain) else f"arg{k}" for k in range(count)]
+    ordinary = [p.name for p in results if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [ordinary[k] if k < len(ordinary) else f"arg{k}" for k in range(count)]
 
 
 Leaf = tuple[list[str], Any]

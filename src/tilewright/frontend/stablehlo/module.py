@@ -1,4 +1,4 @@
-"""A StableHLO module as plain data: what the importer walks, whoever has parsed it.
+"""A StableHLO module as plain data: what the importer walks, by either parser.
 
 Attributes are numbers, strings, lists, dicts and NumPy arrays; the structured ones of StableHLO (`dimension_numbers` of
 products, gathers and scatters) are dicts of their fields. An array that repeats one number is a `Splat`.
@@ -79,7 +79,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function. `names` are those of its arguments where somebody gave them, `results` those of its results,
+    """A function. `names` are those of its arguments where they were given, `results` those of its results,
     `symbols` the symbolic dimensions for whose sizes arguments stand ("" for other arguments)."""
 
     name: str

@@ -39,7 +39,7 @@ class Signature:
     results: tuple[str, ...] = ()
     arrays: dict[str, Any] = field(default_factory=dict)
     sized: bool = False
-    """Whether arguments were taken as sizes that somebody has to pass."""
+    """Whether arguments were taken as sizes that the caller has to pass."""
     constraints: tuple[tuple[str, Size], ...] | None = None
     """Conditions on sizes, as text and as a function; None where the module's own assertions alone say them."""
 
@@ -52,8 +52,8 @@ class Signature:
         return cls(tuple(arguments), main.results)
 
     def with_sizes(self, module: Module) -> Signature | None:
-        """The same with the integers among the first arguments as sizes, as older exports of JAX pass them; None where
-        there are none."""
+        """This signature with the integers among the first arguments as sizes, as older exports of JAX pass them;
+        None where there are none."""
         results = list(self.arguments)
         for k, (about, t) in enumerate(zip(self.arguments, module.functions[module.main].body.types, strict=False)):
             if t.shape != () or t.element not in ("i32", "i64") or about.weight is not None or about.size_of:

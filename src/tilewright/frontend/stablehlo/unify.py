@@ -77,7 +77,7 @@ class Sizes:
         return known if isinstance(known, Dim) else Dim()
 
     def named(self, name: str) -> Any:
-        """The same as a known array without dimensions."""
+        """The size that a name stands for, as a known array without dimensions."""
         return object_array([self.expr(name)], ())
 
     def resolved(self, e: Expr) -> Expr:
@@ -216,7 +216,7 @@ class Sizes:
         return tuple(results)
 
     def told(self, e: Expr) -> Expr:
-        """The same as `resolved`, in the words of symbols, which calls tell."""
+        """An expression as `resolved` gives it, in terms of the symbols that calls state."""
         for entry in self.joined:
             if entry not in self.rounded and entry[0] in variables(e):
                 e = dim(substitute(e, dict([entry])))

@@ -38,7 +38,7 @@ COMPLEX = "complex"
 @dataclass(frozen=True, slots=True)
 class Survey:
     """What of a graph has rules. `refused`: why each other node has none that fits. `composite`: operators among them
-    that PyTorch can take apart."""
+    that PyTorch can decompose."""
 
     refused: Mapping[Node, Error]
     composite: frozenset[Any]
@@ -183,13 +183,13 @@ def dense_order(fake: torch.Tensor) -> tuple[int, ...] | None:
     """The dimensions of a tensor from the slowest to the fastest, if its elements fill memory in that order without
     gaps; None otherwise."""
     shape, strides = [expression(d) for d in fake.shape], [expression(s) for s in fake.stride()]
-    plain = tuple(range(len(shape)))
-    if _fills(shape, strides, plain):
-        return plain
+    ordinary = tuple(range(len(shape)))
+    if _fills(shape, strides, ordinary):
+        return ordinary
     hints = [_hint(s) for s in fake.stride()]
     if any(h is None for h in hints):
         return None
-    order = tuple(sorted(plain, key=lambda d: (-(hints[d] or 0), d)))
+    order = tuple(sorted(ordinary, key=lambda d: (-(hints[d] or 0), d)))
     return order if _fills(shape, strides, order) else None
 
 

@@ -191,7 +191,7 @@ def _patience(seconds: float) -> Iterator[None]:
 
 
 class _Huge(BaseException):
-    """A module makes a tensor that nobody computes."""
+    """A module makes a tensor that nothing computes."""
 
 
 class _Sizes(TorchDispatchMode):  # type: ignore[misc]
@@ -249,18 +249,18 @@ def _at_one(size: Any) -> int:
     return int(e.subs(dict.fromkeys(e.free_symbols, 1)))
 
 
-def simplified(program: ExportedProgram, apart: Collection[Any] = ()) -> ExportedProgram:
-    """The program in operators that have rules, as far as PyTorch can say them in such. Operators in `apart` are taken
-    apart although they have rules."""
+def simplified(program: ExportedProgram, separate: Collection[Any] = ()) -> ExportedProgram:
+    """The program in operators that have rules, as far as PyTorch can say them in such. Operators in `separate` are
+    decomposed although they have rules."""
     graphs = [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
     nodes = (n for g in graphs for n in g.graph.nodes if n.op == "call_function")
-    if not apart and all(registry.handles(n) for n in nodes):
+    if not separate and all(registry.handles(n) for n in nodes):
         return program
     with quietly(), recurrences_whole(), torch.no_grad():
         table = torch.export.default_decompositions()
         for operator in registry.operators():
             table.pop(operator, None)
-        table.update({operator: decomposition(operator) for operator in apart})
+        table.update({operator: decomposition(operator) for operator in separate})
         try:
             return program.run_decompositions(table)
         except Exception as error:  # PyTorch's own passes, and functions that make several operators of one

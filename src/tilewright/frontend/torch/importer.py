@@ -117,22 +117,22 @@ def _imported(
 ) -> tuple[Imported, _Importer]:
     """The program as a graph, and who read it.
 
-    Operators that rules refuse are taken apart by PyTorch where it can, and what that gives is tried again; before
+    Operators that rules refuse are decomposed by PyTorch where it can, and what that gives is tried again; before
     that, `refused` may raise what is to blame in their place."""
-    apart: set[Any] = set()
+    separate: set[Any] = set()
     first: Error | None = None
     while True:
-        importer = _Importer(simplified(program, apart), *rest)
+        importer = _Importer(simplified(program, separate), *rest)
         try:
             return importer.run(), importer
         except Error as error:
             if first is None:
                 refused()
             first = first or error  # which names the user's operators
-            more = importer.refused - apart
+            more = importer.refused - separate
             if not more:
                 raise first from None
-            apart |= more
+            separate |= more
         except MALFORMED as error:  # a rule's own troubles are errors at its node: this is what stands around the nodes
             raise ModelError("the program is malformed", where=importer.label, got=reason(error)) from error
 
@@ -159,7 +159,7 @@ class _Importer:
     changed: tuple[str, ...] = ()
     """The buffers whose new values are the last outputs."""
     refused: set[Any] = field(default_factory=set)
-    """Operators that `Walk` refuses, and which PyTorch can take apart."""
+    """Operators that `Walk` refuses, and which PyTorch can decompose."""
 
     def run(self) -> Imported:
         self.sizes = Sizes(self.program.range_constraints, self.fixed, self.least)

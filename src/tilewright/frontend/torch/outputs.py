@@ -18,16 +18,16 @@ def output_names(program: ExportedProgram, count: int) -> list[str]:
     Keys of dicts and fields of named tuples and dataclasses name them, nested ones joined by "_"; positions in tuples
     count only inside something named. What has no name is "output" and its position among all outputs.
     """
-    plain = [f"output{k}" for k in range(count)]
+    ordinary = [f"output{k}" for k in range(count)]
     paths = _paths(program, count)
     if paths is None:
-        return plain
+        return ordinary
     names = []
     for k, path in enumerate(paths):
         named = next((i for i, step in enumerate(path) if not isinstance(step, pytree.SequenceKey)), None)
-        names.append(plain[k] if named is None else "_".join(map(key_text, path[named:])))
+        names.append(ordinary[k] if named is None else "_".join(map(key_text, path[named:])))
     times = Counter(names)
-    return [name if times[name] == 1 and name else f"{plain[k]}_{name}" for k, name in enumerate(names)]
+    return [name if times[name] == 1 and name else f"{ordinary[k]}_{name}" for k, name in enumerate(names)]
 
 
 def _paths(program: ExportedProgram, count: int) -> list[Any] | None:

@@ -20,7 +20,7 @@ class Random:
     streams: int = 0
 
     def uniform(self, shape: Sequence[Expr]) -> Value:
-        """Numbers in [0, 1) of f32 that nobody else has."""
+        """Numbers in [0, 1) of f32 that no other draw has."""
         if self.key is None:
             self.key = self.builder.input("random_key", KEY)
         self.streams += 1

@@ -143,7 +143,7 @@ def node_arguments(node: torch.fx.Node) -> Any:
 
 
 def operators() -> Iterator[Any]:
-    """All overloads that have rules, and those that no rule may take apart."""
+    """All overloads that have rules, and those that no rule may decompose."""
     import tilewright.frontend.torch.rules  # noqa: F401
 
     for name in (*RULES, *RANDOM):

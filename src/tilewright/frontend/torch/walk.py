@@ -47,7 +47,7 @@ class Walk:
     problems: Problems = field(default_factory=Problems)
     failed: set[Node] = field(default_factory=set)
     refused: set[Any] = field(default_factory=set)
-    """Operators whose rules do not cover how they are used here, and which PyTorch can take apart."""
+    """Operators whose rules do not cover how they are used here, and which PyTorch can decompose."""
     random: Random | None = None
     """Where random numbers come from; without it, operators that draw some are refused."""
     repeats: bool = False

@@ -51,7 +51,7 @@ def _withdraw(f: Function, slot: Value, outcome: int) -> None:
 
 
 def _served(m: Module) -> None:
-    """Whether somebody serves the ring: holds the lock on its first byte."""
+    """Whether a process serves the ring: it holds the lock on its first byte."""
     with m.function("tw_served", I1, [("client", PTR)], local=True) as (f, (client,)):
         wanted = f.load(PTR, client, CLIENT.lock)
         lock = f.space(32)

@@ -248,7 +248,7 @@ def _answer(m: Module) -> None:
 
 
 def _give_back(m: Module) -> None:
-    """Make the claimed requests ready again, for whoever serves next."""
+    """Make the claimed requests ready again, for the next server."""
     with m.function("tw_give_back", VOID, [("lane", PTR)], local=True) as (f, (lane,)):
         server = f.load(PTR, lane, LANE.server)
         ready = f.load(PTR, server, SERVER.header) + READY_AT

@@ -46,7 +46,7 @@ BELL = Struct("bell", "asleep", "wake_at", "first_ns", offset=256)
 ANSWERS_AT, ANSWER_SIZE = 384, 64
 SLOT = Struct("state", "sleeping", "rows", "version", "status", "pid")
 SLOT_DATA = 128
-"""Offset, in bytes, of a slot's arrays behind its words."""
+"""Offset, in bytes, of a slot's arrays after its words."""
 
 CLIENT = Struct(
     "busy", "header", "slot", "word", "bit", "answer", "mask", "rows", "patience_ns", "ring", "lock",

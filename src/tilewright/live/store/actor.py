@@ -1,4 +1,5 @@
-"""`Actor`: a policy whose weights somebody else publishes. Made by `attach`; needs no compiler and compiles nothing."""
+"""`Actor`: a policy whose weights another process publishes. Made by `attach`; needs no compiler and compiles
+nothing."""
 
 from __future__ import annotations
 
@@ -148,7 +149,8 @@ class Actor(Runner):
     def _newest(self) -> SlotState:
         while True:
             newest = self._epoch.control.newest()
-            # Files that were deleted behind everybody's back still are in memory; somebody may have made new ones.
+            # Files that were deleted behind everybody's back still are in memory; another process may have made new
+            # ones.
             if newest is not None and not (self._epoch.deleted and files.current_epoch(self._folder)):
                 return newest
             self._follow()

@@ -119,7 +119,7 @@ class Epoch:
         return self.enter()
 
     def is_alive(self, index: int) -> bool:
-        """Whether somebody is reader `index`."""
+        """Whether a process is reader `index`."""
         return index == self._reader or is_locked(self._locks, index)
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class Epoch:
 
     @property
     def deleted(self) -> bool:
-        """Whether somebody has deleted the files, without a word to the readers."""
+        """Whether another process has deleted the files, without a word to the readers."""
         return self._locks >= 0 and os.fstat(self._locks).st_nlink == 0
 
 
@@ -144,5 +144,5 @@ def digest_of(program: Program) -> bytes:
 
 
 def _file_digest(path: Path) -> bytes:
-    """The same, of an epoch's program."""
+    """The `digest_of` an epoch's program, read from its file."""
     return blake2b(read_file(path / "program.tw"), digest_size=16).digest()

@@ -50,7 +50,7 @@ def store_folder(name: str, directory: str | os.PathLike[str] | None = None) -> 
 
 
 def check_owner(path: Path) -> None:
-    """StoreError unless a folder is one, is ours, and nobody else may write to it (but a group that we let)."""
+    """StoreError unless a folder is one, is ours, and no other user may write to it (but a group that we let)."""
     try:
         result = os.lstat(path)
     except OSError as error:
@@ -161,7 +161,7 @@ FLOCK = struct.Struct("hhqqi4x")
 
 
 def lock_reader(file: int, index: int) -> bool:
-    """Lock byte `index` for this open file; whether nobody else had it."""
+    """Lock byte `index` for this open file; whether no other process had it."""
     try:
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, index, 1, 0))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Looking at stores from outside, and sweeping those that nobody uses any more."""
+"""Looking at stores from outside, and sweeping those that nothing uses any more."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _look(name: str, directory: str | os.PathLike[str] | None) -> list[StoreInfo
     try:
         return [info(name, directory)]
     except (StoreError, OSError):
-        return []  # it went away while we looked, or is somebody else's
+        return []  # it went away while we looked, or belongs to another user
 
 
 def info(name: str, directory: str | os.PathLike[str] | None = None, *, verify: bool = False) -> StoreInfo:

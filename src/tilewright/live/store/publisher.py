@@ -118,8 +118,8 @@ class Publisher:
     ) -> int:
         """Make weights current for every later call of every actor; gives their version.
 
-        They are checked, packed into a slot that nobody reads, and then become current at once: a call uses one version
-        as a whole. If anything is wrong nothing has changed. Tensors of a GPU are copied to the CPU first.
+        They are checked, packed into a slot that nothing reads, and then become current at once: a call uses one
+        version as a whole. If anything is wrong nothing has changed. Tensors of a GPU are copied to the CPU first.
 
         Args:
             weights: all of them by name, as `state_dict()` gives them; NumPy or PyTorch arrays.

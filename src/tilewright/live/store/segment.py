@@ -113,7 +113,7 @@ class Segments:
         return [k for k, versions in self._idle.items() if versions >= IDLE]
 
     def give_back(self, slot: int) -> None:
-        """Give back the memory of a slot that nobody reads or will read before it is written again."""
+        """Give back the memory of a slot that nothing reads or will read before it is written again."""
         del self._idle[slot]
         if _libc().fallocate(self._file, _PUNCH_HOLE | _KEEP_SIZE, slot * self.stride, self.stride) == 0:
             self._reserved.discard(slot)

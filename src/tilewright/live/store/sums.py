@@ -1,4 +1,4 @@
-"""Checksums of versions, taken behind a publish: the learner does not wait while its weights are read once more."""
+"""Checksums of versions, taken after a publish: the learner does not wait while its weights are read once more."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Sums:
                     return
                 job, self._next, self._busy = self._next, None, True
             assert job is not None
-            with contextlib.suppress(Exception):  # it is a help for later, and nobody waits for it
+            with contextlib.suppress(Exception):  # it is a help for later, and no call waits for it
                 self._sum(*job)
 
     def _sum(self, epoch: Epoch, slot: SlotState, memory: Any) -> None:

@@ -1,4 +1,4 @@
-"""Many bytes that travel in chunks: digested once whoever asks, and received piece by piece across connections."""
+"""Many bytes that travel in chunks: digested once for all callers, and received piece by piece across connections."""
 
 from __future__ import annotations
 

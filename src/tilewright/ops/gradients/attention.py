@@ -64,11 +64,11 @@ def _whole(b: Backward, value: Value, flows: Sequence[tuple[int, Value]], attrs:
 
 def _padded(b: Backward, flow: Value, axis: int, before: int, value: Value) -> Value:
     """A flow to some heads of a value, with zeros for the others."""
-    behind = dims([value.shape[axis] - before - flow.shape[axis]])[0]
+    after = dims([value.shape[axis] - before - flow.shape[axis]])[0]
 
     def zeros(count: object) -> list[Value]:
         shape = dims([count if k == axis else d for k, d in enumerate(value.shape)])
         return [] if is_const(dim(count), 0) else [b.zeros(shape, flow)]
 
-    pieces = [*zeros(before), flow, *zeros(behind)]
+    pieces = [*zeros(before), flow, *zeros(after)]
     return b.emit("concat", *pieces, axis=axis) if len(pieces) > 1 else flow

@@ -110,12 +110,12 @@ def _turns(w: Value, attrs: ConvAttrs) -> bool:
 def _by_turned_windows(b: Backward, g: Value, w: Value, attrs: ConvAttrs) -> Value:
     """The convolution that spreads each gradient over the window which it came from."""
     reach = [((as_int(k) or 1) - 1) * d for k, d in zip(w.shape[2:], attrs.dilations, strict=True)]
-    turned = b.transpose(w, [1, 0, 2, 3])
+    transposed = b.transpose(w, [1, 0, 2, 3])
     if any(reach):
         last = [(as_int(d) or 1) - 1 for d in w.shape[2:]]
-        turned = b.emit("slice", turned, begin=(0, 0, *last), size=turned.shape, step=(1, 1, -1, -1))
+        transposed = b.emit("slice", transposed, begin=(0, 0, *last), size=transposed.shape, step=(1, 1, -1, -1))
     pads = tuple(r - p for r, p in zip([*reach, *reach], attrs.pads, strict=True))
-    return b.emit("conv", g, turned, strides=(1, 1), dilations=attrs.dilations, pads=pads, groups=1)
+    return b.emit("conv", g, transposed, strides=(1, 1), dilations=attrs.dilations, pads=pads, groups=1)
 
 
 @gradient("conv_transpose")
@@ -126,8 +126,8 @@ def conv_transpose(b: Backward) -> Result:
     kinds = {"strides": attrs.strides, "dilations": attrs.dilations, "pads": pads, "groups": attrs.groups}
     by_x = b.emit("conv", flow, w, **kinds)
     by_x = _cropped(b, by_x, x.shape, rank)
-    plain = ConvAttrs(attrs.strides, attrs.dilations, pads, attrs.groups)
-    return [by_x, _by_weight(b, flow, x, plain, w)]
+    ordinary = ConvAttrs(attrs.strides, attrs.dilations, pads, attrs.groups)
+    return [by_x, _by_weight(b, flow, x, ordinary, w)]
 
 
 def _by_weight(b: Backward, x: Value, g: Value, attrs: ConvAttrs, w: Value) -> Value:

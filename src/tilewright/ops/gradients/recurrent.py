@@ -85,8 +85,8 @@ class Layer:
 def recurrence(b: Backward) -> Result:
     attrs = b.of(RecurrenceAttrs)
     names = tuple(name for name, _ in attrs.activations)
-    plain = names == STANDARD.get(attrs.cell) and attrs.clip is None
-    if not plain or b.has(4) or b.has(5) or (attrs.cell == "gru" and not attrs.linear_before_reset):
+    ordinary = names == STANDARD.get(attrs.cell) and attrs.clip is None
+    if not ordinary or b.has(4) or b.has(5) or (attrs.cell == "gru" and not attrs.linear_before_reset):
         what = "a recurrent layer with lengths, peepholes, bounds or unusual functions has no gradient yet"
         raise UnsupportedError(what, where=b.y.name, got=attrs.cell)
     ends = len(b.node.outputs) - attrs.keeps
@@ -101,7 +101,7 @@ Parts = tuple[Value, Value, Value, Value | None, Value | None]
 
 
 def _lstm(layer: Layer, flows: Sequence[Value], by_kept: Sequence[Value]) -> Parts:
-    """Gates: input, output, forget, cell. Kept are those, c before the step, and tanh(c) behind it."""
+    """Gates: input, output, forget, cell. Kept are those, c before the step, and tanh(c) after it."""
 
     def back(s: Steps, held: list[Value], parts: list[Value]) -> tuple[list[Value], list[Value]]:
         i, o, f, g, before, seen = s.split(parts[1])

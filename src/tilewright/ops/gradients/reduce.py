@@ -54,14 +54,14 @@ def extreme(b: Backward) -> Result:
 
 @gradient("reduce_prod")
 def prod(b: Backward) -> Result:
-    """The product of all others: of those before times of those behind, so that zeros do no harm."""
+    """The product of all others: of those before times of those after, so that zeros do no harm."""
     x, rank = b.x(), b.x().type.rank
     axes = axes_of(b.of(ReduceAttrs).axes, rank)
     perm = [*(k for k in range(rank) if k not in axes), *axes]
     moved = b.transpose(x, perm)
     flat = b.reshape(moved, dims([*moved.shape[: rank - len(axes)], product([x.shape[k] for k in axes])]))
-    before, behind = (b.emit("cumprod", flat, axis=-1, exclusive=True, reverse=r) for r in (False, True))
-    others = b.transpose(b.reshape(b.mul(before, behind), moved.shape), [perm.index(k) for k in range(rank)])
+    before, after = (b.emit("cumprod", flat, axis=-1, exclusive=True, reverse=r) for r in (False, True))
+    others = b.transpose(b.reshape(b.mul(before, after), moved.shape), [perm.index(k) for k in range(rank)])
     return [b.mul(kept(b, b.g), others)]
 
 

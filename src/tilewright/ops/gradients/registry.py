@@ -31,7 +31,7 @@ class Backward:
     Args:
         builder: the graph that gradients are put into.
         node: the node, with the forward graph's values.
-        given: the gradients of its outputs; None where nobody asks for one.
+        given: the gradients of its outputs; None where none is asked for.
     """
 
     builder: GraphBuilder

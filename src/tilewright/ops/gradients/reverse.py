@@ -58,16 +58,16 @@ FEW = 8
 def _read_quotients(builder: GraphBuilder, nodes: Sequence[Node], first: int) -> None:
     """Let the way back, the builder's nodes from `first` on, make again what was divided by a root, where it reads the
     quotient too."""
-    behind = builder.nodes[first:]
+    after = builder.nodes[first:]
     made = {v: n for n in nodes for v in n.outputs}
-    read = {v for n in behind for v in n.inputs}
+    read = {v for n in after for v in n.inputs}
     again: dict[Value | None, Value] = {}
     for node in nodes:
         if node.op == "div" and node.output in read and node.inputs[0] in read and _of_a_root(node, made):
             name = f"{node.inputs[0].name}.again" if node.inputs[0] is not None else ""
             again[node.inputs[0]] = emit1(builder, "mul", node.output, node.inputs[1], name=name)
-    remade = builder.nodes[first + len(behind) :]
-    renamed = [replace(n, inputs=tuple(again.get(v, v) for v in n.inputs)) for n in behind]
+    remade = builder.nodes[first + len(after) :]
+    renamed = [replace(n, inputs=tuple(again.get(v, v) for v in n.inputs)) for n in after]
     builder.nodes[first:] = [*remade, *renamed]
 
 

@@ -26,7 +26,7 @@ def _from_front(b: Backward, x: Value, axis: int) -> Value:
 
 @gradient("cumprod")
 def cumprod(b: Backward) -> Result:
-    """The product of what is before an element, times the sum of what flows back to the products behind it, each
+    """The product of what is before an element, times the sum of what flows back to the products after it, each
     without the element: s[j] = g[j] + x[j + 1] s[j + 1]. Nothing is divided, so that zeros do no harm."""
     attrs, x = b.of(CumulativeAttrs), b.x()
     axis = axis_of(attrs.axis, x.type.rank)
@@ -34,10 +34,10 @@ def cumprod(b: Backward) -> Result:
     sequences = [_to_front(b, v, axis) for v in (x, b.g)]
 
     def step(s: Steps, held: list[Value], parts: list[Value]) -> tuple[list[Value], list[Value]]:
-        (behind,), (element, flow) = held, parts
+        (after,), (element, flow) = held, parts
         if attrs.exclusive:
-            return [s.add(flow, s.mul(element, behind))], [s.emit("identity", behind)]
-        here = s.add(flow, behind)
+            return [s.add(flow, s.mul(element, after))], [s.emit("identity", after)]
+        here = s.add(flow, after)
         return [s.mul(element, here)], [s.emit("identity", here)]
 
     start = b.zeros(sequences[0].shape[1:], x)
@@ -61,11 +61,11 @@ def cumulative_logsumexp(b: Backward) -> Result:
     axis = axis_of(b.of(CumulativeLogsumexpAttrs).axis, x.type.rank)
 
     def step(s: Steps, held: list[Value], parts: list[Value]) -> tuple[list[Value], list[Value]]:
-        (behind, following), (here, flow) = held, parts
+        (after, following), (here, flow) = held, parts
         zero = s.emit("constant", value=np.zeros((), x.dtype.numpy))
         same = s.emit("eq", here, following)
         gap = s.emit("select", same, zero, s.emit("sub", here, following))
-        total = s.add(flow, s.mul(behind, s.emit("exp", gap)))
+        total = s.add(flow, s.mul(after, s.emit("exp", gap)))
         return [total, s.emit("identity", here)], [s.emit("identity", total)]
 
     sequences = [_to_front(b, v, axis) for v in (b.y, b.g)]

@@ -64,7 +64,7 @@ def cut(b: Backward) -> Result:
         begin = [s + (d - 1) * k if k < 0 else s for s, d, k in zip(begin, size, step, strict=True)]
         step = [abs(s) for s in step]
     for k, s in enumerate(step):
-        if s != 1:  # each element with the zeros behind it, the last ones cut off
+        if s != 1:  # each element with the zeros after it, the last ones cut off
             shape = list(flow.shape)
             open_ = b.reshape(flow, dims([*shape[: k + 1], 1, *shape[k + 1 :]]))
             after = [0] * (rank + 1)
@@ -75,8 +75,8 @@ def cut(b: Backward) -> Result:
             flow = b.emit(
                 "slice", flow, begin=(0,) * rank, size=dims([*shape[:k], size[k], *shape[k + 1 :]]), step=(1,) * rank
             )
-    behind = [d - s - n for d, s, n in zip(x.shape, begin, size, strict=True)]
-    return [b.emit("pad", flow, before=dims(begin), after=dims(behind), mode="constant")]
+    following = [d - s - n for d, s, n in zip(x.shape, begin, size, strict=True)]
+    return [b.emit("pad", flow, before=dims(begin), after=dims(following), mode="constant")]
 
 
 @gradient("pad")

@@ -3,7 +3,7 @@
     %all = lowered.append(%kept, %new) {length = past} : f32[past + 1, 2, 12, 64]
 
 `kept` has room for more rows than the first `length`, which are all that is known of it. The new ones are written
-behind them, in its memory: nothing is copied, and the next call finds them there (`transform/graph/state.py`).
+after them, in its memory: nothing is copied, and the next call finds them there (`transform/graph/state.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AppendAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: AppendAttrs) -> tuple[TensorType, ...]:
-    """The rows that there are, and the new ones behind them."""
+    """The rows that there are, and the new ones after them."""
     kept, new = present(types[0]), present(types[1])
     same_dtype([kept, new])
     if not kept.shape or kept.rank != new.rank or not same_shape(kept.shape[1:], new.shape[1:]):

@@ -94,7 +94,7 @@ def _infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
     instruction that takes the factors of both products rounded to bf16 where there are many rows; the depth of q and k
     is a multiple of its group.
 
-    `starts`, i64[sequences]: q, k and v are the rows of several sequences, one behind the other, which begin there: a
+    `starts`, i64[sequences]: q, k and v are the rows of several sequences, one after the other, which begin there: a
     row sees its own sequence. The batch is 1 then, and there is neither a mask nor a past.
 
     `past_k` and `past_v`, [batches, groups, earlier keys, depth], stand before k and v; a batch entry b is their entry
@@ -175,7 +175,7 @@ def _compute(inputs: Sequence[Tensor | None], attrs: AttentionAttrs, out: tuple[
 
 
 SINGLES = ("mask", "scale", "substitute")
-"""The operands behind q, k and v, as their stages are called."""
+"""The operands after q, k and v, as their stages are called."""
 
 
 @dataclass(frozen=True, slots=True)

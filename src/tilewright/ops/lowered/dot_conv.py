@@ -138,8 +138,8 @@ def _conv_reference(arrays: Sequence[Any], attrs: ConvDotAttrs) -> tuple[Any, ..
     acc = np.int32 if x.dtype.kind in "iu" else np.float32
     panels, _, kh, kw, steps, width, group = w.shape
     top, left, bottom, right = attrs.pads
-    around = zero[0] if zero and zero[0] is not None else 0
-    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0)), constant_values=around).astype(acc)
+    enclosing = zero[0] if zero and zero[0] is not None else 0
+    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0)), constant_values=enclosing).astype(acc)
     (sh, sw), (dh, dw) = attrs.strides, attrs.dilations
     oh, ow = ((x.shape[2 + k] - (w.shape[2 + k] - 1) * (dh, dw)[k] - 1) // (sh, sw)[k] + 1 for k in (0, 1))
     total = np.zeros((x.shape[0], panels, oh, ow, width), acc)

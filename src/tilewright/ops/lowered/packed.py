@@ -349,14 +349,14 @@ def pad_spatial(x: Tensor, pads: Sequence[int], fill: Any) -> Tensor:
     `x` itself if there are none."""
     if not any(pads):
         return x
-    around = fill if isinstance(fill, Expr) else const(fill, x.dtype)
+    enclosing = fill if isinstance(fill, Expr) else const(fill, x.dtype)
     h, w = x.shape[2], x.shape[3]
     shape = (*x.shape[:2], h + pads[0] + pads[2], w + pads[1] + pads[3], *x.shape[4:])
 
     def element(*at: Expr) -> Expr:
         n, c, i, j, *rest = at
         inside = (i >= pads[0]) & (i < h + pads[0]) & (j >= pads[1]) & (j < w + pads[1])
-        return select(inside, x[(n, c, i - pads[0], j - pads[1], *rest)], around)
+        return select(inside, x[(n, c, i - pads[0], j - pads[1], *rest)], enclosing)
 
     padded: Tensor = te.compute(shape, element, name="pad")
     return padded

@@ -158,7 +158,7 @@ def _reference(arrays: Arrays, attrs: DepthwiseAttrs) -> tuple[Any, ...]:
 register(OpDef("lowered.conv_depthwise", "contraction", DepthwiseAttrs, _infer, _reference, _compute))
 
 
-# -- windows of one pixel over plain maps ------------------------------------------------------------------------------
+# -- windows of one pixel over NCHW maps ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

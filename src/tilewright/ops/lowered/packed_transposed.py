@@ -154,7 +154,7 @@ def _compute(
 
 
 def grown(x: Tensor, before: Sequence[int], size: Sequence[Expr]) -> Tensor:
-    """`x` with zeros before and behind its spatial dimensions, so that `size` windows of before + 1 pixels fit."""
+    """`x` with zeros before and after its spatial dimensions, so that `size` windows of before + 1 pixels fit."""
     rank = len(size)
     whole = x.shape[2 : 2 + rank]
     if not any(before) and all(same_dim(a, b) for a, b in zip(size, whole, strict=True)):

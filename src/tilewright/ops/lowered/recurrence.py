@@ -92,8 +92,8 @@ def _reference(arrays: Sequence[Any], attrs: PackedRecurrenceAttrs) -> tuple[Any
     x, packed, *rest = arrays
     packed = np.asarray(packed)
     panels, hidden, gates, width = packed.shape
-    plain = packed.transpose(1, 2, 0, 3).reshape(hidden, gates, panels * width)[..., :hidden]
-    return reference([x, plain.reshape(hidden, gates * hidden), *rest], attrs)
+    ordinary = packed.transpose(1, 2, 0, 3).reshape(hidden, gates, panels * width)[..., :hidden]
+    return reference([x, ordinary.reshape(hidden, gates * hidden), *rest], attrs)
 
 
 register(

@@ -7,7 +7,7 @@ Numerische Mathematik 13, 1969).
     p[t] = (sum over q of LEFT[t, q] a[q]) @ (sum over q of RIGHT[t, q] b[q])        for seven t
     c[q] = sum over t of MERGE[q, t] p[t]
 
-Sums of a weight are made once, in `prepare`, and packed into panels; all seven of a panel stand behind each other.
+Sums of a weight are made once, in `prepare`, and packed into panels; all seven of a panel stand after each other.
 Where a dimension is odd, the second half ends in zeros.
 
     strassen_sums     w[K, N]                                         ->  t[7, ceil(K/2), ceil(N/2)]

@@ -118,9 +118,9 @@ def pixels_in_strips(x: Tensor, u: Tensor, attrs: ConvStrassenAttrs, out: Sequen
 def _reference(arrays: Sequence[Any], attrs: ConvStrassenAttrs) -> tuple[Any, ...]:
     x, u = arrays
     (sh, sw), b = attrs.strides, x.shape[-1]
-    plain = unblock_reference([x], UnblockAttrs(x.shape[1] * b))[0][:, :, ::sh, ::sw]
-    n, channels, h, w = plain.shape
-    rows = plain.reshape(n, channels, h * w).swapaxes(1, 2)
+    ordinary = unblock_reference([x], UnblockAttrs(x.shape[1] * b))[0][:, :, ::sh, ::sw]
+    n, channels, h, w = ordinary.shape
+    rows = ordinary.reshape(n, channels, h * w).swapaxes(1, 2)
     half = -(-h * w // 2)
     rows = np.pad(rows, ((0, 0), (0, 2 * half - h * w), (0, 0)))
     quarters = rows.reshape(n, 2, half, 2, channels // 2).transpose(0, 1, 3, 2, 4).reshape(n, 4, half, channels // 2)

@@ -2,7 +2,7 @@
 
 Weights are packed as for dot instructions (`dots.py`, `dot_conv.py`), a depth of whole registers, past which they are
 zero. Rows are rounded up to whole registers too: what is computed there is dropped. Rows that are not whole are copied
-first, with zeros behind them, so that no register reads past them.
+first, with zeros after them, so that no register reads past them.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ MATMUL_TILES = register(
 class ConvTilesAttrs(Attrs):
     """Those of `conv`; channels of the result; pixels of a register; whether these are pixels of one line each time, or
     of all lines in their order (`flat`). `gathered`: the window, and how many lines and columns of it lie side by side
-    in the depth; the columns are all of them, and some behind that weigh nothing (none: channels of one pixel do)."""
+    in the depth; the columns are all of them, and some after that weigh nothing (none: channels of one pixel do)."""
 
     strides: Ints
     dilations: Ints
@@ -258,8 +258,8 @@ def _gathered(x: Any, attrs: ConvTilesAttrs, zero: Any) -> Any:
     (dh, dw), (top, left, bottom, right) = attrs.dilations, attrs.pads
     height, width = x.shape[2] + top + bottom, x.shape[3] + left + right
     groups = -(-kh // lines) * lines
-    around = (top, bottom + (groups - kh) * dh), (left, right + (columns - kw) * dw)
-    x = np.pad(x, ((0, 0), (0, 0), *around, (0, 0)), constant_values=np.asarray(zero))
+    enclosing = (top, bottom + (groups - kh) * dh), (left, right + (columns - kw) * dw)
+    x = np.pad(x, ((0, 0), (0, 0), *enclosing, (0, 0)), constant_values=np.asarray(zero))
     high, far = height + (groups - kh - lines + 1) * dh, width - (kw - 1) * dw
     parts = [
         x[:, :, i * dh : i * dh + high, j * dw : j * dw + far : attrs.strides[1]]

@@ -271,8 +271,8 @@ def _conv_reference(arrays: Arrays, attrs: ConvWinogradAttrs) -> tuple[Any, ...]
     covered = (window - 1) * dilation + 1
     oh, ow = (h + top + bottom - covered) // stride + 1, (w + left + right - covered) // stride + 1
     down, across = -(-oh // (dilation * m)), -(-ow // (dilation * m))
-    below, behind = bottom + (down * step + 1) * dilation, right + (across * step + 1) * dilation
-    x = np.pad(x, ((0, 0), (0, 0), (top, below), (left, behind)))
+    below, after = bottom + (down * step + 1) * dilation, right + (across * step + 1) * dilation
+    x = np.pad(x, ((0, 0), (0, 0), (top, below), (left, after)))
     y = np.zeros((n, filters.shape[0], down * m * dilation, across * m * dilation), np.float64)
     for i, j, ph, pw in np.ndindex(down, across, dilation, dilation):
         above, before = i * step * dilation + ph * stride, j * step * dilation + pw * stride

@@ -127,12 +127,12 @@ def _reference(arrays: Sequence[Any], attrs: WinogradWeightAttrs) -> tuple[Any, 
     size = m + window - 1
     at, taps, bt = (np.asarray(matrix, np.float64) for matrix in winograd_matrices(window, m))
     down, across = -(-g.shape[2] // m), -(-g.shape[3] // m)
-    behind = (
+    following = (
         max(0, n * m + window - 1 - before - extent)
         for n, before, extent in ((down, top, x.shape[2]), (across, left, x.shape[3]))
     )
-    around = [(0, 0), (0, 0), *zip((top, left), behind, strict=True), (0, 0)]
-    x = np.pad(x, around)
+    enclosing = [(0, 0), (0, 0), *zip((top, left), following, strict=True), (0, 0)]
+    x = np.pad(x, enclosing)
     g = np.pad(g, [(0, 0), (0, 0), (0, down * m - g.shape[2]), (0, across * m - g.shape[3]), (0, 0)])
     total = np.zeros((size, size, g.shape[1], x.shape[1], x.shape[-1], g.shape[-1]))
     for i, j in np.ndindex(down, across):

@@ -59,7 +59,7 @@ class DirectLoops:
         return _elements(self.nest, extents, self.width)
 
     def scores(self, scores: Buffer, b: Expr, h: Expr, g: Expr) -> None:
-        """The scores of all rows, minus infinity behind those of the last key."""
+        """The scores of all rows, minus infinity after those of the last key."""
         nest, task, width = self.nest, self.task, self.width
         with nest.loop("r", task.rows) as r, nest.loop("x", width, kind="vectorized") as x:
             nest.store(scores, (r, (task.panels - 1) * width + x), task.low)
@@ -107,7 +107,7 @@ class DirectLoops:
                 nest.store(scores, (i + r, start + j + k), task.score(dots[r, k], b, h, i + r, start + j + k))
 
     def product(self, b: Expr, h: Expr, g: Expr, i: Expr, j: Expr, d: Expr, at: tuple[Expr, ...], past: bool) -> Expr:
-        """An element of q times one of k: of a row and a key behind the i-th and the j-th, of a lane behind depth d."""
+        """An element of q times one of k: of a row and a key after the i-th and the j-th, of a lane after depth d."""
         r, k, x = at
         return self.task.load(self.task.q, 0, b, i + r, h, d + x) * self.task.read(1, b, j + k, g, d + x, past)
 

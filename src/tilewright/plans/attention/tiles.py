@@ -137,8 +137,8 @@ def cost(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost
     passes = ceil(count / tile.tiles)
     again = Cost(memory=fetch_cycles(passes * panels, panels + held, target))
     # Vectors of values that are copied, and squares of keys that are turned, or keys element by element.
-    turned = costs.turned_vector * ceil(sizes.depth / lanes) if tile.side > 1 else costs.gathered * sizes.depth
-    packing = Cost(compute=keys * turned, load=load_cycles(panels, target), store=store_cycles(panels, target))
+    transposed = costs.turned_vector * ceil(sizes.depth / lanes) if tile.side > 1 else costs.gathered * sizes.depth
+    packing = Cost(compute=keys * transposed, load=load_cycles(panels, target), store=store_cycles(panels, target))
     return far + packing + (products | again) + softmax
 
 

@@ -66,20 +66,20 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         outer, _ = s.split(s.loops(block)[len(anchor.spatial)], factor=chunk)
         part = s.rfactor(block, outer)
         s.set_scope(part, "local")
-        around, inner = tile_weights(s, block, candidate, s.loops(block)[-1], target)
-        s.compute_at(part, around[-1])
-        unroll_tile(s, s.decompose_reduction(block, s.loops(block)[0] if target.threads == 1 else around[0]), 1)
+        enclosing, inner = tile_weights(s, block, candidate, s.loops(block)[-1], target)
+        s.compute_at(part, enclosing[-1])
+        unroll_tile(s, s.decompose_reduction(block, s.loops(block)[0] if target.threads == 1 else enclosing[0]), 1)
         unroll_tile(s, block, inner)
         sum_pixels(s, part, candidate)
-        parallelize(s, [around[0]] if target.threads > 1 else [])
+        parallelize(s, [enclosing[0]] if target.threads > 1 else [])
         return
     out = s.cache_write(block, "local")
-    around, inner = tile_weights(s, out, candidate, None, target)
-    s.compute_at(block, around[-1])
+    enclosing, inner = tile_weights(s, out, candidate, None, target)
+    s.compute_at(block, enclosing[-1])
     s.set_scope(block, "local")
     unroll_tile(s, out, inner)
     sum_pixels(s, block, candidate)
-    parallelize(s, around)
+    parallelize(s, enclosing)
 
 
 def tile_weights(
@@ -95,10 +95,16 @@ def tile_weights(
     block, block_row = (blocks, None) if several else s.split(blocks, factor=candidate.knob("channels"))
     channel, channel_row = s.split(inner, factor=candidate.knob("channels")) if several else (inner, None)
     rows = [r for r in (block_row, line_row, column_row, channel_row) if r is not None]
-    around = [group, block, line, column, channel]
-    order = around if images is None else [images, *around] if target.threads == 1 else [group, images, *around[1:]]
+    enclosing = [group, block, line, column, channel]
+    order = (
+        enclosing
+        if images is None
+        else [images, *enclosing]
+        if target.threads == 1
+        else [group, images, *enclosing[1:]]
+    )
     s.reorder(*order, *rows, vector, lane)
-    return around, len(rows) + 2
+    return enclosing, len(rows) + 2
 
 
 def sum_pixels(s: Schedule, block: BlockRef, candidate: Candidate) -> None:

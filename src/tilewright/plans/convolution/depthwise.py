@@ -67,10 +67,10 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     # lie apart from more places at once.
     loads = loads_of(anchor)
     shared = any(anchor.spatial[-2] not in uses(load, anchor.spatial) for load in loads)
-    apart = 0 if shared else sum(scattered(load, anchor, anchor.spatial[-1]) for load in loads)
+    separate = 0 if shared else sum(scattered(load, anchor, anchor.spatial[-1]) for load in loads)
     points = prod(number(it.extent) for it in anchor.block.iters)
-    gathers = apart * points * target.costs.arithmetic.gathered
-    for columns in range(1, 2 if apart else MAX_COLUMNS + 1):
+    gathers = separate * points * target.costs.arithmetic.gathered
+    for columns in range(1, 2 if separate else MAX_COLUMNS + 1):
         if width is None or columns <= width:
             each = cycles(anchor, columns, width or 28, target) / (width or 28)
             compute = each * inside * FMAS / target.fma_per_cycle + gathers
@@ -115,9 +115,9 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         if taps <= MAX_TAPS:
             s.unroll(loop)
     for stage in (block, init, out):
-        *_, around, vector = (tile, *s.loops(stage)[len(outer) + 1 :])
-        if around is not tile:
-            s.unroll(around)
+        *_, enclosing, vector = (tile, *s.loops(stage)[len(outer) + 1 :])
+        if enclosing is not tile:
+            s.unroll(enclosing)
         s.vectorize(vector)
     parallelize(s, list(outer[:2]))
 

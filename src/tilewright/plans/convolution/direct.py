@@ -68,7 +68,7 @@ PREFETCHING = range(2, 9)
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """A convolution over blocked channels, or over an unblocked input, with nothing behind it that is reduced."""
+    """A convolution over blocked channels, or over an unblocked input, with nothing after it that is reduced."""
     return structure.operator(CONV_BLOCKED) is not None and fits_panels(structure)
 
 
@@ -162,9 +162,9 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def sampled_line(structure: Structure, anchor: Stage) -> int:
-    """Pixels of a line of the output, where what is copied of plain maps first is all that it reads; 0 elsewhere."""
-    plain = len(anchor.reduce) == 3
-    return as_int(_sides(structure, anchor)[1]) or 0 if plain and is_flat(anchor) else 0
+    """Pixels of a line of the output, where what is copied of NCHW maps first is all that it reads; 0 elsewhere."""
+    ordinary = len(anchor.reduce) == 3
+    return as_int(_sides(structure, anchor)[1]) or 0 if ordinary and is_flat(anchor) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,18 +188,18 @@ def in_blocks(
     target: Target,
     pitch: int = 0,
 ) -> Blocked:
-    """Block the output, with all that is behind the product in one stage and all that is before it in another. Lines
+    """Block the output, with all that is after the product in one stage and all that is before it in another. Lines
     that follow one another in the product, `pitch` pixels apart, are tiled as one."""
     anchor = structure.anchors[0]
-    epilogue, plain = plain_output(structure, anchor)
+    epilogue, ordinary = plain_output(structure, anchor)
     inline_all(s, structure, prologue[:-1])
     others = tuple(st for st in structure.stages if st not in prologue and st not in epilogue and st is not anchor)
-    inline_all(s, structure, (*others, *(epilogue if plain is None else epilogue[:-1])))
+    inline_all(s, structure, (*others, *(epilogue if ordinary is None else epilogue[:-1])))
     block = s.block(anchor.name)
     out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
-    if plain is None:
+    if ordinary is None:
         return Blocked(block, out, *tile_output(s, anchor, out, candidate, pitch))
-    return Blocked(block, out, *tile_plain(s, s.block(plain.name), out, candidate, target, pitch))
+    return Blocked(block, out, *tile_plain(s, s.block(ordinary.name), out, candidate, target, pitch))
 
 
 def finish(s: Schedule, blocked: Blocked, prologue: tuple[Stage, ...], target: Target, line: int = 0) -> None:
@@ -239,16 +239,16 @@ def tile_output(
 
 
 def tile_plain(
-    s: Schedule, plain: BlockRef, out: BlockRef, candidate: Candidate, target: Target, pitch: int = 0
+    s: Schedule, ordinary: BlockRef, out: BlockRef, candidate: Candidate, target: Target, pitch: int = 0
 ) -> tuple[LoopRef, LoopRef, LoopRef, list[LoopRef]]:
-    """The same where the output is plain: a line of a panel, in blocks, is transposed when it is complete."""
-    image, k, lines, columns = s.loops(plain)
+    """Tile a convolution whose output is NCHW: a line of a panel, in blocks, is transposed when it is complete."""
+    image, k, lines, columns = s.loops(ordinary)
     panel, k = s.split(k, factor=candidate.knob("width"))
     part, channel = s.split(k, factor=target.lanes(4))
     known = extent(s, lines)
     strip, line = s.split(lines, factor=min(candidate.knob("strip"), known or WHOLE))
     s.reorder(image, strip, panel, line, part, columns, channel)
-    transpose_out(s, plain, out, channel, columns, target)
+    transpose_out(s, ordinary, out, channel, columns, target)
     s.compute_at(out, panel if pitch else line)
     part, lines, columns, lane = s.loops(out)[-4:]
     if pitch:

@@ -37,7 +37,7 @@ MOST_PANELS = 4
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """A convolution by an instruction of the target, with nothing behind it that is reduced."""
+    """A convolution by an instruction of the target, with nothing after it that is reduced."""
     if structure.operator(CONV_DOT) is None or len(structure.anchors) != 1:
         return False
     (anchor,) = structure.anchors

@@ -1,4 +1,4 @@
-"""Products of packed weights with plain maps: register tiles of filters x pixels, the pixels in vectors.
+"""Products of packed weights with NCHW maps: register tiles of filters x pixels, the pixels in vectors.
 
     for image, group, run of pixels:                    parallel over what is outermost; a few runs (`runs_together`)
         x' = the run of all channels, side by side      a copy: one stream from the first-level cache or the second
@@ -45,7 +45,7 @@ class PixelProblem:
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """Products over the pixels of maps, pointwise work behind."""
+    """Products over the pixels of maps, pointwise work after."""
     conv = structure.operator(CONV_POINTWISE_GROUPS)
     if conv is None or any(st.role == "reduction" for st in structure.stages):
         return False
@@ -61,9 +61,9 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     images, groups = (as_int(it.extent) or 1 for it in anchor.spatial[:2])
     calls = images * groups * share_of(it.extent for it in structure.after(anchor)[-1].spatial[2:])
     work = epilogue_work(structure, anchor, target) * shape.filters * shape.pixels
-    behind = Cost(compute=fma_cycles(work, target.lanes(4), target))
+    after = Cost(compute=fma_cycles(work, target.lanes(4), target))
     results = [
-        Candidate((("filters", width), ("vectors", vectors), ("copied", int(copied))), (cost + behind) * calls)
+        Candidate((("filters", width), ("vectors", vectors), ("copied", int(copied))), (cost + after) * calls)
         for vectors, copied, cost in estimates(shape, width, target)
     ]
     return sorted(results, key=lambda c: c.cycles)
@@ -192,19 +192,19 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     size = min(most, extent(s, pixel) or most)
     together = 1 if copied or extent(s, pixel) is None else runs_together(shape_of(structure), candidate, size, target)
     run, lane = s.split(pixel, factor=size * together)
-    around = [n, group, run, panel]
+    enclosing = [n, group, run, panel]
     if together > 1:
         piece, lane = s.split(lane, factor=size)
-        around.append(piece)
-    s.reorder(*around, f, lane)
-    s.compute_at(block, around[-1])
+        enclosing.append(piece)
+    s.reorder(*enclosing, f, lane)
+    s.compute_at(block, enclosing[-1])
     s.set_scope(block, "local")
-    _, _, own_f, own_lane, channel = s.loops(block)[len(around) :]
+    _, _, own_f, own_lane, channel = s.loops(block)[len(enclosing) :]
     s.reorder(channel, own_f, own_lane)
     init = s.decompose_reduction(block, channel)
     for stage in (block, init, out):
         *_, rows, vector = s.loops(stage)
-        if rows not in (around[-1], channel):
+        if rows not in (enclosing[-1], channel):
             s.unroll(rows)
         if extent(s, lane) != 1:
             s.vectorize(vector)

@@ -58,7 +58,7 @@ LONGEST = 64
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """A convolution over a map of known size, with nothing behind it that is reduced."""
+    """A convolution over a map of known size, with nothing after it that is reduced."""
     if structure.operator(CONV_TILES) is None or len(structure.anchors) != 1:
         return False
     (anchor,) = structure.anchors
@@ -77,11 +77,11 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     assert dot is not None
     panels, lines, columns = (as_int(it.extent) or 1 for it in anchor.spatial[1:4])
     images, across = number(anchor.spatial[0].extent), columns // dot.rows
-    flat, (_, plain) = _pixels(structure)[0].flat, plain_output(structure, anchor)
+    flat, (_, ordinary) = _pixels(structure)[0].flat, plain_output(structure, anchor)
     rest, result = around(structure, anchor, target), []
     for tall, wide in SHAPES:
         for high in range(1, tall + 1):
-            if tall % high or panels % wide or across % (tall // high) or lines % high or (high > 1 and plain):
+            if tall % high or panels % wide or across % (tall // high) or lines % high or (high > 1 and ordinary):
                 continue
             cost = _product_cost(structure, tall, wide, dot, target)
             size, least = (across, tall) if flat else (lines, high)

@@ -28,7 +28,7 @@ from tilewright.targets.target import Target
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """A transposed convolution with pointwise work behind it."""
+    """A transposed convolution with pointwise work after it."""
     conv = structure.operator(CONV_TRANSPOSED)
     if conv is None or any(st.role == "reduction" for st in structure.stages):
         return False
@@ -110,8 +110,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     s.reorder(*reduce, own_row, own_part, own_lane)
     init = s.decompose_reduction(block, reduce[0])
     for stage in (block, init, out):
-        *around, vector = s.loops(stage)[len(order) :][-3:]
-        for loop in around:
+        *enclosing, vector = s.loops(stage)[len(order) :][-3:]
+        for loop in enclosing:
             if stage is not block or loop in (own_row, own_part):
                 s.unroll(loop)
         s.vectorize(vector)

@@ -28,7 +28,7 @@ from tilewright.targets.target import Target
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """A convolution without stored padding and with nothing before it, pointwise work behind."""
+    """A convolution without stored padding and with nothing before it, pointwise work after."""
     conv = structure.operator(CONV_WINDOWS)
     if conv is None or any(st.role == "reduction" for st in structure.stages):
         return False
@@ -92,8 +92,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     s.unroll(own_part)
     s.vectorize(own_lane)
     for stage in (init, out):
-        *around, vector = s.loops(stage)[len(order) :][-3:]
-        for loop in around:
+        *enclosing, vector = s.loops(stage)[len(order) :][-3:]
+        for loop in enclosing:
             s.unroll(loop)
         s.vectorize(vector)
     parallelize(s, [n, panel])

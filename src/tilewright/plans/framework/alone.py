@@ -1,4 +1,4 @@
-"""What is so little that one thread does it: it is planned for one, and need not be good to share."""
+"""Kernels under SMALL barriers of work are planned for one thread: sharing them does not pay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 SMALL = 20.0
 """Layers that one thread is estimated to finish in so many barriers are planned for one. Two threads save 4 % of them
-in the mean, and nothing behind a pause (`bench_threads --random`); a plan that others can share may cost half as much
+in the mean, and nothing after a pause (`bench_threads --random`); a plan that others can share may cost half as much
 again."""
 
 

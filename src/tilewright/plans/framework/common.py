@@ -146,7 +146,7 @@ def reads_tables(s: Schedule, ref: BlockRef) -> bool:
 def parallelize(s: Schedule, loops: list[LoopRef]) -> LoopRef | None:
     """Fuse leading loops until there is enough to share evenly among threads, and make the result parallel.
 
-    A symbolic extent may be one, so constant loops behind it are fused as well; a symbolic one is never fused into
+    A symbolic extent may be one, so constant loops after it are fused as well; a symbolic one is never fused into
     what precedes it, for dividing by it would cost more than it gains.
     """
     if not loops:

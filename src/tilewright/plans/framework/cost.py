@@ -239,7 +239,7 @@ def weight(value: Expr, target: Target) -> float:
 
 
 def operations(value: Expr, target: Target) -> float:
-    """The same of all operations, on integers too and conversions, a product that is added among them."""
+    """All operations of an expression in multiply-adds: on integers, conversions, and products that are added, too."""
     return _multiply_adds([e.name for e in _operations(value)], target)
 
 
@@ -300,7 +300,7 @@ def roofline(structure: Structure, target: Target, symbol: int = SYMBOL, *, expa
 
 
 def least(structure: Structure, target: Target, symbol: int = SYMBOL) -> Cost:
-    """What no schedule of the function beats, about: its longest stage alone, since others may hide behind it.
+    """What no schedule of the function beats, about: its longest stage alone, since others may hide after it.
 
     Counted are multiply-adds in full vectors, constant matrices written out, half of other operations (there are units
     beside those that multiply), and each parameter once through the level that would hold it alone.
@@ -325,16 +325,16 @@ def least(structure: Structure, target: Target, symbol: int = SYMBOL) -> Cost:
 
 
 def around(structure: Structure, anchor: Stage, target: Target, symbol: int = SYMBOL) -> Cost:
-    """What the stages before and behind a contraction take, one after another: their operations with constant matrices
+    """What the stages before and after a contraction take, one after another: their operations with constant matrices
     written out, what reductions and outputs store, what these load. A plain epilogue of two operations is part of the
     contraction's own estimate."""
-    behind, total = structure.after(anchor), Cost()
+    after, total = structure.after(anchor), Cost()
     for stage in structure.stages:
         if stage is not anchor:
             for cost in stage_costs(structure, stage, target, symbol):
                 total += cost
-    plain = PLAIN * sum(nbytes_of(b, symbol) / b.dtype.itemsize for b in anchor.writes) if behind else 0.0
-    free = fma_cycles(plain, target.lanes(max(4, anchor.writes[0].dtype.itemsize)), target)
+    ordinary = PLAIN * sum(nbytes_of(b, symbol) / b.dtype.itemsize for b in anchor.writes) if after else 0.0
+    free = fma_cycles(ordinary, target.lanes(max(4, anchor.writes[0].dtype.itemsize)), target)
     return total if free == 0.0 else Cost(max(0.0, total.compute - free), total.load, total.store, 0.0, total.overhead)
 
 
@@ -362,7 +362,7 @@ def stage_costs(structure: Structure, stage: Stage, target: Target, symbol: int 
 PLAIN = 2.0
 """Operations for an element that a product's own estimate has in it: adding a bias and storing."""
 BESIDE = 0.5
-"""The share of operations that are no multiply-adds which does not hide behind others."""
+"""The share of operations that are no multiply-adds which does not hide after others."""
 WRITTEN_OUT = 0.5
 """Operations of straight-line code for an entry, not zero, of a constant matrix: `arith/straight.py` shares sums,"""
 WRITTEN_OUT_LARGE = 0.2

@@ -141,7 +141,8 @@ def deciding(forced: Mapping[str, str] | None = None) -> AbstractContextManager[
 
 
 def forcing(forced: Mapping[str, str]) -> AbstractContextManager[Context]:
-    """The same without the list, so that programs that were compiled before with the same settings are found."""
+    """A context with forced decisions that lists none, so that programs compiled before with these settings are
+    reused."""
     return _within(Context(dict(forced), listing=False))
 
 
@@ -258,5 +259,5 @@ def recorded() -> tuple[RecordUse, ...]:
 
 
 def current() -> Context | None:
-    """The context of the compile; None where all is decided by estimates and nobody asks how."""
+    """The context of the compile; None where all is decided by estimates and no decisions are listed."""
     return _current.get()

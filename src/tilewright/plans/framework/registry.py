@@ -1,4 +1,4 @@
-"""Plans from outside: those that somebody registers, and those that plug-ins bring."""
+"""Plans from outside: those that a program registers, and those that plug-ins bring."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def _code(plan: Plan) -> tuple[Callable[..., Any], ...]:
 def extended(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     """Plans from outside, then these: of equal estimates the first is taken, and who registers a plan wants it."""
 
-    def admit(plugin: plugins.Plugin, brought: object) -> tuple[str, ...]:
-        given = plugins.several(brought, Plan)
+    def admit(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
+        given = plugins.several(loaded, Plan)
         plugins.check_new("plan", [p.name for p in given], [p.name for p in (*plans, *_extra)])
         for plan in given:
             register(plan)

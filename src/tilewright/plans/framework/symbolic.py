@@ -65,7 +65,7 @@ def maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
 
 def sides_of(extent: Expr) -> tuple[int, ...]:
     """Numbers of equal weight that a height or width is judged by: as `values_of`, but of a longer range that has both
-    ends the middles of its thirds. Maps of one pixel are in a range because nobody excluded them."""
+    ends the middles of its thirds. Maps of one pixel are in a range because they were not excluded."""
     lo, hi = Analyzer().bounds(extent)
     symbols = variables(extent)
     if not symbols or hi is None or all(s.likely for s in symbols):
@@ -132,7 +132,7 @@ By the estimates, in the mean over all batches from 2 to 128, these choose tiles
 and 64, which the benchmarks measure, or nearer, on Zen 4, AVX2, AVX-512 and Neoverse V1.
 """
 MANY_ROWS = SYMBOLIC_ROWS[1:]
-"""The same without the one row, for which there is a version of its own."""
+"""Batches by which settings for several rows are chosen: one row has a version of its own."""
 SYMBOLIC_SIDES = (7, 28, 112)
 """Heights and widths of maps, of which nothing is known: those of deep, middle and first layers of image networks."""
 SYMBOLIC_IMAGES = geometric(25, 3)

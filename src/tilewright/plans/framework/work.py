@@ -153,8 +153,8 @@ def points(loops: Sequence[For], conditions: Sequence[Expr], values: Mapping[Var
     """At how many points of the loops all conditions hold. Loops that share no condition are counted apart."""
     extents: dict[Var, int] = {}
     for loop in loops:
-        around = {v: const(n) for v, n in extents.items()}
-        known = loop.extent if isinstance(loop.extent, Const) else bounds(substitute(loop.extent, values), around).hi
+        enclosing = {v: const(n) for v, n in extents.items()}
+        known = loop.extent if isinstance(loop.extent, Const) else bounds(substitute(loop.extent, values), enclosing).hi
         extents[loop.var] = max(0, int(known.value if isinstance(known, Const) else known or 0))
     free, total = set(extents), 1
     for group, joined in _groups(extents, [substitute(c, values) for c in conditions]):

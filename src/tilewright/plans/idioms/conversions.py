@@ -5,7 +5,7 @@ just been computed.
         for c in unrolled 0..16: for p in vectorized 0..16: tile[c, p] = x[c, v + p], 0 where that is padding
         for p in unrolled 0..16: for c in vectorized 0..16: strip[v + p, c] = tile[c, p]
 
-    for v in steps of 16:                              plain output from lines that are still near
+    for v in steps of 16:                              NCHW output from lines that are still near
         for p in unrolled 0..16: for c in vectorized 0..16: tile[p, c] = y[v + p, c]
         for c in unrolled 0..16: for p in vectorized 0..16: out[c, v + p] = tile[p, c]
 """
@@ -21,7 +21,7 @@ from tilewright.targets.target import Target
 
 
 def plain_output(structure: Structure, anchor: Stage) -> tuple[tuple[Stage, ...], Stage | None]:
-    """What is behind an anchor, in blocks, and the stage that writes plain maps from it, if there is one."""
+    """What is after an anchor, in blocks, and the stage that writes NCHW maps from it, if there is one."""
     *epilogue, last = structure.after(anchor) or (anchor,)
     if last is anchor:
         return (), None
@@ -50,12 +50,12 @@ def transpose_in(s: Schedule, tile: BlockRef, copy: BlockRef, target: Target) ->
 
 
 def transpose_out(
-    s: Schedule, plain: BlockRef, blocked: BlockRef, channel: LoopRef, pixel: LoopRef, target: Target
+    s: Schedule, ordinary: BlockRef, blocked: BlockRef, channel: LoopRef, pixel: LoopRef, target: Target
 ) -> None:
     """Plain output from blocked lines; `channel` is the loop over a block of them, inside `pixel`, that of a line."""
     far, pixel = s.split(pixel, factor=target.lanes(4))
     s.reorder(far, channel, pixel)
-    tile = s.cache_read(plain, _written(s, blocked), "local")
+    tile = s.cache_read(ordinary, _written(s, blocked), "local")
     s.compute_at(tile, far)
     near, lane = s.loops(tile)[-2:]
     for row, vector in ((near, lane), (channel, pixel)):

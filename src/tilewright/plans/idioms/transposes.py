@@ -316,22 +316,22 @@ def transpose_tiles(
     if target.threads > 1 and not shares_well(prod(extent(s, loop) or 1 for loop in others)):
         # Threads share loops that are nothing but known, or what comes first.
         shared.sort(key=lambda loop: extent(s, loop) is not None)
-    around = [*shared, *wide, *reversed(near)]
-    s.reorder(*around, down, along)
+    enclosing = [*shared, *wide, *reversed(near)]
+    s.reorder(*enclosing, down, along)
     for source, _ in axes.sources:
-        _fill_tile(s, block, source, around[-1])
+        _fill_tile(s, block, source, enclosing[-1])
     s.unroll(down)
     s.vectorize(along)
     stream_outputs(s, block, along, target)
     return shared
 
 
-def _fill_tile(s: Schedule, block: BlockRef, source: str, around: LoopRef) -> None:
+def _fill_tile(s: Schedule, block: BlockRef, source: str, enclosing: LoopRef) -> None:
     """Read a tile of a source into registers inside of a loop."""
     cache = s.cache_read(block, source, "local")
-    s.compute_at(cache, around)
+    s.compute_at(cache, enclosing)
     filling = s.loops(cache)
-    own = [loop for loop in filling[filling.index(around) + 1 :] if extent(s, loop) != 1][-2:]
+    own = [loop for loop in filling[filling.index(enclosing) + 1 :] if extent(s, loop) != 1][-2:]
     # Of some symbolic sizes it is not seen that a tile reads no more of them than its own part.
     for loop in own[-1:]:
         if extent(s, loop) is not None:
@@ -344,7 +344,7 @@ def _fill_tile(s: Schedule, block: BlockRef, source: str, around: LoopRef) -> No
 def _rows_of_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -> tuple[str, int] | None:
     """The iterator over rows of the destination that are short, and how many of them, which divide all, are some lines.
     A line that is written in parts has left the first level before its rest comes where a tile's rows share sets; and
-    so has what is prefetched behind too few lines, so there they are at least twice as many if that divides, and rows
+    so has what is prefetched after too few lines, so there they are at least twice as many if that divides, and rows
     of a whole line and more are taken together too. None where the destination stays there, or nothing divides."""
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)

@@ -83,12 +83,12 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     rows = 1 if row is None else as_int(row.extent)
     counts = (1,) if row is None else many(values_of(row.extent, MANY_ROWS), rows)
     longest = 1 if row is None else Analyzer().bounds(row.extent)[1]
-    around = [it for it in anchor.spatial if it is not column and it is not row]
-    others = prod(number(it.extent) for it in around)
+    enclosing = [it for it in anchor.spatial if it is not column and it is not row]
+    others = prod(number(it.extent) for it in enclosing)
     work = epilogue_work(structure, anchor, target)
     most = product_of(anchor, max(counts), structure.func.notes, target)
     every = None if longest is None else replace(most, rows=longest)
-    # Panels whose number nobody knows come one at a time: each step would ask whether the others are there.
+    # Panels whose number is unknown come one at a time: each step would ask whether the others are there.
     columns = 1 if as_int(column.extent) is None else most.columns
     scale = 1.0 if rows is not None else SYMBOL * len(counts) / sum(counts)
     results = []
@@ -98,13 +98,13 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
             strip = 0 if every is None else strip_rows(tile, every, target, symbolic=rows is None)
             ahead = 0 if rows is None else prefetch_distance(tile, most, target)
             sharing = sharing_rows(tile, most, strip, target, symbolic=rows is None)
-            late = not ahead and not sharing and can_defer(anchor, tile, work, target)
-            for defer in (0, 1) if late else (0,):
+            deferred = not ahead and not sharing and can_defer(anchor, tile, work, target)
+            for defer in (0, 1) if deferred else (0,):
                 cost = Cost()
                 for count in counts:
                     product = replace(most, rows=count)
-                    behind = epilogue(tile, product, work, target, defer=bool(defer))
-                    each = estimate(tile, product, target, symbolic=rows is None) + behind
+                    after = epilogue(tile, product, work, target, defer=bool(defer))
+                    each = estimate(tile, product, target, symbolic=rows is None) + after
                     cost |= each * (1 / len(counts))
                 size = (("rows", tile.rows), ("panels", tile.panels), ("width", width), ("chains", tile.chains))
                 for choice in switches(strip, ahead, sharing):
@@ -207,8 +207,8 @@ def tile_output(
     panel, *inner = s.split(loops[column.var], factors=(None, candidate.knob("panels"), candidate.knob("width")))
     strips, tiles = [], []
     if row is not None:
-        *around, inside = split_rows(s, loops[row.var], candidate)
-        strips, tiles, inner = around[:-1], around[-1:], [inside, *inner]
+        *enclosing, inside = split_rows(s, loops[row.var], candidate)
+        strips, tiles, inner = enclosing[:-1], enclosing[-1:], [inside, *inner]
     # A panel stays in cache for all rows of a strip and for whatever else shares it; symbolic loops come first (they
     # are not divided by).
     first = [loop for loop in outer if extent(s, loop) is None or loop.name in own_weights]
@@ -279,15 +279,15 @@ def tile_block(
 
 
 def in_chains(s: Schedule, block: BlockRef, reduce: LoopRef, chains: int) -> tuple[BlockRef, LoopRef, LoopRef]:
-    """Sum every so-many-th step of the reduction by itself, and those sums behind it. Returns the block of the former
+    """Sum every so-many-th step of the reduction by itself, and those sums after it. Returns the block of the former
     with its loops over steps and over these sums."""
     steps, chain = s.split(reduce, factor=chains)
     part = s.rfactor(block, chain)
     s.set_scope(part, "local")
     shared = {loop.name for loop in s.loops(part)}
-    *inner, behind = (loop for loop in s.loops(block) if loop.name not in shared)
-    s.reorder(behind, *inner)
-    unroll_tile(s, s.decompose_reduction(block, behind), len(inner))
+    *inner, after = (loop for loop in s.loops(block) if loop.name not in shared)
+    s.reorder(after, *inner)
+    unroll_tile(s, s.decompose_reduction(block, after), len(inner))
     unroll_tile(s, block, len(inner) + 1)
     return part, steps, chain
 
@@ -310,7 +310,7 @@ def prefetch_panel(
         steps, inner = s.split(reduce, factor=copies)
     line = width * weights.buffer.dtype.itemsize
     strip = None if as_int(row.extent) == sharing else sharing
-    # Where nobody knows how many rows there are, a tile may be all of them.
+    # where their number is unknown, a tile may be all of them.
     part = min(rows, sharing) / sharing if as_int(row.extent) is not None else 1.0
     lines = ceil(line * (1 if steps is inner else copies) * part / target.caches.line)
     into = target.costs.prefetching.panel_level

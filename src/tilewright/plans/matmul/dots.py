@@ -65,7 +65,7 @@ def instruction(anchor: Stage, target: Target) -> Dot | None:
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """One product that a dot instruction of the target computes, nothing before it, pointwise work behind."""
+    """One product that a dot instruction of the target computes, nothing before it, pointwise work after."""
     if len(structure.anchors) != 1:
         return False
     (anchor,) = structure.anchors

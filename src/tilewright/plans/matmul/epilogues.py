@@ -1,4 +1,4 @@
-"""Epilogues of products that compute much: what they are estimated to take, behind a tile or between the next one's
+"""Epilogues of products that compute much: what they are estimated to take, after a tile or between the next one's
 products (`transform/loops/defer.py`).
 
 Functions whose coefficients come from tables in registers (`transform/math/tables.py`) keep the unit that
@@ -23,7 +23,7 @@ AT_WORK = 6
 
 
 def epilogue_work(structure: Structure, anchor: Stage, target: Target) -> float:
-    """Operations for an element of a product behind it, in multiply-adds, beyond those of a plain epilogue."""
+    """Operations for an element of a product after it, in multiply-adds, beyond those of a plain epilogue."""
     stores = [s for stage in structure.after(anchor) for s in walk(stage.block.body) if isinstance(s, Store)]
     return max(0.0, sum(weight(s.value, target) for s in stores) - PLAIN)
 
@@ -33,10 +33,10 @@ def epilogue(tile: MatmulTile, product: Product, work: float, target: Target, *,
     vectors = max(1, tile.width // target.lanes(product.itemsize))
     panels = -(-product.columns // tile.width)
     each = work * panels * vectors / target.fma_per_cycle
-    late = max(0, product.rows // tile.rows - 1) * tile.rows if defer else 0
+    deferred = max(0, product.rows // tile.rows - 1) * tile.rows if defer else 0
     costs = target.costs.arithmetic
-    overhead = costs.deferred_vector * panels * vectors * late
-    return Cost(compute=each * (product.rows - costs.idle_units * late), overhead=overhead)
+    overhead = costs.deferred_vector * panels * vectors * deferred
+    return Cost(compute=each * (product.rows - costs.idle_units * deferred), overhead=overhead)
 
 
 def can_defer(anchor: Stage, tile: MatmulTile, work: float, target: Target) -> bool:

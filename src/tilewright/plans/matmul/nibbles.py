@@ -40,7 +40,7 @@ def stages(structure: Structure) -> tuple[Stage, Stage, Stage] | None:
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """One such product, with pointwise work behind it."""
+    """One such product, with pointwise work after it."""
     if structure.operator(MATMUL_NIBBLES) is None:
         return False
     result = stages(structure)

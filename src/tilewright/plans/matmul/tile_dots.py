@@ -1,6 +1,6 @@
 """Matrix products by instructions that multiply matrices in registers of their own.
 
-x' = rows with zeros behind them                                   where they are no whole registers
+x' = rows with zeros after them                                   where they are no whole registers
 for outer..., panel group, row tile:
     tile[rows, panels] = 0                                         registers of matrices
     for k in the depth of a register:
@@ -46,7 +46,7 @@ def instruction(anchor: Stage, target: Target) -> Dot | None:
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """A product in whole registers, with pointwise work before it and behind."""
+    """A product in whole registers, with pointwise work before it and after."""
     if structure.operator(MATMUL_TILES) is None or len(structure.anchors) != 1:
         return False
     (anchor,) = structure.anchors
@@ -132,7 +132,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 def multiply_tiles(
     s: Schedule, anchor: Stage, block: BlockRef, place: LoopRef, dot: Dot, ahead: Prefetch | None = None
 ) -> None:
-    """Sums in registers, from which they go to memory that the stages behind them read; `ahead` is what each step of
+    """Sums in registers, from which they go to memory that the stages after them read; `ahead` is what each step of
     the depth prefetches."""
     dtype = anchor.writes[0].dtype
     stored = s.cache_write(block, "tiles")

@@ -40,7 +40,7 @@ NEAR_TILES = 4
 MANY_STRIPS = 16
 """Of so many a small last one costs little."""
 SYMBOLIC_SHARING = 96
-"""Rows that prefetch a panel together where nobody knows how many there are: of fewer each has a larger part, more
+"""Rows that prefetch a panel together where their number is unknown: of fewer each has a larger part, more
 prefetch it again."""
 BODY = 48
 """Products (vector multiply-adds) that the body of the innermost loop holds at least,"""
@@ -116,7 +116,7 @@ def multiplies_in_place(
 
     Rows of the right operand that are one panel are as good as packed. A few tiles of rows, no more rows than
     registers, read an operand less often than packing does, however many panels it has. Turned rows, and further panels
-    behind them, are walked with a stride, a line of each step; that pays while these lines do not share the sets of the
+    after them, are walked with a stride, a line of each step; that pays while these lines do not share the sets of the
     first level and a panel stays in the second one (on some machines all of an operand), and where a tile has products
     enough for a line (docs/decisions/products-in-place.md).
     """
@@ -178,7 +178,7 @@ def _ranked(
     for width in (*halves, *whole):
         result[width] = []
         for m, columns in sizes.pairs:
-            # Panels whose number nobody knows come one at a time.
+            # Panels whose number is unknown come one at a time.
             options = tiles(None if sizes.symbolic else m, width, 1 if sizes.open else columns, depth, itemsize, target)
             product = Product(m, columns, depth, itemsize)
             costs = [(estimate(t, product, target, symbolic=sizes.symbolic).cycles, t) for t in options]
@@ -312,7 +312,7 @@ def strip_rows(tile: MatmulTile, product: Product, target: Target, *, symbolic: 
     small one, for which all panels arrive once more, goes into the others. Otherwise strips are of about equal size
     and take a quarter of the pages whose translations the second level of their buffer holds.
 
-    Of a symbolic number, `product.rows` at most, nobody knows what is left. Where panels do not stay in the second
+    Of a symbolic number, `product.rows` at most, the rest is unknown. Where panels do not stay in the second
     level, strips are then half of it: a rest of few rows, for which all panels arrive once more, is a smaller part.
     """
     row = product.depth * product.itemsize
@@ -347,7 +347,7 @@ MANY_TILES = 8
 
 
 def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target, *, symbolic: bool = False) -> int:
-    """Rows that prefetch the next panel together, each its part; 0 if nobody does.
+    """Rows that prefetch the next panel together, each its part; 0 if none does.
 
     Tiles of rows multiply with one panel after another, and only the first tile waits for each, if panels do not stay
     in the second level. It need not if the tiles before it prefetch its lines, a few of them in each step: memory is
@@ -414,7 +414,7 @@ def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -
     # Read once for every tile of rows: it stays where it fits beside those rows.
     beside = product.depth * tile.rows * product.itemsize
     stays = group + beside <= target.l1 * (target.caches.l1_ways - 1) // target.caches.l1_ways
-    # What is not in the core's own caches comes from beyond them once, whoever prefetches it.
+    # What is not in the core's own caches comes from beyond them once, by whichever prefetch.
     if stays:
         return (far, 0.0) if away and not shared else (passes * far, passes * far)
     again = target.l2_bandwidth if group <= target.l2 // 2 else target.l3_bandwidth
@@ -429,8 +429,8 @@ def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -
 
 
 def _first_bandwidth(product: Product, panels: int, target: Target, *, shared: bool, ahead: bool) -> float:
-    """The same of panels that are read for the first time; `shared`: tiles of the panel before prefetch them; `ahead`:
-    a tile prefetches its own."""
+    """Bandwidth at which panels arrive that are read for the first time; `shared`: tiles of the panel before prefetch
+    them; `ahead`: a tile prefetches its own."""
     traffic = target.costs.traffic
     match product.level(target):
         case "l1":

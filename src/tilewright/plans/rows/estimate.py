@@ -45,16 +45,16 @@ def products(structure: Structure, rows: Rows, target: Target) -> Cost:
         times = prod(_count(it.extent) for it in stage.block.iters) / max(1, along)
         vector = times * vectors * lanes * size
         crowds = sum(crowded(load, stage, target) for load in loads_of(stage)) * times * vectors
-        apart = 0
+        distance = 0
         if lane is not None:
-            apart += sum(scattered(load, stage, lane) for load in loads_of(stage))
+            distance += sum(scattered(load, stage, lane) for load in loads_of(stage))
         for before in structure.before(stage):
             walked = lane_of(before, rows, lanes) if before.reduce else next(reversed(before.spatial), None)
             if walked is not None:
-                apart += sum(scattered(load, before, walked) for load in loads_of(before))
-        gathered = apart * times * vectors * lanes * target.costs.arithmetic.gathered
+                distance += sum(scattered(load, before, walked) for load in loads_of(before))
+        gathered = distance * times * vectors * lanes * target.costs.arithmetic.gathered
         again = sum(read_again(load, stage, target) for load in loads_of(stage))
-        if lane in stage.spatial and not rows.strip:  # a line of sums comes back behind the lines that are added
+        if lane in stage.spatial and not rows.strip:  # a line of sums comes back after the lines that are added
             seen = (1 + STEPS) * size * prod(_count(it.extent) for it in stage.spatial[rows.leading :])
             again += fetch_cycles(vector / STEPS, seen, target) + write_cycles(vector / STEPS, seen, target)
         total |= Cost(memory=again, overhead=crowds * target.costs.traffic.collision + gathered)
@@ -103,8 +103,8 @@ def crowded(load: Load, stage: Stage, target: Target) -> bool:
     if not stage.reduce:
         return False
     pitch = steps(flat(load.indices, load.buffer.shape, 0), stage.reduce[-1].var)
-    apart = abs(pitch or 0) * load.buffer.dtype.itemsize
-    return apart > target.caches.line and number(stage.reduce[-1].extent) > row_limit(apart, target)
+    separate = abs(pitch or 0) * load.buffer.dtype.itemsize
+    return separate > target.caches.line and number(stage.reduce[-1].extent) > row_limit(separate, target)
 
 
 def scattered(load: Load, stage: Stage, lane: BlockIter) -> bool:

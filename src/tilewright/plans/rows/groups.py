@@ -1,4 +1,4 @@
-"""How many rows go through the stages of a chain together (`plan.py`), and whether stages go one behind the other.
+"""How many rows go through the stages of a chain together (`plan.py`), and whether stages go one after the other.
 
     for block in 0..32 with (pipeline = 1) {
       for r in 0..8 { part = max over steps of x[r, :]; parts[r, :] = part }        a vector of partial results a row
@@ -29,7 +29,7 @@ TOGETHER = (8, 7, 6, 5, 4)
 
 FEWEST_PIPELINED = 8
 MOST_PIPELINED = 256
-"""Rows through which stages go one behind the other: two turns more than rows are needed."""
+"""Rows through which stages go one after the other: two turns more than rows are needed."""
 
 MANY_REGISTERS = 32
 """Vector registers that a step of three stages needs: sixteen hold one stage's."""
@@ -41,15 +41,15 @@ LONG_ROW = 64
 """Vectors from which on a row is long: folding its lanes takes little of its time."""
 
 OVERLAPPED = 12
-"""Vectors of a row behind its only fold up to which a core goes on to the next row meanwhile: 4,000 to 160 rows of 8 to
+"""Vectors of a row after its only fold up to which a core goes on to the next row meanwhile: 4,000 to 160 rows of 8 to
 200 numbers by themselves take 0.5 to 0.8 of the time of eight together for a mean, 0.6 to 1.0 for a norm of the row;
 longer norms with AVX2 take up to 1.4 (Zen 5, 27 November 2026)."""
 
 SYMBOLIC_ROWS = 64
-"""Rows of a group where nobody knows their number: a few hundred make several groups."""
+"""Rows of a group whose number is unknown: a few hundred make several groups."""
 
 FEWEST_TURNS = 4
-"""Groups of rows from which on it pays that stages go one behind the other."""
+"""Groups of rows from which on it pays that stages go one after the other."""
 
 
 def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) -> int:
@@ -60,9 +60,9 @@ def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) 
     folded = [s for s in kept if s.role != "spatial" and not vector_last(s)]
     if strip or not rows.leading or len(outputs) > 1 or not folded or len(kept) < 2 or any(map(slides, folded)):
         return 1
-    turned = next((s for s in kept if is_turned(structure, s)), None)
-    if turned is not None:
-        return turned_together(kept, turned, rows.leading, target)
+    transposed = next((s for s in kept if is_turned(structure, s)), None)
+    if transposed is not None:
+        return turned_together(kept, transposed, rows.leading, target)
     leading = [as_int(it.extent) for it in outputs[0].spatial[: rows.leading]]
     long = LONG_ROW * target.lanes(4)
     own = [[as_int(it.extent) for it in s.block.iters[rows.leading :]] for s in kept]
@@ -80,7 +80,7 @@ def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) 
 
 
 def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target) -> tuple[int, int]:
-    """Number of rows through which stages go one behind the other (`transform/loops/pipeline.py`), and of those whose
+    """Number of rows through which stages go one after the other (`transform/loops/pipeline.py`), and of those whose
     lanes are folded together; 0 and 1 where rows are too few, too short, or too long to stay in the first level of
     cache, and where what is left to do for a whole row takes longer than its vectors, unless that is done for several
     rows together. What waits for memory all the time gains nothing: three rows at once are three streams.
@@ -114,12 +114,12 @@ def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target)
 
 
 def row_length(stage: Stage, leading: int) -> int:
-    """Elements of a row behind so many dimensions, or iterations that make one; 0 if that is not known."""
+    """Elements of a row after so many dimensions, or iterations that make one; 0 if that is not known."""
     return prod(as_int(it.extent) or 0 for it in stage.block.iters[leading:])
 
 
 def _folded(count: int, length: int, target: Target) -> int:
-    """Of so many rows, those whose lanes are folded together where stages go one behind the other: as many as a vector
+    """Of so many rows, those whose lanes are folded together where stages go one after the other: as many as a vector
     has lanes if what three stages touch of them, which the first two read and the last two have between them, twice,
     stays in the first level of cache; 1 where only a few would."""
     most = min(target.l1 * 5 // 8 // (4 * length * 4), count // FEWEST_TURNS)

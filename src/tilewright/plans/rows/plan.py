@@ -145,13 +145,13 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         one_after_another(s, kept, target)
         return
     if (rows or strip) and len(outputs) == 1:
-        around = gather(s, kept, outputs[0], rows, strip, together, fold if pipeline else 0, target)
+        enclosing = gather(s, kept, outputs[0], rows, strip, together, fold if pipeline else 0, target)
     elif rows and not strip and connected(structure, kept):
-        around = spread(s, kept, rows)
+        enclosing = spread(s, kept, rows)
     else:
         one_after_another(s, kept, target)
         return
-    names = {loop.name for loop in around}
+    names = {loop.name for loop in enclosing}
     # Nothing but folds: one element a row is left.
     short = not strip and all(as_int(it.extent) == 1 for st in kept for it in st.spatial[rows:])
     scalars = together > 1 and not pipeline and folded_to_scalars(structure, kept, rows, target)
@@ -170,12 +170,12 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         least = target.costs.prefetching.pipelined_bytes if pipeline else 0
         prefetch_rows(s, names, rows, together, fold > 1, target, least)
     if pipeline:
-        s.annotate(around[-1], Pipeline())
-    parallelize(s, around[:-1] if pipeline else around)
+        s.annotate(enclosing[-1], Pipeline())
+    parallelize(s, enclosing[:-1] if pipeline else enclosing)
 
 
 def prefetch_rows(
-    s: Schedule, around: set[str], rows: int, together: int, whole: bool, target: Target, least: int
+    s: Schedule, enclosing: set[str], rows: int, together: int, whole: bool, target: Target, least: int
 ) -> None:
     """Let later passes over rows prefetch the next ones, at least so many bytes ahead, which the first pass would have
     to wait for: step by step, or at the start of each row for the `whole` of one."""
@@ -183,7 +183,7 @@ def prefetch_rows(
     params = {b for b in s.func.params if (as_int(b.size) or 0) * b.dtype.itemsize > target.l2}
     passes: dict[Buffer, list[str]] = {}
     for block in s.blocks():
-        inner = [loop for loop in s.loops(block) if loop.name not in around and (extent(s, loop) or 2) > 1]
+        inner = [loop for loop in s.loops(block) if loop.name not in enclosing and (extent(s, loop) or 2) > 1]
         if len(inner) < 2:
             continue
         prefetching = inner[0] if whole else inner[-2]
@@ -207,7 +207,7 @@ def prefetch_rows(
 def gather(
     s: Schedule, kept: list[Stage], out: Stage, rows: int, strip: int, together: int, pipeline: int, target: Target
 ) -> list[LoopRef]:
-    """Compute every stage where the output needs it, `together` rows at once or, where stages go one behind the other,
+    """Compute every stage where the output needs it, `together` rows at once or, where stages go one after the other,
     so many of those at once as `pipeline` says. Returns the loops around."""
     block = s.block(out.name)
     lone = len(out.writes) == 1 and not vector_last(out)
@@ -215,35 +215,35 @@ def gather(
     if copied:
         block = s.cache_write(block, "local")
     loops = list(s.loops(block))
-    around = loops[:rows]
+    enclosing = loops[:rows]
     last = loops[len(out.spatial) - 1]
     if strip:
         width = extent(s, last)
         if width is None or width > strip:
             chunk, last = s.split(last, factor=strip)
-            s.reorder(*around, chunk, *loops[rows : len(out.spatial) - 1], last)
-            around.append(chunk)
-    if not around:
+            s.reorder(*enclosing, chunk, *loops[rows : len(out.spatial) - 1], last)
+            enclosing.append(chunk)
+    if not enclosing:
         return []
     if together > 1:
-        around[-1], row = s.split(around[-1], factor=together)
+        enclosing[-1], row = s.split(enclosing[-1], factor=together)
         if pipeline:
-            around.append(s.split(row, factor=pipeline)[0] if pipeline > 1 else row)
+            enclosing.append(s.split(row, factor=pipeline)[0] if pipeline > 1 else row)
     for stage in reversed(kept):
         if stage is not out or copied:
-            s.compute_at(s.block(stage.name), around[-1])
+            s.compute_at(s.block(stage.name), enclosing[-1])
     if copied:
-        own = list(s.loops(block))[len(around) :]
+        own = list(s.loops(block))[len(enclosing) :]
         vector_tail(s, block, own, lanes_of(out, target), target, stream=False)
-    return around
+    return enclosing
 
 
 def spread(s: Schedule, kept: list[Stage], rows: int) -> list[LoopRef]:
     """Several outputs: every stage follows the first one, row by row. Returns the loops around."""
-    around = list(s.loops(s.block(kept[0].name)))[:rows]
+    enclosing = list(s.loops(s.block(kept[0].name)))[:rows]
     for stage in kept[1:]:
-        s.reverse_compute_at(s.block(stage.name), around[-1])
-    return around
+        s.reverse_compute_at(s.block(stage.name), enclosing[-1])
+    return enclosing
 
 
 def connected(structure: Structure, kept: list[Stage]) -> bool:

@@ -57,14 +57,14 @@ def _is_far(place: Expr, stage: Stage, var: Var) -> bool:
     return as_int(step) not in (0, 1) and all(it.var not in variables(step) for it in stage.block.iters)
 
 
-def turned_together(kept: Sequence[Stage], turned: Stage, leading: int, target: Target) -> int:
+def turned_together(kept: Sequence[Stage], transposed: Stage, leading: int, target: Target) -> int:
     """Rows that are turned together: as many as a line has elements where they stay in half of the first level of
     cache, else half as many in a quarter of the second, else as many of a row of places as divide it; 1 if a tile's do
     not stay there, or if the chain's rows are other ones."""
-    if leading != len(turned.spatial) - 1:
+    if leading != len(transposed.spatial) - 1:
         return 1
     longest = max(prod(as_int(it.extent) or 0 for it in stage.block.iters[leading:]) for stage in kept)
-    count = _divisor(turned.spatial[-2].extent)
+    count = _divisor(transposed.spatial[-2].extent)
     near, far = (room // (4 * max(longest, 1)) for room in (target.l1 // 2, target.l2 // 4))
     line = target.caches.line // 4
     whole = [n for n, most in ((line, near), (line // 2, far)) if n <= most and count % n == 0]

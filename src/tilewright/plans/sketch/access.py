@@ -67,7 +67,7 @@ class Access:
         return total
 
     def permuted(self, order: Sequence[int]) -> Access:
-        """The same element of a copy of the buffer whose dimensions are in another order."""
+        """The access to this element in a copy of the buffer with permuted dimensions."""
         buffer = replace(self.buffer, shape=tuple(self.buffer.shape[k] for k in order))
         load = Load(buffer, tuple(self.load.indices[k] for k in order))
         return Access(load, tuple(self.moves[k] for k in order), self.mentioned, self.blocks)

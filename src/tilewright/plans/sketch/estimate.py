@@ -94,14 +94,14 @@ class Estimator:
         arithmetic = self.operations * outer * depth * vectors * row_points / target.fma_per_cycle
         latency = steps * target.costs.arithmetic.fma_latency
         loaded, gathered = _loaded(read, rows, vectors / tiles)
-        apart = steps * lanes * gathered * target.costs.arithmetic.gathered
+        separate = steps * lanes * gathered * target.costs.arithmetic.gathered
         size = max(4, stage.writes[0].dtype.itemsize)
         results = outer * row_points
         folds = results * FOLD * log2(lanes) if reduced else 0.0
         begun = outer * row_tiles * (1 if reduced else tiles) * target.costs.arithmetic.tile_overhead
         stored = results * (1 if reduced else vectors) * lanes * size
         inner = Cost(
-            max(arithmetic, latency) + apart,
+            max(arithmetic, latency) + separate,
             load_cycles(steps * loaded * lanes * size, target),
             store_cycles(stored, target),
             traffic(stage, read, tiling, lanes, target),
@@ -135,7 +135,7 @@ def _varies(access: Access, stage: Stage) -> bool:
 
 def _loaded(read: Sequence[Reading], rows: Mapping[Var, int], vectors: float) -> tuple[float, float]:
     """Vectors that a step of a tile loads, and those whose elements are loaded one by one."""
-    whole = apart = 0.0
+    whole = separate = 0.0
     for r in read:
         if not r.varies:
             continue
@@ -145,8 +145,8 @@ def _loaded(read: Sequence[Reading], rows: Mapping[Var, int], vectors: float) ->
         elif r.stride in (1, -1):
             whole += own * vectors
         else:
-            apart += vectors * own
-    return whole, apart
+            separate += vectors * own
+    return whole, separate
 
 
 def packing(transposed: Sequence[Access], target: Target) -> Cost:
@@ -161,7 +161,7 @@ def packing(transposed: Sequence[Access], target: Target) -> Cost:
 
 
 def traffic(stage: Stage, read: Sequence[Reading], tiling: Tiling, lanes: int, target: Target) -> float:
-    """Cycles in which data come into the first level of cache and those behind it."""
+    """Cycles in which data come into the first level of cache and those after it."""
     order = loop_order(stage, tiling, lanes)
     sizes = (target.l1, target.l2, target.l3)
     rates = (target.l2_bandwidth, target.l3_bandwidth, target.memory_bandwidth)
@@ -181,8 +181,8 @@ def traffic(stage: Stage, read: Sequence[Reading], tiling: Tiling, lanes: int, t
         if whole(0) <= share * size:
             break
         first = next((k for k in range(len(order) + 1) if whole(k) <= share * size), len(order))
-        around = order[:first]
-        total += sum(touched[first][k] * _times(r.access, around) for k, r in enumerate(read)) / rate
+        enclosing = order[:first]
+        total += sum(touched[first][k] * _times(r.access, enclosing) for k, r in enumerate(read)) / rate
     return total
 
 
@@ -210,11 +210,11 @@ def _inside(order: Sequence[tuple[Var, int, int]], first: int) -> dict[Var, int]
     return {v: inner * (times if k >= first else 1) for k, (v, times, inner) in enumerate(order)}
 
 
-def _times(access: Access, around: Sequence[tuple[Var, int, int]]) -> int:
+def _times(access: Access, enclosing: Sequence[tuple[Var, int, int]]) -> int:
     """How often a load comes into a level that keeps what the loops in these touch: with each of their iterations, but
     for those at the end that do not use it, as it is still there."""
-    used = [k for k, (v, _, _) in enumerate(around) if access.uses(v)]
-    return prod(times for _, times, _ in around[: used[-1] + 1]) if used else 1
+    used = [k for k, (v, _, _) in enumerate(enclosing) if access.uses(v)]
+    return prod(times for _, times, _ in enclosing[: used[-1] + 1]) if used else 1
 
 
 __all__ = ["Estimator"]

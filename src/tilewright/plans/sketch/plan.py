@@ -1,4 +1,4 @@
-"""Any reduction, by rules: what is cheap before it and all behind it is inlined, one tile of it stays in registers.
+"""Any reduction, by rules: what is cheap before it and all after it is inlined, one tile of it stays in registers.
 
     copies of inputs, transposed                          if vectors would lie across them
     for outer..., panel, rows:                            parallel over what is outermost
@@ -131,7 +131,7 @@ def chosen_often(stage: Stage, anchor: Stage) -> bool:
 
 
 def transpose(s: Schedule, anchor: Stage, block: BlockRef, access: Access, lane: int, target: Target) -> None:
-    """A copy of an input in which `lane` is contiguous, behind what is reduced."""
+    """A copy of an input in which `lane` is contiguous, after what is reduced."""
     name = access.buffer.name
     if name not in {b.name for b in read_buffers(_block(s, block))}:
         return  # a stage before it was inlined
@@ -199,7 +199,7 @@ def tile_spatial(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, til
     s.set_scope(block, "local")
     tile_block(s, anchor, block, lane, len(order), tiling, target)
     unroll_tile(s, out, len(tiles.inner) + 1)
-    # Loops with a last part of their own are joined with no others: it is told apart by a single loop's end.
+    # Loops with a last part of their own are joined with no others: it is distinguished by a single loop's end.
     sharing = tiles.outer if not exact else [*tiles.outer, *first] if not also else order
     parallelize(s, sharing or order[:1])
 

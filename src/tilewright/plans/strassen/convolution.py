@@ -96,7 +96,7 @@ def estimate(
         memory=4 * x / bandwidth(max(shape.source, target.l2), target) + PRODUCTS * x / near,
     )
     output = 4.0 * shape.filters * shape.height * shape.width
-    behind = Cost(
+    after = Cost(
         load=load_cycles(PRODUCTS * y, target),
         store=store_cycles(4 * y, target),
         memory=2 * PRODUCTS * y / near + 8 * y / bandwidth(max(output, target.l2), target),
@@ -104,8 +104,8 @@ def estimate(
     alone = one_block_a_thread(shape.images * count, target)
     if not alone:
         each, panels = (PRODUCTS * choice.panels, choice.panels) if passes < ENOUGH else (passes, passes)
-        product, behind = product * sharing(each, target), behind * sharing(panels, target)
-    one = (product | Cost(memory=again)) + before + behind
+        product, after = product * sharing(each, target), after * sharing(panels, target)
+    one = (product | Cost(memory=again)) + before + after
     unequal = sharing(shape.images * count, target) if alone else 1.0
     return one * (count * unequal) | Cost(memory=first + (count - 1) * later)
 
@@ -151,11 +151,11 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     count = SYMBOLIC_IMAGES[0] if images is None else images
     shape = DirectProblem(count, height, columns, (1, 1), 1, channels, block, filters, source, False)
     choice, model = StrassenStrips(width, panels), 4.0 * channels * filters
-    behind, times = outside(structure, conv.stages, target), number(out.shape[0])
+    after, times = outside(structure, conv.stages, target), number(out.shape[0])
 
     def candidate(strip: int, rows: int) -> Candidate:
         cost = estimate(shape, choice, strip, model, target, rows)
-        return Candidate((("strip", strip), ("rows", rows)), cost * times + behind)
+        return Candidate((("strip", strip), ("rows", rows)), cost * times + after)
 
     options: list[Candidate] = []
     for strip in strips(ceil(height * columns / 2)):

@@ -57,17 +57,17 @@ def compared(product: Product, weights: int, target: Target) -> tuple[Cost, Cost
 
     `weights`: bytes of all weights of the model, which say where those of this product come from.
     """
-    plain = best(product, target) | Cost(memory=fetch_cycles(product.weights, weights, target))
+    ordinary = best(product, target) | Cost(memory=fetch_cycles(product.weights, weights, target))
     half = {name: -(-getattr(product, name) // 2) for name in ("rows", "columns", "depth")}
     quarter = replace(product, **half, count=PRODUCTS)
     width = min(MOST_VECTORS * target.lanes(product.itemsize), quarter.columns)
     fast = best(quarter, target) * PRODUCTS + sums(quarter, width, target)
     fast |= Cost(memory=fetch_cycles(quarter.weights, weights * PRODUCTS / 4, target))
-    return plain, fast
+    return ordinary, fast
 
 
 def sums(quarter: Product, width: int, target: Target) -> Cost:
-    """What the sums before the products and behind them take, where panels have `width` columns.
+    """What the sums before the products and after them take, where panels have `width` columns.
 
     All sums are read again for each panel, beside its weights and products. Where these together are more than the
     second level holds, sums and products come from beyond it, which work beside it hides as far as any transfer.
@@ -82,10 +82,10 @@ def sums(quarter: Product, width: int, target: Target) -> Cost:
         memory=fetch_cycles(4 * x, 4 * x, target) + write_cycles(PRODUCTS * x, PRODUCTS * x, target),
     )
     # What a panel's products take more than those of a plain product: they are stored once more, and read.
-    behind = Cost(
+    after = Cost(
         load=load_cycles(PRODUCTS * y, target), store=store_cycles(PRODUCTS * y, target), overhead=EXPOSED * arrive
     )
-    return before + behind
+    return before + after
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 Activations are int8[block][y][x][16], matrices int8[row][block][16], weights int8[out][in][ky][kx][16 out][16 in],
 biases
-int32[out][16]. A result is `clip((sum + bias) >> shift, low, high)`; whoever rounds adds half a step to the bias.
+int32[out][16]. A result is `clip((sum + bias) >> shift, low, high)`; a caller that rounds adds half a step to the bias.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def cycles(t: Tile, s: Shape, timing: Timing = DEFAULT_TIMING) -> float:
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """Cycles: of the transfer of weights that are loaded before, of a chunk, its products, and of a tile's clearing,
-    its arithmetic behind the products, and its store."""
+    its arithmetic after the products, and its store."""
 
     begin: float
     load: float

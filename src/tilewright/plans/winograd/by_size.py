@@ -107,7 +107,7 @@ def _selected(far: Line, near: Line) -> WinogradBySize:
 def _together(
     far: Line, near: Line, shapes: Sequence[WinogradProblem], times: dict[Layout, tuple[float, ...]]
 ) -> list[float]:
-    """What each size takes in the one of two layouts whose line is lower."""
+    """Cycles of each shape in whichever layout's linear cost model predicts less."""
     taken = [near if near.at(s) < far.at(s) else far for s in shapes]
     return [times[line.layout][k] for k, line in enumerate(taken)]
 

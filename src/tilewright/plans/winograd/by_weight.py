@@ -105,7 +105,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     parallelize(s, [filters, channels])
 
 
-def products(s: Schedule, product: BlockRef, around: LoopRef, candidate: Candidate) -> LoopRef:
+def products(s: Schedule, product: BlockRef, enclosing: LoopRef, candidate: Candidate) -> LoopRef:
     """Sums over the tiles of a chunk in register tiles, added to those of the chunks before. Returns the loop inside
     which a chunk's tiles are transformed: over the chunks or, where there is one alone, around its group."""
     *_, chunk, _ = s.loops(product)
@@ -115,7 +115,7 @@ def products(s: Schedule, product: BlockRef, around: LoopRef, candidate: Candida
         s.set_scope(tile, "local")
     else:
         tile, product = product, s.cache_write(product, "local")
-    s.compute_at(product, around)
+    s.compute_at(product, enclosing)
     y, z, fo, co, ci, lane, *chunks = s.loops(product)[-7 if several else -6 :]
     group, vector = s.split(fo, factor=candidate.knob("vectors"))
     part, row = s.split(ci, factor=candidate.knob("rows"))
@@ -123,8 +123,8 @@ def products(s: Schedule, product: BlockRef, around: LoopRef, candidate: Candida
     s.compute_at(tile, part)
     s.set_scope(product, "padded")
     if several:
-        around = chunks[0]
-        zero = s.decompose_reduction(product, around)
+        enclosing = chunks[0]
+        zero = s.decompose_reduction(product, enclosing)
         s.vectorize(s.loops(zero)[-1])
     unroll_tile(s, product, 3)
     own = own_loops(s, tile)
@@ -135,7 +135,7 @@ def products(s: Schedule, product: BlockRef, around: LoopRef, candidate: Candida
     unroll_steps(s, reduce, candidate.knob("rows") * candidate.knob("vectors"))
     for block in (start, tile):
         unroll_tile(s, block, 3)
-    return around
+    return enclosing
 
 
 def transform(s: Schedule, operator: Operator[WinogradWeightAttrs], name: str, chunk: LoopRef, rows: int) -> None:

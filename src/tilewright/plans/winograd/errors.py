@@ -54,7 +54,8 @@ def largest_error(tile: int, window: int, stride: int, channels: int, lanes: int
 
 
 def largest_error_of_sums(tile: int, window: int, part: int, parts: int) -> float:
-    """The same of a convolution's gradient by its weight, as a share of the largest weight's: the weights are the
+    """The largest error that is expected of a convolution's gradient by its weight, as a share of the largest
+    weight's: the weights are the
     outputs of F(window, tile), `part` tiles are summed at once, and so many `parts` then. Both operands are transformed
     in single precision."""
     _, g, _ = transforms(window, tile)

@@ -71,7 +71,7 @@ from tilewright.te import Tensor
 @dataclass(frozen=True, slots=True)
 class WinogradStages:
     """The stages of a Winograd convolution, in order; `rest` is the epilogue. `blocks` blocks the channels of plain
-    input, `plain` writes plain output."""
+    input, `plain` writes NCHW output."""
 
     operator: Operator[ConvWinogradAttrs]
     strip: Stage
@@ -90,13 +90,13 @@ class WinogradStages:
 
 
 def stages(structure: Structure) -> WinogradStages | None:
-    """The stages if the function is a Winograd convolution, and what is behind it can be computed tile by tile."""
+    """The stages if the function is a Winograd convolution, and what is after it can be computed tile by tile."""
     conv = structure.operator(CONV_WINOGRAD)
     if conv is None:
         return None
     strip, half, tiles = map(conv.stage, ("strip", "input_rows", "input_columns"))
     product, upright, result = map(conv.stage, ("product", "output_rows", "output_columns"))
-    after, plain = plain_output(structure, product)
+    after, ordinary = plain_output(structure, product)
     rest = tuple(s for s in after if s not in (upright, result))
     blocks = structure.producers(strip)
     if structure.anchors != (product,) or len(blocks) > 1 or not rest:
@@ -104,7 +104,7 @@ def stages(structure: Structure) -> WinogradStages | None:
     if any(s.role != "spatial" for s in rest) or len(rest[-1].spatial) != 5:
         return None
     source = next(iter(blocks), None)
-    return WinogradStages(conv, strip, half, tiles, product, upright, result, rest, plain, source)
+    return WinogradStages(conv, strip, half, tiles, product, upright, result, rest, ordinary, source)
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -118,7 +118,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     shapes, choice = problems(result, structure, target), transform(result)
     ranked = [option for option in blocked(shapes, choice, target) if option[1].columns or result.plain is None]
     images = number(_result(result).shape[0])
-    behind = outside(structure, result.operator.stages, target)
+    after = outside(structure, result.operator.stages, target)
 
     def candidate(block: TileBlock, rows: int) -> Candidate:
         costs = [cost(s, choice, block, target, rows) * unshared_penalty(s, choice, block, target) for s in shapes]
@@ -126,7 +126,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
         scale = mean([c.cycles for c in costs], shapes) / total.cycles
         total = total * (scale * images * result.attrs.dilation**2)
         knobs = (("tilerows", block.rows), ("tilecolumns", block.columns), ("rows", rows), ("width", choice.width))
-        return Candidate(knobs, total + behind)
+        return Candidate(knobs, total + after)
 
     options = []
     for place, (_, block) in enumerate(ranked):
@@ -201,9 +201,11 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     s.vectorize(lane)
     few = (s.extent(group) or 0) < ENOUGH
     count = min(times(shape, choice, block) for shape in shapes)
-    around = share(s, row_block, column_block, (channels, element, panel) if few else (channels, group), count, target)
+    enclosing = share(
+        s, row_block, column_block, (channels, element, panel) if few else (channels, group), count, target
+    )
     if not block.columns:
-        s.annotate(around, EvenBlocks(block.rows, candidate.knob("rows")))
+        s.annotate(enclosing, EvenBlocks(block.rows, candidate.knob("rows")))
 
 
 def share(
@@ -332,7 +334,8 @@ def register_tiles(
 def register_tiles_of_parts(
     s: Schedule, product: BlockRef, group: LoopRef, rows: int, part: int, elements: int
 ) -> tuple[LoopRef, BlockRef, BlockRef]:
-    """The same where each part of the channels, `part` blocks, is added to what the ones before it gave: the part of a
+    """The register tiles where each part of the channels, `part` blocks, is added to what the ones before it gave:
+    the part of a
     panel then stays in the first level of cache for all tiles, and sums are short, which keeps their errors small."""
     outer, _ = s.split(s.loops(product)[-2], factor=part)
     tile = s.rfactor(product, outer)
@@ -386,14 +389,14 @@ def output_loops(
 def plain_loops(
     s: Schedule, result: WinogradStages, out: BlockRef, candidate: Candidate, target: Target
 ) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef, LoopRef, LoopRef]:
-    """The same where the output is plain: the tiles of a row, a block of channels of them, are transposed together when
+    """The loops where the output is NCHW: the tiles of a row, a block of channels of them, are transposed together when
     they are complete. The loops over tiles and their rows are those of `out`, the blocked result."""
     assert result.plain is not None
     m, lanes = result.attrs.tile, target.lanes(4)
-    plain, panels = s.block(result.plain.name), as_int(result.product.spatial[-3].extent)
+    ordinary, panels = s.block(result.plain.name), as_int(result.product.spatial[-3].extent)
     assert panels is not None
     vectors = candidate.knob("width") // lanes
-    n, k, h, w = s.loops(plain)
+    n, k, h, w = s.loops(ordinary)
     k, lane = s.split(k, factor=lanes)
     down, p = s.split(h, factor=m)
     column_block, w = s.split(w, factor=m * candidate.knob("tilecolumns"))
@@ -402,7 +405,7 @@ def plain_loops(
     group, part = s.split(k, factor=panels * vectors)
     panel, part = s.split(part, factor=vectors)
     s.reorder(row_block, column_block, group, panel, row, part, p, w, lane)
-    transpose_out(s, plain, out, lane, w, target)
+    transpose_out(s, ordinary, out, lane, w, target)
     s.compute_at(out, part)
     p, w, lane = s.loops(out)[-3:]
     column, q = s.split(w, factor=m)

@@ -35,7 +35,8 @@ MOST_TILES = 128
 """Tiles of a chunk, about: a sum of so many products is one in registers."""
 
 FEWEST_TILES = 16
-"""The same at least, where there are as many: below, adding to sums in memory takes as long as products do."""
+"""Fewest tiles of a chunk, if the map has that many: with fewer, accumulating in memory costs as much as the
+products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +122,8 @@ def cost(problem: SumsProblem, tile: int, way: SumsWay, target: Target) -> Cost:
     read = again * data + gradient + (sums if chunks > 1 else 0.0)
     passing = fetch_cycles(read, near, target) + write_cycles(sums, near, target)
     # Sums that do not stay in the second level wait for its lines to be written back.
-    late = sums / bandwidth(near, target) if level(near, target) != "l2" else 0.0
-    each = Cost(compute=product, memory=passing, overhead=late) * (size * size)
+    deferred = sums / bandwidth(near, target) if level(near, target) != "l2" else 0.0
+    each = Cost(compute=product, memory=passing, overhead=deferred) * (size * size)
     value = costs.transformed_value + costs.transformed_store * store_cycles(line, target)
     of_data = way.channels * (size * size + size * tile + size * tile)
     of_gradient = way.filters * (size * size + size * tile + tile * tile)

@@ -9,7 +9,7 @@ Cycles of one core, stage by stage, for a block of `rows x columns` tiles:
     product   `products`^2 products of tiles x channels x filters in register tiles; of finishing one, the next one's
               first steps hide most
     filters   the transformed filters stream by once a block, from the level of the memory where they stay; each tile
-              prefetches a share of what comes next, so that most of the transfer hides behind the products, if there
+              prefetches a share of what comes next, so that most of the transfer hides after the products, if there
               are several
     tiles     the transformed tiles are written, each element to a place of its own, and read again for every group of
               panels of filters; the products of a group are written and read, from where they stay while its filters
@@ -99,11 +99,11 @@ class WinogradProblem:
 def problems_of(attrs: ConvWinogradAttrs, out: Sequence[Expr], model: float) -> tuple[WinogradProblem, ...]:
     """What an operator computes whose result has this shape, in channel blocks, for each number of images. `model`:
     bytes of all weights that a call reads, by which it is judged where it finds its own."""
-    images, apart = as_int(out[0]), attrs.dilation
-    maps = [(ceil(h / apart), ceil(w / apart)) for h, w in maps_of(*out[2:4])]
+    images, separate = as_int(out[0]), attrs.dilation
+    maps = [(ceil(h / separate), ceil(w / separate)) for h, w in maps_of(*out[2:4])]
     counts = SYMBOLIC_IMAGES if images is None else (images,)
     rest = (attrs.input_channels, attrs.channels, attrs.window, model, attrs.stride)
-    return tuple(WinogradProblem(n * apart**2, h, w, *rest) for n in counts for h, w in maps)
+    return tuple(WinogradProblem(n * separate**2, h, w, *rest) for n in counts for h, w in maps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +290,8 @@ def block_cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, targe
         inward *= costs.fourier_inward
         outward *= costs.fourier_outward
     if not one_block_a_thread(times(shape, choice, block), target):
-        each, behind = (size * size, choice.panels) if passes < ENOUGH else (passes, passes)
-        product, outward = product * sharing(each, target), outward * sharing(behind, target)
+        each, after = (size * size, choice.panels) if passes < ENOUGH else (passes, passes)
+        product, outward = product * sharing(each, target), outward * sharing(after, target)
         inward *= sharing(channels, target)
     value = costs.transformed_value + costs.transformed_store * store_cycles(target.vector_bits / 8, target)
     transforms = Cost(compute=(inward + outward) * value, memory=read, overhead=scattered)

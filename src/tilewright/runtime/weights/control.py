@@ -7,8 +7,8 @@ It is the same in the private memory of one `Model` and in a file that the proce
     128    slots          64 each: state, version, monotonic and wall time of publication, checksum, seconds spent
     640    readers        128 each: process, since, pins of each slot, version last used, calls
 
-A slot goes FREE -> WRITING -> SEALED, becomes current, and is free again when it is neither current nor pinned. Whoever
-reads pins the current slot in its own line, then looks again whether the slot still is current; whoever writes takes a
+A slot goes FREE -> WRITING -> SEALED, becomes current, and is free again when it is neither current nor pinned. A
+reader pins the current slot in its own line, then looks again whether the slot still is current; a writer takes a
 slot that is not current, and looks for pins after that. All of this is sequentially consistent, so one of the two sees
 the other (Michael, "Hazard Pointers", 2004). A reader that finds its slot taken away has read nothing yet.
 
@@ -84,7 +84,7 @@ def control_nbytes(readers: int = MAX_READERS) -> int:
 
 
 class Control:
-    """A control page in somebody's memory: `words` are int64 and stay where they are while this object lives."""
+    """A control page in given memory: `words` are int64 and stay where they are while this object lives."""
 
     def __init__(self, words: Array, readers: int) -> None:
         from tilewright.runtime.native import native  # which is built on call.py, which reads this file

@@ -36,7 +36,7 @@ _PATIENCE_SECONDS = 60.0
 
 @dataclass(slots=True)
 class _Slot:
-    """A slot's memory and what is in it. `lent`: somebody holds arrays of `raw`, which must stay as they are then."""
+    """A slot's memory and what is in it. `lent`: a caller holds arrays of `raw`, which must stay as they are then."""
 
     packed: Array
     raw: Array | None = None

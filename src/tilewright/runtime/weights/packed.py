@@ -95,7 +95,7 @@ def aligned_views(params: Sequence[ParamSpec], block: Array) -> list[Array]:
 
 
 def adopted(params: Sequence[ParamSpec], arrays: Sequence[Array]) -> list[Array]:
-    """Arrays that nobody else writes: those that are dense and 64-byte aligned as they are, copies of the others."""
+    """Arrays that nothing else writes: those that are dense and 64-byte aligned as they are, copies of the others."""
     fit = [a.flags.c_contiguous and a.ctypes.data % ALIGNMENT == 0 for a in arrays]
     others = [k for k, kept in enumerate(fit) if not kept]
     copies = iter(copy_aligned([params[k] for k in others], [arrays[k] for k in others]))

@@ -1,4 +1,4 @@
-"""Messages between a server and callers of its machine: fixed structs behind a length (`local.py` has their order)."""
+"""Messages between a server and callers of its machine: fixed structs after a length (`local.py` has their order)."""
 
 from __future__ import annotations
 

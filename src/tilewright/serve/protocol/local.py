@@ -1,7 +1,7 @@
 """Callers of this machine: a Unix socket that carries some words, and shared memory that carries the tensors.
 
 A client sends the file of a memory (`memfd_create`) along with its first message; it must be sealed against shrinking,
-so that no client can take away memory that the server reads. Messages are fixed structs behind a length:
+so that no client can take away memory that the server reads. Messages are fixed structs after a length:
 
     hello   client: model and version as JSON, and the file; server: inputs and outputs as JSON, or an error
     call    client: number, timeout, and for each input its offset and shape; where outputs may go

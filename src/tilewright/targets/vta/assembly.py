@@ -4,7 +4,7 @@
     gemm uop_bgn=0 uop_end=3 iter_out=2 iter_in=4 dst_in=1 src_in=1 -prev +prev
     alu shr uop_bgn=0 uop_end=1 iter_out=1 iter_in=8 dst_in=1 src_in=1 use_imm imm=8 +next
 
-Fields that are 0 are left out; `-prev` pops a token of the queue before, `+next` pushes one to the queue behind.
+Fields that are 0 are left out; `-prev` pops a token of the queue before, `+next` pushes one to the queue after.
 """
 
 from __future__ import annotations

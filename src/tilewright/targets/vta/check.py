@@ -148,7 +148,7 @@ class _Races:
         last[0 if kinds == (1,) else 1, queue, at] = clock[queue]
 
     def _placed(self, place: Place, rows: Array) -> Array:
-        """Rows of DRAM by their place in the images, one behind the other."""
+        """Rows of DRAM by their place in the images, one after the other."""
         if place is not Place.DRAM:
             return rows
         at, offset = np.zeros(len(rows), np.int64), 0

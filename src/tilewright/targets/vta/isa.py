@@ -164,7 +164,7 @@ TOKEN_NAMES = ("pop_prev", "pop_next", "push_prev", "push_next")
 
 @cache
 def fields(opcode: Opcode, config: Config = DEFAULT) -> Fields:
-    """The fields of an instruction's word, those of the second half behind a gap."""
+    """The fields of an instruction's word, those of the second half after a gap."""
     match opcode:
         case Opcode.LOAD | Opcode.STORE:
             low: Fields = (*_HEAD, ("memory", 3), ("sram_base", 16), ("dram_base", 32))

@@ -111,13 +111,13 @@ class _Waits:
         return [self._wait(queue, self.places[q][needed[q] - 1], q) for q in missing]
 
     def _waited_outside(self, queue: Queue, needed: Sequence[int]) -> list[Queue]:
-        """The same for load and store, which wait for instructions of the compute queue alone."""
+        """The queues that load and store wait for: they wait for instructions of the compute queue alone."""
         across = Queue(2 - queue)
         near = needed[Queue.COMPUTE] if needed[Queue.COMPUTE] > self.known[queue][Queue.COMPUTE] else 0
         known = self.known[queue][across]
         if near:
             known = max(known, self.clocks[self.places[Queue.COMPUTE][near - 1]][across])
-        if needed[across] > known:  # an instruction that does nothing waits for it, behind all others of its queue
+        if needed[across] > known:  # an instruction that does nothing waits for it, after all others of its queue
             between = [n if q is across else 0 for q, n in zip(Queue, needed, strict=True)]
             self._append(Load(Memory.UOP), Queue.COMPUTE, self._waited(Queue.COMPUTE, between))
             near = len(self.places[Queue.COMPUTE])

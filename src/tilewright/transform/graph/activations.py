@@ -31,14 +31,14 @@ INNER: dict[str, Polynomial] = {
 CLOSE = 1e-6
 """Relative difference of coefficients that comes from rounding them."""
 DEPTH = 6
-"""Nodes that follow one another between x and the function, or behind it."""
+"""Nodes that follow one another between x and the function, or after it."""
 
 MOST_RESULTS = 64
-"""Values behind the function that are looked at: a value may have thousands of users, and each of these again."""
+"""Values after the function that are looked at: a value may have thousands of users, and each of these again."""
 
 
 def recognise_activations(graph: Graph) -> Graph:
-    """The graph with GELU as one operator wherever it is found; nodes that nobody needs any more stay."""
+    """The graph with GELU as one operator wherever it is found; nodes that nothing needs any more stay."""
     return _Recogniser(graph).run()
 
 
@@ -62,7 +62,7 @@ class _Recogniser:
         return replace(self.graph, nodes=tuple(nodes))
 
     def gelu(self, function: Node) -> Node | None:
-        """The node to stand in place of the last product behind `function`."""
+        """The node to stand in place of the last product after `function`."""
         (z,) = function.inputs
         assert z is not None
         for x in self.sources(z, DEPTH):

@@ -35,9 +35,9 @@ from tilewright.transform.graph.multihead import sequence_first, stacked
 SWAP = (0, 2, 1, 3)
 """The order of dimensions that brings heads before rows, and back."""
 ROWS_LAST = (1, 2, 0, 3)
-"""That which brings rows, from before the batch, behind heads."""
+"""That which brings rows, from before the batch, after heads."""
 RESULTS: dict[tuple[int, ...], str] = {SWAP: "s", (2, 0, 1, 3): "t"}
-"""The orders of results behind such a transposition."""
+"""The orders of results after such a transposition."""
 ZERO = const(0)
 
 
@@ -170,13 +170,13 @@ class _Recogniser:
         self.rewrite(*self.narrow(result, v, product), guard=guard)
 
     def narrow(self, result: Scores, v: Value, product: Node) -> tuple[Scores, Value, Node]:
-        """The same of operands of 16 bits where these are widened before and the result is narrowed again behind:
-        attention computes in f32 and rounds once, whatever its operands are."""
+        """Scores, values and product with operands of 16 bits, where these are widened before and the result is
+        narrowed after: attention computes in f32 and rounds once, whatever its operands are."""
         casts = [self.producer(x, "cast") for x in (result.q, result.k, v)]
         sources = [None if cast is None else cast.inputs[0] for cast in casts]
-        behind = self.only_user(product.output)
+        after = self.only_user(product.output)
         types = {None if x is None else x.dtype for x in sources}
-        if self.learned is not None or len(types) != 1 or behind is None or behind.op != "cast":
+        if self.learned is not None or len(types) != 1 or after is None or after.op != "cast":
             return result, v, product
         q, k, value = sources
         if q is None or k is None or value is None or not q.dtype.is_float or q.dtype.bits != 16:
@@ -187,9 +187,9 @@ class _Recogniser:
             mask = None if cast is None else cast.inputs[0]
             if mask is None or mask.dtype is not q.dtype:
                 return result, v, product
-        if result.factors or result.substitute is not None or behind.output.dtype is not q.dtype:
+        if result.factors or result.substitute is not None or after.output.dtype is not q.dtype:
             return result, v, product
-        return replace(result, q=q, k=k, mask=mask), value, behind
+        return replace(result, q=q, k=k, mask=mask), value, after
 
     def guarded(self, p: Value) -> tuple[Value, bool, Value | None]:
         """Through `select(isnan(p), c, p)`; also c unless it is the number zero."""
@@ -232,7 +232,7 @@ class _Recogniser:
         return choice.output, low
 
     def scores(self, value: Value, other: Node | None = None) -> Scores | None:
-        """The product behind the softmax's input, or None. `other`: what may read the value beside one node."""
+        """The product after the softmax's input, or None. `other`: what may read the value beside one node."""
         node = self.made.get(value)
         users = [u for u in self.users.get(value, []) if u is not other]
         if node is None or len(users) != 1 or value in self.outputs:

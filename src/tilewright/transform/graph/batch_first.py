@@ -40,7 +40,7 @@ class _Link:
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """Nodes that treat rows alike, each reading the one before, the first of them `source`. They stand behind a
+    """Nodes that treat rows alike, each reading the one before, the first of them `source`. They stand after a
     transposition that becomes needless, or before one, whose result is `last`."""
 
     source: Value
@@ -53,25 +53,25 @@ def batch_first(graph: Graph) -> Graph:
     walker = _Walker(graph)
     attentions = [n for n in graph.nodes if n.op == ATTENTION and TURNED in n.of(AttentionAttrs).order]
     before = {n.output: walker.operands(n) for n in attentions}
-    behind = {n.output: chain for n in attentions if (chain := walker.result(n)) is not None}
-    if not behind and not any(before.values()):
+    following = {n.output: chain for n in attentions if (chain := walker.result(n)) is not None}
+    if not following and not any(before.values()):
         return graph
     builder = GraphBuilder(graph.name, taken=names_of(graph))
-    ends = {chain.last: y for y, chain in behind.items()}
+    ends = {chain.last: y for y, chain in following.items()}
     straight: dict[Value, Value] = {}
     for node in graph.nodes:
         y = node.outputs[0]
-        if before.get(y) or y in behind:
+        if before.get(y) or y in following:
             made = {v: _straight(builder, chain, chain.source) for v, chain in before[y].items()}
             operands = [v if v is None else made.get(v, v) for v in node.inputs]
             attrs = node.of(AttentionAttrs)
             letters = [STRAIGHT if v in made else c for v, c in zip(node.inputs, attrs.order[:3], strict=False)]
-            letters.append(STRAIGHT if y in behind else attrs.order[3])
+            letters.append(STRAIGHT if y in following else attrs.order[3])
             straight[y] = ops.emit1(builder, ATTENTION, *operands, attrs=replace(attrs, order="".join(letters)))
-            if y not in behind:
+            if y not in following:
                 builder.nodes[-1] = replace(builder.nodes[-1], outputs=node.outputs)
         elif y in ends:
-            _straight(builder, behind[ends[y]], straight[ends[y]])
+            _straight(builder, following[ends[y]], straight[ends[y]])
             builder.nodes[-1] = replace(builder.nodes[-1], outputs=node.outputs)
         else:
             builder.nodes.append(node)
@@ -85,8 +85,8 @@ def _straight(builder: GraphBuilder, chain: _Chain, source: Value) -> Value:
         node = link.node
         if node.op == "reshape":
             shape = node.output.shape
-            turned = shape if len(shape) == 2 else (shape[1], shape[0], *shape[2:])
-            value = ops.emit1(builder, "reshape", value, shape=dims(turned))
+            transposed = shape if len(shape) == 2 else (shape[1], shape[0], *shape[2:])
+            value = ops.emit1(builder, "reshape", value, shape=dims(transposed))
         else:
             inputs = [value if k == link.place else v for k, v in enumerate(node.inputs)]
             value = ops.emit1(builder, node.op, *inputs, attrs=node.attrs)

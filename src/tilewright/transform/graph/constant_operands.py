@@ -34,7 +34,7 @@ Array = np.ndarray[Any, Any]
 TAKEN = frozenset({"add", "sub", "mul", "min", "max", "select", "eq", "ne", "lt", "le", "gt", "ge"})
 """Operators whose code is as good for a number that is read as for one that is known."""
 NUMBERS = "numbers"
-"""What the arrays of numbers are called, with their type behind."""
+"""What the arrays of numbers are called, with their type after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +70,20 @@ def lift_numbers(groups: Sequence[Group], taken: Iterable[str]) -> Shared:
         taken: names that values of it have.
     """
     maker = _Maker(set(taken))
-    apart = {k: _apart(group, maker) for k, group in enumerate(groups) if _may_read(group)}
+    separate = {k: _apart(group, maker) for k, group in enumerate(groups) if _may_read(group)}
     alike: dict[object, list[int]] = {}
-    for k, group in apart.items():
+    for k, group in separate.items():
         alike.setdefault(_structure(group), []).append(k)
     results = list(groups)
     for members in alike.values():
         if len(members) < 2:
             continue
-        made = {k: apart[k] for k in members}
+        made = {k: separate[k] for k in members}
         columns = zip(*(_numbers(group) for group in made.values()), strict=True)
         for at, column in enumerate(columns):
             arrays = [n.of(ConstantAttrs).value.array for n in column]
             dtype = column[0].output.dtype
-            if dtype.is_float and _is_zero_point(apart[members[0]], column[0]):
+            if dtype.is_float and _is_zero_point(separate[members[0]], column[0]):
                 dtype = _narrowest(arrays)
             if dtype is None or len({a.tobytes() for a in arrays}) == 1:
                 continue
@@ -152,7 +152,7 @@ def _structure(group: Group) -> object:
 
 
 def _is_zero_point(group: Group, number: Node) -> bool:
-    """Whether a number is added to what was rounded: the conversion behind it rounds and adds an integer."""
+    """Whether a number is added to what was rounded: the conversion after it rounds and adds an integer."""
     rounded = {v for n in group.nodes if n.op == "round" for v in n.outputs}
     return any(n.op == "add" and number.output in n.inputs and not rounded.isdisjoint(n.inputs) for n in group.nodes)
 

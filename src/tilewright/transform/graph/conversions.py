@@ -1,4 +1,4 @@
-"""Changes of layout that a convolution makes by itself: it transposes plain maps where it copies them into strips, and
+"""Changes of layout that a convolution makes by itself: it transposes NCHW maps where it copies them into strips, and
 writes plain ones from what it has just computed.
 
     x -> block_channels -> conv_winograd -> add -> relu -> unblock_channels -> y        one kernel
@@ -39,27 +39,27 @@ def never(conv: Node, conversion: Node) -> bool:
 def absorbs(conv: Node, conversion: Node, target: Target, away: Far | None = None) -> bool:
     """Whether a conversion is best made inside. `away`: the level from which each call reads the weights."""
     inward = conversion.op == "lowered.block_channels"
-    plain = conversion.inputs[0] if inward else conversion.output
+    ordinary = conversion.inputs[0] if inward else conversion.output
     count = STRIPS.get(conv.op)
-    if plain is None or plain.type.rank != 4 or plain.dtype.itemsize != 4 or count is None:
+    if ordinary is None or ordinary.type.rank != 4 or ordinary.dtype.itemsize != 4 or count is None:
         return False
     pixels = count(conv, inward, target, away)
-    channels = as_int(plain.shape[1])
+    channels = as_int(ordinary.shape[1])
     if pixels is None or channels is None:
         return False
     elements = pixels * ceil(channels / target.lanes(4)) * target.lanes(4)
     inside = target.costs.traffic.masked_shuffles * shuffle_cycles(elements, target)
     way = cheapest(
         lambda: key_of_nodes("conversion", [conversion, conv] if inward else [conv, conversion], target),
-        {"separate": separate(plain, target), "inside": inside},
+        {"separate": separate(ordinary, target), "inside": inside},
     )
     return way == "inside"
 
 
-def separate(plain: Value, target: Target) -> float:
+def separate(ordinary: Value, target: Target) -> float:
     """Cycles an image of a pass that changes the layout. Of maps that are a little too large for the second level of
     cache, it holds a part."""
-    elements, images = prod(as_int(d) or 1 for d in plain.shape[1:]), as_int(plain.shape[0])
+    elements, images = prod(as_int(d) or 1 for d in ordinary.shape[1:]), as_int(ordinary.shape[0])
     shuffles, cycles = shuffle_cycles(elements, target), []
     for count in (images,) if images else SYMBOLIC_IMAGES:
         nbytes, touched = 4 * elements, 8 * elements * count

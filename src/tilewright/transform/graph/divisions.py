@@ -5,7 +5,7 @@
                                 y = lowered.quotient(x, h, l)
 
 A vector of 16 numbers is divided in as much time as some twenty of them are multiplied, and files of 8 bits divide by a
-scale behind every layer. The quotients are as good as a division's (`ops/lowered/quotient.py`). A divisor that only few
+scale after every layer. The quotients are as good as a division's (`ops/lowered/quotient.py`). A divisor that only few
 numbers share stays: two factors would be read in its place.
 """
 

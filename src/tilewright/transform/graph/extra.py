@@ -1,4 +1,4 @@
-"""Graph passes from outside: those that somebody registers, and those that plug-ins bring, each at its place."""
+"""Graph passes from outside: those that a program registers, and those that plug-ins bring, each at its place."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def extended(passes: Sequence[Named], target: Target) -> list[Named]:
     """The passes, those from outside at their places. Raises PluginError for a place that there is not."""
     known = [name for name, _ in passes]
 
-    def admit(plugin: plugins.Plugin, brought: object) -> tuple[str, ...]:
-        given = plugins.several(brought, GraphPass)
+    def admit(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
+        given = plugins.several(loaded, GraphPass)
         plugins.check_new("pass", [p.name for p in given], [*known, *(p.name for p in _extra)])
         _inserted(passes, [*_extra, *given], target)
         for each in given:

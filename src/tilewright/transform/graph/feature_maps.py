@@ -1,4 +1,4 @@
-"""What is pointwise behind the convolution of lines is done to the map that it makes of them.
+"""What is pointwise after the convolution of lines is done to the map that it makes of them.
 
     m = conv(x', w'): [n, c, 1, l]                  m = conv(x', w')
     y = relu(reshape(m)): [n, c, l]           ->    t = relu(m)
@@ -6,7 +6,7 @@
 
 Importers state windows over lines by maps of one line (`conv1d`, and pooling). A reshape ends a kernel and a layout, so
 that activations and norms between two such convolutions were kernels of their own, with a change of layout before and
-behind each. A reshape that gives a map back leaves nothing, and other readers have views.
+after each. A reshape that gives a map back leaves nothing, and other readers have views.
 """
 
 from __future__ import annotations
@@ -71,21 +71,21 @@ def _of_maps(node: Node, maps: Mapping[Value, _Map], builder: GraphBuilder) -> _
     results = [maps[v].behind for v in node.inputs if v is not None and v in maps]
     if not results or not ops.is_pointwise(node):
         return None
-    behind, operands = results[0], []
+    after, operands = results[0], []
     for v in node.inputs:
         known = None if v is None else maps.get(v)
-        if v is None or v.type.rank <= behind:
+        if v is None or v.type.rank <= after:
             operands.append(v)
-        elif known is not None and known.behind == behind:
+        elif known is not None and known.behind == after:
             operands.append(known.value)
         else:
-            operands.append(ops.emit1(builder, "reshape", v, shape=_with_side(v, behind)))
-    return _Map(ops.emit1(builder, node.op, *operands, attrs=node.attrs), behind)
+            operands.append(ops.emit1(builder, "reshape", v, shape=_with_side(v, after)))
+    return _Map(ops.emit1(builder, node.op, *operands, attrs=node.attrs), after)
 
 
-def _with_side(value: Value, behind: int) -> tuple[Expr, ...]:
-    """A shape with a dimension of one element in front of its last `behind` ones."""
-    at = value.type.rank - behind
+def _with_side(value: Value, after: int) -> tuple[Expr, ...]:
+    """A shape with a dimension of one element in front of its last `after` ones."""
+    at = value.type.rank - after
     return (*value.shape[:at], const(1), *value.shape[at:])
 
 

@@ -13,7 +13,7 @@ from tilewright.ir.graph import Graph, Value
 
 def depends_on_weights(inputs: Iterable[Value | None], fixed: Container[Value]) -> bool:
     """Whether what is made of `inputs` depends on weights alone; `fixed` are the values known to. An input that a node
-    leaves out (None) is in nobody's way, and a node without inputs is a constant."""
+    leaves out (None) does no harm, and a node without inputs is a constant."""
     return all(v is None or v in fixed for v in inputs)
 
 

@@ -34,7 +34,7 @@ from tilewright.transform.graph.rowgroups import RowGrower, row_shape
 MAX_NODES = 48
 """Nodes of a group."""
 CUT_NODES = 6
-"""Nodes behind a place in a chain by which it is known again."""
+"""Nodes after a place in a chain by which it is known again."""
 MAX_INPUTS = 24
 """Inputs of a group, each an address that its kernel keeps."""
 
@@ -384,7 +384,7 @@ class _Fuser:
     def cut(self, root: int, steps: Sequence[Sequence[int]]) -> None:
         """Let a group that has no room for more end where its nodes say, not where room ends: a long chain that repeats
         is cut at the same places of each repetition, so that its kernels are few. The place is that of the least digest
-        of the nodes behind it (content-defined chunking: Muthitacharoen et al., "A Low-bandwidth Network File System",
+        of the nodes after it (content-defined chunking: Muthitacharoen et al., "A Low-bandwidth Network File System",
         section 3.1)."""
         last = range(max(1, len(steps) // 4), len(steps) + 1)
         place = min(last, key=lambda k: self.digest_behind(steps[k - 1][-1]))

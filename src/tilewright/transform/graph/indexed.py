@@ -53,8 +53,8 @@ class _Rewriter:
         assert x is not None and index is not None
         gathers = node.op == "gather_elements"
         axis = axis_of(node.of(AxisAttrs).axis if gathers else node.of(ScatterElementsAttrs).axis, x.type.rank)
-        behind = index.shape[axis + 1 :]
-        if is_const(product(behind), 1) or not same_shape(behind, x.shape[axis + 1 :]):
+        after = index.shape[axis + 1 :]
+        if is_const(product(after), 1) or not same_shape(after, x.shape[axis + 1 :]):
             return None
         if gathers:
             return self.gathered(node, x, index, axis)

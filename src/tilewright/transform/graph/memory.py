@@ -77,7 +77,7 @@ def places(nodes: Iterable[Node]) -> dict[Value, Place]:
 
 
 def _parts(node: Node, known: Mapping[Value, Place]) -> dict[Value, Place]:
-    """The parts of a concatenation along its first dimension that is not 1: each behind those before it."""
+    """The parts of a concatenation along its first dimension that is not 1: each after those before it."""
     result: dict[Value, Place] = {}
     start: Expr = ZERO
     for value in node.inputs:
@@ -253,7 +253,7 @@ class _Assigner:
         return RegionSpec(marker.kind, trip, count, condition, number, counter, shifts, marker.check)
 
     def shifts(self, values: Sequence[Value | None], more: int = 0) -> tuple[Work, ...]:
-        """How many bytes behind their slots values begin, and as many zeros as there are `more`; nothing if none
+        """How many bytes after their slots values begin, and as many zeros as there are `more`; nothing if none
         does."""
         if self.where.keys().isdisjoint(values):
             return ()

@@ -23,9 +23,9 @@ Producer = Callable[..., Node | None]
 def sequence_first(value: Value, producer: Producer) -> Value | None:
     """z, [S, B, E], of a value [B, H, S, D]; None where it is not made so."""
     merged = producer(value, "reshape")
-    turned = None if merged is None else producer(merged.inputs[0], "transpose")
-    split = None if turned is None else producer(turned.inputs[0], "reshape")
-    if turned is None or split is None or turned.of(TransposeAttrs).perm != (1, 0, 2) or value.type.rank != 4:
+    transposed = None if merged is None else producer(merged.inputs[0], "transpose")
+    split = None if transposed is None else producer(transposed.inputs[0], "reshape")
+    if transposed is None or split is None or transposed.of(TransposeAttrs).perm != (1, 0, 2) or value.type.rank != 4:
         return None
     source = split.inputs[0]
     batch, heads, rows, depth = value.shape
@@ -47,12 +47,12 @@ def stacked(value: Value, producer: Producer) -> tuple[Value, int] | None:
     if index is None or not one or any(as_int(b) != 0 for b in attrs.begin[1:]):
         return None
     without_units = producer(whole, "reshape")
-    turned = producer(whole if without_units is None else without_units.inputs[0], "transpose")
-    if turned is None or not _same(_long(turned.output.shape), _long(whole.shape)):
+    transposed = producer(whole if without_units is None else without_units.inputs[0], "transpose")
+    if transposed is None or not _same(_long(transposed.output.shape), _long(whole.shape)):
         return None
-    source = turned.inputs[0]
+    source = transposed.inputs[0]
     assert source is not None
-    order = [k for k in turned.of(TransposeAttrs).perm if not is_const(source.shape[k], 1)]
+    order = [k for k in transposed.of(TransposeAttrs).perm if not is_const(source.shape[k], 1)]
     ranks = sorted(order)
     if [ranks.index(k) for k in order] != [2, 0, 1, 3]:
         return None

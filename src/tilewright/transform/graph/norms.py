@@ -63,7 +63,7 @@ def _kept(reduction: Node) -> tuple[Expr, ...]:
 
 
 def recognise_norms(graph: Graph) -> Graph:
-    """The graph with normalisations as one operator each; nodes that nobody needs any more stay."""
+    """The graph with normalisations as one operator each; nodes that nothing needs any more stay."""
     for rule in (_Finder.core, _Finder.scaled, _Finder.shifted):
         finder = _Finder(graph)
         replaced = {n.output: result for n in graph.nodes if (result := finder.found(rule, n)) is not None}

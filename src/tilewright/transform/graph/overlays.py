@@ -12,7 +12,7 @@ ends, or ends where one begins, and must be known to stand beside all that is in
 
 Outputs are hosts too where they are asked: their memory is there from the first step on, whenever they are written. The
 new parameters of a learning step are written last, or at the end of their stage. What is written stays: no overlay
-comes behind it.
+comes after it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ the places that they have, near to each other."""
 def with_overlays(
     calls: Sequence[Call], leading: int, where: Mapping[Value, Place], storage: Storage, outputs: range = range(0)
 ) -> Mapping[Value, Place]:
-    """Where all values stand, overlays with their hosts; `where` itself if nobody has overlays. There are none where
+    """Where all values stand, overlays with their hosts; `where` itself if no value has overlays. There are none where
     data decides sizes, or calls have no fixed order.
 
     Args:
@@ -58,8 +58,8 @@ def with_overlays(
         storage: the temporaries of these calls with everybody in memory of his own.
         outputs: the slots of outputs that take overlays.
     """
-    plain = all(isinstance(c, KernelCall) and c.strand is None for c in calls)
-    if not plain or storage.bounds:
+    ordinary = all(isinstance(c, KernelCall) and c.strand is None for c in calls)
+    if not ordinary or storage.bounds:
         return where
     overlaying = _Overlays.of(calls, leading, where, storage, outputs)
     result = dict[Value, Place]()
@@ -303,18 +303,18 @@ def _in_order(ends: Mapping[int, Sequence[Expr]]) -> dict[int, Expr] | None:
 
 def _beside(overlay: _Block, at: int, others: Sequence[_Use], ends: Mapping[int, Expr]) -> Expr | None:
     """The first byte of an overlay by the symbols, if it is known to stand beside the others, and in the host."""
-    behind, size, room = ends.get(at + overlay.nbytes), overlay.bytes, ends[max(ends)]
-    for place in (ends.get(at), None if behind is None else simplify(behind - size)):
+    after, size, room = ends.get(at + overlay.nbytes), overlay.bytes, ends[max(ends)]
+    for place in (ends.get(at), None if after is None else simplify(after - size)):
         if place is None or not prove_equal(place % ALIGNMENT, const(0)):
             continue
         own = {at: place, at + overlay.nbytes: simplify(place + size)}
         if not all(_equal(ends.get(n, e), e) for n, e in own.items()):
             continue
-        apart = all(
+        separate = all(
             _at_most(ends[u.end], place) if u.end <= at else _at_most(place + size, ends[u.begin]) for u in others
         )
         if (
-            apart
+            separate
             and _at_most(const(0), place)
             and _at_most(place + size, room)
             and _is_polynomial(place, overlay.width)

@@ -33,7 +33,7 @@ LARGE = {"max_pool": 1.12, "avg_pool": 1.3}
 """How many times as long reading the whole window must take, not to be cheaper in fact: a maximum is several operations
 for each element that is read, a sum is one."""
 SYMBOLIC_LARGE = 1.05
-"""The same of maps of any size, of whose windows each tap is tested for more (means of 3x3, stride 2, at 35 pixels: 7.4
+"""`LARGE` for maps of any size, of whose windows each tap is tested for more (means of 3x3, stride 2, at 35 pixels: 7.4
 us by dimension, 10 otherwise; of 2x2 at 33 pixels 4.7 and 3.3; Zen 4, 28 November 2026)."""
 FOLLOWED = 2
 """Elements between the windows of a line up to which vectors go along the line (`plans/rows/stages.py`)."""
@@ -74,9 +74,9 @@ def _gain(attrs: PoolAttrs, node: Node, numbers: Numbers, target: Target) -> flo
     """How many times as long the whole window takes as the dimensions apart, where symbols have these values."""
     parts = _parts(attrs)
     whole = _cycles(attrs, _extents(node, len(attrs.kernel), numbers), node, target)
-    apart = sum(_cycles(part, _extents(node, k + 1, numbers), node, target) for k, part in parts)
+    separate = sum(_cycles(part, _extents(node, k + 1, numbers), node, target) for k, part in parts)
     passed = sum(prod(_extents(node, k + 1, numbers)) * PASSED / target.lanes(_size(node)) for k, _ in parts[:-1])
-    return whole / (apart + passed)
+    return whole / (separate + passed)
 
 
 def _parts(attrs: PoolAttrs) -> list[tuple[int, PoolAttrs]]:

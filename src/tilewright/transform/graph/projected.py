@@ -91,10 +91,10 @@ class _Rewriter:
     def projection(self, value: Value, order: str) -> Projection | None:
         """What keys or values are projected from, where they are for this attention alone."""
         if order == "h":
-            turned = self.only(value, "transpose")
-            if turned is None or turned.attrs != ops.attributes("transpose", {"perm": ORDERS["h"]}):
+            transposed = self.only(value, "transpose")
+            if transposed is None or transposed.attrs != ops.attributes("transpose", {"perm": ORDERS["h"]}):
                 return None
-            (inner,) = turned.inputs
+            (inner,) = transposed.inputs
             assert inner is not None
             return self.projection(inner, "s")
         split = self.only(value, "reshape") if order == "s" else None
@@ -123,7 +123,7 @@ class _Rewriter:
         return Projection(source, weight, product.of(MatmulAttrs).transpose_b, bias)
 
     def only(self, value: Value, op: str) -> Node | None:
-        """The node that makes a value which nobody but one node reads."""
+        """The node that makes a value which only one node reads."""
         node = self.made.get(value)
         readers = {id(n) for n in self.users.get(value, [])}
         return node if node is not None and node.op == op and len(readers) == 1 and value not in self.outputs else None

@@ -1,4 +1,4 @@
-"""Ragged batches: sequences of different lengths, packed row behind row instead of padded to the longest.
+"""Ragged batches: sequences of different lengths, packed row after row instead of padded to the longest.
 
     x: f32[batch, seq, 64]                      x: f32[1, rows, 64], starts: i64[batch]
     p = softmax(q k')              ->           p = softmax(select(same sequence, q k', -inf))
@@ -123,8 +123,8 @@ class _Packer:
     def leads(self, v: Value) -> bool:
         """Whether rows are the first dimension but for the batch, and neither counts in another one."""
         first = [k for k, d in enumerate(v.shape) if self.counts(d)]
-        before, behind = v.shape[: first[0]], v.shape[first[0] + 1 :]
-        alone = len(first) == 1 and not any(self.batch in variables(d) for d in behind)
+        before, after = v.shape[: first[0]], v.shape[first[0] + 1 :]
+        alone = len(first) == 1 and not any(self.batch in variables(d) for d in after)
         return alone and same_dim(v.shape[first[0]], self.length) and before in ((), (self.batch,))
 
     def sized(self, v: Value) -> Value:
@@ -178,7 +178,7 @@ class _Packer:
             self.made[node.output] = result
 
     def keep(self, node: Node) -> None:
-        """The same operator on packed rows."""
+        """Emit a node's operator on packed rows."""
 
         def attribute(value: Any) -> Any:
             if isinstance(value, tuple):
@@ -223,7 +223,7 @@ _KEEP_ZEROS = ("mul", "div", "cast", "identity")
 
 
 def _along(*, rest: bool = False) -> Callable[[Node], Sequence[Expr]]:
-    """The dimensions that an operator with an axis mixes; with `rest` those behind it too."""
+    """The dimensions that an operator with an axis mixes; with `rest` those after it too."""
 
     def found(node: Node) -> Sequence[Expr]:
         shape, attrs = (node.inputs[0] or node.output).shape, node.attrs

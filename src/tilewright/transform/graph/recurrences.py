@@ -1,4 +1,4 @@
-"""Recognise recurrent cells: a loop over sequences whose body is a cell that somebody wrote becomes `recurrence`.
+"""Recognise recurrent cells: a loop over sequences whose body is a cell that the user wrote becomes `recurrence`.
 
     h, ys = loop(h0, xs) {body: a = x @ w + b; c = h @ u; h = any pointwise function of parts of a, of c and of h}
     ->
@@ -176,7 +176,7 @@ class _Reader:
         return _Parts(tuple(("sum", len(self.cell.sums) - 1, k) for k in range(count)))
 
     def same(self, node: Node) -> _Parts | _Element:
-        """The same elements in another shape."""
+        """The elements of a reshape, which are those of its input."""
         (x,) = (v for v in node.inputs if v is not None)
         source = self.known[x]
         if dim(x.type.size) != dim(node.output.type.size):
@@ -308,11 +308,11 @@ def _emit(builder: GraphBuilder, node: Node, cell: Cell) -> None:
     # Products of one sequence are one product, so that its parts stand side by side.
     order = sorted(range(len(cell.x)), key=lambda k: (cell.x[k][0], cell.x[k][1] is None))
     x: list[Value] = []
-    for (sequence, plain), group in groupby(order, key=lambda k: (cell.x[k][0], cell.x[k][1] is None)):
+    for (sequence, ordinary), group in groupby(order, key=lambda k: (cell.x[k][0], cell.x[k][1] is None)):
         members = [cell.x[k] for k in group]
         width = sum(count for _, _, count in members) * cell.hidden
         given = sequences[sequence]
-        if not plain:
+        if not ordinary:
             weights = [known(w) for _, w, _ in members if w is not None]
             flat = (dim(time * cell.batch), weights[0].shape[0])
             given = ops.emit1(builder, "reshape", given, shape=flat)

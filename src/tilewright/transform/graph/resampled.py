@@ -4,7 +4,7 @@
     i, _ = resize_taps();  y = gather(x, reshape(i)) {axis = -1}  ->   y = lowered.resampled(x)
 
 Lanes of the last axis read elements at places that a table says, which is a gather; of other axes, vectors. An axis
-that is made larger before the last one is made larger behind it, so that fewer elements are shuffled.
+that is made larger before the last one is made larger after it, so that fewer elements are shuffled.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ Need = Cut | _Whole
 
 
 def compute_read_rows(graph: Graph) -> Graph:
-    """The graph in which rows that nobody reads are not computed."""
+    """The graph in which rows that nothing reads are not computed."""
     kept: set[Value] = set()
     while True:
         demand = _Demand(graph, kept)
@@ -151,7 +151,7 @@ def _matmul(node: Node, cut: Cut) -> tuple[Need, ...] | None:
 
 
 def _reshape(node: Node, cut: Cut) -> tuple[Need, ...] | None:
-    """The dimension that is the same before and behind it."""
+    """The dimension that is the same before and after it."""
     (x,) = node.inputs
     assert x is not None
     before = product(node.output.shape[: cut.axis])

@@ -93,7 +93,7 @@ def _is_identity(node: Node, source: Value | None) -> bool:
 
 
 def fold_scales(graph: Graph) -> Graph:
-    """Move a per-channel factor behind a convolution into its weights (see the module's text)."""
+    """Move a per-channel factor after a convolution into its weights (see the module's text)."""
     return _ScaleFolder(graph).run()
 
 
@@ -160,7 +160,7 @@ class _ScaleFolder:
         return None
 
     def add_negated(self, node: Node, original: Node) -> Value | None:
-        """(conv - m) * a to (conv + -m) * a, as a normalisation that somebody wrote begins."""
+        """(conv - m) * a to (conv + -m) * a, as a hand-written normalisation begins."""
         data, taken = node.inputs
         assert data is not None and taken is not None
         producer = self.made.get(data)
@@ -290,7 +290,7 @@ def materialize_outputs(graph: Graph, *, share_params: bool = False) -> Graph:
 
 def _in_memory(graph: Graph) -> Graph:
     """Numbers that loop programs and checks read, copied: constants are a part of their readers' code, which those have
-    no place for. Others were made parameters (`numbers.py: hoist_constants`); these came of passes behind it."""
+    no place for. Others were made parameters (`numbers.py: hoist_constants`); these came of passes after it."""
     constants = {v for n in graph.nodes if n.op == "constant" for v in n.outputs}
     sources = {v: place.base for v, place in places(graph.nodes).items()}
     builder = GraphBuilder(graph.name)

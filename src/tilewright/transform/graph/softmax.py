@@ -19,7 +19,7 @@ from tilewright.ops.shape import ConstantAttrs
 
 
 def recognise_softmax(graph: Graph) -> Graph:
-    """The graph with softmax as one operator wherever it is found; nodes that nobody needs any more stay."""
+    """The graph with softmax as one operator wherever it is found; nodes that nothing needs any more stay."""
     made = {v: n for n in graph.nodes for v in n.outputs}
     replaced = {n.outputs[0]: result for n in graph.nodes if (result := _softmax(n, made)) is not None}
     if not replaced:

@@ -6,7 +6,7 @@
 
 A decoder gets the keys and values of all earlier tokens and gives them back with those of the new ones: copied whole in
 each call, to append a row. Here the caller keeps memory for `c` rows, rows first, so that the first p of them are one
-piece of memory whatever p is, and new rows are computed to their place behind them. How many there are comes as the
+piece of memory whatever p is, and new rows are computed to their place after them. How many there are comes as the
 shape of an input that has no elements.
 """
 

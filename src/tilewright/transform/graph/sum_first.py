@@ -29,7 +29,8 @@ FEW_COLUMNS = 8
 
 
 def sum_rows_first(graph: Graph) -> Graph:
-    """The graph with sums and means over rows of linear layers taken before these, where nobody else reads the rows."""
+    """The graph with sums and means over rows of linear layers taken before these, where nothing else reads the
+    rows."""
     walker = _Walker(graph)
     results = [n for n in graph.nodes if n.op in SUMS and walker.reaches_product(n, n.inputs[0], n)]
     if not results:
@@ -67,7 +68,7 @@ class _Walker:
         return any(self.reaches_product(total, node.inputs[k], node) for k in places)
 
     def through(self, total: Node, value: Value | None, reader: Node) -> tuple[Node, tuple[int, ...]] | None:
-        """The node that makes a value, where it is linear in the rows that are summed and nobody else reads it, and
+        """The node that makes a value, where it is linear in the rows that are summed and nothing else reads it, and
         through which of its inputs they come."""
         node = None if value is None else self.made.get(value)
         if value is None or node is None or not value.dtype.is_float or value.dtype.bits < 32:

@@ -3,7 +3,7 @@
     y = cast(round(mul(gelu(mul(cast(q), s)), r)))    ->    t = cast(round(mul(gelu(mul(cast(0..255), s)), r)))
                                                             y = lowered.entry(q, t)
 
-Files of 8 bits round behind each operator, so an activation, however many operators it has, stands between two
+Files of 8 bits round after each operator, so an activation, however many operators it has, stands between two
 roundings. Scales are weights, so tables are made once for each set of them. They have the same numbers as before: the
 same expressions make them.
 """

@@ -34,7 +34,7 @@ from tilewright.transform.regions.captures import names_of
 VOLUME = 3
 """Spatial dimensions of a volume."""
 FULL_BITS = 32
-"""Narrower floats are rounded behind a product's sum; a sum of rounded products would differ."""
+"""Narrower floats are rounded after a product's sum; a sum of rounded products would differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _with_leading(node: Node, made: Mapping[Value, Node], builder: GraphBuilder)
 def _with_joined(node: Node, flat: dict[Value, _Flat], builder: GraphBuilder) -> Value | None:
     """A convolution of a volume as one of a map, where windows are one element in two dimensions that follow each other
     and go on by one: a plan for maps does it, in registers of many pixels, however short the lines are. What is
-    pointwise behind it is done to the map, so that it stays in the convolution's kernel."""
+    pointwise after it is done to the map, so that it stays in the convolution's kernel."""
     if node.op == "conv":
         made = _conv_of_map(node, builder)
     elif ops.is_pointwise(node):
@@ -182,7 +182,7 @@ def _joined(value: Value, dim: int) -> tuple[Expr, ...]:
 
 
 def _leads(whole: Value, part: Value, added: int) -> bool:
-    """Whether a shape is another one behind so many ones."""
+    """Whether a shape is another one after so many ones."""
     return whole.shape[added:] == part.shape and all(is_const(d, 1) for d in whole.shape[:added])
 
 

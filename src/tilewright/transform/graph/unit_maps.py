@@ -1,4 +1,4 @@
-"""Convolutions of maps of one pixel as products, with what is pointwise behind them: gates of squeeze and excitation.
+"""Convolutions of maps of one pixel as products, with what is pointwise after them: gates of squeeze and excitation.
 
     y = conv(x, w), x: [n, c, 1, 1], w: [k, c, 1, 1]   ->   y' = matmul(x', w', transpose_b), x': [n, c], w': [k, c]
     z = add(y, b), b: [k, 1, 1]                        ->   z' = add(y', b'), b': [k]

@@ -27,7 +27,7 @@ def graph_stage() -> Stage[Graph]:
                 ops.check_node(node)
             except Error as error:
                 yield str(error)
-            except (AttributeError, LookupError, TypeError, ValueError) as error:  # a graph that somebody wrote by hand
+            except (AttributeError, LookupError, TypeError, ValueError) as error:  # a graph written by hand
                 yield f"its type rule takes no such attributes: {type(error).__name__}: {error}"
 
     def check(graph: Graph) -> None:

@@ -5,7 +5,8 @@
                                                           y = concat(a, b, c) {axis = 1, view = true}
     z = slice(y) {begin = (0, 8, 0), ...}         ->      z = slice(y) {begin = (0, 8, 0), ..., view = true}
 
-Where all dimensions before the axis are 1, a part is one piece of memory. Then whoever computes it can be given an
+Where all dimensions before the axis are 1, a part is one piece of memory. Then the kernel that computes it can be
+given an
 address in the middle of the whole, and the concatenation has nothing left to do. The attribute `view` says so; nodes
 keep their meaning, which interpreters and later passes see as before. `memory.py` makes addresses of it.
 
@@ -93,7 +94,7 @@ class _Placer:
             self.copied[node.output] = copied
 
     def place_behind(self, node: Node) -> None:
-        """Let rows be computed behind those of a cache, or copy them there."""
+        """Let rows be computed after those of a cache, or copy them there."""
         new = node.inputs[1]
         assert new is not None
         root = self.root(new)
@@ -145,7 +146,7 @@ def _copy(builder: GraphBuilder, value: Value | None) -> Value:
 
 
 def _is_contiguous(node: Node, source: Value) -> bool:
-    """Whether a slice takes one element along each dimension before one, and everything along those behind it."""
+    """Whether a slice takes one element along each dimension before one, and everything along those after it."""
     if any(step != 1 for step in node.of(SliceAttrs).step):
         return False
     sizes = node.output.shape

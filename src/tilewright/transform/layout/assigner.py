@@ -90,8 +90,8 @@ class Assigner:
         form = self.columns[value]
         parts, count, rows, _, block = form.shape
         (split,) = self.emit("reshape", (form,), {"shape": (parts, count, rows, block)}, f"{value.name}_blocks")
-        (turned,) = self.emit("transpose", (split,), {"perm": (0, 2, 1, 3)}, f"{value.name}_rows")
-        return self.emit("reshape", (turned,), {"shape": value.shape}, value.name)[0]
+        (transposed,) = self.emit("transpose", (split,), {"perm": (0, 2, 1, 3)}, f"{value.name}_rows")
+        return self.emit("reshape", (transposed,), {"shape": value.shape}, value.name)[0]
 
     def as_blocked(self, value: Value) -> Value:
         if value not in self.blocked and (spread := self.spread(value)) is not None:

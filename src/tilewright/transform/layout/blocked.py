@@ -125,7 +125,7 @@ def pool(a: Assigner, node: Node) -> bool:
 
 def reduce(a: Assigner, node: Node) -> bool:
     """Mean or sum over both spatial dimensions (global average pooling), or over images too (statistics of batch norm,
-    the gradient of a bias). Its few elements are put in order behind it where dimensions are not kept."""
+    the gradient of a bias). Its few elements are put in order after it where dimensions are not kept."""
     x = node.inputs[0]
     assert x is not None
     attrs = node.of(ReduceAttrs)
@@ -138,8 +138,8 @@ def reduce(a: Assigner, node: Node) -> bool:
         a.blocked[node.output] = result
         return True
     channels = as_int(x.shape[1])
-    (plain,) = a.emit("lowered.unblock_channels", (result,), {"channels": channels}, node.output.name)
-    (a.plain[node.output],) = a.emit("reshape", (plain,), {"shape": node.output.shape}, node.output.name)
+    (ordinary,) = a.emit("lowered.unblock_channels", (result,), {"channels": channels}, node.output.name)
+    (a.plain[node.output],) = a.emit("reshape", (ordinary,), {"shape": node.output.shape}, node.output.name)
     return True
 
 

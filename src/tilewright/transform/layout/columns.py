@@ -86,10 +86,12 @@ def pays(
     """Whether weights' gradients read more of some values, which they else transpose or pack, than is copied around
     these: the gradients, which are blocks first; what the products that make the values read as rows, unless a gradient
     reads it, too, and must copy it either way; results of the products that read them, where those are rows."""
-    turned = [n for n in graph.nodes if is_turned(n, block)]
-    copied = {base(v, makers) for n in turned if any(v in result for v in n.inputs) for v in n.inputs if v is not None}
-    gain = sum(elements(v) for n in turned for v in n.inputs if v in part)
-    rows = {n.output for n in turned if any(v in part for v in n.inputs)}
+    transposed = [n for n in graph.nodes if is_turned(n, block)]
+    copied = {
+        base(v, makers) for n in transposed if any(v in result for v in n.inputs) for v in n.inputs if v is not None
+    }
+    gain = sum(elements(v) for n in transposed for v in n.inputs if v in part)
+    rows = {n.output for n in transposed if any(v in part for v in n.inputs)}
     for node in graph.nodes:
         x = node.inputs[0] if is_linear(node, block) else None
         if x is not None and node.output in part and x not in result and base(x, makers) not in copied:
@@ -259,8 +261,8 @@ def weight_gradient(a: Assigner, node: Node) -> None:
     kinds = {"strides": (1, 1), "dilations": (1, 1), "window": (1, 1), "data": "narrow"}
     operands, name = (blocks(a, right), blocks(a, left)), node.output.name
     (result,) = a.emit("lowered.conv_weight", operands, kinds, f"{name}_blocks")
-    (turned,) = a.emit("transpose", (result,), {"perm": (1, 4, 0, 5, 2, 3)}, f"{name}_turned")
-    (a.plain[node.output],) = a.emit("reshape", (turned,), {"shape": node.output.shape}, name)
+    (transposed,) = a.emit("transpose", (result,), {"perm": (1, 4, 0, 5, 2, 3)}, f"{name}_turned")
+    (a.plain[node.output],) = a.emit("reshape", (transposed,), {"shape": node.output.shape}, name)
 
 
 def blocks(a: Assigner, value: Value) -> Value:
@@ -272,9 +274,9 @@ def blocks(a: Assigner, value: Value) -> Value:
         parts = parts_of(rows)
         split = {"shape": (parts, rows // parts, count, a.block)}
         (lines,) = a.emit("reshape", (a.as_plain(value),), split, f"{value.name}_split")
-        (turned,) = a.emit("transpose", (lines,), {"perm": (0, 2, 1, 3)}, f"{value.name}_turned")
+        (transposed,) = a.emit("transpose", (lines,), {"perm": (0, 2, 1, 3)}, f"{value.name}_turned")
         maps = {"shape": (parts, count, rows // parts, 1, a.block)}
-        (a.columns[value],) = a.emit("reshape", (turned,), maps, f"{value.name}_columns")
+        (a.columns[value],) = a.emit("reshape", (transposed,), maps, f"{value.name}_columns")
     return a.columns[value]
 
 

@@ -20,7 +20,7 @@ from tilewright.transform.problems import blockings_of
 
 def conv(a: Assigner, node: Node) -> bool:
     """2-D convolution, one group, by the algorithm that is noted: blocked output; blocked input when the channels fill
-    their blocks. Those over plain maps stay plain."""
+    their blocks. Those over NCHW maps stay NCHW."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     attrs, channels = node.of(ConvAttrs), [as_int(d) for d in w.shape]

@@ -45,9 +45,9 @@ def padded(a: Assigner, x: Value, attrs: ConvWeightGradientAttrs) -> Value:
     pads, rank = attrs.pads, len(attrs.strides)
     if not any(pads):
         return x
-    behind = (0,) * (x.type.rank - 2 - rank)
-    around = {"before": (0, 0, *pads[:rank], *behind), "after": (0, 0, *pads[rank:], *behind), "mode": "constant"}
-    return a.emit("pad", (x,), around, f"{x.name}_padded")[0]
+    after = (0,) * (x.type.rank - 2 - rank)
+    enclosing = {"before": (0, 0, *pads[:rank], *after), "after": (0, 0, *pads[rank:], *after), "mode": "constant"}
+    return a.emit("pad", (x,), enclosing, f"{x.name}_padded")[0]
 
 
 def unblocked(
@@ -58,8 +58,8 @@ def unblocked(
     perm, shape = ((0, 5, 1, 4, 2, 3), (outer * wide, inner * narrow, kh, kw))
     if data == "wide":
         perm, shape = (1, 4, 0, 5, 2, 3), (inner * narrow, outer * wide, kh, kw)
-    (turned,) = a.emit("transpose", (blocks,), {"perm": perm}, name)
-    (joined,) = a.emit("reshape", (turned,), {"shape": shape}, name)
+    (transposed,) = a.emit("transpose", (blocks,), {"perm": perm}, name)
+    (joined,) = a.emit("reshape", (transposed,), {"shape": shape}, name)
     if shape[:2] == (filters, channels):
         return joined
     size = (filters, channels, kh, kw)

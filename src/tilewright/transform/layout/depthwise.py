@@ -23,8 +23,8 @@ OF_WINDOWS = 0.5
 """What tiles of pixels get out of the vectors that they fill, of what windows with filters of zeros do: 0.2 to 0.58 for
 18 groups of 3 to 8 filters with AVX-512, 0.5 to 0.65 with AVX2 (Zen 5, 27 November 2026)."""
 OF_HALVES = 0.8
-"""The same of windows whose blocks are half a vector: 4 filters on lines of 22 to 42 pixels took 1.1 to 2 times as long
-in them, 3 on lines of 8 1.4 times (Zen 4, 28 November 2026)."""
+"""Share of the vectors that windows use whose blocks are half a vector: 4 filters on lines of 22 to 42 pixels took
+1.1 to 2 times as long in them, 3 on lines of 8 1.4 times (Zen 4, 28 November 2026)."""
 
 
 def grouped(a: Assigner, node: Node) -> bool:
@@ -114,8 +114,8 @@ def grown_groups(a: Assigner, node: Node) -> bool:
     block = group_block(each, node, a)
     whole = -(-each // block) * block
     share = OF_WINDOWS if block == a.block else OF_HALVES
-    plain = all(s == 1 for s in node.of(ConvAttrs).strides)
-    if plain and 2 * each <= a.block and each / whole < share * line_share(node, a.block):
+    ordinary = all(s == 1 for s in node.of(ConvAttrs).strides)
+    if ordinary and 2 * each <= a.block and each / whole < share * line_share(node, a.block):
         return False  # tiles of pixels, `plans/sketch/`; sampled ones would be gathered
     grown = a.as_plain(w)
     if whole == each:

@@ -116,10 +116,10 @@ def _in_blocks(a: Assigner, value: Value) -> Value:
     channels = as_int(value.shape[1]) or 1
     if channels >= a.block or (a.is_blocked(value) and channels > 1):
         return a.as_blocked(value)
-    plain = a.as_plain(value)
+    ordinary = a.as_plain(value)
     if channels == 1:  # which would be a block of its own
-        plain = longer(a, plain, 1, GROUP - 1)
-    return _emit(a, "lowered.block_channels", plain, block=min(a.block, -(-channels // GROUP) * GROUP))
+        ordinary = longer(a, ordinary, 1, GROUP - 1)
+    return _emit(a, "lowered.block_channels", ordinary, block=min(a.block, -(-channels // GROUP) * GROUP))
 
 
 def _zero_fits(a: Assigner, x: Value) -> bool:
@@ -194,7 +194,7 @@ def _correction(a: Assigner, weights: Value, zero: Value, axes: tuple[int, ...],
 
 
 def longer(a: Assigner, x: Value, axis: int, more: int) -> Value:
-    """Zeros behind an axis."""
+    """Zeros after an axis."""
     rank = x.type.rank
     after = tuple(more if k == axis else 0 for k in range(rank))
     return _emit(a, "pad", x, before=(0,) * rank, after=after, mode="constant", value=0)
@@ -302,9 +302,9 @@ def _gathered(a: Assigner, weights: Value, x: Value, conv: ConvTilesAttrs) -> Va
     for axis, more in ((1, deep - channels), (2, groups * lines - kh), (3, columns - kw)):
         if more:
             weights = longer(a, weights, axis, more)
-    apart = _emit(a, "reshape", weights, shape=tuple(map(const, (filters, deep, groups, lines, columns))))
-    turned = _emit(a, "transpose", apart, perm=(0, 3, 4, 1, 2))
-    return _emit(a, "reshape", turned, shape=tuple(map(const, (filters, lines * columns * deep, groups, 1))))
+    separate = _emit(a, "reshape", weights, shape=tuple(map(const, (filters, deep, groups, lines, columns))))
+    transposed = _emit(a, "transpose", separate, perm=(0, 3, 4, 1, 2))
+    return _emit(a, "reshape", transposed, shape=tuple(map(const, (filters, lines * columns * deep, groups, 1))))
 
 
 def _emit(a: Assigner, op: str, *inputs: Value, **attrs: object) -> Value:

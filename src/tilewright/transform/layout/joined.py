@@ -3,7 +3,7 @@
     y = matmul(x, w)        ->        f = reshape(x, [b*r, k]);  y' = matmul_tiles(f, p)
     z = add(y, bias)                  z' = add(y', bias)
 
-PyTorch's attention multiplies `[tokens, 1, channels]`: as many products of one row. Pointwise operators behind go on
+PyTorch's attention multiplies `[tokens, 1, channels]`: as many products of one row. Pointwise operators after go on
 with joined rows, so that they stay in the product's kernel; others read them in their own shape, which is the same
 memory.
 """
@@ -29,12 +29,12 @@ def joins(x: Value, rows: int) -> bool:
 
 
 def as_rows(a: Assigner, x: Value, rows: int) -> Value:
-    """Rows for registers of so many, which are in plain order already: joined if that is best."""
+    """Rows for registers of so many, which are in NCHW order already: joined if that is best."""
     return join(a, x) if joins(x, rows) else x
 
 
 def join(a: Assigner, x: Value) -> Value:
-    """A value of rows in plain order, all of them joined."""
+    """A value of rows in NCHW order, all of them joined."""
     return a.emit("reshape", (x,), {"shape": (product(x.shape[:-1]), x.shape[-1])}, f"{x.name}_joined")[0]
 
 
@@ -63,13 +63,13 @@ def _follow(a: Assigner, v: Value, y: Value) -> Value:
     """What the operator reads for `v` beside joined rows."""
     if v in a.joined:
         return a.joined[v]
-    plain = a.as_plain(v)
+    ordinary = a.as_plain(v)
     if same_shape(v, y):
-        a.joined[v] = join(a, plain)
+        a.joined[v] = join(a, ordinary)
         a.follow(v, a.joined[v])
         return a.joined[v]
     if v.type.rank < 2:
-        return plain
-    (row,) = a.emit("reshape", (plain,), {"shape": v.shape[-1:]}, f"{v.name}_row")
+        return ordinary
+    (row,) = a.emit("reshape", (ordinary,), {"shape": v.shape[-1:]}, f"{v.name}_row")
     a.follow(v, row)
     return row

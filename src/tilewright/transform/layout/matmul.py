@@ -54,8 +54,8 @@ def matmul(a: Assigner, node: Node) -> bool:
     if x.dtype.bits >= 32 and a.fixed.isdisjoint((x, w)):
         exchanges = attrs == TURNED and x_batch == w_batch and fills_worse(n, node.output.shape[-2], a)
         if exchanges and lies_well(w, x, TURNED, a.target):
-            (turned,) = a.emit("matmul", (a.as_plain(w), a.as_plain(x)), TURNED, f"{node.output.name}_turned")
-            a.plain[node.output] = swapped(a, turned, node.output.name)
+            (transposed,) = a.emit("matmul", (a.as_plain(w), a.as_plain(x)), TURNED, f"{node.output.name}_turned")
+            a.plain[node.output] = swapped(a, transposed, node.output.name)
             return True
         if lies_well(x, w, attrs, a.target):
             return False
@@ -80,8 +80,10 @@ def matmul(a: Assigner, node: Node) -> bool:
 def lies_well(x: Value, w: Value, attrs: MatmulAttrs, target: Target) -> bool:
     """Whether a product's operands are best read where they lie (`multiplies_in_place`)."""
     *_, rows, depth = map(as_int, _rows_and_columns(x.shape, attrs.transpose_a))
-    columns, turned = as_int(w.shape[-1]), attrs.transpose_a
-    return not attrs.transpose_b and multiplies_in_place(rows, columns, depth, w.dtype.itemsize, target, turned=turned)
+    columns, transposed = as_int(w.shape[-1]), attrs.transpose_a
+    return not attrs.transpose_b and multiplies_in_place(
+        rows, columns, depth, w.dtype.itemsize, target, turned=transposed
+    )
 
 
 def fills_worse(columns: Expr, rows: Expr, a: Assigner) -> bool:
@@ -119,6 +121,6 @@ def single_column(a: Assigner, node: Node, x: Value, w: Value) -> bool:
     (row,) = a.emit("reshape", (a.as_plain(w),), {"shape": shape}, f"{w.name}_row")
     if w in a.fixed:
         a.fixed.add(row)
-    turned = replace(attrs, transpose_b=True)
-    (a.plain[node.output],) = a.emit("matmul", (a.as_plain(x), row), turned, node.output.name)
+    transposed = replace(attrs, transpose_b=True)
+    (a.plain[node.output],) = a.emit("matmul", (a.as_plain(x), row), transposed, node.output.name)
     return True

@@ -1,4 +1,4 @@
-"""Convolutions of one pixel over plain maps: groups that fill no blocks, and layers with nothing blocked around them.
+"""Convolutions of one pixel over NCHW maps: groups that fill no blocks, and layers with nothing blocked around them.
 
 A layer that is given a plain tensor and whose result is wanted plain needs no conversion in this form, which is worth
 more than anything in how the product is computed.
@@ -18,7 +18,7 @@ from tilewright.transform.problems import pixel_problem
 
 
 def pointwise(a: Assigner, node: Node) -> bool:
-    """A product over the plain map for each group."""
+    """A product over the NCHW map for each group."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     width = decide(

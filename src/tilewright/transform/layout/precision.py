@@ -204,7 +204,7 @@ class _Product:
         return self.multiplied("lowered.matmul_tiles", x, self.narrow(packed, self.w.name), rows=tile.rows)
 
     def whole_panels(self, w: Value, tile: Dot) -> Value:
-        """Panels of whole registers, with zeros behind the depth."""
+        """Panels of whole registers, with zeros after the depth."""
         more = -self.depth % tile.depth
         return self.panels(longer(self.a, w, 1 if self.transpose else 0, more) if more else w, tile)
 

@@ -35,10 +35,10 @@ def recurrence(a: Assigner, node: Node) -> bool:
     )
     if weights in a.fixed:
         a.fixed.add(packed)
-    plain = [None if v is None else a.as_plain(v) for v in node.inputs]
+    ordinary = [None if v is None else a.as_plain(v) for v in node.inputs]
     own = {f.name: getattr(attrs, f.name) for f in fields(attrs)}
     own |= {"rows": tile.rows, "tiles": tile.tiles, "unrolled": tile.steps}
-    results = a.emit("lowered.recurrence", (plain[0], packed, *plain[2:]), own, node.outputs[0].name)
+    results = a.emit("lowered.recurrence", (ordinary[0], packed, *ordinary[2:]), own, node.outputs[0].name)
     a.plain.update(zip(node.outputs, results, strict=True))
     return True
 

@@ -24,9 +24,9 @@ def taps(a: Assigner, node: Node, choice: Taps, conv: Callable[[Assigner, Node],
     order = (0, 2, 3, 1) if whole else (0, 3, 1, 2)
     many = tap_products(node, whole)
     shape = tuple(as_int(d) for d in many.inputs[1].shape) if many.inputs[1] is not None else ()
-    (turned,) = a.emit("transpose", (a.as_plain(w),), {"perm": order}, f"{w.name}_taps")
-    (filters,) = a.emit("reshape", (turned,), {"shape": shape}, f"{w.name}_taps")
-    a.follow(w, turned, filters)
+    (transposed,) = a.emit("transpose", (a.as_plain(w),), {"perm": order}, f"{w.name}_taps")
+    (filters,) = a.emit("reshape", (transposed,), {"shape": shape}, f"{w.name}_taps")
+    a.follow(w, transposed, filters)
     a.plain[filters] = filters
     selected = Selection(Pixels() if choice.plain else Direct())
     if not conv(a, Node("conv", (x, filters), many.outputs, many.attrs, selected)):

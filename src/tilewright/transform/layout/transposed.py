@@ -53,11 +53,11 @@ def dilated(a: Assigner, w: Value, dilations: Ints) -> Value:
     channels, filters, *window = (as_int(d) or 0 for d in w.shape)
     spread = [k * d for k, d in zip(window, dilations, strict=True)]
     kept = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
-    apart = [n for k in window for n in (k, 1)]
+    separate = [n for k in window for n in (k, 1)]
     after = [0, 0, *(n for d in dilations for n in (0, d - 1))]
     source = w
     for op, attrs in (
-        ("reshape", {"shape": (channels, filters, *apart)}),
+        ("reshape", {"shape": (channels, filters, *separate)}),
         ("pad", {"before": (0,) * len(after), "after": tuple(after), "mode": "constant"}),
         ("reshape", {"shape": (channels, filters, *spread)}),
         ("slice", {"begin": (0,) * w.type.rank, "size": (channels, filters, *kept), "step": (1,) * w.type.rank}),

@@ -91,7 +91,7 @@ def lower_loops(
 
 
 def readable_loops(func: PrimFunc, target: Target, prefetch: WeightPrefetch | None = None) -> PrimFunc:
-    """The same loops for readers and for C: `exp` stays `exp`, not the polynomial that takes its place."""
+    """The loops as readers and C get them: `exp` stays `exp`, not the polynomial that takes its place."""
     readable = [(name, run) for name, run in passes(target, prefetch) if name != "expand math"]
     return run_passes(func, readable, _remembering(), what=func.name)
 

@@ -153,7 +153,7 @@ def _outside(access: Access, at: Load | Store, extents: Mapping[Var, Expr], give
 
 
 def _serial(s: Stmt) -> Stmt:
-    """The same with serial loops: the first access that is outside is to be the first in the program's order."""
+    """A statement with all loops serial: the first access that is outside is to be the first in the program's order."""
     if isinstance(s, For):
         return For(s.var, s.extent, _serial(s.body))
     return with_children(s, tuple(map(_serial, s.children))) if s.children else s

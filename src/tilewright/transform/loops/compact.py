@@ -10,7 +10,7 @@ A buffer lives at the innermost statement that holds all its uses and writes all
 needs only the range that the loops in there go through. One of scope "padded" is enlarged where its planes would meet
 in the same sets of the cache (`spread.py`), one with a rule for its rows (the note `StorageAlign`) as far as that says.
 A buffer is never placed inside a vectorized loop: there the
-loop becomes part of its shape, so that lanes stay apart. Sizes are literals where one bounds the range.
+loop becomes part of its shape, so that lanes stays separate. Sizes are literals where one bounds the range.
 """
 
 from __future__ import annotations
@@ -125,14 +125,14 @@ def _writes_first(s: Stmt, buffer: Buffer) -> bool:
 def _place(buffer: Buffer, chain: list[tuple[Path, Stmt]], extents: dict[Var, Expr], caches: Caches) -> _Place:
     while True:
         path, root = chain[-1]
-        around = [s.var for _, s in chain[:-1] if isinstance(s, For)]
-        collector = Collector(root, {v: extents[v] for v in around})
+        enclosing = [s.var for _, s in chain[:-1] if isinstance(s, For)]
+        collector = Collector(root, {v: extents[v] for v in enclosing})
         accesses = collector.accesses(buffer)
-        if not around or is_self_contained(collector, accesses, frozenset(around)):
+        if not enclosing or is_self_contained(collector, accesses, frozenset(enclosing)):
             break
         chain = _outside_one_loop(chain)
     dimensions = [
-        _dimension(collector, accesses, d, whole, frozenset(around), buffer.scope)
+        _dimension(collector, accesses, d, whole, frozenset(enclosing), buffer.scope)
         for d, whole in enumerate(buffer.shape)
     ]
     starts, shape = tuple(d[0] for d in dimensions), tuple(d[1] for d in dimensions)
@@ -175,7 +175,7 @@ def _outside_one_loop(chain: list[tuple[Path, Stmt]]) -> list[tuple[Path, Stmt]]
 
 
 def _dimension(
-    collector: Collector, accesses: list[Access], d: int, whole: Expr, around: frozenset[Var], scope: str
+    collector: Collector, accesses: list[Access], d: int, whole: Expr, enclosing: frozenset[Var], scope: str
 ) -> tuple[Expr, Expr]:
     """`(start, extent)` of what is used of dimension `d`; start over the loops around, extent over symbols alone."""
     analyzer = collector.analyzer
@@ -187,14 +187,14 @@ def _dimension(
     most = analyzer.bounds(extent).hi
     if most is not None and (not isinstance(extent, Const) or extent.value > most):
         extent = const(max(most, 1))
-    elif any(v in around for v in variables(extent)):
-        symbolic = eliminate(extent, around, analyzer)
+    elif any(v in enclosing for v in variables(extent)):
+        symbolic = eliminate(extent, enclosing, analyzer)
         if symbolic is None:
             return const(0), whole
         extent = symbolic[1]
     if analyzer.prove(extent >= whole):
         least, limit = analyzer.bounds(whole)
-        known = limit is not None and (limit == least or scope == "local" or (around and limit <= FEW))
+        known = limit is not None and (limit == least or scope == "local" or (enclosing and limit <= FEW))
         return const(0), const(limit) if known and limit is not None else whole
     if not isinstance(extent, Const) and not isinstance(whole, Const):
         extent = analyzer.simplify(minimum(extent, whole))

@@ -12,7 +12,7 @@ serial loop from below moves its start:
 
     for k in 0..5 { if 2 <= k { C = C + A[k] } }   ->   for k in 0..3 { C = C + A[k + 2] }
 
-So do conditions behind which all stores of a serial loop are, where from some iteration on none of them holds:
+So do conditions after which all stores of a serial loop are, where from some iteration on none of them holds:
 
     for t in 0..5 { for i in 0..6 { if t*6 + i < 8 { C[i] = 0.0 } } ... }   ->   for t in 0..2 { ... }
 """
@@ -40,7 +40,7 @@ def move_conditions(func: PrimFunc) -> PrimFunc:
 
 
 def bound_loops(func: PrimFunc) -> PrimFunc:
-    """The same, and conditions that only bound a loop become its extent."""
+    """The function with its conditions moved out; those that only bound a loop become its extent."""
     body = bound_loops_of(func.body)
     return func if body is func.body else func.with_body(body)
 
@@ -191,7 +191,7 @@ class _Mover:
 
 
 def _wanted(s: Allocate) -> Stmt:
-    """What is made in temporaries only for what stands under a condition behind it goes under that condition."""
+    """What is made in temporaries only for what stands under a condition after it goes under that condition."""
     own, body = {s.buffer}, s.body
     while isinstance(body, Allocate):
         own.add(body.buffer)

@@ -18,18 +18,18 @@ from tilewright.ir.rewrite import loads, substitute, variables, walk_expr
 from tilewright.transform.loops.copies import conjuncts
 
 
-def is_self_contained(collector: Collector, accesses: list[Access], around: frozenset[Var]) -> bool:
-    """True if in every iteration of the loops `around` the writes among `accesses` cover the reads."""
+def is_self_contained(collector: Collector, accesses: list[Access], enclosing: frozenset[Var]) -> bool:
+    """True if in every iteration of the loops `enclosing` the writes among `accesses` cover the reads."""
     reads = [a for a in accesses if not a.is_write]
     if not reads:
         return True
     given = frozenset.intersection(*(frozenset(_parts(a)) for a in reads))
-    writes = [a for a in accesses if a.is_write and _happens(collector, a, reads, given, around)]
+    writes = [a for a in accesses if a.is_write and _happens(collector, a, reads, given, enclosing)]
     if not writes:
         return False
     for d, whole in enumerate(writes[0].buffer.shape):
         written = collector.union([a.box[d] for a in writes])
-        ends = [(a.box[d], _bounds(collector.analyzer, a, d, around)) for a in reads]
+        ends = [(a.box[d], _bounds(collector.analyzer, a, d, enclosing)) for a in reads]
         if written is None or not all(_covers(collector.analyzer, written, *end, whole) for end in ends):
             return False
     return True
@@ -40,7 +40,7 @@ def _parts(access: Access) -> list[Expr]:
 
 
 def _happens(
-    collector: Collector, write: Access, reads: list[Access], given: frozenset[Expr], around: frozenset[Var]
+    collector: Collector, write: Access, reads: list[Access], given: frozenset[Expr], enclosing: frozenset[Var]
 ) -> bool:
     """True if the write is done, wherever it is inside the buffer, in each iteration of the loops around in which
     reads (all under the conditions `given`) are, or for each element at least that is read there."""
@@ -48,22 +48,22 @@ def _happens(
     inside: list[Expr] = []
     for index, extent in zip(write.indices, write.buffer.shape, strict=False):
         inside += [simplify(const(0) <= index), simplify(index < extent)]
-    open_parts = [p for p in _parts(write) if p not in given and _varies(p, around) and simplify(p) not in inside]
-    open_parts = [p for p in open_parts if not all(_of_element(p, write, read, around) for read in reads)]
+    open_parts = [p for p in _parts(write) if p not in given and _varies(p, enclosing) and simplify(p) not in inside]
+    open_parts = [p for p in open_parts if not all(_of_element(p, write, read, enclosing) for read in reads)]
     if not open_parts:
         return True
     facts = Analyzer(collector.analyzer.extents, inside)
     return all(facts.prove(p) for p in open_parts)
 
 
-def _of_element(condition: Expr, write: Access, read: Access, around: frozenset[Var]) -> bool:
+def _of_element(condition: Expr, write: Access, read: Access, enclosing: frozenset[Var]) -> bool:
     """True if a read has the condition of a write, with its own loops' variables where both go through the elements.
     What data decide may be decided otherwise by then."""
     if loads(condition):
         return False
     own: dict[Var, Expr] = {}
     for to, of in zip(write.indices, read.indices, strict=False):
-        mine, others = ({*variables(e)} - around for e in (to, of))
+        mine, others = ({*variables(e)} - enclosing for e in (to, of))
         if len(mine) == len(others) == 1:
             (var,), (other,) = mine, others
             if own.setdefault(var, other) is not other or substitute(to, {var: other}) is not of:
@@ -71,19 +71,19 @@ def _of_element(condition: Expr, write: Access, read: Access, around: frozenset[
     return substitute(condition, own) in _parts(read)
 
 
-def _varies(condition: Expr, around: frozenset[Var]) -> bool:
+def _varies(condition: Expr, enclosing: frozenset[Var]) -> bool:
     """True if a condition may differ between iterations of the loops around."""
-    return any(n in around if type(n) is Var else type(n) is Load for n in walk_expr(condition))
+    return any(n in enclosing if type(n) is Var else type(n) is Load for n in walk_expr(condition))
 
 
-def _bounds(an: Analyzer, read: Access, d: int, around: frozenset[Var]) -> list[Expr]:
+def _bounds(an: Analyzer, read: Access, d: int, enclosing: frozenset[Var]) -> list[Expr]:
     """Where a dimension's indices end by the conditions of a read, as far as the loops around say."""
     results = []
     for part in _parts(read) if read.indices else ():
         if isinstance(part, Op) and part.name == "lt" and part.args[0].dtype is i64 and not loads(part):
             left, right = part.args
             end = an.simplify(read.indices[d] - left + right - 1)
-            if around.issuperset(variables(end)):
+            if enclosing.issuperset(variables(end)):
                 results.append(end)
     return results
 

@@ -1,4 +1,4 @@
-"""Remove stores into intermediate buffers that nobody reads, and the loops that are empty then.
+"""Remove stores into intermediate buffers that nothing reads, and the loops that are empty then.
 
 alloc B: f32[8] { for i in 0..8 { B[i] = 0.0 }      ->    C[0] = 1.0
   C[0] = 1.0 }

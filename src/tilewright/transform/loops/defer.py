@@ -55,10 +55,10 @@ def _statement(s: Stmt, taken: set[str]) -> Stmt | None:
     note = find(s.notes, Defer) if isinstance(s, For) else None
     if not isinstance(s, For) or note is None:
         return None
-    plain = replace(s, notes=without(s.notes, Defer))
-    tile = _tile(plain) if s.kind == "serial" else None
+    ordinary = replace(s, notes=without(s.notes, Defer))
+    tile = _tile(ordinary) if s.kind == "serial" else None
     pieces = None if tile is None else _pieces(tile, note.lanes)
-    return plain if tile is None or pieces is None else _deferred(plain, tile, pieces, taken)
+    return ordinary if tile is None or pieces is None else _deferred(ordinary, tile, pieces, taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def _pieces(tile: _Tile, lanes: int) -> _Pieces | None:
 
 def _deferred(loop: For, tile: _Tile, pieces: _Pieces, taken: set[str]) -> Stmt:
     raw = Buffer(fresh_name(f"{tile.buffer.name}_raw", taken), tile.buffer.dtype, tile.buffer.shape, "local")
-    late = replace_buffers(tile.nest[0], {tile.buffer: raw})
+    deferred = replace_buffers(tile.nest[0], {tile.buffer: raw})
     begin, keep = seq(tile.before), stored_tile(raw, tile.buffer, taken)
 
     def products(*stmts: Stmt) -> Stmt:
@@ -140,14 +140,14 @@ def _deferred(loop: For, tile: _Tile, pieces: _Pieces, taken: set[str]) -> Stmt:
     reduction = at(tile.reduction, next_tile)
     assert isinstance(reduction, For)
     ahead = replace(tile, reduction=reduction)
-    mixed = products(at(begin, next_tile), *_mixed(ahead, late, pieces, taken))
+    mixed = products(at(begin, next_tile), *_mixed(ahead, deferred, pieces, taken))
     turns = replace(loop, extent=loop.extent - 1, body=substitute_stmt(mixed, {next_tile: loop.var + 1}))
-    whole = seq([first, turns, at(copy_fresh(late, taken), loop.extent - 1)])
+    whole = seq([first, turns, at(copy_fresh(deferred, taken), loop.extent - 1)])
     return Allocate(raw, whole if as_int(loop.extent) else If(loop.extent >= 1, whole))
 
 
 def _mixed(tile: _Tile, late: Stmt, pieces: _Pieces, taken: set[str]) -> list[Stmt]:
-    """The pieces, each followed by some steps of the reduction, and behind them the steps that are left."""
+    """The pieces, each followed by some steps of the reduction, and after them the steps that are left."""
     loops: list[tuple[Var, int]] = []
     number: Expr = const(0)
     inner = late

@@ -52,7 +52,7 @@ def _statement(s: Stmt, taken: set[str]) -> Stmt:
 
 
 def _doubled(stmt: Stmt, old: For, name: str, taken: set[str]) -> Stmt:
-    """The loop, which may stand behind what other buffers needed, with one more buffer in two halves."""
+    """The loop, which may stand after what other buffers needed, with one more buffer in two halves."""
     loop = next((s for s in walk(stmt) if isinstance(s, For) and s.var is old.var), None)
     if loop is None or loop.kind != "serial":
         return stmt

@@ -5,7 +5,8 @@
         if io*4 + ii < n { C[io*4 + ii] = x }   ->   for end in 0..ends {
       } }                                              for ii in unrolled 0..rows { C[first + ii] = x } }
 
-A tile of one row waits for each of its multiply-adds and for the panel that it shares with nobody: 14 rows take less
+A tile of one row waits for each of its multiply-adds and for the panel that it shares with no other row: 14 rows take
+less
 time as two tiles of 7 than as one of 13 and one of 1. `rows`, by n and `end`, gets a version for each of its values
 (`remainder.py`), as the remainder would, so there is no more code. Where n is a multiple of the tile, one row short of
 one, or less than a tile, nothing else is done than before. If registers have room for a row more (`LastTile`), it is
@@ -111,7 +112,7 @@ def _fewest(tiles: _Tiles, never: frozenset[Expr]) -> int:
 
 
 def _tiles(loop: For, outer: dict[Var, Expr]) -> _Tiles | None:
-    """The tiles that a loop goes over, each row of them behind a condition that it exists."""
+    """The tiles that a loop goes over, each row of them after a condition that it exists."""
     if loop.kind != "serial":
         return None
     inside = list(walk(loop.body))
@@ -133,8 +134,8 @@ def _tiles(loop: For, outer: dict[Var, Expr]) -> _Tiles | None:
 
 
 def _bounded(rows: For, tiles: For) -> Expr | None:
-    """n, if all that the loop does is behind `tile * extent + row < n`; of a part of the rows that begins at `first`
-    and has a number of tiles, behind `first + tile * extent + row < n`, the rows in it."""
+    """n, if all that the loop does is after `tile * extent + row < n`; of a part of the rows that begins at `first`
+    and has a number of tiles, after `first + tile * extent + row < n`, the rows in it."""
     size, inside, tile = as_int(rows.extent), rows.body, tiles.var
     if size is None or not isinstance(inside, If) or inside.orelse is not None:
         return None
@@ -147,7 +148,7 @@ def _bounded(rows: For, tiles: For) -> Expr | None:
         return None
     if most is None:
         return count if is_const(first, 0) else None
-    # A part that begins behind the last row has none, where a loop around goes on to it.
+    # A part that begins after the last row has none, where a loop around goes on to it.
     return None if is_const(first, 0) else maximum(minimum(count - first, most * size), const(0))
 
 
@@ -187,13 +188,13 @@ def _split(tiles: _Tiles, outer: dict[Var, Expr], never: frozenset[Expr], taken:
             return tidy(alone)
         return If(equal(tiles.rows, count), tidy(alone), tidy(s))
 
-    late = _epilogue_behind(moved, tiles, rows, taken)
-    products = moved if late is None else late.products
+    deferred = _epilogue_behind(moved, tiles, rows, taken)
+    products = moved if deferred is None else deferred.products
     cases = by_remainder(products, Analyzer(known), MOST, of_rows, least=_fewest(tiles, never), never=size)
     if cases is None:
         return None
-    if late is not None:
-        cases = Allocate(late.raw, seq([cases, tidy(late.epilogue)]))
+    if deferred is not None:
+        cases = Allocate(deferred.raw, seq([cases, tidy(deferred.epilogue)]))
     an = Analyzer({**outer, end: const(2)})
     rest = tiles.rows % size
     uneven = all_of((size <= tiles.rows, rest > most - size, rest < size - 1))

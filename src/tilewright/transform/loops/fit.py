@@ -73,8 +73,8 @@ def _fitted(s: Allocate, outer: Loops, named: dict[Var, Expr], caches: Caches) -
         if count is not None and variables(count) and named.keys() >= set(variables(count)):
             fitted[d] = Analyzer().simplify(substitute(count, named) // 2 * 2 + 1)
     odd = tuple(n // 2 * 2 + 1 if d in fitted else n for d, n in enumerate(known))
-    apart = spread(odd, s.buffer.dtype.itemsize, caches, frozenset(fitted)) if fitted else known
-    return replace(s.buffer, shape=tuple([fitted.get(d, const(n)) for d, n in enumerate(apart)]))
+    separate = spread(odd, s.buffer.dtype.itemsize, caches, frozenset(fitted)) if fitted else known
+    return replace(s.buffer, shape=tuple([fitted.get(d, const(n)) for d, n in enumerate(separate)]))
 
 
 def _count(s: Allocate, place: int, outer: Loops) -> Expr | None:

@@ -75,23 +75,23 @@ class _Forwarder:
     def forwarded(self, s: Allocate, outer: Loops) -> Stmt | None:
         """The statements from the copy to its last reader in two versions, inside the allocations that follow `s`."""
         inner: Stmt = s.body
-        around: list[Buffer] = []
+        enclosing: list[Buffer] = []
         while isinstance(inner, Allocate):
-            around.append(inner.buffer)
+            enclosing.append(inner.buffer)
             inner = inner.body
-        first, *behind = inner.stmts if isinstance(inner, Seq) else (inner,)
+        first, *after = inner.stmts if isinstance(inner, Seq) else (inner,)
         copy = _copy_in(first, s.buffer)
-        readers = [k for k, x in enumerate(behind) if any(_touches(x, s.buffer))]
+        readers = [k for k, x in enumerate(after) if any(_touches(x, s.buffer))]
         if copy is None or not readers:
             return None
-        rest, behind = seq(behind[: readers[-1] + 1]), behind[readers[-1] + 1 :]
+        rest, after = seq(after[: readers[-1] + 1]), after[readers[-1] + 1 :]
         condition = _whole(copy, outer)
         direct = _direct(rest, copy) if condition is not None and self.is_free(rest, copy) else None
         if condition is None or direct is None:
             return None
         chosen = If(condition, copy_fresh(direct, self.taken), Allocate(s.buffer, seq([first, rest])))
-        body = seq([chosen, *behind])
-        for buffer in reversed(around):
+        body = seq([chosen, *after])
+        for buffer in reversed(enclosing):
             body = Allocate(buffer, body)
         return body
 
@@ -149,8 +149,8 @@ def _read_once(s: Stmt, copy: _Copy) -> bool:
     """Whether there are at most as many reads of the copy as elements in it."""
     written = _times(copy.loops)
     read = 0
-    for around in _reads(s, copy.buffer, ()):
-        times = _times(around)
+    for enclosing in _reads(s, copy.buffer, ()):
+        times = _times(enclosing)
         if times is None:
             return False
         read += times
@@ -162,13 +162,13 @@ def _times(loops: tuple[For, ...]) -> int | None:
     return None if None in extents else prod(e for e in extents if e is not None)
 
 
-def _reads(s: Stmt, buffer: Buffer, around: tuple[For, ...]) -> Iterator[tuple[For, ...]]:
+def _reads(s: Stmt, buffer: Buffer, enclosing: tuple[For, ...]) -> Iterator[tuple[For, ...]]:
     for e in exprs_of(s):
         for load in loads(e):
             if load.buffer == buffer:
-                yield around
+                yield enclosing
     for child in s.children:
-        yield from _reads(child, buffer, (*around, s) if isinstance(s, For) else around)
+        yield from _reads(child, buffer, (*enclosing, s) if isinstance(s, For) else enclosing)
 
 
 def _direct(s: Stmt, copy: _Copy) -> Stmt | None:

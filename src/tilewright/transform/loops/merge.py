@@ -10,8 +10,8 @@ becomes
     for i in 0..n { for v in vectorized 0..32 { e[i*32 + v] = exp(x[i*32 + v]) }
                     for w in vectorized 0..32 { part[w] = part[w] + e[i*32 + w] } }
 
-What stands between the two moves before or behind them, if nothing it touches forbids that. Each iteration must make
-elements of its own: a maximum that the first loop is still taking is not ready for whoever reads it. Where several rows
+What stands between the two moves before or after them, if nothing it touches forbids that. Each iteration must make
+elements of its own: a maximum that the first loop is still taking is not ready for its reader. Where several rows
 are worked on together, neighbouring loops over them become one first, if each row's statements touch that row alone.
 """
 
@@ -93,7 +93,7 @@ def _vector_store(s: Stmt) -> tuple[For, For, Store] | None:
 
 
 def _merged(stmts: Sequence[Stmt]) -> list[Stmt] | None:
-    """The first and the last of these statements as one loop, with what stands between before or behind it."""
+    """The first and the last of these statements as one loop, with what stands between before or after it."""
     made, used = _vector_store(stmts[0]), _vector_store(stmts[-1])
     if made is None or used is None:
         return None
@@ -115,17 +115,17 @@ def _merged(stmts: Sequence[Stmt]) -> list[Stmt] | None:
     if not _own_elements(store, outer, lanes):
         return None
     before: list[Stmt] = []
-    behind: list[Stmt] = []
+    following: list[Stmt] = []
     for s in stmts[1:-1]:
         if update.buffer in touched(s):
-            if any(depend(s, other) for other in (stmts[0], *behind)):
+            if any(depend(s, other) for other in (stmts[0], *following)):
                 return None
             before.append(s)
         else:
             if written(s) & (touched(stmts[-1]) - {store.buffer}) or not _apart(s, store, outer, lanes):
                 return None
-            behind.append(s)
-    return [*before, replace(outer, body=seq((lanes, renamed))), *behind]
+            following.append(s)
+    return [*before, replace(outer, body=seq((lanes, renamed))), *following]
 
 
 def _own_elements(store: Store, outer: For, lanes: For) -> bool:
@@ -167,7 +167,7 @@ def written(s: Stmt) -> set[Buffer]:
 
 
 def _apart(s: Stmt, store: Store, outer: For, lanes: For) -> bool:
-    """Whether `s` writes nothing of what `store` writes: a tail behind the main part does not."""
+    """Whether `s` writes nothing of what `store` writes: a tail after the main part does not."""
     extents = {x.var: x.extent for x in (outer, lanes)}
     others = {x.var: x.extent for x in walk(s) if isinstance(x, For)}
     for inner in walk(s):

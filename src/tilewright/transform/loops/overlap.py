@@ -6,9 +6,9 @@
           C[t*16 + v] = select(p, x[...], 0) }  ->  } else { if n == 16 { C[v] = x[...] }
       } }                                           else { for v in vectorized 0..16 { if v < n { ... } } } }
 
-Behind a test of the symbol there are as many elements as a tile has, and none is tested but where a window leaves the
+After a test of the symbol there are as many elements as a tile has, and none is tested but where a window leaves the
 map. In a line of a map each tap of a window would be read under a mask of its own, each column of a register tile
-behind a jump of its own. What two tiles compute is written twice, so a tile may neither read what it writes nor, where
+after a jump of its own. What two tiles compute is written twice, so a tile may neither read what it writes nor, where
 parameters may share memory, what another tile wrote in their place: a function with `MayAlias` stays as it is.
 
 Inside, the symbol goes by another name with a range of its own, from which `partition.py` knows that windows of all
@@ -99,7 +99,7 @@ def _overlapped(s: Stmt, outer: dict[Var, Expr], taken: set[str]) -> Stmt:
 
 
 def _line(loop: For, outer: dict[Var, Expr]) -> _Line | None:
-    """The tiles that a loop goes over, each element of them behind a test that it exists."""
+    """The tiles that a loop goes over, each element of them after a test that it exists."""
     if loop.kind != "serial":
         return None
     inside = list(walk(loop.body))

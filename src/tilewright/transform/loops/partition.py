@@ -172,21 +172,21 @@ class _Partition:
     def chosen(self, how: _Split, focus: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
         """`if start <= key and key < stop { main } else { rest }` for a part of a loop's body."""
         loop, an = how.loop, how.an
-        around = {**outer, loop.var: loop.extent, **_loops_around(loop.body, focus)}
+        enclosing = {**outer, loop.var: loop.extent, **_loops_around(loop.body, focus)}
         tests: list[Expr] = []
         rest: Stmt | None = None
         if how.has_tail:
             tests.append(how.key < how.stop)
             tail = put(focus, how.key, how.stop) if how.single_tail else focus
-            rest = self.version(tail, around, budget)
+            rest = self.version(tail, enclosing, budget)
             if as_int(loop.extent) is not None and _asked_in_steps(rest, loop.var):
-                rest = self.main(how, rest, {**outer, **around}, budget)
+                rest = self.main(how, rest, {**outer, **enclosing}, budget)
         if how.has_head:
             tests.append(how.start <= how.key)
             head = put(focus, how.key, const(0)) if is_const(how.start, 1) else focus
-            first = self.version(head, around, budget)
+            first = self.version(head, enclosing, budget)
             rest = first if rest is None else If(an.simplify(how.key < how.start), first, rest)
-        main = self.main(how, _assume(focus, how.conditions), {**outer, **around}, budget)
+        main = self.main(how, _assume(focus, how.conditions), {**outer, **enclosing}, budget)
         return If(an.simplify(all_of(reversed(tests))), main, None if rest is EMPTY else rest)
 
     def main(self, how: _Split, main: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
@@ -282,12 +282,12 @@ def _asked_in_steps(s: Stmt, var: Var) -> bool:
 
 def _loops_around(s: Stmt, inner: Stmt) -> dict[Var, Expr]:
     """The loops between `s` and the statement `inner` in it, with their extents."""
-    around: dict[Var, Expr] = {}
+    enclosing: dict[Var, Expr] = {}
     while s is not inner:
         if isinstance(s, For):
-            around[s.var] = s.extent
+            enclosing[s.var] = s.extent
         s = next(c for c in s.children if any(t is inner for t in walk(c)))
-    return around
+    return enclosing
 
 
 def _holds(s: Stmt, conditions: set[Expr]) -> bool:
@@ -302,12 +302,12 @@ def _conditions(loop: For, outer: Mapping[Var, Expr]) -> list[Expr]:
     """
     result: dict[Expr, bool] = {}
 
-    def visit(s: Stmt, inner: frozenset[Var], lanes: frozenset[Var], around: Var | None = None) -> None:
+    def visit(s: Stmt, inner: frozenset[Var], lanes: frozenset[Var], enclosing: Var | None = None) -> None:
         if isinstance(s, If) and inner:
             for part in conjuncts(s.condition):
                 if _mentions(part, loop.var, inner):
                     sizes = set(variables(part)) - {loop.var, *inner, *outer}
-                    worth = around is None or not sizes or _mentions(part, loop.var, inner - {around})
+                    worth = enclosing is None or not sizes or _mentions(part, loop.var, inner - {enclosing})
                     result[part] = result.get(part, False) or worth
         if lanes:
             for e in exprs_of(s):
@@ -395,7 +395,7 @@ def _main_range(an: Analyzer, result: list[_Candidate], extent: Expr) -> tuple[E
 
 
 def _idle_at(how: _Split) -> bool:
-    """True if with `key = most` every store of the body is behind a condition that then is false."""
+    """True if with `key = most` every store of the body is after a condition that then is false."""
     end = {how.loop.var: how.most}
     false = {c.condition for c in how.found if not c.is_low and how.an.prove(~substitute(c.condition, end))}
     return all_behind(how.loop.body, false)

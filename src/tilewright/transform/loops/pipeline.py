@@ -28,7 +28,7 @@ becomes
 
 What a stage leaves to the next one is there twice: single values are copied (from stage to stage, where a later one
 reads them), arrays have two versions, or three. Rows of a few steps are written out, stage by stage; where a stage's
-loop goes over several rows, whose lanes are folded together behind it, it is the row that is written out. (Lam 1988,
+loop goes over several rows, whose lanes are folded together after it, it is the row that is written out. (Lam 1988,
 "Software pipelining: an effective scheduling technique for VLIW machines".) A core looks some hundred instructions
 ahead, which is less than a row: by itself it overlaps neither the stages nor the folding of a row's lanes with the next
 row.
@@ -76,13 +76,13 @@ def pipeline_loops(func: PrimFunc, caches: Caches = USUAL) -> PrimFunc:
 def _statement(s: Stmt, taken: set[str], alias: int, an: Analyzer) -> Stmt | None:
     if not (isinstance(s, For) and s.kind == "serial" and find(s.notes, Pipeline)):
         return None
-    plain = replace(s, notes=without(s.notes, Pipeline))
-    bounded = bound_loops_of(plain, an)  # what goes through a last group of rows is all of each
+    ordinary = replace(s, notes=without(s.notes, Pipeline))
+    bounded = bound_loops_of(ordinary, an)  # what goes through a last group of rows is all of each
     if not isinstance(bounded, For):
-        return plain
-    plain = bounded
+        return ordinary
+    ordinary = bounded
     buffers: list[Buffer] = []
-    body = plain.body
+    body = ordinary.body
     while isinstance(body, Allocate):
         buffers.append(body.buffer)
         body = body.body
@@ -90,17 +90,17 @@ def _statement(s: Stmt, taken: set[str], alias: int, an: Analyzer) -> Stmt | Non
         stages = _stages(parts(body), most)
         crossing = _crossing(stages, set(buffers)) if stages is not None else None
         if stages is not None and crossing is not None:
-            doubled = _doubled(stages, crossing, plain.var, taken, alias)
-            result = _overlapped(plain, doubled)
+            doubled = _doubled(stages, crossing, ordinary.var, taken, alias)
+            result = _overlapped(ordinary, doubled)
             for buffer in reversed([*(doubled.versions.get(b, b) for b in buffers), *doubled.new]):
                 result = Allocate(buffer, result)
             return result
-    return plain
+    return ordinary
 
 
 @dataclass(slots=True)
 class _Stage:
-    """A loop over the row, what stands before it and what behind."""
+    """A loop over the row, what stands before it and what after."""
 
     before: list[Stmt]
     main: For
@@ -135,7 +135,7 @@ def _stages(stmts: Sequence[Stmt], most: int) -> list[_Stage] | None:
 
 
 def _needed(s: Stmt, earlier: Sequence[Stmt]) -> list[Stmt]:
-    """Those of some statements that have to stay before `s`, or before one of those."""
+    """The statements of `earlier` that `s` depends on, directly or through others, in order."""
     results: list[Stmt] = []
     for x in reversed(earlier):
         if any(depend(x, y) for y in (s, *results)):

@@ -7,9 +7,10 @@
           if r*24 + i < n { y[r*24 + i] = t[i] } } } }             for i in 0..min(b, n - r*b) { y[r*b + i] = t[i] } } }
 
 What a block reads for all its rows together, as the filters of a
-convolution, is read anew by each: of 25 rows the last one alone would wait for all of it, while 16 and 9 hide it behind
+convolution, is read anew by each: of 25 rows the last one alone would wait for all of it, while 16 and 9 hide it after
 their work. There are no more blocks than before, none of more than `size` rows, and all but the last are whole units,
-as register tiles are. What rows past `b` make, which belong to the next block, nobody reads; `unread.py` leaves it out.
+as register tiles are. What rows past `b` make, which belong to the next block, nothing reads; `unread.py` leaves it
+out.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def _tests(loop: For, size: int) -> tuple[Expr | None, dict[Expr, Expr]]:
 
 
 def _behind(s: Stmt, tests: Mapping[Expr, Expr], own: set[Buffer]) -> bool:
-    """Whether all that is stored outside of the block's own buffers is behind a condition that its row exists."""
+    """Whether all that is stored outside of the block's own buffers is after a condition that its row exists."""
     if isinstance(s, Intrinsic) or (isinstance(s, Store) and s.buffer not in own):
         return False
     if isinstance(s, If) and s.orelse is None and any(c in tests for c in conjuncts(s.condition)):

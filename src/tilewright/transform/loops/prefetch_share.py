@@ -48,17 +48,17 @@ def prefetch_upcoming(func: PrimFunc, prefetch: WeightPrefetch, line: int) -> Pr
     return func.with_body(map_stmt(func.body, lambda s: replace(noted, body=s.body) if s is loop else None))
 
 
-def _nests(s: Stmt, around: Nest) -> Iterator[Nest]:
+def _nests(s: Stmt, enclosing: Nest) -> Iterator[Nest]:
     """The innermost loops that are loops in the code, with those around them, where all have numbers of iterations."""
     if isinstance(s, For):
         if s.kind not in ("serial", "parallel") or as_int(s.extent) is None:
             return
-        around = (*around, s)
+        enclosing = (*enclosing, s)
         if _is_tile(s):
-            yield around
+            yield enclosing
             return
     for child in s.children:
-        yield from _nests(child, around)
+        yield from _nests(child, enclosing)
 
 
 def _is_tile(loop: For) -> bool:

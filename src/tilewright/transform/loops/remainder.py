@@ -57,7 +57,7 @@ def rows_by_number(func: PrimFunc) -> PrimFunc:
 def _numbered(s: Stmt, outer: dict[Var, Expr], taken: set[str]) -> Stmt | None:
     """The versions of what a thread does, if a loop that is neither unrolled nor vectorized has such tests inside."""
     if any(isinstance(x, Intrinsic) for x in walk(s)):
-        return None  # whoever is called reads rows of the buffer's own width
+        return None  # the callee reads rows of the buffer's own width
     if not any(isinstance(x, For) and x.kind == "serial" and _tested(x) for x in walk(s)):
         return None
 
@@ -88,7 +88,7 @@ def by_remainder(
 ) -> Stmt | None:
     """`stmt` by cases of the one remainder in it; None if there is none, or more than `limit` values.
 
-    Where all is behind tests for it, the remainder is 0, and then nothing is done, or at least `least`, but not
+    Where all is after tests for it, the remainder is 0, and then nothing is done, or at least `least`, but not
     `never`.
 
     `tidy` gives the copy for a value fresh names and simplifies it.
@@ -100,7 +100,7 @@ def by_remainder(
     lo, hi = analyzer.bounds(remainder)
     if lo is None or hi is None or lo < 0 or not 1 < hi <= min(limit, MOST):
         return None
-    # With remainder 0 nothing happens if every store is behind a test.
+    # With remainder 0 nothing happens if every store is after a test.
     first = max(lo, least) if all_behind(stmt, tests) else lo
     result: Stmt | None = None
     for value in (n for n in range(hi, first - 1, -1) if n != never):
@@ -182,7 +182,7 @@ def remainders(stmt: Stmt) -> dict[Expr, set[Expr]]:
 
 
 def all_behind(s: Stmt, conditions: set[Expr]) -> bool:
-    """True if every store in `s` is behind one of the conditions."""
+    """True if every store in `s` is after one of the conditions."""
     if isinstance(s, Store | Intrinsic):
         return False
     if isinstance(s, If) and s.orelse is None and not conditions.isdisjoint(conjuncts(s.condition)):

@@ -72,8 +72,8 @@ def _may_hold(places: Sequence[_Place], buffer: Buffer, output: Buffer, least: i
         return False
     maker, writer = places[makers[0]], places[writers[0]]
     store = writer.block.body
-    plain = all(isinstance(p.block.body, Store) and p.block.init is None for p in (maker, writer))
-    if not plain or not isinstance(store, Store) or max(readers, default=-1) != writers[0]:
+    ordinary = all(isinstance(p.block.body, Store) and p.block.init is None for p in (maker, writer))
+    if not ordinary or not isinstance(store, Store) or max(readers, default=-1) != writers[0]:
         return False
     return writer.reads.get(buffer) == {store.indices} and _same_rows(maker, writer, least, buffer.dtype.itemsize)
 

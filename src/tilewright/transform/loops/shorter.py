@@ -8,7 +8,7 @@
         if v < n { B[v] = t[v] } } }                            for v in 0..32 vectorized { ... } }
                                                             } else { alloc t: f32[64] { ... } }
 
-A sum over a loop stays in registers if no vector of it is behind a test of its own. So `narrow.py` leaves these loops
+A sum over a loop stays in registers if no vector of it is after a test of its own. So `narrow.py` leaves these loops
 whole and `whole.py` takes their conditions away: vectors past the end of the line are summed for nothing, no more of
 them than of others where each version has half of the vectors of the next.
 """
@@ -28,7 +28,7 @@ from tilewright.transform.loops.simplify import analyzer_of
 from tilewright.transform.loops.whole import is_under_one_condition
 
 Line = tuple[Expr, int]
-"""How many elements a line has, and the extent of the loops over it, which are behind the test for one."""
+"""How many elements a line has, and the extent of the loops over it, which are after the test for one."""
 
 
 def shorter_sums(func: PrimFunc, target: Target) -> PrimFunc:
@@ -103,7 +103,7 @@ def _line_of(loop: For) -> Line | None:
 
 
 def _versions(s: Allocate, line: Line, lanes: int, taken: set[str]) -> Stmt:
-    """The statement for any number of vectors, behind those for a half of them, a quarter, and so on."""
+    """The statement for any number of vectors, after those for a half of them, a quarter, and so on."""
     count, size = line
     result: Stmt = s
     vectors = -(-size // lanes)

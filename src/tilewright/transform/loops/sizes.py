@@ -71,7 +71,7 @@ def decided_by_sizes(func: PrimFunc, accesses: Iterable[Access]) -> tuple[Sizes,
 
 
 def _partial(func: PrimFunc) -> frozenset[str]:
-    """Blocks that stand behind a condition, or whose results are intermediate: computed where they are needed."""
+    """Blocks that stand after a condition, or whose results are intermediate: computed where they are needed."""
     results = set(func.params)
     inside = {x.name for s in walk(func.body) if isinstance(s, If) for x in walk(s) if isinstance(x, Block)}
     blocks = (s for s in walk(func.body) if isinstance(s, Block))

@@ -1,4 +1,4 @@
-"""Leave out iterations that make what nobody reads.
+"""Leave out iterations that make what nothing reads.
 
     for b in 0..(n + 47)//48 {                          for b in 0..(n + 47)//48 {
       alloc t: f32[48] {                                  alloc t: f32[48] {
@@ -12,7 +12,7 @@ stores nothing else, stops at the limit. Loops with no serial one in them, or wi
 stay as they are. So do, where sizes are known, iterations that prefetch weights from memory together: fewer of them
 would prefetch less.
 
-Where such a loop goes over tiles of some rows and sizes are not known, the rows of the last tile are behind the
+Where such a loop goes over tiles of some rows and sizes are not known, the rows of the last tile are after the
 condition that they are read, which `even.py` then divides the tiles by:
 
     for j in 0..(n + 3)//4 {                          for j in 0..(n + 3)//4 {
@@ -140,7 +140,7 @@ class _Stopper:
         return ends.pop() if len(ends) == 1 else None
 
     def by_row(self, loop: For, outer: Loops) -> For | None:
-        """The loop over so many tiles as hold the rows below the limit, each row behind the condition that it is one of
+        """The loop over so many tiles as hold the rows below the limit, each row after the condition that it is one of
         them; None if rows are not what it goes over."""
         rows = _tile_rows(loop, self.buffer, self.place) if self.even else None
         if rows is None:
@@ -160,7 +160,7 @@ class _Stopper:
         return replace(loop, extent=an.simplify((count + (size - 1)) // size), body=map_stmt(loop.body, behind))
 
     def end_of(self, store: Store, loop: For, inside: list[Stmt], outer: Loops) -> Expr | None:
-        """The iteration from which on all that a statement stores is at the limit or behind it."""
+        """The iteration from which on all that a statement stores is at the limit or after it."""
         inner = {s.var: s.extent for s in inside if isinstance(s, For)}
         an = Analyzer({**outer, loop.var: loop.extent, **inner})
         parts = coefficient(an.form(store.indices[self.place]), loop.var)
@@ -214,7 +214,7 @@ def _tile_rows(loop: For, buffer: Buffer, place: int) -> list[For] | None:
     own = {s.buffer for s in inside if isinstance(s, Allocate)}
     if len(members) != 1 or any(not _one_place(inside, b, rows) for b in own):
         return None
-    alone = all(sum(v in rows for v in around) == 1 for around in _loops_around(loop.body))
+    alone = all(sum(v in rows for v in enclosing) == 1 for enclosing in _loops_around(loop.body))
     return list(rows.values()) if alone else None
 
 
@@ -225,9 +225,9 @@ def _one_place(inside: list[Stmt], buffer: Buffer, rows: Mapping[Var, For]) -> b
     return any(all(indices[d] in rows for indices in accesses) for d in range(len(buffer.shape)))
 
 
-def _loops_around(s: Stmt, around: tuple[Var, ...] = ()) -> Iterator[tuple[Var, ...]]:
+def _loops_around(s: Stmt, enclosing: tuple[Var, ...] = ()) -> Iterator[tuple[Var, ...]]:
     """The variables of the loops around each store."""
     if isinstance(s, Store):
-        yield around
+        yield enclosing
     for child in s.children:
-        yield from _loops_around(child, (*around, s.var) if isinstance(s, For) else around)
+        yield from _loops_around(child, (*enclosing, s.var) if isinstance(s, For) else enclosing)

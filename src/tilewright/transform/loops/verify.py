@@ -2,7 +2,7 @@
 
 `verify_loops` holds after every pass, `verify_flat` after the last. Both begin with `verify_func`, the rules of the IR.
 An access counts as out of bounds only where that is proven: an index that some iteration is sure to reach lies outside
-of its dimension, whatever the symbols are. What depends on data, or stands behind a condition on the same variables, is
+of its dimension, whatever the symbols are. What depends on data, or stands after a condition on the same variables, is
 believed.
 """
 
@@ -46,7 +46,7 @@ class Known:
     indices: dict[tuple[Expr, Expr], bool] = field(default_factory=dict)
 
     def of(self, func: PrimFunc) -> Known:
-        """The same for the loops of this function."""
+        """This knowledge with the extents of the loops of another function."""
         extents = {s.var: s.extent for s in walk(func.body) if isinstance(s, For)}
         if len(extents) != len(self.extents) or any(self.extents.get(v) is not n for v, n in extents.items()):
             self.extents, self.analyzer, self.indices = extents, Analyzer(extents), {}
@@ -123,48 +123,48 @@ class _Bounds:
         self.problems = problems
         self.known = known
 
-    def statement(self, s: Stmt, around: Around, conditions: Conditions) -> bool:
+    def statement(self, s: Stmt, enclosing: Around, conditions: Conditions) -> bool:
         """Check a statement; whether no access in it can leave its buffer, wherever it stands in these loops."""
         if not isinstance(s, For):
-            return self._statement(s, around, conditions)
-        key = (id(s), *(id(x) for loop in around for x in (loop.var, loop.extent)))
+            return self._statement(s, enclosing, conditions)
+        key = (id(s), *(id(x) for loop in enclosing for x in (loop.var, loop.extent)))
         if key in self.known.inside:
             return True
-        inside = self._statement(s, around, conditions)
+        inside = self._statement(s, enclosing, conditions)
         if inside:
-            self.known.inside[key] = s, around
+            self.known.inside[key] = s, enclosing
         return inside
 
-    def _statement(self, s: Stmt, around: Around, conditions: Conditions) -> bool:
-        inside = _every(self.expr(e, around, conditions) for e in exprs_of(s))
+    def _statement(self, s: Stmt, enclosing: Around, conditions: Conditions) -> bool:
+        inside = _every(self.expr(e, enclosing, conditions) for e in exprs_of(s))
         match s:
             case Store():
-                inside &= self.access(s.buffer, s.indices, around, conditions)
+                inside &= self.access(s.buffer, s.indices, enclosing, conditions)
             case Intrinsic():
-                inside &= _every(self.region(region, around, conditions) for region in (*s.outputs, *s.inputs))
+                inside &= _every(self.region(region, enclosing, conditions) for region in (*s.outputs, *s.inputs))
             case For():
-                return self.statement(s.body, (*around, s), conditions) and inside
+                return self.statement(s.body, (*enclosing, s), conditions) and inside
             case If():
-                inside &= self.statement(s.then, around, (*conditions, s.condition))
+                inside &= self.statement(s.then, enclosing, (*conditions, s.condition))
                 if s.orelse is not None:
-                    inside &= self.statement(s.orelse, around, (*conditions, ~s.condition))
+                    inside &= self.statement(s.orelse, enclosing, (*conditions, ~s.condition))
                 return inside
-        return _every(self.statement(child, around, conditions) for child in s.children) and inside
+        return _every(self.statement(child, enclosing, conditions) for child in s.children) and inside
 
-    def expr(self, e: Expr, around: Around, conditions: Conditions) -> bool:
+    def expr(self, e: Expr, enclosing: Around, conditions: Conditions) -> bool:
         """The loads of an expression. Where one may be outside, conditions inside of the expression count too."""
         suspects = {x for x in loads(e) if not self.inside(x.buffer, x.indices)}
         if suspects:
             for load, known in guarded_loads(e, suspects, conditions):
-                self.access(load.buffer, load.indices, around, known)
+                self.access(load.buffer, load.indices, enclosing, known)
         return not suspects
 
-    def region(self, r: Region, around: Around, conditions: Conditions) -> bool:
+    def region(self, r: Region, enclosing: Around, conditions: Conditions) -> bool:
         conditions = (*conditions, *(extent > 0 for _, extent in r.ranges if as_int(extent) is None))
         if any(is_const(extent, 0) for _, extent in r.ranges):
             return True  # nothing is touched
         first, last = (start for start, _ in r.ranges), (start + extent - 1 for start, extent in r.ranges)
-        return _every(self.access(r.buffer, tuple(corner), around, conditions) for corner in (first, last))
+        return _every(self.access(r.buffer, tuple(corner), enclosing, conditions) for corner in (first, last))
 
     def inside(self, buffer: Buffer, indices: Sequence[Expr]) -> bool:
         """Whether no index can leave its dimension, wherever the access stands."""
@@ -179,37 +179,37 @@ class _Bounds:
             self.known.indices[index, extent] = known
         return known
 
-    def access(self, buffer: Buffer, indices: Sequence[Expr], around: Around, conditions: Conditions) -> bool:
+    def access(self, buffer: Buffer, indices: Sequence[Expr], enclosing: Around, conditions: Conditions) -> bool:
         """Report what is sure to be outside; whether the access is sure to be inside."""
         inside = True
         for d, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
             if self._index_inside(index, extent):
                 continue
             inside = False
-            key = (index, extent, conditions, self.symbols, *(x for loop in around for x in (loop.var, loop.extent)))
+            key = (index, extent, conditions, self.symbols, *(x for loop in enclosing for x in (loop.var, loop.extent)))
             if key in self.known.believed:
                 continue
-            if not self.outside(index, extent, around, conditions):
+            if not self.outside(index, extent, enclosing, conditions):
                 self.known.believed.add(key)
             else:
                 self.problems.add(
                     VerifyError(
                         f"an index of {buffer.name!r} is out of bounds",
-                        where=" / ".join(f"loop {loop.var.name!r}" for loop in around) or "body",
+                        where=" / ".join(f"loop {loop.var.name!r}" for loop in enclosing) or "body",
                         expected=f"0..{extent} in dimension {d}",
                         got=f"{index}",
                     )
                 )
         return inside
 
-    def outside(self, index: Expr, extent: Expr, around: Around, conditions: Conditions) -> bool:
+    def outside(self, index: Expr, extent: Expr, enclosing: Around, conditions: Conditions) -> bool:
         """Whether an iteration that is reached for all values of the symbols, if the loops run at all, leaves
         `0..extent`."""
-        if not self._reached(index, extent, around, conditions) or self._impossible(conditions):
+        if not self._reached(index, extent, enclosing, conditions) or self._impossible(conditions):
             return False
         above = add(self.analyzer.form(index), self.analyzer.form(extent), -1)
         below = add(({}, -1), self.analyzer.form(index), -1)
-        return any(self._not_negative(self._greatest(form, around)) for form in (above, below))
+        return any(self._not_negative(self._greatest(form, enclosing)) for form in (above, below))
 
     def _impossible(self, conditions: Conditions) -> bool:
         """Whether conditions are sure not to hold at once, so that nobody comes here."""
@@ -223,11 +223,11 @@ class _Bounds:
         lo = self.analyzer.form_range(form).lo
         return lo is not None and lo >= 0
 
-    def _greatest(self, form: Form, around: Around) -> Form:
+    def _greatest(self, form: Form, enclosing: Around) -> Form:
         """The form at the iteration where it is greatest; the form itself where it is not linear in a loop, so that it
         counts as outside only if it always is."""
         best = form
-        for loop in reversed(around):
+        for loop in reversed(enclosing):
             if any(loop.var in variables(atom) for atom in best[0] if atom is not loop.var):
                 return form
             factor = best[0].get(loop.var, 0)
@@ -236,17 +236,17 @@ class _Bounds:
                 best = add(add(best, ({loop.var: 1}, 0), -factor), scale(last, factor if factor > 0 else 0))
         return best
 
-    def _reached(self, index: Expr, extent: Expr, around: Around, conditions: Conditions) -> bool:
+    def _reached(self, index: Expr, extent: Expr, enclosing: Around, conditions: Conditions) -> bool:
         """Whether all iterations are reached, as far as the index goes: no condition is about its variables, and no
         loop has iterations in some turns of another only."""
-        loops = {loop.var: loop for loop in around}
-        uncertain = {loop.extent for loop in around if (self.analyzer.bounds(loop.extent).lo or 0) < 1}
+        loops = {loop.var: loop for loop in enclosing}
+        uncertain = {loop.extent for loop in enclosing if (self.analyzer.bounds(loop.extent).lo or 0) < 1}
         if len(uncertain) > 1 or any(v in loops for e in uncertain for v in variables(e)):
             return False
         if any(as_int(e) is not None for e in uncertain):
             return False
         own = {*variables(index), *variables(extent)}
-        own |= {v for loop in around if loop.var in own for v in variables(loop.extent)}
+        own |= {v for loop in enclosing if loop.var in own for v in variables(loop.extent)}
         known = own | loops.keys() | self.symbols
         for condition in conditions:
             mentioned = set(variables(condition))

@@ -5,7 +5,7 @@
       for v in 0..16 vectorized {                             ->      for v in 0..16 vectorized {
         if v < n { t[v] += A[v, k] } } }                                t[v] += select(v < n, A[v, k], 0.0) } }
 
-Lanes past the end of a line then have values that nobody reads, as nobody read what was undefined there; a masked
+Lanes past the end of a line then have values that nothing reads, as nothing read what was undefined there; a masked
 region, and a branch around it, is left for the last store alone. All stores to the temporary must stand under the same
 condition: else the others' values might be wanted.
 """
@@ -68,7 +68,7 @@ def _lane_store(s: Stmt) -> tuple[For, Store, list[Expr], list[Expr]] | None:
 
 
 def _grown(allocation: Allocate, an: Analyzer) -> Allocate:
-    """The same with a place for each lane of its stores, where a line can have fewer elements than a vector."""
+    """An allocation with a place for each lane of its stores, where a line can have fewer elements than a vector."""
     old, body = allocation.buffer, allocation.body
     stores = [s for s in walk(body) if isinstance(s, Store) and s.buffer == old and s.indices]
     ends = [an.bounds(s.indices[-1]).hi for s in stores]

@@ -44,7 +44,7 @@ class Region:
 
 
 def region(node: Node) -> Region:
-    """The operands of a loop or a branch, told apart."""
+    """The operands of a loop or a branch, distinguished."""
     match node.attrs:
         case LoopAttrs(body=body, carried=carried, scanned=scanned):
             own, leading = 2 + carried + scanned, 1 + carried + scanned
@@ -161,17 +161,17 @@ def hoisted(node: Node, taken: set[str], wanted: Callable[[Node], bool]) -> tupl
     outside: list[Node] = []
     bodies = list(node.bodies)
     for k, body in enumerate(bodies):
-        around = dict(zip(body.params, params, strict=True))
+        enclosing = dict(zip(body.params, params, strict=True))
         moved = _hoistable(body, wanted)
         for n in moved:
             outputs = tuple(Value(fresh_name(v.name, taken), v.type) for v in n.outputs)
-            outside.append(replace(with_inputs(n, around), outputs=outputs))
-            around.update(zip(n.outputs, outputs, strict=True))
+            outside.append(replace(with_inputs(n, enclosing), outputs=outputs))
+            enclosing.update(zip(n.outputs, outputs, strict=True))
         gone = {id(n) for n in moved if n.op != "constant"}
         made = [v for n in moved if n.op != "constant" for v in n.outputs]
         rest = tuple(n for n in body.nodes if id(n) not in gone)
         bodies[k] = replace(body, params=(*body.params, *made), nodes=rest)
-        params += [around[v] for v in made]
+        params += [enclosing[v] for v in made]
         for other in range(len(bodies)):
             if other != k:
                 names = names_of(bodies[other])
@@ -181,7 +181,7 @@ def hoisted(node: Node, taken: set[str], wanted: Callable[[Node], bool]) -> tupl
 
 
 def _hoistable(body: Graph, wanted: Callable[[Node], bool]) -> list[Node]:
-    """Nodes that depend on params alone, in order, behind the constants that they read."""
+    """Nodes that depend on params alone, in order, after the constants that they read."""
     constants = {n.output: n for n in body.nodes if n.op == "constant"}
     moved: dict[int, Node] = {}
     made: set[Value] = set(body.params)

@@ -127,7 +127,7 @@ def _row(stack: Value, at: Expr) -> Place:
 
 
 def _may_stand_in(result: Value, carried: Value, calls: Sequence[Call], places: Mapping[Value, Place]) -> bool:
-    """Whether what is carried on may be computed over what is carried in: nobody reads that later."""
+    """Whether the next iteration's value may reuse the buffer of the current one, which has no later reader."""
 
     def root(v: Value) -> Value:
         while v in places:

@@ -34,42 +34,44 @@ at 19x19 takes 0.98 of the time, others more, and errors are four times as large
 single precision too."""
 
 
-def gradient_algorithm(around: Surroundings, node: Node) -> Direct | WinogradSums | None:
+def gradient_algorithm(enclosing: Surroundings, node: Node) -> Direct | WinogradSums | None:
     """The algorithm of a gradient over channels in blocks; None where it has one way."""
     x, g = node.inputs[:2]
     assert x is not None and g is not None
     attrs = node.of(ConvWeightGradientAttrs)
     images, channels, filters = (as_int(d) for d in (x.shape[0], x.shape[1], g.shape[1]))
-    if data_side(node, around.block) is None or not images or not channels or not filters:
+    if data_side(node, enclosing.block) is None or not images or not channels or not filters:
         return None
     (window, other), alike = attrs.window, (*attrs.strides, *attrs.dilations) == (1,) * 4
     if window != other or window == 1 or not alike or min(channels, filters) < FEWEST:
         return None
-    setting = around.options.fast
+    setting = enclosing.options.fast
     height, width = (as_int(d) or 1 for d in g.shape[2:])
-    problem = SumsProblem(images, height, width, ceil(channels / around.block), ceil(filters / around.block), window)
-    to_blocks, to_plain = conversions(around, node)
-    options: list[Option] = [(over_pixels(node, around.block, around.target).cycles + to_plain, Direct())]
+    problem = SumsProblem(
+        images, height, width, ceil(channels / enclosing.block), ceil(filters / enclosing.block), window
+    )
+    to_blocks, to_plain = conversions(enclosing, node)
+    options: list[Option] = [(over_pixels(node, enclosing.block, enclosing.target).cycles + to_plain, Direct())]
     for tile in (n - window + 1 for n in SIZES if n <= min(LARGEST, MOST[setting])):
         if tile > 1:
-            errors = (largest_error_of_sums(tile, window, *sums) for sums in lengths(problem, tile, around.target))
+            errors = (largest_error_of_sums(tile, window, *sums) for sums in lengths(problem, tile, enclosing.target))
             if max(errors) <= ERRORS[setting]:
-                cost, _ = ranked(problem, tile, around.target)[0]
+                cost, _ = ranked(problem, tile, enclosing.target)[0]
                 options.append((cost.cycles * WORTH + to_blocks, WinogradSums(tile)))
     options.sort(key=lambda option: option[0])
-    key = partial(key_of_nodes, "algorithm", [node], around.target)
+    key = partial(key_of_nodes, "algorithm", [node], enclosing.target)
     return decide(key, options, lambda option: Setting.of(option[1]), lambda option: option[0])[1]
 
 
-def conversions(around: Surroundings, node: Node) -> tuple[float, float]:
+def conversions(enclosing: Surroundings, node: Node) -> tuple[float, float]:
     """What changing a layout takes, of all images, for tiles, which want all channels in blocks, and for pixels, which
     want those plain that are no lanes and fill no blocks."""
-    value = node.inputs[data_side(node, around.block) == "wide"]
+    value = node.inputs[data_side(node, enclosing.block) == "wide"]
     assert value is not None
-    if (as_int(value.shape[1]) or 1) % around.block == 0:
+    if (as_int(value.shape[1]) or 1) % enclosing.block == 0:
         return 0.0, 0.0
-    changed = conversion(value, around.target) * (as_int(value.shape[0]) or 1)
-    return (0.0, changed) if value in around.blocked else (changed, 0.0)
+    changed = conversion(value, enclosing.target) * (as_int(value.shape[0]) or 1)
+    return (0.0, changed) if value in enclosing.blocked else (changed, 0.0)
 
 
 def over_pixels(node: Node, block: int, target: Target) -> Cost:
@@ -79,7 +81,7 @@ def over_pixels(node: Node, block: int, target: Target) -> Cost:
     attrs, data = node.of(ConvWeightGradientAttrs), data_side(node, block)
     images, channels, *extents = (as_int(d) or 1 for d in x.shape)
     _, filters, *made = (as_int(d) or 1 for d in g.shape)
-    around = [n + before + after for n, before, after in zip(extents, attrs.pads[:2], attrs.pads[2:], strict=True)]
+    enclosing = [n + before + after for n, before, after in zip(extents, attrs.pads[:2], attrs.pads[2:], strict=True)]
     wide, narrow = (channels, filters) if data == "wide" else (filters, channels)
     inner = block if narrow % block == 0 else 1
     lanes, rows = ceil(wide / block) * block, narrow if inner == 1 else ceil(narrow / inner) * inner
@@ -92,10 +94,10 @@ def over_pixels(node: Node, block: int, target: Target) -> Cost:
         (attrs.window[0], attrs.window[1]),
         inner,
         block,
-        4 * (flow * prod(around) + other * prod(made)),
+        4 * (flow * prod(enclosing) + other * prod(made)),
     )
     padded = Cost()
     if any(attrs.pads):
-        size = 4.0 * images * flow * prod(around)
+        size = 4.0 * images * flow * prod(enclosing)
         padded = Cost(memory=fetch_cycles(size, 2 * size, target) + write_cycles(size, 2 * size, target))
     return ranked_over_pixels(problem, target)[0][0] + padded

@@ -24,28 +24,28 @@ from tilewright.transform.select.surroundings import InBlocks, Surroundings
 
 def choose_algorithms(graph: Graph, target: Target, in_blocks: InBlocks, options: Options = DEFAULTS) -> Graph:
     """The graph with a selection on the nodes that have a choice."""
-    around = Surroundings(graph, target, options, in_blocks)
+    enclosing = Surroundings(graph, target, options, in_blocks)
     nodes = []
     for node in graph.nodes:
-        around.visit(node)
-        node = replace(node, selected=selection(around, node))
-        around.leave(node)
+        enclosing.visit(node)
+        node = replace(node, selected=selection(enclosing, node))
+        enclosing.leave(node)
         nodes.append(node)
     return replace(graph, nodes=tuple(nodes))
 
 
-def selection(around: Surroundings, node: Node) -> Selection | None:
+def selection(enclosing: Surroundings, node: Node) -> Selection | None:
     """What is chosen for a node; None where it has no choice."""
     match node.op:
         case "conv":
-            algorithm = convolution_algorithm(around, node)
+            algorithm = convolution_algorithm(enclosing, node)
             return None if algorithm is None else Selection(algorithm)
         case "conv_weight_gradient":
-            gradient = gradient_algorithm(around, node)
+            gradient = gradient_algorithm(enclosing, node)
             return None if gradient is None else Selection(gradient)
         case "matmul":
-            precision = product_precision(around, node)
-            return Selection(product_algorithm(around, node) if precision == "fp32" else None, precision)
+            precision = product_precision(enclosing, node)
+            return Selection(product_algorithm(enclosing, node) if precision == "fp32" else None, precision)
         case "lowered.attention":
-            return Selection(precision=attention_precision(around, node))
+            return Selection(precision=attention_precision(enclosing, node))
     return None

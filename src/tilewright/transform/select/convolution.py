@@ -1,5 +1,5 @@
 """Which algorithm a convolution of one group takes: direct, Winograd's or Fourier's transforms, Strassen's products, or
-products over plain maps. All are estimated in cycles an image."""
+products over NCHW maps. All are estimated in cycles an image."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ LARGE = 5
 """Taps, a side, of the smallest window for which Fourier's transform is tried."""
 
 
-def convolution_algorithm(around: Surroundings, node: Node) -> Algorithm | None:
+def convolution_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None:
     """The algorithm of a convolution of f32 maps with weights; None for others, which have one way."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
@@ -80,117 +80,117 @@ def convolution_algorithm(around: Surroundings, node: Node) -> Algorithm | None:
     if None in sizes or 0 in sizes[:2]:
         return None
     if sizes[2:] == [1, 1]:
-        options = one_pixel(around, node)
+        options = one_pixel(enclosing, node)
     else:
-        ways = [(c if isinstance(way, Direct) else c * WORTH, way) for c, way in windows(around, node)]
-        options = with_taps(around, node, with_layouts(around, node, ways))
-        if w not in around.fixed:
-            options = [(cycles + filters(around, node, choice), choice) for cycles, choice in options]
-    options = with_matrices(around, node, options)
+        ways = [(c if isinstance(way, Direct) else c * WORTH, way) for c, way in windows(enclosing, node)]
+        options = with_taps(enclosing, node, with_layouts(enclosing, node, ways))
+        if w not in enclosing.fixed:
+            options = [(cycles + filters(enclosing, node, choice), choice) for cycles, choice in options]
+    options = with_matrices(enclosing, node, options)
     options.sort(key=lambda option: option[0])
-    key = partial(key_of_nodes, "algorithm", [node], around.target)
+    key = partial(key_of_nodes, "algorithm", [node], enclosing.target)
     return decide(key, options, lambda option: Setting.of(option[1]), lambda option: option[0])[1]
 
 
-def one_pixel(around: Surroundings, node: Node) -> list[Option]:
-    """Direct products, Strassen's where they are allowed and save enough, and those over plain maps where all around
-    is plain: the others change layouts before and behind."""
+def one_pixel(enclosing: Surroundings, node: Node) -> list[Option]:
+    """Direct products, Strassen's where they are allowed and save enough, and those over NCHW maps where all around
+    is plain: the others change layouts before and after."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     filters, channels = (as_int(d) or 1 for d in w.shape[:2])
-    block = around.block if channels % around.block == 0 else 1
-    shapes, ways = blockings_of(node, filters, channels, block, around.target)
-    model, weights = around.weight_bytes, 4 * channels * filters
-    arrival = Cost(memory=weights / bandwidth(model, around.target))
-    plain = x not in around.blocked and node.output in around.plain_use and is_pointwise(node)
+    block = enclosing.block if channels % enclosing.block == 0 else 1
+    shapes, ways = blockings_of(node, filters, channels, block, enclosing.target)
+    model, weights = enclosing.weight_bytes, 4 * channels * filters
+    arrival = Cost(memory=weights / bandwidth(model, enclosing.target))
+    ordinary = x not in enclosing.blocked and node.output in enclosing.plain_use and is_pointwise(node)
     # Channels that fill no blocks are read where they are.
-    changes = (x, block > 1), (node.output, around.plain_use.get(node.output))
-    conversions = sum(conversion(v, around.target) for v, is_changed in changes if plain and is_changed)
+    changes = (x, block > 1), (node.output, enclosing.plain_use.get(node.output))
+    conversions = sum(conversion(v, enclosing.target) for v, is_changed in changes if ordinary and is_changed)
     options: list[Option] = [((Cost(compute=ways[0][0]) | arrival).cycles + conversions, Direct())]
-    if plain:
-        cycles = panels(pixel_problem(node), around.target)[0][0] + sampling(node, around.target)
+    if ordinary:
+        cycles = panels(pixel_problem(node), enclosing.target)[0][0] + sampling(node, enclosing.target)
         options.append(((Cost(compute=cycles) | arrival).cycles, Pixels()))
-    width = 2 * around.target.lanes(4)
+    width = 2 * enclosing.target.lanes(4)
     fills = channels % (2 * block) == 0 and filters % (2 * width) == 0 and block > 1
     known = all(as_int(d) for d in node.output.shape[1:])
-    allowed = around.options.fast in STRASSEN and w in around.fixed
+    allowed = enclosing.options.fast in STRASSEN and w in enclosing.fixed
     if allowed and fills and known and not any(node.of(ConvAttrs).pads):
-        result = best_strassen(shapes[0], width, model, around.target)
+        result = best_strassen(shapes[0], width, model, enclosing.target)
         if result is not None:
             # The filters take 7/4 of their memory, which is worth something.
             options.append((result[0].cycles / LEAST_GAIN + conversions, result[1]))
     return options
 
 
-def with_matrices(around: Surroundings, node: Node, options: list[Option]) -> list[Option]:
+def with_matrices(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
     """The options, and where factors are of bf16, or may be, products in registers of matrices: of maps of known size
     with weights, over whole blocks of channels."""
     x, w = node.inputs[:2]
-    tile, conv = find_tile_dot(bf16, bf16, around.target), node.of(ConvAttrs)
+    tile, conv = find_tile_dot(bf16, bf16, enclosing.target), node.of(ConvAttrs)
     assert x is not None and w is not None
     filters, channels, *window = (as_int(d) or 1 for d in w.shape)
     sizes = [as_int(d) for d in (*x.shape[2:], *node.output.shape[2:])]
-    narrow = around.options.precision == "bf16" or all(_of_bf16(around, v) for v in (x, w))
-    if tile is None or not narrow or not all(sizes) or w not in around.fixed or channels % around.block:
+    narrow = enclosing.options.precision == "bf16" or all(_of_bf16(enclosing, v) for v in (x, w))
+    if tile is None or not narrow or not all(sizes) or w not in enclosing.fixed or channels % enclosing.block:
         return options
-    if tile.lanes != around.block:
+    if tile.lanes != enclosing.block:
         return options
     if all(cycles == 0.0 for cycles, _ in options):
-        _, ways = blockings_of(node, filters, channels, around.block, around.target)
+        _, ways = blockings_of(node, filters, channels, enclosing.block, enclosing.target)
         options = [(ways[0][0], Direct())]
-    shape = (channels // around.block, sizes[0] or 1, sizes[1] or 1, around.block)
-    costs = around.target.costs.matrices
-    arrival = Cost(memory=2 * w.known_bytes / 4 / bandwidth(around.weight_bytes, around.target))
+    shape = (channels // enclosing.block, sizes[0] or 1, sizes[1] or 1, enclosing.block)
+    costs = enclosing.target.costs.matrices
+    arrival = Cost(memory=2 * w.known_bytes / 4 / bandwidth(enclosing.weight_bytes, enclosing.target))
     for flat in (False, True):
         attrs = ConvTilesAttrs(conv.strides, conv.dilations, conv.pads, filters, tile.rows, flat)
         if flat and not crosses_lines(attrs, shape[1:3], window):
             break
         depth = channels + -channels % tile.depth
-        cycles = costs.configured + convolution_cycles(attrs, shape, window, depth, tile, around.target)
+        cycles = costs.configured + convolution_cycles(attrs, shape, window, depth, tile, enclosing.target)
         options = [*options, ((Cost(compute=cycles) | arrival).cycles * costs.worth, Matrices(int(flat)))]
     return options
 
 
-def _of_bf16(around: Surroundings, value: Value) -> bool:
+def _of_bf16(enclosing: Surroundings, value: Value) -> bool:
     """Whether a value of f32 was one of bf16."""
-    node = around.made.get(value)
+    node = enclosing.made.get(value)
     return node is not None and node.op == "cast" and node.inputs[0] is not None and node.inputs[0].dtype is bf16
 
 
-def windows(around: Surroundings, node: Node) -> list[Option]:
+def windows(enclosing: Surroundings, node: Node) -> list[Option]:
     """Direct, and all transforms that are allowed, as one thread runs them if there is little to do."""
-    shapes = transformed(around, node)
+    shapes = transformed(enclosing, node)
     if not shapes:
         return [(0.0, Direct())]
-    setting, first = around.options.fast, shapes[0]
+    setting, first = enclosing.options.fast, shapes[0]
     allowed = tiles(first.window, first.stride, setting)
-    sizes = within(ERRORS[setting], allowed, first.window, first.stride, first.channels, around.block)
+    sizes = within(ERRORS[setting], allowed, first.window, first.stride, first.channels, enclosing.block)
     images = as_int(node.output.shape[0])
     # Pixels that a dilation keeps apart are images of their own.
     parts = node.of(ConvAttrs).dilations[0] ** 2
     if images is None:
-        return [(cycles * parts, way) for cycles, way in ranked(shapes, sizes, around.target)]
+        return [(cycles * parts, way) for cycles, way in ranked(shapes, sizes, enclosing.target)]
     rank: Callable[[Target], Sequence[Option]] = partial(ranked, shapes, sizes)
-    if node.of(ConvAttrs).dilations == (1, 1) and node.inputs[1] in around.fixed:
-        small = transformed(around, node, small_maps_of)
-        rank = partial(with_pairs, shapes, small, sizes, directly=first.channels % around.block == 0)
-    result = alone_if_small(rank, lambda option: option[0] * parts * images, around.target)
+    if node.of(ConvAttrs).dilations == (1, 1) and node.inputs[1] in enclosing.fixed:
+        small = transformed(enclosing, node, small_maps_of)
+        rank = partial(with_pairs, shapes, small, sizes, directly=first.channels % enclosing.block == 0)
+    result = alone_if_small(rank, lambda option: option[0] * parts * images, enclosing.target)
     return [(cycles * parts, way) for cycles, way in result]
 
 
-def with_layouts(around: Surroundings, node: Node, options: list[Option]) -> list[Option]:
+def with_layouts(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
     """The options with what changing the input's layout takes. Channels that fill no blocks are read as they are by a
     direct convolution and in blocks by a transform, and one of both is not what there is."""
     x = node.inputs[0]
     assert x is not None
     channels = as_int(x.shape[1]) or 0
-    if channels % around.block == 0:
+    if channels % enclosing.block == 0:
         return options
-    changed, blocked = conversion(x, around.target), x in around.blocked
+    changed, blocked = conversion(x, enclosing.target), x in enclosing.blocked
     return [(cycles + changed * (blocked == isinstance(way, Direct)), way) for cycles, way in options]
 
 
-def filters(around: Surroundings, node: Node, choice: Algorithm) -> float:
+def filters(enclosing: Surroundings, node: Node, choice: Algorithm) -> float:
     """Cycles an image of transforming weights that come with each call: in double precision, by the columns and then
     the rows of a window."""
     w, images = node.inputs[1], as_int(node.output.shape[0])
@@ -200,13 +200,13 @@ def filters(around: Surroundings, node: Node, choice: Algorithm) -> float:
     size = products(choice.tile, window, node.of(ConvAttrs).strides[0])
     each = size * window * window + size * size * window
     work = Cost(
-        compute=fma_cycles(count * other * each, around.target.lanes(8), around.target),
-        memory=write_cycles(4 * count * other * size * size, around.target.l2, around.target),
+        compute=fma_cycles(count * other * each, enclosing.target.lanes(8), enclosing.target),
+        memory=write_cycles(4 * count * other * size * size, enclosing.target.l2, enclosing.target),
     )
     return work.cycles / (images or max(SYMBOLIC_IMAGES))
 
 
-def transformed(around: Surroundings, node: Node, maps: Maps = maps_of) -> tuple[WinogradProblem, ...]:
+def transformed(enclosing: Surroundings, node: Node, maps: Maps = maps_of) -> tuple[WinogradProblem, ...]:
     """The layer as Winograd's estimate knows it, for each number of images and size of maps; nothing where no transform
     fits."""
     w = node.inputs[1]
@@ -216,19 +216,19 @@ def transformed(around: Surroundings, node: Node, maps: Maps = maps_of) -> tuple
     if any(as_int(d) == 0 for d in (images, *sides)) or not has_transforms(node):
         return ()
     conv = node.of(ConvAttrs)
-    stride, apart = conv.strides[0], conv.dilations[0]
+    stride, separate = conv.strides[0], conv.dilations[0]
     return tuple(
         WinogradProblem(
-            n * apart**2,
-            ceil(height / apart),
-            ceil(width / apart),
+            n * separate**2,
+            ceil(height / separate),
+            ceil(width / separate),
             channels,
             filters,
             window,
-            around.weight_bytes,
+            enclosing.weight_bytes,
             stride,
             (n, height, width),
-            around.other_bytes,
+            enclosing.other_bytes,
         )
         for n in (SYMBOLIC_IMAGES if as_int(images) is None else (as_int(images) or 1,))
         for height, width in maps(*sides)

@@ -1,4 +1,4 @@
-"""Where maps stay plain: values that nobody wants in channel blocks, and what changing a layout takes."""
+"""Where maps stay NCHW: values that nothing wants in channel blocks, and what changing a layout takes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def conversion(value: Value, target: Target) -> float:
     """Cycles of changing the layout of an image: square tiles through registers."""
     elements = prod(side(d) for d in value.shape[1:])
     nbytes = 4 * elements
-    apart = max(2 * nbytes, target.l1)
-    memory = fetch_cycles(nbytes, apart, target) + write_cycles(nbytes, apart, target)
+    separate = max(2 * nbytes, target.l1)
+    memory = fetch_cycles(nbytes, separate, target) + write_cycles(nbytes, separate, target)
     return Cost(compute=shuffle_cycles(elements, target), memory=memory).cycles
 
 
 def plain_uses(graph: Graph, blocking: Set[str]) -> dict[Value, bool]:
-    """Values that nobody wants blocked, with whether somebody needs them plain at once: through pointwise operators
+    """Values that nothing wants blocked, with whether a reader needs them plain at once: through pointwise operators
     they reach only outputs, operators on plain tensors, and convolutions of one pixel whose results are such values.
     `blocking` are the operators that want their inputs blocked."""
     fixed, ends = fixed_values(graph), set(graph.outputs)

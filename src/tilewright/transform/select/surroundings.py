@@ -72,10 +72,10 @@ class Surroundings:
         """Note whether the node's results lie in blocks."""
         if node.op == "conv":
             grouped = node.of(ConvAttrs).groups != 1
-            plain = (
+            ordinary = (
                 is_pointwise(node) if grouped else node.algorithm is None or isinstance(node.algorithm, (Pixels, Taps))
             )
-            blocks = node.output.type.rank == 5 or not plain
+            blocks = node.output.type.rank == 5 or not ordinary
         elif node.op == "conv_transpose":
             blocks = True
         else:
@@ -92,6 +92,6 @@ def has_transforms(conv: Node) -> bool:
     if w is None or w.type.rank != 4 or attrs.groups != 1:
         return False
     _, channels, window, other = (as_int(d) or 0 for d in w.shape)
-    (stride, *strides), (apart, *dilations) = attrs.strides, attrs.dilations
-    even = window == other and all(s == stride for s in strides) and all(d == apart for d in dilations)
+    (stride, *strides), (separate, *dilations) = attrs.strides, attrs.dilations
+    even = window == other and all(s == stride for s in strides) and all(d == separate for d in dilations)
     return even and window in WINDOWS and channels >= FEWEST and stride < window

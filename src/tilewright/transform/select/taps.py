@@ -29,27 +29,27 @@ MOST_MAPS = 4
 """How many times the input's memory the maps of taps may take, where they leave the second level of cache."""
 
 
-def with_taps(around: Surroundings, node: Node, options: list[Option]) -> list[Option]:
+def with_taps(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
     """The options, and where a convolution's filters fill no block those by its taps; all with what changing layouts
     takes, as a result of taps is plain."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     filters, channels = (as_int(d) or 0 for d in w.shape[:2])
-    if filters >= around.block:
+    if filters >= enclosing.block:
         return options
-    block = around.block if channels % around.block == 0 else 1
-    changed, blocked = conversion(x, around.target), x in around.blocked
-    behind, needed = conversion(node.output, around.target), around.plain_use.get(node.output)
+    block = enclosing.block if channels % enclosing.block == 0 else 1
+    changed, blocked = conversion(x, enclosing.target), x in enclosing.blocked
+    after, needed = conversion(node.output, enclosing.target), enclosing.plain_use.get(node.output)
     results: list[Option] = []
     for cycles, way in options:
         if cycles == 0.0 and isinstance(way, Direct):  # the only one so far
-            cycles = blockings_of(node, filters, channels, block, around.target)[1][0][0]
+            cycles = blockings_of(node, filters, channels, block, enclosing.target)[1][0][0]
         before = changed if block > 1 and not blocked else 0.0
-        results.append((cycles + before + (behind if needed else 0.0), way))
-    for cycles, choice in estimated(node, block, around.target):
+        results.append((cycles + before + (after if needed else 0.0), way))
+    for cycles, choice in estimated(node, block, enclosing.target):
         wanted = block > 1 and not choice.plain
         before = changed if wanted != blocked else 0.0
-        results.append((cycles + before + (behind if needed is None else 0.0), choice))
+        results.append((cycles + before + (after if needed is None else 0.0), choice))
     return results
 
 

@@ -140,7 +140,7 @@ def _steps(n: Call, *numbers: Value) -> Value:
 
 
 def _steps_of_floats(n: Call, span: Value, delta: Value) -> Value:
-    """The same of floats, rounded as their type rounds; NaN where one of them is."""
+    """How many steps of a float lead to a limit, rounded as the type rounds; NaN if an operand is NaN."""
     steps = n.emit("ceil", n.cast(n.emit("div", span, delta), f64))
     return n.emit("select", n.emit("lt", steps, n.constant(0.0, f64)), n.constant(0.0, f64), steps)
 

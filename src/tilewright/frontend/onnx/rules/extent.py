@@ -51,12 +51,12 @@ def places_between(n: Call, start: Any, end: Any, step: int, extent: Expr) -> Va
     count = n.emit("truncdiv", longer, n.constant(stride, i64))
     along = n.emit("range", start=0, step=stride if step > 0 else -stride, size=extent, dtype=i64)
     places = n.emit("add", along, first)
-    within = n.emit("max", n.emit("min", places, last), zero)  # behind the last one too
+    within = n.emit("max", n.emit("min", places, last), zero)  # after the last one too
     return n.head(within, count)
 
 
 def places_by(n: Call, start: Value, end: Value, step: Value, extent: Expr) -> Value:
-    """The same by scalars of i64, where the step may be of either sign, but not 0."""
+    """The positions that a slice takes, by scalars of i64. The step may have either sign, but may not be 0."""
     number, zero, one = n.symbols([extent], i64, ()), n.constant(0, i64), n.constant(1, i64)
     last = n.emit("sub", number, one)
     ahead = n.emit("gt", step, zero)
@@ -127,11 +127,11 @@ def unique(n: Call) -> list[Value]:
 
 
 def _as_met(n: Call, first: Value, inverse: Value, counts: Value, count: Value) -> tuple[Value, ...]:
-    """Groups in the order of their first members; places without a group stay behind."""
+    """Groups in the order of their first members; places without a group stay after."""
     extent = first.shape[0]
     along = n.emit("range", start=0, step=1, size=extent, dtype=i64)
-    behind = n.emit("add", along, n.symbols([extent], i64, ()))
-    key = n.emit("select", n.emit("lt", along, count), first, behind)
+    after = n.emit("add", along, n.symbols([extent], i64, ()))
+    key = n.emit("select", n.emit("lt", along, count), first, after)
     order = n.emit_all("topk", key, axis=0, k=extent, largest=False)[1]
     place = n.emit_all("topk", order, axis=0, k=extent, largest=False)[1]
     moved = (n.emit("gather", rows, order, axis=0) for rows in (first, counts))

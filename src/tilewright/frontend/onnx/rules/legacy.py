@@ -24,12 +24,12 @@ def second_operand(n: Call) -> Value:
     rank = n.rank(0)
     if not spread or axis is None or y.type.rank == 0:
         return y
-    behind = rank - axis_of(axis, rank) - y.type.rank
-    if behind < 0:
+    after = rank - axis_of(axis, rank) - y.type.rank
+    if after < 0:
         raise ShapeError(
             "the second operand reaches past the first", expected=f"axis {axis} of {n.type(0)}", got=y.type
         )
-    return n.reshape(y, (*y.shape, *[1] * behind))
+    return n.reshape(y, (*y.shape, *[1] * after))
 
 
 def slopes(n: Call) -> Value:
@@ -72,7 +72,7 @@ def image_scaler(n: Call) -> Value:
 
 @rule("Crop")
 def crop(n: Call) -> Value:
-    """An image without its border (left, top, right, bottom), or the part of size `scale` behind left and top."""
+    """An image without its border (left, top, right, bottom), or the part of size `scale` after left and top."""
     x = n.value(0)
     border, size = n.ints("border", [0] * 4) or [], n.ints("scale")
     if x.type.rank != 4 or len(border) != 4 or (size is not None and len(size) != 2):

@@ -78,7 +78,7 @@ def _summed(n: Call, bias: int) -> Value:
 
 
 def _with_sum(n: Call, y: Value, total: Value) -> list[Value | None]:
-    """The output, statistics of training, which nobody asks for, and the sum."""
+    """The output, statistics of training, which is not asked for, and the sum."""
     return [y, None, None, total][: n.outputs]
 
 
@@ -245,8 +245,8 @@ def distances(n: Call) -> Value:
     if metric not in ("sqeuclidean", "euclidean") or x.type.rank != 2 or y.type.rank != 2:
         raise UnsupportedError("CDist of this metric or rank is not supported", got=f"{metric}, {x.type}")
     rows, columns = n.reshape(x, (x.shape[0], 1, x.shape[1])), n.reshape(y, (1, *y.shape))
-    apart = n.emit("sub", rows, columns)
-    total = n.emit("reduce_sum", n.emit("mul", apart, apart), axes=(2,), keepdims=False)
+    separate = n.emit("sub", rows, columns)
+    total = n.emit("reduce_sum", n.emit("mul", separate, separate), axes=(2,), keepdims=False)
     return total if metric == "sqeuclidean" else n.emit("sqrt", total)
 
 
@@ -341,9 +341,9 @@ def rotated(n: Call, x: Value, cos: Value, sin: Value, interleaved: bool) -> Val
     """Pairs of features turned by an angle: x is [batch, heads, length, features], cos and sin broadcast to half of the
     features, of which the first may be turned alone."""
     half, rank = cos.shape[-1], x.type.rank
-    turned, rest = dim(half * 2), dim(x.shape[-1] - half * 2)
+    transposed, rest = dim(half * 2), dim(x.shape[-1] - half * 2)
     whole = same_dim(rest, const(0))
-    part = x if whole else n.slice(x, rank - 1, 0, turned)
+    part = x if whole else n.slice(x, rank - 1, 0, transposed)
     if interleaved:
         pairs = n.reshape(part, (*part.shape[:-1], half, 2))
         left, right = (n.reshape(n.slice(pairs, rank, k, 1), (*part.shape[:-1], half)) for k in (0, 1))
@@ -356,7 +356,7 @@ def rotated(n: Call, x: Value, cos: Value, sin: Value, interleaved: bool) -> Val
         y = n.reshape(n.emit("concat", *ends, axis=rank), part.shape)
     else:
         y = n.emit("concat", first, second, axis=rank - 1)
-    return y if whole else n.emit("concat", y, n.slice(x, rank - 1, turned, rest), axis=rank - 1)
+    return y if whole else n.emit("concat", y, n.slice(x, rank - 1, transposed, rest), axis=rank - 1)
 
 
 def angles(n: Call, table: Value, positions: Value) -> Value:

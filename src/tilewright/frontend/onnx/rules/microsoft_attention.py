@@ -112,7 +112,7 @@ def quantized_attention(n: Call) -> list[Value]:
 
 
 def with_past(n: Call, q: Value, k: Value, v: Value, mask: int, past: int, bias: int) -> list[Value]:
-    """Attention behind the cached keys and values [2, batch, heads, past, features], and the longer cache."""
+    """Attention after the cached keys and values [2, batch, heads, past, features], and the longer cache."""
     filler = n.real("mask_filter_value", MASKED)
     if n.has(past):
         cache = n.value(past)
@@ -174,7 +174,7 @@ def _factors(n: Call, heads: int) -> tuple[Value, Value, Value]:
 @rule(f"{DOMAIN}GroupQueryAttention")
 def group_query_attention(n: Call) -> list[Value]:
     """Inputs q (or q, k and v packed), k?, v?, cached keys?, cached values?, the last position of each sequence, the
-    greatest length, tables of cos and sin?. The new keys stand behind the cached ones of each sequence."""
+    greatest length, tables of cos and sin?. The new keys stand after the cached ones of each sequence."""
     heads, groups = n.integer("num_heads", 0), n.integer("kv_num_heads", 0)
     if heads < 1 or groups < 1 or heads % groups:
         raise ModelError("num_heads must be a multiple of kv_num_heads", got=f"{heads}, {groups}")
@@ -192,9 +192,9 @@ def group_query_attention(n: Call) -> list[Value]:
     places = n.emit("add", n.reshape(first, (batch, 1)), steps(n, length, (1, -1)))
     if n.integer("do_rotary", 0):
         places_in = n.value(9) if n.has(9) else places
-        turned = bool(n.integer("rotary_interleaved", 0))
+        transposed = bool(n.integer("rotary_interleaved", 0))
         cos, sin = angles(n, n.value(7), places_in), angles(n, n.value(8), places_in)
-        q, k = (rotated(n, x, cos, sin, turned) for x in (q, k))
+        q, k = (rotated(n, x, cos, sin, transposed) for x in (q, k))
     if cached:
         k, v = (_inserted(n, n.value(3 + i), x, first) for i, x in enumerate((k, v)))
     keys = steps(n, k.shape[2], (1, 1, 1, -1))

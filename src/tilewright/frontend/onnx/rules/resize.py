@@ -131,7 +131,7 @@ def _computed_in(n: Call, x: Value, mode: str) -> Value:
 
 
 def _stored_as(n: Call, y: Value) -> Value:
-    """The result in the input's type: integers are rounded once, behind all axes, to even, and saturate."""
+    """The result in the input's type: integers are rounded once, after all axes, to even, and saturate."""
     return y if y.dtype is n.dtype(0) else n.cast(n.emit("round", y), n.dtype(0))
 
 

@@ -258,7 +258,7 @@ def _trees_of(ensemble: Ensemble) -> Array:
 
 
 def _columns(n: Call, x: Value, low: bool, columns: Sequence[Any]) -> Value:
-    """The features, and behind them what questions need that are no comparisons."""
+    """The features, and after them what questions need that are no comparisons."""
     parts = [x]
     if low:
         parts.append(n.emit("select", n.emit("isnan", x), n.like(-np.inf, x), x))

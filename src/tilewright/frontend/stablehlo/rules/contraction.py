@@ -51,10 +51,10 @@ def _product(call: Call, batch_a: list[int], batch_b: list[int], sum_a: list[int
     if not sum_a:
         return _outer(call, a, b, [*batch_a, *rest_a], [*batch_b, *rest_b], len(batch), len(rest_b), shape)
     left = _matrix(call, a, batch_a, rest_a, sum_a, (*batch, product(rows), product(depth)))
-    right, turned = _right(call, b, batch_b, rest_b, sum_b, (batch, product(depth), product(columns)))
+    right, transposed = _right(call, b, batch_b, rest_b, sum_b, (batch, product(depth), product(columns)))
     if not batch and len(rest_a) > 1 and a.type.rank == len(rest_a) + 1 and sum_a == [a.type.rank - 1]:
         left = a  # as it stands: all dimensions but the last are rows
-    y = call.emit("matmul", left, right, transpose_b=turned) if turned else call.emit("matmul", left, right)
+    y = call.emit("matmul", left, right, transpose_b=transposed) if transposed else call.emit("matmul", left, right)
     y = call.emit("ne", y, call.like(0, y)) if call.dtype is boolean else call.cast(y, call.dtype)
     y = call.reshape(y, shape)
     return Item(y.type, y)
@@ -83,9 +83,9 @@ def _right(
 ) -> tuple[Value, bool]:
     """The right operand as matrices of the summed dimension by the rest, or the other way round if it lies so."""
     lead, deep, wide = sizes
-    turned = call.made_by(b, "transpose") if not batch and b.type.rank == 2 and list(depth) == [0] else None
-    if turned is not None and turned.inputs[0] is not None:  # weights [out, in], as PyTorch has them
-        return turned.inputs[0], True
+    transposed = call.made_by(b, "transpose") if not batch and b.type.rank == 2 and list(depth) == [0] else None
+    if transposed is not None and transposed.inputs[0] is not None:  # weights [out, in], as PyTorch has them
+        return transposed.inputs[0], True
     if [*batch, *rest, *depth] == list(range(b.type.rank)) and rest:
         return call.reshape(b, [*lead, dim(wide), dim(deep)]), True
     return _matrix(call, b, batch, depth, rest, (*lead, deep, wide)), False
@@ -208,7 +208,7 @@ def _convolved(
 def _filled(
     call: Call, x: Value, w: Value, strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
 ) -> tuple[Value, dict[int, Expr]]:
-    """`x` with zeros behind symbolic dimensions that may be shorter than the filter, so that it fits once; and for
+    """`x` with zeros after symbolic dimensions that may be shorter than the filter, so that it fits once; and for
     these how many results there are, none where it does not fit."""
     rank = x.type.rank
     missing, counts = [dim(0)] * rank, dict[int, Expr]()

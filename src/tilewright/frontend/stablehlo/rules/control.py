@@ -98,7 +98,7 @@ def branch(call: Call) -> list[Item]:
 
 
 def _one_runs(call: Call, regions: Sequence[Block]) -> list[Item] | None:
-    """A branch of the graph; of more than two bodies one behind the other, where each hands on what was found unless it
+    """A branch of the graph; of more than two bodies one after the other, where each hands on what was found unless it
     is chosen itself. None where bodies give other types."""
 
     def body(k: int) -> Callable[[], list[Item]]:

@@ -1,4 +1,4 @@
-"""`custom_call`: a list of targets whose meaning is known. All others are refused: they are somebody's machine code."""
+"""`custom_call`: a list of targets whose meaning is known. All others are refused: they are foreign machine code."""
 
 from __future__ import annotations
 

@@ -108,14 +108,14 @@ def counted_from_end(call: Call, start: Value, extent: Expr) -> Value | None:
     """`i` of `select(i < 0, i + extent, i)`: starts as NumPy, JAX and our own writer count them; None of others."""
     chosen = call.made_by(_source(call, start, "reshape"), "select")
     match chosen and chosen.inputs:
-        case Value() as condition, Value() as moved, Value() as plain:
+        case Value() as condition, Value() as moved, Value() as ordinary:
             below, sum_ = call.made_by(condition, "lt"), call.made_by(moved, "add")
         case _:
             return None
-    if below is None or sum_ is None or below.inputs[0] is not plain or sum_.inputs[0] is not plain:
+    if below is None or sum_ is None or below.inputs[0] is not ordinary or sum_.inputs[0] is not ordinary:
         return None
     is_so = _is_size(call, below.inputs[1], as_expr(0)) and _is_size(call, sum_.inputs[1], extent)
-    return plain if is_so and plain.type.size == start.type.size else None
+    return ordinary if is_so and ordinary.type.size == start.type.size else None
 
 
 def _is_size(call: Call, x: Value | None, size: Expr) -> bool:
@@ -199,8 +199,8 @@ def _sliced(call: Call, n: dict[str, list[int]], sizes: Sequence[Expr]) -> Value
 
 def table(call: Call, x: Value, at: Lookup) -> Value:
     """The operand with the looked-up dimensions as one in front."""
-    turned = call.transpose(x, [*at.looked, *at.whole])
-    return call.reshape(turned, (dim(product([x.shape[d] for d in at.looked])), *(x.shape[d] for d in at.whole)))
+    transposed = call.transpose(x, [*at.looked, *at.whole])
+    return call.reshape(transposed, (dim(product([x.shape[d] for d in at.looked])), *(x.shape[d] for d in at.whole)))
 
 
 @rule("torch_index_select")

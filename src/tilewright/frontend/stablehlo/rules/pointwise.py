@@ -129,8 +129,8 @@ def _mean_pool(call: Call) -> Item | None:
 
 def _is_pool(call: Call, x: Value) -> bool:
     """Whether a value is a mean over windows, perhaps with its dimensions in another order."""
-    turned = call.made_by(x, "transpose")
-    source = x if turned is None else turned.inputs[0]
+    transposed = call.made_by(x, "transpose")
+    source = x if transposed is None else transposed.inputs[0]
     return source is not None and call.made_by(source, "avg_pool") is not None
 
 
@@ -248,8 +248,8 @@ def cube_root(call: Call) -> Item:
     square = call.emit("mul", y, y)
     error = call.emit("sub", call.emit("mul", square, y), size)
     better = call.emit("sub", y, call.emit("div", error, call.emit("mul", call.like(3, y), square)))
-    plain = call.emit("or", call.emit("eq", size, call.like(0, y)), call.emit("isinf", size))
-    y = call.emit("select", plain, size, better)
+    ordinary = call.emit("or", call.emit("eq", size, call.like(0, y)), call.emit("isinf", size))
+    y = call.emit("select", ordinary, size, better)
     y = call.emit("select", call.emit("lt", wide, call.like(0, y)), call.emit("neg", y), y)
     return call.lazy(call.cast(y, x.dtype), call.item(0).shape)
 

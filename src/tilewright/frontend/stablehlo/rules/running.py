@@ -77,7 +77,7 @@ def _reduced(call: Call, kind: str | None, count: int, axes: Sequence[int]) -> l
 
 
 def _doubled(call: Call, given: Sequence[Value], axis: int, backwards: bool) -> list[Value]:
-    """Each element combined with all before it, or behind it, by any associative body: a loop whose iterations combine
+    """Each element combined with all before it, or after it, by any associative body: a loop whose iterations combine
     windows of 1, 2, 4 ... elements (Hillis and Steele, "Data parallel algorithms", 1986)."""
     outside, size = call, given[0].shape[axis]
     rank = given[0].type.rank

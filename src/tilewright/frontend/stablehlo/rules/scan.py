@@ -117,7 +117,7 @@ class _Loop:
         """Find elements and what is collected; whether the counter is nowhere else."""
         graph, made = self.graph, {v: n for n in self.graph.nodes for v in n.outputs}
         carried = graph.inputs[1 : 1 + moving]
-        around = {*graph.inputs[1 + moving :], *graph.params}
+        enclosing = {*graph.inputs[1 + moving :], *graph.params}
         gone: set[Node] = set()
         for place, (before, after) in enumerate(zip(carried, graph.outputs, strict=True)):
             added = self.added(before, made.get(after), made)
@@ -126,7 +126,7 @@ class _Loop:
                 gone |= nodes
         for node in graph.nodes:
             backward = self.direction(node.of(SliceAttrs).begin[0]) if node.op == "slice" and node.inputs[0] else None
-            if backward is not None and node.inputs[0] in around and self.is_element(node):
+            if backward is not None and node.inputs[0] in enclosing and self.is_element(node):
                 assert node.inputs[0] is not None
                 self.elements[node.output] = node.inputs[0], backward
                 gone.add(node)
@@ -193,9 +193,9 @@ class _Loop:
             tuple(nodes),
             tuple(outputs),
         )
-        around = [v for v in captured if v in used]
+        enclosing = [v for v in captured if v in used]
         attrs = {"body": body, "carried": len(states), "scanned": len(fresh), "trip": self.count}
-        results = call.emit_all("loop", None, None, *(start[k] for k in states), *sequences, *around, **attrs)
+        results = call.emit_all("loop", None, None, *(start[k] for k in states), *sequences, *enclosing, **attrs)
         if not fresh or (self.count <= written and recurrent_cell(call.builder.nodes[-1]) is None):
             return None
         result = dict(zip([*states, *self.collected], map(as_item, results), strict=True))

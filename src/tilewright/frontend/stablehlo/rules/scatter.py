@@ -1,6 +1,6 @@
 """`scatter`: a tensor with windows of it replaced, or combined with updates, at positions that are computed.
 
-A window that does not lie inside is dropped: its row is one behind the last, which is cut off again.
+A window that does not lie inside is dropped: its row is one after the last, which is cut off again.
 """
 
 from __future__ import annotations

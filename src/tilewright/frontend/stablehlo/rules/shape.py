@@ -121,8 +121,8 @@ def transpose(call: Call) -> Item:
     shape = [x.shape[p] for p in perm]
     if x.value is None and x.known.size == 1:
         return known_item(x.known.reshape(()), x.dtype, shape)
-    turned = call.transpose(call.full_rank(x), perm)
-    return call.lazy(call.near_as(turned, turned.shape), shape)
+    transposed = call.transpose(call.full_rank(x), perm)
+    return call.lazy(call.near_as(transposed, transposed.shape), shape)
 
 
 @rule("concatenate")
@@ -248,17 +248,17 @@ def _surrounded(call: Call, x: Value, fill: Item, low: Sequence[Expr], high: Seq
 
 
 def _spread(call: Call, x: Value, fill: Item, inner: Sequence[int]) -> Value:
-    """`inner` fills between each two elements: a dimension of fills behind each element, whose last are cut off."""
+    """`inner` fills between each two elements: a dimension of fills after each element, whose last are cut off."""
     for k, count in enumerate(inner):
         size = as_int(x.shape[k])
         if not count or (size is not None and size < 2):
             continue
-        apart = call.reshape(x, (*x.shape[: k + 1], 1, *x.shape[k + 1 :]))
-        zeros = [dim(0)] * apart.type.rank
+        separate = call.reshape(x, (*x.shape[: k + 1], 1, *x.shape[k + 1 :]))
+        zeros = [dim(0)] * separate.type.rank
         after = [dim(count) if j == k + 1 else z for j, z in enumerate(zeros)]
-        apart = _surrounded(call, apart, fill, zeros, after)
+        separate = _surrounded(call, separate, fill, zeros, after)
         joined = dim(x.shape[k] * (count + 1))
-        x = call.reshape(apart, [joined if j == k else d for j, d in enumerate(x.shape)])
+        x = call.reshape(separate, [joined if j == k else d for j, d in enumerate(x.shape)])
         x = call.slice(x, k, 0, dim(joined - count))
     return x
 

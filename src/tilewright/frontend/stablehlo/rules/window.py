@@ -73,7 +73,7 @@ class Window:
         return dim(count) if prove(as_expr(count) >= 0) else dim(maximum(count, 0))
 
     def of_one_image(self) -> Window:
-        """The same behind two dimensions of one element."""
+        """This window with two leading dimensions of one element."""
         first = ([1, 1], [1, 1], [1, 1], [1, 1], [0, 0], [0, 0])
         rest = (self.size, self.strides, self.spread, self.dilations, self.low, self.high)
         return Window(*([*a, *b] for a, b in zip(first, rest, strict=True)))

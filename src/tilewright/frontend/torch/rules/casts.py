@@ -54,5 +54,5 @@ def identity(n: Call, x: Value, *rest: Any, **_: Any) -> Any:
 
 @rule("detach")
 def detach(n: Call, x: Value) -> Any:
-    """Nothing where nobody asks for gradients."""
+    """Nothing where gradients are not asked for."""
     return x if n.random is None or not x.dtype.is_float else n.emit("stop_gradient", x)

@@ -88,7 +88,7 @@ def conv(
 
 
 def _named_padding(n: Call, w: Value, padding: str, strides: Sequence[int], dilations: Sequence[int]) -> list[int]:
-    """ "same" pads so that the result is as large as the input, the odd one behind."""
+    """ "same" pads so that the result is as large as the input, the odd one after."""
     if padding == "valid":
         return [0] * 2 * len(strides)
     totals = [d * (static(k, "the kernel") - 1) for d, k in zip(dilations, w.shape[2:], strict=True)]
@@ -156,7 +156,7 @@ def convolution_backward(
     wanted: Sequence[bool],
 ) -> list[Value | None]:
     """The gradients by input, weight and bias that are wanted, by the rule of our own operator; what is in vain is
-    dropped with all that nobody reads."""
+    dropped with all that nothing reads."""
     rank = w.type.rank - 2
     s, p, d, e = (tuple(_each(v, rank)) for v in (strides, padding, dilations, extra))
     attrs = ConvTransposeAttrs(s, d, p * 2, groups, e) if transposed else ConvAttrs(s, d, p * 2, groups)

@@ -91,9 +91,9 @@ def mirrored(n: Call, re: Value, im: Value, inner: int) -> tuple[Value, Value]:
     zero = n.broadcast(n.like(0, im), (*im.shape[:-1], 1))
     middle = n.slice(im, last, 1, inner)
     rest = [] if as_int(re.shape[-1]) == inner + 1 else [zero]
-    turned = [n.slice(p, last, inner, inner, -1) for p in (re, im)]
-    whole = n.emit("concat", re, turned[0], axis=last)
-    return whole, n.emit("concat", zero, middle, *rest, n.emit("neg", turned[1]), axis=last)
+    transposed = [n.slice(p, last, inner, inner, -1) for p in (re, im)]
+    whole = n.emit("concat", re, transposed[0], axis=last)
+    return whole, n.emit("concat", zero, middle, *rest, n.emit("neg", transposed[1]), axis=last)
 
 
 def weights(length: int) -> list[float]:

@@ -184,7 +184,7 @@ def layer_norm(
 
 @rule("native_layer_norm", single=True)
 def native_layer_norm(n: Call, x: Value, shape: Any, weight: Any, bias: Any, epsilon: float) -> list[Value]:
-    """Also the means and the reciprocal standard deviations, which are dropped where nobody reads them."""
+    """Also the means and the reciprocal standard deviations, which are dropped where nothing reads them."""
     axes = tuple(range(x.type.rank - len(shape), x.type.rank))
     _, mean, rstd = _normalised_and_how(n, x, axes, epsilon)
     return [layer_norm(n, x, shape, weight, bias, epsilon), mean, rstd]

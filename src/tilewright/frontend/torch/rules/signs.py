@@ -77,8 +77,8 @@ def heaviside(n: Call, x: Value, at_zero: Value) -> Value:
 def angle(n: Call, x: Value) -> Value:
     """Of real numbers: 0, or pi of those below zero; NaN stays."""
     x = n.floats(n.cast(x, n.dtype))
-    turned = n.emit("select", n.emit("lt", x, n.like(0, x)), n.like(math.pi, x), n.like(0, x))
-    return n.emit("select", n.emit("isnan", x), x, turned)
+    transposed = n.emit("select", n.emit("lt", x, n.like(0, x)), n.like(math.pi, x), n.like(0, x))
+    return n.emit("select", n.emit("isnan", x), x, transposed)
 
 
 @rule("nextafter")
@@ -112,8 +112,8 @@ def frexp(n: Call, x: Value) -> list[Value]:
     exponent = n.emit("select", tiny, lowered, exponent)
     sign = n.emit("bitand", bits, n.like(-(1 << (x.dtype.bits - 1)) | ((1 << width) - 1), bits))
     mantissa = _float(n, n.emit("bitor", sign, n.like((bias - 1) << width, bits)), x.dtype)
-    plain = n.emit("or", n.emit("eq", x, n.like(0, x)), n.emit("or", n.emit("isnan", x), n.emit("detect_inf", x)))
-    return [n.emit("select", plain, x, mantissa), n.emit("select", plain, n.constant(0, i32), exponent)]
+    ordinary = n.emit("or", n.emit("eq", x, n.like(0, x)), n.emit("or", n.emit("isnan", x), n.emit("detect_inf", x)))
+    return [n.emit("select", ordinary, x, mantissa), n.emit("select", ordinary, n.constant(0, i32), exponent)]
 
 
 @rule("ldexp")

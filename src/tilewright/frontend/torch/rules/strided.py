@@ -34,7 +34,7 @@ def diagonal(n: Call, x: Value, offset: int = 0, first: int = 0, second: int = 1
 
 
 def _planes(n: Call, x: Value, first: int, second: int) -> tuple[Value, int, int]:
-    """The two axes behind all others, and their extents."""
+    """The two axes after all others, and their extents."""
     a, b = n.axis(first, x), n.axis(second, x)
     order = [k for k in range(x.type.rank) if k not in (a, b)]
     what = "an axis of a diagonal"
