@@ -229,6 +229,13 @@ targets: $(STAMP) ## bundles for Arm, RISC-V, WebAssembly and microcontrollers i
 	$(BIN)/pip install --quiet wasmtime
 	TILEWRIGHT_TARGETS=1 $(PY) -m pytest tests/bundle/test_elsewhere.py $(PYTEST_ARGS)
 
+EMX_ENV := build/peers/emx-env
+.PHONY: bench-bundle
+bench-bundle: $(STAMP) $(TORCH_STAMP) ## bundles against the Python runtime and emx-onnx-cgen's C; ARGS="--models m64 nat --write"
+	test -d $(EMX_ENV) || $(PYTHON) -m venv $(EMX_ENV)
+	$(EMX_ENV)/bin/pip install --quiet emx-onnx-cgen==1.4.0
+	$(PY) -m benchmarks.bench_bundle --emx $(EMX_ENV)/bin/python $(ARGS)
+
 .PHONY: bench-control
 bench-control: $(STAMP) ## a recurrence as Scan, greedy decoding as Loop, a detector with its suppression, against ONNX Runtime
 	$(PY) -m benchmarks.bench_control $(ARGS)

@@ -21,7 +21,9 @@ STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-fsani
 
 def build(folder: Path, name: str, compiler: str | None = None, flags: Sequence[str] = STRICT) -> Path:
     """The example of a bundle as a program. Fails the test with the compiler's messages."""
-    line = [compiler or str(COMPILER), *flags, "main.c", f"{name}.o", "-lm", "-o", "main"]
+    objects = [p.name for p in sorted(folder.glob(f"{name}*.o"))]
+    pool = ["-lpthread"] if len(objects) > 1 else []
+    line = [compiler or str(COMPILER), *flags, "main.c", *objects, "-lm", *pool, "-o", "main"]
     done = subprocess.run(line, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder / "main"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from benchmarks import control_models, decoder_model
+from benchmarks import control_models, decoder_model, policy_suite
 from tests.bundle.built import build, check_equal
 from tests.codegen.c_run import needs_compiler
 from tilewright.support.errors import UnsupportedError
@@ -78,3 +78,16 @@ def test_sizes_that_data_decides(tmp_path: Path) -> None:
     kept = len(tw.Model(program, threads=1).run(inputs)["boxes"])
     said = subprocess.run(["./main", "io"], cwd=tmp_path, capture_output=True, text=True).stdout
     assert kept > 0 and f" = {kept}\n" in said
+
+
+def test_threads_share_a_call(tmp_path: Path) -> None:
+    program = tw.compile_program(policy_suite.m256(), dims={"batch": 64}, threads=2)
+    assert not program.manifest.alone
+    face = check_equal(
+        program, tmp_path, {"obs": RNG.standard_normal((64, 376)).astype(np.float32)}, threads=2, name="wide"
+    )
+    assert face.threads == 2 and (tmp_path / "wide_pool.o").exists()
+    assert "wide_pool.o" in (tmp_path / "wide.cmake").read_text()
+    other = tw.compile_program(policy_suite.m256(), dims={"batch": 64}, target="cortex-m4")
+    with pytest.raises(UnsupportedError, match="no thread pool"):
+        other.bundle(tmp_path, threads=2)

@@ -19,6 +19,7 @@ from tilewright.codegen.llvm.emit import compile_llvm
 from tilewright.native.relocatable import join
 from tilewright.native.wasm import link
 from tilewright.runtime.program import Program
+from tilewright.runtime.threads import MAX_THREADS, SYS_FUTEX, pool_text_of
 from tilewright.support.errors import CompileError, UnsupportedError
 from tilewright.support.options import check_choice, check_option, check_path
 from tilewright.targets.abi import address_bytes, is_helper, is_web
@@ -45,6 +46,7 @@ def bundle(
     lang: Language = "c",
     embed: bool = False,
     rows: int | None = None,
+    threads: int = 1,
 ) -> tuple[Path, ...]:
     """Write a program as files that a build without Tilewright uses, and give their paths.
 
@@ -55,13 +57,15 @@ def bundle(
         embed: put the raw weights into the object.
         rows: for how many rows there shall be memory where nothing bounds them: of a decoder's state, or of results
             whose size data decides.
+        threads: of a call; with more than one the pool is a second object, "NAME_pool.o", which programs with several
+            such bundles are linked with once. A program is best compiled for as many.
 
     Raises UnsupportedError that says what keeps a program from it; CompileError if the name is none. Before that
     nothing is written.
     """
     check_choice("lang", lang, get_args(Language), CompileError)
     check_path(folder, CompileError)
-    face = described(program, name=name, rows=rows)
+    face = described(program, name=name, rows=rows, threads=threads)
     name, spec = face.name, program.manifest.target
     target = Target(spec.triple, spec.cpu, spec.features)
     weights = raw_weights(program, face)
@@ -74,13 +78,18 @@ def _native(program: Program, face: Face, target: Target, embedded: bytes | None
     name, embed = face.name, embedded is not None
     constants = {} if embedded is None else {f"{name}_weights": embedded}
     joined = join(_objects(program, face, target), [*_functions(face), *constants], constants)
-    _check_needs([n for n in joined.needs if not is_helper(target.triple, n)], ALLOWED, name)
+    pool = {"tw_parallel", "tw_barrier"} if face.threads > 1 else set[str]()
+    needs = [n for n in joined.needs if not is_helper(target.triple, n) and n not in pool]
+    _check_needs(needs, ALLOWED, name)
+    objects = [f"{name}.o", *([f"{name}_pool.o"] if face.threads > 1 else [])]
     cpu = f"{target.triple.partition('-')[0]}, {target.cpu}"
-    libraries = ["m"] if set(joined.needs) - {"memcpy", "memset", "memmove"} else []
+    libraries = [*(["m"] if set(needs) - {"memcpy", "memset", "memmove"} else []), *(["pthread"] if pool else [])]
     files: Files = {f"{name}.o": joined.image, f"{name}.h": c.header(face, cpu, embed)}
     files |= _texts(face, lang, embed)
-    files[f"{name}.cmake"] = c.cmake(face, [f"{name}.o"], libraries)
-    files["README.md"] = readme(face, lang, cpu, [f"{name}.o"], libraries)
+    if face.threads > 1:
+        files[f"{name}_pool.o"] = compile_llvm(pool_text_of(target.triple), target, opt=2)
+    files[f"{name}.cmake"] = c.cmake(face, objects, libraries)
+    files["README.md"] = readme(face, lang, cpu, objects, libraries)
     return files
 
 
@@ -118,14 +127,19 @@ def _texts(face: Face, lang: str, embed: bool) -> dict[str, str]:
     return {"main.c": c.example(face, embed)}
 
 
-def described(program: Program, *, name: str | None = None, rows: int | None = None) -> Face:
+def described(program: Program, *, name: str | None = None, rows: int | None = None, threads: int = 1) -> Face:
     """How callers of a program's bundle see it."""
+    triple = program.manifest.target.triple
+    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MAX_THREADS:
+        raise CompileError("not a number of threads", expected=f"1 to {MAX_THREADS}", got=repr(threads))
+    if threads > 1 and ("linux" not in triple or triple.partition("-")[0] not in SYS_FUTEX):
+        raise UnsupportedError("there is no thread pool for this system yet", expected="threads=1", got=triple)
     check_option("rows", rows, (int, type(None)), "a number of rows")
     name = as_name(program.manifest.name) if name is None else name
     if not isinstance(name, str) or not is_name(name):
         raise CompileError("this is no name for functions: it is none, or it has a meaning already", where=repr(name))
     sizes = Sizes(program.manifest, _text(program, "sizes"))
-    return face_of(program.manifest, sizes, name, 1, rows, address_bytes(program.manifest.target.triple))
+    return face_of(program.manifest, sizes, name, threads, rows, address_bytes(triple))
 
 
 def _text(program: Program, name: str) -> str | None:

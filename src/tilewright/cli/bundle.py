@@ -40,6 +40,7 @@ def bundle(
         int | None,
         typer.Option("--rows", help="Rows of memory where nothing bounds them: a decoder's tokens, boxes found."),
     ] = None,
+    threads: Annotated[int, typer.Option("--threads", help="Threads of a call; the pool is a second object.")] = 1,
     dim: DimOption = None,
     state: StateOption = None,
     precision: PrecisionOption = None,
@@ -68,7 +69,7 @@ def bundle(
         else:
             program = compile_source(
                 source,
-                1,
+                threads,
                 parse_ranges(dim),
                 precision,
                 fast,
@@ -76,7 +77,9 @@ def bundle(
                 records=records or "auto",
                 state=parse_state(state),
             )
-        paths = program.bundle(output or Path(source.stem), name=name, lang=lang, embed=embed, rows=rows)
+        paths = program.bundle(
+            output or Path(source.stem), name=name, lang=lang, embed=embed, rows=rows, threads=threads
+        )
     if json:
         print_json({"files": {str(p): p.stat().st_size for p in paths}})
         return

@@ -279,6 +279,7 @@ class Module:
     """LLVM text under construction."""
 
     def __init__(self, triple: str = "") -> None:
+        self.triple = triple
         arm = triple.startswith(("aarch64", "arm64"))
         x86 = triple.startswith(("x86_64", "i386", "i686"))
         self.pause = ("llvm.aarch64.hint", ((I32, 1),)) if arm else ("llvm.x86.sse2.pause", ()) if x86 else None

@@ -60,7 +60,7 @@ def _worker(f: Function, index: Value) -> Value:
 
 
 def _futex(f: Function, word: Value, operation: int, value: int) -> None:
-    number = SYS_FUTEX[host_triple().split("-")[0]]
+    number = SYS_FUTEX[f.module.triple.split("-")[0]]
     null = f.value(0, PTR)
     f.call(I64, "syscall", (I64, number), word, (I64, operation), (I64, value), null, null, (I64, 0))
 
@@ -222,8 +222,13 @@ def _control(m: Module) -> None:
 
 
 def pool_text() -> str:
-    """The pool's LLVM text."""
-    m = Module(host_triple())
+    """The pool's LLVM text for this machine."""
+    return pool_text_of(host_triple())
+
+
+def pool_text_of(triple: str) -> str:
+    """The pool's LLVM text for a machine with Linux, of an architecture in SYS_FUTEX."""
+    m = Module(triple)
     m.variable("tw_pool", _POOL_SIZE)
     for part in (_barrier, _worker_main, _parallel, _control):
         part(m)
