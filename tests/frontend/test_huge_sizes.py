@@ -74,3 +74,30 @@ def test_extents(extent: int) -> None:
         te.compute((extent, 4), lambda i, j: te.cast(i + j, "f32"), name="B")
     with pytest.raises(ExpressionError, match="not an extent"):
         te.reduce_axis(extent, "r")
+
+
+def test_batch_dimensions_that_no_tensor_has() -> None:
+    for batch in (-(1 << 62), 2, -1):
+        text = f"""g (float[4, 3] x) => (float[a] y) <int64[1, 1] i = {{0}}> {{
+          y = GatherND <batch_dims = {batch}> (x, i) }}"""
+        with pytest.raises(Error, match="batch dimensions"):
+            tw.compile(model(text))
+
+
+def test_symbols_whose_product_no_i64_has() -> None:
+    """What stands in whose memory is judged by the largest sizes, as exactly."""
+    proto = model("""g (float[n, m, k, 4] x) => (float[a, b, c, d] y) {
+      s = Softmax <axis = 3> (x) t = Transpose <perm = [3, 2, 1, 0]> (s) u = Relu (t) v = Softmax <axis = 0> (u)
+      y = Transpose <perm = [3, 2, 1, 0]> (v) }""")
+    most = (1 << 31) - 1
+    compiled = tw.compile(proto, dims={name: tw.dim(1, most) for name in ("n", "m", "k")})
+    x = np.random.default_rng(0).standard_normal((2, 3, 2, 4)).astype(np.float32)
+    assert np.asarray(compiled(x)).shape == x.shape
+
+
+def test_a_dilation_that_is_wider_than_numbers_are() -> None:
+    weight = ", ".join(["1"] * 18)
+    text = f"""g (float[1, 2, 5, 6] x) => (float[a, b, c, d] y) <float[1, 2, 3, 3] w = {{{weight}}}> {{
+      y = Conv <dilations = [9223372036854775800, 2], pads = [2, 1, 2, 1]> (x, w) }}"""
+    with pytest.raises(Error):
+        tw.compile(model(text))

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tests.fuzz import artifacts, corpus, huge, mutate, texts
+from tests.fuzz import artifacts, corpus, huge, huge_modules, mutate, texts
 from tilewright.frontend.read import import_model
 from tilewright.ir.dtype import BY_NAME
 from tilewright.parts.composite import Composite
@@ -250,6 +250,7 @@ KINDS: dict[str, Callable[[int, Mark], str]] = {
     "stablehlo": functools.partial(run_module, bytecode=False),
     "bytecode": functools.partial(run_module, bytecode=True),
     "huge": huge.run,
+    "huge modules": huge_modules.run,
     "self": run_self,
 }
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilewright.ir.dtype import boolean, f64, i64
-from tilewright.ir.expr import Const, Expr, Op, Var, all_of, as_int, call, cast, const, select
-from tilewright.ir.rewrite import walk_expr
+from tilewright.ir.expr import Const, Expr, Op, Var, all_of, call, cast, const, select
+from tilewright.ir.rewrite import variables, walk_expr
 from tilewright.runtime.specs import MAX_BYTES
 from tilewright.support.errors import ShapeError
 
@@ -25,25 +25,30 @@ def check_bytes(size: Expr, where: str) -> Expr:
     """A size in bytes as it is. Raises ShapeError where it is more than can be addressed for the smallest sizes, or a
     constant below 0."""
     least = at_smallest(size)
-    if least is not None and (least > MAX_BYTES or (least < 0 and as_int(size) is not None)):
+    if least is not None and (least > MAX_BYTES or (least < 0 and not variables(size))):
         raise ShapeError("more memory than there can be", where=where, expected=f"0 to {MAX_BYTES} bytes", got=least)
     return size
 
 
 def at_smallest(e: Expr) -> int | None:
-    """The value of an expression in which each symbol has the smallest value from 1 on that it can have, computed
-    exactly; None where it is of something else than symbols, or divides by 0."""
+    """The value of an expression in which each symbol has the smallest value from 1 on that it can have (`exact`)."""
+    return exact(e, {v: max(-(-max(v.lo or 0, 1) // v.multiple) * v.multiple, 1) for v in variables(e)})
+
+
+def exact(e: Expr, values: Mapping[Var, int]) -> int | None:
+    """The value of an expression where variables have these, in whole numbers of any length; None where it is of
+    something else, or divides by 0."""
     if type(e) is Const:
         return int(e.value)
     if type(e) is Var:
-        return max(-(-max(e.lo or 0, 1) // e.multiple) * e.multiple, 1)
+        return values.get(e)
     if type(e) is not Op or e.name not in _EXACT:
         return None
-    values = [at_smallest(a) for a in e.args]
+    found = [exact(a, values) for a in e.args]
     if e.name == "select":
-        return values[2 - bool(values[0])] if values[0] is not None else None
-    known = [v for v in values if v is not None]
-    if len(known) < len(values) or (e.name in ("floordiv", "mod") and known[1] == 0):
+        return found[2 - bool(found[0])] if found[0] is not None else None
+    known = [v for v in found if v is not None]
+    if len(known) < len(found) or (e.name in ("floordiv", "mod") and known[1] == 0):
         return None
     return int(_EXACT[e.name](*known))
 

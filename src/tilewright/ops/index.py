@@ -166,6 +166,8 @@ def _gather_nd_infer(types: Types, attrs: GatherNdAttrs) -> Out:
     x, indices = present(types[0]), present(types[1])
     integer(indices)
     batch = attrs.batch_dims
+    if not 0 <= batch < max(min(x.rank, indices.rank), 1):
+        raise ShapeError("no number of batch dimensions", expected=f"0 to {min(x.rank, indices.rank) - 1}", got=batch)
     depth = as_int(indices.shape[-1]) if indices.rank else None
     if depth is None or not 1 <= depth <= x.rank - batch:
         raise ShapeError(

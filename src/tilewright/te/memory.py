@@ -187,13 +187,17 @@ def _memory(t: Tensor, view: Array, values: Values) -> Array:
     offset, (extent,) = as_int(substitute(t.offset, values)), memory_shape(t)
     size = as_int(substitute(extent, values))
     if offset is None or size is None:
-        unknown = next(v for e in (t.offset, extent) for v in variables(substitute(e, values)))
-        raise CallError(f"nothing says what {unknown.name!r} is", where=where)
+        unknown = next((v for e in (t.offset, extent) for v in variables(substitute(e, values))), None)
+        what = "its memory has no size" if unknown is None else f"nothing says what {unknown.name!r} is"
+        raise CallError(what, where=where)
     least = as_int(substitute(default_offset(t.shape, t.strides or ()), values)) or 0
     if offset < least:
         raise CallError("elements lie before the memory", where=where, expected=f"an offset of {least}", got=offset)
     if not view.size:
-        return np.empty(size, view.dtype) if size < 1 << 20 else np.zeros(size, view.dtype)
+        try:
+            return np.empty(size, view.dtype) if size < 1 << 20 else np.zeros(size, view.dtype)
+        except (MemoryError, ValueError):
+            raise CallError("not enough memory for a view", where=where, got=f"{size} elements") from None
     start = _start(view) - offset * view.itemsize
     if start < _owner_start(view):
         inside = (_start(view) - _owner_start(view)) // view.itemsize

@@ -12,6 +12,7 @@ from tilewright.arith.overflow import at_smallest
 from tilewright.ir.dtype import DType, f64, i64
 from tilewright.ir.expr import Expr, Var, as_expr, as_int, is_const
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
+from tilewright.ir.rewrite import variables
 from tilewright.ops.dims import dims
 from tilewright.ops.registry import emit, emit1
 from tilewright.ops.rooms import add_room
@@ -163,8 +164,9 @@ def _span(low: Any, high: Any) -> str:
 
 def check_size(t: TensorType) -> None:
     """Raise ModelError for a tensor that no machine should be asked for."""
-    if any(number < 0 for d in t.shape if (number := as_int(d)) is not None):
+    least = [at_smallest(d) for d in t.shape]
+    if any(n is not None and n < 0 and not variables(d) for d, n in zip(t.shape, least, strict=True)):
         raise ModelError("a dimension is negative", got=t)
-    total = prod(1 if (least := at_smallest(d)) is None else least for d in t.shape)
+    total = prod(1 if n is None else n for n in least)
     if total * t.dtype.itemsize > MAX_BYTES:
         raise ModelError("the tensor is too large", expected=f"at most {MAX_BYTES} bytes", got=t)

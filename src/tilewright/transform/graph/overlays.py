@@ -23,6 +23,7 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 
 from tilewright.arith import prove, prove_equal, simplify
+from tilewright.arith.overflow import exact
 from tilewright.ir.expr import Expr, Var, as_int, const
 from tilewright.ir.graph import Value
 from tilewright.ir.rewrite import substitute, variables
@@ -280,14 +281,14 @@ class _Judged:
     __slots__ = ("values",)
 
     def __init__(self) -> None:
-        self.values: dict[Var, Expr] = {}
+        self.values: dict[Var, int] = {}
 
     def __call__(self, size: Expr) -> int:
         for s in variables(size):
             if s not in self.values:
                 most = s.hi if s.hi is not None else max(s.likely, default=max(s.lo or 1, LARGEST))
-                self.values[s] = const(max(1, most // s.multiple) * s.multiple)
-        result = as_int(simplify(substitute(size, self.values)))
+                self.values[s] = max(1, most // s.multiple) * s.multiple
+        result = exact(size, self.values)
         assert result is not None, "a size is a number where its symbols are"
         return result
 
