@@ -59,11 +59,14 @@ def read(path: Path) -> dict[tuple[str, str], Row]:
 def report(rows: Mapping[tuple[str, str], Row]) -> str:
     """The table: an architecture a line, its doors side by side; then why not."""
     header = ["architecture", *(f"{door}: whole, sizes, s" for door in DOORS)]
-    table = [[name, *(cell(rows.get((name, door))) for door in DOORS)] for name in CASES]
+    names = [name for name in CASES if any(row.name == name for row in rows.values())]
+    table = [[name, *(cell(rows.get((name, door))) for door in DOORS)] for name in names]
     counts = Counter((row.door, row.outcome) for row in rows.values())
     totals = [[door, outcome, n] for (door, outcome), n in sorted(counts.items())]
     reasons = [[row.name, row.door, row.detail.replace("|", "/")] for row in rows.values() if row.outcome != "whole"]
     parts = [markdown_table(["door", "outcome", "architectures"], totals), markdown_table(header, table)]
+    if left := [name for name in CASES if name not in names]:
+        parts.append(f"Not tried: {', '.join(left)}. An empty cell was not tried either.\n")
     if reasons:
         parts.append("## What is not whole\n\n" + markdown_table(["architecture", "door", "why"], reasons))
     libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "onnx", "onnxscript"))
@@ -74,7 +77,7 @@ def cell(row: Row | None) -> str:
     if row is None:
         return ""
     if row.outcome == "whole":
-        return f"whole, {row.right}, {row.compile:.0f}"
+        return f"whole, {row.right}" + ("" if row.compile is None else f", {row.compile:.0f}")
     return row.outcome
 
 
@@ -88,7 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="also those that have a row; the later one counts")
     parser.add_argument("--limit", type=float, default=120, help="seconds of one case")
     parser.add_argument("--memory", type=float, default=4, help="GB of one case")
-    parser.add_argument("--report", action="store_true", help="write the table from the rows to benchmarks/results")
+    parser.add_argument(
+        "--report", nargs="?", const="transformers", metavar="NAME", help="write the rows to benchmarks/results/NAME.md"
+    )
     options = parser.parse_args(arguments)
     rows = read(options.rows)
     options.rows.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 file.flush()
                 console().print(f"{name} {door}: {cell(row)} {row.detail}", markup=False, soft_wrap=True)
     if options.report:
-        write_markdown("transformers", TITLE, report(rows))
+        write_markdown(options.report, TITLE, report(rows))
     return 0
 
 

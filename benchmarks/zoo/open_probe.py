@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import torch
 
 import tilewright as tw
@@ -32,7 +33,7 @@ class Row:
     """What became of one architecture at one door.
 
     outcome   "whole" (one native program, right at all sizes), "wrong", "refused", "not exported" (PyTorch's exporter
-              made no file), "crashed", "time limit"
+              made no file, or one that is another function than the module), "crashed", "time limit"
     right     sizes at which it was right
     export, compile   seconds of PyTorch's exporter to a file, and of `tw.compile`
     detail    why not
@@ -99,7 +100,28 @@ def probe(name: str, door: str) -> Row:
         except ExportError as error:
             row.outcome, row.detail = "not exported", str(error)
             return row
-    return checked(case, model, row)
+        checked(case, model, row)
+        if row.outcome == "wrong" and door != "module" and not is_the_module(case, path):
+            row.outcome = "not exported"
+            row.detail = f"the exporter's file is another function than the module, as ONNX Runtime says: {row.detail}"
+    return row
+
+
+def is_the_module(case: Opened, path: Path) -> bool:
+    """Whether ONNX Runtime finds the module's results in a file at all sizes: an exporter that follows a run of the
+    module writes a loop over a sequence as the steps of that run."""
+    session = onnxruntime.InferenceSession(path)
+    names = [i.name for i in session.get_inputs()]
+    for sizes in case.sizes:
+        tensors = list(case.tensors(sizes).values())
+        with torch.no_grad():
+            expected = case.module(*tensors)
+        try:
+            found = session.run(None, {n: t.numpy() for n, t in zip(names, tensors, strict=True)})
+            compare(expected, [torch.as_tensor(t) for t in found])
+        except Exception:  # ONNX Runtime's, of any kind, or a WrongError
+            return False
+    return True
 
 
 def arguments(case: Opened) -> list[str]:

@@ -34,6 +34,7 @@ def test_the_table() -> None:
     ]
     text = bench_transformers.report({(row.name, row.door): row for row in rows})
     assert "| Bert | whole, 5, 3 |" in text and "| Bert | dynamo | why |" in text
+    assert "Not tried: Albert," in text
 
 
 def test_of_two_rows_of_a_case_the_later_counts(tmp_path: Path) -> None:
