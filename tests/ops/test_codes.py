@@ -81,3 +81,48 @@ def test_compiled_products(
     x = rng.standard_normal((sizes[-1], depth)).astype(np.float32)
     wanted = x @ rounded(second, precision)
     np.testing.assert_allclose(model(x), wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("rows,sizes", [(1, (1,)), (4, (4,)), ("n", (1, 3, 9)), (20, (20,))])
+@pytest.mark.parametrize("zeros", [None, "packed", "f32"])
+@pytest.mark.parametrize("depth", [64, 40])
+def test_files_of_4_bits_stay_codes(rows: int | str, sizes: tuple[int, ...], zeros: str | None, depth: int) -> None:
+    """`MatMulNBits`, against dequantised weights; a depth that ends within a block is padded in the file."""
+    rng = np.random.default_rng(3)
+    columns, block = 21, 32
+    blocks = -(-depth // block)
+    levels = rng.integers(0, 16, (columns, blocks * block)).astype(np.uint8)
+    scales = rng.random((columns, blocks)).astype(np.float32) + 0.1
+    arrays = {
+        "b": (levels[:, 0::2] | levels[:, 1::2] << 4).reshape(columns, blocks, block // 2),
+        "s": scales.reshape(-1),
+    }
+    zero = np.full((columns, blocks), 8)
+    if zeros == "packed":
+        zero = rng.integers(0, 16, (columns, blocks))
+        padded = np.pad(zero, ((0, 0), (0, blocks % 2))).astype(np.uint8)
+        arrays["z"] = (padded[:, 0::2] | padded[:, 1::2] << 4).reshape(-1)
+    elif zeros == "f32":
+        zero = rng.random((columns, blocks)).astype(np.float32) * 15
+        arrays["z"] = zero.reshape(-1)
+    node = helper.make_node(
+        "MatMulNBits", ["x", *arrays], ["y"], domain="com.microsoft", K=depth, N=columns, bits=4, block_size=block
+    )
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [info("x", TensorProto.FLOAT, [rows, depth])],
+        [info("y", TensorProto.FLOAT, [rows, columns])],
+        [numpy_helper.from_array(a, n) for n, a in arrays.items()],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    model = tw.compile(helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    weights = ((levels - np.repeat(zero, block, 1)) * np.repeat(scales, block, 1))[:, :depth].astype(np.float64)
+    stays = depth % block == 0 and rows != 20
+    kernels = " ".join(step.label for step in model.manifest.run_steps)
+    assert ("nibbles" in kernels or "codes" in kernels) == stays, kernels
+    for n in sizes:
+        x = rng.standard_normal((n, depth)).astype(np.float32)
+        wanted = x @ weights.T
+        np.testing.assert_allclose(model(x), wanted, rtol=0, atol=3e-6 * np.abs(x).max() * np.abs(weights).sum(1).max())

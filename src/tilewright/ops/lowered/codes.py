@@ -2,12 +2,14 @@
 
     codes[P, K/2, width]        u8: byte j of row k holds column j of rows 2k (low half) and 2k + 1 (high half)
     scales[P, K/group, width]   f32, one for `group` rows of a column
-    y[m, n] = sum over k of x[m, k] * (code[k, n] - 8) * scale[k // group, n]
+    zeros[P, K/group, width]    f32, the code of 0 there; 8 everywhere if absent
+    y[m, n] = sum over k of x[m, k] * (code[k, n] - zero[k // group, n]) * scale[k // group, n]
 
 Panels of `width` columns lie as those of `lowered.matmul_packed`. Of few rows, weights are decoded in registers and the
 scale is taken once a group:
 
-    y[m, n] = sum over g of (sum over k in g of x[m, k] * code[k, n]  -  8 * sum over k in g of x[m, k]) * scale[g, n]
+    y[m, n] = sum over g of (sum over k in g of x[m, k] * code[k, n] - zero[g, n] * sum over k in g of x[m, k])
+              * scale[g, n]
 
 Of more rows, weights are decoded to f32 once a call, and multiplied as such.
 """
@@ -29,7 +31,7 @@ from tilewright.support.errors import DTypeError
 from tilewright.te import Tensor
 
 ZERO = 8
-"""The code of 0."""
+"""The code of 0 where nothing else is said."""
 
 FEW = 4
 """Rows up to which weights are decoded in registers."""
@@ -37,8 +39,10 @@ FEW = 4
 
 def _infer(types: Types, attrs: ColumnsAttrs) -> tuple[TensorType, ...]:
     x, codes, scales = (only(types, k) for k in range(3))
-    if (x.dtype, codes.dtype, scales.dtype) != (f32, u8, f32):
-        raise DTypeError("weights of 4 bits are bytes of two", expected="f32, u8, f32", got=[str(t) for t in types])
+    zeros = types[3] if len(types) > 3 else None
+    if (x.dtype, codes.dtype, scales.dtype) != (f32, u8, f32) or (zeros is not None and zeros != scales):
+        expected = "f32, u8, f32 and zeros as scales"
+        raise DTypeError("weights of 4 bits are bytes of two", expected=expected, got=[str(t) for t in types])
     return (TensorType(f32, (*x.shape[:-1], as_expr(attrs.columns))),)
 
 
@@ -46,6 +50,12 @@ def _level(codes: Tensor, panel: Expr, k: Expr, lane: Expr) -> Expr:
     """One code, i32."""
     pair = cast(codes[(panel, k // 2, lane)], i32)
     return call("bitand", call("shr", pair, cast(k % 2 * 4, i32)), const(15, i32))
+
+
+def _zero(inputs: Sequence[Tensor | None], panel: Expr, group: Expr, lane: Expr) -> Expr:
+    """The code of 0 of a group of a column, f32."""
+    zeros = inputs[3] if len(inputs) > 3 else None
+    return const(float(ZERO), f32) if zeros is None else zeros[(panel, group, lane)]
 
 
 def _sizes(codes: Tensor, scales: Tensor) -> tuple[int, int, int, int]:
@@ -74,8 +84,9 @@ def _compute(inputs: Sequence[Tensor | None], attrs: ColumnsAttrs, types: tuple[
 
     def element(*at: Expr) -> Expr:
         *row, n = at
-        shifted = parts[(*row, g.var, n)] - sums[(*row, g.var)] * float(ZERO)
-        return te.sum(shifted * scales[(n // width, g.var, n % width)], axis=g)  # type: ignore[no-any-return]
+        at_group = (n // width, g.var, n % width)
+        shifted = parts[(*row, g.var, n)] - sums[(*row, g.var)] * _zero(inputs, *at_group)
+        return te.sum(shifted * scales[at_group], axis=g)  # type: ignore[no-any-return]
 
     product: Tensor = te.compute((*rows, columns), element, name="matmul")
     return (cropped(product, types[0].shape),)
@@ -88,7 +99,8 @@ def _decoded_compute(
     panels, depth, width, group = _sizes(codes, scales)
 
     def weight(panel: Expr, k: Expr, lane: Expr) -> Expr:
-        return cast(_level(codes, panel, k, lane) - ZERO, f32) * scales[(panel, k // group, lane)]
+        level = cast(_level(codes, panel, k, lane), f32) - _zero(inputs, panel, k // group, lane)
+        return level * scales[(panel, k // group, lane)]
 
     weights = te.compute((panels, depth, width), weight, name="weights")
     k = te.reduce_axis(depth, "k")
@@ -102,10 +114,12 @@ def _decoded_compute(
 
 
 def _reference(arrays: Arrays, attrs: ColumnsAttrs) -> tuple[Any, ...]:
-    x, codes, scales = arrays
+    x, codes, scales = arrays[:3]
+    zeros = arrays[3] if len(arrays) > 3 else np.full_like(scales, ZERO)
     panels, pairs, width = codes.shape
-    levels = np.stack((codes & 15, codes >> 4), axis=2).reshape(panels, 2 * pairs, width).astype(np.int32) - ZERO
-    weights = levels.astype(np.float32) * np.repeat(scales, 2 * pairs // scales.shape[1], axis=1)
+    group = 2 * pairs // scales.shape[1]
+    levels = np.stack((codes & 15, codes >> 4), axis=2).reshape(panels, 2 * pairs, width).astype(np.float32)
+    weights = (levels - np.repeat(zeros, group, axis=1)) * np.repeat(scales, group, axis=1)
     full = np.swapaxes(weights, 0, 1).reshape(2 * pairs, panels * width)
     return (np.matmul(x, full)[..., : as_int(attrs.columns)],)
 

@@ -35,6 +35,13 @@ def bounds(producer: Producer, value: Value, depth: int = DEPTH) -> Bounds | Non
                 return None
             (least, most), (low, high) = left, right
             return (least - high, most - low) if node.op == "sub" else (least + low, most + high)
+        case "bitand":
+            masks = [b for v in given if (b := bounds(producer, v, depth - 1)) is not None and b[0] >= 0]
+            return (0, min(b[1] for b in masks)) if masks else None
+        case "concat":
+            parts = [bounds(producer, v, depth - 1) for v in given]
+            whole = [b for b in parts if b is not None]
+            return (min(b[0] for b in whole), max(b[1] for b in whole)) if len(whole) == len(parts) > 0 else None
         case "constant":
             array = node.of(ConstantAttrs).value.array
             return (int(array.min()), int(array.max())) if array.size and array.dtype.kind in "iu" else None

@@ -34,6 +34,7 @@ from tilewright.plans.matmul.tile_dots import product_cycles
 from tilewright.plans.matmul.tiles import matmul_tile
 from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
 from tilewright.support.classes import dataclass
+from tilewright.transform.graph.bounds import bounds
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.integer import in_tiles, least_rows_of, longer
@@ -132,6 +133,31 @@ def attention(a: Assigner, node: Node) -> bool:
     inputs = tuple(None if v is None else a.as_plain(v) for v in node.inputs)
     attrs = replace(node.of(AttentionAttrs), dot=dot.name)
     (a.plain[node.output],) = a.emit("lowered.attention", inputs, attrs, node.output.name)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Nibbles:
+    """Weights of 4 bits: codes u8[K, N] from 0 to 15, scales f32[K/group, N], and the codes of 0, f32[K/group, N]; None
+    for 8 everywhere."""
+
+    codes: Value
+    scales: Value
+    zeros: Value | None
+
+
+def nibbles(a: Assigner, node: Node, rows: Callable[[], Value]) -> bool:
+    """A product of rows with weights that came as codes of 4 bits, where few rows are, or may be, multiplied: they stay
+    codes."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    count, depth = as_int(node.output.shape[-2]), as_int(x.shape[-1])
+    if w not in a.fixed or x.dtype is not f32 or not depth or (count is not None and count > FEW):
+        return False
+    weights = _Product(a, node, x, w, depth).codes()
+    if weights is None:
+        return False
+    _Product(a, node, rows(), w, depth).by_codes(weights)
     return True
 
 
@@ -236,32 +262,71 @@ class _Product:
         grouped = self.emit("reshape", w, name="groups", shape=(groups, GROUP, self.columns))
         scale, levels = self.quantise(grouped, 1, self.w.name, NIBBLES)
         levels = self.emit("add", levels, self.number(float(ZERO), f32), name="codes")
-        levels = self.emit("cast", levels, name="codes", dtype=u8)
+        codes = self.emit("reshape", levels, name="codes", shape=(self.depth, self.columns))
+        scales = self.emit("reshape", scale, name="scales", shape=(groups, self.columns))
+        self.by_codes(Nibbles(self.emit("cast", codes, name="codes", dtype=u8), scales, None))
+
+    def codes(self) -> Nibbles | None:
+        """The codes of weights that are `(codes - zeros) * scales`, in groups of each column; None for others."""
+        made = self.a.producer
+        grouped = made(self.w)
+        if grouped is None or grouped.op != "reshape" or not self.transpose or self.w.type.rank != 2:
+            return None
+        scaled = None if grouped.inputs[0] is None else made(grouped.inputs[0])
+        if scaled is None or scaled.op != "mul" or scaled.output.type.rank != 3:
+            return None
+        levels, scales = scaled.inputs
+        shifted = None if levels is None else made(levels)
+        zeros: Value | None = None
+        if shifted is not None and shifted.op == "sub":
+            levels, zeros = shifted.inputs
+        cast = None if levels is None else made(levels)
+        codes = cast.inputs[0] if cast is not None and cast.op == "cast" else None
+        sizes = [as_int(d) or 0 for d in scaled.output.shape]
+        columns, groups, size = sizes
+        if codes is None or scales is None or not all(sizes) or size % 2 or codes.shape != scaled.output.shape:
+            return None
+        between = bounds(made, codes) if codes.dtype.is_int else None
+        each = [columns, groups, 1]
+        shapes = [[as_int(d) for d in v.shape] for v in (scales, zeros) if v is not None]
+        if between is None or between[0] < 0 or between[1] > 15 or any(shape not in (each, []) for shape in shapes):
+            return None
+        narrow = self.emit("cast", self.a.as_plain(codes), name="codes", dtype=u8)
+        return Nibbles(
+            self.turned(narrow, columns, groups * size),
+            self.turned(self.a.as_plain(scales), columns, groups),
+            self.turned(self.number(0.0, f32) if zeros is None else self.a.as_plain(zeros), columns, groups),
+        )
+
+    def turned(self, value: Value, columns: int, count: int) -> Value:
+        """So many numbers of each column, as rows; one number for all is repeated."""
+        if value.type.rank == 0:
+            return self.emit("broadcast", value, name="rows", shape=(count, columns))
+        rows = self.emit("reshape", value, name="rows", shape=(columns, count))
+        return self.emit("transpose", rows, name="rows", perm=(1, 0))
+
+    def by_codes(self, weights: Nibbles) -> None:
+        """The product with weights of codes."""
         tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
-        pairs = self.emit("reshape", levels, name="pairs", shape=(self.depth // 2, 2, self.columns))
-        low, high = (
-            self.emit(
-                "slice", pairs, name="half", begin=(0, k, 0), size=(self.depth // 2, 1, self.columns), step=(1, 1, 1)
-            )
-            for k in range(2)
-        )
+
+        def panels(rows: Value) -> Value:
+            name = f"{self.w.name}_packed"
+            return self.emit("lowered.pack_matmul", rows, name=name, width=tile.width, transpose=False)
+
+        half = self.depth // 2
+        pairs = self.emit("reshape", weights.codes, name="pairs", shape=(half, 2, self.columns))
+        size, step = (half, 1, self.columns), (1, 1, 1)
+        low, high = (self.emit("slice", pairs, name="half", begin=(0, k, 0), size=size, step=step) for k in range(2))
         both = self.emit("add", low, self.emit("mul", high, self.number(16, u8), name="high"), name="bytes")
-        codes = self.panels_of(
-            self.emit("reshape", both, name="bytes", shape=(self.depth // 2, self.columns)), tile.width
-        )
-        scales = self.panels_of(self.emit("reshape", scale, name="scales", shape=(groups, self.columns)), tile.width)
-        total = self.emit(self.op_of_nibbles(), self.x, codes, scales, name=self.node.output.name, columns=self.columns)
-        self.finish(total)
-
-    def op_of_nibbles(self) -> str:
-        """Which operator multiplies: as the number of rows says, or both where that is not known."""
+        operands = [
+            panels(self.emit("reshape", both, name="bytes", shape=(half, self.columns))),
+            panels(weights.scales),
+        ]
+        operands += [] if weights.zeros is None else [panels(weights.zeros)]
         rows = as_int(self.x.shape[-2])
-        if rows is None:
-            return "lowered.matmul_codes_by_rows"
-        return "lowered.matmul_nibbles" if rows <= FEW else "lowered.matmul_decoded"
-
-    def panels_of(self, rows: Value, width: int) -> Value:
-        return self.emit("lowered.pack_matmul", rows, name=f"{self.w.name}_packed", width=width, transpose=False)
+        op = "matmul_codes_by_rows" if rows is None else "matmul_nibbles" if rows <= FEW else "matmul_decoded"
+        total = self.emit(f"lowered.{op}", self.x, *operands, name=self.node.output.name, columns=self.columns)
+        self.finish(total)
 
     # int8w
 
