@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tilewright.cli.common import JsonOption, err, facts, is_quiet, print_line
-from tilewright.cli.offer import SecretOption, TrustOption
 from tilewright.support.errors import MissingPackageError
 from tilewright.support.progress import progress
 
 if TYPE_CHECKING:
-    from tilewright.serve.opening import Source
+    from tilewright.serve.config import Config
 
-_OLD = {"hidden": True, "help": "Of `tilewright offer`, whose old name is `serve`."}
+_OLD: dict[str, Any] = {"hidden": True, "help": "Of `tilewright offer`, whose old name is `serve`."}
 
 
 def serve(
-    context: typer.Context,
     models: Annotated[
         list[Path] | None,
         typer.Argument(metavar="[MODEL]...", help="Files, .onnx or .tw. A model's name is its file's stem."),
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option("--dir", metavar="DIR", help="All models of a folder, NAME.onnx or NAME/VERSION/model.onnx."),
+        typer.Option(
+            "--dir", metavar="DIR", help="All models of a folder, NAME.onnx or NAME/VERSION/model.onnx; it is watched."
+        ),
     ] = None,
     stores: Annotated[
         list[str] | None,
@@ -34,20 +35,36 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 is on all networks.")] = "127.0.0.1",
     http_port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    grpc_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="0 takes a free one. [default: 8001 where gRPC is installed]")
+    ] = None,
+    unix: Annotated[
+        Path | None, typer.Option("--local", metavar="PATH", help="A Unix socket for `tw.client.local`.")
+    ] = None,
     promise: Annotated[
         float | None,
         typer.Option("--promise", min=0.001, metavar="MS", help="In how many milliseconds requests must be answered."),
     ] = None,
     max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Most rows of a batch.")] = 64,
     lanes: Annotated[int, typer.Option("--lanes", min=1, help="Batches computed at once in a process.")] = 1,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes, on one copy of the weights.")] = 1,
     threads: Annotated[int, typer.Option("--threads", "-t", min=1, help="Threads of a batch.")] = 1,
+    repository: Annotated[bool, typer.Option(help="Let clients load and unload models of --dir.")] = False,
+    shared_memory: Annotated[bool, typer.Option(help="Let clients register shared memory.")] = False,
+    access_log: Annotated[
+        Path | None, typer.Option("--access-log", metavar="FILE", help="A line of JSON for each request of HTTP.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="TOML", help="All of this and more from a file.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check the configuration, and end.")] = False,
     json: JsonOption = False,
     watch: Annotated[Path | None, typer.Option("--watch", "-w", **_OLD)] = None,
     port: Annotated[int | None, typer.Option("--port", **_OLD)] = None,
-    secret_file: SecretOption = None,
-    trust: TrustOption = False,
+    secret_file: Annotated[Path | None, typer.Option("--secret-file", **_OLD)] = None,
+    trust: Annotated[bool, typer.Option("--trust", **_OLD)] = False,
 ) -> None:
-    """Serve models over HTTP until SIGTERM, each request within its deadline or refused at once.
+    """Serve models over HTTP and gRPC until SIGTERM, each request within its deadline or refused at once.
 
     Clients of Triton, KServe and MLServer speak the protocol, the Open Inference Protocol version 2. Requests meet in
     batches whose time is known beforehand; none waits while a core is free.
@@ -65,28 +82,82 @@ def serve(
         import httptools  # noqa: F401
     except ImportError:
         raise MissingPackageError("serving needs httptools", hint="pip install 'tilewright[serve]'") from None
+    from tilewright.serve import config as configuration
     from tilewright.serve.core import Options
-    from tilewright.serve.opening import Source, in_folder, of_file, open_source
-    from tilewright.serve.server import Server, Settings, run
+    from tilewright.serve.opening import Source, in_folder, of_file
+    from tilewright.serve.server import Settings
 
-    options = {"promise": None if promise is None else promise / 1000, "max_batch": max_batch, "threads": threads}
-    sources: list[Source] = [of_file(path, **options) for path in given]
-    sources += in_folder(folder, **options) if folder is not None else []
-    sources += [Source(name, store=name, **options) for name in stores or []]  # type: ignore[arg-type]
-    if not sources:
-        raise typer.BadParameter("name a model, --dir or --store", param_hint="MODEL")
+    if config is not None:
+        read = configuration.read(config)
+    else:
+        options: dict[str, Any] = {"max_batch": max_batch, "threads": threads}
+        options["promise"] = None if promise is None else promise / 1000
+        sources = [of_file(path, **options) for path in given]
+        sources += in_folder(folder, **options) if folder is not None else []
+        sources += [Source(name, store=name, **options) for name in stores or []]
+        if not sources and folder is None:
+            raise typer.BadParameter("name a model, --dir, --store or --config", param_hint="MODEL")
+        settings = Settings(
+            host=host, http_port=http_port, grpc_port=_grpc_port(grpc_port), local=None if unix is None else str(unix),
+            core=Options(lanes=lanes), repository=folder if repository else None, shared_memory=shared_memory,
+        )  # fmt: skip
+        log = None if access_log is None else str(access_log)
+        read = configuration.Config(settings, tuple(sources), workers, log, folder)
+    if check:
+        _report("", read, json)
+        return
+    _run(read, json)
+
+
+def _grpc_port(given: int | None) -> int | None:
+    """The port of gRPC: none where it is not installed, unless it was asked for."""
+    try:
+        import grpc  # noqa: F401
+    except ImportError:
+        if given is not None:
+            raise MissingPackageError("gRPC is not installed", hint="pip install 'tilewright[serve]'") from None
+        return None
+    return 8001 if given is None else given
+
+
+def _run(read: Config, json: bool) -> None:
+    from tilewright.serve.opening import open_source
+    from tilewright.serve.server import Server, run
+    from tilewright.serve.watch import Watcher
+    from tilewright.serve.workers import Supervisor
+
+    settings = read.settings
+    if read.access_log is not None:
+        settings = replace(settings, access_log=open(read.access_log, "a"))  # noqa: SIM115  as long as the process
+    watcher = None
+    if read.folder is not None:
+        watcher = Watcher(read.folder)
+        watcher.accept()
+    if read.workers > 1:
+        supervisor = Supervisor(settings, read.sources, read.workers, watcher)
+        supervisor.on_start = lambda: _report(f"http://{settings.host}:{supervisor.http_port}", read, json)
+        supervisor.run()
+        return
     served = []
-    for source in sources:
+    for source in read.sources:
         with progress(f"open {source.name}", enabled=not is_quiet(json)):
-            served.append(open_source(source))
-    server = Server(Settings(host=host, http_port=http_port, core=Options(lanes=lanes)), served)
-    server.on_start = lambda: _report(server.url, sources, json)
+            served.append((open_source(source), source.share))
+    server = Server(settings, [model for model, share in served if share >= 1])
+    for model, share in served:
+        if share < 1:
+            server.canaries.append((model, share))
+    server.watcher = watcher
+    server.on_start = lambda: _report(server.url, read, json, server.grpc_port)
     run(server)
 
 
-def _report(url: str, sources: list[Source], json: bool) -> None:
-    names = [f"{s.name}/{s.version}" for s in sources]
-    print_line({"serving": url, "models": names}) if json else facts({"serving": url, "models": ", ".join(names)})
+def _report(url: str, read: Config, json: bool, grpc_port: int | None = None) -> None:
+    rows: dict[str, Any] = {"serving": url, "grpc": grpc_port, "workers": read.workers}
+    rows["models"] = [f"{s.name}/{s.version}" for s in read.sources]
+    if json:
+        print_line(rows)
+    else:
+        facts({name: value for name, value in rows.items() if value} | {"models": ", ".join(rows["models"])})
 
 
 def _is_offer(models: list[Path], *old: object) -> bool:

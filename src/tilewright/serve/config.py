@@ -44,6 +44,7 @@ class Config:
     sources: tuple[Source, ...]
     workers: int = 1
     access_log: str | None = None
+    folder: Path | None = None
 
 
 def read(path: Path) -> Config:
@@ -87,7 +88,7 @@ class _Reader:
             self._add("names no model", "models")
         self._problems.raise_if_any("the configuration cannot be used", where=where, kind=ServeError)
         given["core"] = Options(**integers)
-        return Config(Settings(**given), tuple(sources), workers, log)
+        return Config(Settings(**given), tuple(sources), workers, log, paths.get("dir"))
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 

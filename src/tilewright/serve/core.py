@@ -129,11 +129,13 @@ class Core:
 
     def _inline(self, pending: _Pending, rows: int, now: float, deadline: float) -> None:
         served = pending.served
-        result, version = served.call(pending.arrays)
+        result = _alone(served, pending.arrays)
+        if isinstance(result, ServeError):
+            raise result
         end = time.monotonic()
         served.estimates.observe(rows, end - now)
         served.statistics.executed(rows, end - now)
-        self._answer(pending, result, version, rows, now, end, deadline)
+        self._answer(pending, *result, rows, now, end, deadline)
 
     def _answer(
         self, pending: _Pending, result: Any, weights: int, rows: int, began: float, end: float, deadline: float

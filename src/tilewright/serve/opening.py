@@ -39,15 +39,17 @@ class Source:
 
 def open_source(source: Source) -> Served:
     """Compile, load or attach, and time the first batches. Raises what these raise."""
-    runner: Runnable
+    return served(source, load(source))
+
+
+def load(source: Source) -> Runnable:
+    """What a source's calls go to. Raises what compiling, loading and attaching raise."""
     if source.path is None:
-        runner = tilewright.attach(source.store, source.threads, timeout=5.0)
-    elif source.path.suffix == ".tw":
-        runner = tilewright.load(source.path, source.threads)
-    else:
-        program = tilewright.compile_program(source.path, threads=source.threads, dims=dict(source.dims or {}))
-        runner = tilewright.Model(program, source.threads)
-    return served(source, runner)
+        return tilewright.attach(source.store, source.threads, timeout=5.0)
+    if source.path.suffix == ".tw":
+        return tilewright.load(source.path, source.threads)
+    program = tilewright.compile_program(source.path, threads=source.threads, dims=dict(source.dims or {}))
+    return tilewright.Model(program, source.threads)
 
 
 def served(source: Source, runner: Runnable) -> Served:
@@ -87,4 +89,4 @@ def _versions(folder: Path, options: Mapping[str, Any]) -> Iterator[Source]:
             yield Source(check_name(folder.name), version.name, files[0], **options)
 
 
-__all__ = ["SUFFIXES", "Source", "in_folder", "of_file", "open_source", "served"]
+__all__ = ["SUFFIXES", "Source", "in_folder", "load", "of_file", "open_source", "served"]

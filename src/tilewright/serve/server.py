@@ -7,6 +7,7 @@ import contextlib
 import signal
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ from tilewright.serve.protocol.regions import Regions
 from tilewright.serve.protocol.routes import Site
 from tilewright.serve.repository import Repository
 from tilewright.serve.tokens import Tokens
+from tilewright.serve.watch import Watcher
+from tilewright.support.errors import Error
 
 _SWEEP_SECONDS = 0.5
 _BACKLOG = 1024
@@ -101,6 +104,9 @@ class Server:
         self._grpc: Any = None
         self._local: LocalServer | None = None
         self.on_start: Callable[[], None] | None = None
+        self.on_trouble: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
+        self.watcher: Watcher | None = None
+        self.canaries: list[tuple[Served, float]] = []
 
     @property
     def url(self) -> str:
@@ -120,6 +126,8 @@ class Server:
         try:
             for model in self._models:
                 self.core.add(model) if isinstance(model, Served) else self.core.add(open_source(model), model.share)
+            for canary, share in self.canaries:
+                self.core.add(canary, share)
             await self._listen()
             self._started.set()
             if self.on_start is not None:
@@ -163,8 +171,24 @@ class Server:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), _SWEEP_SECONDS)
             self._connections.sweep()
+            await self._look()
             if self._log is not None:
                 self._log.flush()
+
+    async def _look(self) -> None:
+        """Open what is new in the watched folder, on a thread; what is served stays until it is there."""
+        if self.watcher is None:
+            return
+        assert self._loop is not None
+        changes = self.watcher.changes()
+        for source in changes.opened:
+            try:
+                self.core.add(await self._loop.run_in_executor(None, open_source, source), source.share)
+            except Error as error:  # the file is damaged, or not written to its end: it may become better
+                self.on_trouble(f"{source.name}: {error.headline()}")
+        for name, version in changes.gone:
+            with contextlib.suppress(ServeError):
+                self.core.remove(name, version)
 
     async def _end(self) -> None:
         for server in self._servers:

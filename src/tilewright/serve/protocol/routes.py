@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,9 @@ def answer(site: Site, asked: Asked, send: Send) -> None:
         _route(site, asked, send)
     except ServeError as error:
         send(refusal(error))
+    except Exception as error:  # a defect of ours: one request must not end the connection of others
+        logging.getLogger("tilewright.serve").exception("a request failed")
+        send(refusal(ServeError(f"the server failed: {type(error).__name__}", Status.INTERNAL)))
 
 
 def refusal(error: ServeError) -> Reply:

@@ -1,0 +1,79 @@
+"""A folder of models that is looked at again and again: what is new or changed is opened, what has gone is unloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilewright.serve.errors import ServeError
+from tilewright.serve.opening import Source, in_folder
+
+_Mark = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is different: versions to open, and names with versions that have gone."""
+
+    opened: Sequence[Source]
+    gone: Sequence[tuple[str, str]]
+
+    def __bool__(self) -> bool:
+        return bool(self.opened or self.gone)
+
+
+class Watcher:
+    """Models of a folder and how their files were when they were last seen.
+
+    A file counts once it has been the same twice, so that one that is still being written is left alone; a writer that
+    renames a finished file into place is seen at once all the same, one look later.
+
+    Args:
+        options: of all models, as `Source` takes them.
+    """
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self._folder, self._options = folder, options
+        self._known: dict[tuple[str, str], _Mark] = {}
+        self._before: dict[tuple[str, str], _Mark] = {}
+
+    def accept(self) -> list[Source]:
+        """All that is there now, as known from here on."""
+        sources, marks = self._look()
+        self._known, self._before = dict(marks), dict(marks)
+        return sources
+
+    def changes(self) -> Changes:
+        """What is different from what is known, which it then becomes."""
+        sources, marks = self._look()
+        steady = {key: mark for key, mark in marks.items() if self._before.get(key) == mark}
+        opened = [s for s in sources if (key := (s.name, s.version)) in steady and self._known.get(key) != steady[key]]
+        gone = [key for key in self._known if key not in marks]
+        for source in opened:
+            self._known[source.name, source.version] = steady[source.name, source.version]
+        for key in gone:
+            del self._known[key]
+        self._before = marks
+        return Changes(opened, gone)
+
+    def _look(self) -> tuple[list[Source], dict[tuple[str, str], _Mark]]:
+        marks: dict[tuple[str, str], _Mark] = {}
+        sources = []
+        try:
+            listed = list(in_folder(self._folder, **self._options))
+        except (ServeError, OSError):
+            listed = []
+        for source in listed:
+            assert source.path is not None
+            try:
+                there = source.path.stat()
+            except OSError:  # it went while we looked
+                continue
+            marks[source.name, source.version] = there.st_mtime_ns, there.st_size, there.st_ino
+            sources.append(source)
+        return sources, marks
+
+
+__all__ = ["Changes", "Watcher"]

@@ -1,0 +1,204 @@
+"""Several processes that serve the same models from one copy of their weights.
+
+The supervisor opens each model once and publishes it in a weight store; workers are forks that attach. Each worker has
+a listening socket of its own on the same port (SO_REUSEPORT), which the supervisor keeps open: when a worker dies, its
+place's backlog waits for the next one, and only what it had in its hands is lost.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import tilewright
+from tilewright.live.store.publisher import Publisher
+from tilewright.runtime.model import Model
+from tilewright.serve.errors import ServeError
+from tilewright.serve.opening import Source, load, served
+from tilewright.serve.server import Server, Settings, run
+from tilewright.serve.watch import Watcher
+from tilewright.support.errors import Error
+
+_POLL_SECONDS = 0.02
+_WATCH_SECONDS = 1.0
+_EARLY_SECONDS, _MOST_EARLY = 2.0, 5
+"""A worker that dies within so many seconds of its start, so many times in a row, ends the server."""
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(slots=True)
+class _Place:
+    """A worker's place: its socket, and who has it."""
+
+    sockets: Sequence[socket.socket]
+    process: int = 0
+    started: float = 0.0
+    early: int = 0
+
+
+class Supervisor:
+    """Starts workers, and starts those again that die.
+
+    Args:
+        settings: of each worker. Its HTTP port is shared by all.
+        watcher: of a folder whose models come and go.
+    """
+
+    def __init__(
+        self, settings: Settings, sources: Sequence[Source], workers: int, watcher: Watcher | None = None
+    ) -> None:
+        self._settings, self._sources, self._watcher = settings, list(sources), watcher
+        self._publishers: dict[tuple[str, str], Publisher] = {}
+        self._places = [_Place([]) for _ in range(workers)]
+        self._stopping = False
+        self.http_port: int | None = None
+        self.on_start: Callable[[], None] | None = None
+        self.on_trouble: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
+
+    @property
+    def processes(self) -> list[int]:
+        """The workers that run."""
+        return [place.process for place in self._places if place.process]
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT; then let the workers answer what they have, and end."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        try:
+            self._sources = [self._publish(source) for source in self._sources]
+            self._listen()
+            for place in self._places:
+                self._start(place)
+            if self.on_start is not None:
+                self.on_start()
+            self._watch()
+        finally:
+            self._end()
+
+    def _stop(self, *_: object) -> None:
+        self._stopping = True
+
+    # -- models --------------------------------------------------------------------------------------------------------
+
+    def _publish(self, source: Source) -> Source:
+        """A model of a file in a store; workers attach to that."""
+        if source.path is None:
+            return source
+        key = (source.name, source.version)
+        runner = load(source)
+        if not isinstance(runner, Model):
+            raise ServeError("cannot be shared by several processes", where=source.name)
+        before = self._publishers.pop(key, None)
+        if before is not None:
+            before.close()
+        name = f"serve.{os.getpid()}.{source.name}.{source.version}"
+        publisher = self._publishers[key] = Publisher(name, runner)
+        if before is not None:  # a store that holds the same program goes on with its own weights
+            publisher.publish(runner.weights, finite=False)
+        return replace(source, path=None, store=name)
+
+    def _changes(self) -> None:
+        """Publish what has changed in the folder: workers turn to it between two calls."""
+        if self._watcher is None:
+            return
+        for source in self._watcher.changes().opened:
+            if (source.name, source.version) not in self._publishers:
+                continue  # workers know the names that there were when they started
+            try:
+                self._publish(source)
+            except Error as error:
+                self.on_trouble(f"{source.name}: {error.headline()}")
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        port = self._settings.http_port
+        if port is None:
+            return
+        for place in self._places:
+            sock = socket.socket(socket.AF_INET6 if ":" in self._settings.host else socket.AF_INET)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            try:
+                sock.bind((self._settings.host, port))
+            except OSError as error:
+                raise ServeError(f"cannot listen: {error.strerror}", where=f"{self._settings.host}:{port}") from None
+            sock.listen(1024)
+            port = sock.getsockname()[1]
+            place.sockets = [sock]
+        self.http_port = port
+
+    def _start(self, place: _Place) -> None:
+        place.started = time.monotonic()
+        sys.stdout.flush()
+        parent = os.getpid()
+        place.process = os.fork()
+        if place.process == 0:
+            self._work(place, parent)
+
+    def _work(self, place: _Place, parent: int) -> None:
+        """In a worker: never returns."""
+        code = 1
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            if sys.platform == "linux":
+                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() == parent:
+                models = [served(source, tilewright.attach(source.store, source.threads)) for source in self._sources]
+                run(Server(replace(self._settings, sockets=place.sockets), models))
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _watch(self) -> None:
+        looked = time.monotonic()
+        while not self._stopping:
+            time.sleep(_POLL_SECONDS)
+            for place in self._places:
+                self._renew(place)
+            if time.monotonic() - looked > _WATCH_SECONDS:
+                self._changes()
+                looked = time.monotonic()
+
+    def _renew(self, place: _Place) -> None:
+        """Start a worker again if it has died."""
+        process, status = os.waitpid(place.process, os.WNOHANG)
+        if not process or self._stopping:
+            return
+        place.early = place.early + 1 if time.monotonic() - place.started < _EARLY_SECONDS else 0
+        self.on_trouble(f"worker {process} has ended with status {os.waitstatus_to_exitcode(status)}: starting another")
+        if place.early >= _MOST_EARLY:
+            place.process = 0
+            raise ServeError("workers die as soon as they start", got=f"{place.early} in a row")
+        self._start(place)
+
+    def _end(self) -> None:
+        for process in self.processes:
+            os.kill(process, signal.SIGTERM)
+        deadline = time.monotonic() + self._settings.drain + 5
+        for place in self._places:
+            while place.process and time.monotonic() < deadline:
+                if os.waitpid(place.process, os.WNOHANG)[0]:
+                    place.process = 0
+                else:
+                    time.sleep(_POLL_SECONDS)
+            if place.process:
+                os.kill(place.process, signal.SIGKILL)
+                os.waitpid(place.process, 0)
+            for sock in place.sockets:
+                sock.close()
+        for publisher in self._publishers.values():
+            publisher.close(remove=True)
+
+
+__all__ = ["Supervisor"]

@@ -1,0 +1,186 @@
+"""Several processes on one copy of weights: a killed worker comes back, a changed file is served, SIGTERM drains."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import tilewright as tw
+from tilewright.serve.errors import ServeError
+from tilewright.serve.models import Served
+from tilewright.serve.opening import Source, open_source
+from tilewright.serve.server import Server, Settings
+from tilewright.serve.watch import Watcher
+
+from .conftest import WEIGHTS, expected, layer_model
+
+X = np.ones((1, 4), np.float32)
+
+
+def write(path: Path, factor: float) -> None:
+    """The layer with its weights times a factor, renamed into place."""
+    model = layer_model()
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(WEIGHTS[tensor.name] * np.float32(factor), tensor.name))
+    onnx.save(model, path.with_suffix(".part"))
+    os.replace(path.with_suffix(".part"), path)
+
+
+def scaled(factor: float) -> np.ndarray:
+    return expected(X, {name: array * np.float32(factor) for name, array in WEIGHTS.items()})
+
+
+@pytest.fixture
+def process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, list[int], Path, subprocess.Popen[str]]]:
+    monkeypatch.setenv("TILEWRIGHT_STORE_DIR", str(tmp_path / "stores"))
+    folder = tmp_path / "models"
+    folder.mkdir()
+    write(folder / "layer.onnx", 1)
+    command = [sys.executable, "-m", "tests.serve.worker_server", str(folder), "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        out: IO[str] = started.stdout  # type: ignore[assignment]
+        port, *workers = map(int, out.readline().split())
+        yield f"http://127.0.0.1:{port}", workers, folder, started
+        started.terminate()
+        assert started.wait(30) == 0
+    assert not list((tmp_path / "stores").glob("serve.*"))  # its stores are gone
+
+
+def eventually(check: object, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_workers(process: tuple[str, list[int], Path, subprocess.Popen[str]]) -> None:
+    url, workers, folder, _ = process
+
+    def ask() -> np.ndarray:
+        with tw.client.Client(url, timeout=20) as client:
+            return client.infer("layer", {"x": X})["y"]
+
+    for _ in range(6):
+        np.testing.assert_allclose(ask(), scaled(1), rtol=1e-5)
+    # A worker is killed: the other answers, and its place is taken again. A connection may be lost with it.
+    os.kill(workers[0], signal.SIGKILL)
+    answered = 0
+    for _ in range(20):
+        try:
+            np.testing.assert_allclose(ask(), scaled(1), rtol=1e-5)
+            answered += 1
+        except ServeError:
+            time.sleep(0.05)
+    assert answered >= 18
+    # The file changes: both workers turn to it.
+    write(folder / "layer.onnx", 3)
+    eventually(lambda: all(np.allclose(ask(), scaled(3), rtol=1e-5) for _ in range(8)))
+
+
+def test_a_folder_is_watched(tmp_path: Path) -> None:
+    watcher = Watcher(tmp_path)
+    write(tmp_path / "a.onnx", 1)
+    assert [s.name for s in watcher.accept()] == ["a"] and not watcher.changes()
+    write(tmp_path / "b.onnx", 1)
+    assert not watcher.changes()  # it might still be written
+    assert [s.name for s in watcher.changes().opened] == ["b"]
+    os.unlink(tmp_path / "a.onnx")
+    assert watcher.changes().gone == [("a", "1")] and not watcher.changes()
+    shutil.rmtree(tmp_path)
+    assert watcher.changes().gone == [("b", "1")]
+
+
+def test_a_model_is_replaced_without_a_failed_request(tmp_path: Path) -> None:
+    """Programs are swapped while requests come: each answer is of one program as a whole, none fails."""
+    paths = []
+    for k in (1, 2):
+        write(tmp_path / f"{k}.onnx", k)
+        paths.append(tmp_path / f"{k}.onnx")
+    versions = [open_source(Source("layer", "1", path)) for path in paths]
+    wanted = [scaled(1), scaled(2)]
+    with Server(Settings(http_port=0), [versions[0]]) as server:
+        stop, wrong, counts = threading.Event(), [], [0]
+
+        def ask() -> None:
+            with tw.client.Client(server.url) as client:
+                while not stop.is_set():
+                    y = client.infer("layer", {"x": X})["y"]
+                    counts[0] += 1
+                    if not any(np.allclose(y, w, rtol=1e-5) for w in wanted):
+                        wrong.append(y)
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for k in range(40):
+            server.call(server.core.add, versions[(k + 1) % 2])
+            time.sleep(0.005)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert not wrong and counts[0] > 20
+
+
+def test_a_store_is_served_while_a_learner_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_STORE_DIR", str(tmp_path))
+    model = tw.Model(tw.compile_program(layer_model()))
+    with tw.Publisher("policy", model) as publisher:
+        served = open_source(Source("policy", store="policy"))
+        with Server(Settings(http_port=0), [served]) as server, tw.client.Client(server.url) as client:
+            for version in range(1, 30):
+                publisher.publish({n: a * np.float32(version) for n, a in WEIGHTS.items()}, version)
+                outputs = client.infer("policy", {"x": X})
+                assert outputs.weights_version == version
+                np.testing.assert_allclose(outputs["y"], scaled(version), rtol=1e-5)
+
+
+def test_canary(layer: tw.Model) -> None:
+    """A share of the requests goes to a new version; when it does worse, all go back by themselves."""
+
+    def failing(x: np.ndarray) -> np.ndarray:
+        raise RuntimeError("a defect")
+
+    from tilewright.runtime.specs import InputSpec, OutputSpec
+    from tilewright.serve.models import Function
+
+    shapes = [InputSpec("x", "f32", ("n", 4))], [OutputSpec("y", "f32", ("n", 3))]
+    bad = Served("layer", "2", Function(failing, *shapes))
+    with Server(Settings(http_port=0), [Served("layer", "1", layer)]) as server:
+        server.call(server.core.add, bad, 0.3)
+        assert server.core.catalogue.versions("layer") == ["1", "2"]
+        statuses = []
+        with tw.client.Client(server.url) as client:
+            for _ in range(400):
+                try:
+                    statuses.append(client.infer("layer", {"x": X}).model_version)
+                except ServeError as error:
+                    statuses.append(str(error.status.http))
+            assert statuses.count("500") == 50  # as many as it takes to judge
+            assert set(statuses[-100:]) == {"1"}
+            canary = server.core.catalogue.canary("layer")
+            assert canary is not None and "failed or came too late" in canary.given_up
+            with pytest.raises(ServeError):
+                client.infer("layer", {"x": X}, version="2")  # it still answers those who name it
+        good = Served("layer", "3", layer)
+        server.call(server.core.remove, "layer", "2")
+        server.call(server.core.add, good, 0.3)
+        with tw.client.Client(server.url) as client:
+            seen = [client.infer("layer", {"x": X}).model_version for _ in range(300)]
+            assert 50 < seen.count("3") < 140
+            server.call(server.core.catalogue.promote, "layer")
+            assert client.infer("layer", {"x": X}).model_version == "3"
