@@ -87,7 +87,7 @@ $(NEWEST_STAMP): pyproject.toml
 # Their protocol buffers are of another release than ours, and KServe's client brings a web framework.
 $(SERVE_STAMP): | $(PY)
 	$(PYTHON) -m venv $(SERVE_ENV)
-	$(SERVE_ENV)/bin/pip install --quiet 'tritonclient[http,grpc]' ml_dtypes open-inference-grpc open-inference-openapi kserve schemathesis
+	$(SERVE_ENV)/bin/pip install --quiet 'tritonclient[http,grpc]' ml_dtypes open-inference-grpc open-inference-openapi kserve kubernetes-validate
 	@touch $@
 
 # TVM's tuner crashes with the apache-tvm-ffi that Tilewright uses, so it has an environment of its own.

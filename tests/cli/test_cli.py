@@ -55,6 +55,7 @@ def test_help_teaches(cli: Cli) -> None:
             ["serve"],
             ["offer"],
             ["bench-serve"],
+            ["plan-serving"],
             ["relay"],
             ["broker"],
         ),

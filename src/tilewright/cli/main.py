@@ -22,6 +22,7 @@ from tilewright.cli.doctor import doctor
 from tilewright.cli.export import export
 from tilewright.cli.offer import offer
 from tilewright.cli.opt import opt
+from tilewright.cli.plan_serving import plan_serving
 from tilewright.cli.profile import profile
 from tilewright.cli.publish import publish
 from tilewright.cli.quantize import quantize
@@ -86,6 +87,7 @@ app.command("attach")(attach)
 app.add_typer(store)
 app.command("serve")(serve)
 app.command("bench-serve")(bench_serve)
+app.command("plan-serving")(plan_serving)
 app.command("offer")(offer)
 app.command("relay")(relay)
 app.command("broker")(broker)

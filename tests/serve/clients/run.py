@@ -14,7 +14,7 @@ from tests.serve.conftest import echo, layer_model
 from tilewright.serve.models import Served
 from tilewright.serve.server import Server, Settings
 
-CLIENTS = ("triton", "open_inference_client", "kserve_client", "curl")
+CLIENTS = ("triton", "open_inference_client", "kserve_client", "curl", "manifests")
 
 
 def main() -> None:
