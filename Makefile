@@ -334,6 +334,15 @@ bench-sketches: $(STAMP) ## schedules by rules against the plans that they stand
 bench-records: $(STAMP) ## tuning records: lookups, an import of many, compiles with and without
 	$(PY) -m benchmarks.bench_records $(ARGS)
 
+.PHONY: demo-serve
+demo-serve: $(STAMP) ## two models behind one server, a burst, weights that change, live in the terminal; ARGS="--seconds 10"
+	$(PY) -m examples.serving_demo $(ARGS)
+
+.PHONY: serve-ray
+serve-ray: $(STAMP) $(RL_STAMP) ## a deployment of Ray Serve: one copy of the weights for two replicas, a learner's store, autoscaling
+	$(BIN)/pip install --quiet 'ray[serve]'
+	$(PY) -m tests.serve.ray_serve
+
 .PHONY: serve
 serve: $(STAMP) $(SERVE_STAMP) ## the inference server against other people's clients (Triton's, KServe's, curl), and 10^5 hostile requests
 	$(PY) -m tests.serve.clients.run $(SERVE_ENV)/bin/python $(ARGS)

@@ -86,6 +86,10 @@ class Client:
         known: list[dict[str, Any]] = self._json("GET", where)["model_stats"]
         return known
 
+    def dashboard(self) -> dict[str, Any]:
+        """What the server's dashboard draws: counts, times and versions of all models."""
+        return self._json("GET", "/dashboard/data")
+
     def infer(
         self,
         model: str,

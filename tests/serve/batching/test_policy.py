@@ -81,7 +81,9 @@ jobs = st.lists(
 
 @given(jobs, st.floats(0, 0.03))
 def test_a_batch_keeps_the_deadlines_of_all_its_jobs(rows: list[tuple[int, float, int]], wait: float) -> None:
-    queue = DeadlineQueue(known(), 0.02, 16)
+    estimates = known()
+    estimates.observe(1, estimates.seconds(1))
+    queue = DeadlineQueue(estimates, 0.02, 16)
     waiting = [Job(n, 0.0, slack, priority) for n, slack, priority in rows]
     taken = [job for job in waiting if queue.admit(job, 0.0, 0.0, 1)]
     for job in waiting:  # a job is only refused if its deadline could not be kept by itself, or after others
@@ -134,6 +136,20 @@ def test_estimates_learn() -> None:
     estimates.observe(8, 1.0)  # something else had the core
     assert estimates.seconds(8) < 1.5 * before
     assert 0.05 <= estimates.margin <= 0.5
+
+
+def test_estimates_that_are_too_large_come_right_again() -> None:
+    """Something else had the machine: every job would be refused, and nothing would run that corrects the estimate."""
+    estimates = known()
+    for size in estimates.sizes:
+        estimates.observe(size, estimates.seconds(size))
+        for _ in range(30):
+            estimates.observe(size, 1.0)
+    assert estimates.bound(1) > 0.02
+    queue = DeadlineQueue(estimates, 0.02, MOST)
+    outcome = simulate({"m": queue}, [Load("m", CAPACITY / 2, 0.02)], noisy(1), seconds=4.0)["m"]
+    assert outcome.kept > 0.4 * outcome.total and estimates.bound(1) < 0.002
+    assert not queue.admit(Job(1, 5.0, 5.0 + 1e-6), 5.0, 5.0, 1)  # what no batch has ever done is not tried
 
 
 @pytest.mark.parametrize(("limit", "least"), [(10.0, 64), (0.003, 12), (1e-9, 1)])

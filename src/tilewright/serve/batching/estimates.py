@@ -32,6 +32,7 @@ class Estimates:
         self._seen = [0] * len(self.sizes)
         self._common, self._count = 1.0, 0
         self._error = 0.0
+        self._least = float("inf")
 
     def seconds(self, rows: int) -> float:
         """The expected seconds of a batch."""
@@ -52,6 +53,13 @@ class Estimates:
         """By what part of the estimate a batch may take longer: twice the mean error that was seen."""
         return min(max(2 * self._error, _LEAST_MARGIN), _MOST_MARGIN)
 
+    def least(self, rows: int) -> float:
+        """Seconds that a batch takes at the best, by the least that any has taken."""
+        return 0.0 if not self._count else self.seconds(rows) * self._least / max(self._ratios(rows), 1e-12)
+
+    def _ratios(self, rows: int) -> float:
+        return self._factor(min(bisect_left(self.sizes, rows), len(self.sizes) - 1))
+
     def bound(self, rows: int) -> float:
         """Seconds within which a batch is done, most of the time: the estimate and the margin."""
         return self.seconds(rows) * (1 + self.margin)
@@ -65,7 +73,9 @@ class Estimates:
         k = min(bisect_left(self.sizes, rows), len(self.sizes) - 1)
         near = k - 1 if k and rows - self.sizes[k - 1] < self.sizes[k] - rows else k
         ratio = seconds / (expected / self._factor(near))
-        weight = max(_FORGET, 1 / (self._seen[near] + 1))
+        self._least = min(self._least, ratio)
+        # One that is much faster shows that those before it were interrupted.
+        weight = max(_FORGET, 1 / (self._seen[near] + 1), 0.5 if seconds < expected / 2 else 0.0)
         self._ratio[near] += weight * (ratio - self._ratio[near])
         self._seen[near] += 1
         self._count += 1

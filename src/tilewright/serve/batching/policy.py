@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 from tilewright.serve.batching.estimates import Estimates
 
+_PROBE_SECONDS = 0.1
 _AGAIN = 16
 """Batches between two choices of the batch size that is aimed at."""
 
@@ -98,6 +99,8 @@ class DeadlineQueue:
         self._rows = 0
         self._target = 0
         self._finished = 0
+        self._probe: Job | None = None
+        self._probed = float("-inf")
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -116,10 +119,19 @@ class DeadlineQueue:
         # Others will join its batch if it has to wait, so that its time is a full batch's.
         own = max(target, job.rows) if ahead or start > now else job.rows
         finish = max(now, start) + batches * self.estimates.seconds(target) + self.estimates.bound(own)
-        if finish > job.deadline:
+        if finish > job.deadline and not self._probes(job, now, idle=not self._jobs and start <= now):
             return False
         insort(self._jobs, job, key=lambda j: j.order)
         self._rows += job.rows
+        return True
+
+    def _probes(self, job: Job, now: float, idle: bool) -> bool:
+        """Whether to try a job whose estimate says no: else an estimate that something else has made too large would
+        refuse all jobs, and nothing would run that could correct it. Ten a second are tried, on lanes that are idle."""
+        hopeless = job.deadline - now < self.estimates.least(job.rows)
+        if not idle or hopeless or now - self._probed < _PROBE_SECONDS:
+            return False
+        self._probed, self._probe = now, job
         return True
 
     def _ahead(self, job: Job) -> int:
@@ -145,7 +157,8 @@ class DeadlineQueue:
         for job in self._jobs[first : first + self.max_batch]:
             deadline = min(deadline, job.deadline)
             fits = not rows or rows + job.rows <= self.max_batch
-            if not fits or now + self.estimates.bound(rows + job.rows) > deadline:
+            late = now + self.estimates.bound(rows + job.rows) > deadline
+            if not fits or (late and (rows or job is not self._probe)):
                 break
             rows += job.rows
             end += 1
