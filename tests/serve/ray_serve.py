@@ -5,11 +5,11 @@ Not named `test_*`: it needs Ray in an environment of its own, and a minute.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from ray import serve
 
 import tilewright as tw
 from tests.serve.conftest import WEIGHTS, expected, layer_model
-from tilewright.serve.ray import deployment
+from tilewright.serve.ray import Replica, deployment
 
 
 def main() -> None:
@@ -30,7 +30,9 @@ def main() -> None:
     path = os.pathsep.join(sys.path)
     environment = {"TILEWRIGHT_STORE_DIR": os.environ["TILEWRIGHT_STORE_DIR"], "PYTHONPATH": path}
     ray.init(num_cpus=4, runtime_env={"env_vars": environment}, include_dashboard=False, log_to_driver=False)
+    serve.start(proxy_location="Disabled")  # requests come by handles; `over_http` hands a body to a replica itself
     try:
+        over_http(folder)
         replicas(folder)
         a_store(folder)
         autoscaling(folder)
@@ -40,9 +42,30 @@ def main() -> None:
     print("Ray Serve: replicas, a store, autoscaling: all as expected")
 
 
+class Body:
+    """A request of Starlette, as a replica sees it."""
+
+    def __init__(self, data: bytes) -> None:
+        self.headers: dict[str, str] = {}
+        self._data = data
+
+    async def body(self) -> bytes:
+        return self._data
+
+
+def over_http(folder: Path) -> None:
+    replica = Replica((folder / "layer.tw").read_bytes())
+    good = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 1, 1, 1]}]}'
+    for data, status in ((good, 200), (b"no JSON", 400)):
+        answer = asyncio.run(replica(Body(data)))
+        assert answer.status_code == status, answer.body
+    assert replica.statistics()["publishes"] and replica.statistics()["answered"] == 1
+    replica._publisher.close(remove=True)  # type: ignore[union-attr]
+
+
 def replicas(folder: Path) -> None:
     made = deployment(str(folder / "layer.tw"), promise=5.0, num_replicas=2, ray_actor_options={"num_cpus": 0.5})
-    handle = serve.run(made.bind(), name="layer", route_prefix="/layer")
+    handle = serve.run(made.bind(), name="layer", route_prefix=None)
     source = np.random.default_rng(3)
     for rows in (1, 4, 2) * 20:
         x = source.standard_normal((rows, 4)).astype(np.float32)
@@ -51,16 +74,13 @@ def replicas(folder: Path) -> None:
     seen = {str(s): s for s in (handle.statistics.remote().result() for _ in range(40))}
     assert {s["publishes"] for s in seen.values()} == {True, False}, "one replica publishes, the other attaches"
     assert len(list((folder / "stores").iterdir())) == 1, "one copy of the weights"
-    body = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 1, 1, 1]}]}'
-    with urllib.request.urlopen(urllib.request.Request("http://127.0.0.1:8000/layer", body)) as answer:
-        assert b'"datatype":"FP32"' in answer.read()
     serve.delete("layer")
 
 
 def a_store(folder: Path) -> None:
     model = tw.Model(tw.compile_program(folder / "layer.onnx"))
     with tw.Publisher("policy", model) as publisher:
-        handle = serve.run(deployment(store="policy", num_replicas=2).bind(), name="policy", route_prefix="/policy")
+        handle = serve.run(deployment(store="policy", num_replicas=2).bind(), name="policy", route_prefix=None)
         x = np.ones((1, 4), np.float32)
         for version in range(1, 6):
             weights = {name: array * np.float32(version) for name, array in WEIGHTS.items()}
@@ -81,7 +101,7 @@ def autoscaling(folder: Path) -> None:
         ray_actor_options={"num_cpus": 0.5},
         max_ongoing_requests=100,
     )
-    handle = serve.run(made.bind(), name="scaled", route_prefix="/scaled")
+    handle = serve.run(made.bind(), name="scaled", route_prefix=None)
     x = {"x": np.ones((1, 4), np.float32)}
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
