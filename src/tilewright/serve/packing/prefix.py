@@ -72,7 +72,7 @@ class _Maker:
             raise ServeError(
                 "another model has an input of this name and another type", where=f"{model}: {value.name!r}"
             )
-        return value.name
+        return str(value.name)
 
     def _weight(self, tensor: onnx.TensorProto) -> str:
         bare = onnx.TensorProto()
