@@ -5,7 +5,7 @@
 
 A child prints each seed before it tries it. One that ends by a signal has read or written outside; one whose results
 differ between two calls on the same inputs has read what nobody wrote; one that raises anything but an error of ours
-is a fault as well, and one that takes longer than a minute for a program.
+is a fault as well, and one that takes longer than ten minutes for a program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tilewright.support.progress import progress
 
 DOORS = ("onnx", "te", "torch", "jax", "stablehlo")
 SIZES = (*range(10), 15, 16, 17, 31, 33, 64, 65, 130)
-SECONDS = 120
+SECONDS = 600
 """How long a program may take, compiled and called at all sizes."""
 
 
