@@ -15,13 +15,12 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import hashlib
-import os
 import subprocess
 import sys
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,10 +31,9 @@ import onnx
 from onnx import numpy_helper
 from onnx.backend.test.runner import Runner
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tests.onnx.backend import BACKENDS, data_inputs
-from tests.onnx.run import Result, Test, _Watch, run_all, run_one
+from tests.onnx.running import Result, Test, Watch, parser_of, run_shown
 
 LISTED = Path(__file__).with_name("releases.txt")
 FOLDER = Path("build/onnx-releases")
@@ -185,15 +183,10 @@ def write_listed(results: list[Result], listed: dict[str, str]) -> None:
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.onnx.releases", description=__doc__.splitlines()[0])
-    parser.add_argument("-k", default="*", metavar="GLOB", help="only tests whose name matches, e.g. 'test_conv*'")
+    parser = parser_of("tests.onnx.releases", __doc__)
     parser.add_argument("--releases", nargs="*", default=list(RELEASES), metavar="X.Y.Z", help="only these")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where wheels are kept and unpacked")
-    parser.add_argument("--backend", choices=sorted(BACKENDS), default="tilewright")
-    parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 8))
-    parser.add_argument("--update", action="store_true", help="rewrite the list of tests that do not pass")
     parser.add_argument("--listed", action="store_true", help="only the tests that releases.txt names")
-    parser.add_argument("--in-process", action="store_true", help="run here, without workers (for a debugger)")
     return parser.parse_args(arguments)
 
 
@@ -206,17 +199,9 @@ def main(arguments: list[str] | None = None) -> int:
     start = time.perf_counter()
     cases = [c for c in collect(options.releases, options.folder) if fnmatch.fnmatch(c.name, options.k)]
     cases = [c for c in cases if not options.listed or key(c) in read_listed()]
-    watch = _Watch()
+    watch = Watch()
     tests = [test_of(c, watch.around(BACKENDS[options.backend])) for c in cases]
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    ) as progress:
-        results = _run(tests, watch, options, progress.add_task("node tests", total=len(tests)), progress.update)
+    results = run_shown(tests, watch, options)
     report(cases, results, console)
     if options.backend != "tilewright":
         return 0
@@ -228,22 +213,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     console.print(f"{time.perf_counter() - start:.0f} s")
     return conclude(results, read_listed(), console)
-
-
-def _run(
-    tests: list[Test], watch: _Watch, options: argparse.Namespace, task: Any, update: Callable[..., None]
-) -> list[Result]:
-    counts: Counter[str] = Counter()
-
-    def on_result(result: Result) -> None:
-        counts[result.outcome] += 1
-        update(task, advance=1)
-        if counts.total() % 500 == 0 and not sys.stderr.isatty():
-            print(f"{counts.total()} of {len(tests)}: {dict(counts)}", file=sys.stderr, flush=True)
-
-    if options.in_process:
-        return [run_one(t, watch) for t in tests]
-    return run_all(tests, watch, options.jobs, on_result)
 
 
 def report(cases: list[Case], results: list[Result], console: Console) -> None:

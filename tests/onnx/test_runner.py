@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
 
-from tests.onnx import run
+from tests.onnx import run, running
 from tests.onnx.backend import ReferenceBackend
 
 
@@ -40,11 +40,11 @@ def _sleeps(_: object) -> None:
 
 
 def test_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "NODE_LIMIT_S", 1.0)
-    monkeypatch.setattr(run, "IDLE_FACTOR", 4)
+    monkeypatch.setattr(running, "NODE_LIMIT_S", 1.0)
+    monkeypatch.setattr(running, "IDLE_FACTOR", 4)
     functions = (_passes, _hangs, _fails, _crashes, _skips, _passes, _sleeps)
-    tests = [run.Test(f"t{i}{f.__name__}", "Node", "Foo", f) for i, f in enumerate(functions)]
-    results = run.run_all(tests, run._Watch(), 2, lambda _: None)
+    tests = [running.Test(f"t{i}{f.__name__}", "Node", "Foo", f) for i, f in enumerate(functions)]
+    results = running.run_all(tests, running.Watch(), 2, lambda _: None)
     assert [r.outcome for r in results] == ["passed", "failed", "failed", "failed", "skipped", "passed", "failed"]
     assert "hang" in results[1].reason
     assert "AssertionError" in results[2].reason
@@ -61,7 +61,7 @@ class _Declines(ReferenceBackend):
 
 def test_declined_tests_are_skips() -> None:
     tests, watch = run.collect(_Declines)
-    result = run.run_one(next(t for t in tests if t.name == "test_abs"), watch)
+    result = running.run_one(next(t for t in tests if t.name == "test_abs"), watch)
     assert result.outcome == "skipped"
     assert "not here" in result.reason
 
