@@ -77,11 +77,11 @@ class Row:
         outputs = [f"y{k}" for k in range(self.outputs)]
         given = inputs if constant else inputs | values
         infos = [info(n, a.shape, helper.np_dtype_to_tensor_dtype(a.dtype)) for n, a in given.items()]
-        made = node(self.op, names, outputs, **self.attributes)
+        single = node(self.op, names, outputs, **self.attributes)
         float_, int_ = TensorProto.FLOAT, TensorProto.INT64
         code = int_ if self.op == "NonMaxSuppression" or (self.op == "Range" and arrays[0].dtype == I) else float_
         types = [info(y, None, code if k == 0 else int_ if self.op == "TopK" else code) for k, y in enumerate(outputs)]
-        return model([made], infos, types, values if constant else {}, opset=self.opset), given
+        return model([single], infos, types, values if constant else {}, opset=self.opset), given
 
 
 def row(
@@ -253,13 +253,13 @@ class Door:
     m: onnx.ModelProto
 
     def peer(self, inputs: dict[str, Any]) -> list[Any]:
-        """What ONNX Runtime gives. Its errors have no common class."""
+        """The results of ONNX Runtime, whose errors have no common class."""
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = 1
         text = self.m.SerializeToString()
-        result = onnxruntime.InferenceSession(text, options, providers=["CPUExecutionProvider"]).run(None, inputs)
-        return list(result)
+        session = onnxruntime.InferenceSession(text, options, providers=["CPUExecutionProvider"])
+        return list(session.run(None, inputs))
 
     def refused_by_peer(self, inputs: dict[str, Any]) -> bool:
         try:
@@ -313,14 +313,14 @@ def test_where_there_is_no_reason_a_call_checks_nothing() -> None:
 
 
 def test_a_check_in_a_branch_is_made_where_the_branch_is_taken() -> None:
-    def body(made: onnx.NodeProto, name: str) -> onnx.GraphProto:
-        return helper.make_graph([made], name, [], [info("r", [4, 6])])
+    def body(inner: onnx.NodeProto, name: str) -> onnx.GraphProto:
+        return helper.make_graph([inner], name, [], [info("r", [4, 6])])
 
     then = body(node("Dropout", ["x", "a"], ["r"]), "then")
     other = body(node("Relu", ["x"], ["r"]), "other")
-    made = node("If", ["c"], ["y"], then_branch=then, else_branch=other)
+    branch = node("If", ["c"], ["y"], then_branch=then, else_branch=other)
     inputs = [info("c", [], TensorProto.BOOL), info("x", [4, 6]), info("a", [])]
-    compiled = tw.compile(model([made], inputs, ["y"]), fallback="never")
+    compiled = tw.compile(model([branch], inputs, ["y"]), fallback="never")
     np.testing.assert_array_equal(compiled(np.array(False), X, F(7)), X)
     np.testing.assert_array_equal(compiled(np.array(True), X, F(0.5)), X)
     with pytest.raises(CallError, match="Dropout: the ratio is not from 0 to below 1: got 7"):
@@ -328,7 +328,7 @@ def test_a_check_in_a_branch_is_made_where_the_branch_is_taken() -> None:
 
 
 def test_a_check_in_a_loop() -> None:
-    """It ends the loop and the call, and the outputs of the next call are whole."""
+    """A check ends the loop and the call, and the outputs of the next call are whole."""
     inputs = [info("i", [], TensorProto.INT64), info("c", [], TensorProto.BOOL), info("s", [4, 6])]
     nodes = [
         node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
@@ -365,8 +365,8 @@ def test_what_other_compilers_are_given() -> None:
     """ONNX's operators check their numbers themselves; StableHLO has no word for it."""
     imported = import_onnx(row("CumSum", [X], [1], {}, rank=0).model(1, constant=False)[0])
     assert any(isinstance(n.attrs, RequireAttrs) for n in imported.graph.nodes)
-    again = onnx_model(imported.graph, imported.weights)
-    (got,) = Door(again).peer({"x0": X, "n0": np.array(1)})
+    exported = onnx_model(imported.graph, imported.weights)
+    (got,) = Door(exported).peer({"x0": X, "n0": np.array(1)})
     np.testing.assert_array_equal(got, np.cumsum(X, 1))
     dropout = import_onnx(row("Dropout", [X], [0.5], {}, F, rank=0).model(0.5, constant=False)[0])
     assert "return %arg0 : tensor<4x6xf32>" in stablehlo_text(dropout.graph)

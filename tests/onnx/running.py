@@ -1,5 +1,5 @@
 """How tests of ONNX are run on a backend: each in a worker process under a time limit, so that a crash or a hang fails
-one test. What `tests.onnx.run` and `tests.onnx.releases` share."""
+one test. `tests.onnx.run` and `tests.onnx.releases` share this."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule
 
 from tilewright.dynamo.attention import partitioned
-from tilewright.dynamo.decompose import decompositions
+from tilewright.dynamo.decompose import bytes_resized_whole, decompositions
 from tilewright.dynamo.graphs import GraphCompiler
 from tilewright.dynamo.options import BackendOptions, read_options
 from tilewright.dynamo.recurrent import listen, log, lstm_in_steps
@@ -59,7 +59,7 @@ def tilewright(
         fw_compiler=forward, bw_compiler=backward, decompositions=decompositions(), partition_fn=partitioned
     )
     try:
-        with lstm_in_steps():
+        with lstm_in_steps(), bytes_resized_whole(gm):
             compiled: Callable[..., Any] = backend(gm, examples)
         return compiled
     except (Error, TorchDynamoException, TensorifyScalarRestartAnalysis):

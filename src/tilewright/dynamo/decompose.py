@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
 from operator import getitem
 from typing import Any
 
 import torch
+from torch._C import DispatchKey
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.utils import detect_fake_mode
 from torch.fx import GraphModule
@@ -28,6 +30,38 @@ def decompositions() -> dict[Any, Any]:
     for operator in (*registry.operators(), *_FIRST_RESULT):
         table.pop(operator, None)
     return table
+
+
+_RESIZED = tuple(
+    getattr(getattr(torch.ops.aten, name), overload)
+    for name in ("upsample_bilinear2d", "upsample_bicubic2d")
+    for overload in ("default", "vec")
+)
+_KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
+
+
+@contextlib.contextmanager
+def bytes_resized_whole(gm: GraphModule) -> Iterator[None]:
+    """While this lasts PyTorch leaves resizing whole in a graph that resizes bytes: eager PyTorch computes these with
+    weights of 16 bits, and what it takes them apart into rounds otherwise."""
+    if not any(map(_resizes_bytes, gm.graph.nodes)):
+        yield
+        return
+    removed = [(op, key, op.py_kernels.pop(key)) for op in _RESIZED for key in _KEYS if key in op.py_kernels]
+    for op in _RESIZED:
+        op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for op, key, kernel in removed:
+            op.py_kernels[key] = kernel
+            op._dispatch_cache.clear()
+
+
+def _resizes_bytes(node: torch.fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    name = getattr(node.target, "__name__", "")
+    return getattr(value, "dtype", None) is torch.uint8 and ("interpolate" in name or "upsample" in name)
 
 
 def separable(gm: GraphModule, operators: Collection[Any]) -> frozenset[Any]:
@@ -68,4 +102,4 @@ def _results(gm: GraphModule) -> list[Any]:
     return results
 
 
-__all__ = ["decompositions", "separable", "decomposed"]
+__all__ = ["bytes_resized_whole", "decompositions", "separable", "decomposed"]

@@ -1,4 +1,4 @@
-"""What must hold of numbers that data gives, such as an axis, a step or the sizes of parts.
+"""Conditions on numbers of the data, such as an axis, a step or the sizes of parts.
 
     %axis = require(%given, %inside, %given) {what = "CumSum: the axis is outside", expected = "-2 to 1"} : i64[]
 
@@ -24,7 +24,7 @@ from tilewright.support.errors import CallError, ShapeError
 
 @dataclass(frozen=True, slots=True)
 class RequireAttrs(Attrs):
-    """What the error says, and what was expected."""
+    """The error's words: what is wrong, and what was expected."""
 
     what: str
     expected: str = ""

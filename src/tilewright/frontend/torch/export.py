@@ -256,16 +256,28 @@ def simplified(program: ExportedProgram, separate: Collection[Any] = ()) -> Expo
     nodes = (n for g in graphs for n in g.graph.nodes if n.op == "call_function")
     if not separate and all(registry.handles(n) for n in nodes):
         return program
-    with quietly(), recurrences_whole(), torch.no_grad():
+    with quietly(), recurrences_whole(separate), torch.no_grad():
         table = torch.export.default_decompositions()
         for operator in registry.operators():
             table.pop(operator, None)
         table.update({operator: decomposition(operator) for operator in separate})
+        before = _open_sizes(program)
         try:
-            return program.run_decompositions(table)
+            found = program.run_decompositions(table)
         except Exception as error:  # PyTorch's own passes, and functions that make several operators of one
             what = f"PyTorch cannot say the program in other operators: {_reason(error, most=3)}"
             raise UnsupportedError(what) from error
+    if _open_sizes(found) != before:
+        named = ", ".join(str(operator) for operator in separate)
+        raise UnsupportedError(f"PyTorch decomposes operators for one size alone: {named}", hint="dynamic=None")
+    return found
+
+
+def _open_sizes(program: ExportedProgram) -> int:
+    """How many sizes of the inputs are open at present: what PyTorch does may fix some."""
+    values = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"]
+    sizes = [d for v in values if isinstance(v, torch.Tensor) for d in v.shape]
+    return sum(isinstance(d, torch.SymInt) and d.node.maybe_as_int() is None for d in sizes)
 
 
 def is_composite(target: Any) -> bool:

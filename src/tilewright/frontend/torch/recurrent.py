@@ -9,7 +9,7 @@ That makes the number of steps a constant, and takes the longer the more there a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -46,12 +46,13 @@ _SIZES = {
 
 
 @contextlib.contextmanager
-def recurrences_whole() -> Iterator[None]:
-    """While this lasts PyTorch's recurrent operators are traced by the sizes of their results alone: nothing that is
-    computed with them means anything, and graphs keep them whole."""
-    before = {operator: dict(operator.py_kernels) for operator in _SIZES}
+def recurrences_whole(separate: Collection[Any] = ()) -> Iterator[None]:
+    """While this lasts PyTorch's recurrent operators, but for `separate` ones, are traced by the sizes of
+    their results alone: nothing that is computed with them means anything, and graphs keep them whole."""
+    whole = {operator: sizes for operator, sizes in _SIZES.items() if operator not in separate}
+    before = {operator: dict(operator.py_kernels) for operator in whole}
     try:
-        for operator, sizes in _SIZES.items():
+        for operator, sizes in whole.items():
             operator.py_kernels.update(dict.fromkeys(_KEYS, sizes))
             operator._dispatch_cache.clear()
         yield
