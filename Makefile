@@ -143,11 +143,11 @@ test-machines: $(STAMP) ## a share of the tests under four pretended machines, o
 	$(PY) -m tests.machines $(ARGS)
 
 torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, its modules, its exporters' models
-	$(PY) -m pytest -n auto $(PYTEST_ARGS) tests/runtime/test_frameworks.py tests/builder/test_export_torch.py tests/train/test_torch_*.py tests/train/test_reduced.py tests/train/test_recompute.py tests/examples/test_compiled_ppo.py tests/examples/test_mnist_like.py tests/frontend/test_torch_*.py tests/torch_opinfo tests/benchmarks/test_zoo.py tests/benchmarks/test_zoo_peers.py tests/benchmarks/test_transformers.py tests/fuzz/test_fx.py tests/fuzz/test_narrow.py tests/fuzz/test_networks.py tests/fuzz/test_doors.py tests/fuzz/test_torch_guarded.py tests/comprehension/test_torch.py tests/docs
+	$(PY) -m pytest -n auto $(PYTEST_ARGS) tests/runtime/test_frameworks.py tests/builder/test_export_torch.py tests/train/test_torch_*.py tests/train/test_reduced.py tests/train/test_recompute.py tests/examples/test_compiled_ppo.py tests/examples/test_mnist_like.py tests/frontend/torch tests/dynamo tests/torch_opinfo tests/benchmarks/test_zoo.py tests/benchmarks/test_zoo_peers.py tests/benchmarks/test_transformers.py tests/fuzz/test_fx.py tests/fuzz/test_narrow.py tests/fuzz/test_networks.py tests/fuzz/test_doors.py tests/fuzz/test_torch_guarded.py tests/functions/test_torch.py tests/docs
 	$(PY) -m benchmarks.bench_models --models resnet18 --rounds 5 --no-report
 
 jax: $(STAMP) $(JAX_STAMP) ## what needs JAX: its functions, exports and StableHLO, and its own test cases; ARGS="--every 1"
-	$(PY) -m pytest tests/frontend/test_jax*.py tests/train/test_jax_*.py tests/fuzz/test_stablehlo.py tests/fuzz/test_jax_functions.py tests/fuzz/test_jax_guarded.py tests/docs
+	$(PY) -m pytest tests/frontend/stablehlo/test_jax*.py tests/train/test_jax_*.py tests/fuzz/test_stablehlo.py tests/fuzz/test_jax_functions.py tests/fuzz/test_jax_guarded.py tests/docs
 	$(PY) -m tests.jax.run $(ARGS)
 
 torch-ops: $(STAMP) $(TORCH_STAMP) ## PyTorch's list of its operators against eager, each refusal with its reason; ARGS="--update", ARGS="'fft.*' --dtypes f16"
@@ -163,7 +163,7 @@ rl: $(STAMP) $(TORCH_STAMP) $(RL_STAMP) $(DEMO_STAMP) ## drop-ins for Stable-Bas
 # Ray's libraries run by themselves: RLlib sets flags of cuDNN, which PyTorch's own testing tools forbid once they are loaded.
 .PHONY: newest
 newest: $(NEWEST_STAMP) ## a share of the tests with the newest PyTorch, JAX, ONNX, transformers, Ray and Stable-Baselines3 on Python 3.13
-	$(NEWEST_ENV)/bin/python -m pytest -n auto --dist worksteal --one-of 4 $(PYTEST_ARGS) tests/runtime tests/onnxruntime tests/frontend tests/onnx/test_runner.py tests/train/test_torch_*.py tests/train/test_jax_*.py
+	$(NEWEST_ENV)/bin/python -m pytest -n auto --dist worksteal --one-of 4 $(PYTEST_ARGS) tests/runtime tests/onnxruntime tests/frontend tests/dynamo tests/onnx/test_runner.py tests/train/test_torch_*.py tests/train/test_jax_*.py
 	$(NEWEST_ENV)/bin/python -m pytest --one-of 3 $(PYTEST_ARGS) tests/rl
 
 onnx: $(STAMP) ## ONNX's own backend tests and real models, each skip with its reason
@@ -268,7 +268,7 @@ bench-tune: $(STAMP) ## what tuning gains and what there is to gain; ARGS="--mod
 
 # Not part of .ci/run: installing the libraries and training with them takes longer than is left there.
 trees: $(STAMP) $(TREES_STAMP) ## tree ensembles: 200 random ones, and those of scikit-learn, LightGBM, XGBoost
-	TREE_EXAMPLES=200 $(PY) -m pytest tests/frontend/test_trees.py tests/frontend/test_trees_libraries.py
+	TREE_EXAMPLES=200 $(PY) -m pytest tests/frontend/common/test_trees.py tests/frontend/common/test_trees_libraries.py
 
 bench-trees: $(STAMP) $(TREES_STAMP) $(LLEAVES_STAMP) ## tree ensembles against ONNX Runtime, lleaves and LightGBM
 	$(PY) -m benchmarks.bench_trees $(ARGS)
@@ -312,7 +312,7 @@ guarded: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) ## random programs of open sizes b
 	$(PY) -m tests.fuzz.guarded --calls 100000 $(ARGS)
 
 fuzz: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) ## long random runs: schedules, parsers, importers
-	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/fuzz tests/laws tests/plans/test_restate.py
+	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/fuzz tests/laws tests/plans/framework/test_restate.py
 
 live-stress: $(STAMP) ## the weight store: 2,000 kills, 10^5 publishes, damaged files; takes minutes
 	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/live/store $(PYTEST_ARGS)

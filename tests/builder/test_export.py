@@ -13,7 +13,7 @@ import pytest
 
 import tilewright as tw
 from tests.builder.exported import expected, filtered
-from tests.codegen.c_run import COMPILER, needs_compiler
+from tests.codegen.c.c_run import COMPILER, needs_compiler
 from tilewright import te
 from tilewright.native.link import host_triple
 from tilewright.support.errors import CompileError

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tests.codegen.c_run import COMPILER
+from tests.codegen.c.c_run import COMPILER
 from tilewright.bundle.face import Face
 from tilewright.bundle.write import described
 from tilewright.runtime.program import Program

@@ -12,7 +12,7 @@ import pytest
 import tilewright as tw
 from benchmarks.bundle_models import MODELS, inputs_of
 from tests.bundle.built import build, call, check_equal
-from tests.codegen.c_run import needs_compiler
+from tests.codegen.c.c_run import needs_compiler
 from tilewright.bundle.write import described
 
 asked = pytest.mark.skipif("TILEWRIGHT_BUNDLES" not in os.environ, reason="make bundles runs it: it takes minutes")

@@ -13,7 +13,7 @@ import pytest
 import tilewright as tw
 from benchmarks import policy_suite
 from tests.bundle.built import STRICT, build, check_equal
-from tests.codegen.c_run import COMPILER, needs_compiler
+from tests.codegen.c.c_run import COMPILER, needs_compiler
 from tilewright.bundle.write import ALLOWED
 from tilewright.runtime.program import Program
 from tilewright.support.errors import CompileError, UnsupportedError

@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from benchmarks import control_models, decoder_model, policy_suite
 from tests.bundle.built import build, check_equal
-from tests.codegen.c_run import needs_compiler
+from tests.codegen.c.c_run import needs_compiler
 from tilewright.support.errors import UnsupportedError
 
 pytestmark = needs_compiler

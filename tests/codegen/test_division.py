@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.codegen.llvm_run import run
+from tests.codegen.llvm.llvm_run import run
 from tilewright import te
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.codegen.llvm.emit import emit_llvm

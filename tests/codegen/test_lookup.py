@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.codegen.c_run import COMPILER, run_c
-from tests.codegen.llvm_run import run
+from tests.codegen.c.c_run import COMPILER, run_c
+from tests.codegen.llvm.llvm_run import run
 from tilewright import te
 from tilewright.arith import bounds, simplify
 from tilewright.codegen.interpret.interpreter import interpret

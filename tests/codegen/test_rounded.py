@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.codegen.llvm_run import run
+from tests.codegen.llvm.llvm_run import run
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.ir.dtype import DType, f16, f32, f64, i8, i16, i32, u8, u16

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.codegen.test_llvm import buffer, check, n, values
+from tests.codegen.llvm.test_llvm import buffer, check, n, values
 from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.codegen.llvm.state import State
 from tilewright.ir.dtype import f32

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.plans.winograd_errors import MOST
+from tests.plans.winograd.winograd_errors import MOST
 from tilewright import ops
 from tilewright.compiler import compile_program, passed
 from tilewright.ir.dtype import f32

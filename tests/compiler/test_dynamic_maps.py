@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.frontend.build import info, model, node
+from tests.frontend.onnx.build import info, model, node
 
 SIZES = [(1, 1), (2, 3), (5, 17), (16, 16), (30, 31), (33, 64), (70, 7)]
 

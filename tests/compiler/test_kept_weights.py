@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import tilewright as tw
-from tests.frontend.build import info, model, node
+from tests.frontend.onnx.build import info, model, node
 from tilewright.runtime.model import Model
 from tilewright.support.errors import CallError, WeightError
 

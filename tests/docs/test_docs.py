@@ -79,7 +79,7 @@ def test_python_blocks_run(
         if block.needs and importlib.util.find_spec(block.needs) is None:
             pytest.skip(f"from line {block.start} on this page needs {block.needs}")
         if 'backend="tilewright"' in "\n".join(block.lines):
-            from tests.frontend.torch_backend import register
+            from tests.dynamo.torch_backend import register
 
             register()
         if block.mark == "python":

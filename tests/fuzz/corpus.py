@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from tests.frontend.build import info, model, node
+from tests.frontend.onnx.build import info, model, node
 
 I64 = TensorProto.INT64
 

@@ -192,7 +192,7 @@ def step() -> Any:
 
 @cache
 def transformed() -> Any:
-    from tests.frontend.torch_backend import register
+    from tests.dynamo.torch_backend import register
 
     register()
     return torch.compile(Small(), backend="tilewright", dynamic=True)

@@ -284,7 +284,7 @@ def exported(network: Network, inputs: Callable[[int, int], Any], long: bool) ->
 
 
 def compiled(network: Network, seed: int) -> Any:
-    from tests.frontend.torch_backend import register
+    from tests.dynamo.torch_backend import register
 
     register()
     torch._dynamo.reset()

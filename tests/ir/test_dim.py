@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import tilewright as tw
-from tests.frontend.build import info, model, node
+from tests.frontend.onnx.build import info, model, node
 from tilewright.ir.dim import Dim, quantiles
 from tilewright.ir.expr import Var
 from tilewright.ir.key import key

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 import tilewright as tw
-from tests.frontend.build import info, model, node
+from tests.frontend.onnx.build import info, model, node
 
 LONG = bool(os.environ.get("TILEWRIGHT_FUZZ"))
 CASES = int(os.environ.get("TILEWRIGHT_DYNAMIC_CASES", "2000")) if LONG else 8

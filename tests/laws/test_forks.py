@@ -18,7 +18,7 @@ import onnx
 import pytest
 
 import tilewright as tw
-from tests.frontend.build import info, model, node
+from tests.frontend.onnx.build import info, model, node
 from tilewright import assemble
 from tilewright.runtime.arena import plan, temp_intervals
 from tilewright.runtime.manifest import Manifest

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks import models
-from tests.codegen.c_run import COMPILER, FLAGS
+from tests.codegen.c.c_run import COMPILER, FLAGS
 from tilewright.codegen.c.emit import emit_c
 from tilewright.compiler import graph_passes
 from tilewright.frontend.onnx import import_onnx

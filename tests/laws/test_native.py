@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from tests.codegen.llvm_run import run
+from tests.codegen.llvm.llvm_run import run
 from tests.generators import Program, assert_same, examples, programs
 from tilewright.arith import simplify
 from tilewright.codegen.interpret.interpreter import interpret

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import tilewright as tw
-from tests.frontend.build import info, model, node
+from tests.frontend.onnx.build import info, model, node
 
 ort = pytest.importorskip("onnxruntime", reason="the peer is an extra: tilewright[test] has it")
 

@@ -18,7 +18,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as their_errors
 
 import tilewright as tw
 import tilewright.onnxruntime as ours
-from tests.frontend.build import info, model, node
+from tests.frontend.onnx.build import info, model, node
 from tilewright.onnxruntime.capi import onnxruntime_pybind11_state as our_errors
 
 F32 = np.float32

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from tests.ops.test_toomcook import product
+from tests.ops.lowered.test_toomcook import product
 from tilewright.arith.straight import straight_line
 from tilewright.ops.lowered.correlation import MOST_POINTS, points, products, reach, transforms
 

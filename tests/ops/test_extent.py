@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import tilewright as tw
-from tests.frontend.build import info, model, node
+from tests.frontend.onnx.build import info, model, node
 from tilewright.frontend.onnx import import_onnx
 from tilewright.ops import parse_graph
 from tilewright.ops.interpret import run_graph

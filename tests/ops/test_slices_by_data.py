@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto
 
 import tilewright as tw
-from tests.frontend.build import info, model, node
+from tests.frontend.onnx.build import info, model, node
 from tests.ops.test_extent import compare
 
 I64_MIN, I64_MAX = -(1 << 63), (1 << 63) - 1

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.frontend.build import info, model, node
-from tests.ops.test_winograd import convolution
+from tests.frontend.onnx.build import info, model, node
+from tests.ops.lowered.test_winograd import convolution
 from tests.plans.programs import shown
 from tilewright import te
 from tilewright.codegen.interpret.interpreter import interpret

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.plans.test_decisions import model
+from tests.plans.framework.test_decisions import model
 from tests.records.made import MADE, POLICY
 from tilewright import compiler
 from tilewright.identity import code_version

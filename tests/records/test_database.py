@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.plans.test_decisions import model
+from tests.plans.framework.test_decisions import model
 from tests.records.made import HASWELL, LABELS, MADE, POLICY, ZEN4, product, record, target_class
 from tilewright.identity import code_version
 from tilewright.plans import candidates

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from tests.plans.test_decisions import model
+from tests.plans.framework.test_decisions import model
 from tests.records.made import LABELS, ZEN4, product, record, records
 from tilewright.ir.key import key
 from tilewright.plans.framework.decision_key import key_of_function, target_class

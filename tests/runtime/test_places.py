@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tests.frontend.build import info, model, node
+from tests.frontend.onnx.build import info, model, node
 from tests.runtime.programs import ENTRY, affine, compile_text
 from tests.runtime.test_arena import check, problems
 from tilewright.runtime import engine

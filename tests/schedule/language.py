@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tests.codegen.c_run import compile_c
-from tests.codegen.llvm_run import Native
+from tests.codegen.c.c_run import compile_c
+from tests.codegen.llvm.llvm_run import Native
 from tests.schedule import programs
 from tests.schedule.guard import guarded
 from tests.schedule.native import BARRIER, TARGET, call_threads

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.codegen.llvm_run import Native
+from tests.codegen.llvm.llvm_run import Native
 from tests.schedule.programs import Arrays
 from tilewright import te
 from tilewright.codegen.llvm.emit import compile_llvm, emit_llvm, kernel_symbols

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.codegen.llvm_run import run
+from tests.codegen.llvm.llvm_run import run
 from tests.schedule.checks import refused, scheduled
 from tests.schedule.native import run_native
 from tilewright import te

@@ -12,7 +12,7 @@ import random
 
 import pytest
 
-from tests.codegen.c_run import COMPILER
+from tests.codegen.c.c_run import COMPILER
 from tests.schedule.language import (
     PROGRAMS,
     Arrays,

@@ -6,7 +6,7 @@ import llvmlite.binding as llvm
 import pytest
 
 from tests.laws.test_models import graphs_of, kernels_of
-from tests.plans.test_dots import product
+from tests.plans.matmul.test_dots import product
 from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.codegen.llvm.optimize import optimized_llvm
 from tilewright.ir.dtype import DType, bf16, i8, u8

@@ -12,7 +12,7 @@ from hypothesis import given
 
 import tilewright as tw
 from benchmarks import harness
-from tests.codegen.llvm_run import run
+from tests.codegen.llvm.llvm_run import run
 from tests.generators import Program, assert_same, examples, programs
 from tests.laws.test_models import graphs_of, kernels_of
 from tests.laws.test_native import workspaces

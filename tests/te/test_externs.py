@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.codegen.c_run import compile_c, needs_compiler
+from tests.codegen.c.c_run import compile_c, needs_compiler
 from tilewright import te
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.parser import parse_func

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.codegen.c_run import compile_c, needs_compiler
+from tests.codegen.c.c_run import compile_c, needs_compiler
 from tests.schedule.guard import guarded
 from tilewright import te
 from tilewright.codegen.interpret.interpreter import interpret

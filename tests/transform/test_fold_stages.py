@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto
 
 import tilewright as tw
-from tests.frontend.build import info, model, node
+from tests.frontend.onnx.build import info, model, node
 from tilewright import te
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import const

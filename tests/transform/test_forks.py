@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import tilewright as tw
-from tests.frontend.build import info, model, node
+from tests.frontend.onnx.build import info, model, node
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import const
 from tilewright.ir.graph import TensorType, Value

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.plans.test_decisions import model
+from tests.plans.framework.test_decisions import model
 from tests.records.made import MADE, POLICY
 from tests.tuning.test_tuner import model as products
 from tilewright.identity import code_version

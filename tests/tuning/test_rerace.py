@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.plans.test_decisions import model
+from tests.plans.framework.test_decisions import model
 from tests.records.made import MADE, POLICY, record
 from tilewright.identity import code_version
 from tilewright.plans import candidates

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.codegen.llvm_run import call, native
+from tests.codegen.llvm.llvm_run import call, native
 from tests.transform.math.ulp import (
     COMPOSED,
     RELATIVE_TO_ARGUMENT,

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.codegen.llvm_run import call, native
+from tests.codegen.llvm.llvm_run import call, native
 from tilewright import te
 from tilewright.ir.dtype import DType, f32
 from tilewright.ir.expr import Buffer, Expr, Load, Op, Var

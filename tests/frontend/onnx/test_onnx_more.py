@@ -1,0 +1,142 @@
+"""Deformable convolutions, determinants, mel weights, optimisers, inverse real transforms: against ONNX's reference and
+NumPy, on awkward shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto as T
+from onnx.reference import ReferenceEvaluator
+
+import tilewright as tw
+from tests.frontend.onnx.build import info, model, node
+from tilewright.frontend.onnx import import_onnx
+from tilewright.support.errors import UnsupportedError
+
+Array = np.ndarray[Any, Any]
+F = np.float32
+RNG = np.random.default_rng(17)
+
+
+def f(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype(F)
+
+
+def same(m: onnx.ModelProto, feeds: dict[str, Array], tolerance: float = 2e-5) -> None:
+    got = tw.compile(m).run(feeds)
+    for o, want in zip(m.graph.output, ReferenceEvaluator(m).run(None, feeds), strict=True):
+        assert got[o.name].dtype == want.dtype and got[o.name].shape == want.shape
+        np.testing.assert_allclose(got[o.name], want, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.costly(2)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("group", "sets", "attrs"),
+    [
+        (1, 1, {"pads": [1, 1, 1, 1]}),
+        (2, 2, {"strides": [2, 1], "pads": [0, 2, 1, 0]}),
+        (1, 4, {"dilations": [1, 2]}),
+    ],
+)
+def test_deformable_convolutions(group: int, sets: int, attrs: dict[str, Any], masked: bool) -> None:
+    x, w = f(2, 4, 7, 8), f(6, 4 // group, 3, 2)
+    strides, pads, dilations = (
+        attrs.get(k, d) for k, d in (("strides", [1, 1]), ("pads", [0] * 4), ("dilations", [1, 1]))
+    )
+    rows, columns = (
+        (x.shape[2 + k] + pads[k] + pads[2 + k] - dilations[k] * (w.shape[2 + k] - 1) - 1) // strides[k] + 1
+        for k in (0, 1)
+    )
+    offset = (2 * RNG.standard_normal((2, sets * 12, rows, columns))).astype(F)
+    names, weights = ["x", "w", "offset", "b"], {"w": w, "b": f(6)}
+    inputs = [info("x", x.shape), info("offset", offset.shape)]
+    feeds = {"x": x, "offset": offset}
+    if masked:
+        feeds["mask"] = RNG.random((2, sets * 6, rows, columns)).astype(F)
+        inputs.append(info("mask", feeds["mask"].shape))
+        names.append("mask")
+    n = node("DeformConv", names, ["y"], group=group, offset_group=sets, kernel_shape=[3, 2], **attrs)
+    same(model([n], inputs, ["y"], weights, opset=19), feeds)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_small_determinants(size: int) -> None:
+    x = f(3, 2, size, size)
+    got = tw.compile(model([node("Det", ["x"], ["y"])], [info("x", ["n", 2, size, size])], ["y"]))(x)
+    np.testing.assert_allclose(got, np.linalg.det(x.astype(np.float64)), rtol=1e-4, atol=1e-5)
+
+
+def test_large_determinants_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="Det of large matrices"):
+        import_onnx(model([node("Det", ["x"], ["y"])], [info("x", [5, 5])], ["y"]))
+
+
+@pytest.mark.parametrize(
+    ("bins", "length", "rate", "low", "high"), [(8, 16, 8192, 0.0, 4096.0), (20, 512, 16000, 60.0, 7600.0)]
+)
+def test_mel_weights(bins: int, length: int, rate: int, low: float, high: float) -> None:
+    given = {"bins": np.int64(bins), "length": np.int64(length), "rate": np.int64(rate), "low": F(low), "high": F(high)}
+    weights = {k: np.array(v) for k, v in given.items()}
+    nodes = [node("MelWeightMatrix", list(given), ["m"]), node("MatMul", ["x", "m"], ["y"])]
+    same(model(nodes, [info("x", [3, length // 2 + 1])], ["y"], weights), {"x": f(3, length // 2 + 1)}, 1e-4)
+
+
+@pytest.mark.parametrize("length", [None, 6, 7, 12])
+@pytest.mark.parametrize("opset", [17, 20])
+def test_inverse_real_transforms(length: int | None, opset: int) -> None:
+    x = f(2, 6, 3, 2)
+    weights = {} if length is None else {"length": np.array(length)}
+    names = ["x", "length" if length else ""]
+    attrs: dict[str, Any] = {"inverse": 1, "onesided": 1}
+    if opset == 17:
+        attrs["axis"] = 1
+    else:
+        weights["axis"] = np.array(1)
+        names.append("axis")
+    got = tw.compile(model([node("DFT", names, ["y"], **attrs)], [info("x", x.shape)], ["y"], weights, opset=opset))(x)
+    want = np.fft.irfft(x[..., 0] + 1j * x[..., 1], length or 10, axis=1)
+    np.testing.assert_allclose(got, want[..., None], rtol=1e-4, atol=1e-5)
+
+
+OPTIMIZERS: dict[str, tuple[int, dict[str, Any]]] = {
+    "Adagrad": (1, {"norm_coefficient": 0.01, "epsilon": 1e-5, "decay_factor": 0.1}),
+    "Adam": (2, {"norm_coefficient": 0.01, "alpha": 0.8, "beta": 0.95, "epsilon": 1e-4, "norm_coefficient_post": 0.02}),
+    "Momentum": (1, {"norm_coefficient": 0.01, "alpha": 0.9, "beta": 0.5, "mode": "standard"}),
+    "Momentum nesterov": (1, {"norm_coefficient": 0.01, "alpha": 0.9, "beta": 0.5, "mode": "nesterov"}),
+}
+
+
+@pytest.mark.parametrize("time", [0, 3])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_of_two_tensors(name: str, time: int) -> None:
+    states, attrs = OPTIMIZERS[name]
+    tensors = {f"{kind}{k}": f(3, 2 + k) for kind in ["x", "g", "s", "t"][: 2 + states] for k in range(2)}
+    tensors |= {k: np.abs(v) for k, v in tensors.items() if k[0] in "st"}
+    feeds = {"r": np.array(0.1, F), "time": np.array(time), **tensors}
+    inputs = [info("r", []), info("time", [], T.INT64), *(info(k, v.shape) for k, v in tensors.items())]
+    outputs = [f"{kind}{k}" for kind in ["nx", "ns", "nt"][: 1 + states] for k in range(2)]
+    n = node(name.split()[0], list(feeds), outputs, domain="ai.onnx.preview.training", **attrs)
+    m = model([n], inputs, outputs, **{"ai.onnx.preview.training": 1})
+    same(m, feeds)
+
+
+def test_space_to_depth_by_columns() -> None:
+    x = f(2, 3, 4, 6)
+    m = model([node("SpaceToDepth", ["x"], ["y"], blocksize=2, mode="CRD")], [info("x", x.shape)], ["y"], opset=28)
+    want = x.reshape(2, 3, 2, 2, 3, 2).transpose(0, 1, 3, 5, 2, 4).reshape(2, 12, 2, 3)
+    np.testing.assert_array_equal(tw.compile(m)(x), want)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_hardmax_of_several_dimensions(axis: int) -> None:
+    """Before operator set 13 the dimensions from the axis on are one."""
+    x = f(3, 4, 5)
+    got = tw.compile(model([node("Hardmax", ["x"], ["y"], axis=axis)], [info("x", x.shape)], ["y"], opset=11))(x)
+    flat = x.reshape(int(np.prod(x.shape[:axis])), -1)
+    want = np.zeros_like(flat)
+    want[np.arange(len(flat)), flat.argmax(1)] = 1
+    np.testing.assert_array_equal(got, want.reshape(x.shape))
