@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.codegen.c_run import needs_compiler, run_c
+from tests.codegen.c.c_run import needs_compiler, run_c
 from tests.te.conformance import close
 from tilewright import te
 from tilewright.codegen.interpret.interpreter import interpret
