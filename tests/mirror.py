@@ -17,6 +17,7 @@ ELSEWHERE = {
     "plans/idioms": "plans",
     "plans/pointwise": "plans",
     "plans/rows": "plans",
+    "plans/vta": "codegen/vta",  # plans and code on its simulator
     "runtime/weights": "runtime",
     "serve/packing": "serve",
     "serve/protocol": "serve",
