@@ -42,6 +42,7 @@ def compiled(text: str, triple: str = "x86_64-unknown-linux-gnu") -> bytes:
 @linux
 def test_calls_between_objects_are_bound() -> None:
     joined = join({"one": compiled(ONE), "two": compiled(TWO)}, ["one"])
+    assert b".text.one\0" in joined.image and b".text.two\0" in joined.image
     assert joined.needs == ()
     loaded = load([joined.image], ["one"], {})
     assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(loaded.addresses["one"])(1) == 2

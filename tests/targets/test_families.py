@@ -5,6 +5,8 @@ from __future__ import annotations
 import llvmlite.binding as llvm
 import pytest
 
+import tilewright as tw
+from benchmarks import policy_suite
 from tests.laws.test_models import graphs_of, kernels_of
 from tests.plans.matmul.test_dots import product
 from tilewright.codegen.llvm.emit import assembly, emit_llvm
@@ -63,6 +65,12 @@ def test_a_targets_dot_product_is_a_line_of_its_description(a: DType, b: DType, 
     func = lower_group(next(g for g in fuse(graph) if g.nodes[-1].op == "lowered.matmul_dot"), "kernel").func
     loop = [line for line in assembly(text_of(func, target), target).splitlines() if f"\t{instruction}" in line]
     assert len(loop) >= 8 and instruction not in assembly(text_of(func, without), without)
+
+
+@pytest.mark.parametrize("name,magic", [("android-arm64", b"\x7fELF"), ("macos-arm64", b"\xcf\xfa\xed\xfe")])
+def test_objects_of_phones_and_macs(name: str, magic: bytes) -> None:
+    program = tw.compile_program(policy_suite.m64(), dims={"batch": 1}, target=name)
+    assert all(image.startswith(magic) for image in program.objects.values())
 
 
 @pytest.mark.parametrize("gpu", [nvidia.H100, amd.MI300X], ids=lambda g: g.cpu)

@@ -196,6 +196,9 @@ class _Joiner:
         return Joined(self.write(tables), needs)
 
     def check(self) -> None:
+        """Raises CompileError where objects are for different processors, or too many."""
+        if sum(len(o.sections) for o in self.objects) >= _RESERVED:
+            raise CompileError("too many sections for one object", expected=f"less than {_RESERVED}")
         kinds = {(o.bits, o.machine, o.flags) for o in self.objects}
         if len(kinds) != 1:
             raise CompileError("objects of different processors cannot be joined", got=str(sorted(kinds)))
@@ -205,9 +208,13 @@ class _Joiner:
         return _FORMATS[self.objects[0].bits]
 
     def take_sections(self, which: int) -> None:
+        """The sections that take memory; code is called by its function, so that linkers can leave out what is unused
+        and disassemblers know it."""
         o = self.objects[which]
+        functions = {s.section: s.name for s in reversed(o.symbols) if s.binding != _LOCAL}
         for k, (_, kind, flags, _, _, nbytes, link, info, align, entry) in enumerate(o.sections):
             name = o.section_name(k)
+            name = f"{name}.{functions[k]}" if name == ".text" and k in functions else name
             # Unknown kinds below the processor's are LLVM's own (address significance), which nothing needs.
             known = kind in (_PROGBITS, _NOBITS) or kind >= 0x70000000
             if not known or (not flags & _ALLOC and name not in _KEPT_ONCE):

@@ -19,6 +19,7 @@ from tilewright.targets.target import Target
 TRIPLE = "aarch64-unknown-linux-gnu"
 
 NEON = ("fp-armv8", "neon")
+A76 = (*NEON, "fullfp16", "dotprod")
 V1 = (*NEON, "fullfp16", "dotprod", "bf16", "i8mm")
 
 
@@ -82,6 +83,8 @@ FAMILY = Family(
         "neoverse-v1-sve": scalable("neoverse-v1", (*V1, "sve"), 256),
         "cortex-a72": replace(processor("cortex-a72", NEON), ceilings=PHONE),
         "generic-aarch64": processor("generic", NEON),
+        "android-arm64": replace(processor("cortex-a76", A76), triple="aarch64-unknown-linux-android", ceilings=PHONE),
+        "macos-arm64": replace(processor("apple-m1", A76), triple="arm64-apple-macosx11.0.0"),
     },
     DOTS,
     describe=processor,
