@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from tilewright.codegen.external import shared_texts
 from tilewright.codegen.llvm.entry import emit_entry
 from tilewright.ir.dim import MOST
 from tilewright.ir.expr import Expr, Var, as_int, equal
@@ -103,6 +104,8 @@ def assemble(
     with log.timed("objects"):
         objects = {"entry": entry()}
         objects.update((call.code.symbol, call.code.object) for part in (run, prepare) for call in part.kernels)
+        shared = (t for part in (run, prepare) for call in part.kernels for t in shared_texts(call.func.body))
+        objects.update((f"shared{k}", compiler.entry(t)()) for k, t in enumerate(dict.fromkeys(shared)))
     manifest = Manifest(
         name=graph.name,
         target=TargetSpec(target.triple, target.cpu, tuple(target.features)),

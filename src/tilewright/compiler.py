@@ -47,6 +47,7 @@ from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
 from tilewright.support.progress import expect, tell
 from tilewright.targets.target import Target
+from tilewright.targets.vta.family import NAME as VTA
 from tilewright.transform.call import Call, KernelCall
 from tilewright.transform.driver import GRAPHS_SHOWN, VERIFY_STAGES, check_names, run_passes
 from tilewright.transform.forks import fork_calls
@@ -124,6 +125,8 @@ def compile_program(model: Any, example: Any = None, options: CompileOptions | N
         background.submit(compile_support)  # what the runtime links at the end
         read = log.run("import", import_model, model, options.dims, example, options.dynamic, options.params)
         read = replace(read, graph=settled(read.graph))
+        if target.accelerator:
+            read = log.run("fix scales", _with_fixed_scales, read)
         if options.state is not None:
             check_state(options.state)
             read = log.run("keep state", _stateful, read, options.state)
@@ -136,6 +139,14 @@ def compile_program(model: Any, example: Any = None, options: CompileOptions | N
             graph, read.weights, target, log, choices, read.interface, options.records, require_records=required
         )
     return replace(program, private=read.private)
+
+
+def _with_fixed_scales(read: Imported) -> Imported:
+    """A model for an accelerator, whose programs depend on its scales."""
+    from tilewright.transform.graph.vta import fixed_scales  # of rooms that few compiles need
+
+    graph, weights = fixed_scales(read.graph, read.weights)
+    return replace(read, graph=graph, weights=weights)
 
 
 def _stateful(read: Imported, pairs: Mapping[str, str] | Literal["auto"]) -> Imported:
@@ -209,6 +220,10 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("eliminate dead", eliminate_dead),
         ("materialize outputs", materialize_outputs),
     ]
+    if target.accelerator == VTA:
+        from tilewright.transform.graph.vta import offload  # of rooms that few compiles need
+
+        passes.insert(0, ("offload", offload))
     passes = extended(passes, target)
     return [*passes, ("optimise bodies", lambda g: optimise_bodies(g, partial(_all, passes)))]
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 
+from tilewright.codegen import external
 from tilewright.codegen.llvm.emit import assembly, compile_llvm, emit_llvm, kernel_symbols
 from tilewright.codegen.llvm.threads import runs_alone
 from tilewright.identity import identity
@@ -221,7 +222,7 @@ class KernelCompiler:
         header = _encode(*facts, asked.canonical)
         with self.log.announcing(LOOPS_SHOWN):
             text = self.log.run("emit", emit_llvm, flat, asked.target)
-        return header, self.background.submit(self._llvm(asked.name, header, text, asked.target)), facts
+        return header, self.background.submit(self._llvm(asked, header, text, external.own_texts(flat.body))), facts
 
     def entry(self, text: str) -> Callable[[], bytes]:
         """The object of a program's entry, which may come later."""
@@ -237,10 +238,10 @@ class KernelCompiler:
 
         return self.background.submit(make)
 
-    def _llvm(self, name: str, header: bytes, text: str, target: Target) -> Callable[[], bytes]:
+    def _llvm(self, asked: Asked, header: bytes, text: str, others: Sequence[str]) -> Callable[[], bytes]:
         def make() -> bytes:
-            code = compile_llvm(text, target)
-            self.store.put(f"kernel-{name}", _entry(header, code))
+            code = compile_llvm(text, asked.target, others=others)
+            self.store.put(f"kernel-{asked.name}", _entry(header, code))
             return code
 
         return make

@@ -171,7 +171,8 @@ def _callable(external: External, call: Intrinsic) -> Callable[..., None]:
     """A C function as a function of ctypes."""
     if external.llvm is not None:
         if external.name not in _compiled:
-            image = compile_llvm(external.llvm, Target.host())
+            others = () if external.shared is None else (external.shared,)
+            image = compile_llvm(external.llvm, Target.host(), others=others)
             _compiled[external.name] = Library({external.name: image}, [external.symbol])
         address = _compiled[external.name][external.symbol]
     else:
@@ -182,8 +183,18 @@ def _callable(external: External, call: Intrinsic) -> Callable[..., None]:
 
 
 def texts(body: Stmt) -> tuple[str, ...]:
-    """The LLVM texts of what a function's body calls."""
+    """The LLVM texts of what a function's body calls, those that functions share among them."""
+    return (*own_texts(body), *shared_texts(body))
+
+
+def own_texts(body: Stmt) -> tuple[str, ...]:
+    """The LLVM texts of what a function's body calls itself."""
     return tuple(dict.fromkeys(x.llvm for x in externals_in(body) if x.llvm is not None))
+
+
+def shared_texts(body: Stmt) -> tuple[str, ...]:
+    """The LLVM texts that these functions share with others."""
+    return tuple(dict.fromkeys(x.shared for x in externals_in(body) if x.shared is not None))
 
 
 def calls_python(body: Stmt) -> bool:

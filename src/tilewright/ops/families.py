@@ -61,6 +61,7 @@ from tilewright.ops.lowered import (
     strassen_conv,
     taps,
     tiles,
+    vta,
     winograd,
     winograd_weight,
 )
@@ -123,5 +124,6 @@ __all__ = [
     "unique",
     "topk",
     "winograd",
+    "vta",
     "winograd_weight",
 ]

@@ -35,6 +35,7 @@ class External:
         symbol: its name in C.
         sizes: what it takes after the arrays.
         llvm: LLVM text that defines it.
+        shared: LLVM text of what `llvm` calls, which several functions share: a program has it once.
         address: where it is in this process.
         python: a Python function that takes the arrays and writes the outputs; it is given all extents as sizes.
         owner: what keeps the code at the address alive.
@@ -46,6 +47,7 @@ class External:
     llvm: str | None = None
     address: int | None = None
     python: Callable[..., Any] | None = None
+    shared: str | None = None
     owner: object = field(default=None, compare=False, repr=False)
 
     @property

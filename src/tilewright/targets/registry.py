@@ -7,6 +7,7 @@ Target.parse("my-cpu")
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from tilewright.support import plugins
 from tilewright.support.classes import dataclass
@@ -28,6 +29,8 @@ class Family:
         targets: its machines by name.
         dots: all dot instructions of the family; each target lists those that it has.
         describe: what is known of any processor of the architecture, for a host that has no name of its own here.
+        accelerators: names of devices of which each stands for the host with such a device beside it: graph passes give
+            it what it computes, and the host the rest.
     """
 
     name: str
@@ -35,6 +38,7 @@ class Family:
     targets: Mapping[str, Target]
     dots: tuple[Dot, ...] = ()
     describe: Describe | None = None
+    accelerators: tuple[str, ...] = ()
 
 
 _FAMILIES: dict[str, Family] = {}
@@ -58,8 +62,8 @@ def register(family: Family) -> Family:
     return family
 
 
-def _admit(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
-    (family,) = plugins.several(loaded, Family)
+def _admit(plugin: plugins.Plugin, brought: object) -> tuple[str, ...]:
+    (family,) = plugins.several(brought, Family)
     register(family)
     return tuple(f"target {name}" for name in family.targets)
 
@@ -74,16 +78,28 @@ def find(name: str, where: str | None = None) -> Target:
     lists those that are known; `where` says who named it."""
     _load()
     for family in _FAMILIES.values():
+        if name in family.accelerators:
+            from tilewright.targets.host import host  # which imports this module
+
+            return replace(host(), accelerator=name)
         for known in (name, name.removeprefix(f"{family.architecture}-")):
             if known in family.targets:
                 return family.targets[known]
-    raise TargetError("no such target", where=where, expected=", ".join(("host", *names())), got=repr(name))
+    raise TargetError(
+        "no such target", where=where, expected=", ".join(("host", *names(), *accelerators())), got=repr(name)
+    )
 
 
 def names() -> tuple[str, ...]:
     """The names of all targets, family by family."""
     _load()
     return tuple(name for family in _FAMILIES.values() for name in family.targets)
+
+
+def accelerators() -> tuple[str, ...]:
+    """The names of all accelerators."""
+    _load()
+    return tuple(name for family in _FAMILIES.values() for name in family.accelerators)
 
 
 def families() -> tuple[Family, ...]:
@@ -110,9 +126,11 @@ def _load() -> None:
     """The families that are part of Tilewright, and those of plug-ins."""
     if not _FAMILIES:
         from tilewright.targets import arm, cortex, riscv, wasm, x86  # which import this module
+        from tilewright.targets.vta import family as vta
 
-        _FAMILIES.update((f.name, f) for f in (x86.FAMILY, arm.FAMILY, riscv.FAMILY, wasm.FAMILY, cortex.FAMILY))
+        own = (x86.FAMILY, arm.FAMILY, riscv.FAMILY, wasm.FAMILY, cortex.FAMILY, vta.FAMILY)
+        _FAMILIES.update((f.name, f) for f in own)
     plugins.admit("targets", _admit)
 
 
-__all__ = ["Family", "dots", "families", "family_of", "find", "names", "register", "unregister"]
+__all__ = ["Family", "accelerators", "dots", "families", "family_of", "find", "names", "register", "unregister"]

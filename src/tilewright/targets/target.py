@@ -32,6 +32,7 @@ class Target:
         costs: fitted constants that estimates use.
         cores: physical cores; code does not depend on it.
         threads: of a call, for which times are estimated; code runs with any number of them.
+        accelerator: the name of a device beside the CPU, to which graph passes give what it computes; "" for none.
 
     The fields of the parts that many ask for are properties too: `target.l1` is `target.caches.l1`.
     """
@@ -46,6 +47,7 @@ class Target:
     costs: Costs = field(default_factory=Costs)
     cores: int = 1
     threads: int = 1
+    accelerator: str = ""
 
     def __hash__(self) -> int:
         # Estimates are remembered by target: what tells most targets apart is enough, and quick.

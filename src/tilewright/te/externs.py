@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright.arith import prove_equal
@@ -64,6 +65,7 @@ def extern(
     dtype: DType | str | Sequence[DType | str] = f32,
     sizes: Sequence[Any] = (),
     llvm: str | None = None,
+    shared: str | None = None,
     address: int | None = None,
     name: str = "extern",
 ) -> Any:
@@ -79,6 +81,7 @@ def extern(
         sizes: what a C function takes after the addresses of the inputs and the outputs, each as an int64_t: numbers,
             and extents of these arrays.
         llvm: LLVM text with the function's definition, `define void @function(ptr ..., i64 ...)`.
+        shared: LLVM text of what that text calls; a program has it once, however many functions share it.
         address: where the function is.
         name: of the stage.
 
@@ -100,7 +103,7 @@ def extern(
             raise ExpressionError(f"{where}: {t.name!r} has strides, which it does not see", hint=hint, where=line)
     arrays = [*(t.shape for t in inputs), *shapes]
     given = tuple(_size(s, arrays, where, line) for s in sizes)
-    external = _external(function, given, llvm, address, where, line)
+    external = replace(_external(function, given, llvm, address, where, line), shared=shared)
     op = ExternOp(name, tuple(inputs), register_external(external), shapes, kinds, line)
     labels = [name] if not several else [f"{name}_{k}" for k in range(len(shapes))]
     results = tuple(

@@ -150,4 +150,4 @@ def transposed(weights: Array, pad: int) -> tuple[Array, tuple[int, int]]:
 
 def as_before(tile: Tile) -> Tile:
     """A tile without virtual threads and loads ahead."""
-    return replace(tile, threads=1, ahead=False)
+    return replace(tile, threads=1, doubled=False)

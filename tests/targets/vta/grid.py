@@ -1,4 +1,4 @@
-"""What can happen to a program, by walking over every state that its queues can be in: the oracle of the checker.
+"""The states of a program, by walking over every state that its queues can be in: the oracle of the checker.
 
 A state is how many instructions of each queue have run; tokens follow from it. Nothing here knows of clocks.
 """
@@ -85,7 +85,7 @@ class Grid:
 
 
 def touched(i: Instruction, uops: np.ndarray, base: int = BASE) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
-    """What an instruction reads and writes: rows of buffers and bytes of DRAM, one by one."""
+    """The accesses of an instruction: rows of buffers and bytes of DRAM, one by one."""
     reads: set[tuple[str, int]] = set()
     writes: set[tuple[str, int]] = set()
     sizes = {Memory.UOP: 4, Memory.WGT: 256, Memory.INP: 16, Memory.ACC: 64, Memory.ACC8: 16, Memory.OUT: 16}

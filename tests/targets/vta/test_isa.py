@@ -22,11 +22,11 @@ def test_fields_of_random_words_come_back() -> None:
     for code in Opcode:
         mine = words[codes == code]
         values = unpack(mine, fields(code))
-        again = pack(values, fields(code))
-        for name, column in unpack(again, fields(code)).items():
+        rebuilt = pack(values, fields(code))
+        for name, column in unpack(rebuilt, fields(code)).items():
             assert np.array_equal(column, values[name]), (code, name)
         used = pack({n: np.full(1, (1 << abs(b)) - 1 if b > 0 else -1) for n, b in fields(code) if n}, fields(code))
-        assert np.array_equal(again, mine & used)  # unused bits become 0, all others stay
+        assert np.array_equal(rebuilt, mine & used)  # unused bits become 0, all others stay
 
 
 def test_instructions_of_random_words_come_back_also_as_text() -> None:

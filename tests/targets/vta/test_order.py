@@ -139,7 +139,7 @@ def test_faults_name_instructions() -> None:
     assert [f.kind for f in faults(program, {BASE: image})] == ["failure"]
 
 
-def test_rows_written_again_too_soon_are_hazards() -> None:
+def test_rows_written_repeatedly_too_soon_are_hazards() -> None:
     image = np.zeros(1 << 14, np.uint8)
     for distance in range(1, 7):
         gemm = Gemm(0, 1, 3, distance, dst_in=1, src_out=1)

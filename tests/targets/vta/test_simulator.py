@@ -106,8 +106,8 @@ def test_check_says_which_streams_differ(tmp_path: Path, capsys: pytest.CaptureF
     write(tmp_path / "good.npz", [good])
     assert main(["check", str(tmp_path / "good.npz")]) == 0
     assert "1 streams, all equal" in capsys.readouterr().out
-    (again,) = read(tmp_path / "good.npz")
-    assert differences(again) == []
+    (reloaded,) = read(tmp_path / "good.npz")
+    assert differences(reloaded) == []
     wrong = after.copy()
     wrong[at + 3] ^= 1
     counters = {**good.counters, "alu_counter": 1}

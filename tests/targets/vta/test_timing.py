@@ -16,7 +16,7 @@ load inp dram_base=300 y_size=1 x_size=100 x_stride=100 -next +next
 gemm uop_end=1 iter_out=1 iter_in=1000 dst_in=1 -prev
 finish
 """
-AHEAD = SERIAL.replace(" +prev", "").replace(" -next", "")
+EARLY = SERIAL.replace(" +prev", "").replace(" -next", "")
 
 
 def test_tokens_decide_what_overlaps() -> None:
@@ -27,7 +27,7 @@ def test_tokens_decide_what_overlaps() -> None:
         (0, load), (load, load + gemm), (load + gemm, 2 * load + gemm), (2 * load + gemm, 2 * load + 2 * gemm)
     ]  # fmt: skip
     assert serial.cycles == 2 * load + 2 * gemm + 1
-    assert timeline(assemble(AHEAD), timing=timing).cycles == load + 2 * gemm + 1
+    assert timeline(assemble(EARLY), timing=timing).cycles == load + 2 * gemm + 1
     assert serial.gemms == 2000 and serial.share == pytest.approx(2000 / serial.cycles)
     assert serial.busy(Queue.LOAD) == pytest.approx(2 * load / serial.cycles)
 
@@ -60,7 +60,7 @@ def test_pictures(tmp_path: Path) -> None:
     assert shown[0].startswith("load    |LLLL") and "GGGG" in shown[1] and "S" not in shown[2][8:]
     assert shown[3] == f"{timeline(program).cycles} cycles, 80% of the peak of the GEMM core"
     png(
-        {"serial": (program, timeline(program)), "ahead": (assemble(AHEAD), timeline(assemble(AHEAD)))},
+        {"serial": (program, timeline(program)), "early": (assemble(EARLY), timeline(assemble(EARLY)))},
         tmp_path / "t.png",
     )
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")

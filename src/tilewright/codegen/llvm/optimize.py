@@ -78,15 +78,20 @@ def _run_few_passes(module: llvm.ModuleRef, builder: llvm.PassBuilder, unroll: b
 
 
 def _link(module: llvm.ModuleRef, part: llvm.ModuleRef) -> None:
-    """Move what one module defines into another. Raises CompileError where both define a function."""
+    """Move what one module defines into another, for that one alone: several kernels of a program may bring the same.
+
+    Raises CompileError where both define a function."""
     defined = {f.name for f in module.functions if not f.is_declaration}
-    twice = [f.name for f in part.functions if not f.is_declaration and f.name in defined]
+    brought = [f.name for f in part.functions if not f.is_declaration]
+    twice = [name for name in brought if name in defined]
     if twice:
         raise CompileError(f"two texts define the function {twice[0]!r}")
     try:
         module.link_in(part)
     except RuntimeError as error:
         raise CompileError(f"LLVM text does not link: {str(error).strip()}") from None
+    for name in brought:
+        module.get_function(name).linkage = "internal"
 
 
 def compile_llvm(text: str, target: Target, opt: int = 3, others: Sequence[str] = ()) -> bytes:

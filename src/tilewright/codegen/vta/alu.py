@@ -19,7 +19,7 @@ Rows = Callable[[Load], Array]
 
 _OPS = {"min": AluOp.MIN, "max": AluOp.MAX, "add": AluOp.ADD, "mul": AluOp.MUL, "shr": AluOp.SHR, "shl": AluOp.SHR}
 _LARGEST, _SMALLEST = 32767, -32768
-_MOST_ADDED = 4 * _LARGEST
+_MAX_ADDED = 4 * _LARGEST
 
 
 class Alus:
@@ -43,8 +43,8 @@ class Alus:
 
     def add(self, rows: Array, number: int) -> None:
         """Add a number to rows, by several operations if need be."""
-        if abs(number) > _MOST_ADDED:
-            raise CompileError("a number does not fit into an instruction", expected=_MOST_ADDED, got=number)
+        if abs(number) > _MAX_ADDED:
+            raise CompileError("a number does not fit into an instruction", expected=_MAX_ADDED, got=number)
         while number:
             part = min(max(number, _SMALLEST), _LARGEST)
             self._immediate(AluOp.ADD, rows, part)
@@ -52,21 +52,21 @@ class Alus:
 
     def update(self, s: Store, target: Array, rows: Rows) -> None:
         """`target = value`, where the value may begin with the target itself."""
-        found = self._value(s.value, rows, s.buffer)
-        if isinstance(found, int):
+        results = self._value(s.value, rows, s.buffer)
+        if isinstance(results, int):
             raise CompileError("a constant is no update", where=f"buffer {s.buffer.name!r}")
-        if found.shape != target.shape or not np.array_equal(found, target):
-            self._copy(target, found)
+        if results.shape != target.shape or not np.array_equal(results, target):
+            self._copy(target, results)
 
     def in_place(self, e: Expr, rows: Rows) -> Array:
         """Compute an expression where its first operand is; those rows. The low bytes are what a cast to bytes
         gives."""
         while isinstance(e, Op) and e.name == "cast":
             e = e.args[0]
-        found = self._value(e, rows, None)
-        if isinstance(found, int):
-            raise CompileError("VTA stores sums, no constants", got=found)
-        return found
+        results = self._value(e, rows, None)
+        if isinstance(results, int):
+            raise CompileError("VTA stores sums, no constants", got=results)
+        return results
 
     def _value(self, e: Expr, rows: Rows, target: Buffer | None) -> Array | int:
         """An expression: rows that hold it, or a number."""
@@ -94,13 +94,13 @@ class Alus:
 
     def _mine(self, e: Expr, rows: Rows, target: Buffer | None) -> Array:
         """Rows that hold an expression and may be written. Raises CompileError where another statement reads them."""
-        found = self._value(e, rows, target)
-        if isinstance(found, int):
+        results = self._value(e, rows, target)
+        if isinstance(results, int):
             raise CompileError("an operation has constants alone", where=str(e))
         if isinstance(e, Load) and e.buffer is not target and self.readers.get(e.buffer, 0) > 1:
             hint = "only the last stage that reads a sum computes in its place"
             raise CompileError("what is read again would be written over", where=f"buffer {e.buffer.name!r}", hint=hint)
-        return found
+        return results
 
     def _applied(self, name: str, first: Array, second: Array | int) -> Array:
         if isinstance(second, int):

@@ -84,12 +84,12 @@ def emit_vta(func: PrimFunc) -> VtaProgram:
 
 def addresses(func: PrimFunc) -> tuple[dict[Buffer, int], int]:
     """Addresses of a function's parameters in DRAM, and the first one after them."""
-    at, found = PAGE, {}
+    at, results = PAGE, {}
     for buffer in func.params:
-        found[buffer] = at
+        results[buffer] = at
         nbytes = int(np.prod(sizes(buffer), dtype=np.int64)) * buffer.dtype.itemsize
         at += -(-nbytes // PAGE) * PAGE
-    return found, at
+    return results, at
 
 
 @dataclass(slots=True)
@@ -200,8 +200,8 @@ class _Emitter:
         for region in (*s.outputs, *s.inputs):
             at = offset(region.buffer, [start for start, _ in region.ranges], values)
             rows.append(spread(self.row(region.buffer, at, thread), loops))
-        kept = _box(conditions, values, loops)
-        for nest in nests([r[kept] for r in rows]):
+        selection = _box(conditions, values, loops)
+        for nest in nests([r[selection] for r in rows]):
             bgn, end = self.uops.place(nest.uops)
             dst, src, wgt = nest.steps
             self.instructions.append(Gemm(bgn, end, *nest.extents, *dst, *src, *wgt))
@@ -218,16 +218,16 @@ class _Emitter:
         if memory is not None and from_dram:
             self.load(s, memory, lanes, rest, conditions, thread, values)
             return
-        kept = _box(conditions, values, rest)
+        selection = _box(conditions, values, rest)
         self.check_lanes(s, lanes, values)
-        target = rows(s.buffer, s.indices)[kept]
+        target = rows(s.buffer, s.indices)[selection]
         if memory is Memory.ACC and isinstance(s.value, Const):
             self.alus.fill(target, int(s.value.value))
             return
 
         def read(x: Load) -> Array:
-            found: Array = rows(x.buffer, x.indices)[kept]
-            return found
+            results: Array = rows(x.buffer, x.indices)[selection]
+            return results
 
         if memory is Memory.ACC:
             self.alus.update(s, target, read)
@@ -252,7 +252,8 @@ class _Emitter:
         values: dict[Var, Any],
     ) -> None:
         """A copy from DRAM: of a read, of one after a condition (else zero), widened from bytes."""
-        e, inside = s.value, list(conditions)
+        e: Expr = s.value
+        inside: list[Expr] = []
         while isinstance(e, Op) and e.name in ("select", "cast"):
             if e.name == "select":
                 condition, e, other = e.args
@@ -272,10 +273,12 @@ class _Emitter:
         self.check_lanes(s, lanes, values, (e, mask))
         size = DEFAULT.dram_bytes(kind)
         at = spread(offset(e.buffer, e.indices, values) * e.buffer.dtype.itemsize, loops) + self.addresses[e.buffer]
-        if (at[mask] % size).any():
+        if (at % size).any():
             raise CompileError("rows of DRAM begin inside of others", where=f"buffer {e.buffer.name!r}")
         target = spread(self.row(s.buffer, offset(s.buffer, s.indices, values), thread), loops)
-        for p in pictures(target, at // size, mask, self.addresses[e.buffer] // size):
+        selection = _box(conditions, values, loops)
+        first = self.addresses[e.buffer] // size
+        for p in pictures(target[selection], (at // size)[selection], mask[selection], first):
             pads = (p.y_pad_0, p.y_pad_1, p.x_pad_0, p.x_pad_1)
             self.instructions.append(LoadInsn(kind, p.sram_base, p.dram_base, p.y_size, p.x_size, p.x_stride, *pads))
 
@@ -317,15 +320,15 @@ def _is_leaf(s: Stmt) -> bool:
 def _lanes(s: Store, loops: Loops, lanes: tuple[int, ...]) -> tuple[list[Var], Loops]:
     """The loops over the lanes of a row, and the others. Raises CompileError where rows are not written whole."""
     extents = dict(loops)
-    found = list(s.indices[-len(lanes) :])
-    if not all(isinstance(v, Var) and extents.get(v) == n for v, n in zip(found, lanes, strict=True)):
-        raise CompileError("rows are written in parts", where=f"buffer {s.buffer.name!r}", got=found)
-    variables = [v for v in found if isinstance(v, Var)]
+    results = list(s.indices[-len(lanes) :])
+    if not all(isinstance(v, Var) and extents.get(v) == n for v, n in zip(results, lanes, strict=True)):
+        raise CompileError("rows are written in parts", where=f"buffer {s.buffer.name!r}", got=results)
+    variables = [v for v in results if isinstance(v, Var)]
     return variables, [(v, n) for v, n in loops if v not in variables]
 
 
 def _box(conditions: list[Expr], values: dict[Var, Any], loops: Loops) -> Any:
-    """What to index arrays over the loops with, so that those iterations stay for which conditions hold."""
+    """An index of arrays over the loops that leaves the iterations for which conditions hold."""
     mask = np.ones([n for _, n in loops], bool)
     for condition in conditions:
         mask = mask & np.asarray(value(condition, values), bool)

@@ -20,10 +20,10 @@ from tilewright.targets.vta.check import GEMM_DEPTH
 
 Array = np.ndarray[Any, Any]
 
-MOST_UOPS = 4096
+MAX_UOPS = 4096
 """Micro-operations of one instruction: half of their buffer."""
-_MOST_STEP = 1023
-_MOST_LOOP = (1 << 14) - 1
+_MAX_STEP = 1023
+_MAX_LOOP = (1 << 14) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ def nests(rows: Sequence[Array], *, depth: int = GEMM_DEPTH) -> Iterator[Nest]:
     dims = _dims(rows)
     if dims is None:  # no loops reach these rows: a list
         table = np.stack([r.ravel() for r in rows], 1)
-        for at in range(0, len(table), MOST_UOPS):
-            yield Nest((1, 1), ((0, 0),) * len(rows), table[at : at + MOST_UOPS])
+        for at in range(0, len(table), MAX_UOPS):
+            yield Nest((1, 1), ((0, 0),) * len(rows), table[at : at + MAX_UOPS])
         return
     yield from _split(base, _joined(dims), depth)
 
@@ -73,31 +73,31 @@ def _dims(rows: Sequence[Array]) -> list[_Dim] | None:
             at = tuple(1 if k == d else 0 for k in range(len(shape)))
             dims.append(_Dim(extent, tuple(int(r[at]) - int(r.flat[0]) for r in rows)))
     for k, r in enumerate(rows):
-        made = np.full((), int(r.flat[0]))
+        built = np.full((), int(r.flat[0]))
         for extent, d in ((n, d) for d, n in enumerate(shape) if n > 1):
             step = dims[[i for i, n in enumerate(shape) if n > 1].index(d)].steps[k]
-            made = made + (np.arange(extent) * step).reshape([-1 if i == d else 1 for i in range(len(shape))])
-        if not np.array_equal(np.broadcast_to(made, shape), r):
+            built = built + (np.arange(extent) * step).reshape([-1 if i == d else 1 for i in range(len(shape))])
+        if not np.array_equal(np.broadcast_to(built, shape), r):
             return None
     return dims if all(step >= 0 for d in dims for step in d.steps) else None
 
 
 def _joined(dims: Sequence[_Dim]) -> list[_Dim]:
     """Neighbours whose steps agree, as one."""
-    found: list[_Dim] = []
+    results: list[_Dim] = []
     for dim in dims:
-        if found and all(a == b * dim.extent for a, b in zip(found[-1].steps, dim.steps, strict=True)):
-            found[-1] = _Dim(found[-1].extent * dim.extent, dim.steps)
+        if results and all(a == b * dim.extent for a, b in zip(results[-1].steps, dim.steps, strict=True)):
+            results[-1] = _Dim(results[-1].extent * dim.extent, dim.steps)
         else:
-            found.append(dim)
-    return found
+            results.append(dim)
+    return results
 
 
 def _split(base: tuple[int, ...], dims: list[_Dim], depth: int) -> Iterator[Nest]:
     """The best nest, or several over the parts of a loop where one does not do."""
-    found = _best(base, dims, depth)
-    if found is not None:
-        yield found
+    results = _best(base, dims, depth)
+    if results is not None:
+        yield results
         return
     # A loop that sums is decomposed first: its parts write each row once.
     outer = next((k for k, d in enumerate(dims) if not d.steps[0]), 0)
@@ -111,11 +111,11 @@ def _best(base: tuple[int, ...], dims: list[_Dim], depth: int) -> Nest | None:
     padded = [*dims, _Dim(1, (0,) * len(base)), _Dim(1, (0,) * len(base))]
     best: tuple[int, int, int, int] | None = None
     for a, b in permutations(range(len(padded)), 2):
-        if any(padded[k].extent > _MOST_LOOP or max(padded[k].steps) > _MOST_STEP for k in (a, b)):
+        if any(padded[k].extent > _MAX_LOOP or max(padded[k].steps) > _MAX_STEP for k in (a, b)):
             continue
         rest = _rest(padded, a, b)
         count = int(np.prod([d.extent for d in rest], dtype=np.int64))
-        if count > MOST_UOPS or _distance([padded[a], padded[b], *rest]) < depth:
+        if count > MAX_UOPS or _distance([padded[a], padded[b], *rest]) < depth:
             continue
         if best is None or count < best[0]:
             best = (count, 0, a, b)

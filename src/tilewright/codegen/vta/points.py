@@ -30,10 +30,10 @@ def value(e: Expr, values: Mapping[Var, Any]) -> Any:
 
 def sizes(buffer: Buffer) -> tuple[int, ...]:
     """A buffer's extents. Raises CompileError where one is not constant."""
-    found = [as_int(d) for d in buffer.shape]
-    if any(d is None for d in found):
+    results = [as_int(d) for d in buffer.shape]
+    if any(d is None for d in results):
         raise CompileError("a size is not constant", where=f"buffer {buffer.name!r}")
-    return tuple(d for d in found if d is not None)
+    return tuple(d for d in results if d is not None)
 
 
 def offset(buffer: Buffer, indices: Sequence[Expr], values: Mapping[Var, Any]) -> Any:

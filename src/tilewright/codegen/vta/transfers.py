@@ -12,8 +12,8 @@ from tilewright.support.errors import CompileError
 
 Array = np.ndarray[Any, Any]
 
-_MOST_PAD = 15
-_MOST_SIZE = (1 << 16) - 1
+_MAX_PAD = 15
+_MAX_SIZE = (1 << 16) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def _dense(sram: Array, dram: Array) -> Iterator[Picture]:
         if end < len(starts):
             stride = int(other[starts[end]] - other[starts[k]])
         while (
-            0 <= stride <= _MOST_SIZE
+            0 <= stride <= _MAX_SIZE
             and end < len(starts)
             and sizes[end] == sizes[k]
             and flat[starts[end]] == flat[starts[end - 1]] + sizes[k]
@@ -88,7 +88,7 @@ def _padded(starts: Array, dram: Array, inside: Array, valid: int) -> Iterator[P
     n = 0
     while n < len(starts):
         begin = n
-        while n < len(starts) and not count[n] and n - begin < _MOST_PAD and _follows(starts, begin, n, width):
+        while n < len(starts) and not count[n] and n - begin < _MAX_PAD and _follows(starts, begin, n, width):
             n += 1
         above, top = n - begin, n
         stride = 0
@@ -100,14 +100,14 @@ def _padded(starts: Array, dram: Array, inside: Array, valid: int) -> Iterator[P
                 break
             n += 1
         y, bottom = n - top, n
-        while n < len(starts) and not count[n] and n - bottom < _MOST_PAD and _follows(starts, begin, n, width):
+        while n < len(starts) and not count[n] and n - bottom < _MAX_PAD and _follows(starts, begin, n, width):
             n += 1
         if not y:
             yield Picture(int(starts[begin]), valid, 0, width, width, above, n - bottom)
             continue
         pads = int(first[top]), int(width - first[top] - count[top])
-        if max(pads) > _MOST_PAD:
-            raise CompileError("more zeros beside a line than an instruction writes", expected=_MOST_PAD, got=max(pads))
+        if max(pads) > _MAX_PAD:
+            raise CompileError("more zeros beside a line than an instruction writes", expected=_MAX_PAD, got=max(pads))
         size = int(count[top])
         at = int(dram[top, first[top]])
         yield Picture(int(starts[begin]), at, y, size, stride if y > 1 else size, above, n - bottom, *pads)

@@ -33,15 +33,19 @@ TRIED = 64
 """Tiles that a decision is taken among."""
 
 
+class DoesNotFit(ScheduleError):
+    """A layer of which no part fits into the memories of VTA."""
+
+
 def choose(layer: Convolution | Product, overlap: bool = True) -> Tile:
     """The tile of the best estimate, or the one that is forced or recorded. `overlap`: whether transfers may run beside
-    products. Raises ScheduleError where none fits."""
+    products. Raises DoesNotFit where none fits."""
     shape = shape_of(layer)
     stages = convolution(layer) if isinstance(layer, Convolution) else product(layer)
-    found = sorted(tiles(shape, overlap), key=lambda t: cycles(t, shape))[:TRIED]
-    if not found:
-        raise ScheduleError("no tile of the layer fits into the memories of VTA", where=str(layer))
-    return decide(lambda: _key(stages), found, lambda t: Setting("vta", t.knobs), lambda t: cycles(t, shape))
+    results = sorted(tiles(shape, overlap), key=lambda t: cycles(t, shape))[:TRIED]
+    if not results:
+        raise DoesNotFit("no tile of the layer fits into the memories of VTA", where=str(layer))
+    return decide(lambda: decision_key(stages), results, lambda t: Setting("vta", t.knobs), lambda t: cycles(t, shape))
 
 
 def schedule(layer: Layer, tile: Tile | None = None) -> PrimFunc:
@@ -57,7 +61,8 @@ def schedule(layer: Layer, tile: Tile | None = None) -> PrimFunc:
             return _max_pool(layer)
 
 
-def _key(stages: Stages) -> Key:
+def decision_key(stages: Stages) -> Key:
+    """The key by which the sizes of a layer's tiles are forced or recorded."""
     return key_of_program("plan", te.create_prim_func(stages.arguments, "vta"), "vta-1x16x16")
 
 
@@ -101,7 +106,7 @@ def _contraction(stages: Stages, tile: Tile, phases: int, separate: bool) -> Pri
         weights.compute_at(sums, outer)
     elif tile.weights == "tile":
         weights.compute_at(result, oo)
-    if tile.ahead:
+    if tile.doubled:
         inputs.double_buffer()
         if tile.weights != "all":
             weights.double_buffer()
@@ -198,5 +203,5 @@ def _pool_lines(p: MaxPool) -> int:
         if 2 * (n * wide + ((n - 1) * p.stride + p.kernel[0]) * width) <= DEFAULT.rows(Memory.ACC)
     ]  # fmt: skip
     if not fitting:
-        raise ScheduleError("no line of the layer fits into the memories of VTA", where=str(p))
+        raise DoesNotFit("no line of the layer fits into the memories of VTA", where=str(p))
     return fitting[-1]

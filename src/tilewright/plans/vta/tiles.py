@@ -23,8 +23,8 @@ clipped."""
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What tiles are cut from: blocks of output channels, lines, rows of accumulators and of inputs in a line, blocks
-    of
+    """The extents that tiles are cut from: blocks of output channels, lines, rows of accumulators and of inputs in a
+    line, blocks of
     input channels, taps, lines of input for a line of results, and those that neighbours share; how often all that is
     done (phases); and whether each line of inputs is a transfer of its own."""
 
@@ -65,7 +65,7 @@ class Tile:
         outputs, lines: of a tile.
         chunk: blocks of input channels that are loaded at once.
         threads: virtual threads, each with a tile of its own; 1 or 2.
-        ahead: whether inputs and weights have two places, by turns.
+        doubled: whether inputs and weights have two places, by turns.
         weights: whether all stay in their memory, or those of a tile's outputs, or those of a chunk.
     """
 
@@ -73,27 +73,27 @@ class Tile:
     lines: int
     chunk: int
     threads: int = 1
-    ahead: bool = False
+    doubled: bool = False
     weights: Weights = "chunk"
 
     @property
     def knobs(self) -> tuple[tuple[str, int], ...]:
-        """As a decision has them."""
+        """The sizes by name, for a decision."""
         weights = ("chunk", "tile", "all").index(self.weights)
         return (
             ("outputs", self.outputs), ("lines", self.lines), ("chunk", self.chunk), ("threads", self.threads),
-            ("ahead", int(self.ahead)), ("weights", weights),
+            ("doubled", int(self.doubled)), ("weights", weights),
         )  # fmt: skip
 
 
 def tiles(shape: Shape, overlap: bool = True) -> Iterator[Tile]:
-    """The tiles that fit into the memories. `overlap`: also with virtual threads and loads ahead."""
+    """The tiles that fit into the memories. `overlap`: also with virtual threads and loads doubled."""
     for outputs in _sizes(shape.outputs):
         for lines in _sizes(shape.lines):
             for chunk in _divisors(shape.reduced):
-                for threads, ahead in ((1, False), (1, True), (2, False), (2, True)) if overlap else ((1, False),):
+                for threads, doubled in ((1, False), (1, True), (2, False), (2, True)) if overlap else ((1, False),):
                     for weights in ("all", "tile", "chunk"):
-                        tile = Tile(outputs, lines, chunk, threads, ahead, weights)
+                        tile = Tile(outputs, lines, chunk, threads, doubled, weights)
                         if fits(tile, shape):
                             yield tile
 
@@ -103,15 +103,15 @@ def fits(t: Tile, s: Shape) -> bool:
     tiles_of_lines = ceil(s.lines / t.lines)
     if t.threads > 1 and tiles_of_lines < t.threads:
         return False
-    if t.weights == "chunk" and t.chunk == s.reduced and not t.ahead and t.threads == 1 and s.outputs == t.outputs:
+    if t.weights == "chunk" and t.chunk == s.reduced and not t.doubled and t.threads == 1 and s.outputs == t.outputs:
         return False  # the same as "tile"
-    halves = 2 if t.ahead else 1
-    inputs = (t.outputs if s.separate else t.chunk) * _input_lines(t, s) * s.read * t.threads * halves
+    places = 2 if t.doubled else 1
+    inputs = (t.outputs if s.separate else t.chunk) * _input_lines(t, s) * s.read * t.threads * places
     sums = t.outputs * t.lines * s.line * t.threads + s.outputs
     weights = {
         "all": s.outputs * s.reduced * s.taps * s.times,
-        "tile": t.outputs * s.reduced * s.taps * halves,
-        "chunk": t.outputs * t.chunk * s.taps * t.threads * halves,
+        "tile": t.outputs * s.reduced * s.taps * places,
+        "chunk": t.outputs * t.chunk * s.taps * t.threads * places,
     }[t.weights]
     if s.times > 1 and t.weights == "tile":
         return False
@@ -120,26 +120,26 @@ def fits(t: Tile, s: Shape) -> bool:
 
 
 def cycles(t: Tile, s: Shape, timing: Timing = DEFAULT_TIMING) -> float:
-    """What a layer is estimated to take: the three queues, tile by tile and chunk by chunk, in the order in which
+    """The estimated cycles of a layer: the three queues, tile by tile and chunk by chunk, in the order in which
     they are issued; a transfer waits for what its place was read by."""
     parts = _parts(t, s, timing)
-    halves = 2 if t.ahead else 1
+    places = 2 if t.doubled else 1
     chunks, groups = s.reduced // t.chunk, ceil(ceil(s.lines / t.lines) / t.threads) * s.times
     load = parts.begin if t.weights == "all" else 0.0
     compute = store = 0.0
-    free = [[0.0] * halves for _ in range(t.threads)]
+    free = [[0.0] * places for _ in range(t.threads)]
     stored = [0.0] * t.threads
-    weights = [0.0] * halves
+    weights = [0.0] * places
     count = 0
     for o in range(ceil(s.outputs / t.outputs)):
         if t.weights == "tile":
-            load = max(load, weights[o % halves]) + parts.begin
+            load = max(load, weights[o % places]) + parts.begin
         for _ in range(groups):
             for thread in range(t.threads):
                 compute = max(compute, stored[thread]) + parts.clear
             for _ in range(chunks):
                 for thread in range(t.threads):
-                    half = count // t.threads % halves
+                    half = count // t.threads % places
                     load = max(load, free[thread][half]) + parts.load
                     compute = max(compute, load) + parts.products
                     free[thread][half] = compute
@@ -147,7 +147,7 @@ def cycles(t: Tile, s: Shape, timing: Timing = DEFAULT_TIMING) -> float:
             for thread in range(t.threads):
                 compute += parts.rest
                 store = stored[thread] = max(store, compute) + parts.store
-        weights[o % halves] = compute
+        weights[o % places] = compute
     return max(compute, store)
 
 

@@ -1,4 +1,4 @@
-"""Which rows of which memories an instruction reads and writes, and how close a GEMM writes a row again.
+"""The rows of the memories that an instruction reads and writes, and how soon a GEMM writes a row twice.
 
 GEMM and ALU take rows from micro-operations, which are data: `Rows.of` is asked with the content of their buffer.
 """
@@ -24,7 +24,7 @@ class Queue(IntEnum):
 
 
 class Place(IntEnum):
-    """What rows are of: a buffer, or DRAM, whose rows here are 4 bytes."""
+    """A place that has rows: a buffer, or DRAM, whose rows here are 4 bytes."""
 
     UOP = 0
     WGT = 1
@@ -61,7 +61,8 @@ def queue_of(instruction: Instruction) -> Queue:
 
 
 def accesses(instruction: Instruction, uops: Array, config: Config = DEFAULT) -> Accesses:
-    """What an instruction reads and writes; `uops` is the content of the buffer of micro-operations, uint32[n]."""
+    """The rows that an instruction reads and writes; `uops` is the content of the buffer of micro-operations,
+    uint32[n]."""
     match instruction:
         case Load() if instruction.rows:
             written = np.arange(instruction.sram_base, instruction.sram_base + instruction.rows)
@@ -117,5 +118,5 @@ def reuse(i: Gemm, uops: Array, config: Config = DEFAULT) -> int:
         return 0
     dst = np.asarray(points(i, uops, config).dst)
     order = np.argsort(dst, kind="stable")
-    again = dst[order][1:] == dst[order][:-1]
-    return int((order[1:] - order[:-1])[again].min()) if again.any() else 0
+    repeated = dst[order][1:] == dst[order][:-1]
+    return int((order[1:] - order[:-1])[repeated].min()) if repeated.any() else 0

@@ -4,8 +4,8 @@
         print(fault)
 
 Rows of GEMM and ALU are data, so the program is run while it is looked at. What is reported is so in some run, and what
-is not reported is so in none: see `order.py`. Races are found as FastTrack finds them (Flanagan and Freund, 2009): each
-row keeps each queue's last reader and writer, since all earlier ones of that queue come before these.
+is not reported is so in none: see `order.py`. Races are results as FastTrack finds them (Flanagan and Freund, 2009):
+each row keeps each queue's last reader and writer, since all earlier ones of that queue come before these.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ def analyse(
     if not order.stuck and any(order.left):
         texts = [f"{n} {_pair(k)}" for k, n in enumerate(order.left) if n]
         results.append(Fault("tokens", (), f"tokens are left over: {', '.join(texts)}"))
-    return Analysis(order, rows, (*results, *races.found.values()))
+    return Analysis(order, rows, (*results, *races.results.values()))
 
 
 def faults(program: Sequence[Instruction], dram: Mapping[int, Array], config: Config = DEFAULT) -> tuple[Fault, ...]:
-    """What is wrong with a program, in any of its legal orders."""
+    """The faults of a program, in any of its legal orders."""
     return analyse(program, dram, config).faults
 
 
@@ -115,7 +115,7 @@ class _Races:
         self, program: Sequence[Instruction], order: Order, config: Config, memory: Mapping[int, Array]
     ) -> None:
         self.program, self.order, self.memory = program, order, memory
-        self.found: dict[tuple[int, int], Fault] = {}
+        self.results: dict[tuple[int, int], Fault] = {}
         buffers = (Memory.UOP, Memory.WGT, Memory.INP, Memory.ACC)
         sizes = [config.rows(m) for m in buffers] + [sum(a.nbytes // DRAM_ROW + 1 for a in memory.values())]
         # By place, reads before writes, queue and row: the place of the last one in its queue, -1 if there is none.
@@ -144,7 +144,7 @@ class _Races:
                     first = self.order.queues[other][number]
                     pair = (min(first, k), max(first, k))
                     row = int(rows[np.argmax(wrong)])
-                    self.found.setdefault(pair, Fault("race", pair, self._said(pair, place, row)))
+                    self.results.setdefault(pair, Fault("race", pair, self._said(pair, place, row)))
         last[0 if kinds == (1,) else 1, queue, at] = clock[queue]
 
     def _placed(self, place: Place, rows: Array) -> Array:

@@ -25,13 +25,13 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """What running a program in several orders showed.
+    """The outcome of running a program in several orders.
 
     Args:
         orders: how many orders were run.
         complete: whether these stand for all legal orders, or are a sample of them.
         outcomes: an order for each different memory that was left.
-        analysis: what was found without running them.
+        analysis: what was results without running them.
     """
 
     orders: int
@@ -94,7 +94,7 @@ def classes(order: Order, conflicts: Mapping[int, frozenset[int]]) -> Iterator[t
 
 
 def _enabled(order: Order, queues: Sequence[tuple[int, ...]], path: Sequence[int]) -> list[int]:
-    """What can run after a path."""
+    """The instructions that can run after a path."""
     done = set(path)
     results = []
     for queue in queues:

@@ -191,13 +191,13 @@ def uop_fields(config: Config = DEFAULT) -> Fields:
 
 def unpack(words: Array, layout: Fields) -> dict[str, Array]:
     """Field values (int64[n]) of words (uint8[n, 16] or uint8[n, 4]); gaps are not looked at."""
-    halves = _halves(words)
+    words64 = _words64(words)
     result: dict[str, Array] = {}
     at = 0
     for name, bits in layout:
         width = abs(bits)
         if name:
-            value = (halves[:, at // 64] >> np.uint64(at % 64)) & np.uint64((1 << width) - 1)
+            value = (words64[:, at // 64] >> np.uint64(at % 64)) & np.uint64((1 << width) - 1)
             result[name] = value.astype(np.int64)
             if bits < 0:
                 result[name] -= (result[name] >> (width - 1)) << width
@@ -208,23 +208,23 @@ def unpack(words: Array, layout: Fields) -> dict[str, Array]:
 def pack(values: dict[str, Array], layout: Fields, size: int = WORD) -> Array:
     """Words (uint8[n, size]) of field values, gaps 0. Raises ParseError for a value that its field cannot hold."""
     count = len(next(iter(values.values())))
-    halves = np.zeros((count, 2), np.uint64)
+    words64 = np.zeros((count, 2), np.uint64)
     at = 0
     for name, bits in layout:
         width = abs(bits)
         if name:
-            given = np.asarray(values[name], np.int64)
+            source = np.asarray(values[name], np.int64)
             low, high = (-(1 << (width - 1)), 1 << (width - 1)) if bits < 0 else (0, 1 << width)
-            wrong = (given < low) | (given >= high)
+            wrong = (source < low) | (source >= high)
             if wrong.any():
-                got = int(given[np.argmax(wrong)])
+                got = int(source[np.argmax(wrong)])
                 raise ParseError("a value does not fit its field", where=name, expected=f"{low} to {high - 1}", got=got)
-            halves[:, at // 64] |= (given.astype(np.uint64) & np.uint64((1 << width) - 1)) << np.uint64(at % 64)
+            words64[:, at // 64] |= (source.astype(np.uint64) & np.uint64((1 << width) - 1)) << np.uint64(at % 64)
         at += width
-    return halves.astype("<u8").view(np.uint8).reshape(count, WORD)[:, :size].copy()
+    return words64.astype("<u8").view(np.uint8).reshape(count, WORD)[:, :size].copy()
 
 
-def _halves(words: Array) -> Array:
+def _words64(words: Array) -> Array:
     """Words as uint64[n, 2]."""
     size = words.shape[1]
     if words.dtype != np.uint8 or words.ndim != 2 or size not in (4, WORD):
@@ -281,18 +281,18 @@ def decode(words: Array, config: Config = DEFAULT) -> list[Instruction]:
 
 
 def _instruction(code: int, values: dict[str, int], place: int) -> Instruction:
-    made: dict[str, Any] = {n: v for n, v in values.items() if n not in TOKEN_NAMES and n != "opcode"}
-    made["tokens"] = Tokens(*(bool(values[n]) for n in TOKEN_NAMES))
+    built: dict[str, Any] = {n: v for n, v in values.items() if n not in TOKEN_NAMES and n != "opcode"}
+    built["tokens"] = Tokens(*(bool(values[n]) for n in TOKEN_NAMES))
     for name in ("reset", "use_imm"):
-        if name in made:
-            made[name] = bool(made[name])
+        if name in built:
+            built[name] = bool(built[name])
     for name, kind in (("memory", Memory), ("op", AluOp)):
-        if name in made:
-            if made[name] not in kind.__members__.values():
+        if name in built:
+            if built[name] not in kind.__members__.values():
                 what, expected = f"there is no such {name}", f"0 to {len(kind) - 1}"
-                raise ParseError(what, where=f"instruction {place}", expected=expected, got=made[name])
-            made[name] = kind(made[name])
-    result: Instruction = _CLASSES[code](**made)
+                raise ParseError(what, where=f"instruction {place}", expected=expected, got=built[name])
+            built[name] = kind(built[name])
+    result: Instruction = _CLASSES[code](**built)
     return result
 
 

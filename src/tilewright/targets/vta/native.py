@@ -235,7 +235,7 @@ def _number(f: Function, word: Value, layout: Fields) -> Value:
 def _operations(
     f: Function, word: Value, machine: Value, layout: Fields, config: Config
 ) -> Iterator[tuple[Value, Value, Value]]:
-    """The loops of GEMM and ALU around a body, which is given the rows of one operation."""
+    """The loops of GEMM and ALU around a body, which is source the rows of one operation."""
     bgn, end = (_get(f, word, layout, n) for n in ("uop_bgn", "uop_end"))
     with f.when(_number(f, word, layout).eq(0)):
         f.ret(0)
@@ -400,10 +400,10 @@ def _run(m: Module) -> None:
                 loop.leave_if(f.load(I64, place) >= count)
                 number = f.load(I64, place)
                 word = words + number * 16
-                taken = f.call(I64, "tw_vta_pop", word, queue.get(), tokens)
-                with f.when(taken > 0):
-                    f.ret(taken | (number << 8))
-                loop.leave_if(taken < 0)
+                popped = f.call(I64, "tw_vta_pop", word, queue.get(), tokens)
+                with f.when(popped > 0):
+                    f.ret(popped | (number << 8))
+                loop.leave_if(popped < 0)
                 status = f.call(I64, "tw_vta_execute", word, machine)
                 with f.when(status.ne(0)):
                     f.ret(status | (number << 8))

@@ -1,4 +1,4 @@
-"""What the tokens of a program order, and what they leave open.
+"""The order that the tokens of a program state, and what they leave open.
 
 Each counter of tokens is filled by one queue and emptied by one, so that the n-th pop always takes the n-th push. So
 what happens before what does not depend on timing: it is one partial order, in which the queues' own orders and each
@@ -20,7 +20,7 @@ COUNTERS: tuple[tuple[Queue, Queue], ...] = (
     (Queue.COMPUTE, Queue.STORE),
     (Queue.STORE, Queue.COMPUTE),
 )
-"""Who fills and who empties each of the four counters."""
+"""The queues that fill and empty each of the four counters."""
 
 Clock = tuple[int, int, int]
 """How many instructions of each queue."""

@@ -3,7 +3,7 @@
     machine = Machine()
     image = machine.run(words, {4096: image})        # bytes at DRAM addresses, written in place
 
-The work of each instruction is native code, made once a process from `native.py`.
+The work of each instruction is native code, built once a process from `native.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tilewright.targets.vta.native import COUNTERS, FAULTS, simulator_text
 
 Array = np.ndarray[Any, Any]
 
-MOST_WORK = 1 << 31
+MAX_WORK = 1 << 31
 """Operations and rows of a program that is run: some minutes."""
 
 
@@ -36,8 +36,8 @@ def _library(config: Config) -> tuple[Library, dict[str, Any]]:
     names = {"tw_vta_run": "pqpq", "tw_vta_execute": "pp"}
     kinds = {"p": ctypes.c_void_p, "q": ctypes.c_int64}
     library = Library({"vta": compile_text(simulator_text(config))}, list(names))
-    made = {n: ctypes.CFUNCTYPE(ctypes.c_int64, *(kinds[k] for k in s))(library[n]) for n, s in names.items()}
-    return library, made
+    built = {n: ctypes.CFUNCTYPE(ctypes.c_int64, *(kinds[k] for k in s))(library[n]) for n, s in names.items()}
+    return library, built
 
 
 class Machine:
@@ -51,7 +51,7 @@ class Machine:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Bytes and operations since the machine was made, by the profiler's names."""
+        """Bytes and operations since the machine was built, by the profiler's names."""
         return dict(zip(COUNTERS, self.counts.tolist(), strict=True))
 
     def run(self, words: Array, dram: Mapping[int, Array], first: int = 0) -> None:
@@ -65,20 +65,20 @@ class Machine:
         Raises SimulationError, which names the instruction, where one reaches beyond a memory or waits for ever.
         """
         words = _checked(words, self.config)
-        table, kept = self._table(dram)
+        table, selection = self._table(dram)
         function = _library(self.config)[1]["tw_vta_run"]
         self._raise(function(words.ctypes.data, len(words), table.ctypes.data, first))
-        del kept
+        del selection
 
     def step(self, words: Array, order: Sequence[int], dram: Mapping[int, Array]) -> None:
         """Run instructions in this order, whatever their tokens say. Raises as `run` does."""
         words = _checked(words, self.config)
-        table, kept = self._table(dram)
+        table, selection = self._table(dram)
         function = _library(self.config)[1]["tw_vta_execute"]
         for k in order:
             status = function(words.ctypes.data + k * WORD, table.ctypes.data)
             self._raise(status and status | k << 8)
-        del kept
+        del selection
 
     def _table(self, dram: Mapping[int, Array]) -> tuple[Array, list[Array]]:
         """The table of addresses, and what must live as long as it is used."""
@@ -112,8 +112,8 @@ def _checked(words: Array, config: Config) -> Array:
     if words.dtype != np.uint8 or words.ndim != 2 or words.shape[1] != WORD:
         raise CallError("no program", expected="uint8[n, 16]", got=f"{words.dtype}{list(words.shape)}")
     total = work(words, config)
-    if total > MOST_WORK:
-        raise SimulationError("the program has more operations than are simulated", expected=MOST_WORK, got=total)
+    if total > MAX_WORK:
+        raise SimulationError("the program has more operations than are simulated", expected=MAX_WORK, got=total)
     return np.ascontiguousarray(words)
 
 

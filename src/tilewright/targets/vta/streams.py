@@ -108,7 +108,7 @@ def write(path: str | Path, streams: list[Stream]) -> None:
 
 
 def differences(stream: Stream, config: Config = DEFAULT) -> list[str]:
-    """What of a stream comes out otherwise, in each of the three orders in which the queues may begin."""
+    """The differences of a run from a stream, in each of the three orders in which the queues may begin."""
     results: list[str] = []
     for first in range(3):
         machine, image = Machine(config), stream.before.copy()

@@ -18,7 +18,7 @@ from tilewright.targets.vta.order import order_of
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What instructions take, in cycles. The model is of a design, not measured on one.
+    """Costs of instructions, in cycles. The model is of a design, not measured on one.
 
     Args:
         port_bytes: bytes that a port moves in a cycle: a bus of 64 bits, as the public configurations have
@@ -36,7 +36,7 @@ class Timing:
     alu_row: int = 2
 
     def cycles(self, i: Instruction, config: Config = DEFAULT) -> int:
-        """What one instruction takes."""
+        """The cycles of one instruction."""
         match i:
             case Load() if i.rows:
                 row = config.buffer_bytes(i.memory)

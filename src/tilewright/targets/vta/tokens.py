@@ -113,15 +113,15 @@ class _Waits:
     def _waited_outside(self, queue: Queue, needed: Sequence[int]) -> list[Queue]:
         """The queues that load and store wait for: they wait for instructions of the compute queue alone."""
         across = Queue(2 - queue)
-        near = needed[Queue.COMPUTE] if needed[Queue.COMPUTE] > self.known[queue][Queue.COMPUTE] else 0
+        direct = needed[Queue.COMPUTE] if needed[Queue.COMPUTE] > self.known[queue][Queue.COMPUTE] else 0
         known = self.known[queue][across]
-        if near:
-            known = max(known, self.clocks[self.places[Queue.COMPUTE][near - 1]][across])
+        if direct:
+            known = max(known, self.clocks[self.places[Queue.COMPUTE][direct - 1]][across])
         if needed[across] > known:  # an instruction that does nothing waits for it, after all others of its queue
             between = [n if q is across else 0 for q, n in zip(Queue, needed, strict=True)]
             self._append(Load(Memory.UOP), Queue.COMPUTE, self._waited(Queue.COMPUTE, between))
-            near = len(self.places[Queue.COMPUTE])
-        return [self._wait(queue, self.places[Queue.COMPUTE][near - 1], Queue.COMPUTE)] if near else []
+            direct = len(self.places[Queue.COMPUTE])
+        return [self._wait(queue, self.places[Queue.COMPUTE][direct - 1], Queue.COMPUTE)] if direct else []
 
     def _wait(self, queue: Queue, k: int, other: Queue) -> Queue:
         """Let `queue` wait for an instruction of another one."""

@@ -1,0 +1,81 @@
+"""A program as a function of LLVM text that runs it on the simulator: what a compiled model calls.
+
+    void symbol(ptr operands..., ptr result, ptr memory)
+
+`memory` has the bytes of the accelerator's buffers; nothing else is selection between calls, so that any number of
+threads may call it, each with memory of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.native.assembler import I64, PTR, VOID, Function, Module, Value
+from tilewright.targets.vta.config import Config, Memory
+from tilewright.targets.vta.native import COUNTERS, MACHINE
+
+Array = np.ndarray[Any, Any]
+
+_BUFFERS = (("uop", Memory.UOP), ("wgt", Memory.WGT), ("inp", Memory.INP), ("acc", Memory.ACC))
+
+
+def memory_bytes(config: Config) -> int:
+    """Bytes of all buffers."""
+    return sum(config.rows(m) * config.dram_bytes(m) for _, m in _BUFFERS)
+
+
+def kernel_text(
+    symbol: str, words: Array, uops: Array, addresses: Sequence[int], sizes: Sequence[int], config: Config
+) -> str:
+    """The LLVM text, which calls the simulator's (`native.py: simulator_text`).
+
+    Args:
+        symbol: the function's name.
+        words, uops: the instructions and micro-operations.
+        addresses: of the operands, the result and the micro-operations.
+        sizes: bytes of the operands and the result.
+        config: the machine's sizes.
+    """
+    m = Module()
+    m.raw("words", _bytes("words", words))
+    m.raw("uops", _bytes("uops", uops))
+    params = [(f"p{k}", PTR) for k in range(len(sizes))]
+    with m.function(symbol, VOID, [*params, ("memory", PTR)]) as (f, (*operands, memory)):
+        segments = f.space(24 * len(addresses))
+        nbytes = [*sizes, uops.size]
+        for k, (address, size) in enumerate(zip(addresses, nbytes, strict=True)):
+            where = operands[k] if k < len(operands) else f.symbol("uops")
+            f.put(address, I64, segments, 24 * k)
+            f.put(size, I64, segments, 24 * k + 8)
+            f.store(where, segments, 24 * k + 16)
+        table = _machine(f, memory, segments, len(addresses), config)
+        f.call(I64, "tw_vta_run", f.symbol("words"), (I64, len(words)), table, (I64, 0))
+        f.emit("ret void")
+        f.start(f.label())
+    return m.text()
+
+
+def _machine(f: Function, memory: Value, segments: Value, count: int, config: Config) -> Value:
+    """The table of addresses that the simulator reads, with counters and tokens after it that begin at 0."""
+    table = f.space(8 * len(MACHINE))
+    counts = f.space(8 * (len(COUNTERS) + 4))
+    for k in range(len(COUNTERS) + 4):
+        f.put(0, I64, counts, 8 * k)
+    at = 0
+    for name, kind in _BUFFERS:
+        f.store(memory + at, table, MACHINE[name])
+        at += config.rows(kind) * config.dram_bytes(kind)
+    f.store(segments, table, MACHINE["segments"])
+    f.put(count, I64, table, MACHINE["count"])
+    f.store(counts, table, MACHINE["counters"])
+    f.store(counts + 8 * len(COUNTERS), table, MACHINE["tokens"])
+    return table
+
+
+def _bytes(name: str, content: Array) -> str:
+    data = content.astype(np.uint8).tobytes()
+    text = "".join(f"\\{b:02X}" for b in data)
+    return f'@{name} = internal constant [{len(data)} x i8] c"{text}", align 16'

@@ -1,0 +1,357 @@
+"""Layers of 8-bit models for the accelerator VTA; the host computes the rest.
+
+    y = quantise(relu(conv(dequantise(x), dequantise(w)) + b))       ->      y = lowered.vta(x in blocks, w in blocks,
+    b)
+
+Files say that by QuantizeLinear and DequantizeLinear or by operators of integers (QLinearConv). A layer is taken if its
+zero points are 0 and the product of its scales is a power of two, for VTA shifts; its batch is 1. Halves are rounded
+up, where ONNX rounds them to even numbers: a result differs from the host's by one step where a sum lies in the middle
+of two. Scales become a part of the program (`fixed_scales`), for its shifts depend on them. Values between two layers
+stay in blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from functools import lru_cache
+from math import frexp, prod
+from typing import Any
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.codegen.vta.emit import VtaProgram, emit_vta
+from tilewright.ir.attributes import ConstantArray
+from tilewright.ir.dtype import f32, i8, i32
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ops.conv import ConvAttrs
+from tilewright.ops.lowered.vta import VtaAttrs
+from tilewright.ops.pool import MaxPoolAttrs
+from tilewright.ops.shape import ConstantAttrs
+from tilewright.plans.vta.layers import BLOCK, Addition, Convolution, Layer, MaxPool, Requantised
+from tilewright.plans.vta.schedules import DoesNotFit, schedule
+from tilewright.support.classes import dataclass
+from tilewright.transform.loops.placed import placed_loops
+from tilewright.transform.regions.captures import names_of
+
+Array = np.ndarray[Any, Any]
+LARGEST_SHIFT = 31
+MAX_PADS = 15
+"""Zeros that an instruction writes on a side."""
+
+
+def fixed_scales(graph: Graph, weights: Mapping[str, Array]) -> tuple[Graph, dict[str, Array]]:
+    """The graph with weights that are single numbers as constants, and the other weights."""
+    single = [
+        p for p in graph.params if p.dtype is f32 and prod(as_int(d) or 0 for d in p.shape) == 1 and p.name in weights
+    ]
+    built = tuple(Node("constant", (), (p,), ConstantAttrs(ConstantArray(weights[p.name]))) for p in single)
+    params = tuple(p for p in graph.params if p not in single)
+    names = {p.name for p in single}
+    changed = Graph(graph.name, graph.inputs, params, (*built, *graph.nodes), graph.outputs, graph.assumptions)
+    return changed, {name: w for name, w in weights.items() if name not in names}
+
+
+def offload(graph: Graph) -> Graph:
+    """The graph with the layers that VTA computes as its programs."""
+    return _Rewriter(graph).run()
+
+
+@lru_cache(maxsize=256)
+def program_of(layer: Layer) -> VtaProgram:
+    """A layer's program. Raises DoesNotFit where its parts are too large."""
+    return emit_vta(placed_loops(schedule(layer)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaled:
+    """Bytes, and what they are multiplied by."""
+
+    integers: Value
+    scale: float
+
+
+@dataclass(slots=True)
+class _Rewriter:
+    graph: Graph
+    builder: GraphBuilder = field(init=False)
+    built: dict[Value, Node] = field(init=False)
+    blocks: dict[Value, Value] = field(default_factory=dict)
+    positive: set[Value] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.builder = GraphBuilder(self.graph.name, [], [], [], names_of(self.graph))
+        self.built = {v: n for n in self.graph.nodes for v in n.outputs}
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            if node.op != "cast" or node.output.dtype is not i8 or not self.offloaded(node):
+                self.builder.nodes.append(node)
+        g = self.graph
+        if not self.blocks:
+            return g
+        return Graph(g.name, g.inputs, g.params, tuple(self.builder.nodes), g.outputs, g.assumptions)
+
+    # What a node is
+
+    def node(self, value: Value | None, *names: str) -> Node | None:
+        """The node that computes a value, if it is one of these operators."""
+        results = None if value is None else self.built.get(value)
+        return results if results is not None and results.op in names else None
+
+    def number(self, value: Value | None) -> float | None:
+        """A constant of one element, also cast, multiplied and divided."""
+        node = self.node(value, "constant", "cast", "mul", "div", "reshape", "identity")
+        if node is None:
+            return None
+        if node.op == "constant":
+            array = node.of(ConstantAttrs).value.array
+            return float(array.reshape(())) if array.size == 1 else None
+        results = [self.number(v) for v in node.inputs]
+        if any(x is None for x in results):
+            return None
+        numbers = [x for x in results if x is not None]
+        match node.op:
+            case "mul":
+                return float(np.float32(numbers[0]) * np.float32(numbers[1]))
+            case "div":
+                return float(np.float32(numbers[0]) / np.float32(numbers[1])) if numbers[1] else None
+        return numbers[0]
+
+    def scaled(self, value: Value | None) -> _Scaled | None:
+        """`cast(cast(q)) * scale` of bytes."""
+        node = self.node(value, "mul")
+        if node is None:
+            return None
+        for a, b in (node.inputs, node.inputs[::-1]):
+            scale, integers = self.number(b), self.bytes(a)
+            if scale is not None and integers is not None:
+                return _Scaled(integers, scale)
+        return None
+
+    def bytes(self, value: Value | None) -> Value | None:
+        """Bytes that a value is cast from."""
+        while (node := self.node(value, "cast", "identity")) is not None:
+            value = node.inputs[0]
+            if value is not None and value.dtype is i8 and node.output.dtype is not i8:
+                return value
+        return None
+
+    # Layers
+
+    def offloaded(self, node: Node) -> bool:
+        """Emits a layer in place of what ends in a node, if it is one."""
+        value = node.inputs[0]
+        added = self.node(value, "add")
+        if added is not None and self.number(added.inputs[1]) == 0.0:
+            value = added.inputs[0]
+        rounded = self.node(value, "round")
+        scaled = None if rounded is None else self.node(rounded.inputs[0], "div", "mul")
+        if scaled is None:
+            return False
+        factor = self.number(scaled.inputs[1])
+        if not factor:
+            return False
+        factor = 1 / factor if scaled.op == "div" else factor
+        real, low = scaled.inputs[0], -128
+        relu = self.node(real, "relu")
+        if relu is not None:
+            real, low = relu.inputs[0], 0
+        for attempt in (self.convolution, self.addition, self.max_pool):
+            try:
+                if attempt(node, real, factor, low):
+                    return True
+            except DoesNotFit:
+                continue
+        return False
+
+    def convolution(self, node: Node, real: Value | None, factor: float, low: int) -> bool:
+        cast = self.node(real, "cast")
+        total = cast.inputs[0] if cast is not None and cast.inputs[0] is not None else real
+        added, bias = self.node(total, "add"), None
+        if added is not None:
+            total, bias = added.inputs
+        conv = self.node(total, "conv")
+        if conv is None or len(conv.inputs) != 2 or len(conv.output.shape) != 4:
+            return False
+        if conv.output.dtype is i32:
+            x, w = (self.bytes(v) for v in conv.inputs)
+            offset = None if bias is None else self.integers(bias, 1.0)
+        else:
+            source, weights = (self.scaled(v) for v in conv.inputs)
+            if source is None or weights is None:
+                return False
+            x, w = source.integers, weights.integers
+            factor *= source.scale * weights.scale
+            offset = None if bias is None else self.integers(bias, source.scale * weights.scale)
+        shift = _shift(factor)
+        if x is None or w is None or shift is None or (bias is not None and offset is None):
+            return False
+        layer = _convolution(conv, x, w, Requantised(shift, low))
+        if layer is None:
+            return False
+        program_of(layer)  # which may be refused
+        cout = as_int(w.shape[0]) or 0
+        packed = self.weights(w, layer)
+        sums = self.bias(offset, cout, layer)
+        shape = (layer.outputs, *layer.rows, BLOCK)
+        self.emit(node, layer, [self.blocked(x), packed, sums], shape, low >= 0)
+        return True
+
+    def integers(self, bias: Value, scale: float) -> Value | None:
+        """The int32 of a bias with the scale of the sums."""
+        node = self.node(bias, "reshape")
+        source = bias if node is None else node.inputs[0]
+        if source is not None and source.dtype is i32:
+            return source if scale == 1.0 else None
+        scaled = self.node(source, "mul")
+        if scaled is None or self.number(scaled.inputs[1]) != scale:
+            return None
+        cast = self.node(scaled.inputs[0], "cast")
+        results = None if cast is None else cast.inputs[0]
+        return results if results is not None and results.dtype is i32 else None
+
+    def addition(self, node: Node, real: Value | None, factor: float, low: int) -> bool:
+        added = self.node(real, "add")
+        if added is None or added.output.dtype is not f32:
+            return False
+        a, b = (self.scaled(v) for v in added.inputs)
+        if a is None or b is None or a.integers.shape != b.integers.shape or not _is_image(a.integers):
+            return False
+        shifts = [_shift(s.scale * factor) for s in (a, b)]
+        if shifts[0] is None or shifts[1] is None:
+            return False
+        shift = max(shifts[0], shifts[1])
+        scales = 1 << shift - shifts[0], 1 << shift - shifts[1]
+        if max(scales) >= 1 << 15:
+            return False
+        blocks, high, wide = _blocks(a.integers)
+        layer = Addition(blocks * high * wide, scales, _half(shift), Requantised(shift, low))
+        program_of(layer)
+        operands = [self.op("reshape", self.blocked(s.integers), shape=(layer.rows, BLOCK)) for s in (a, b)]
+        self.emit(node, layer, operands, (blocks, high, wide, BLOCK), low >= 0)
+        return True
+
+    def max_pool(self, node: Node, real: Value | None, factor: float, low: int) -> bool:
+        pool = self.node(real, "max_pool")
+        source = None if pool is None else self.scaled(pool.inputs[0])
+        if pool is None or source is None or source.scale * factor != 1.0 or not _is_image(source.integers):
+            return False
+        attrs = pool.of(MaxPoolAttrs)
+        if len(set(attrs.strides)) != 1 or set(attrs.dilations) != {1} or attrs.ceil_mode:
+            return False
+        if (any(attrs.pads) and source.integers not in self.positive) or max(attrs.pads) > MAX_PADS:
+            return False
+        blocks, high, wide = _blocks(source.integers)
+        kernel, pads = (attrs.kernel[0], attrs.kernel[1]), (attrs.pads[0], attrs.pads[1], attrs.pads[2], attrs.pads[3])
+        layer = MaxPool(blocks, high, wide, kernel, attrs.strides[0], pads)
+        program_of(layer)
+        is_positive = low >= 0 or source.integers in self.positive
+        self.emit(node, layer, [self.blocked(source.integers)], (blocks, *layer.rows, BLOCK), is_positive)
+        return True
+
+    # What stands in its place
+
+    def emit(self, node: Node, layer: Layer, operands: list[Value], shape: tuple[int, ...], is_positive: bool) -> None:
+        """The layer, and its result as the graph has it."""
+        program = program_of(layer)
+        attrs = VtaAttrs(
+            ConstantArray(program.words),
+            ConstantArray(program.uops),
+            (*program.addresses, program.uop_address),
+            shape,
+            type(layer).__name__.lower(),
+        )
+        result = ops.emit(self.builder, "lowered.vta", *operands, attrs=attrs)[0]
+        old = node.output
+        self.blocks[old] = result
+        if is_positive:
+            self.positive.add(old)
+        channels, high, wide = (as_int(d) or 0 for d in old.shape[1:])
+        flat = self.op("transpose", result, perm=(0, 3, 1, 2))
+        whole = (1, shape[0] * BLOCK, high, wide)
+        last = self.op("reshape", flat, shape=whole)
+        if whole[1] != channels:
+            last = self.op("slice", last, begin=(0,) * 4, size=(1, channels, high, wide), step=(1,) * 4)
+        self.builder.nodes.append(Node("identity", (last,), (old,)))
+
+    def blocked(self, x: Value) -> Value:
+        """An image in blocks of channels, as it is between layers."""
+        if x not in self.blocks:
+            channels, high, wide = (as_int(d) or 0 for d in x.shape[1:])
+            flat = self.op("reshape", self.padded(x, 1, channels), shape=(-(-channels // BLOCK), BLOCK, high, wide))
+            self.blocks[x] = self.op("transpose", flat, perm=(0, 2, 3, 1))
+        return self.blocks[x]
+
+    def padded(self, x: Value, axis: int, size: int) -> Value:
+        """Zeros after a dimension, up to whole blocks."""
+        missing = -size % BLOCK
+        if not missing:
+            return x
+        rank = len(x.shape)
+        after = tuple(missing if k == axis else 0 for k in range(rank))
+        return self.op("pad", x, before=(0,) * rank, after=after, mode="constant", value=0)
+
+    def weights(self, w: Value, layer: Convolution) -> Value:
+        cout, cin, kh, kw = (as_int(d) or 0 for d in w.shape)
+        rows = self.padded(w, 0, cout)
+        if layer.separate:
+            flat = self.op("reshape", rows, shape=(layer.outputs, BLOCK, kh, kw, 1))
+            across = self.op("transpose", flat, perm=(0, 2, 3, 1, 4))
+            diagonal = self.op("constant", value=ConstantArray(np.eye(BLOCK, dtype=np.int8)))
+            spread = self.op("mul", across, diagonal)
+            return self.op("reshape", spread, shape=(layer.outputs, 1, kh, kw, BLOCK, BLOCK))
+        flat = self.padded(rows, 1, cin)
+        split = self.op("reshape", flat, shape=(layer.outputs, BLOCK, layer.inputs, BLOCK, kh, kw))
+        return self.op("transpose", split, perm=(0, 2, 4, 5, 1, 3))
+
+    def bias(self, offset: Value | None, channels: int, layer: Convolution) -> Value:
+        """The bias with half a step added."""
+        half = self.op("constant", value=ConstantArray(np.full(channels, _half(layer.requantised.shift), np.int32)))
+        total = half if offset is None else self.op("add", offset, half)
+        return self.op("reshape", self.padded(total, 0, channels), shape=(layer.outputs, BLOCK))
+
+    def op(self, name: str, *inputs: Value, **values: Any) -> Value:
+        return ops.emit1(self.builder, name, *inputs, **values)
+
+
+def _shift(factor: float) -> int | None:
+    """The shift that multiplies by a factor; None if it is no power of two of at most 1."""
+    mantissa, exponent = frexp(factor)
+    shift = 1 - exponent
+    return shift if mantissa == 0.5 and 0 <= shift <= LARGEST_SHIFT else None
+
+
+def _half(shift: int) -> int:
+    return 1 << shift - 1 if shift else 0
+
+
+def _is_image(x: Value) -> bool:
+    """Whether a value is one image of known sizes."""
+    sizes = [as_int(d) for d in x.shape]
+    return len(sizes) == 4 and sizes[0] == 1 and None not in sizes
+
+
+def _blocks(x: Value) -> tuple[int, int, int]:
+    channels, high, wide = (as_int(d) or 0 for d in x.shape[1:])
+    return -(-channels // BLOCK), high, wide
+
+
+def _convolution(conv: Node, x: Value, w: Value, requantised: Requantised) -> Convolution | None:
+    """The layer of a convolution's node; None where VTA has none."""
+    attrs = conv.of(ConvAttrs)
+    sizes = [as_int(d) for d in w.shape]
+    if not _is_image(x) or None in sizes or len(set(attrs.strides)) != 1 or set(attrs.dilations) != {1}:
+        return None
+    blocks, high, wide = _blocks(x)
+    outputs = -(-(sizes[0] or 0) // BLOCK)
+    separate = attrs.groups > 1
+    if separate and (attrs.groups != as_int(x.shape[1]) or sizes[0] != attrs.groups):
+        return None
+    pads = attrs.pads[0], attrs.pads[1], attrs.pads[2], attrs.pads[3]
+    kernel = sizes[2] or 0, sizes[3] or 0
+    if max(pads) > MAX_PADS:
+        return None
+    return Convolution(blocks, high, wide, outputs, kernel, attrs.strides[0], pads, separate, requantised=requantised)
