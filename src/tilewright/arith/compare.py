@@ -209,7 +209,7 @@ def _split_symbol(an: Analyzer, form: Form) -> bool:
     for v in an.form(x)[0]:
         if type(v) is not Var or v in an.extents or d < 2:
             continue
-        if sum(v in walk_expr(atom) for atom in form[0]) < 2:
+        if sum(any(e is v for e in walk_expr(atom)) for atom in form[0]) < 2:
             # One occurrence alone says no more than its range.
             continue
         lo, hi = an.range(v)
@@ -238,7 +238,7 @@ def _eliminate_variable(an: Analyzer, form: Form, depth: int) -> bool:
     symbolic.sort(key=lambda v: v.name)
     for v in symbolic:
         # Innermost first: a variable that another one's extent mentions must stay until that one is gone.
-        if any(v in walk_expr(extents[w]) for w in symbolic if w is not v):
+        if any(e is v for w in symbolic if w is not v for e in walk_expr(extents[w])):
             continue
         parts = coefficient(form, v)
         if parts is None:
@@ -260,12 +260,11 @@ def coefficient(form: Form, v: Var) -> tuple[Form, Form] | None:
     rest: dict[Expr, int] = {}
     for atom, c in form[0].items():
         parts = forms.factors(atom)
-        if v not in parts:
+        left = forms.without(parts, v)
+        if left is None:
             rest[atom] = c
             continue
-        left = list(parts)
-        left.remove(v)
-        if v in left:
+        if any(e is v for e in left):
             return None
         if left:
             factor[forms.monomial(tuple(left))] = c

@@ -9,6 +9,7 @@ products are one expression). Index arithmetic is taken as exact: overflow of i6
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from tilewright.ir.dtype import i64
@@ -95,12 +96,19 @@ def mul(a: Form, b: Form) -> Form:
 
 def divide_monomial(atom: Expr, by: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
     """The factors of `atom` without those of `by`; None if some are missing."""
-    left = list(factors(atom))
+    left: Sequence[Expr] = factors(atom)
     for factor in by:
-        if factor not in left:
+        others = without(left, factor)
+        if others is None:
             return None
-        left.remove(factor)
+        left = others
     return tuple(left)
+
+
+def without(parts: Sequence[Expr], part: Expr) -> list[Expr] | None:
+    """The factors with `part` taken out once; None if it is not among them."""
+    at = next((k for k, e in enumerate(parts) if e is part), None)
+    return None if at is None else [*parts[:at], *parts[at + 1 :]]
 
 
 def order(e: Expr) -> str:
@@ -147,7 +155,7 @@ def to_expr(form: Form) -> Expr:
     first = next((t for t in ordered if t[1] > 0), None)
     result: Expr | None = None
     if first is not None:
-        ordered.remove(first)
+        ordered = [term for term in ordered if term is not first]
         result = _term(*first)
     elif constant > 0:
         result, constant = literal(constant), 0

@@ -103,7 +103,7 @@ class Eliminator:
 
     def _is_needed(self, v: Var, present: set[Var]) -> bool:
         extents = self.analyzer.extents
-        return any(v in walk_expr(extents[w]) for w in present if w is not v)
+        return any(e is v for w in present if w is not v for e in walk_expr(extents[w]))
 
     def _again(self, form: Form, sign: int) -> Form | None:
         # An extent brought in an atom over another inner variable.

@@ -252,7 +252,7 @@ def _without(form: Linear, v: Var) -> tuple[int, Expr | None]:
     for atom, c in form.terms:
         if atom is v:
             factor = c
-        elif v in variables(atom):
+        elif v in set(variables(atom)):
             return 0, None
         else:
             total = total + atom * c

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial, reduce
 from typing import Any, NoReturn
 
 import numpy as np
@@ -338,7 +338,8 @@ def _index(value: int) -> Const:
 
 def _literal(value: Number | np.generic[Any], dtype: DType | None) -> Const:
     if isinstance(value, np.generic):
-        value = _plain_number(value)
+        number: Number = value.item()
+        value = number
     if dtype is None:
         dtype = boolean if isinstance(value, bool) else i64 if isinstance(value, int) else f32
     if dtype.is_int:
@@ -346,11 +347,6 @@ def _literal(value: Number | np.generic[Any], dtype: DType | None) -> Const:
         if dtype.kind == "int" and value >> (dtype.bits - 1):
             value -= 1 << dtype.bits
     return Const(value, dtype)
-
-
-def _plain_number(value: np.generic[Any]) -> Number:
-    number: Number = value.item()
-    return number
 
 
 def as_expr(value: Any, dtype: DType | None = None) -> Expr:
@@ -566,18 +562,14 @@ def not_equal(a: Any, b: Any) -> Expr:
 
 def all_of(conditions: Iterable[Expr]) -> Expr:
     """The conjunction (true if empty)."""
-    result: Expr = const(True)
-    for condition in conditions:
-        result = binary("and", result, condition)
-    return result
+    true: Expr = const(True)
+    return reduce(partial(binary, "and"), conditions, true)
 
 
 def any_of(conditions: Iterable[Any]) -> Expr:
     """The disjunction (false if empty)."""
-    result: Expr = const(False)
-    for condition in conditions:
-        result = binary("or", result, condition)
-    return result
+    false: Expr = const(False)
+    return reduce(partial(binary, "or"), conditions, false)
 
 
 def ceildiv(a: Any, b: Any) -> Expr:
@@ -587,10 +579,8 @@ def ceildiv(a: Any, b: Any) -> Expr:
 
 
 def product(factors: Sequence[Any]) -> Expr:
-    result: Expr = const(1)
-    for factor in factors:
-        result = result * factor
-    return result
+    one: Expr = const(1)
+    return reduce(partial(binary, "mul"), factors, one)
 
 
 def is_const(e: Any, value: Number | None = None) -> bool:

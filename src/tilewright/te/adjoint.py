@@ -188,8 +188,9 @@ def _updates(read: Load, flow: Expr, condition: Expr, box: Mapping[Var, Expr]) -
         row = read.indices[depth]
         assert isinstance(row, Var)
         rows.insert(0, row)
-    placed = [v for v in box if any(v in variables(i) for i in read.indices[:depth])]
-    summed = [(v, extent) for v, extent in box.items() if v not in placed and v not in rows]
+    used = {v for i in read.indices[:depth] for v in variables(i)}
+    placed = [v for v in box if v in used]
+    summed = [(v, extent) for v, extent in box.items() if v not in used and v not in set(rows)]
     shape = [box[v] for v in (*placed, *rows)]
 
     def update(*at: Expr) -> Expr:
@@ -216,7 +217,7 @@ def _is_row(indices: Sequence[Expr], d: int, box: Mapping[Var, Expr], extent: Ex
         isinstance(index, Var)
         and index in box
         and (box[index] is extent or as_int(box[index] - extent) == 0)
-        and not any(index in variables(other) for k, other in enumerate(indices) if k != d)
+        and not any(index in set(variables(other)) for k, other in enumerate(indices) if k != d)
     )
 
 
@@ -238,8 +239,9 @@ def _summed(value: Expr, axes: Sequence[IterVar], condition: Expr) -> Expr:
     memory, or is about no axis, stands in the element."""
     value = cast(value, wide(value.dtype))
     zero = const(0, value.dtype)
-    needed = [a for a in axes if a.var in variables(value) or a.var in variables(condition)]
-    others = [a.extent for a in axes if a not in needed]
+    used = {*variables(value), *variables(condition)}
+    needed = [a for a in axes if a.var in used]
+    others = [a.extent for a in axes if a.var not in used]
     if others:
         value = value * cast(product(others), value.dtype)
     own = {a.var for a in needed}
