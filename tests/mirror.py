@@ -19,7 +19,6 @@ ELSEWHERE = {
     "plans/rows": "plans",
     "plans/vta": "codegen/vta",  # plans and code on its simulator
     "runtime/weights": "runtime",
-    "serve/packing": "serve",
     "serve/protocol": "serve",
     "serve/protocol/generated": "serve",
     "transform/regions": "frontend/onnx",  # test_control.py, by models with loops and branches
