@@ -202,7 +202,7 @@ def test_packages_that_are_not_installed_are_4(cli: Cli, layer: Path, monkeypatc
 
 
 def test_what_the_system_refuses_is_1(cli: Cli, layer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device", "layer.tw")
 
     monkeypatch.setattr("tilewright.runtime.artifact.write", full)

@@ -123,11 +123,7 @@ def test_names_of_sources_count(tmp_path: Path) -> None:
 
 
 HARMLESS = {
-    "frontend.common.finish": "the names that users see, which are in the key",
-    "frontend.onnx": "reads models: what it makes, a graph, is in the key",
-    "frontend.registry": "finds who reads a model",
-    "frontend.stablehlo": "reads models, as above",
-    "frontend.torch": "reads models, as above",
+    "frontend.read": "reads models: what it makes, a graph, is in the key",
     "measure.calibration": "the host's ceilings, which are the target's",
     "native.assembler": "what exports bring along; they are not kept",
     "native.link": "makes LLVM text that a user's stage brings executable here; that is not kept",

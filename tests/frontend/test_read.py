@@ -35,10 +35,14 @@ def test_each_kind_of_model_is_read() -> None:
     pair = import_model((graph, weights))
     assert pair.graph is graph and pair.weights == weights and pair.weights is not weights
     assert import_model(pair) is pair
-    assert "matmul" in [n.op for n in import_model(PRODUCT).graph.nodes]
     onnx = import_model(policy_suite.m64())
     assert isinstance(onnx.graph, Graph) and onnx.weights.keys() == {v.name for v in onnx.graph.params}
     assert not from_torch(graph) and not from_torch(policy_suite.m64())
+
+
+def test_stablehlo_is_read_where_its_parser_is() -> None:
+    pytest.importorskip("jaxlib", reason="which brings the parser of StableHLO")
+    assert "matmul" in [n.op for n in import_model(PRODUCT).graph.nodes]
 
 
 @pytest.mark.parametrize(

@@ -192,10 +192,9 @@ WRONG_DESCRIPTIONS = [
     (description("block b (v = spatial(4): i // 1 % 3) { C[v] = A[v] }"), "must drive each iterator by one loop"),
     (description("block b (v = spatial(4): i, w = spatial(4): i) { C[v] = A[w] }"), "must drive each iterator"),
     (description(PLAIN, "for i in 0..4 {{ for j in 0..4 {{ {} }} }}"), "must drive each iterator by one loop"),
-    (description(PLAIN, params="A: f32[n], C: f32[4]"), "must have constant extents of at least 2"),
     (description(PLAIN, params="A: f32[4], C: f32[4], D: f32[1]"), "at least 2"),
     (parse_func(f"func @d(A: f32[4], C: f32[4]) {{ buffer T: f32[4] for i in 0..4 {{ {PLAIN} }} }}"), "no buffers"),
-    (description("C[i] = A[i]"), "must be loops around one block without init"),
+    (description("C[i] = A[i]"), "must be loops around one block"),
     (description(PLAIN), None),
 ]
 

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from tilewright.codegen.onnx.writer import Writer, code
-from tilewright.ir.dtype import boolean, i32
+from tilewright.ir.dtype import boolean, i32, i64, u8
 from tilewright.ir.graph import Node
 from tilewright.ops.pointwise import CastAttrs, ClipAttrs
 from tilewright.support.errors import UnsupportedError
@@ -78,7 +78,6 @@ DIRECT = {
     "reciprocal": "Reciprocal",
     "relu": "Relu",
     "round": "Round",
-    "select": "Where",
     "selu": "Selu",
     "shrink": "Shrink",
     "sigmoid": "Sigmoid",
@@ -123,6 +122,15 @@ for _ours, _kind in DIRECT.items():
 @rule("surrogate")
 def surrogate(w: Writer, node: Node, x: Sequence[str]) -> str:
     return w.op("Identity", x[:1])
+
+
+@rule("select")
+def select(w: Writer, node: Node, x: Sequence[str]) -> str:
+    """ONNX Runtime chooses among integers of some types alone."""
+    t = node.output.dtype
+    if not t.is_int or t in (u8, i32, i64):
+        return w.op("Where", x)
+    return w.cast(w.op("Where", [x[0], *(w.cast(v, t, i64) for v in x[1:])]), i64, t)
 
 
 @rule("ne")

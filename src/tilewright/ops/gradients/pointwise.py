@@ -93,6 +93,12 @@ def surrogate(b: Backward) -> Result:
     return [None, b.reduced_to(b.g, b.x(1).shape)]
 
 
+@gradient("require")
+def require(b: Backward) -> Result:
+    """The value is the first operand's; whether it makes sense changes nothing."""
+    return [b.g, None, None]
+
+
 @gradient("relu")
 def relu(b: Backward) -> Result:
     """Zero at zero; the output tells, so that the input need not be kept."""
