@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -489,7 +490,7 @@ COVERED = {
     "attention": "tests/ops/test_attention.py",
     "attention_gradient": "tests/ops/test_attention_gradient.py",
     "by_size": "tests/plans/winograd/test_by_size.py",
-    "codes": "tests/ops/test_codes.py",
+    "codes": "tests/ops/lowered/test_codes.py",
     "comprehension": "tests/fuzz/test_comprehensions.py",
     "control": "tests/ops/test_control.py",
     "dot_conv": "tests/plans/convolution/test_dot_convolution.py",
@@ -518,4 +519,5 @@ def test_every_operator_has_a_case() -> None:
     elsewhere = {n for n in ops.names() if ops.get(n).infer.__module__.rsplit(".", 1)[-1] in COVERED}
     elsewhere |= set(FORMULAS)  # tests/ops/test_special.py
     missing = set(ops.names()) - {op for op, _, _ in CASES} - elsewhere
+    assert all(Path(path).is_file() for path in COVERED.values())
     assert not missing, f"operators without a case: {sorted(missing)}"

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
+from tilewright.quantization.compare import Pairs
 from tilewright.quantization.ranges import METHODS
 from tilewright.support.errors import CallError, Error
 
@@ -123,11 +125,22 @@ def test_layers_with_large_errors_stay_in_f32(rng: np.random.Generator) -> None:
     assert none.chosen == "fp32" and none.drop == 0 and none.reason
 
 
-def test_auto_keeps_the_metric_and_is_not_slower(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("seconds,chosen", [((1.0, 1.0), "fp32"), ((1.0, 1.01), "fp32"), ((1.0, 0.5), "other")])
+def test_auto_takes_what_is_faster_alone(
+    seconds: tuple[float, float], chosen: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pairs of times decide: here they are given, for a test that times anything fails now and then."""
+    pairs = Pairs((seconds[0],) * 8, (seconds[1],) * 8)
+    monkeypatch.setattr("tilewright.quantization.entry.in_turns", lambda *_: pairs)
     model, data = network(rng), samples(rng, 4, 3, 8, 8)
-    q = tw.quantize(model, calibrate=data, max_drop=0.02)
-    assert q.report.drop <= 0.02
-    assert q.report.chosen in ("fp32", "int8", "bf16") and q.report.reason
+    report = tw.quantize(model, calibrate=data, max_drop=0.02).report
+    assert report.drop <= 0.02 and report.reason
+    assert (report.chosen == "fp32") == (chosen == "fp32")
+
+
+def test_pairs_are_faster_where_three_quarters_are() -> None:
+    assert Pairs((4.0, 4.0, 4.0, 4.0), (1.0, 2.0, 2.0, 8.0)).faster == 2.0
+    assert Pairs((4.0, 4.0, 4.0, 4.0), (1.0, 8.0, 8.0, 8.0)).faster == 0.5
 
 
 def test_bf16_beyond_the_drop_is_refused_with_a_reason(rng: np.random.Generator) -> None:
@@ -152,7 +165,6 @@ def test_the_metric_of_the_caller_decides(rng: np.random.Generator) -> None:
 
 
 def test_onnx_runtime_computes_the_file(rng: np.random.Generator, tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
     model, data = network(rng), samples(rng, 4, 3, 8, 8)
     q = tw.quantize(model, calibrate=data, precision="int8", max_drop=1)
     written = onnx.load_from_string(q.report.onnx())

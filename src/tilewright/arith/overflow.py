@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tilewright.ir import folding
 from tilewright.ir.dtype import boolean, f64, i64
 from tilewright.ir.expr import Const, Expr, Op, Var, all_of, call, cast, const, select
 from tilewright.ir.rewrite import variables, walk_expr
@@ -39,41 +40,25 @@ def exact(e: Expr, values: Mapping[Var, int]) -> int | None:
     """The value of an expression where variables have these, in whole numbers of any length; None where it is of
     something else, or divides by 0."""
     if type(e) is Const:
-        return int(e.value)
+        return bool(e.value) if e.dtype is boolean else int(e.value)
     if type(e) is Var:
         return values.get(e)
-    if type(e) is not Op or e.name not in _EXACT:
+    if type(e) is not Op:
         return None
-    found = [exact(a, values) for a in e.args]
-    if e.name == "select":
-        return found[2 - bool(found[0])] if found[0] is not None else None
-    known = [v for v in found if v is not None]
-    if len(known) < len(found) or (e.name in ("floordiv", "mod") and known[1] == 0):
-        return None
-    return int(_EXACT[e.name](*known))
-
-
-_EXACT: Mapping[str, Callable[..., Any]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "neg": lambda a: -a,
-    "abs": abs,
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "min": min,
-    "max": max,
-    "select": lambda c, a, b: a if c else b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "and": lambda a, b: a and b,
-    "or": lambda a, b: a or b,
-    "not": lambda a: not a,
-}
+    operands = [exact(a, values) for a in e.args]
+    if e.name == "select" and operands[0] is not None:
+        return operands[1] if operands[0] else operands[2]
+    match e.name, operands:
+        case _, [None, *_] | [_, None]:
+            return None
+        case (("neg" | "abs"), [int(a)]):
+            return -a if e.name == "neg" else abs(a)
+        case "not", [bool(a)]:
+            return not a
+        case _, [a, b]:
+            result: int | None = folding.exact(e.name, a, b)
+            return result
+    return None
 
 
 def guarded(e: Expr) -> Expr:

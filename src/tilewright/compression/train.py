@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import ops
+from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import f32
 from tilewright.ir.graph import Graph, GraphBuilder, Value
 from tilewright.quantization.samples import Feed
@@ -19,6 +20,7 @@ from tilewright.train.optimizers import Adam
 from tilewright.transform.regions.captures import names_of
 
 SMALLEST = 1e-12
+"""Added to what an output's error is divided by."""
 
 
 def follow(
@@ -67,8 +69,8 @@ def follow(
         for feed, targets in batches:
             loss = step(*batch(feed, targets))["loss"]
         tell(f"epoch {epoch + 1}: loss {loss:.3g}")
-    found = {name: np.array(step.parameters[name]) for name in trained}
-    return {**weights, **{name: v * masks[name] if name in masks else v for name, v in found.items()}}
+    moved = {name: np.array(step.parameters[name]) for name in trained}
+    return {**weights, **{name: v * masks[name] if name in masks else v for name, v in moved.items()}}
 
 
 def _objective(graph: Graph, masks: Mapping[str, Any], taught: Sequence[Value]) -> tuple[Graph, dict[str, Any]]:
@@ -93,15 +95,9 @@ def _objective(graph: Graph, masks: Mapping[str, Any], taught: Sequence[Value]) 
             ops.emit1(builder, "reduce_mean", ops.emit1(builder, "mul", v, v), axes=axes, keepdims=False)
             for v in (difference, target)
         )
-        least = ops.emit1(builder, "constant", value=_number(SMALLEST))
+        least = ops.emit1(builder, "constant", value=ConstantArray(np.float32(SMALLEST)))
         losses.append(ops.emit1(builder, "div", error, ops.emit1(builder, "add", size, least)))
     total = losses[0]
     for loss in losses[1:]:
         total = ops.emit1(builder, "add", total, loss)
     return replace(builder.finish((total,)), assumptions=graph.assumptions), arrays
-
-
-def _number(value: float) -> Any:
-    from tilewright.ir.attributes import ConstantArray
-
-    return ConstantArray(np.float32(value))

@@ -18,11 +18,9 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import numpy as np
-
 from tilewright.serve.errors import ServeError, Status
 from tilewright.serve.local_client import LocalModel as local
-from tilewright.serve.tensors import Array, datatype_of, from_json, from_raw, to_raw
+from tilewright.serve.tensors import Array, binary_request, from_json, from_raw
 
 _STATUS = {status.http: status for status in Status}
 
@@ -111,28 +109,9 @@ class Client:
 
         Raises ServeError with the server's words; its `status` is DROPPED where the deadline could not be met.
         """
-        parts, entries = [], []
-        for name, value in inputs.items():
-            array = np.asarray(value)
-            data = to_raw(array)
-            parts.append(data)
-            entries.append({
-                "name": name, "datatype": datatype_of(array.dtype), "shape": list(array.shape),
-                "parameters": {"binary_data_size": len(data)},
-            })  # fmt: skip
-        parameters: dict[str, Any] = {"binary_data_output": True}
-        if timeout is not None:
-            parameters["timeout"] = max(1, int(timeout * 1e6))
-        if priority:
-            parameters["priority"] = priority
-        message: dict[str, Any] = {"inputs": entries, "parameters": parameters}
-        if outputs is not None:
-            message["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
-        if id:
-            message["id"] = id
-        head = json.dumps(message).encode()
+        head, tail = binary_request(inputs, outputs=outputs, timeout=timeout, priority=priority, id=id)
         headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
-        status, body, length = self._ask("POST", f"{_path(model, version)}/infer", head + b"".join(parts), headers)
+        status, body, length = self._ask("POST", f"{_path(model, version)}/infer", head + tail, headers)
         if status != 200:
             raise _error(status, body)
         return _outputs(body, length)

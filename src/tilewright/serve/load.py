@@ -8,7 +8,6 @@ omission").
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ import httptools
 
 from tilewright.serve.batching.simulation import Load, arrivals
 from tilewright.serve.errors import ServeError, Status
-from tilewright.serve.tensors import Array, datatype_of, to_raw
+from tilewright.serve.tensors import Array, binary_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +49,8 @@ class Point:
 def request_bytes(url: str, model: str, inputs: Mapping[str, Array], timeout: float | None) -> bytes:
     """A whole request for an inference, with binary tensors."""
     parts = urlsplit(url)
-    entries, tail = [], []
-    for name, array in inputs.items():
-        data = to_raw(array)
-        tail.append(data)
-        entries.append({
-            "name": name, "datatype": datatype_of(array.dtype), "shape": list(array.shape),
-            "parameters": {"binary_data_size": len(data)},
-        })  # fmt: skip
-    parameters: dict[str, object] = {"binary_data_output": True}
-    if timeout is not None:
-        parameters["timeout"] = int(timeout * 1e6)
-    head = json.dumps({"inputs": entries, "parameters": parameters}, separators=(",", ":")).encode()
-    body = head + b"".join(tail)
+    head, tail = binary_request(inputs, timeout=timeout)
+    body = head + tail
     lines = (
         f"POST /v2/models/{quote(model, safe='')}/infer HTTP/1.1",
         f"Host: {parts.hostname}",

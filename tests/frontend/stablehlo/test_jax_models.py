@@ -37,6 +37,12 @@ def simplified(graph: Graph) -> Graph:
     return replace(graph, params=tuple(v for v in dict.fromkeys(read) if v is not None))
 
 
+def propagating(graph: Graph) -> Graph:
+    """With JAX's maxima of windows, in which a NaN is the greatest number; ONNX Runtime's skip it."""
+    nodes = (replace(n, attrs=replace(n.attrs, skips_nan=False)) if n.op == "max_pool" else n for n in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
+
+
 @pytest.mark.parametrize("name", ["m64", "nat", "imp"])
 def test_the_graph_is_the_one_from_onnx(name: str) -> None:
     pair = PAIRS[name]
@@ -44,7 +50,7 @@ def test_the_graph_is_the_one_from_onnx(name: str) -> None:
     (batch,) = jax.export.symbolic_shape("batch")
     spec = jax.ShapeDtypeStruct((batch, *pair.shape), pair.dtype)
     ours = import_stablehlo(jax.jit(pair.function), (pair.weights(model), spec), params=0).graph
-    assert key(simplified(ours)) == key(simplified(import_onnx(model).graph))
+    assert key(simplified(ours)) == key(simplified(propagating(import_onnx(model).graph)))
 
 
 def compiled(pair: Pair, within: float, batch: int = 2) -> Any:

@@ -73,6 +73,22 @@ def test_along_symbols(name: str, exported: bool) -> None:
             np.testing.assert_allclose(x, e, rtol=1e-5, atol=1e-5, err_msg=f"b = {b}")
 
 
+@pytest.mark.parametrize("name", ["maxima, SAME", "maxima, VALID", "products", "top k", "roll", "convolution, SAME"])
+def test_along_symbols_of_which_something_is_said(name: str) -> None:
+    """Bounds of a symbol give its arithmetic another form: a floored quotient may become the number 0."""
+    f, shapes = CASES[name]
+    scope = jax.export.SymbolicScope(["b >= 2"])
+    types = [jax.ShapeDtypeStruct(jax.export.symbolic_shape(s, scope=scope), np.float32) for s in shapes]
+    model = tw.compile(jax.export.export(jax.jit(f))(*types))
+    rng = np.random.default_rng(1)
+    for b in (2, 5, 8):
+        sizes = [[b if d.strip() == "b" else int(d) for d in s.split(",")] for s in shapes]
+        arrays = [rng.normal(size=s).astype(np.float32) for s in sizes]
+        result = model(*arrays)
+        for x, e in zip(result if isinstance(result, tuple) else (result,), jax.tree.leaves(f(*arrays)), strict=True):
+            np.testing.assert_allclose(x, e, rtol=1e-5, atol=1e-5, err_msg=f"b = {b}")
+
+
 @pytest.mark.parametrize(("size", "stride"), [(2, 2), (3, 2), (2, 3)])
 @pytest.mark.parametrize("kind", ["sums", "maxima"])
 def test_gradients_along_symbols(kind: str, size: int, stride: int) -> None:

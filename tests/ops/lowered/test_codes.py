@@ -126,3 +126,17 @@ def test_files_of_4_bits_stay_codes(rows: int | str, sizes: tuple[int, ...], zer
         x = rng.standard_normal((n, depth)).astype(np.float32)
         wanted = x @ weights.T
         np.testing.assert_allclose(model(x), wanted, rtol=0, atol=3e-6 * np.abs(x).max() * np.abs(weights).sum(1).max())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_products(seed: int) -> None:
+    """Any rows, depths and columns, in both types, with both ways in which weights lie."""
+    rng = np.random.default_rng(100 + seed)
+    rows, columns = int(rng.integers(1, 40)), int(rng.integers(2, 200))
+    depth = int(rng.integers(1, 9)) * 32 if seed % 3 else int(rng.integers(2, 300))
+    precision = ("int8w", "int4w")[seed % 2]
+    w = rng.standard_normal((depth, columns)).astype(np.float32)
+    model = tw.compile(product("n" if seed % 4 == 3 else rows, depth, columns, w, bool(seed & 2)), precision=precision)
+    x = rng.standard_normal((rows, depth)).astype(np.float32)
+    wanted = x @ rounded(w, precision)
+    np.testing.assert_allclose(model(x), wanted, rtol=0, atol=3e-5 * np.abs(wanted).max())

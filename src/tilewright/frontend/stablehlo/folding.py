@@ -200,7 +200,7 @@ def _logic(both: bool) -> Callable[[Any, Any], Any]:
 def _select(call: Call, c: Any, a: Any, b: Any) -> Any:
     if not isinstance(c, Expr):
         return a if c else b
-    if isinstance(a, Expr) and isinstance(b, Expr) and (result := _floored(call, c, a, b)) is not None:
+    if (result := _floored(call, c, as_expr(a), as_expr(b))) is not None:  # of -1 and 0 too: a quotient may be a number
         return result
     return apply("select", c, a, b) if isinstance(a, Expr) or isinstance(b, Expr) else None
 
