@@ -113,19 +113,13 @@ def compress(
             break
     reason = "" if holds else f"the metric falls by {base - reached:.3g}, more than {max_drop:g}"
     if not holds and recipe is None:
-        graph, weights, reached = imported.graph, dict(imported.weights), base
-        program, chosen = maker.program(graph, weights), Recipe()
-        reason, times = f"each recipe lets the metric fall by more than {max_drop:g}", (times[0], times[0])
+        weights, reached, chosen = dict(imported.weights), base, Recipe()
+        program, times = maker.program(imported.graph, weights), (times[0], times[0])
+        reason = f"each recipe lets the metric fall by more than {max_drop:g}"
     stored = sum(np.asarray(imported.weights[p.name]).nbytes for p in imported.graph.params)
-    report = CompressionReport(
-        str(chosen),
-        reason,
-        tuple(_row(name, array) for name, array in weights.items() if np.asarray(array).size >= LEAST),
-        (base, reached),
-        (stored, _coded(program)),
-        times,
-        tuple(tries),
-    )
+    rows = tuple(_row(name, array) for name, array in weights.items() if np.asarray(array).size >= LEAST)
+    sizes = (stored, _coded(program))
+    report = CompressionReport(str(chosen), reason, rows, (base, reached), sizes, times, tuple(tries))
     return CompressedModel(program, threads, report)
 
 
