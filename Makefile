@@ -218,6 +218,14 @@ zoo: $(STAMP) $(TORCH_STAMP) $(ZOO_STAMP) ## architectures of many libraries: ri
 transformers: $(STAMP) $(TORCH_STAMP) ## architectures of transformers with every axis open, as modules and by both ONNX exporters: whole, right at five sizes; ARGS="--only Bert --doors dynamo"
 	$(PY) -m benchmarks.bench_transformers $(ARGS)
 
+# Where there is no apt-get, or no right to install, a Chromium that is there is used.
+.PHONY: web
+web: $(STAMP) ## two pages with networks in a headless Chromium: digits that are drawn, a game; the pages are written to build/web
+	-command -v chromium || apt-get install -y --no-install-recommends chromium nodejs
+	$(BIN)/pip install --quiet scikit-learn
+	$(PY) -m examples.web $(ARGS)
+	TILEWRIGHT_WEB=1 $(PY) -m pytest tests/examples/test_web.py $(PYTEST_ARGS)
+
 .PHONY: bundles
 bundles: $(STAMP) $(TORCH_STAMP) ## bundles of fifteen models, built with sanitizers, against the Python runtime bit by bit
 	TILEWRIGHT_BUNDLES=1 $(PY) -m pytest tests/bundle $(PYTEST_ARGS)
