@@ -232,10 +232,11 @@ bundles: $(STAMP) $(TORCH_STAMP) ## bundles of fifteen models, built with saniti
 
 # Where there is no apt-get, or no right to install, the tests run that find what they need.
 .PHONY: targets
-targets: $(STAMP) ## bundles for Arm, RISC-V, WebAssembly and microcontrollers in emulators, which Debian's packages bring
+targets: $(STAMP) ## bundles of models, and tests of operators and plans, for Arm, RISC-V, WebAssembly and microcontrollers in emulators; ARGS="--machines node --share 3"
 	-apt-get install -y --no-install-recommends qemu-user-static qemu-system-arm lld nodejs rustc gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-riscv64-linux-gnu libc6-dev-riscv64-cross gcc-arm-none-eabi libnewlib-arm-none-eabi
 	$(BIN)/pip install --quiet wasmtime
 	TILEWRIGHT_TARGETS=1 $(PY) -m pytest tests/bundle/test_elsewhere.py $(PYTEST_ARGS)
+	$(PY) -m tests.emulated $(ARGS)
 
 EMX_ENV := build/peers/emx-env
 .PHONY: bench-bundle

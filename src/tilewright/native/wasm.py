@@ -196,7 +196,7 @@ def _read(name: str, data: bytes) -> _Object:
             case 11:
                 for _ in range(s.number()):
                     _segment(o, s)
-            case 5 | 12:  # memory and the number of segments are ours to say
+            case 5 | 9 | 12:  # memory, the table of functions and the number of segments are ours to say
                 pass
             case _:
                 raise ValueError(f"a section of kind {kind} in {name}")

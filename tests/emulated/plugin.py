@@ -1,0 +1,65 @@
+"""For pytest: programs run on another machine. `-p tests.emulated.plugin --emulator neoverse-n1`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.emulated.machines import MACHINES, Machine
+from tests.emulated.unfit import reason
+
+_machine: Machine | None = None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--emulator", choices=sorted(MACHINES), help="the machine that runs programs")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """From here on, the machine that code is made for is the other one, and is run there."""
+    global _machine
+    name = config.getoption("--emulator")
+    if name is None:
+        return
+    _machine = MACHINES[name]
+    if (missing := _machine.missing) is not None:
+        pytest.exit(f"there is no {missing}: make targets installs it", returncode=3)
+    os.environ["TILEWRIGHT_TARGET"] = _machine.target
+    from tests.emulated.library import EmulatedLibrary
+    from tilewright.runtime import model, target
+    from tilewright.runtime.program import Program, link
+    from tilewright.runtime.specs import TargetSpec
+    from tilewright.targets.target import Target
+
+    theirs, machine, check = Target.parse(_machine.target).triple, _machine, target.check_target
+
+    def linked(program: Program) -> object:
+        return EmulatedLibrary(program, machine) if program.manifest.target.triple == theirs else link(program)
+
+    def checked(spec: TargetSpec, where: str) -> None:
+        if spec.triple != theirs:
+            check(spec, where)
+
+    for name, function in (("link", linked), ("check_target", checked)):
+        setattr(model, name, function)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if _machine is None:
+        return
+    for item in items:
+        if (why := reason(item.nodeid, _machine.target)) is not None:
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest.fixture(autouse=True)
+def no_failed_calls() -> Iterator[None]:
+    """A call that fails has no way to say so but this."""
+    yield
+    if _machine is not None:
+        from tests.emulated.library import failures
+
+        said, failures[:] = list(failures), []
+        assert not said, "\n".join(said[:3])
