@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1] / "src" / "tilewright"
-ABOVE = ("cli", "serve", "onnxruntime")
+ABOVE = ("cli", "serve", "ort", "onnxruntime")
 """Rooms that may ask the package for its public names and its version."""
 
 

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tilewright import ort as ort
     from tilewright import te as te
     from tilewright.builder import build as build
     from tilewright.builder import plan as plan
@@ -72,6 +73,7 @@ _PUBLIC = {
     "jvp": "tilewright.train.gradient:jvp",
     "load": "tilewright.runtime.model:load",
     "operators": "tilewright.ops.library:operators",
+    "ort": "tilewright.ort",
     "plan": "tilewright.builder:plan",
     "quantize": "tilewright.quantization.entry:quantize",
     "ragged": "tilewright.runtime.ragged:ragged",

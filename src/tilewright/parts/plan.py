@@ -46,12 +46,12 @@ def cut(section: Section, result: Survey) -> list[Step]:
 
     Raises ModelError if they are, or read, a value that nothing computes.
     """
-    members = _members(section, result)
+    members = members_of(section, result)
     wanted = set(section.outputs)
     steps: list[Step] = []
     for position, nodes in reversed(list(enumerate(members))):  # backwards, so that what later parts read is known
-        kind = _kind(section, result, nodes[0])
-        chosen = _with_known(section, result, nodes) if kind in ("compiled", "elsewhere") else nodes
+        kind = kind_of(section, result, nodes[0])
+        chosen = with_known(section, result, nodes) if kind in ("compiled", "elsewhere") else nodes
         outputs = [n for k in nodes for n in section.nodes[k].output if n in wanted]
         if not outputs:
             continue
@@ -70,14 +70,14 @@ def cut(section: Section, result: Survey) -> list[Step]:
     return steps[::-1]
 
 
-def _members(section: Section, result: Survey) -> list[list[int]]:
+def members_of(section: Section, result: Survey) -> list[list[int]]:
     """The nodes of each part, in an order in which the parts can run. What is not compiled of a level is cut further,
     into runs of nodes of one kind."""
     levels: dict[int, list[list[int]]] = {}
     for k, level in enumerate(_levels(section, result)):
         runs = levels.setdefault(level, [])
-        kind = _kind(section, result, k)
-        if runs and kind != "control" and _kind(section, result, runs[-1][0]) == kind:
+        kind = kind_of(section, result, k)
+        if runs and kind != "control" and kind_of(section, result, runs[-1][0]) == kind:
             runs[-1].append(k)
         else:
             runs.append([k])
@@ -85,7 +85,7 @@ def _members(section: Section, result: Survey) -> list[list[int]]:
 
 
 def _step(section: Section, result: Survey, members: list[int], nodes: list[int], part: Section) -> Step:
-    kind = _kind(section, result, members[0])
+    kind = kind_of(section, result, members[0])
     kept = {name: k for k in nodes for name in section.nodes[k].output if name}
     index = [kept[next(filter(None, node.output))] for node in part.nodes]
     needs = frozenset(n for k in index for n in result.nodes[k].needs)
@@ -95,7 +95,7 @@ def _step(section: Section, result: Survey, members: list[int], nodes: list[int]
     return Step(kind, part, needs & set(part.inputs), types, reasons, assumed)
 
 
-def _kind(section: Section, result: Survey, k: int) -> Kind:
+def kind_of(section: Section, result: Survey, k: int) -> Kind:
     if result.nodes[k].how != "lacking":
         return "compiled"
     if is_control(section.nodes[k]):
@@ -112,11 +112,11 @@ def _levels(section: Section, result: Survey) -> list[int]:
     producers: dict[str, int] = {}
     levels: list[int] = []
     for k, node in enumerate(section.nodes):
-        kind = _kind(section, result, k)
+        kind = kind_of(section, result, k)
         level = 0 if kind == "compiled" else 1
         for name in reads(node):
             if name in producers:
-                made = _kind(section, result, producers[name])
+                made = kind_of(section, result, producers[name])
                 level = max(level, levels[producers[name]] + ((made == "compiled") != (kind == "compiled")))
         for name in result.nodes[k].needs:
             # The value must be there when the part is compiled. What does not depend on it is kept separate, so that it
@@ -127,7 +127,7 @@ def _levels(section: Section, result: Survey) -> list[int]:
     return levels
 
 
-def _with_known(section: Section, result: Survey, members: Iterable[int]) -> list[int]:
+def with_known(section: Section, result: Survey, members: Iterable[int]) -> list[int]:
     """A part's nodes, and those evaluated while importing that they read: each part evaluates these by itself, so that
     what it knows of shapes does not stop at its border."""
     producers = {name: k for k, node in enumerate(section.nodes) for name in node.output if name}
@@ -142,4 +142,4 @@ def _with_known(section: Section, result: Survey, members: Iterable[int]) -> lis
     return sorted(chosen)
 
 
-__all__ = ["CONTROLLED", "Kind", "Step", "cut", "is_control"]
+__all__ = ["CONTROLLED", "Kind", "Step", "cut", "is_control", "kind_of", "members_of", "with_known"]

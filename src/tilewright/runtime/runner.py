@@ -300,6 +300,12 @@ class Runner(Called):
         return self._engine.manifest
 
     @property
+    def descriptor(self) -> int:
+        """The address of what native callers know of the program (`call.MODEL`), which is valid while this lives."""
+        self._stateless()
+        return self._engine.address
+
+    @property
     def inputs(self) -> tuple[InputSpec, ...]:
         """Names, dtypes and shapes of the inputs, in the order of a call."""
         return self.manifest.given
