@@ -109,6 +109,14 @@ class Strassen(Algorithm):
     """A matrix product by Strassen's method: seven products of quarters."""
 
 
+@dataclass(frozen=True, slots=True)
+class Split(Algorithm):
+    """A matrix product of f32 by `terms` products of bf16 pieces (3: x3, 6: x6), from `least` rows on."""
+
+    terms: int
+    least: int
+
+
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "direct": Direct,
     "pixels": Pixels,
@@ -120,6 +128,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "taps": Taps,
     "packed": Packed,
     "strassen": Strassen,
+    "split": Split,
 }
 _NAMES = {kind: name for name, kind in ALGORITHMS.items()}
 

@@ -489,6 +489,19 @@ class Matrices:
         " depth)",
         _MATRICES,
     )
+    split_slower: float = constant(
+        1.9,
+        "ratio",
+        "time of a product of pieces over that of its instructions alone: a loop of C whose operands come from the"
+        " second level makes 600 GFLOP/s of f32 by three terms and 350 by six, where these allow 1,150 and 577",
+        Origin("2026-11-29", "Granite Rapids, 2 cores", commit="f4d877bb"),
+    )
+    split_gain: float = constant(
+        1.15,
+        "ratio",
+        "what a product by pieces must gain by its estimate: its weights take two or two and a half times their memory",
+        Origin("2026-11-29", "Granite Rapids, 2 cores", commit="f4d877bb"),
+    )
     worth: float = constant(
         2.0,
         "ratio",

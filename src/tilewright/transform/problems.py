@@ -1,14 +1,15 @@
-"""Convolutions described from their nodes, as estimates ask for them: selection (`select/`) chooses by these
-descriptions, layouts (`layout/`) obey with the same ones."""
+"""Convolutions and products described from their nodes, as estimates ask for them: selection (`select/`) chooses by
+these descriptions, layouts (`layout/`) obey with the same ones."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import ceil, prod
 from typing import Literal
 
 from tilewright import ops
-from tilewright.ir.expr import as_int, const
+from tilewright.ir.expr import Expr, as_int, const, product
 from tilewright.ir.graph import Node, TensorType, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.taps import SumTapsAttrs
@@ -18,6 +19,30 @@ from tilewright.plans.framework.alone import alone_if_small
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.targets.target import Target
+
+Cycles = Callable[[int], float]
+"""Estimated cycles of a product of so many rows."""
+
+
+def rows_of(x: Value, rows: int) -> Expr:
+    """How many rows a product has that reads `x` in registers of so many."""
+    return all_rows(x) if joins(x, rows) else x.shape[-2]
+
+
+def all_rows(x: Value) -> Expr:
+    """How many rows `x` has, those of all its parts."""
+    return product(x.shape[:-1])
+
+
+def joins(x: Value, rows: int) -> bool:
+    """Whether the rows of `x` are best joined: in parts that do not fill registers of so many rows."""
+    own = as_int(x.shape[-2])
+    return x.type.rank > 2 and (own is None or own % rows != 0)
+
+
+def crossing(most: int, vectors: Cycles, matrices: Cycles) -> int:
+    """The least number of rows from which on matrices take less, up to `most`; one more than that if they do not."""
+    return next((m + 1 for m in range(most, 0, -1) if matrices(m) >= vectors(m)), 1)
 
 
 def is_pointwise(node: Node) -> bool:

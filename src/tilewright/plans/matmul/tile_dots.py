@@ -5,6 +5,7 @@ for outer..., panel group, row tile:
     tile[rows, panels] = 0                                         registers of matrices
     for k in the depth of a register:
         tile[r, p] += multiply(x'[r, k], w[p, k])                  rows and panels unrolled
+        of pieces (`ops/lowered/split.py`): this for each term     terms unrolled, around rows and panels
     sums = tile                                                    in the first level of cache
     out[...] = epilogue(sums)
 """
@@ -15,6 +16,7 @@ from functools import lru_cache
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.notes import Prefetch
+from tilewright.ops.lowered.split import MATMUL_PIECES
 from tilewright.ops.lowered.tiles import MATMUL_TILES
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
@@ -47,7 +49,9 @@ def instruction(anchor: Stage, target: Target) -> Dot | None:
 
 def fits(structure: Structure, target: Target) -> bool:
     """A product in whole registers, with pointwise work before it and after."""
-    if structure.operator(MATMUL_TILES) is None or len(structure.anchors) != 1:
+    if structure.operator(MATMUL_TILES) is None and structure.operator(MATMUL_PIECES) is None:
+        return False
+    if len(structure.anchors) != 1:
         return False
     (anchor,) = structure.anchors
     epilogue = structure.after(anchor)
@@ -64,7 +68,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     assert dot is not None
     rows = as_int(anchor.spatial[-2].extent)
     panels = (as_int(anchor.spatial[-1].extent) or dot.lanes) // dot.lanes
-    steps = (as_int(anchor.reduce[0].extent) or 1) // dot.steps
+    steps, terms = (as_int(anchor.reduce[-2].extent) or 1) // dot.steps, terms_of(anchor)
     times = 1.0
     for it in anchor.spatial[:-2]:
         times *= number(it.extent)
@@ -73,16 +77,25 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     for tall, wide in SHAPES:
         if panels % wide or (rows is None and tall > 1) or (rows or 0) // dot.rows % tall:
             continue
-        compute = times * tiles * panels / (tall * wide) * tile_cycles(tall, wide, steps, dot, target)
+        compute = times * tiles * panels / (tall * wide) * tile_cycles(tall, wide, steps, dot, target, terms)
         knobs = (("rows", tall * dot.rows), ("panels", wide))
         result.append(Candidate(knobs, Cost(compute=compute, memory=memory) + rest))
     return sorted(result, key=lambda c: c.cycles)
 
 
-def tile_cycles(tall: int, wide: int, steps: int, dot: Dot, target: Target) -> float:
+def terms_of(anchor: Stage) -> int:
+    """How many products of pieces each product is; 1 of a product of numbers as they are."""
+    return as_int(anchor.reduce[0].extent) or 1 if len(anchor.reduce) > 2 else 1
+
+
+def tile_cycles(tall: int, wide: int, steps: int, dot: Dot, target: Target, terms: int = 1) -> float:
     """Estimated cycles of tall x wide registers of sums over so many registers of the depth: products start one after
-    another, loads beside them, a row at a time; sums are stored a row at a time too."""
-    step = max(tall * wide * dot.cost / target.fma_per_cycle, loading(tall, wide, 1, dot, target))
+    another, loads beside them, a row at a time; sums are stored a row at a time too. From one of the `terms` to the
+    next one side's pieces stay in registers."""
+    loads = loading(tall, wide, 1, dot, target)
+    if terms > 1:
+        loads += (terms - 1) * max(tall, wide) * dot.rows / target.costs.arithmetic.loads_per_cycle
+    step = max(terms * tall * wide * dot.cost / target.fma_per_cycle, loads)
     return (steps + 1) * step + target.costs.arithmetic.tile_overhead
 
 
@@ -99,12 +112,16 @@ def product_cycles(rows: int, depth: int, columns: int, tile: Dot, target: Targe
     return costs.configured + registers_cycles(rows, depth, columns, tile, target, costs.stored_product_sums)
 
 
-def registers_cycles(rows: int, depth: int, columns: int, tile: Dot, target: Target, sums: float) -> float:
+def registers_cycles(
+    rows: int, depth: int, columns: int, tile: Dot, target: Target, sums: float, terms: int = 1
+) -> float:
     """Estimated cycles of a product in whole registers, with the copy of rows that are none; `sums`: for each vector of
     them, of what follows."""
     tiles, panels, steps = -(-rows // tile.rows), -(-columns // tile.lanes), -(-depth // tile.depth)
     shapes = [(tall, wide) for tall, wide in SHAPES if tiles % tall == 0 and panels % wide == 0]
-    counts = [tiles * panels / (tall * wide) * tile_cycles(tall, wide, steps, tile, target) for tall, wide in shapes]
+    counts = [
+        tiles * panels / (tall * wide) * tile_cycles(tall, wide, steps, tile, target, terms) for tall, wide in shapes
+    ]
     copied = tiles * tile.rows * steps if rows % tile.rows or depth % tile.depth else 0
     return min(counts) + sums * tiles * tile.rows * panels + target.costs.matrices.copied_vector * copied
 
@@ -119,7 +136,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     block = s.block(anchor.name)
     out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
     order, inner, shared = tile_loops(s, anchor, out, candidate, dot)
-    multiply_tiles(s, anchor, block, order[-1], dot)
+    multiply_tiles(s, anchor, block, order[-1], dot, terms=terms_of(anchor) > 1)
     *_, panel, lane = s.loops(out)[-inner:]
     s.unroll(panel)
     s.vectorize(lane)
@@ -130,10 +147,18 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def multiply_tiles(
-    s: Schedule, anchor: Stage, block: BlockRef, place: LoopRef, dot: Dot, ahead: Prefetch | None = None
+    s: Schedule,
+    anchor: Stage,
+    block: BlockRef,
+    place: LoopRef,
+    dot: Dot,
+    ahead: Prefetch | None = None,
+    *,
+    terms: bool = False,
 ) -> None:
     """Sums in registers, from which they go to memory that the stages after them read; `ahead` is what each step of
-    the depth prefetches."""
+    the depth prefetches. `terms`: the first loop of the reduction is over the terms of a product of pieces, all of
+    which are multiplied at each step."""
     dtype = anchor.writes[0].dtype
     stored = s.cache_write(block, "tiles")
     s.set_scope(stored, "local")
@@ -143,10 +168,13 @@ def multiply_tiles(
     *windows, step, member = [loop for it, loop in own_loops(s, block) if it.kind == "reduce"]
     step, depth = s.split(step, factor=dot.steps)
     matrices, points = _matrices(s, own, dot)
-    s.reorder(*windows, step, *matrices, points[0], depth, points[1], member)
+    steps = [step, *windows] if terms else [*windows, step]
+    s.reorder(*steps, *matrices, points[0], depth, points[1], member)
     if ahead is not None:
         s.annotate(step, ahead)
-    zero = s.decompose_reduction(block, (*windows, step)[0])
+    zero = s.decompose_reduction(block, steps[0])
+    for term in windows if terms else ():
+        s.unroll(term)
     _tensorize(s, matrices, points[0], dot.name)
     *matrices, row, _ = _inside(s, zero, place)
     _tensorize(s, matrices, row, ZERO[dtype].name)

@@ -31,8 +31,9 @@ from tilewright.support.classes import dataclass
 from tilewright.transform.graph.bounds import bounds
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
-from tilewright.transform.layout.joined import as_rows, keep, rows_of
+from tilewright.transform.layout.joined import as_rows, keep
 from tilewright.transform.layout.registers import FLAT, GATHERED, MATRICES, VECTORS, least_rows, summed_in
+from tilewright.transform.problems import rows_of
 
 OFFSET = 128
 """What turns signed numbers into unsigned ones."""

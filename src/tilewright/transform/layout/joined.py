@@ -11,21 +11,11 @@ memory.
 from __future__ import annotations
 
 from tilewright import ops
-from tilewright.ir.expr import Expr, as_int, is_const, product
+from tilewright.ir.expr import is_const, product
 from tilewright.ir.graph import Node, Value
 from tilewright.transform.graph.fuse import same_shape
 from tilewright.transform.layout.assigner import Assigner
-
-
-def rows_of(x: Value, rows: int) -> Expr:
-    """How many rows a product has that reads `x` in registers of so many."""
-    return product(x.shape[:-1]) if joins(x, rows) else x.shape[-2]
-
-
-def joins(x: Value, rows: int) -> bool:
-    """Whether the rows of `x` are best joined: in parts that do not fill registers of so many rows."""
-    own = as_int(x.shape[-2])
-    return x.type.rank > 2 and (own is None or own % rows != 0)
+from tilewright.transform.problems import joins
 
 
 def as_rows(a: Assigner, x: Value, rows: int) -> Value:

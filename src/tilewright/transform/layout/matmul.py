@@ -8,7 +8,7 @@ from functools import partial
 from tilewright.ir.dtype import bf16, f32
 from tilewright.ir.expr import Expr, as_int, is_const
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.selection import Strassen
+from tilewright.ir.selection import Split, Strassen
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.matmul.tiles import FEW_ROWS, matmul_tile, multiplies_in_place
@@ -16,6 +16,7 @@ from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.integer import integer_matmul
 from tilewright.transform.layout.precision import halves, nibbles, reduced
+from tilewright.transform.layout.split import split
 from tilewright.transform.layout.strassen import strassen
 
 TURNED = MatmulAttrs(transpose_a=True)
@@ -53,6 +54,8 @@ def matmul(a: Assigner, node: Node) -> bool:
         return False
     if isinstance(node.algorithm, Strassen):
         return strassen(a, node)
+    if isinstance(node.algorithm, Split):
+        return split(a, node, node.algorithm)
     if x.dtype.bits >= 32 and a.fixed.isdisjoint((x, w)):
         exchanges = attrs == TURNED and x_batch == w_batch and fills_worse(n, node.output.shape[-2], a)
         if exchanges and lies_well(w, x, TURNED, a.target):

@@ -38,8 +38,9 @@ from tilewright.transform.graph.bounds import bounds
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.integer import in_tiles, least_rows_of, longer
-from tilewright.transform.layout.joined import as_rows, keep, rows_of
+from tilewright.transform.layout.joined import as_rows, keep
 from tilewright.transform.layout.registers import least_rows
+from tilewright.transform.problems import rows_of
 
 LEVELS = 127
 """Greatest magnitude of a quantised number."""

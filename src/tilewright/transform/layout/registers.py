@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from math import exp, log
 
@@ -13,12 +13,10 @@ from tilewright.plans.framework.decisions import cheapest, decide
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS, values_of
 from tilewright.transform.layout.assigner import Assigner
+from tilewright.transform.problems import Cycles, crossing
 
 VECTORS, MATRICES, FLAT, GATHERED = "vectors", "matrices", "flat", "gathered"
 BY_ROWS = "by rows"
-
-Cycles = Callable[[int], float]
-"""Estimated cycles of a product of so many rows."""
 
 
 def summed_in(a: Assigner, node: Node, ways: Mapping[str, float]) -> str:
@@ -36,7 +34,7 @@ def least_rows(a: Assigner, node: Node, rows: Expr, vectors: Cycles, matrices: C
         return 0 if summed_in(a, node, ways) == MATRICES else None
     counts = values_of(rows, SYMBOLIC_ROWS)
     from_rows: dict[int | None, Cycles] = {None: vectors, 0: matrices}
-    if both and (least := _crossing(max(counts), vectors, matrices)) > 1:
+    if both and (least := crossing(max(counts), vectors, matrices)) > 1:
         from_rows[least] = lambda m: vectors(m) if m < least else matrices(m)
     means = {way: exp(sum(log(cycles(m)) for m in counts) / len(counts)) for way, cycles in from_rows.items()}
 
@@ -45,8 +43,3 @@ def least_rows(a: Assigner, node: Node, rows: Expr, vectors: Cycles, matrices: C
 
     key = partial(key_of_nodes, "registers", [node], a.target)
     return decide(key, sorted(means, key=means.__getitem__), setting, means.__getitem__)
-
-
-def _crossing(most: int, vectors: Cycles, matrices: Cycles) -> int:
-    """The least number of rows from which on matrices take less, up to `most`; one more than that if they do not."""
-    return next((m + 1 for m in range(most, 0, -1) if matrices(m) >= vectors(m)), 1)

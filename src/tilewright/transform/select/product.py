@@ -1,24 +1,38 @@
-"""In which precision matrix products and attention multiply, and whether products go by Strassen's method."""
+"""In which precision matrix products and attention multiply, and whether products go by Strassen's method or by pieces
+of bf16."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
+from math import exp, log
 
 from tilewright.ir.dtype import bf16, f32
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.selection import Packed, Precision, Strassen
+from tilewright.ir.selection import Packed, Precision, Split, Strassen
+from tilewright.ops.lowered.split import TERMS
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.norm import NormAttrs
+from tilewright.plans.framework.cost import Cost, fetch_cycles
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
-from tilewright.plans.matmul.tiles import Product, has_whole_panels
+from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS, values_of
+from tilewright.plans.matmul.split import split_cost
+from tilewright.plans.matmul.tiles import Product, best, has_whole_panels
 from tilewright.plans.strassen.products import LEAST_GAIN, compared
-from tilewright.schedule.dot_intrinsics import find_dot
+from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
 from tilewright.transform.graph.rowgroups import NORMS
-from tilewright.transform.select.convolution import STRASSEN
+from tilewright.transform.problems import all_rows, crossing
+from tilewright.transform.select.convolution import ERRORS, STRASSEN
 from tilewright.transform.select.surroundings import Surroundings
+
+Option = tuple[float, Packed | Strassen | Split]
+
+SPLIT_ERRORS = {3: 1e-5, 6: 1e-6}
+"""The largest error of a product by so many terms, relative to its largest output (docs/accuracy.md), which settings of
+`fast` bound: "exact" allows six terms alone."""
 
 
 def product_precision(enclosing: Surroundings, node: Node) -> Precision:
@@ -51,19 +65,72 @@ def _precision(enclosing: Surroundings, node: Node, asked: Precision) -> Precisi
     return decide(lambda: key_of_nodes("precision", [node], enclosing.target), options, Setting)
 
 
-def product_algorithm(enclosing: Surroundings, node: Node) -> Packed | Strassen:
-    """Strassen's seven products of quarters, where they are allowed and save enough, or the product itself."""
+def product_algorithm(enclosing: Surroundings, node: Node) -> Packed | Strassen | Split:
+    """Strassen's seven products of quarters, or products of pieces of bf16, where they are allowed and save enough, or
+    the product itself."""
+    options: list[Option] = []
     product = quartered(enclosing, node)
-    if product is None:
+    if product is not None:
+        ordinary, fast = compared(product, enclosing.weight_bytes, enclosing.target)
+        options = [(ordinary.cycles, Packed()), (fast.cycles / LEAST_GAIN, Strassen())]
+    options = with_pieces(enclosing, node, options)
+    if not options:
         return Packed()
-    ordinary, fast = compared(product, enclosing.weight_bytes, enclosing.target)
-    options: list[tuple[float, Packed | Strassen]] = [
-        (ordinary.cycles, Packed()),
-        (fast.cycles / LEAST_GAIN, Strassen()),
-    ]
     options.sort(key=lambda option: option[0])
     key = partial(key_of_nodes, "algorithm", [node], enclosing.target)
     return decide(key, options, lambda option: Setting.of(option[1]), lambda option: option[0])[1]
+
+
+def with_pieces(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
+    """The options, and products of pieces where the machine multiplies matrices of bf16: of rows that a call brings,
+    all of them joined, with weights, from as many rows on as a register has. Fewer wait for the weights to arrive, and
+    pieces are no smaller. Numbers of rows that are not known are judged by the geometric mean."""
+    x, w = node.inputs[:2]
+    tile = find_tile_dot(bf16, bf16, enclosing.target)
+    assert x is not None and w is not None
+    if tile is None or not splits(enclosing, node):
+        return options
+    columns, depth = as_int(node.output.shape[-1]) or 1, as_int(x.shape[-1]) or 1
+    counts = values_of(all_rows(x), SYMBOLIC_ROWS)
+    known = len(counts) == 1
+    packed = partial(_packed_cycles, depth, columns, enclosing)
+    result = options or [(_mean(packed(m) for m in counts), Packed())]
+    for terms in TERMS:
+        if SPLIT_ERRORS[terms] > ERRORS[enclosing.options.fast]:
+            continue
+        split = partial(_split_cycles, terms, tile, depth, columns, enclosing)
+        least = max(tile.rows, 1 if known else crossing(max(counts), packed, split))
+        if least <= max(counts):
+            cycles = (split(m) if m >= least else packed(m) for m in counts)
+            result.append((_mean(cycles), Split(terms, least)))
+    return result
+
+
+def splits(enclosing: Surroundings, node: Node) -> bool:
+    """Whether a product is one of f32 rows with a matrix of weights, of known size."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    sizes = [as_int(d) for d in (x.shape[-1], node.output.shape[-1])]
+    matrix = w.type.rank == 2 and x.type.rank > 1 and not node.of(MatmulAttrs).transpose_a
+    single = all(t is f32 for t in (x.dtype, w.dtype, node.output.dtype))
+    return matrix and single and all((d or 0) > 1 for d in sizes) and w in enclosing.fixed and x not in enclosing.fixed
+
+
+def _packed_cycles(depth: int, columns: int, enclosing: Surroundings, rows: int) -> float:
+    product = Product(rows, columns, depth)
+    arrive = fetch_cycles(product.weights, enclosing.weight_bytes, enclosing.target)
+    return (best(product, enclosing.target) | Cost(memory=arrive)).cycles
+
+
+def _split_cycles(terms: int, tile: Dot, depth: int, columns: int, enclosing: Surroundings, rows: int) -> float:
+    """With what a product of pieces must gain."""
+    cost = split_cost(Product(rows, columns, depth), terms, enclosing.weight_bytes, tile, enclosing.target)
+    return cost.cycles * enclosing.target.costs.matrices.split_gain
+
+
+def _mean(cycles: Iterable[float]) -> float:
+    logarithms = [log(c) for c in cycles]
+    return exp(sum(logarithms) / len(logarithms))
 
 
 def quartered(enclosing: Surroundings, node: Node) -> Product | None:

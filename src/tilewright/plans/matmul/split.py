@@ -1,0 +1,44 @@
+"""What a product of f32 by pieces of bf16 is estimated to take (`ops/lowered/split.py`)."""
+
+from __future__ import annotations
+
+from tilewright.ops.lowered.split import count_of
+from tilewright.plans.framework.cost import Cost, fetch_cycles, fma_cycles, load_cycles, store_cycles, write_cycles
+from tilewright.plans.matmul.tile_dots import registers_cycles
+from tilewright.plans.matmul.tiles import Product
+from tilewright.schedule.dot_intrinsics import Dot
+from tilewright.targets.target import Target
+
+
+def split_cost(product: Product, terms: int, weights: int, tile: Dot, target: Target) -> Cost:
+    """The product in registers of matrices and the passes over its rows before it: one that finds their largest
+    magnitudes, one that makes pieces of them.
+
+    `weights`: bytes of all weights of the model as they are in f32, which say where those of this product come from.
+    """
+    costs, pieces = target.costs.matrices, count_of(terms)
+    rows, depth, columns = product.rows, product.depth, product.columns
+    sums = registers_cycles(rows, depth, columns, tile, target, costs.stored_product_sums, terms)
+    share = pieces * tile.a.itemsize / product.itemsize
+    arrive = Cost(memory=fetch_cycles(share * product.weights, share * weights, target))
+    return (Cost(compute=costs.split_slower * (costs.configured + sums)) | arrive) + pieces_cost(
+        rows * depth, pieces, target
+    )
+
+
+def pieces_cost(count: int, pieces: int, target: Target) -> Cost:
+    """Pieces of so many numbers, which were just made, and the search for the largest of them."""
+    given, made = 4 * count, 2 * pieces * count
+    return Cost(
+        compute=fma_cycles(count * (1 + OPERATIONS * pieces), target.lanes(4), target),
+        load=load_cycles(2 * given, target),
+        store=store_cycles(made, target),
+        memory=2 * fetch_cycles(given, given, target) + write_cycles(made, made, target),
+        overhead=target.costs.matrices.configured,
+    )
+
+
+OPERATIONS = 4
+"""Of each piece: rounded, widened, taken from the number, stored as half a vector."""
+
+__all__ = ["pieces_cost", "split_cost"]

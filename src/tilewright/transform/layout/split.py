@@ -1,0 +1,91 @@
+"""Layouts of products of f32 by pieces of bf16 (`ops/lowered/split.py`): weights in panels of pieces, and in panels as
+they are for numbers that have none."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tilewright.ir.attributes import ConstantArray
+from tilewright.ir.dtype import bf16, f32
+from tilewright.ir.expr import Expr, Var, as_int
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.selection import Split
+from tilewright.ops.lowered.split import count_of
+from tilewright.ops.matmul import MatmulAttrs
+from tilewright.plans.framework.decision_key import key_of_nodes
+from tilewright.plans.matmul.dots import panel_multiple
+from tilewright.plans.matmul.tiles import matmul_tile
+from tilewright.schedule.dot_intrinsics import Dot, find_tile_dot
+from tilewright.transform.layout.assigner import Assigner
+from tilewright.transform.layout.joined import join, keep
+
+
+def split(a: Assigner, node: Node, choice: Split) -> bool:
+    """Rewrite the product of rows with a weight.
+
+    y = matmul(x, w)   ->   p = pack_dot(pieces(w));  q = pack_matmul(w);  b = reduce_max(abs(w)) * depth
+                            m = reduce_max(abs(x));  y = matmul_split(x, pieces(x), q, p, head(too_large(m, b)))
+    """
+    x, w = node.inputs[:2]
+    tile = find_tile_dot(bf16, bf16, a.target)
+    assert x is not None and w is not None and tile is not None
+    rows = a.as_plain(x) if x.type.rank == 2 else join(a, a.as_plain(x))
+    pieces = _emit(a, "lowered.pieces", rows, name=f"{x.name}_pieces", count=count_of(choice.terms), first=False)
+    columns, depth = as_int(node.output.shape[-1]) or 1, as_int(x.shape[-1]) or 1
+    key = partial(key_of_nodes, "panels", [node], a.target)
+    whole = matmul_tile(key, rows.shape[-2], columns, depth, f32, a.target)
+    transpose, plain = node.of(MatmulAttrs).transpose_b, a.as_plain(w)
+    packed = _emit(a, "lowered.pack_matmul", plain, name=f"{w.name}_packed", width=whole.width, transpose=transpose)
+    panels = panels_of_pieces(a, plain, columns, transpose, choice.terms, tile)
+    away = rows_if_large(a, largest(a, rows, -1), bound(a, plain, depth))
+    attrs = {"columns": columns, "rows": tile.rows, "terms": choice.terms, "least": choice.least}
+    name = node.output.name
+    keep(a, node.output, _emit(a, "lowered.matmul_split", rows, pieces, packed, panels, away, name=name, **attrs))
+    return True
+
+
+def panels_of_pieces(a: Assigner, w: Value, columns: int, transpose: bool, terms: int, tile: Dot) -> Value:
+    """Panels of whole registers of a weight's pieces, with zeros after the depth."""
+    pieces = _emit(a, "lowered.pieces", w, name=f"{w.name}_pieces", count=count_of(terms), first=True)
+    axis = 2 if transpose else 1
+    if more := -(as_int(pieces.shape[axis]) or 0) % tile.depth:
+        after = tuple(more if k == axis else 0 for k in range(3))
+        pieces = _emit(a, "pad", pieces, name="pieces", before=(0, 0, 0), after=after, mode="constant", value=0)
+    attrs = {"width": tile.lanes, "group": tile.group, "panels": panel_multiple(columns, tile.lanes)}
+    return _emit(a, "lowered.pack_dot", pieces, name=f"{w.name}_panels", transpose=transpose, **attrs)
+
+
+def largest(a: Assigner, x: Value, *axes: int) -> Value:
+    """The greatest magnitude along axes."""
+    size = _emit(a, "abs", x, name="size")
+    places = tuple(sorted(axis % x.type.rank for axis in axes))
+    return _emit(a, "reduce_max", size, name=f"{x.name}_most", axes=places, keepdims=False)
+
+
+def bound(a: Assigner, w: Value, depth: int) -> Value:
+    """What the largest of a row's numbers is multiplied with, to bound sums of products with a weight."""
+    number = _emit(a, "constant", name="depth", value=ConstantArray(f32.numpy.type(depth)))
+    return _emit(a, "mul", largest(a, w, *range(w.type.rank)), number, name=f"{w.name}_bound")
+
+
+def rows_if_large(a: Assigner, most: Value, limit: Value) -> Value:
+    """A value of a row if sums of products may be beyond the largest number, of none if they are not: its size is what
+    kernels ask."""
+    count = _emit(a, "lowered.too_large", most, limit, name="too_large")
+    row = _emit(a, "constant", name="row", value=ConstantArray(f32.numpy.type(0.0)))
+    one = _emit(a, "broadcast", row, name="row", shape=(1,))
+    symbol: Expr = Var(a.builder.fresh("_large"), lo=0, hi=1)
+    return _emit(a, "head", one, count, name="large", defines=symbol)
+
+
+def _emit(a: Assigner, op: str, *inputs: Value, name: str, **attrs: object) -> Value:
+    (value,) = a.emit(op, inputs, attrs, name)
+    if inputs:
+        for source in inputs:
+            if source not in a.fixed:
+                return value
+        a.fixed.add(value)
+    return value
+
+
+__all__ = ["split"]

@@ -1,0 +1,85 @@
+/* The instructions of AMX that generated code has, as Intel's manual defines them (Software Developer's Manual, volume 2,
+   TDPBF16PS, TDPBUSD, TILELOADD, TILESTORED, TILEZERO, LDTILECFG): eight registers of sixteen rows of 64 bytes, for each
+   thread. TDPBF16PS takes subnormal numbers as zero, makes none, rounds to nearest even whatever the process asks for,
+   and sums the two products of each pair apart from each other. */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { ROWS = 16, BYTES = 64, WORDS = BYTES / 4 };
+static _Thread_local union { uint8_t bytes[8][ROWS][BYTES]; float sums[8][ROWS][WORDS]; int32_t counts[8][ROWS][WORDS]; } tiles;
+static _Thread_local int configured;
+long tw_amx_products, tw_amx_loads;
+
+static inline float flushed(uint32_t bits) {
+    uint32_t kept = (bits & 0x7f800000u) ? bits : bits & 0x80000000u;
+    float value;
+    memcpy(&value, &kept, 4);
+    return value;
+}
+
+static inline float flush(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    return flushed(bits);
+}
+
+void tw_amx_ldtilecfg(const uint8_t *table) {
+    configured = table[0] == 1;
+    for (int t = 0; t < 8; t++) configured &= table[16 + 2 * t] == BYTES && table[48 + t] == ROWS;
+    memset(&tiles, 0, sizeof tiles);
+}
+
+void tw_amx_tilerelease(void) { configured = 0; }
+
+static int ready(void) {
+    if (!configured) __builtin_trap();
+    return 1;
+}
+
+void tw_amx_tilezero(uint8_t t) { ready(); memset(tiles.bytes[t], 0, sizeof tiles.bytes[t]); }
+
+void tw_amx_tileloadd64(uint8_t t, const char *from, int64_t stride) {
+    ready();
+    tw_amx_loads++;
+    for (int i = 0; i < ROWS; i++) memcpy(tiles.bytes[t][i], from + i * stride, BYTES);
+}
+
+void tw_amx_tilestored64(uint8_t t, char *to, int64_t stride) {
+    ready();
+    for (int i = 0; i < ROWS; i++) memcpy(to + i * stride, tiles.bytes[t][i], BYTES);
+}
+
+void tw_amx_tdpbf16ps(uint8_t c, uint8_t a, uint8_t b) {
+    ready();
+    tw_amx_products++;
+    float right[WORDS][2][WORDS];
+    for (int k = 0; k < WORDS; k++)
+        for (int n = 0; n < WORDS; n++) {
+            uint32_t pair;
+            memcpy(&pair, &tiles.bytes[b][k][4 * n], 4);
+            right[k][0][n] = flushed(pair << 16);
+            right[k][1][n] = flushed(pair & 0xffff0000u);
+        }
+    for (int m = 0; m < ROWS; m++) {
+        float sums[2][WORDS] = {{0}};
+        for (int k = 0; k < WORDS; k++) {
+            uint32_t pair;
+            memcpy(&pair, &tiles.bytes[a][m][4 * k], 4);
+            float left[2] = {flushed(pair << 16), flushed(pair & 0xffff0000u)};
+            for (int s = 0; s < 2; s++)
+                for (int n = 0; n < WORDS; n++) sums[s][n] = flush(fmaf(left[s], right[k][s][n], sums[s][n]));
+        }
+        for (int n = 0; n < WORDS; n++)
+            tiles.sums[c][m][n] = flush(flush(tiles.sums[c][m][n]) + flush(sums[0][n] + sums[1][n]));
+    }
+}
+
+void tw_amx_tdpbusd(uint8_t c, uint8_t a, uint8_t b) {
+    ready();
+    for (int m = 0; m < ROWS; m++)
+        for (int k = 0; k < WORDS; k++)
+            for (int n = 0; n < WORDS; n++)
+                for (int s = 0; s < 4; s++)
+                    tiles.counts[c][m][n] += tiles.bytes[a][m][4 * k + s] * (int8_t)tiles.bytes[b][k][4 * n + s];
+}

@@ -1,0 +1,61 @@
+"""Runs code for AMX on machines that have none: its instructions become calls of `amx.c`, all else is the host's.
+
+`amx(monkeypatch)` gives the target; while it is patched, kernels for it call the emulation. Numbers are those of the
+instructions bit for bit; time is not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import tempfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.codegen.c.c_run import COMPILER
+from tilewright import kernels
+from tilewright.codegen.llvm.emit import emit_llvm
+from tilewright.ir.loops import PrimFunc
+from tilewright.targets import x86
+from tilewright.targets.target import Target
+
+needs_compiler = pytest.mark.skipif(
+    COMPILER is None, reason="the emulation of AMX is compiled, and there is no C compiler"
+)
+TILES = tuple(dot for dot in x86.DOTS if dot.rows > 1)
+FEATURES = ("amx-tile", "amx-bf16", "amx-int8")
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The emulation, whose functions all code of this process can call."""
+    assert COMPILER is not None
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "amx.so"
+        source = Path(__file__).parent / "amx.c"
+        flags = ["-O3", "-ffp-contract=off", "-shared", "-fPIC", "-march=native"]
+        subprocess.run([COMPILER, *flags, str(source), "-o", str(path), "-lm"], check=True, timeout=60)
+        return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+
+
+def products() -> int:
+    """How many products of bf16 matrices were made so far."""
+    return ctypes.c_long.in_dll(library(), "tw_amx_products").value
+
+
+def amx(monkeypatch: pytest.MonkeyPatch) -> Target:
+    """The host with registers of matrices."""
+    library()
+    host = Target.host()
+
+    def emulated(func: PrimFunc, target: Target) -> str:
+        text = emit_llvm(func, replace(target, features=(*target.features, *FEATURES)))
+        for word in ("ldtilecfg", "tilerelease", "tilezero", "tileloadd64", "tilestored64", "tdpbf16ps", "tdpbusd"):
+            text = text.replace(f"@llvm.x86.{word}", f"@tw_amx_{word}")
+        return text
+
+    monkeypatch.setattr(kernels, "emit_llvm", emulated)
+    return replace(host, isa=replace(host.isa, dots=(*host.isa.dots, *TILES)))
