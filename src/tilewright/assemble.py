@@ -13,6 +13,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interface import Interface
 from tilewright.ir.rewrite import fresh_name, substitute, variables
 from tilewright.kernels import KernelCompiler, KernelTexts
+from tilewright.ops.lowered.external_call import compilers_in
 from tilewright.plans.framework.decisions import forcing, recorded, settled
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program
@@ -140,6 +141,7 @@ def assemble(
         state=names.state,
         ragged=names.ragged,
         assumptions=tuple(spec for _, spec in assumptions),
+        compilers=compilers_in((*split.prepare.nodes, *graph.nodes)),
     )
     texts = _texts(split, run, prepare, target) | {"sizes": partial(_sizes_text, shapes, symbols)}
     return Program(manifest, objects, {}, texts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import NoneType
 from typing import Any, Literal
@@ -11,9 +11,10 @@ from tilewright.frontend.read import Dynamic
 from tilewright.ir.dim import DimSizes
 from tilewright.ir.selection import Precision
 from tilewright.records.places import Records
+from tilewright.runtime.compilers import TILEWRIGHT, find
 from tilewright.runtime.threads import check_threads
 from tilewright.support.classes import dataclass
-from tilewright.support.options import check_option
+from tilewright.support.options import check_option, check_several
 from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options, Products
 
@@ -43,11 +44,16 @@ class CompileOptions:
     state: Mapping[str, str] | Literal["auto"] | None = None
     ragged: tuple[str, str] | None = None
     memory: str | int | None = None
+    compilers: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_option("target", self.target, (Target, str, NoneType), "a target or its name")
         check_option("name", self.name, (str, NoneType), "a string")
         check_option("require_records", self.require_records, bool, "True or False")
+        check_several("compilers", self.compilers, "a list of names of compilers")
+        for name in self.compilers:
+            if name != TILEWRIGHT:
+                find(name)
 
     @property
     def machine(self) -> Target:
@@ -58,4 +64,4 @@ class CompileOptions:
     @property
     def passes(self) -> Options:
         """The choices that passes obey."""
-        return Options(self.precision, self.fast, self.products, self.memory)
+        return Options(self.precision, self.fast, self.products, self.memory, tuple(self.compilers))

@@ -220,6 +220,11 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("eliminate dead", eliminate_dead),
         ("materialize outputs", materialize_outputs),
     ]
+    if options.compilers:
+        from tilewright.transform.graph.partition import partition  # of rooms that few compiles need
+
+        at = [name for name, _ in passes].index("join slices")
+        passes.insert(at, ("partition", lambda g: partition(g, options.compilers)))
     if target.accelerator == VTA:
         from tilewright.transform.graph.vta import offload  # of rooms that few compiles need
 
@@ -257,9 +262,9 @@ def named_passes(target: Target, options: Options = DEFAULTS) -> dict[str, Seque
     }
 
 
-def pass_names(target: Target) -> dict[str, tuple[str, ...]]:
+def pass_names(target: Target, options: Options = DEFAULTS) -> dict[str, tuple[str, ...]]:
     """The names of all passes that TILEWRIGHT_DUMP knows, in order, by what they work on."""
-    return {stage: tuple(name for name, _ in passes) for stage, passes in named_passes(target).items()}
+    return {stage: tuple(name for name, _ in passes) for stage, passes in named_passes(target, options).items()}
 
 
 @uncollected
@@ -300,7 +305,7 @@ def _compile(
 ) -> Program:
     """A graph and its weights to a program, from the cache if it was compiled before."""
     if log.dumps:
-        check_names(log, [name for names in pass_names(target).values() for name in names])
+        check_names(log, [name for names in pass_names(target, options).values() for name in names])
     source = graph = settled(graph, _named(interface))
     others = (*interface.ignored, *(name for pair in (*interface.tied, *interface.folded) for name in pair[:1]))
     graph, constants = hoist_constants(lift_constants(graph), others)

@@ -18,6 +18,7 @@ from tilewright.ir.interface import Interface
 from tilewright.plans.framework.advice import Advisor, answer
 from tilewright.plans.framework.decisions import current, forced_settings
 from tilewright.runtime.artifact import pack_blobs, unpack_blobs
+from tilewright.runtime.compilers import versions
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program, Text
 from tilewright.runtime.recorded import RecordUse
@@ -83,7 +84,7 @@ class ProgramCache:
         ]
         settings = [f"{name}: {label}" for name, label in sorted(forced_settings().items())]
         workload = f"{structure} {json.dumps(seen)}"
-        extensions = plugins.digests()
+        extensions = (*plugins.digests(), *versions(options.compilers))
 
         def name(answers: Mapping[str, str]) -> str:
             told = [f"{name} by {answer}" for name, answer in sorted(answers.items()) if answer]

@@ -16,10 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "plugin"
 
 
-def install_example(folder: Path, scratch: Path) -> Path:
-    """The example package, installed into an empty folder without network. It is built from a copy: builds write into
-    their sources."""
-    source = shutil.copytree(EXAMPLE, scratch / "source", ignore=shutil.ignore_patterns("build", "*.egg-info"))
+def install_package(package: Path, folder: Path, scratch: Path) -> Path:
+    """A package, installed into an empty folder without network. It is built from a copy: builds write into their
+    sources."""
+    source = shutil.copytree(package, scratch / "source", ignore=shutil.ignore_patterns("build", "*.egg-info"))
     options = "--quiet --no-deps --no-build-isolation --no-index --disable-pip-version-check".split()
     subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", folder, source], check=True)
     return folder
@@ -66,4 +66,4 @@ def doctor(*folders: Path, cache: Path, **flags: str) -> Any:
     return answer(code, *folders, cache=cache, **flags)
 
 
-__all__ = ["EXAMPLE", "answer", "doctor", "install_example", "run", "write_plugin"]
+__all__ = ["EXAMPLE", "answer", "doctor", "install_package", "run", "write_plugin"]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.plugins.install import ROOT, answer
+from tests.plugins.install import ROOT, answer, install_package
 
 SOURCE = ROOT / "examples" / "accelerator"
 PAGE = ROOT / "docs" / "tutorial" / "accelerator.md"
@@ -30,11 +27,9 @@ print(json.dumps({
 
 
 def test_the_package_brings_a_target(tmp_path: Path) -> None:
-    installed, cache = tmp_path / "installed", tmp_path / "cache"
+    cache = tmp_path / "cache"
     cache.mkdir()
-    source = shutil.copytree(SOURCE, tmp_path / "source", ignore=shutil.ignore_patterns("build", "*.egg-info"))
-    options = "--quiet --no-deps --no-build-isolation --no-index --disable-pip-version-check".split()
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", installed, source], check=True)
+    installed = install_package(SOURCE, tmp_path / "installed", tmp_path)
     rng = np.random.default_rng(0)
     first, second = (rng.normal(size=s).astype(np.float32) for s in ((24, 40), (40, 3)))
     nodes = [

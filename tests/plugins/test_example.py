@@ -12,14 +12,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.plugins.install import answer, doctor, install_example, run, write_plugin
+from tests.plugins.install import EXAMPLE, answer, doctor, install_package, run, write_plugin
 
 LIMIT = 1.5
 
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install_example(tmp_path_factory.mktemp("installed"), tmp_path_factory.mktemp("scratch"))
+    return install_package(EXAMPLE, tmp_path_factory.mktemp("installed"), tmp_path_factory.mktemp("scratch"))
 
 
 @pytest.fixture

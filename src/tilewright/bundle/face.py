@@ -199,6 +199,9 @@ def _bounds(m: Manifest, rows: int | None) -> list[int]:
     problems = Problems()
     if m.ragged is not None:
         problems.add(UnsupportedError("programs on ragged batches cannot be bundled yet", where=m.name))
+    if m.compilers:
+        what = f"parts by another compiler ({', '.join(m.compilers)}) need Python"
+        problems.add(UnsupportedError(what, where=m.name, hint="compile it without compilers="))
     free = {_symbol(m, r.input) for r in m.rooms}
     if m.state is not None:
         free |= {_symbol(m, m.state.caches[0].input), _symbol(m, m.state.length)}

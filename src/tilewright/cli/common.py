@@ -98,6 +98,15 @@ TargetOption = Annotated[
         help="The instruction set, such as x86-64-v3; caches stay this machine's. [default: TILEWRIGHT_TARGET or host]",
     ),
 ]
+CompilersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--compilers",
+        metavar="NAME,...",
+        help="Other compilers that plug-ins bring, which are asked in this order for what they take; `tilewright` last "
+        "compiles what they refuse.",
+    ),
+]
 RecordsOption = Annotated[
     str | None,
     typer.Option(
@@ -119,6 +128,11 @@ FallbackOption = Annotated[
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of random inputs.")]
+
+
+def parse_compilers(text: str | None) -> tuple[str, ...]:
+    """The names in `--compilers`."""
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
 def print_json(value: object) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.common import (
+    CompilersOption,
     DimOption,
     FastOption,
     JsonOption,
@@ -22,6 +23,7 @@ from tilewright.cli.common import (
     bytes_text,
     facts,
     is_quiet,
+    parse_compilers,
     parse_ragged,
     parse_ranges,
     parse_state,
@@ -51,6 +53,7 @@ def compile_command(
     precision: PrecisionOption = None,
     fast: FastOption = None,
     target: TargetOption = None,
+    compilers: CompilersOption = None,
     records: RecordsOption = None,
     require_records: RequireRecordsOption = False,
     json: JsonOption = False,
@@ -86,6 +89,7 @@ def compile_command(
             require_records=require_records,
             state=parse_state(state),
             ragged=parse_ragged(ragged),
+            compilers=parse_compilers(compilers),
         )
     seconds = time.perf_counter() - start
     compiled.save(path)

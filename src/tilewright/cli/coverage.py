@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import typer
 
-from tilewright.cli.common import DimOption, JsonOption, parse_ranges, print_json, refuse_unused
+from tilewright.cli.common import (
+    CompilersOption,
+    DimOption,
+    JsonOption,
+    parse_compilers,
+    parse_ranges,
+    print_json,
+    refuse_unused,
+)
 from tilewright.cli.models import SourceArgument, source
 from tilewright.support.errors import ModelError
 
@@ -13,6 +21,7 @@ def coverage(
     context: typer.Context,
     model: SourceArgument,
     dim: DimOption = None,
+    compilers: CompilersOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show which operators of a model are compiled, in which parts the others run, by whom, and why.
@@ -22,6 +31,7 @@ def coverage(
     ```
     tilewright coverage detector.onnx
     tilewright coverage detector.onnx --json
+    tilewright coverage resnet50.onnx --compilers onnxruntime
     tilewright coverage policies.py:make_actor
     ```
     """
@@ -38,7 +48,7 @@ def coverage(
         example, result = arguments or named_arguments, result.module()
     if stablehlo.reads(result):
         raise ModelError("coverage is of ONNX files and of PyTorch modules", where=str(model))
-    report = tilewright.coverage(result, example, dims=parse_ranges(dim))
+    report = tilewright.coverage(result, example, dims=parse_ranges(dim), compilers=parse_compilers(compilers))
     if json:
         print_json(report.to_dict())
         return

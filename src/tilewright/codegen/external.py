@@ -19,6 +19,7 @@ from tilewright.codegen.llvm.optimize import compile_llvm
 from tilewright.ir.loops import Intrinsic, Stmt
 from tilewright.ir.rewrite import walk
 from tilewright.native.link import Library, compile_text, host_triple
+from tilewright.runtime.interop import array_at
 from tilewright.schedule.external import External, externals_in, find_external, sizes_of
 from tilewright.support.errors import CompileError
 from tilewright.targets.target import Target
@@ -91,7 +92,7 @@ def _trampoline(external: External, call: Intrinsic) -> int:
             arrays: list[Array] = []
             at = len(kinds)
             for k, rank in enumerate(ranks):
-                arrays.append(_memory(values[k] or 0, kinds[k].numpy, values[at : at + rank]))
+                arrays.append(array_at(values[k] or 0, kinds[k].numpy, values[at : at + rank]))
                 at += rank
             _run(external, arrays[: len(call.inputs)], arrays[len(call.inputs) :])
 
@@ -99,14 +100,6 @@ def _trampoline(external: External, call: Intrinsic) -> int:
         function = kind(entry)
         _trampolines[key] = ctypes.cast(function, ctypes.c_void_p).value or 0, function
     return _trampolines[key][0]
-
-
-def _memory(address: int, kind: Any, shape: Sequence[int]) -> Array:
-    """Memory as an array."""
-    nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-    if not nbytes:
-        return np.empty(tuple(shape), kind)
-    return np.frombuffer((ctypes.c_byte * nbytes).from_address(address), kind).reshape(shape)
 
 
 def _run(external: External, inputs: Arrays, outputs: Arrays) -> None:

@@ -24,10 +24,12 @@ from tilewright.support.errors import CallError, ShapeError
 
 @dataclass(frozen=True, slots=True)
 class RequireAttrs(Attrs):
-    """The error's words: what is wrong, and what was expected."""
+    """The error's words: what is wrong, and what was expected. `external`: the number is that of a failure of another
+    compiler's part, which says it all (`runtime/compilers.py`)."""
 
     what: str
     expected: str = ""
+    external: bool = False
 
 
 def _infer(types: Types, attrs: RequireAttrs) -> tuple[TensorType, ...]:

@@ -50,6 +50,7 @@ def compile(
     records: Records = "auto",
     require_records: bool = False,
     keep_weights: bool | None = None,
+    compilers: Sequence[str] = (),
 ) -> Model | Composite:
     """Compile a model to native code and load it.
 
@@ -91,6 +92,9 @@ def compile(
         require_records: refuse to decide anything by estimates where there is a choice.
         keep_weights: whether raw weights stay in memory once they are packed. None: unless the model is a file, from
             which `save` and `weights` read them again; False: never, so that `save` and `weights` are refused.
+        compilers: other compilers that plug-ins bring, by name, which are asked in this order for what they take; what
+            the last one of the list takes and cannot compile is an error, unless that is "tilewright" (see
+            docs/compilers.md).
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
@@ -108,6 +112,7 @@ def compile(
         require_records=require_records,
         state=state,
         ragged=ragged,
+        compilers=compilers,
     )
     again = reads_again(model, dims) if keep_weights is None else None
     try:
@@ -131,7 +136,12 @@ def compile(
 
 
 def coverage(
-    model: Any, example: Any = None, *, dims: DimSizes | None = None, custom_ops: Sequence[type] = ()
+    model: Any,
+    example: Any = None,
+    *,
+    dims: DimSizes | None = None,
+    custom_ops: Sequence[type] = (),
+    compilers: Sequence[str] = (),
 ) -> Coverage:
     """What of a model would be compiled, in which parts the rest would run and by whom, and every reason.
 
@@ -140,9 +150,14 @@ def coverage(
             once as `torch.compile(model, backend="tilewright")` runs it.
         example: inputs of a PyTorch module, as for `compile`.
         dims, custom_ops: as for `compile`.
+        compilers: as for `compile`, of a model that Tilewright reads whole: the report says who takes which operators.
 
     Raises ModelError for a file that is no ONNX model, CallError for a module without an example.
     """
+    if compilers:
+        from tilewright.parts.regions import coverage as coverage_by
+
+        return coverage_by(model, compilers, dims)
     if example is not None or from_torch(model):
         from tilewright.dynamo.coverage import module_coverage
 

@@ -30,6 +30,7 @@ from tilewright.runtime.call import (
     TENSOR,
     WEIGHTS,
 )
+from tilewright.runtime.compilers import failure
 from tilewright.runtime.foreign import foreign_function
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import Memory, aligned_bytes, function
@@ -40,7 +41,7 @@ from tilewright.runtime.places import places_table, usual_dims
 from tilewright.runtime.specs import MAX_BYTES, InputSpec, OutputSpec
 from tilewright.runtime.weights.control import SLOTS, Control
 from tilewright.runtime.weights.prepare import Prepare
-from tilewright.support.errors import CallError, CompileError, Problems
+from tilewright.support.errors import CallError, CompileError, Error, Problems
 
 MAX_EXECUTORS = 64
 """Calls of one model at the same time, each with an arena of its own."""
@@ -478,9 +479,11 @@ class Engine:
             self.control.forget_pins(0)  # a shared page's entry is the parent's
 
 
-def refused(manifest: Manifest, number: int, word: Array) -> CallError:
+def refused(manifest: Manifest, number: int, word: Array) -> Error:
     """What a call raises that the check of this number ended, by the number in a word of memory."""
     check = manifest.checks[number]
+    if check.external:
+        return failure(int(word.view(np.int64)[0]))
     got = word.view(np.float64 if check.real else np.int64)[0].item()
     return CallError(check.what, where=f"program {manifest.name!r}", expected=check.expected or None, got=got)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,16 @@ from tilewright.ir.dtype import BY_NAME, bf16, dtype
 from tilewright.support.errors import CallError
 
 Array = np.ndarray[Any, Any]
+
+
+def array_at(address: int, kind: np.dtype[Any], shape: Sequence[int]) -> Array:
+    """Memory as an array, whose elements lie row by row."""
+    nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    if not nbytes:
+        return np.empty(tuple(shape), kind)
+    memory: Any = (ctypes.c_byte * nbytes).from_address(address)
+    array: Array = np.frombuffer(memory, kind).reshape(shape)
+    return array
 
 
 def framework(obj: object) -> str:

@@ -78,6 +78,7 @@ class Manifest:
     state: StateSpec | None = None
     ragged: RaggedSpec | None = None
     assumptions: tuple[AssumptionSpec, ...] = ()
+    compilers: tuple[str, ...] = ()
     abi_version: int = field(default=ABI_VERSION)
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.native.link import Library
+from tilewright.runtime import compilers
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.threads import pool
 from tilewright.support.classes import dataclass
@@ -91,4 +92,5 @@ def link(program: Program) -> Library:
     manifest = program.manifest
     kernels = {s.kernel for s in (*manifest.run_steps, *manifest.prepare_steps) if s.region is None}
     exports = {"tw_run", "tw_prepare", "tw_shapes"} | kernels
-    return Library(program.objects, exports, {"tw_barrier": pool().barrier})
+    imports = compilers.imports(manifest.compilers, f"program {manifest.name!r}")
+    return Library(program.objects, exports, {"tw_barrier": pool().barrier, **imports})

@@ -216,11 +216,13 @@ class CheckSpec:
         what: what is wrong.
         expected: in a few words, or nothing.
         real: the number that decides it is an f64, else an i64.
+        external: the number is that of a failure which the call raises instead (`compilers.py`).
     """
 
     what: str
     expected: str = ""
     real: bool = False
+    external: bool = False
 
 
 @dataclass(frozen=True, slots=True)

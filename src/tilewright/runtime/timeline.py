@@ -20,6 +20,7 @@ import numpy as np
 
 from tilewright.native.assembler import I1, I64, PTR, VOID, Function, Module, Value
 from tilewright.native.link import Library, compile_text, host_triple
+from tilewright.runtime import compilers
 from tilewright.runtime.arguments import BoundInputs
 from tilewright.runtime.layout import Memory, Struct, function
 from tilewright.runtime.profile import run_slots
@@ -127,7 +128,8 @@ def record(
     logs, ended = Memory(_LOG_SIZE * threads), Memory(8)
     kernels = {step.kernel for step in steps if step.region is None}
     parts = {**objects, "barrier that notes": compile_text(_barrier_text, speed=0)}
-    linked = Library(parts, kernels | {"tw_barrier"}, {"tw_unnoted_barrier": pool().barrier})
+    imports = compilers.imports(engine.manifest.compilers, f"program {engine.manifest.name!r}")
+    linked = Library(parts, kernels | {"tw_barrier"}, {"tw_unnoted_barrier": pool().barrier, **imports})
     addresses = {name: linked[name] for name in kernels}
     text = _trace_text(steps, addresses, logs.address, ended.address, symbols, engine.max_iterations)
     entry = Library(

@@ -26,8 +26,8 @@ from tilewright.support.classes import dataclass
 from tilewright.support.digest import blake2b
 from tilewright.support.errors import Error, PluginError, PluginWarning
 
-GROUPS = ("frontends", "operators", "plans", "targets", "passes")
-COUNTED = ("operators", "plans", "passes")
+GROUPS = ("frontends", "operators", "plans", "targets", "passes", "compilers")
+COUNTED = ("operators", "plans", "passes", "compilers")
 """Groups whose code takes part in what is compiled. What a frontend makes, a graph, and a target are in keys by
 themselves."""
 

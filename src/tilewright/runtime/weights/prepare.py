@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from tilewright.native.link import Library
 from tilewright.runtime.arena import plan, temp_intervals
+from tilewright.runtime.compilers import raise_noted
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import aligned_bytes, function
 from tilewright.runtime.manifest import Manifest
@@ -70,6 +71,8 @@ class Prepare:
     def _steps(self, slots: array[int], first: int, last: int) -> None:
         steps = array("q", [first, last])
         self._run(self._entry, slots.buffer_info()[0], steps.buffer_info()[0], self.threads)
+        if self.manifest.compilers:
+            raise_noted()
 
     def slots(self, raw: Sequence[int], packed: Sequence[int]) -> tuple[Array, array[int]]:
         """Memory for temporaries, and the slot table."""

@@ -28,12 +28,14 @@ class Options:
         "auto" and takes fast products of any rows, those of different samples too, which meet then.
     memory: bytes that temporaries may take, or a share of what they take otherwise ("0.5x"): values are computed again
         where that is less (`transform/recompute.py`). "auto": where it costs hardly any time. None: they are kept.
+    compilers: which are asked first for what they take (`transform/graph/partition.py`), by name.
     """
 
     precision: Precision = "fp32"
     fast: str = "auto"
     products: Products = "weights"
     memory: str | int | None = None
+    compilers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value, known in (

@@ -176,7 +176,8 @@ def marker(node: Node) -> Marker | None:
     if isinstance(node.attrs, RequireAttrs):
         _, holds, got = node.inputs
         assert got is not None
-        says = CheckSpec(node.attrs.what[:MAX_TEXT], node.attrs.expected[:MAX_TEXT], got.dtype is f64)
+        attrs = node.attrs
+        says = CheckSpec(attrs.what[:MAX_TEXT], attrs.expected[:MAX_TEXT], got.dtype is f64, attrs.external)
         return Marker("check", node.label, count=got, condition=holds, check=says)
     return None if node.defines is None else _extent(node)
 

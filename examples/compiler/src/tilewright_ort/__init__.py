@@ -1,0 +1,1 @@
+"""ONNX Runtime as a compiler of parts: `tw.compile(model, compilers=["onnxruntime"])`."""

@@ -1,0 +1,134 @@
+"""A call of what another compiler made of a part of the model.
+
+    %y, %fine, %failure = lowered.external_call(%x, %w) {compiler = "vendor", part = "vendor_0", weights = 1, ...}
+
+The last `weights` operands depend on the model's weights alone. `fine` (bool[]) says whether the part gave results, and
+`failure` (i64[]) which error it was; a `require` on each result ends the call there. The kernel calls `tw_external` of
+the runtime (`runtime/compilers.py`), with a descriptor that holds the part's bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import te
+from tilewright.ir.attributes import Attrs, ConstantArray, Dims
+from tilewright.ir.dtype import DType, i64
+from tilewright.ir.expr import as_expr
+from tilewright.ir.graph import Node, TensorType
+from tilewright.ir.loops import PrimFunc
+from tilewright.native.assembler import I1, I8, I64, PTR, VOID, Module
+from tilewright.ops.control import TRUTH
+from tilewright.ops.dims import present
+from tilewright.ops.interpret import run_graph
+from tilewright.ops.registry import OpDef, Types, parse_graph, register
+from tilewright.runtime.compilers import PREPARE, SYMBOL, Side, descriptor, find, loaded
+from tilewright.support.classes import dataclass
+from tilewright.support.digest import blake2b
+
+NAME = "lowered.external_call"
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalCallAttrs(Attrs):
+    """Who made the part, what it is called, its bytes; how many operands are weights; types of its results.
+
+    body: the operators that it computes, a graph as text whose inputs and parameters are the operands; empty where
+        operands are what the compiler made of weights, or results are.
+    """
+
+    compiler: str
+    part: str
+    payload: ConstantArray
+    weights: int
+    dtypes: tuple[DType, ...]
+    shapes: tuple[Dims, ...]
+    body: str = ""
+
+
+def _infer(types: Types, attrs: ExternalCallAttrs) -> tuple[TensorType, ...]:
+    """Results of the types that the attributes state, whether there are any, and the number of a failure."""
+    for t in types:
+        present(t)
+    shapes = (tuple(map(as_expr, shape)) for shape in attrs.shapes)
+    results = (TensorType(kind, shape) for kind, shape in zip(attrs.dtypes, shapes, strict=True))
+    return (*results, TRUTH, TensorType(i64, ()))
+
+
+def _reference(arrays: Sequence[Any], attrs: ExternalCallAttrs) -> tuple[Any, ...]:
+    """The operators themselves; the part where there are none."""
+    if attrs.body:
+        graph = parse_graph(attrs.body)
+        values = dict(zip((v.name for v in (*graph.inputs, *graph.params)), arrays, strict=True))
+        results = list(run_graph(graph, values, values).values())
+    else:
+        part = loaded(find(attrs.compiler), attrs.payload.array.tobytes())
+        first = len(arrays) - attrs.weights
+        made = part.prepare if attrs.part.endswith(PREPARE) else None
+        results = list(part.run(arrays[:first], arrays[first:]) if made is None else made(arrays))
+    return (*results, np.array(True), np.array(0, np.int64))
+
+
+def _loops(types: Types, attrs: ExternalCallAttrs, out: tuple[TensorType, ...]) -> PrimFunc:
+    """One call of a function whose name is a digest of what it calls."""
+    given = [present(t) for t in types]
+    operands = [te.placeholder(t.shape, t.dtype, f"x{k}") for k, t in enumerate(given)]
+    first = len(given) - attrs.weights
+    sides = map(_described, (given[:first], given[first:], out[:-2]))
+    data = descriptor(attrs.compiler, attrs.part, tuple(sides), attrs.payload.array.tobytes())
+    symbol = f"tw_call_{blake2b(data, digest_size=12).hexdigest()}"
+    arrays = [*given, *out[:-2]]
+    results = te.extern(
+        [t.shape for t in out],
+        operands,
+        symbol,
+        dtype=[t.dtype for t in out],
+        sizes=[d for t in arrays for d in t.shape],
+        llvm=_text(symbol, data, len(arrays), sum(t.rank for t in arrays)),
+        name="external",
+    )
+    return te.create_prim_func([*operands, *results], "external")
+
+
+def _described(types: Sequence[TensorType]) -> Side:
+    return [(t.dtype.name, t.rank) for t in types]
+
+
+def _text(symbol: str, data: bytes, arrays: int, sizes: int) -> str:
+    """LLVM text of `void symbol(ptr arrays..., ptr fine, ptr failure, i64 sizes...)`."""
+    m = Module()
+    text = "".join(f"\\{byte:02X}" for byte in data)
+    m.raw("descriptor", f'@descriptor = internal constant [{len(data)} x i8] c"{text}", align 16')
+    m.declare(SYMBOL, I64, [PTR] * 3)
+    params = [(f"a{k}", PTR) for k in range(arrays)]
+    ends = [("fine", PTR), ("failure", PTR), *((f"n{k}", I64) for k in range(sizes))]
+    with m.function(symbol, VOID, [*params, *ends]) as (f, values):
+        fine, failure = values[arrays : arrays + 2]
+        addresses, extents = f.space(8 * arrays), f.space(8 * max(1, sizes))
+        for k, value in enumerate(values[:arrays]):
+            f.store(value, addresses, 8 * k)
+        for k, value in enumerate(values[arrays + 2 :]):
+            f.store(value, extents, 8 * k)
+        number = f.call(I64, SYMBOL, f.symbol("descriptor"), addresses, extents)
+        f.store(number, failure)
+        f.store(f.let(I8, f"zext {I1} {number.eq(0).text} to {I8}"), fine)
+        f.emit("ret void")
+        f.start(f.label())
+    return m.text()
+
+
+def compilers_in(nodes: Sequence[Node]) -> tuple[str, ...]:
+    """The compilers whose parts are called, in bodies too."""
+    names: dict[str, None] = {}
+    for node in nodes:
+        if isinstance(node.attrs, ExternalCallAttrs):
+            names[node.attrs.compiler] = None
+        for body in node.bodies:
+            names |= dict.fromkeys(compilers_in(body.nodes))
+    return tuple(names)
+
+
+register(OpDef(NAME, "opaque", ExternalCallAttrs, _infer, _reference, loops=_loops))

@@ -1,0 +1,328 @@
+"""Other compilers, which a model's operators are handed to: what they bring, and how a program calls what they made.
+
+    kernel -> i64 tw_external(ptr descriptor, ptr arrays, ptr sizes)     0, or the number of a failure
+
+The descriptor is a constant of the kernel: who made the part, its arrays' types, and the bytes that the compiler made
+at compile time (`ops/lowered/external_call.py` writes it). So a program needs nothing but the plug-in wherever it is
+loaded. A part is loaded when it is first called, and kept for the programs that have it.
+
+Results are checked and copied into the program's memory. Where a part fails its results are zeros and the call ends
+with an error at the check that stands after it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import os
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.ir.dtype import BY_NAME
+from tilewright.runtime.interop import Array, array_at
+from tilewright.support import plugins
+from tilewright.support.classes import dataclass
+from tilewright.support.digest import blake2b
+from tilewright.support.errors import ArtifactError, CallError, Error, PluginError
+
+if TYPE_CHECKING:
+    from tilewright.ir.graph import Graph, TensorType
+    from tilewright.transform.graph.patterns import Pattern
+
+TILEWRIGHT = "tilewright"
+"""The name in a list of compilers that stands for this one."""
+SYMBOL = "tw_external"
+MAX_PARTS = 256
+"""Loaded parts that are kept; the one that was called longest ago goes first, and is loaded again when called."""
+MAX_FAILURES = 64
+"""Errors that wait for the calls which raise them."""
+
+Arrays = Sequence[Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What a compiler made of a region.
+
+    Args:
+        payload: bytes from which `Compiler.load` makes the part, in any process.
+        packed: types of the arrays that the part makes of the region's weights, whenever these change (`prepare`), and
+            that calls get in the weights' place. None: calls get the weights as they are.
+    """
+
+    payload: bytes
+    packed: tuple[TensorType, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A part in a process. Arrays that it is given are read-only and valid during the call alone.
+
+    Args:
+        run: from the region's inputs and its weights (or what `prepare` made of them) to its outputs, in order.
+        prepare: from the region's weights to the packed ones.
+    """
+
+    run: Callable[[Arrays, Arrays], Arrays]
+    prepare: Callable[[Arrays], Arrays] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """What a plug-in of the group "compilers" brings.
+
+    Args:
+        name: by which `tw.compile(model, compilers=[name])` asks for it.
+        patterns: what it takes; of higher priority first, then in this order.
+        compile: makes a part of a region: a graph of source operators, with weights as its parameters. Any exception
+            says that it cannot.
+        load: makes the part callable, of `Compiled.payload`. Several threads may call it at once.
+        version: of what it stands on, such as a library's. Programs that were made with another one are made anew.
+    """
+
+    name: str
+    patterns: tuple[Pattern, ...]
+    compile: Callable[[Graph], Compiled]
+    load: Callable[[bytes], Loaded]
+    version: str = ""
+
+
+# --- the registry -----------------------------------------------------------------------------------------------------
+
+_registry: dict[str, Compiler] = {}
+
+
+def register(compiler: Compiler) -> Compiler:
+    """Let models ask for a compiler. Raises PluginError if there is another one of its name."""
+    _check_new([compiler])
+    plugins.count(compiler.compile, compiler.load)
+    _registry[compiler.name] = compiler
+    return compiler
+
+
+def unregister(name: str) -> None:
+    """Forget a compiler that was registered."""
+    compiler = _registry.pop(name)
+    plugins.discount(compiler.compile, compiler.load)
+    _parts.clear()
+
+
+def _check_new(compilers: Sequence[Compiler]) -> None:
+    plugins.check_new("compiler", [c.name for c in compilers], [TILEWRIGHT, *_registry])
+
+
+def _admit(plugin: plugins.Plugin, brought: object) -> tuple[str, ...]:
+    given = plugins.several(brought, Compiler)
+    _check_new(given)
+    for compiler in given:
+        register(compiler)
+    return tuple(f"compiler {c.name}" for c in given)
+
+
+def names() -> tuple[str, ...]:
+    """The names of all compilers."""
+    plugins.admit("compilers", _admit)
+    return tuple(_registry)
+
+
+def find(name: str) -> Compiler:
+    """The compiler of this name. Raises PluginError, which lists those that there are."""
+    if name not in names():
+        hint = "a plug-in brings it (docs/compilers.md)"
+        expected = ", ".join((*names(), TILEWRIGHT))
+        raise PluginError("no such compiler is installed", expected=expected, got=repr(name), hint=hint)
+    return _registry[name]
+
+
+def versions(asked: Collection[str]) -> tuple[str, ...]:
+    """Names and versions, for keys of what is kept."""
+    return tuple(f"{name} {find(name).version}" for name in asked if name != TILEWRIGHT)
+
+
+# --- descriptors ------------------------------------------------------------------------------------------------------
+
+_HEAD = struct.Struct("<16sqq")
+"""A digest of all that follows, bytes of the JSON after it, and bytes of the payload after that."""
+
+Side = Sequence[tuple[str, int]]
+"""Element types and ranks of arrays."""
+_SIDES = ("inputs", "weights", "outputs")
+
+
+def descriptor(compiler: str, part: str, sides: Sequence[Side], payload: bytes) -> bytes:
+    """The constant by which a kernel says what it calls. `sides`: the part's inputs, weights and results."""
+    arrays = dict(zip(_SIDES, sides, strict=True))
+    text = json.dumps({"compiler": compiler, "part": part, **arrays}, sort_keys=True).encode()
+    content = blake2b(digest_size=16)
+    content.update(struct.pack("<q", len(text)) + text + payload)
+    return _HEAD.pack(content.digest(), len(text), len(payload)) + text + payload
+
+
+PREPARE = ".prepare"
+"""How the names of parts end that make packed weights."""
+
+
+class _Part:
+    """One part in this process, with the types of its arrays."""
+
+    def __init__(self, text: bytes, payload: bytes) -> None:
+        described = json.loads(text)
+        self.name, self.compiler = str(described["part"]), str(described["compiler"])
+        self.sides = [[(BY_NAME[kind].numpy, int(rank)) for kind, rank in described[side]] for side in _SIDES]
+        self.loaded = loaded(find(self.compiler), payload)
+
+    def call(self, arrays: int, sizes: int) -> None:
+        """Run on arrays by their addresses and extents, outputs last; what fails leaves zeros there."""
+        at = 0
+        given: list[list[Array]] = []
+        count = sum(map(len, self.sides))
+        addresses = (ctypes.c_int64 * count).from_address(arrays)
+        extents = (ctypes.c_int64 * sum(rank for side in self.sides for _, rank in side)).from_address(sizes)
+        numbers = iter(addresses)
+        for side in self.sides:
+            given.append([])
+            for kind, rank in side:
+                given[-1].append(array_at(next(numbers), kind, extents[at : at + rank]))
+                at += rank
+        inputs, weights, outputs = given
+        for target in outputs:
+            target[...] = 0
+        for array in (*inputs, *weights):
+            array.flags.writeable = False
+        for target, result in zip(outputs, self.results(inputs, weights, outputs), strict=True):
+            target[...] = result
+
+    def results(self, inputs: Arrays, weights: Arrays, outputs: Arrays) -> list[Array]:
+        """What the part gives, which has the shapes and types that were promised."""
+        if self.name.endswith(PREPARE):
+            assert self.loaded.prepare is not None
+            results = self.loaded.prepare(weights)
+        else:
+            results = self.loaded.run(inputs, weights)
+        if not isinstance(results, list | tuple) or len(results) != len(outputs):
+            got = f"{len(results)}" if isinstance(results, list | tuple) else f"a {type(results).__name__}"
+            raise CallError("gives another number of results", expected=f"a list of {len(outputs)}", got=got)
+        for k, (result, target) in enumerate(zip(results, outputs, strict=True)):
+            fits = isinstance(result, np.ndarray) and (result.dtype, result.shape) == (target.dtype, target.shape)
+            if not fits:
+                raise CallError(f"gives a wrong result {k}", expected=_described(target), got=_described(result))
+        return list(results)
+
+
+def _described(value: object) -> str:
+    return f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+
+
+def loaded(compiler: Compiler, payload: bytes) -> Loaded:
+    """A compiler's part, callable. Raises PluginError for what is none, and what the compiler raises."""
+    result: object = compiler.load(payload)
+    if not isinstance(result, Loaded):
+        raise PluginError(
+            "gives no part", where=f"compiler {compiler.name!r}", expected="a Loaded", got=_described(result)
+        )
+    return result
+
+
+_parts: OrderedDict[bytes, _Part] = OrderedDict()
+_lock = threading.Lock()
+
+
+def _part(address: int) -> _Part:
+    """The part that a descriptor in memory is of."""
+    digest, text, payload = _HEAD.unpack(ctypes.string_at(address, _HEAD.size))
+    with _lock:
+        if digest in _parts:
+            _parts.move_to_end(digest)
+            return _parts[digest]
+    begin = address + _HEAD.size
+    made = _Part(ctypes.string_at(begin, text), ctypes.string_at(begin + text, payload))
+    with _lock:
+        _parts[digest] = made
+        while len(_parts) > MAX_PARTS:
+            _parts.popitem(last=False)
+    return made
+
+
+# --- calls and failures -----------------------------------------------------------------------------------------------
+
+_numbers = itertools.count(1)
+_failures: OrderedDict[int, Error] = OrderedDict()
+_noted = threading.local()
+
+
+def _call(address: int, arrays: int, sizes: int) -> int:
+    """What `tw_external` does."""
+    part: _Part | None = None
+    try:
+        part = _part(address)
+        part.call(arrays, sizes)
+    except BaseException as error:  # of foreign code, which native code called
+        return _note(part, error)
+    return 0
+
+
+def _note(part: _Part | None, error: BaseException) -> int:
+    """Keep an error for the call that raises it; gives its number."""
+    where = f"part {part.name!r} by the compiler {part.compiler!r}" if part is not None else "a part by a compiler"
+    reason = error.headline() if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+    made = CallError("failed", where=where, got=reason)
+    made.__cause__ = error
+    with _lock:
+        number = next(_numbers)
+        _failures[number] = made
+        while len(_failures) > MAX_FAILURES:
+            _failures.popitem(last=False)
+    _noted.number = number
+    return number
+
+
+def failure(number: int) -> Error:
+    """The error of this number, which is forgotten."""
+    with _lock:
+        known = _failures.pop(number, None)
+    return known or CallError("a part by another compiler failed", got=f"failure {number} of another process")
+
+
+def raise_noted() -> None:
+    """Raise what a part failed with that this thread has called since it was last asked."""
+    number = getattr(_noted, "number", 0)
+    _noted.number = 0
+    if number and number in _failures:
+        raise failure(number)
+
+
+@cache
+def address() -> int:
+    """Where `tw_external` is in this process."""
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(_call)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))  # threads may run programs while the interpreter ends
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def imports(needed: Collection[str], where: str) -> dict[str, int]:
+    """What a program links to that has parts by these compilers. Raises ArtifactError if one is not installed."""
+    missing = [name for name in needed if name not in names()]
+    if missing:
+        hint = "install the plug-in that brings it"
+        raise ArtifactError("needs a compiler that is not installed", where=where, got=", ".join(missing), hint=hint)
+    return {SYMBOL: address()} if needed else {}
+
+
+def _after_fork() -> None:
+    """In the child: a part's threads are not there, and locks may be held by threads that are not."""
+    global _lock
+    _lock = threading.Lock()
+    _parts.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+__all__ = ["Compiled", "Compiler", "Loaded", "find", "names", "register", "unregister"]

@@ -1,0 +1,304 @@
+"""Parts of a graph for other compilers, which plug-ins bring (`runtime/compilers.py`).
+
+    a = conv(x, w); b = relu(a); c = softmax(b)      ->      b, fine, failure = lowered.external_call(x, w) {...}
+                                                             b = require(b, fine, failure); c = softmax(b)
+
+Patterns say what a compiler takes. A match becomes a block of nodes, and blocks of one compiler that read each other
+are merged, as long as no value would have to leave a block and come back into it: what is left of the graph has no
+cycles. Each block, a region, is given to its compiler as a graph of its own. What depends on weights alone are the
+region's parameters, so that new weights reach it. A region that is refused goes to the compilers named later.
+"""
+
+from __future__ import annotations
+
+import heapq
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import field, replace
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.ir.attributes import ConstantArray
+from tilewright.ir.expr import Var, as_int
+from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
+from tilewright.ir.rewrite import variables
+from tilewright.ops.lowered.external_call import NAME, ExternalCallAttrs
+from tilewright.ops.require import RequireAttrs
+from tilewright.runtime.compilers import PREPARE, TILEWRIGHT, Compiled, Compiler, find, loaded
+from tilewright.support.classes import dataclass
+from tilewright.support.errors import CompileError, Error, PluginError, PluginWarning
+from tilewright.transform.graph.patterns import Matcher, Pattern
+from tilewright.transform.regions.captures import fixed_values, names_of
+
+
+def partition(graph: Graph, asked: Sequence[str]) -> Graph:
+    """The graph with calls of parts by these compilers, which are asked in this order.
+
+    Raises CompileError for a region that its compiler cannot compile, unless another one follows in the list
+    ("tilewright" stands for the rest of this compiler).
+    """
+    regions, blocks = claimed(graph, asked)
+    if not regions:
+        return graph
+    return _Writer(graph, blocks, regions).graph_of()
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Nodes that a compiler takes, as a graph: inputs and parameters are the values outside that it reads.
+
+    Args:
+        patterns: the names of those that matched.
+        made: what the compiler made of it; None before that.
+    """
+
+    compiler: str
+    graph: Graph
+    patterns: tuple[str, ...]
+    made: Compiled | None = None
+
+
+@dataclass(slots=True)
+class Blocks:
+    """The nodes of a graph in blocks, one each at first, that never read each other in a cycle."""
+
+    graph: Graph
+    members: dict[int, set[int]] = field(init=False)
+    block: list[int] = field(init=False)
+    readers: list[set[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        nodes = self.graph.nodes
+        self.members = {k: {k} for k in range(len(nodes))}
+        self.block = list(range(len(nodes)))
+        self.readers = [set() for _ in nodes]
+        made = {v: k for k, n in enumerate(nodes) for v in n.outputs}
+        for k, node in enumerate(nodes):
+            for value in node.inputs:
+                if value in made:
+                    self.readers[made[value]].add(k)
+
+    def after(self, block: int) -> set[int]:
+        """The other blocks that read a block."""
+        return {self.block[r] for k in self.members[block] for r in self.readers[k]} - {block}
+
+    def join(self, blocks: Collection[int]) -> int | None:
+        """One block of several, by its number; None if a way leads from them through others back to them."""
+        chosen = set(blocks)
+        stack = [b for each in chosen for b in self.after(each) - chosen]
+        seen = set(stack)
+        while stack:
+            for following in self.after(stack.pop()):
+                if following in chosen:
+                    return None
+                if following not in seen:
+                    seen.add(following)
+                    stack.append(following)
+        first = min(chosen)
+        for other in chosen - {first}:
+            for k in self.members[other]:
+                self.block[k] = first
+            self.members[first] |= self.members.pop(other)
+        return first
+
+    def dissolve(self, block: int) -> None:
+        """Blocks of one node again."""
+        for k in self.members.pop(block):
+            self.block[k], self.members[k] = k, {k}
+
+    def in_order(self) -> Iterator[int]:
+        """All blocks, each after those that it reads; otherwise as the graph has their first nodes."""
+        waiting = dict.fromkeys(self.members, 0)
+        for block in self.members:
+            for following in self.after(block):
+                waiting[following] += 1
+        first = {block: min(members) for block, members in self.members.items()}
+        ready = [(first[block], block) for block, count in waiting.items() if not count]
+        heapq.heapify(ready)
+        while ready:
+            _, block = heapq.heappop(ready)
+            yield block
+            for following in self.after(block):
+                waiting[following] -= 1
+                if not waiting[following]:
+                    heapq.heappush(ready, (first[following], following))
+
+
+def claimed(graph: Graph, asked: Sequence[str], *, compiling: bool = True) -> tuple[dict[int, Region], Blocks]:
+    """The regions by their blocks, and all blocks. Without `compiling` nothing is compiled: who claims what."""
+    blocks, regions = Blocks(graph), dict[int, Region]()
+    fixed = fixed_values(graph, graph.params)
+    for position, name in enumerate(asked):
+        if name == TILEWRIGHT:
+            break
+        compiler = find(name)
+        for block, patterns in _matched(graph, compiler, blocks, regions).items():
+            region = _region(graph, f"{graph.name}_{name}_{len(regions)}", sorted(blocks.members[block]), fixed)
+            if region is None:
+                blocks.dissolve(block)
+                continue
+            made: Compiled | None = None
+            try:
+                made = _compiled(compiler, region) if compiling else None
+            except Exception as error:  # whatever foreign code raises
+                refused = _refused(compiler, region, error)
+                if position + 1 == len(asked):
+                    raise refused from error
+                warnings.warn(
+                    f"{refused.headline()}; {asked[position + 1]} is asked instead", PluginWarning, stacklevel=2
+                )
+                blocks.dissolve(block)
+                continue
+            regions[block] = Region(name, region, patterns, made)
+    return regions, blocks
+
+
+def _refused(compiler: Compiler, region: Graph, error: Exception) -> CompileError:
+    reason = error.headline() if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+    what = f"the compiler {compiler.name!r} cannot compile a part of the model"
+    operators = ", ".join(dict.fromkeys(n.op for n in region.nodes))
+    hint = f'name another compiler after it, such as "{TILEWRIGHT}"'
+    return CompileError(what, where=f"{region.name} ({operators})", got=reason, hint=hint)
+
+
+def _compiled(compiler: Compiler, region: Graph) -> Compiled:
+    """What a compiler makes of a region, which is loaded once to see that it can be."""
+    made: object = compiler.compile(region)
+    if not isinstance(made, Compiled) or not isinstance(made.payload, bytes):
+        raise PluginError("gives no part", expected="a Compiled with bytes", got=type(made).__name__)
+    part = loaded(compiler, made.payload)
+    if made.packed is None:
+        return made
+    if part.prepare is None or not all(isinstance(t, TensorType) for t in made.packed):
+        raise PluginError("packs weights", expected="types of them, and a part with `prepare`", got=made.packed)
+    if any(as_int(d) is None for t in made.packed for d in t.shape) or not region.params:
+        raise PluginError("packs weights that there are not, or of no size", got=made.packed)
+    return made
+
+
+def _matched(graph: Graph, compiler: Compiler, blocks: Blocks, regions: Collection[int]) -> dict[int, tuple[str, ...]]:
+    """The blocks that a compiler takes, merged, with the names of their patterns."""
+    taken: dict[int, tuple[str, ...]] = {}
+
+    def free(k: int) -> bool:
+        block = blocks.block[k]
+        return block not in taken and block not in regions and _is_ordinary(graph.nodes[k])
+
+    matcher = Matcher(graph, free)
+    for pattern in sorted(compiler.patterns, key=_order):
+        for k in reversed(range(len(graph.nodes))):  # the largest match has its result last
+            match = matcher.match(pattern, k)
+            block = None if match is None else blocks.join(match)
+            if block is not None:
+                taken[block] = (pattern.name,)
+    return _merged(blocks, taken)
+
+
+def _order(pattern: Pattern) -> int:
+    return -pattern.priority
+
+
+def _is_ordinary(node: Node) -> bool:
+    """Whether a node may be given away: it says no symbol to others, and its arrays are whole bytes an element."""
+    values = [v for v in (*node.inputs, *node.outputs) if v is not None]
+    whole = all(v.dtype.bits % 8 == 0 or v.dtype.bits == 1 for v in values)
+    return node.defines is None and not node.bodies and node.op not in ("constant", NAME, "require") and whole
+
+
+def _merged(blocks: Blocks, taken: dict[int, tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
+    """Blocks joined that read each other, until no two can be."""
+    waiting = sorted(taken)
+    while waiting:
+        block = waiting.pop()
+        if block not in taken:
+            continue
+        for following in sorted(blocks.after(block) & taken.keys()):
+            patterns = (*taken[block], *taken[following])
+            joined = blocks.join((block, following))
+            if joined is not None:
+                del taken[block], taken[following]
+                taken[joined] = patterns
+                waiting.append(joined)
+                break
+    return dict(sorted(taken.items()))
+
+
+def _region(graph: Graph, name: str, members: Sequence[int], fixed: Collection[Value]) -> Graph | None:
+    """The nodes of a block as a graph, with the constants that they read; None if they need sizes that no input of
+    them has."""
+    constants = {n.output: n for n in graph.nodes if n.op == "constant"}
+    nodes = [graph.nodes[k] for k in members]
+    own = {v for n in nodes for v in n.outputs}
+    read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in own)
+    inside = set(members)
+    elsewhere = {v for k, n in enumerate(graph.nodes) if k not in inside for v in n.inputs} | set(graph.outputs)
+    outputs = tuple(v for n in nodes for v in n.outputs if v in elsewhere)
+    inputs = tuple(v for v in read if v not in constants and v not in fixed)
+    params = tuple(v for v in read if v in fixed)
+    made = (*(constants[v] for v in read if v in constants), *nodes)
+    result = Graph(name, inputs, params, made, outputs)
+    known = {d for v in inputs for d in v.shape if isinstance(d, Var)}
+    needed = {s for v in inputs for d in v.shape for s in variables(d)} | set(result.used_symbols)
+    return result if needed <= known and outputs else None
+
+
+@dataclass(slots=True)
+class _Writer:
+    """The graph with calls in the regions' places."""
+
+    graph: Graph
+    blocks: Blocks
+    regions: dict[int, Region]
+    builder: GraphBuilder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.builder = GraphBuilder(self.graph.name, taken=names_of(self.graph))
+
+    def graph_of(self) -> Graph:
+        for block in self.blocks.in_order():
+            if block in self.regions:
+                self.call(self.regions[block])
+            else:
+                self.builder.nodes.extend(self.graph.nodes[k] for k in sorted(self.blocks.members[block]))
+        return replace(self.graph, nodes=tuple(self.builder.nodes))
+
+    def call(self, region: Region) -> None:
+        graph, made = region.graph, region.made
+        assert made is not None
+        weights = list(graph.params)
+        if made.packed is not None:
+            weights = self.checked(region, PREPARE, [], weights, made.packed, [])
+        body = "" if made.packed is not None else str(graph)
+        self.checked(region, "", list(graph.inputs), weights, [v.type for v in graph.outputs], graph.outputs, body)
+
+    def checked(
+        self,
+        region: Region,
+        ending: str,
+        inputs: list[Value],
+        weights: list[Value],
+        types: Sequence[TensorType],
+        values: Sequence[Value],
+        body: str = "",
+    ) -> list[Value]:
+        """A call, and results that it has given: these values, or new ones."""
+        assert region.made is not None
+        attrs = ExternalCallAttrs(
+            region.compiler,
+            region.graph.name + ending,
+            ConstantArray(np.frombuffer(region.made.payload, np.uint8)),
+            len(weights),
+            tuple(t.dtype for t in types),
+            tuple(t.shape for t in types),
+            body,
+        )
+        *results, fine, failure = ops.emit(self.builder, NAME, *inputs, *weights, attrs=attrs)
+        says = RequireAttrs(f"a part by the compiler {region.compiler!r} failed", external=True)
+        made = list(values) or [Value(self.builder.fresh(r.name), r.type) for r in results]
+        for result, value in zip(results, made, strict=True):
+            self.builder.nodes.append(Node("require", (result, fine, failure), (value,), says))
+        return made
+
+
+__all__ = ["Blocks", "Region", "claimed", "partition"]
