@@ -167,6 +167,7 @@ def open_doors() -> tuple[plugins.Outcome, ...]:
     from tilewright.frontend import registry as frontends
     from tilewright.frontend.onnx import registry as rules
     from tilewright.plans import PLANS, extended
+    from tilewright.runtime import compilers
     from tilewright.targets.target import Target
     from tilewright.transform.layout import assign
 
@@ -177,6 +178,7 @@ def open_doors() -> tuple[plugins.Outcome, ...]:
         frontends.names()
         rules.brought()
         assign.brought()
+        compilers.names()
     return plugins.outcomes()
 
 
