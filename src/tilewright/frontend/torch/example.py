@@ -223,12 +223,18 @@ def trace_inputs(
     *,
     strict: bool = True,
     least: bool = False,
+    own: bool = False,
 ) -> Trace:
     """The example with its symbolic dimensions resized. `known`: what is known of some of them. `strict`: of every size
-    that they can have; else export finds out which sizes its reasoning holds for. `least`: of the smallest sizes."""
+    that they can have; else export finds out which sizes its reasoning holds for. `least`: of the smallest sizes.
+    `own`: of the example's."""
     names = dict.fromkeys(s for d in dims for s in d.values())
     given = {name: known.get(name, Dim()) for name in names}
-    sizes = {n: d.multiple for n, d in given.items()} if least else _unusual_sizes(module, example, dims, given)
+    if own:
+        pairs = list(zip(example.leaves, dims, strict=True))
+        sizes = {name: leaf.tensor.shape[axis] for leaf, axes in pairs for axis, name in axes.items()}
+    else:
+        sizes = {n: d.multiple for n, d in given.items()} if least else _unusual_sizes(module, example, dims, given)
     symbols = {n: _symbol(n, given[n], sizes[n]) if strict else torch.export.Dim.DYNAMIC for n in names}
     shapes = torch.export.ShapesCollection()
     resized: dict[int, torch.Tensor] = {}

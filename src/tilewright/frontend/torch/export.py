@@ -24,14 +24,15 @@ import torch
 from torch._decomp import decomposition_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
-from torch.export.graph_signature import OutputKind
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.example import Dims, Example, Trace, assignments, trace_inputs
-from tilewright.frontend.torch.recurrent import recurrences_whole
+from tilewright.frontend.torch.symbols import guards_of, holds
 from tilewright.frontend.torch.unskip import unskip
+from tilewright.frontend.torch.whole import kept_whole
 from tilewright.ir.dim import Dim, DimSizes
 from tilewright.support.errors import ModelError, UnsupportedError
 
@@ -55,7 +56,9 @@ def export_module(
     symbolic dimensions of its inputs, and what it needs of them. `sizes` are what the caller knows of them.
 
     Where the module cannot be traced with any height and width (a U-Net joins maps that were halved with those that
-    were not), multiples of the least power of two are taken with which it can.
+    were not), multiples of the least power of two are taken with which it can. Where it cannot be traced with sizes
+    that nothing else has, or what PyTorch finds of sizes then does not hold of the example's (`x.reshape(2, -1)` is
+    traced for odd sizes or for even ones), those of the example are taken.
 
     Raises ModelError with PyTorch's reason.
     """
@@ -66,15 +69,21 @@ def export_module(
             for strict in (True, False):
                 trace = trace_inputs(module, example, dims, known, strict=strict)
                 try:
-                    return _exported(module, trace, training), dims, known
+                    result = _exported(module, trace, training)
                 except Exception as error:  # what a module's own code raises while it is traced may be anything
                     unskip(error)
                     failures.append(error)
                     if "generated guard" not in str(error):
                         break
+                else:
+                    serves = strict or holds(guards_of(result), _symbols(result, example))
+                    return (result if serves else _of_example(module, example, dims, training) or result), dims, known
             # Multiples of a number that the code asks for are none either, and a loop would be traced for each of them.
             if _numbers(failures[-1]) or not _is_about_sizes(failures[0]):
                 break
+        else:
+            if any(dims) and (result := _of_example(module, example, dims, training)):
+                return result, dims, stated
     if type(failures[0]).__name__ == "GuardOnDataDependentSymNode":
         what = f"{type(module).__name__} does other things for other values, which one program cannot"
         hint = "give outputs that say everything (logits, means), and draw or branch outside: tilewright.rl.sampling"
@@ -95,12 +104,38 @@ def export_module(
 
 def _exported(module: torch.nn.Module, trace: Trace, training: bool) -> ExportedProgram:
     mode = contextlib.nullcontext() if training else evaluating(module)
-    with mode, quietly(), recurrences_whole(), torch.set_grad_enabled(training):
+    with mode, quietly(), kept_whole(), torch.set_grad_enabled(training):
         result = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
         if training:
             detach_in_place(result)
             detach_regions(result)
         return result
+
+
+def _of_example(
+    module: torch.nn.Module, example: Example, dims: Sequence[Dims], training: bool
+) -> ExportedProgram | None:
+    """The program of a trace with the example's own sizes; None if there is none that serves them."""
+    trace = trace_inputs(module, example, dims, {}, strict=False, own=True)
+    try:
+        result = _exported(module, trace, training)
+    except Exception as error:  # the module's own code
+        unskip(error)
+        return None
+    return result if holds(guards_of(result), _symbols(result, example)) else None
+
+
+def _symbols(program: ExportedProgram, example: Example) -> dict[Any, int]:
+    """The example's sizes by PyTorch's symbols for them."""
+    users = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT}
+    held = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder" and n.name in users]
+    tensors = [v for v in held if isinstance(v, torch.Tensor)]
+    pairs = [
+        (a, b)
+        for v, leaf in zip(tensors, example.leaves, strict=False)
+        for a, b in zip(v.shape, leaf.tensor.shape, strict=False)
+    ]
+    return {a.node.expr: b for a, b in pairs if isinstance(a, torch.SymInt) and a.node.expr.is_Symbol}
 
 
 def _multiples(stated: Mapping[str, Dim], dims: Iterable[Dims]) -> Iterator[dict[str, Dim]]:
@@ -256,7 +291,7 @@ def simplified(program: ExportedProgram, separate: Collection[Any] = ()) -> Expo
     nodes = (n for g in graphs for n in g.graph.nodes if n.op == "call_function")
     if not separate and all(registry.handles(n) for n in nodes):
         return program
-    with quietly(), recurrences_whole(separate), torch.no_grad():
+    with quietly(), kept_whole(separate), torch.no_grad():
         table = torch.export.default_decompositions()
         for operator in registry.operators():
             table.pop(operator, None)

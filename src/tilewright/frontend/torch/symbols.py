@@ -78,6 +78,11 @@ def guards_of(program: torch.export.ExportedProgram) -> list[Any]:
     return []
 
 
+def holds(guards: Iterable[Any], sizes: Mapping[Any, int]) -> bool:
+    """Whether none of the conditions is wrong of sizes, by their symbols; conditions on others are not looked at."""
+    return not any(not _about_ones(g) and g.subs(sizes) == sympy.false for g in guards)
+
+
 def _about_ones(guard: Any) -> bool:
     """Whether a guard only says that a size is neither 0 nor 1, or that two are different."""
     if not isinstance(guard, sympy.core.relational.Relational):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from math import isnan
 from typing import Any
 
 from tilewright.frontend.torch.call import Call, Operand
@@ -101,11 +102,13 @@ def glu(n: Call, x: Value, dim: int = -1) -> Value:
 
 @rule("clamp", "clip")
 def clamp(n: Call, x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
-    """Bounds that are numbers are attributes."""
+    """Bounds that are numbers are attributes. With one that is NaN nothing else comes out."""
     t = n.dtype
     x = n.cast(x, t)
     if low is None and high is None:
         return x
+    if any(isinstance(bound, float) and isnan(bound) for bound in (low, high)):
+        return n.filled(float("nan"), t, x.shape)
     if not isinstance(low, Value | Expr) and not isinstance(high, Value | Expr):
         return n.emit("clip", x, **_bounds(t, low, high))
     least, most = (None if b is None else n.operand(b, t) for b in (low, high))

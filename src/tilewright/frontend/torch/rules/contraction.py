@@ -39,7 +39,8 @@ def _sums(x: Value) -> DType | None:
 
 @rule("matmul", "mm", "bmm", "mv", "dot", "linalg_matmul")
 def matmul(n: Call, a: Value, b: Value) -> Value:
-    return common.product(n, a, b)
+    """Of integers with 8 bits the sums wrap around in them."""
+    return n.cast(common.product(n, a, b), n.dtype)
 
 
 @rule("outer", "ger")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+from tilewright.arith import simplify
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import rule
 from tilewright.ir.dtype import DType, boolean, i32, i64
-from tilewright.ir.expr import as_int
+from tilewright.ir.expr import Expr, as_expr, as_int, is_const
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import broadcast_shapes
+from tilewright.ops.shape import RangeAttrs
 from tilewright.support.errors import UnsupportedError
 
 
@@ -357,30 +360,63 @@ def embedding_bag(
     if scale_grad and n.random is not None:
         raise n.unsupported("with scale_grad_by_freq in training", hint="nn.Embedding has it, before a sum")
     bags = n.shape[0]
-    width = table.shape[1]
     if as_int(indices.type.size) == 0 or as_int(bags) == 0:
         return [n.filled(0, table.dtype, n.shape)]
-    starts = n.slice(n.cast(offsets, i64), 0, 0, bags)
-    place = n.emit("range", start=0, step=1, size=indices.shape[0], dtype=i64)
-    bag = n.emit("search_sorted", starts, place, right=True)
-    bag = n.emit("sub", bag, n.like(1, bag))
     rows = n.wide(n.emit("gather", table, indices, axis=0))
-    counted = n.filled(1, rows.dtype, (indices.shape[0], 1))
-    least = float("-inf") if mode == 2 else 0.0
-    if padding >= 0:
-        kept = n.reshape(n.emit("ne", indices, n.like(padding, indices)), (indices.shape[0], 1))
-        rows = n.emit("select", kept, rows, n.like(least, rows))
-        counted = n.cast(kept, rows.dtype)
+    column = (indices.shape[0], 1)
+    kept = None if padding < 0 else n.reshape(n.emit("ne", indices, n.like(padding, indices)), column)
+    if kept is not None:
+        rows = n.emit("select", kept, rows, n.like(float("-inf") if mode == 2 else 0.0, rows))
     if weights is not None:
-        rows = n.emit("mul", rows, n.reshape(n.cast(weights, rows.dtype), (indices.shape[0], 1)))
-    index = n.reshape(bag, (indices.shape[0], 1))
-    start = n.filled(least, rows.dtype, (bags, width))
-    total = n.emit("scatter_nd", start, index, rows, reduction="max" if mode == 2 else "add")
+        rows = n.emit("mul", rows, n.reshape(n.cast(weights, rows.dtype), column))
+    counted = n.filled(1, rows.dtype, column) if kept is None else n.cast(kept, rows.dtype)
+    reduced = _reduction(n, offsets, bags, indices)
+    total = reduced(rows, "max" if mode == 2 else "add")
     if mode == 0:
         return [n.cast(total, table.dtype)]
-    zeros = n.filled(0, rows.dtype, (bags, 1))
-    counts = n.emit("scatter_nd", zeros, index, counted, reduction="add")
+    counts = reduced(counted, "add")
     if mode == 1:
         return [n.cast(n.emit("div", total, n.emit("max", counts, n.like(1, counts))), table.dtype)]
     result = n.emit("select", n.emit("gt", counts, n.like(0, counts)), total, n.like(0, total))
     return [n.cast(result, table.dtype)]
+
+
+def _reduction(n: Call, offsets: Value, bags: Expr, indices: Value) -> Callable[[Value, str], Value]:
+    """What gives the sums ("add") or the maxima ("max") of the rows of each bag."""
+    length = _equal_bags(n, offsets, bags, indices)
+    if length is not None:
+        return partial(_of_equal_bags, n, bags, length)
+    return partial(_of_bags, n, bags, _bag_of_each(n, offsets, bags, indices.shape[0]))
+
+
+def _equal_bags(n: Call, offsets: Value, bags: Expr, indices: Value) -> Expr | None:
+    """How many rows each bag has, where `offsets` are 0, k, 2k and so on, as indices of two dimensions have them."""
+    node = next((node for node in reversed(n.builder.nodes) if offsets in node.outputs), None)
+    if node is None or node.op != "range":
+        return None
+    steps = node.of(RangeAttrs)
+    start, step = as_expr(steps.start), as_expr(steps.step)
+    return step if is_const(start, 0) and is_const(simplify(bags * step - indices.shape[0]), 0) else None
+
+
+def _of_equal_bags(n: Call, bags: Expr, length: Expr, rows: Value, kind: str) -> Value:
+    """The sums of bags' rows, or their maxima, whose gradient is the first largest element's."""
+    x = n.reshape(rows, (bags, length, rows.shape[1]))
+    if kind == "add":
+        return n.emit("reduce_sum", x, axes=(1,), keepdims=False)
+    result = n.emit("reduce_max", x, axes=(1,), keepdims=False)
+    place = n.emit("argmax", x, axis=1, keepdims=True, select_last_index=False)
+    return n.picked(result, x, place, 1)
+
+
+def _bag_of_each(n: Call, offsets: Value, bags: Expr, count: Expr) -> Value:
+    """The bag of each row: how many offsets are not after it, less one. An offset after all rows is counted aside."""
+    starts = n.reshape(n.slice(n.cast(offsets, i64), 0, 0, bags), (bags, 1))
+    begun = n.emit("scatter_nd", n.filled(0, i64, (count + 1,)), starts, n.filled(1, i64, (bags,)), reduction="add")
+    begun = n.emit("cumsum", n.slice(begun, 0, 0, count), axis=0, exclusive=False, reverse=False)
+    return n.reshape(n.emit("sub", begun, n.like(1, begun)), (count, 1))
+
+
+def _of_bags(n: Call, bags: Expr, bag: Value, rows: Value, kind: str) -> Value:
+    start = n.filled(float("-inf") if kind == "max" else 0.0, rows.dtype, (bags, rows.shape[1]))
+    return n.emit("scatter_nd", start, bag, rows, reduction=kind)

@@ -38,18 +38,16 @@ def median(n: Call, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
         return [x, n.filled(0, i64, ())]
     axis = n.axis(dim, x)
     values, index = _sorted(n, x, axis)
-    extent = as_int(x.shape[axis])
-    if extent is None:
-        raise n.unsupported("of a symbolic dimension")
-    place = n.filled((extent - 1) // 2, i64, [1 if k == axis else d for k, d in enumerate(x.shape)])
+    extent = n.operand(x.shape[axis], i64)
+    place = n.filled((x.shape[axis] - 1) // 2, i64, [1 if k == axis else d for k, d in enumerate(x.shape)])
     if x.dtype.is_float:
         unknown = n.cast(n.emit("isnan", values), i64)
-        known = n.emit("sub", n.like(extent, place), n.emit("reduce_sum", unknown, axes=(axis,), keepdims=True))
+        known = n.emit("sub", extent, n.emit("reduce_sum", unknown, axes=(axis,), keepdims=True))
         if "nanmedian" in n.name:
             below = n.emit("max", n.emit("sub", known, n.like(1, known)), n.like(0, known))
             place = n.emit("truncdiv", below, n.like(2, below))
         else:  # the first NaN
-            place = n.emit("select", n.emit("lt", known, n.like(extent, known)), known, place)
+            place = n.emit("select", n.emit("lt", known, extent), known, place)
     results = [n.emit("gather_elements", v, place, axis=axis) for v in (values, index)]
     return [_without(n, v, axis, keepdim) for v in results]
 

@@ -229,8 +229,38 @@ def power(n: Call, a: Operand, b: Operand) -> Value:
         if simple is not None:
             return simple  # type: ignore[no-any-return]
     if t.is_int:
-        raise n.unsupported("of integers with this exponent", got=b)
+        base = n.operand(a, t)
+        return _known_power(n, base, b) if isinstance(b, int) else _integer_power(n, base, n.operand(b, t))
     return _binary(n, "pow", a, b)
+
+
+def _known_power(n: Call, x: Value, exponent: int) -> Value:
+    """An integer to the power of a positive number, by squares."""
+    if exponent < 0:
+        raise n.unsupported("of integers to a power below 0", got=exponent)
+    result, square = None, x
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else n.emit("mul", result, square)
+        exponent >>= 1
+        square = n.emit("mul", square, square) if exponent else square
+    return n.filled(1, x.dtype, x.shape) if result is None else result
+
+
+def _integer_power(n: Call, a: Value, b: Value) -> Value:
+    """By squares of the base, of which the exponent's bits choose some; numbers that are too large wrap around. With
+    exponents below 0, 1 and -1 are what they are, and all else is 0 (`powi` of ATen's Pow.h)."""
+    one, zero, minus = n.like(1, a), n.like(0, a), n.like(-1 if a.dtype.kind == "int" else 1, a)
+    bits = b.dtype.bits - (b.dtype.kind == "int")
+    result, square = n.broadcast(one, n.shape), a
+    for k in range(bits):
+        chosen = n.emit("ne", n.emit("bitand", b, n.like(1 << k, b)), zero)
+        result = n.emit("mul", result, n.emit("select", chosen, square, one))
+        square = n.emit("mul", square, square) if k < bits - 1 else square
+    odd = n.emit("ne", n.emit("bitand", b, one), zero)
+    unit = n.emit("or", n.emit("eq", a, one), n.emit("and", n.emit("eq", a, minus), odd))
+    even = n.emit("select", n.emit("eq", a, minus), one, zero)
+    return n.emit("select", n.emit("lt", b, zero), n.emit("select", unit, a, even), result)
 
 
 def _simple_power(n: Call, x: Value, exponent: float) -> Value | None:

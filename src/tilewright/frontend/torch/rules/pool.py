@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arith import simplify
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
 from tilewright.ir.dtype import boolean, i64
@@ -117,9 +118,11 @@ def adaptive_pool(n: Call, x: Value, size: Any) -> Any:
     if all(w == 1 for w in wanted) and not (largest and (1 in n.read or n.random)):
         result = n.emit("reduce_max" if largest else "reduce_mean", x, axes=axes, keepdims=True)
     else:
-        extents = [static(x.shape[a], "a dimension that is pooled adaptively") for a in axes]
+        if any(as_int(x.shape[a]) is None for a in axes) and not (largest and 1 in n.read):
+            return _open(n, x, axes, largest)
         if any(w is None for w in wanted):
             raise n.unsupported("to symbolic sizes", got=wanted)
+        extents = [static(x.shape[a], "a dimension that is pooled adaptively") for a in axes]
         if (largest and 1 in n.read) or any(e % w for e, w in zip(extents, wanted, strict=True) if w):
             return _uneven(n, x, extents, [w or 0 for w in wanted], largest)
         kernel = [e // (w or 1) for e, w in zip(extents, wanted, strict=True)]
@@ -127,6 +130,34 @@ def adaptive_pool(n: Call, x: Value, size: Any) -> Any:
         extra = {} if largest else {"count_include_pad": True}
         result = _pooled(n, "max_pool" if largest else "avg_pool", x, rank, {**window, **extra})
     return [result] if largest else result
+
+
+def _open(n: Call, x: Value, axes: Sequence[int], largest: bool) -> Any:
+    """Windows of axes whose extents are open, one axis after another: as many slices. Axes that keep their extent have
+    windows of one element."""
+    for axis in reversed(axes) if largest else axes:
+        extent, count = x.shape[axis], n.shape[axis]
+        if extent == count:
+            continue
+        windows = static(count, "how many windows a dimension has that is pooled adaptively")
+        parts = []
+        for k in range(windows):
+            start, end = (k * extent) // windows, ((k + 1) * extent + (windows - 1)) // windows
+            part = n.slice(x, axis, start, simplify(end - start))
+            parts.append(_first_maximum(n, part, axis) if largest else _mean(n, part, axis))
+        x = n.emit("concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
+    return [x] if largest else x
+
+
+def _mean(n: Call, x: Value, axis: int) -> Value:
+    return n.emit("reduce_mean", x, axes=(axis,), keepdims=True)
+
+
+def _first_maximum(n: Call, x: Value, axis: int) -> Value:
+    """The largest element along an axis, whose gradient flows to the first of equal ones."""
+    result = n.emit("reduce_max", x, axes=(axis,), keepdims=True)
+    place = n.emit("argmax", x, axis=axis, keepdims=True, select_last_index=False)
+    return n.picked(result, x, place, axis)
 
 
 def _uneven(n: Call, x: Value, extents: Sequence[int], wanted: Sequence[int], largest: bool) -> Any:

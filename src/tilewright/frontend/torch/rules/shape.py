@@ -8,6 +8,7 @@ from typing import Any
 from tilewright.frontend.common.shapes import cropped, slice_range, solve
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import rule
+from tilewright.ir.dtype import boolean
 from tilewright.ir.expr import Expr, as_expr, as_int, const, is_const, product
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dim, dims, same_dim
@@ -32,9 +33,11 @@ from tilewright.support.errors import ShapeError
     "ravel",
 )
 def reshape(n: Call, x: Value, *_: Any, **__: Any) -> Value:
-    """Everything that only gives the elements another shape, which PyTorch states."""
+    """Everything that only gives the elements another shape, which PyTorch states; or another type of their bits."""
     if "dtype" in n.name:
-        raise n.unsupported("")
+        if x.dtype.bits != n.dtype.bits or boolean in (x.dtype, n.dtype):
+            raise n.unsupported("of another width", expected=f"{x.dtype.bits} bits", got=n.dtype)
+        return x if x.dtype is n.dtype else n.emit("cast", x, dtype=n.dtype, bits=True)
     return n.reshape(x, solve(list(n.shape), x.shape))
 
 

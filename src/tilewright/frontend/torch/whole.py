@@ -1,0 +1,98 @@
+"""What PyTorch is told of some operators while it traces them: the sizes of their results, nothing else.
+
+    y[T, B, H], h[1, B, H], c[1, B, H] = lstm(x[T, B, I], (h0, c0), ...)      T a number or a symbol
+    y[B, C, 3] = adaptive_avg_pool1d(x[B, C, T], 3)
+
+PyTorch has recurrent layers as Python loops over the steps of a sequence, which run even where only sizes are wanted.
+That makes the number of steps a constant, and takes the longer the more there are. Pooling of one dimension is C++ that
+takes sizes as numbers, and adaptive pooling asks whether they divide, which makes a program for those alone that do or
+do not (PyTorch 2.13).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+
+_KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
+"""Under which PyTorch has its loops in Python."""
+
+
+def _sequence(x: Any, state: Any, bidirectional: bool, batch_first: bool) -> Any:
+    """Memory of the size and strides of all steps' states."""
+    steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
+    y = x.new_empty(steps, batch, state.shape[-1] * (2 if bidirectional else 1))
+    return y.transpose(0, 1) if batch_first else y
+
+
+def _lstm(x: Any, states: Sequence[Any], params: Any, biases: bool, *rest: Any) -> tuple[Any, ...]:
+    _layers, _dropout, _training, bidirectional, batch_first = rest
+    h, c = states
+    return _sequence(x, h, bidirectional, batch_first), x.new_empty(h.shape), x.new_empty(c.shape)
+
+
+def _single(x: Any, state: Any, params: Any, biases: bool, *rest: Any) -> tuple[Any, ...]:
+    _layers, _dropout, _training, bidirectional, batch_first = rest
+    return _sequence(x, state, bidirectional, batch_first), x.new_empty(state.shape)
+
+
+def _pooled(x: Any, kernel: Any, strides: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False) -> Any:
+    """Maxima of windows along the last dimension. With `ceil` the last one may reach beyond the end, but begins before
+    it."""
+    window, step, pad, apart = (_number(v) for v in (kernel, strides or kernel, padding, dilation))
+    before = x.shape[-1] + 2 * pad - apart * (window - 1) - 1
+    steps = -(-before // step) if ceil else before // step
+    if ceil:
+        steps = torch.sym_min(steps, (x.shape[-1] + pad - 1) // step)
+    return x.new_empty(*x.shape[:-1], steps + 1)
+
+
+def _number(v: Any) -> Any:
+    return v[0] if isinstance(v, list | tuple) else v
+
+
+def _adaptive(x: Any, size: Any) -> Any:
+    return x.new_empty(*x.shape[: -len(size)], *size)
+
+
+def _adaptive_maximum(x: Any, size: Any) -> Any:
+    result = _adaptive(x, size)
+    return result, result.new_empty(result.shape, dtype=torch.int64)
+
+
+_SIZES = {
+    torch.ops.aten.max_pool1d.default: _pooled,
+    torch.ops.aten.adaptive_avg_pool1d.default: _adaptive,
+    torch.ops.aten.adaptive_avg_pool2d.default: _adaptive,
+    torch.ops.aten.adaptive_avg_pool3d.default: _adaptive,
+    torch.ops.aten.adaptive_max_pool1d.default: _adaptive_maximum,
+    torch.ops.aten.lstm.input: _lstm,
+    torch.ops.aten.gru.input: _single,
+    torch.ops.aten.rnn_tanh.input: _single,
+    torch.ops.aten.rnn_relu.input: _single,
+}
+
+
+@contextlib.contextmanager
+def kept_whole(separate: Collection[Any] = ()) -> Iterator[None]:
+    """While this lasts the operators of this page, but for `separate` ones, are traced by the sizes of their results
+    alone: nothing that is computed with them means anything, and graphs keep them whole."""
+    whole = {operator: sizes for operator, sizes in _SIZES.items() if operator not in separate}
+    before = {operator: dict(operator.py_kernels) for operator in whole}
+    try:
+        for operator, sizes in whole.items():
+            operator.py_kernels.update(dict.fromkeys(_KEYS, sizes))
+            operator._dispatch_cache.clear()
+        yield
+    finally:
+        for operator, kernels in before.items():
+            operator.py_kernels.clear()
+            operator.py_kernels.update(kernels)
+            operator._dispatch_cache.clear()
+
+
+__all__ = ["kept_whole"]

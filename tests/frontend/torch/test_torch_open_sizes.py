@@ -1,0 +1,121 @@
+"""Operators along open dimensions, and programs that PyTorch traces for some sizes alone: those of the example are
+among them; run by `make torch`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tilewright as tw
+from tests.frontend.torch.torch_checks import Functional, assert_close, check, nn, torch
+from tilewright.support.errors import CallError
+
+F = nn.functional
+
+
+def tied(rows: int) -> Any:
+    """Small whole numbers, so that several are equal."""
+    generator = torch.Generator().manual_seed(rows)
+    return torch.randint(-3, 4, (rows, 6), generator=generator).float()
+
+
+def test_medians_of_open_dimensions() -> None:
+    """Values alone: which of equal elements it is, PyTorch does not say."""
+    nan = float("nan")
+    check(
+        Functional(
+            lambda x: x.median(0).values,
+            lambda x: x.median(),
+            lambda x: torch.where(x == 1, nan, x).nanmedian(0, keepdim=True).values,
+            lambda x: torch.where(x == 1, nan, x).median(0).values,
+        ),
+        lambda rows: (tied(rows),),
+    )
+
+
+@pytest.mark.parametrize("padding", [None, 0])
+def test_bags_of_open_batches(padding: int | None) -> None:
+    """Sums, means, maxima, weighted ones and bags by offsets, some of them empty."""
+
+    def inputs(rows: int) -> tuple[Any, ...]:
+        generator = torch.Generator().manual_seed(rows)
+        index = torch.randint(0, 3, (rows, 4), generator=generator)
+        return index, torch.randn(7, 5, generator=generator), torch.randn(rows, 4, generator=generator)
+
+    def by_offsets(index: Any, table: Any, _: Any) -> Any:
+        starts = torch.tensor([0, 2, 2, 4])
+        return F.embedding_bag(index.flatten(), table, starts, mode="sum", padding_idx=padding)
+
+    check(
+        Functional(
+            *(
+                lambda i, t, w, mode=mode: F.embedding_bag(i, t, mode=mode, padding_idx=padding)
+                for mode in ("sum", "mean", "max")
+            ),
+            lambda i, t, w: F.embedding_bag(i, t, mode="sum", per_sample_weights=w, padding_idx=padding),
+            by_offsets,
+        ),
+        inputs,
+    )
+
+
+def test_first_of_equal_maxima_of_a_bag_has_the_gradient() -> None:
+    table = nn.EmbeddingBag(4, 2, mode="max", padding_idx=3)
+    with torch.no_grad():
+        table.weight.copy_(torch.tensor([[1.0, 2.0], [1.0, 2.0], [1.0, 0.0], [9.0, 9.0]]))
+    index = torch.tensor([[2, 1, 0], [3, 3, 3]])
+    expected = torch.autograd.grad((table(index) * torch.tensor([[1.0, 2.0], [3.0, 4.0]])).sum(), table.weight)[0]
+    found = tw.differentiable(table, (index,))(index)
+    result = torch.autograd.grad((found * torch.tensor([[1.0, 2.0], [3.0, 4.0]])).sum(), table.weight)[0]
+    torch.testing.assert_close(result, expected)
+
+
+def test_pooling_along_open_dimensions() -> None:
+    """Windows of one dimension, also beyond its end, and adaptive ones of all extents."""
+    check(
+        Functional(
+            lambda x: F.max_pool1d(x.T[None], 1),
+            lambda x: F.max_pool1d(x.T, 3, 2, padding=1),
+            lambda x: F.max_pool1d(x.T[None], 2, 3, padding=1, ceil_mode=True),
+            lambda x: F.adaptive_avg_pool1d(x.T[None], 2),
+            lambda x: F.adaptive_max_pool1d(x.T[None], 3),
+            lambda x: F.adaptive_avg_pool2d(x[None], (2, 4)),
+            lambda x: F.adaptive_avg_pool2d(x[None], (None, 2)),
+            lambda x: F.adaptive_max_pool2d(x[None], (3, 2)),
+        ),
+        lambda rows: (tied(rows),),
+    )
+
+
+def test_the_example_is_served() -> None:
+    """`reshape(2, -1)` is traced for odd sizes or for even ones: for those of the example."""
+    module = Functional(lambda x: x.reshape(2, -1)).eval()
+    model = tw.compile(module, torch.zeros(4, 3))
+    for rows in (4, 6, 8):
+        assert_close([model(tied(rows)[:, :3].contiguous())], module(tied(rows)[:, :3])[0])
+    with pytest.raises(CallError, match=r"a multiple of 2, got 3"):
+        model(torch.zeros(3, 3))
+
+
+def test_integers() -> None:
+    """Powers, also negative ones and those that wrap around; sums of products that wrap around; bits of floats."""
+
+    def inputs(rows: int) -> tuple[Any, ...]:
+        generator = torch.Generator().manual_seed(rows)
+        base = torch.randint(-4, 5, (rows, 6), generator=generator)
+        small = torch.randint(-128, 128, (rows, 6), generator=generator, dtype=torch.int8)
+        exponent = torch.randint(-3, 12, (rows, 6), generator=generator, dtype=torch.int8)
+        return base, small, exponent, torch.randn(rows, 6, generator=generator)
+
+    check(
+        Functional(
+            lambda a, s, e, x: (a**5, a**13, s**7, s.to(torch.uint8) ** 3),
+            lambda a, s, e, x: (s**e, 2 ** e.clamp(min=0)),
+            lambda a, s, e, x: s @ s.T,
+            lambda a, s, e, x: (x.view(torch.int32), x.view(torch.int32).view(torch.float32)),
+            lambda a, s, e, x: (torch.clamp(x, float("nan"), 1.0), torch.clamp(x, max=float("nan"))),
+        ),
+        inputs,
+        batches=(1, 5),
+    )
