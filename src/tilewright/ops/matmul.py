@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -42,14 +42,21 @@ def product_type(a: DType, b: DType) -> DType:
     return a
 
 
+Exactness = Literal["", "x3", "x6", "f32"]
+"""How exact a product of f32 must be at least: as three or six products of bf16 pieces (`ops/lowered/split.py`), or as
+products of f32; "": as the options of the compile say."""
+
+
 @dataclass(frozen=True, slots=True)
 class MatmulAttrs(Attrs):
     """Whether the last two dimensions of an operand are swapped; the element type of the result where that is wider
-    than the factors': f32 of floats of 16 bits, for what goes on with the sums before they are rounded."""
+    than the factors': f32 of floats of 16 bits, for what goes on with the sums before they are rounded; how exact the
+    product must be, whatever options allow."""
 
     transpose_a: bool = False
     transpose_b: bool = False
     dtype: DType | None = None
+    exactness: Exactness = ""
 
 
 def _matmul_infer(types: Types, attrs: MatmulAttrs) -> Out:

@@ -374,7 +374,7 @@ def linear(rows: int | None, kind: DType) -> Graph:
         (64, bf16, "fp32", "matmul_tiles"),
         (64, f32, "bf16", "matmul_tiles"),
         (64, f32, "int8", "matmul_tiles"),
-        (64, f32, "fp32", "matmul_split"),
+        (64, f32, "fp32", "matmul_x3"),
         (1, bf16, "fp32", "matmul_packed"),
         (None, bf16, "fp32", "matmul_tiles"),
         (None, f32, "bf16", "matmul_tiles"),

@@ -129,9 +129,9 @@ def test_estimates_choose(rows: int | None, depth: int, columns: int, fast: str,
     with deciding() as record:
         text = str(passed(graph, AMX, fast))
     taken = [d.taken.label for d in record.made if d.key.kind == "algorithm"]
-    assert (taken or ["packed"]) == [chosen] and ("lowered.matmul_split(" in text) == (chosen != "packed")
+    assert (taken or ["packed"]) == [chosen] and ("lowered.matmul_x" in text) == (chosen != "packed")
     others = passed(graph, Target.parse("graniterapids"), fast)
-    assert "matmul_split" not in str(others)
+    assert "matmul_x" not in str(others)
 
 
 def test_the_choice_is_a_decision() -> None:
@@ -151,9 +151,9 @@ def test_the_hot_loop_is_products_of_registers(terms: int, loads: int) -> None:
     """Four sums in registers; each piece is loaded about once a step: 8 and 12 loads are the least."""
     with forcing({key_of(linear(64, 256, 64), AMX): f"split terms={terms},least=16"}):
         graph = passed(linear(64, 256, 64), AMX, "auto")
-    (group,) = [g for g in fuse(graph) if g.nodes[0].op == "lowered.matmul_split"]
-    assert group.label == "matmul_split + add + relu"
-    (node,) = [n for n in group.nodes if n.op == "lowered.matmul_split"]
+    (group,) = [g for g in fuse(graph) if g.nodes[0].op == f"lowered.matmul_x{terms}"]
+    assert group.label == f"matmul_x{terms} + add + relu"
+    (node,) = [n for n in group.nodes if n.op == f"lowered.matmul_x{terms}"]
     split, ordinary = versions(node)
     assert split.node.op == "lowered.matmul_pieces" and ordinary.node.op == "lowered.matmul_packed"
     planned = plan(lower_group(group, "kernel").func, AMX)
@@ -168,7 +168,7 @@ def test_the_schedule_computes_the_operator(terms: int) -> None:
     graph = linear(17, 20, 11)
     with forcing({key_of(graph, AMX): f"split terms={terms},least=16"}):
         graph = passed(graph, AMX, "auto")
-    (group,) = [g for g in fuse(graph) if g.nodes[0].op == "lowered.matmul_split"]
+    (group,) = [g for g in fuse(graph) if g.nodes[0].op == f"lowered.matmul_x{terms}"]
     func = lower_loops(plan(lower_group(group, "kernel").func, AMX).func, AMX)
     given = weights(11, 20)
     x = np.random.default_rng(2).standard_normal((17, 20)).astype(np.float32)

@@ -170,7 +170,7 @@ class _Reader:
         return Operation(op.name, operands, results, types, attributes, regions, _location(op.location))
 
 
-_IGNORED = {"precision_config", "sdy.sharding", "mhlo.sharding", "algorithm", "mhlo.frontend_attributes", "xla_shape"}
+_IGNORED = {"sdy.sharding", "mhlo.sharding", "mhlo.frontend_attributes", "xla_shape"}
 
 
 def _listed(op: Any, kind: str, key: str, count: int) -> Iterator[str]:
@@ -254,7 +254,9 @@ def _structured() -> dict[Any, tuple[str, ...]]:
         index_vector_dim"""
     scatter = """update_window_dims inserted_window_dims input_batching_dims scatter_indices_batching_dims
         scattered_dims_to_operand_dims index_vector_dim"""
+    algorithm = "lhs_precision_type rhs_precision_type accumulation_type num_primitive_operations"
     return {
+        s.DotAlgorithm: tuple(algorithm.split()),
         s.DotDimensionNumbers: tuple(dot.split()),
         s.ConvDimensionNumbers: tuple(conv.split()),
         s.GatherDimensionNumbers: tuple(gather.split()),
@@ -263,6 +265,10 @@ def _structured() -> dict[Any, tuple[str, ...]]:
 
 
 def _plain(value: Any) -> Any:
+    from jaxlib.mlir import ir
+
+    if isinstance(value, ir.Type):
+        return str(value)
     return int(value) if isinstance(value, int) else [int(v) for v in value]
 
 

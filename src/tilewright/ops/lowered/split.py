@@ -10,9 +10,9 @@ X6).
                     w[K, N] (`first`)                                 ->  p[pieces, K, N]
     matmul_pieces   p[..., M, pieces, K], w[pieces, P, D/16, 16, 2]   ->  y[..., M, N]
     too_large       m[...], b                                         ->  n
-    matmul_split    x, p, packed w, packed w[pieces], a[n]            ->  y[..., M, N]
+    matmul_x3, _x6  x, p, packed w, packed w[pieces], a[n]            ->  y[..., M, N]
 
-The pieces of an infinity would be infinity minus infinity. `matmul_split` multiplies pieces where n is 0, and f32 as it
+The pieces of an infinity would be infinity minus infinity. `matmul_x3` multiplies pieces where n is 0, and f32 as it
 is where it is 1: where the largest magnitude m of some row, or the bound b of what it is multiplied with (the largest
 weight times the depth), is not finite, or sums of their products might be beyond the largest number (`too_large`).
 
@@ -253,16 +253,17 @@ def _split_reference(arrays: Sequence[Any], attrs: MatmulSplitAttrs) -> tuple[An
     return get("lowered.matmul_packed").reference((x, packed), ColumnsAttrs(as_expr(attrs.columns)))
 
 
-MATMUL_SPLIT = register(
-    OpDef(
-        "lowered.matmul_split",
-        "contraction",
-        MatmulSplitAttrs,
-        _split_infer,
-        _split_reference,
-        _split_compute,
-        versions=versions,
+for _terms in TERMS:
+    register(
+        OpDef(
+            f"lowered.matmul_x{_terms}",
+            "contraction",
+            MatmulSplitAttrs,
+            _split_infer,
+            _split_reference,
+            _split_compute,
+            versions=versions,
+        )
     )
-)
 
-__all__ = ["MATMUL_PIECES", "MATMUL_SPLIT", "PIECES", "TERMS", "MatmulPiecesAttrs", "MatmulSplitAttrs", "count_of"]
+__all__ = ["MATMUL_PIECES", "PIECES", "TERMS", "MatmulPiecesAttrs", "MatmulSplitAttrs", "count_of"]

@@ -24,7 +24,7 @@ def split(a: Assigner, node: Node, choice: Split) -> bool:
     """Rewrite the product of rows with a weight.
 
     y = matmul(x, w)   ->   p = pack_dot(pieces(w));  q = pack_matmul(w);  b = reduce_max(abs(w)) * depth
-                            m = reduce_max(abs(x));  y = matmul_split(x, pieces(x), q, p, head(too_large(m, b)))
+                            m = reduce_max(abs(x));  y = matmul_x3(x, pieces(x), q, p, head(too_large(m, b)))
     """
     x, w = node.inputs[:2]
     tile = find_tile_dot(bf16, bf16, a.target)
@@ -39,8 +39,8 @@ def split(a: Assigner, node: Node, choice: Split) -> bool:
     panels = panels_of_pieces(a, plain, columns, transpose, choice.terms, tile)
     away = rows_if_large(a, largest(a, rows, -1), bound(a, plain, depth))
     attrs = {"columns": columns, "rows": tile.rows, "terms": choice.terms, "least": choice.least}
-    name = node.output.name
-    keep(a, node.output, _emit(a, "lowered.matmul_split", rows, pieces, packed, panels, away, name=name, **attrs))
+    name, op = node.output.name, f"lowered.matmul_x{choice.terms}"
+    keep(a, node.output, _emit(a, op, rows, pieces, packed, panels, away, name=name, **attrs))
     return True
 
 
@@ -72,8 +72,7 @@ def rows_if_large(a: Assigner, most: Value, limit: Value) -> Value:
     """A value of a row if sums of products may be beyond the largest number, of none if they are not: its size is what
     kernels ask."""
     count = _emit(a, "lowered.too_large", most, limit, name="too_large")
-    row = _emit(a, "constant", name="row", value=ConstantArray(f32.numpy.type(0.0)))
-    one = _emit(a, "broadcast", row, name="row", shape=(1,))
+    one = _emit(a, "reshape", limit, name="row", shape=(1,))  # whatever is in it
     symbol: Expr = Var(a.builder.fresh("_large"), lo=0, hi=1)
     return _emit(a, "head", one, count, name="large", defines=symbol)
 

@@ -35,6 +35,10 @@ SPLIT_ERRORS = {3: 1e-5, 6: 1e-6}
 `fast` bound: "exact" allows six terms alone."""
 
 
+LEAST_TERMS = {"": 0, "x3": 3, "x6": 6, "f32": 7}
+"""From how many terms on products of pieces are exact enough, by what a node asks for; "f32": none are."""
+
+
 def product_precision(enclosing: Surroundings, node: Node) -> Precision:
     """The precision that the user asked for where the second factor is a matrix, of weights or of what was asked for;
     "fp32" elsewhere."""
@@ -44,6 +48,7 @@ def product_precision(enclosing: Surroundings, node: Node) -> Precision:
     known = as_int(depth) is not None and as_int(node.output.shape[-1]) not in (None, 1)
     asked = w in enclosing.fixed or enclosing.options.products == "all"
     fits = x.dtype is f32 and w.dtype is f32 and asked and w.type.rank == 2 and known
+    fits &= not node.of(MatmulAttrs).exactness
     return _precision(enclosing, node, enclosing.options.precision if fits else "fp32")
 
 
@@ -90,13 +95,14 @@ def with_pieces(enclosing: Surroundings, node: Node, options: list[Option]) -> l
     assert x is not None and w is not None
     if tile is None or not splits(enclosing, node):
         return options
+    least_terms = LEAST_TERMS[node.of(MatmulAttrs).exactness]
     columns, depth = as_int(node.output.shape[-1]) or 1, as_int(x.shape[-1]) or 1
     counts = values_of(all_rows(x), SYMBOLIC_ROWS)
     known = len(counts) == 1
     packed = partial(_packed_cycles, depth, columns, enclosing)
     result = options or [(_mean(packed(m) for m in counts), Packed())]
     for terms in TERMS:
-        if SPLIT_ERRORS[terms] > ERRORS[enclosing.options.fast]:
+        if SPLIT_ERRORS[terms] > ERRORS[enclosing.options.fast] or terms < least_terms:
             continue
         split = partial(_split_cycles, terms, tile, depth, columns, enclosing)
         least = max(tile.rows, 1 if known else crossing(max(counts), packed, split))
@@ -139,6 +145,7 @@ def quartered(enclosing: Surroundings, node: Node) -> Product | None:
     assert x is not None and w is not None
     fast = enclosing.options.fast
     allowed = fast == "strassen" or (fast in STRASSEN and one_sequence(enclosing, x))
+    allowed &= node.of(MatmulAttrs).exactness in ("", "x3")
     if not allowed or node.of(MatmulAttrs).transpose_a or w not in enclosing.fixed or x in enclosing.fixed:
         return None
     if node.output.dtype is not f32 or x.dtype is not f32 or w.type.rank != 2:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.arith import prove
@@ -11,10 +11,11 @@ from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.registry import rule
 from tilewright.frontend.stablehlo.rules.shape import padded, reversed_along
 from tilewright.frontend.stablehlo.scope import Item, known_item
-from tilewright.ir.dtype import DType, boolean, i32
+from tilewright.ir.dtype import DType, boolean, f32, i32
 from tilewright.ir.expr import Expr, as_int, is_const, maximum, product
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dim
+from tilewright.ops.matmul import Exactness
 from tilewright.support.errors import ModelError, UnsupportedError
 
 
@@ -34,6 +35,7 @@ def dot_general(call: Call) -> Item:
 def _product(call: Call, batch_a: list[int], batch_b: list[int], sum_a: list[int], sum_b: list[int]) -> Item:
     """Batch dimensions first, then what is left of each operand."""
     a, b = call.value(0), call.value(1)
+    exactness = asked(call.op.attributes)
     if len(batch_a) != len(batch_b) or len(sum_a) != len(sum_b):
         raise ModelError("the dimensions of a product do not fit", got=f"{a.type}, {b.type}")
     for i, j in zip((*batch_a, *sum_a), (*batch_b, *sum_b), strict=True):
@@ -54,10 +56,33 @@ def _product(call: Call, batch_a: list[int], batch_b: list[int], sum_a: list[int
     right, transposed = _right(call, b, batch_b, rest_b, sum_b, (batch, product(depth), product(columns)))
     if not batch and len(rest_a) > 1 and a.type.rank == len(rest_a) + 1 and sum_a == [a.type.rank - 1]:
         left = a  # as it stands: all dimensions but the last are rows
-    y = call.emit("matmul", left, right, transpose_b=transposed) if transposed else call.emit("matmul", left, right)
+    single = {"exactness": exactness} if exactness and t is f32 else {}
+    turned = {"transpose_b": True} if transposed else {}
+    y = call.emit("matmul", left, right, **turned, **single)
     y = call.emit("ne", y, call.like(0, y)) if call.dtype is boolean else call.cast(y, call.dtype)
     y = call.reshape(y, shape)
     return Item(y.type, y)
+
+
+def asked(attributes: Mapping[str, Any]) -> Exactness:
+    """How exact a product of f32 must be by the algorithm that it names, or by the precisions of its operands (HIGH and
+    HIGHEST are three and six products of bf16 where XLA has no others); "" if it leaves that open."""
+    algorithm, precisions = attributes.get("algorithm"), attributes.get("precision_config")
+    if isinstance(algorithm, dict):
+        kinds = {str(algorithm.get(f"{side}_precision_type")) for side in ("lhs", "rhs")}
+        if kinds == {"tf32"}:
+            return "x3" if algorithm.get("num_primitive_operations") == 1 else "x6"
+        if kinds == {"bf16"}:
+            return _BFLOAT16.get(algorithm.get("num_primitive_operations"), "f32")
+        if kinds == {"f16"}:
+            return "x3"
+        return "" if all(kind.startswith("f8") for kind in kinds) else "f32"
+    given = precisions if isinstance(precisions, list) else []
+    return "x6" if "HIGHEST" in given else "x3" if "HIGH" in given else ""
+
+
+_BFLOAT16: dict[Any, Exactness] = {1: "", 3: "x3", 6: "x6"}
+"""By the number of products of bf16 that are summed for one of f32."""
 
 
 def common_type(a: DType, b: DType, result: DType) -> DType:

@@ -1,0 +1,105 @@
+"""The algorithm that a product of JAX names says how exact it must be at least."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.codegen.llvm.amx_run import amx, needs_compiler, products
+from tilewright.compiler import graph_passes
+from tilewright.frontend.read import import_model
+from tilewright.ops.matmul import MatmulAttrs
+from tilewright.targets import x86
+from tilewright.transform.graph.options import Options
+
+jax = pytest.importorskip("jax", reason="JAX is an extra: `make jax` runs this")
+
+AMX = x86.processor("graniterapids", (*x86.V4_DOTS, "amx-tile", "amx-int8", "amx-bf16"))
+MODULE = """module @m {{
+  func.func public @main(%a: tensor<64x256xf32>, %b: tensor<256x256xf32>) -> tensor<64x256xf32> {{
+    %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]{} :
+      (tensor<64x256xf32>, tensor<256x256xf32>) -> tensor<64x256xf32>
+    return %0 : tensor<64x256xf32>
+  }}
+}}"""
+
+
+def named(kind: str, count: int) -> str:
+    return (
+        f", algorithm = <lhs_precision_type = {kind}, rhs_precision_type = {kind}, accumulation_type = f32, "
+        "lhs_component_count = 1, rhs_component_count = 1, "
+        f"num_primitive_operations = {count}, allow_imprecise_accumulation = false>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "exactness"),
+    [
+        ("", ""),
+        (", precision = [DEFAULT, DEFAULT]", ""),
+        (", precision = [HIGH, DEFAULT]", "x3"),
+        (", precision = [HIGH, HIGHEST]", "x6"),
+        (named("bf16", 1), ""),
+        (named("bf16", 3), "x3"),
+        (named("bf16", 6), "x6"),
+        (named("bf16", 9), "f32"),
+        (named("tf32", 1), "x3"),
+        (named("tf32", 3), "x6"),
+        (named("f16", 1), "x3"),
+        (named("f32", 1), "f32"),
+    ],
+)
+def test_what_a_module_names(said: str, exactness: str) -> None:
+    (node,) = [n for n in import_model(MODULE.format(said)).graph.nodes if n.op == "matmul"]
+    assert node.of(MatmulAttrs).exactness == exactness
+
+
+def layer(preset: str) -> Any:
+    """A product by a preset of JAX's, or of a named precision."""
+    known = getattr(jax.lax.DotAlgorithmPreset, preset, preset)
+
+    def function(w: Any, x: Any) -> Any:
+        return jax.lax.dot_general(x, w, (((1,), (0,)), ((), ())), precision=known)
+
+    return jax.jit(function)
+
+
+PRESETS = [
+    ("DEFAULT", "terms = 3", "terms = 6"),
+    ("BF16_BF16_F32", "terms = 3", "terms = 6"),
+    ("BF16_BF16_F32_X3", "terms = 3", "terms = 6"),
+    ("BF16_BF16_F32_X6", "terms = 6", "terms = 6"),
+    ("F32_F32_F32", "matmul_packed", "matmul_packed"),
+    ("highest", "terms = 6", "terms = 6"),
+]
+
+
+@pytest.mark.parametrize(("preset", "auto", "exact"), PRESETS)
+def test_what_is_chosen(preset: str, auto: str, exact: str) -> None:
+    """Never less exact than asked for, and never than the options say."""
+    w, x = np.zeros((512, 512), np.float32), np.zeros((128, 512), np.float32)
+    read = import_model(layer(preset), example=(w, x), params=0)
+    for fast, chosen in (("auto", auto), ("exact", exact)):
+        graph = read.graph
+        for name, function in graph_passes(AMX, Options(fast=fast)):
+            graph = function(graph)
+            if name == "assign layouts":
+                break
+        assert chosen in str(graph)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("preset", "most"), [("BF16_BF16_F32_X3", 1e-5), ("BF16_BF16_F32_X6", 1e-6), ("F32_F32_F32", 2e-6)]
+)
+def test_functions_of_jax(preset: str, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    w, x = (rng.standard_normal(shape).astype(np.float32) for shape in ((256, 128), (64, 256)))
+    model = tw.compile(layer(preset), (w, x), params=0, target=amx(monkeypatch))
+    before, exact = products(), x.astype(np.float64) @ w
+    got = np.asarray(model(x))
+    assert np.abs(got - exact).max() <= most * np.abs(exact).max()
+    assert products() - before == {"F32_F32_F32": 0}.get(preset, 4 * 8 * 8 * int(preset[-1]))
