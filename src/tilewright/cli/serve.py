@@ -49,6 +49,15 @@ def serve(
     lanes: Annotated[int, typer.Option("--lanes", min=1, help="Batches computed at once in a process.")] = 1,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes, on one copy of the weights.")] = 1,
     threads: Annotated[int, typer.Option("--threads", "-t", min=1, help="Threads of a batch.")] = 1,
+    spin: Annotated[
+        float,
+        typer.Option(
+            "--spin",
+            min=0,
+            metavar="US",
+            help="After a request, ask so many microseconds for the next one before sleeping.",
+        ),
+    ] = 0.0,
     repository: Annotated[bool, typer.Option(help="Let clients load and unload models of --dir.")] = False,
     shared_memory: Annotated[bool, typer.Option(help="Let clients register shared memory.")] = False,
     access_log: Annotated[
@@ -100,6 +109,7 @@ def serve(
         settings = Settings(
             host=host, http_port=http_port, grpc_port=_grpc_port(grpc_port), local=None if unix is None else str(unix),
             core=Options(lanes=lanes), repository=folder if repository else None, shared_memory=shared_memory,
+            spin=spin / 1e6,
         )  # fmt: skip
         log = None if access_log is None else str(access_log)
         read = configuration.Config(settings, tuple(sources), workers, log, folder)

@@ -41,6 +41,16 @@ class Canary:
 class _Versions:
     by_name: dict[str, Served] = field(default_factory=dict)
     canary: Canary | None = None
+    newest: str = ""
+
+    def put(self, served: Served) -> None:
+        self.by_name[served.version] = served
+        self.newest = max(self.by_name, key=_order)
+
+    def take(self, version: str) -> Served:
+        gone = self.by_name.pop(version)
+        self.newest = max(self.by_name, key=_order, default="")
+        return gone
 
 
 class Catalogue:
@@ -69,7 +79,7 @@ class Catalogue:
         versions = self._models.setdefault(served.name, _Versions())
         before = self._standard(versions) if versions.by_name else None
         replaced = versions.by_name.get(served.version)
-        versions.by_name[served.version] = served
+        versions.put(served)
         if share < 1 and before is not None and before is not served and before.version != served.version:
             versions.canary = Canary(served.version, before.version, share)
         elif versions.canary is not None and versions.canary.version == served.version:
@@ -81,7 +91,7 @@ class Catalogue:
         versions = self._models.get(name)
         if versions is None or (version and version not in versions.by_name):
             raise missing(name, version)
-        gone = [versions.by_name.pop(version)] if version else list(versions.by_name.values())
+        gone = [versions.take(version)] if version else list(versions.by_name.values())
         if not version or not versions.by_name:
             del self._models[name]
         elif versions.canary is not None and version in (versions.canary.version, versions.canary.before):
@@ -128,7 +138,7 @@ class Catalogue:
     def _standard(self, versions: _Versions) -> Served:
         if versions.canary is not None:
             return versions.by_name[versions.canary.before]
-        return versions.by_name[max(versions.by_name, key=_order)]
+        return versions.by_name[versions.newest]
 
     def _judge(self, versions: _Versions, canary: Canary) -> None:
         new, old = (_badness(versions.by_name[name]) for name in (canary.version, canary.before))

@@ -66,7 +66,7 @@ class _Reader:
         self._problems = Problems()
 
     def config(self, table: Mapping[str, Any], where: str) -> Config:
-        known = {*_INTEGERS, *_PORTS, *_TEXTS, *_FLAGS, *_PATHS, *_TABLES, "drain"}
+        known = {*_INTEGERS, *_PORTS, *_TEXTS, *_FLAGS, *_PATHS, *_TABLES, "drain", "spin_us"}
         self._unknown(table, known, "")
         integers: dict[str, Any] = {
             name: self._integer(table, name, *bounds) for name, bounds in _INTEGERS.items() if name in table
@@ -80,6 +80,8 @@ class _Reader:
         given |= {name: paths[name] for name in ("clients", "repository") if name in paths}
         if "drain" in table:
             given["drain"] = self._number(table, "drain", 0.0, 3600.0)
+        if "spin_us" in table:
+            given["spin"] = self._number(table, "spin_us", 0.0, 1e6) / 1e6
         given["limits"] = self._limits(self._table(table, "limits"))
         given["tokens"] = self._checked(lambda: Tokens(self._table(table, "tokens"))) or Tokens()
         workers, log = integers.pop("workers", 1), given.pop("access_log", None)

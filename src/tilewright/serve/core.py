@@ -27,6 +27,8 @@ from tilewright.serve.tensors import Array
 
 INLINE_SECONDS = 100e-6
 """What a batch may take on the loop's own thread, which meanwhile reads no request."""
+_OBSERVED = 8
+"""Of so many batches on the loop's thread, one corrects the estimates."""
 
 
 @dataclass(slots=True)
@@ -65,6 +67,7 @@ class Core:
         self.accepting = True
         self.in_flight = 0
         self.started = time.time()
+        self.on_request: Callable[[], None] | None = None
         self.on_answer: Callable[[Request, Served | None, Answer | ServeError], None] | None = None
         self._dispatcher = Dispatcher(options.lanes)
         self._threads = ThreadPoolExecutor(options.lanes, "lane")
@@ -98,6 +101,8 @@ class Core:
     def infer(self, request: Request, done: Done) -> None:
         """Compute a request; `done` is called once, now or later, on this thread."""
         served = None
+        if self.on_request is not None:
+            self.on_request()
         try:
             if not self.accepting:
                 raise ServeError("the server is shutting down", Status.UNAVAILABLE)
@@ -133,18 +138,32 @@ class Core:
         if isinstance(result, ServeError):
             raise result
         end = time.monotonic()
-        served.estimates.observe(rows, end - now)
+        if served.statistics.executions % _OBSERVED == 0:  # which takes as long as a small model
+            served.estimates.observe(rows, end - now)
         served.statistics.executed(rows, end - now)
-        self._answer(pending, *result, rows, now, end, deadline)
+        self._answer(pending, *result, rows, rows, now, end, deadline)
 
     def _answer(
-        self, pending: _Pending, result: Any, weights: int, rows: int, began: float, end: float, deadline: float
+        self,
+        pending: _Pending,
+        result: Any,
+        weights: int,
+        own: int,
+        rows: int,
+        began: float,
+        end: float,
+        deadline: float,
     ) -> None:
+        """Send a result on.
+
+        Args:
+            own, rows: of the request, and of the batch that it was part of.
+            began, end: of the batch.
+        """
         served, request = pending.served, pending.request
         outputs = served.outputs_of(result, request.outputs)
         queue, compute = began - request.arrival, end - began
-        own = 1 if served.rows is None else pending.arrays[0].shape[served.rows.inputs[0]]
-        served.statistics.answered(int(own), queue, compute, end - request.arrival, end > deadline)
+        served.statistics.answered(own, queue, compute, end - request.arrival, end > deadline)
         answer = Answer(served.name, served.version, outputs, request.id, weights, rows, max(queue, 0.0), compute)
         if self.on_answer is not None:
             self.on_answer(request, served, answer)
@@ -193,7 +212,7 @@ class Core:
             if isinstance(result, ServeError):
                 self._refuse(pending.request, served, result, pending.done)
             else:
-                self._answer(pending, *result, start.batch.rows, began, end, job.deadline)
+                self._answer(pending, *result, job.rows, start.batch.rows, began, end, job.deadline)
         if not self.backlog(served) and served not in set(self.catalogue):
             self._dispatcher.queues.pop(served, None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +22,8 @@ from tilewright.support.errors import BrokerError, CallError
 
 MAX_BATCH = 64
 """Rows of a batch, unless another number is asked for."""
+_KNOWN = 256
+"""Forms of inputs that are kept as checked."""
 _WARM_SECONDS = 0.25
 """How long a model that is loaded is timed."""
 _PEAK, _BANDWIDTH, _STEP = 40e9, 10e9, 0.5e-6
@@ -83,9 +85,12 @@ class _Face:
     key: object
     inputs: tuple[InputSpec, ...]
     outputs: tuple[OutputSpec, ...]
-    names: frozenset[str]
+    names: tuple[str, ...]
+    results: tuple[str, ...]
     symbols: Mapping[str, SymbolSpec]
     rows: Rows | None
+    known: dict[tuple[tuple[np.dtype[Any], tuple[int, ...]], ...], int] = field(default_factory=dict)
+    """Rows by the element types and shapes of inputs that have been checked."""
 
 
 class Served:
@@ -157,8 +162,9 @@ class Served:
                 raise ServeError(f"the protocol has no element type {spec.dtype}", where=f"{where}: {spec.name!r}")
         symbols = {} if manifest is None else {s.name: s for s in manifest.symbols}
         rows = _rows(runner, self.max_batch) if isinstance(runner, Runner) else None
-        names = frozenset(i.name for i in runner.inputs)
-        return _Face(manifest, runner.inputs, runner.outputs, names, symbols, rows)
+        names = tuple(i.name for i in runner.inputs)
+        results = tuple(o.name for o in runner.outputs)
+        return _Face(manifest, runner.inputs, runner.outputs, names, results, symbols, rows)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -167,34 +173,34 @@ class Served:
         ServeError saying what does not fit."""
         face = self.face
         given = request.inputs
-        if len(given) != len(face.inputs) or not face.names.issuperset(given):
+        try:
+            arrays = [given[name] for name in face.names]
+        except KeyError:
+            arrays = []
+        if len(given) != len(face.names) or len(arrays) != len(given):
             got = ", ".join(sorted(given)[:20])[:200] or "none"
             raise ServeError("other inputs are wanted", where=f"model {self.name!r}", expected=_text(face), got=got)
-        sizes: dict[str, int] = {}
-        arrays = []
-        for spec in face.inputs:
-            array = given[spec.name]
-            _fit(array, spec, sizes)
-            arrays.append(array)
-        for name, size in sizes.items():
-            symbol = face.symbols.get(name)
-            if symbol is not None and not (symbol.lo <= size <= symbol.hi and size % symbol.multiple == 0):
-                expected = f"{symbol.lo} to {symbol.hi}, multiples of {symbol.multiple}"
-                raise ServeError(f"the size of {name} is out of range", expected=expected, got=size)
-        if face.rows is None:
-            return arrays, 1
-        return arrays, int(arrays[0].shape[face.rows.inputs[0]])
+        form = tuple([(array.dtype, array.shape) for array in arrays])
+        rows = face.known.get(form)
+        if rows is None:
+            rows = _checked(face, arrays)
+            if len(face.known) < _KNOWN:
+                face.known[form] = rows
+        return arrays, rows
 
     def outputs_of(self, result: Any, wanted: tuple[str, ...] | None) -> dict[str, Array]:
         """Outputs of a call by name."""
         results = result if isinstance(result, tuple) else (result,)
-        named = dict(zip((o.name for o in self.face.outputs), map(np.asarray, results), strict=True))
+        arrays = [r if type(r) is np.ndarray else np.asarray(r) for r in results]
+        named = dict(zip(self.face.results, arrays, strict=True))
         return named if wanted is None else {name: named[name] for name in wanted}
 
     def check_outputs(self, wanted: tuple[str, ...] | None) -> None:
         """ServeError for an output that the model does not have."""
-        known = [o.name for o in self.face.outputs]
-        for name in wanted or ():
+        if wanted is None:
+            return
+        known = self.face.results
+        for name in wanted:
             if name not in known:
                 raise ServeError("there is no such output", where=f"output {name[:60]!r}", expected=", ".join(known))
 
@@ -274,6 +280,19 @@ def _rows(runner: Runner, max_batch: int) -> Rows | None:
 
 def _open(shape: Sequence[int | str]) -> tuple[int, ...]:
     return tuple(d if isinstance(d, int) else -1 for d in shape)
+
+
+def _checked(face: _Face, arrays: Sequence[Array]) -> int:
+    """How many rows of a batch the inputs are; 1 where there is none. ServeError for what does not fit."""
+    sizes: dict[str, int] = {}
+    for spec, array in zip(face.inputs, arrays, strict=True):
+        _fit(array, spec, sizes)
+    for name, size in sizes.items():
+        symbol = face.symbols.get(name)
+        if symbol is not None and not (symbol.lo <= size <= symbol.hi and size % symbol.multiple == 0):
+            expected = f"{symbol.lo} to {symbol.hi}, multiples of {symbol.multiple}"
+            raise ServeError(f"the size of {name} is out of range", expected=expected, got=size)
+    return 1 if face.rows is None else int(arrays[0].shape[face.rows.inputs[0]])
 
 
 def _fit(array: Array, spec: InputSpec, sizes: dict[str, int]) -> None:

@@ -10,7 +10,7 @@ from tilewright.serve.errors import ServeError
 from tilewright.serve.tensors import Array
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each request
 class Request:
     """An inference that a client asks for.
 
@@ -36,7 +36,7 @@ class Request:
     traceparent: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each request
 class Answer:
     """What an inference gave.
 

@@ -82,9 +82,9 @@ class Statistics:
 
     def answered(self, rows: int, queue: float, compute: float, total: float, missed: bool) -> None:
         """A request was answered."""
-        self.success.add(total)
-        self.queue.add(queue)
-        self.compute.add(compute)
+        for duration, seconds in ((self.success, total), (self.queue, queue), (self.compute, compute)):
+            duration.count += 1
+            duration.ns += int(seconds * 1e9)
         self.latency.add(total)
         self.rows += rows
         self.missed += missed
@@ -93,7 +93,10 @@ class Statistics:
     def executed(self, rows: int, seconds: float) -> None:
         """A batch was computed."""
         self.executions += 1
-        self.batches.setdefault(rows, Duration()).add(seconds)
+        duration = self.batches.get(rows)
+        if duration is None:
+            duration = self.batches[rows] = Duration()
+        duration.add(seconds)
 
     def refused(self, status: int, reason: str, seconds: float) -> None:
         """A request was answered with an error."""

@@ -10,6 +10,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -85,20 +86,41 @@ def count(shape: object, where: str) -> int:
 # --- raw bytes --------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """How raw bytes of a fixed size are read as an array."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    elements: int
+    nbytes: int
+
+    @staticmethod
+    def of(datatype: str, shape: Sequence[int], where: str) -> Raw:
+        """Of a datatype but BYTES. ServeError for what the protocol does not have."""
+        elements = count(shape, where)
+        dtype = numpy_dtype(datatype)
+        return Raw(dtype, tuple(shape), elements, elements * dtype.itemsize)
+
+    def read(self, data: bytes | memoryview, at: int = 0) -> Array:
+        """The array at a place of some bytes, which hold it; it shares them where it can."""
+        if not self.elements:
+            return np.zeros(self.shape, self.dtype)
+        if self.dtype == np.bool_:
+            truths: Array = np.frombuffer(data, np.uint8, self.elements, at).reshape(self.shape) != 0
+            return truths
+        array: Array = np.frombuffer(data, self.dtype, self.elements, at).reshape(self.shape)
+        return array if array.flags.aligned else array.copy()  # it stands after JSON of any length
+
+
 def from_raw(data: bytes | memoryview, datatype: str, shape: Sequence[int], where: str) -> Array:
     """An array over raw bytes, which it shares where it can."""
-    elements = count(shape, where)
-    dtype = numpy_dtype(datatype)
     if datatype == "BYTES":
-        return _texts_from(data, elements, where).reshape(shape)
-    if len(data) != elements * dtype.itemsize:
-        raise ServeError("wrong number of bytes", where=where, expected=elements * dtype.itemsize, got=len(data))
-    array: Array = np.frombuffer(data, np.uint8 if datatype == "BOOL" else dtype)
-    if datatype == "BOOL":
-        array = array != 0
-    if not array.flags.aligned:  # it stands after JSON of any length
-        array = array.copy()
-    return array.reshape(shape)
+        return _texts_from(data, count(shape, where), where).reshape(shape)
+    raw = Raw.of(datatype, shape, where)
+    if len(data) != raw.nbytes:
+        raise ServeError("wrong number of bytes", where=where, expected=raw.nbytes, got=len(data))
+    return raw.read(data)
 
 
 def binary_request(
@@ -257,6 +279,7 @@ __all__ = [
     "MAX_RANK",
     "NAMES",
     "Array",
+    "Raw",
     "count",
     "datatype_of",
     "from_json",

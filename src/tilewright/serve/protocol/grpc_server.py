@@ -6,11 +6,13 @@ import asyncio
 import functools
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 
 from tilewright.serve.errors import ServeError, Status
 from tilewright.serve.protocol import routes
@@ -19,7 +21,7 @@ from tilewright.serve.protocol.regions import Regions
 from tilewright.serve.protocol.rest import MAX_TENSORS, priority_of, timeout_of
 from tilewright.serve.protocol.routes import Site
 from tilewright.serve.requests import Answer, Request
-from tilewright.serve.tensors import Array, datatype_of, from_json, from_raw, numpy_dtype, to_raw
+from tilewright.serve.tensors import NAMES, Array, Raw, datatype_of, from_json, from_raw, numpy_dtype, to_raw
 from tilewright.serve.tokens import Scope
 
 pb: Any = inference_pb2
@@ -33,6 +35,9 @@ _CONTENTS = {
 _KINDS = {f"TYPE_{name}": k for k, name in enumerate(
     "INVALID BOOL UINT8 UINT16 UINT32 UINT64 INT8 INT16 INT32 INT64 FP16 FP32 FP64 STRING BF16".split()
 )}  # fmt: skip
+
+_KNOWN, _KNOWN_BYTES = 256, 512
+"""Declarations of inputs, and frames of answers, that are kept; of inputs, those of so many bytes at most."""
 
 Context = Any
 
@@ -70,13 +75,17 @@ class Service:
 
     async def ModelInfer(self, request: Any, context: Context) -> Any:
         self._check(context, Scope.INFER)
-        return await self._infer(request, context)
+        given, wanted = request_of(request, context, self._site.regions)
+        answer = self._begin(given)
+        if not isinstance(answer, Answer):
+            answer = await answer
+        return response_of(answer, wanted, self._site.regions)
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
         self._check(context, Scope.INFER)
         async for request in requests:
             try:
-                yield pb.ModelStreamInferResponse(infer_response=await self._infer(request, context))
+                yield pb.ModelStreamInferResponse(infer_response=await self.ModelInfer(request, context))
             except ServeError as error:
                 response = pb.ModelInferResponse(id=request.id[:1000])
                 yield pb.ModelStreamInferResponse(error_message=_text(error), infer_response=response)
@@ -147,23 +156,28 @@ class Service:
         if self._site.tokens:
             self._site.tokens.check(_metadata(context).get("authorization"), scope)
 
-    async def _infer(self, message: Any, context: Context) -> Any:
-        request, regions = request_of(message, context, self._site.regions)
-        answer: list[Answer | ServeError] = []
-        waiting: asyncio.Future[None] | None = None
+    def _begin(self, request: Request) -> Answer | Awaitable[Answer]:
+        """The answer, where it is computed at once, or what to wait for. ServeError."""
+        results: list[Answer | ServeError] = []
+        waiting: asyncio.Future[Answer] | None = None
 
         def done(result: Answer | ServeError) -> None:
-            answer.append(result)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(None)
+            if waiting is None:
+                results.append(result)
+            elif waiting.done():  # the client has gone
+                return
+            elif isinstance(result, ServeError):
+                waiting.set_exception(result)
+            else:
+                waiting.set_result(result)
 
         self._core.infer(request, done)
-        if not answer:
+        if not results:
             waiting = asyncio.get_running_loop().create_future()
-            await waiting
-        if isinstance(answer[0], ServeError):
-            raise answer[0]
-        return response_of(answer[0], regions, self._site.regions)
+            return waiting
+        if isinstance(results[0], ServeError):
+            raise results[0]
+        return results[0]
 
 
 def _metadata(context: Context) -> Mapping[str, str]:
@@ -185,12 +199,14 @@ def request_of(message: Any, context: Context, regions: Regions | None) -> tuple
     arrival = time.monotonic()
     if len(message.inputs) > MAX_TENSORS or len(message.outputs) > MAX_TENSORS:
         raise ServeError("too many tensors", expected=f"at most {MAX_TENSORS}")
-    raw = iter(message.raw_input_contents)
+    contents = message.raw_input_contents
+    raw = iter(contents)
     inputs: dict[str, Array] = {}
     for entry in message.inputs:
-        if entry.name in inputs:
-            raise ServeError("is there twice", where=f"input {entry.name[:60]!r}")
-        inputs[entry.name] = _input(entry, raw if message.raw_input_contents else None, regions)
+        name, array = _input(entry, raw if contents else None, regions)
+        if name in inputs:
+            raise ServeError("is there twice", where=f"input {name[:60]!r}")
+        inputs[name] = array
     if next(raw, None) is not None:
         raise ServeError("there are more raw contents than inputs")
     parameters = _parameters(message.parameters) if message.parameters else {}
@@ -199,7 +215,8 @@ def request_of(message: Any, context: Context, regions: Regions | None) -> tuple
     if remaining is not None:
         timeout = max(remaining, 0.0) if timeout is None else min(timeout, max(remaining, 0.0))
     wanted: _Wanted = {}
-    for output in message.outputs:
+    outputs = message.outputs
+    for output in outputs:
         given = _parameters(output.parameters) if output.parameters else {}
         if given.get("classification"):
             raise ServeError("classification is not served", where=f"output {output.name[:60]!r}")
@@ -210,7 +227,7 @@ def request_of(message: Any, context: Context, regions: Regions | None) -> tuple
         inputs,
         arrival,
         message.model_version,
-        tuple(o.name for o in message.outputs) or None,
+        tuple([o.name for o in outputs]) if outputs else None,
         message.id[:1000],
         timeout,
         priority_of(parameters) if parameters else -100,
@@ -231,7 +248,39 @@ def _region(parameters: Mapping[str, Any]) -> tuple[str, int, int]:
     return name, offset, size
 
 
-def _input(entry: Any, raw: Any, regions: Regions | None) -> Array:
+def _input(entry: Any, raw: Any, regions: Regions | None) -> tuple[str, Array]:
+    """An input's name and array."""
+    if raw is not None:
+        name, how = _declared(entry.SerializeToString()) if entry.ByteSize() <= _KNOWN_BYTES else (entry.name, None)
+        if how is not None:
+            data = _next(raw, name)
+            if len(data) != how.nbytes:
+                where = f"input {name[:60]!r}"
+                raise ServeError("wrong number of bytes", where=where, expected=how.nbytes, got=len(data))
+            return name, how.read(data)
+    return entry.name, _unusual_input(entry, raw, regions)
+
+
+def _next(raw: Iterator[bytes], name: str) -> bytes:
+    """The raw contents of the next input."""
+    data = next(raw, None)
+    if data is None:
+        raise ServeError("there are more inputs than raw contents", where=f"input {name[:60]!r}")
+    return data
+
+
+@lru_cache(_KNOWN)
+def _declared(text: bytes) -> tuple[str, Raw | None]:
+    """The name of an input in these bytes, and how its raw contents are read; None where that depends on more. A client
+    sends the same bytes again and again, and asking a message for its fields takes longer."""
+    entry = pb.ModelInferRequest.InferInputTensor.FromString(text)
+    if entry.parameters or entry.datatype == "BYTES" or entry.datatype not in NAMES:
+        return entry.name, None
+    return entry.name, Raw.of(entry.datatype, list(entry.shape), f"input {entry.name[:60]!r}")
+
+
+def _unusual_input(entry: Any, raw: Any, regions: Regions | None) -> Array:
+    """An array of shared memory, of texts, or of typed contents."""
     where = f"input {entry.name[:60]!r}"
     shape = list(entry.shape)
     parameters = _parameters(entry.parameters) if entry.parameters else {}
@@ -240,10 +289,7 @@ def _input(entry: Any, raw: Any, regions: Regions | None) -> Array:
             raise ServeError("shared memory is not served here", Status.FORBIDDEN, hint="--shared-memory")
         return from_raw(regions.read(*_region(parameters)), entry.datatype, shape, where)
     if raw is not None:
-        data = next(raw, None)
-        if data is None:
-            raise ServeError("there are more inputs than raw contents", where=where)
-        return from_raw(data, entry.datatype, shape, where)
+        return from_raw(_next(raw, entry.name), entry.datatype, shape, where)
     numpy_dtype(entry.datatype)
     field = _CONTENTS.get(entry.datatype)
     if field is None:
@@ -260,22 +306,38 @@ def _typed(values: list[Any], datatype: str, shape: list[int], where: str) -> Ar
 
 def response_of(answer: Answer, wanted: _Wanted, regions: Regions | None) -> Any:
     """An answer as a message; its tensors are raw contents, as Triton sends them."""
-    message = pb.ModelInferResponse(model_name=answer.model, model_version=answer.version, id=answer.id)
-    if answer.weights_version:
-        message.parameters["weights_version"].int64_param = answer.weights_version
-    for name, array in answer.outputs.items():
-        entry = message.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
+    outputs = tuple([(name, array.dtype, array.shape) for name, array in answer.outputs.items()])
+    message = pb.ModelInferResponse()
+    message.CopyFrom(_frame(answer.model, answer.version, answer.weights_version, outputs))
+    if answer.id:
+        message.id = answer.id
+    if not wanted:
+        message.raw_output_contents.extend([to_raw(array) for array in answer.outputs.values()])
+        return message
+    for entry, array in zip(message.outputs, answer.outputs.values(), strict=True):
         data = to_raw(array)
-        if name in wanted:
+        if entry.name in wanted:
             assert regions is not None
-            region, offset, size = wanted[name]
-            written = regions.write(region, offset, size, data, f"output {name!r}")
+            region, offset, size = wanted[entry.name]
+            written = regions.write(region, offset, size, data, f"output {entry.name!r}")
             entry.parameters["shared_memory_region"].string_param = region
             entry.parameters["shared_memory_offset"].int64_param = offset
             entry.parameters["shared_memory_byte_size"].int64_param = written
-            message.raw_output_contents.append(b"")
-        else:
-            message.raw_output_contents.append(data)
+            data = b""
+        message.raw_output_contents.append(data)
+    return message
+
+
+@lru_cache(_KNOWN)
+def _frame(
+    model: str, version: str, weights_version: int, outputs: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
+) -> Any:
+    """An answer without its id and its contents, to be copied."""
+    message = pb.ModelInferResponse(model_name=model, model_version=version)
+    if weights_version:
+        message.parameters["weights_version"].int64_param = weights_version
+    for name, dtype, shape in outputs:
+        message.outputs.add(name=name, datatype=datatype_of(dtype), shape=shape)
     return message
 
 

@@ -21,7 +21,8 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,11 @@ from tilewright.serve.tensors import MAX_RANK, Array, count, numpy_dtype
 from tilewright.serve.tokens import Scope
 
 MAX_MEMORY = 1 << 32
+_PART = 8192
+"""Bytes that are read at once: a buffer that is much larger takes longer to be had than to be filled."""
+_KNOWN = 64
+"""Forms of calls that a session keeps."""
+_NUMBER = struct.Struct("<Q")
 
 
 class LocalServer:
@@ -104,6 +110,35 @@ def _is_dead(path: str) -> bool:
     return False
 
 
+def _is_whole(data: bytes) -> bool:
+    """Whether these bytes are one message."""
+    return len(data) >= LENGTH.size and len(data) == LENGTH.size + LENGTH.unpack_from(data)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What a call says but for its number: clients call again and again with arrays of the same shapes.
+
+    Args:
+        inputs: names, views of the client's memory, and whether these are bytes that stand for booleans.
+        offset, room: where outputs go.
+    """
+
+    inputs: Sequence[tuple[str, Array, bool]]
+    timeout: float | None
+    priority: int
+    offset: int
+    room: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the outputs of a call go: views of the client's memory, and what the client is told after the head."""
+
+    outputs: Sequence[Array]
+    told: bytes
+
+
 class _Session:
     """One client and the model that it asks."""
 
@@ -112,6 +147,9 @@ class _Session:
         self._data = bytearray()
         self._memory: Array | None = None
         self._model = self._version = ""
+        self._face: object = None
+        self._forms: dict[bytes, _Form] = {}
+        self._places: dict[tuple[object, ...], _Places] = {}
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(connection, self._read)
 
@@ -123,7 +161,7 @@ class _Session:
             if self._memory is None:
                 data, files, _, _ = socket.recv_fds(self._socket, MAX_MESSAGE, 4)
             else:
-                data = self._socket.recv(MAX_MESSAGE)
+                data = self._socket.recv(_PART)
         except BlockingIOError:
             return
         except OSError:
@@ -131,9 +169,11 @@ class _Session:
         try:
             if not data:
                 self.close()
-                return
-            self._data += data
-            self._messages(files)
+            elif self._data or self._memory is None or not _is_whole(data):
+                self._data += data
+                self._messages(files)
+            else:
+                self._call(data[LENGTH.size :])
         finally:
             for file in files:
                 os.close(file)
@@ -190,63 +230,95 @@ class _Session:
     def _call(self, message: bytes) -> None:
         number = 0
         try:
-            number, timeout, priority, inputs, offset, room = _unpack(CALL, message, 0)
+            number = _unpack(_NUMBER, message, 0)[0]
             served = self._site.core.catalogue.choose(self._model, self._version)
-            given = self._inputs(served, message, inputs)
-            request = Request(
-                self._model, given, time.monotonic(), served.version,
-                timeout=timeout if 0 < timeout < 1e9 else None, priority=priority,
-            )  # fmt: skip
+            form = self._form(served, message)
+            given = {name: view != 0 if truths else view.copy() for name, view, truths in form.inputs}
         except ServeError as error:
             self._send(_refusal(number, error))
             return
-        self._site.core.infer(request, lambda result: self._answer(number, result, offset, room))
+        request = Request(
+            self._model, given, time.monotonic(), served.version, timeout=form.timeout, priority=form.priority
+        )
+        self._site.core.infer(request, lambda result: self._answer(number, result, form))
 
-    def _inputs(self, served: Served, message: bytes, inputs: int) -> dict[str, Array]:
+    def _form(self, served: Served, message: bytes) -> _Form:
+        if self._face is not served.face:
+            self._face = served.face
+            self._forms.clear()
+        known = self._forms.get(message[_NUMBER.size :])
+        if known is not None:
+            return known
+        _, timeout, priority, inputs, offset, room = _unpack(CALL, message, 0)
+        views = self._inputs(served, message, inputs)
+        form = _Form(views, timeout if 0 < timeout < 1e9 else None, priority, offset, room)
+        _keep(self._forms, message[_NUMBER.size :], form)
+        return form
+
+    def _inputs(self, served: Served, message: bytes, inputs: int) -> list[tuple[str, Array, bool]]:
         specs = served.inputs
         if inputs != len(specs):
             raise ServeError("wrong number of inputs", expected=len(specs), got=inputs)
         at = CALL.size
-        given: dict[str, Array] = {}
+        views: list[tuple[str, Array, bool]] = []
         assert self._memory is not None
         for spec in specs:
+            where = f"input {spec.name!r}"
             offset, rank, _ = _unpack(TENSOR, message, at)
             at += TENSOR.size
             if rank > MAX_RANK or len(message) < at + 8 * rank:
-                raise ServeError("the message is too short", where=f"input {spec.name!r}")
+                raise ServeError("the message is too short", where=where)
             shape = struct.unpack_from(f"<{rank}q", message, at)
             at += 8 * rank
             dtype = numpy_dtype(spec.datatype)
-            nbytes = count(shape, f"input {spec.name!r}") * dtype.itemsize
+            nbytes = count(shape, where) * dtype.itemsize
             if dtype.hasobject or offset + nbytes > len(self._memory):
-                raise ServeError("does not lie in the memory", where=f"input {spec.name!r}")
-            part = self._memory[offset : offset + nbytes].copy()
-            given[spec.name] = (part != 0 if spec.datatype == "BOOL" else part.view(dtype)).reshape(shape)
-        return given
+                raise ServeError("does not lie in the memory", where=where)
+            part, truths = self._memory[offset : offset + nbytes], spec.datatype == "BOOL"
+            views.append((spec.name, (part if truths else part.view(dtype)).reshape(shape), truths))
+        return views
 
-    def _answer(self, number: int, result: Answer | ServeError, offset: int, room: int) -> None:
+    def _answer(self, number: int, result: Answer | ServeError, form: _Form) -> None:
         if self._memory is None or self not in self._all:
             return
         try:
             if isinstance(result, ServeError):
                 raise result
-            message = self._written(number, result, offset, room)
+            message = self._written(number, result, form)
         except ServeError as error:
             message = _refusal(number, error)
         self._send(message)
 
-    def _written(self, number: int, answer: Answer, offset: int, room: int) -> bytes:
+    def _written(self, number: int, answer: Answer, form: _Form) -> bytes:
+        arrays = answer.outputs.values()
+        key = (form.offset, form.room, *[(array.dtype, array.shape) for array in arrays])
+        places = self._places.get(key)
+        if places is None:
+            places = self._place(answer.outputs, form)
+            _keep(self._places, key, places)
+        for view, array in zip(places.outputs, arrays, strict=True):
+            view[...] = array
+        return REPLY.pack(number, 200, len(places.outputs), answer.weights_version) + places.told
+
+    def _place(self, outputs: Mapping[str, Array], form: _Form) -> _Places:
+        """Room for outputs in the client's memory, one after the other. ServeError if there is too little."""
         assert self._memory is not None
-        end = min(offset + room, len(self._memory))
-        parts = [REPLY.pack(number, 200, len(answer.outputs), answer.weights_version)]
-        for name, array in answer.outputs.items():
+        offset, end = form.offset, min(form.offset + form.room, len(self._memory))
+        views, told = [], []
+        for name, array in outputs.items():
             if array.dtype.hasobject or offset + array.nbytes > end:
                 raise ServeError("does not fit the room for outputs", where=f"output {name!r}")
-            flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            self._memory[offset : offset + array.nbytes] = flat
-            parts.append(TENSOR.pack(offset, array.ndim, 0) + struct.pack(f"<{array.ndim}q", *array.shape))
+            views.append(self._memory[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape))
+            told.append(TENSOR.pack(offset, array.ndim, 0) + struct.pack(f"<{array.ndim}q", *array.shape))
             offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
-        return b"".join(parts)
+        return _Places(views, b"".join(told))
+
+
+def _keep(known: dict[Any, Any], key: object, value: object) -> None:
+    """Remember something, of not too many such things."""
+    if len(known) >= _KNOWN:
+        known.clear()
+    known[key] = value
 
 
 def _refusal(number: int, error: ServeError) -> bytes:

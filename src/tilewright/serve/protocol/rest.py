@@ -9,17 +9,22 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NoReturn
+
+import numpy as np
 
 from tilewright.serve.errors import ServeError, Status
 from tilewright.serve.protocol.regions import Regions
 from tilewright.serve.requests import Answer, Request
-from tilewright.serve.tensors import Array, datatype_of, from_json, from_raw, to_json, to_raw
+from tilewright.serve.tensors import Array, Raw, datatype_of, from_json, from_raw, to_json, to_raw
 
 JSON_LENGTH = "inference-header-content-length"
 MAX_TENSORS = 256
+_KNOWN, _KNOWN_BYTES = 256, 4096
+"""Heads of requests, and of answers, that are kept; of requests, those with so many bytes at most."""
 _MAX_DEPTH_ERRORS = (ValueError, RecursionError)
 
 
@@ -32,13 +37,19 @@ class Output:
     region: tuple[str, int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Parsed:
-    """A request, and in which form its answer is wanted."""
+    """A request, and in which form its answer is wanted.
+
+    Args:
+        binary: whether outputs that are not named are wanted as raw bytes.
+        raw_outputs: whether all outputs are.
+    """
 
     request: Request
     outputs: tuple[Output, ...]
     binary: bool
+    raw_outputs: bool
 
 
 def parse_json(body: bytes | memoryview) -> Any:
@@ -54,52 +65,121 @@ def _constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is no JSON")
 
 
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What the JSON of a request says.
+
+    Args:
+        inputs: the protocol's entries.
+        raw: for each input its name, and how its raw bytes are read; None unless all inputs are raw bytes.
+        raw_outputs: whether all outputs are wanted as raw bytes.
+    """
+
+    inputs: Sequence[Mapping[str, Any]]
+    raw: Sequence[tuple[str, Raw]] | None
+    outputs: tuple[Output, ...]
+    names: tuple[str, ...] | None
+    binary: bool
+    raw_outputs: bool
+    id: str
+    timeout: float | None
+    priority: int
+
+
 def parse_infer(
     model: str, version: str, headers: Mapping[str, str], body: bytes, arrival: float, regions: Regions | None = None
 ) -> Parsed:
     """A request for an inference. ServeError saying what is wrong with it."""
     length = _json_length(headers.get(JSON_LENGTH), len(body))
-    view = memoryview(body)
-    message = _object(parse_json(view[:length]), "the body")
+    head = _known_head(body[:length]) if length < len(body) and length <= _KNOWN_BYTES else _head(body[:length])
+    inputs = _inputs(head, body, length, regions) if head.raw is None else _raw_inputs(head.raw, body, length)
+    timeout = head.timeout
+    if timeout is None and "x-timeout-ms" in headers:
+        timeout = _number(headers["x-timeout-ms"], "the header X-Timeout-Ms") * 1e-3
+    trace = headers.get("traceparent", "")[:64]
+    request = Request(model, inputs, arrival, version, head.names, head.id, timeout, head.priority, trace)
+    return Parsed(request, head.outputs, head.binary, head.raw_outputs)
+
+
+def _head(text: bytes) -> _Head:
+    message = _object(parse_json(text), "the body")
     parameters = _object(message.get("parameters", {}), "parameters")
-    raw = view[length:]
-    inputs: dict[str, Array] = {}
-    used = 0
-    for entry in _list(message.get("inputs"), "inputs"):
-        name, array, size = _input(entry, raw[used:], regions)
-        if name in inputs:
+    entries = [_object(entry, "an input") for entry in _list(message.get("inputs"), "inputs")]
+    names = [_name(entry) for entry in entries]
+    for k, name in enumerate(names):
+        if name in names[:k]:
             raise ServeError("is there twice", where=f"input {name!r}")
-        inputs[name] = array
-        used += size
-    if used != len(raw):
-        raise ServeError("bytes are left over", expected=f"{used} bytes of tensors", got=len(raw))
     binary = _flag(parameters, "binary_data_output", False)
     outputs = tuple(_output(entry, binary) for entry in _list(message.get("outputs", []), "outputs"))
     identity = message.get("id", "")
     if not isinstance(identity, str):
         raise ServeError("is no string", where="id")
-    request = Request(
-        model,
-        inputs,
-        arrival,
-        version,
+    raw = _all_raw(entries)
+    return _Head(
+        entries if raw is None else (),
+        raw,
+        outputs,
         tuple(o.name for o in outputs) if outputs else None,
+        binary,
+        all(o.binary and o.region is None for o in outputs) if outputs else binary,
         identity[:1000],
-        timeout_of(parameters, headers.get("x-timeout-ms")),
+        timeout_of(parameters),
         priority_of(parameters),
-        headers.get("traceparent", "")[:64],
     )
-    return Parsed(request, outputs, binary)
 
 
-def timeout_of(parameters: Mapping[str, Any], milliseconds: str | None = None) -> float | None:
-    """Seconds that a client gives: the parameter `timeout` in microseconds, as Triton has it, or a header."""
+_known_head = lru_cache(_KNOWN)(_head)
+"""A client that sends raw bytes sends the same JSON before them again and again."""
+
+
+def _all_raw(entries: Sequence[Mapping[str, Any]]) -> Sequence[tuple[str, Raw]] | None:
+    """How each input is read, if all of them are raw bytes of a fixed size."""
+    raw = []
+    for entry in entries:
+        parameters, (name, where, datatype, shape) = _declared(entry)
+        if datatype == "BYTES" or "shared_memory_region" in parameters or "binary_data_size" not in parameters:
+            return None
+        made = Raw.of(datatype, shape, where)
+        if type(parameters["binary_data_size"]) is not int or parameters["binary_data_size"] != made.nbytes:
+            return None  # it is wrong, which is said where the bytes are looked at
+        raw.append((name, made))
+    return raw
+
+
+def _raw_inputs(raw: Sequence[tuple[str, Raw]], body: bytes, at: int) -> dict[str, Array]:
+    """Arrays over the bytes that follow the JSON."""
+    inputs = {}
+    for name, how in raw:
+        if at + how.nbytes > len(body):
+            raise ServeError("the bytes end too soon", where=f"input {name[:60]!r}", expected=how.nbytes)
+        inputs[name] = how.read(body, at)
+        at += how.nbytes
+    if at != len(body):
+        raise ServeError("bytes are left over", expected=f"{at} bytes in all", got=len(body))
+    return inputs
+
+
+def _inputs(head: _Head, body: bytes, length: int, regions: Regions | None) -> dict[str, Array]:
+    """Arrays of JSON, of raw bytes, and of shared memory."""
+    inputs: dict[str, Array] = {}
+    raw, used = memoryview(body)[length:], 0
+    for entry in head.inputs:
+        name, array, size = _input(entry, raw[used:], regions)
+        inputs[name] = array
+        used += size
+    if used != len(raw):
+        raise ServeError("bytes are left over", expected=f"{used} bytes of tensors", got=len(raw))
+    return inputs
+
+
+def timeout_of(parameters: Mapping[str, Any]) -> float | None:
+    """Seconds that a client gives: the parameter `timeout` in microseconds, as Triton has it."""
     given = parameters.get("timeout")
-    if given is not None:
-        if not isinstance(given, (int, str)) or isinstance(given, bool):
-            raise ServeError("is no number of microseconds", where="parameters.timeout")
-        return _number(str(given), "parameters.timeout") * 1e-6 or None
-    return None if milliseconds is None else _number(milliseconds, "the header X-Timeout-Ms") * 1e-3
+    if given is None:
+        return None
+    if not isinstance(given, (int, str)) or isinstance(given, bool):
+        raise ServeError("is no number of microseconds", where="parameters.timeout")
+    return _number(str(given), "parameters.timeout") * 1e-6 or None
 
 
 def priority_of(parameters: Mapping[str, Any]) -> int:
@@ -154,15 +234,19 @@ def _name(entry: Mapping[str, Any]) -> str:
     return name
 
 
-def _input(value: object, raw: memoryview, regions: Regions | None) -> tuple[str, Array, int]:
-    """An input's name and array, and how many of the raw bytes are its own."""
-    entry = _object(value, "an input")
+def _declared(entry: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, str, str, list[Any]]]:
+    """An input's parameters; its name, the name in errors, its datatype and its shape, which is not checked."""
     name = _name(entry)
     where = f"input {name[:60]!r}"
     datatype, shape = entry.get("datatype"), entry.get("shape")
     if not isinstance(datatype, str) or not isinstance(shape, list):
         raise ServeError("has no datatype or no shape", where=where)
-    parameters = _object(entry.get("parameters", {}), f"{where}: parameters")
+    return _object(entry.get("parameters", {}), f"{where}: parameters"), (name, where, datatype, shape)
+
+
+def _input(entry: Mapping[str, Any], raw: memoryview, regions: Regions | None) -> tuple[str, Array, int]:
+    """An input's name and array, and how many of the raw bytes are its own."""
+    parameters, (name, where, datatype, shape) = _declared(entry)
     if "shared_memory_region" in parameters:
         region, offset, size = _region(parameters, where)
         return name, from_raw(_regions(regions).read(region, offset, size), datatype, shape, where), 0
@@ -204,11 +288,48 @@ def _regions(regions: Regions | None) -> Regions:
 
 def answer_body(answer: Answer, parsed: Parsed, regions: Regions | None = None) -> tuple[bytes, int | None]:
     """The body of an answer; and where its JSON ends, if raw bytes follow."""
+    if not parsed.raw_outputs:
+        entries, tail = _entries(answer, parsed, regions)
+        text = _identified(_answer_head(answer.model, answer.version, answer.weights_version, entries), answer.id)
+    else:
+        outputs = answer.outputs.items()
+        tail = [to_raw(array) for _, array in outputs]
+        described = tuple([(n, a.dtype, a.shape, len(r)) for (n, a), r in zip(outputs, tail, strict=True)])
+        text = _identified(_raw_head(answer.model, answer.version, answer.weights_version, described), answer.id)
+    return (b"".join((text, *tail)), len(text)) if tail else (text, None)
+
+
+def _answer_head(model: str, version: str, weights_version: int, entries: Sequence[Mapping[str, Any]]) -> bytes:
+    message: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": entries}
+    if weights_version:
+        message["parameters"] = {"weights_version": weights_version}
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
+@lru_cache(_KNOWN)
+def _raw_head(
+    model: str, version: str, weights_version: int, outputs: Sequence[tuple[str, np.dtype[Any], Sequence[int], int]]
+) -> bytes:
+    """The JSON before raw bytes: name, element type, shape and bytes of each output say all of it."""
+    entries = [
+        {"name": name, "datatype": datatype_of(dtype), "shape": shape, "parameters": {"binary_data_size": size}}
+        for name, dtype, shape, size in outputs
+    ]
+    return _answer_head(model, version, weights_version, entries)
+
+
+def _identified(text: bytes, identity: str) -> bytes:
+    """An object's JSON with an id before all else."""
+    return b'{"id":' + json.dumps(identity).encode() + b"," + text[1:] if identity else text
+
+
+def _entries(answer: Answer, parsed: Parsed, regions: Regions | None) -> tuple[list[dict[str, Any]], list[bytes]]:
+    """Outputs each in the form that is wanted, and the raw bytes of those that are wanted so."""
     wanted = {o.name: o for o in parsed.outputs}
     entries, tail = [], []
     for name, array in answer.outputs.items():
         output = wanted.get(name)
-        entry: dict[str, Any] = {"name": name, "datatype": datatype_of(array.dtype), "shape": list(array.shape)}
+        entry: dict[str, Any] = {"name": name, "datatype": datatype_of(array.dtype), "shape": array.shape}
         if output is not None and output.region is not None:
             size = _regions(regions).write(*output.region, to_raw(array), f"output {name!r}")
             region, offset, _ = output.region
@@ -222,13 +343,7 @@ def answer_body(answer: Answer, parsed: Parsed, regions: Regions | None = None) 
         else:
             entry["data"] = to_json(array, f"output {name!r}")
         entries.append(entry)
-    message: dict[str, Any] = {"model_name": answer.model, "model_version": answer.version, "outputs": entries}
-    if answer.id:
-        message["id"] = answer.id
-    if answer.weights_version:
-        message["parameters"] = {"weights_version": answer.weights_version}
-    text = json.dumps(message, separators=(",", ":")).encode()
-    return (text + b"".join(tail), len(text)) if tail else (text, None)
+    return entries, tail
 
 
 def error_body(error: ServeError) -> bytes:

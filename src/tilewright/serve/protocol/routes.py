@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -29,7 +30,7 @@ JSON, BINARY, TEXT, HTML = (
 EXTENSIONS = ("binary_tensor_data", "statistics", "model_configuration", "weights_version")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each request
 class Reply:
     """An answer to HTTP.
 
@@ -63,7 +64,7 @@ class Site:
     dashboard: Callable[[], dict[str, Any]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each request
 class Asked:
     """A request of HTTP: headers by their names in small letters."""
 
@@ -91,9 +92,8 @@ def refusal(error: ServeError) -> Reply:
 
 
 def _route(site: Site, asked: Asked, send: Send) -> None:
-    path = asked.path.partition("?")[0].rstrip("/") or "/v2"
-    parts = [_decoded(part) for part in path.split("/")[1:]]
-    if parts[:2] == ["v2", "models"] and parts[-1:] == ["infer"] and len(parts) in (4, 6):
+    parts = _parts(asked.path)
+    if parts[-1:] == ["infer"] and len(parts) in (4, 6) and parts[:2] == ["v2", "models"]:
         _need(asked, "POST")
         site.tokens.check(asked.headers.get("authorization"), Scope.INFER)
         _infer(site, asked, parts[2], _version(parts, 4), send)
@@ -339,6 +339,13 @@ def _version(parts: list[str], at: int) -> str:
     if parts[at - 1] != "versions":
         raise ServeError("there is nothing at this path", Status.NOT_FOUND)
     return parts[at]
+
+
+@lru_cache(1024)
+def _parts(path: str) -> list[str]:
+    """What stands between the slashes of a path."""
+    path = path.partition("?")[0].rstrip("/") or "/v2"
+    return [_decoded(part) for part in path.split("/")[1:]]
 
 
 def _decoded(part: str) -> str:

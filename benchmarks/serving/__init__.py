@@ -1,0 +1,1 @@
+"""Measurements of the inference server; `python -m benchmarks.bench_serve` runs them."""
