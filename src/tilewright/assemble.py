@@ -101,7 +101,8 @@ def assemble(
     shapes = [*run_storage.sizes, *(bounded(d, bounds) for v in graph.outputs for d in v.shape)]
     conditions = [condition for condition, _ in assumptions]
     steps = run_storage.steps, prepare_storage.steps
-    entry = compiler.entry(log.run("entry", emit_entry, *steps, symbols, shapes, target, control, conditions))
+    emit = partial(emit_entry, flushes=options.flush_denormals)
+    entry = compiler.entry(log.run("entry", emit, *steps, symbols, shapes, target, control, conditions))
     with log.timed("objects"):
         objects = {"entry": entry()}
         objects.update((call.code.symbol, call.code.object) for part in (run, prepare) for call in part.kernels)

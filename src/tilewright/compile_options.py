@@ -45,6 +45,7 @@ class CompileOptions:
     ragged: tuple[str, str] | None = None
     memory: str | int | None = None
     compilers: Sequence[str] = ()
+    flush_denormals: bool = False
 
     def __post_init__(self) -> None:
         check_option("target", self.target, (Target, str, NoneType), "a target or its name")
@@ -54,6 +55,7 @@ class CompileOptions:
         for name in self.compilers:
             if name != TILEWRIGHT:
                 find(name)
+        check_option("flush_denormals", self.flush_denormals, bool, "True or False")
 
     @property
     def machine(self) -> Target:
@@ -64,4 +66,5 @@ class CompileOptions:
     @property
     def passes(self) -> Options:
         """The choices that passes obey."""
-        return Options(self.precision, self.fast, self.products, self.memory, tuple(self.compilers))
+        compilers = tuple(self.compilers)
+        return Options(self.precision, self.fast, self.products, self.memory, compilers, self.flush_denormals)

@@ -51,6 +51,7 @@ def compile(
     require_records: bool = False,
     keep_weights: bool | None = None,
     compilers: Sequence[str] = (),
+    flush_denormals: bool = False,
 ) -> Model | Composite:
     """Compile a model to native code and load it.
 
@@ -95,6 +96,9 @@ def compile(
         compilers: other compilers that plug-ins bring, by name, which are asked in this order for what they take; what
             the last one of the list takes and cannot compile is an error, unless that is "tilewright" (see
             docs/compilers.md).
+        flush_denormals: a call takes subnormal numbers as zero and makes none (FTZ and DAZ on x86-64, FZ on AArch64),
+            in each of its threads, and leaves the threads' mode as it was. Some cores take a hundred cycles and more
+            for a vector with such a number.
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
@@ -113,6 +117,7 @@ def compile(
         state=state,
         ragged=ragged,
         compilers=compilers,
+        flush_denormals=flush_denormals,
     )
     again = reads_again(model, dims) if keep_weights is None else None
     try:

@@ -90,6 +90,12 @@ class Arithmetic:
         "one in so many is left for a row's elements and the next step's loads",
         Origin("2026-11-22", commit="f472f69"),
     )
+    subnormal: float = constant(
+        0.0,
+        "cycles",
+        "of a vector in which a result is below the normal numbers; where this is not 0, functions give zero there",
+        Origin("2026-11-29", "Zen 3 to Zen 5"),
+    )
     tile_overhead: float = constant(24.0, "cycles", "a register tile beside its steps and stores", _FIRST)
     transformed_store: float = constant(
         0.5, "share", "of a store of Winograd's transforms and products that what follows does not hide", _TRANSFORMED

@@ -308,6 +308,8 @@ INTEL_COSTS = (
 
 GOLDEN_COVE_COSTS = (
     INTEL_COSTS
+    # Sigmoid of 50,176 numbers around -92: 146 us, around -1: 11 us.
+    .fitted(Origin("2026-11-29", "Granite Rapids, 2 cores", commit="f4d877bb"), subnormal=150.0)
     # Rows of 1,024 to 3,072 features, all in sets of twelve ways: tiles of 11 to 14 take 0.7 to 0.9 of those of ten.
     # Panels that no tile prefetches take 1.04 to 1.15 of the time of others, 18 rows in three tiles of four vectors
     # 1.1 to 1.2 of two tiles of two vectors.

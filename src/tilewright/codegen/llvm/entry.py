@@ -29,6 +29,7 @@ from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, Var, cast
 from tilewright.native.text import Writer, identifier
 from tilewright.runtime.specs import StepSpec, Work
+from tilewright.support.errors import TargetError
 from tilewright.targets.target import Target
 
 _SIGNATURE = "ptr noalias readonly %slots, ptr noalias readonly %dims, i64 %tid, i64 %nthreads, ptr %barrier"
@@ -42,6 +43,8 @@ def emit_entry(
     target: Target,
     control: int = 0,
     assumptions: Sequence[Expr] = (),
+    *,
+    flushes: bool = False,
 ) -> str:
     """The text of a module with the three entries.
 
@@ -51,10 +54,13 @@ def emit_entry(
         shapes: what `tw_shapes` writes, in order: byte sizes of the run temporaries, then the outputs' dimensions.
         assumptions: conditions, of which `tw_shapes` writes after them whether they hold.
         control: the slot of `tw_run` with the address of the words that bound loops.
+        flushes: `tw_run` takes subnormal numbers as zero and makes none, in each thread that calls it, and leaves the
+            thread's mode as it was.
     """
     arity = {step.kernel: (len(step.slots), len(step.symbols)) for step in (*run, *prepare) if step.region is None}
     lines = [f'target triple = "{target.triple}"', ""]
-    lines += _calls("tw_run", run, symbols, target, control)
+    lines += _calls("tw_run", run, symbols, target, control, local=flushes)
+    lines += flushing("tw_run", target) if flushes else []
     lines += _ranged_calls("tw_prepare", prepare, target)
     lines += _shapes(symbols, [*map(guarded, shapes), *(cast(held(a), i64) for a in assumptions)], target)
     for kernel in sorted(arity):
@@ -72,7 +78,9 @@ def entry_of_kernel(step: StepSpec, symbols: Sequence[Var], sizes: Sequence[Work
     return emit_entry((step,), (), symbols, [polynomial(work, symbols) for work in sizes], target)
 
 
-def _calls(name: str, steps: Sequence[StepSpec], symbols: Sequence[Var], target: Target, control: int) -> list[str]:
+def _calls(
+    name: str, steps: Sequence[StepSpec], symbols: Sequence[Var], target: Target, control: int, *, local: bool
+) -> list[str]:
     caller = Caller(symbols, target)
     regions = Regions(caller, control)
     waiting = False
@@ -82,7 +90,58 @@ def _calls(name: str, steps: Sequence[StepSpec], symbols: Sequence[Var], target:
             waiting = False
         else:
             waiting = caller.call(step, waiting)
-    return _function(name, caller.out)
+    return _function(name, caller.out, local=local)
+
+
+def flushing(name: str, target: Target) -> list[str]:
+    """The function of this name around that of its steps, with subnormal numbers as zero: FTZ and DAZ of MXCSR (Intel
+    SDM, volume 1, 10.2.3), FZ of FPCR (Arm ARM, C5.2.9). Raises TargetError for other machines."""
+    architecture, _, _ = target.triple.partition("-")
+    if architecture not in _MODES:
+        raise TargetError(
+            "subnormal numbers cannot be flushed there", where=target.triple, expected=" or ".join(_MODES)
+        )
+    type, bits, get, put, declarations = _MODES[architecture]
+    arguments = ", ".join(part.split()[0] + " " + part.split()[-1] for part in _SIGNATURE.split(", "))
+    return [
+        f"define void @{name}({_SIGNATURE}) nounwind {{",
+        "entry:",
+        f"  %mode = alloca {type}, align 8",
+        f"  {get}",
+        f"  %before = load {type}, ptr %mode, align 8",
+        f"  %flushing = or {type} %before, {bits}",
+        *_put(type, "%flushing", put),
+        f"  call void @{name}_steps({arguments})",
+        *_put(type, "%before", put),
+        "  ret void",
+        "}",
+        "",
+        *declarations,
+    ]
+
+
+def _put(type: str, value: str, put: str) -> list[str]:
+    return [f"  store {type} {value}, ptr %mode, align 8", f"  {put.replace('%value', value)}"]
+
+
+_MODES = {
+    "x86_64": (
+        "i32",
+        0x8040,
+        "call void @llvm.x86.sse.stmxcsr(ptr %mode)",
+        "call void @llvm.x86.sse.ldmxcsr(ptr %mode)",
+        ("declare void @llvm.x86.sse.stmxcsr(ptr)", "declare void @llvm.x86.sse.ldmxcsr(ptr)"),
+    ),
+    "aarch64": (
+        "i64",
+        1 << 24,
+        "%now = call i64 @llvm.aarch64.get.fpcr()\n  store i64 %now, ptr %mode, align 8",
+        "call void @llvm.aarch64.set.fpcr(i64 %value)",
+        ("declare i64 @llvm.aarch64.get.fpcr()", "declare void @llvm.aarch64.set.fpcr(i64)"),
+    ),
+}
+"""By architecture: the type of a thread's mode, the bits that flush, how it is read into memory and set, what of LLVM
+does so."""
 
 
 def _ranged_calls(name: str, steps: Sequence[StepSpec], target: Target) -> list[str]:
@@ -103,9 +162,12 @@ def _ranged_calls(name: str, steps: Sequence[StepSpec], target: Target) -> list[
     return _function(name, out)
 
 
-def _function(name: str, out: Writer) -> list[str]:
+def _function(name: str, out: Writer, *, local: bool = False) -> list[str]:
+    """`local`: called by another function of the module alone, which has the name."""
     lines = [*out.entry, *out.lines]
-    return [f"define void @{name}({_SIGNATURE}) nounwind {{", "entry:", *lines, "  ret void", "}", ""]
+    head = f"internal void @{name}_steps" if local else f"void @{name}"
+    kind = " noinline" if local else ""
+    return [f"define {head}({_SIGNATURE}) nounwind{kind} {{", "entry:", *lines, "  ret void", "}", ""]
 
 
 def _shapes(symbols: Sequence[Var], shapes: Sequence[Expr], target: Target) -> list[str]:

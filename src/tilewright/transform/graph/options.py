@@ -29,6 +29,7 @@ class Options:
     memory: bytes that temporaries may take, or a share of what they take otherwise ("0.5x"): values are computed again
         where that is less (`transform/recompute.py`). "auto": where it costs hardly any time. None: they are kept.
     compilers: which are asked first for what they take (`transform/graph/partition.py`), by name.
+    flush_denormals: a call takes subnormal numbers as zero and makes none.
     """
 
     precision: Precision = "fp32"
@@ -36,6 +37,7 @@ class Options:
     products: Products = "weights"
     memory: str | int | None = None
     compilers: tuple[str, ...] = ()
+    flush_denormals: bool = False
 
     def __post_init__(self) -> None:
         for name, value, known in (

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from tilewright.ir.dtype import bf16, f16, f32, f64
 from tilewright.ir.expr import Const, Expr, Op, call, cast, const, equal, select
@@ -21,6 +22,7 @@ from tilewright.transform.math import f64 as math_f64
 from tilewright.transform.math import inverse as math_inverse
 from tilewright.transform.math import remainder
 from tilewright.transform.math import tables as math_tables
+from tilewright.transform.math.parts import itself_below, zero_below
 
 
 def expand_math(func: PrimFunc, target: Target | None = None) -> PrimFunc:
@@ -35,22 +37,37 @@ def expand_math(func: PrimFunc, target: Target | None = None) -> PrimFunc:
 
 def expand(e: Expr, memo: dict[Expr, Expr] | None = None, target: Target | None = None) -> Expr:
     """`e` with the transcendental operators written out."""
-    single = {**SINGLE, **TABLES} if target is not None and target.isa.tables >= math_tables.ENTRIES else SINGLE
-    return map_expr(e, lambda node: _expand_node(node, single), memo)
+    single, double = SINGLE, DOUBLE
+    if target is not None and target.isa.tables >= math_tables.ENTRIES:
+        single = {**SINGLE, **TABLES}
+    if target is not None and target.costs.arithmetic.subnormal:
+        single, double = saturating(single, VANISHING, SMALL), saturating(double, VANISHING_DOUBLE, {})
+    return map_expr(e, lambda node: _expand_node(node, single, double), memo)
 
 
 def _keep(_: Stmt) -> None:
     return None
 
 
-def _expand_node(e: Expr, single: Mapping[str, Callable[..., Expr]]) -> Expr | None:
+Functions = Mapping[str, Callable[..., Expr]]
+
+
+def saturating(functions: Functions, least: Mapping[str, float], most: Mapping[str, float]) -> Functions:
+    """These functions, but zero below the argument from which on each has a normal number as its result (`least`), and
+    the argument itself where it is so small that they are it (`most`)."""
+    zeros = {name: partial(zero_below, least=x, function=functions[name]) for name, x in least.items()}
+    small = {name: partial(itself_below, most=x, function=functions[name]) for name, x in most.items()}
+    return {**functions, **zeros, **small}
+
+
+def _expand_node(e: Expr, single: Functions, double: Functions) -> Expr | None:
     if not isinstance(e, Op):
         return None
     if e.name == "pow" and isinstance(e.args[1], Const):
         simple = _constant_power(e.args[0], e.args[1].value)
         if simple is not None:
             return simple
-    function = (DOUBLE if e.dtype is f64 else single).get(e.name) or EXACT.get(e.name)
+    function = (double if e.dtype is f64 else single).get(e.name) or EXACT.get(e.name)
     if function is None:
         return None
     if e.dtype in (f16, bf16):
@@ -132,6 +149,14 @@ DOUBLE: dict[str, Callable[..., Expr]] = {
     "tan": math_f64.tan,
 }
 """What is written out of f64, by operator."""
+
+VANISHING: dict[str, float] = {"exp": -87.33, "exp2": -126.0, "sigmoid": -87.33}
+VANISHING_DOUBLE: dict[str, float] = {"exp": -708.39, "exp2": -1022.0, "sigmoid": -708.39}
+"""Arguments of functions from which on their results are normal numbers. Where a result that is none takes a core some
+hundred cycles (`targets/costs.py`: `subnormal`), what is less gives zero."""
+
+SMALL: dict[str, float] = {"log1p": 2.0**-27}
+"""Functions of f32 that are their arguments up to so small ones, and square them (those of f64 do not)."""
 
 EXACT: dict[str, Callable[..., Expr]] = {"fmod": remainder.fmod}
 """What is written out of both and has no error."""

@@ -57,6 +57,13 @@ def zero_below(x: Expr, least: float, function: Callable[[Expr], Expr]) -> Expr:
     return select(low, zero, function(select(low, zero, x)))
 
 
+def itself_below(x: Expr, most: float, function: Callable[[Expr], Expr]) -> Expr:
+    """function(x), but x itself where its magnitude is less than `most`; there it is computed of zero, for the reason
+    that `zero_below` gives: such functions square their arguments."""
+    small = call("abs", x) < const(most, x.dtype)
+    return select(small, x, function(select(small, const(0.0, x.dtype), x)))
+
+
 def with_sign(positive: Expr, x: Expr) -> Expr:
     """A number that is not negative with the sign of another."""
     sign = const(-1 << (x.dtype.bits - 1), bits(x).dtype)

@@ -1,0 +1,115 @@
+"""Activations make no subnormal numbers for machines on which those cost, and are as exact as ever otherwise.
+
+What underflows is known from the flag that a core sets (MXCSR, x86-64), whatever it takes there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from ctypes.util import find_library
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import ops
+from tilewright.ir.dtype import DType, f32, f64
+from tilewright.ir.expr import const
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType
+from tilewright.targets.costs import Origin
+from tilewright.targets.target import Target
+from tilewright.train.gradient import gradient
+
+UNDERFLOW = 0x10
+ACTIVATIONS: dict[str, dict[str, Any]] = {
+    "exp": {},
+    "exp2": {},
+    "sigmoid": {},
+    "swish": {"alpha": 1.0},
+    "softplus": {},
+    "gelu": {"approximate": "none"},
+    "elu": {"alpha": 1.0},
+    "log1p": {},
+}
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="flags are those of x86-64's MXCSR")
+
+
+@cache
+def machines() -> tuple[Target, Target]:
+    """This machine as one on which subnormal results cost nothing, and as one on which they do."""
+    host = Target.host()
+    free, slow = (host.costs.fitted(Origin("here"), subnormal=cycles) for cycles in (0.0, 150.0))
+    return replace(host, costs=free), replace(host, costs=slow)
+
+
+def activation(name: str, count: int, dtype: DType, *, derivative: bool = False) -> Graph:
+    builder = GraphBuilder("activation")
+    x = builder.input("x", TensorType(dtype, (const(count),)))
+    y = ops.emit1(builder, name, x, **ACTIVATIONS[name])
+    if not derivative:
+        return builder.finish((y,))
+    total = ops.emit1(builder, "reduce_sum", y, axes=(0,), keepdims=False)
+    return gradient(builder.finish((total,)), total.name, ("x",))
+
+
+def arguments(name: str, dtype: DType) -> np.ndarray:
+    """From 1e-18 to 1e30 of both signs, dense where results vanish, and infinities."""
+    most = 200 if dtype is f32 else 1200
+    sizes = np.concatenate([np.linspace(0, most, 6000), 10.0 ** np.linspace(-18, 30, 200), [np.inf]])
+    both = np.concatenate([sizes, -sizes]).astype(dtype.numpy)
+    return both[both > -1] if name == "log1p" else both
+
+
+def computed(graph: Graph, x: np.ndarray, target: Target) -> tuple[np.ndarray, bool]:
+    """The last output, and whether anything underflowed."""
+    model, libm = tw.compile((graph, {}), target=target), ctypes.CDLL(find_library("m"))
+    model(x)
+    libm.feclearexcept(UNDERFLOW)
+    results = model(x)
+    flagged = bool(libm.fetestexcept(UNDERFLOW))
+    return np.asarray(results[-1] if isinstance(results, tuple | list) else results), flagged
+
+
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_no_subnormal_results(name: str, dtype: DType) -> None:
+    x = arguments(name, dtype)
+    results = [computed(activation(name, x.size, dtype), x, machine) for machine in machines()]
+    (usual, _), (saturated, underflows) = results
+    assert not underflows
+    tiny = float(np.finfo(dtype.numpy).tiny)
+    with np.errstate(all="ignore"):
+        other = ~((usual == saturated) | (np.isnan(usual) & np.isnan(saturated)))
+        size = np.where(name == "swish", np.abs(x), 1.0)
+    assert np.all(saturated[other] == 0) and np.all(np.abs(usual[other]) <= 1.01 * tiny * size[other])
+    assert other.any() == (name in ("exp", "exp2", "sigmoid", "swish", "softplus"))
+
+
+@pytest.mark.parametrize("name", ["exp", "sigmoid", "swish", "softplus", "gelu", "elu"])
+def test_no_subnormal_gradients(name: str) -> None:
+    """But GELU's between 13.1 and 13.2, which is a density times a number below 1."""
+    x = arguments(name, f32)
+    if name == "gelu":
+        x = x[(np.abs(x) < 13.1) | (np.abs(x) > 13.25)]
+    (usual, _), (saturated, underflows) = (
+        computed(activation(name, x.size, f32, derivative=True), x, machine) for machine in machines()
+    )
+    assert not underflows
+    np.testing.assert_allclose(saturated, usual, rtol=1e-6, atol=2e-36)
+
+
+def test_the_flag_tells() -> None:
+    """Of a machine on which they cost nothing, results are subnormal: what the tests above look at is set then."""
+    x = np.linspace(-100, -90, 64).astype(np.float32)
+    result, underflows = computed(activation("sigmoid", 64, f32), x, machines()[0])
+    assert underflows and 0 < result.min() < np.finfo(np.float32).tiny
+
+
+def test_only_machines_that_were_measured_pay() -> None:
+    assert Target.parse("graniterapids").costs.arithmetic.subnormal == 150.0
+    for name in ("znver3", "znver4", "znver5", "x86-64-v3", "skylake-avx512", "generic-aarch64"):
+        assert Target.parse(name).costs.arithmetic.subnormal == 0.0
