@@ -24,6 +24,9 @@ from tilewright.transform.math import remainder
 from tilewright.transform.math import tables as math_tables
 from tilewright.transform.math.parts import itself_below, zero_below
 
+Functions = Mapping[str, Callable[..., Expr]]
+"""Operators by name as what is written out for them."""
+
 
 def expand_math(func: PrimFunc, target: Target | None = None) -> PrimFunc:
     """`func` with the transcendental operators written out, by what suits the target.
@@ -37,7 +40,8 @@ def expand_math(func: PrimFunc, target: Target | None = None) -> PrimFunc:
 
 def expand(e: Expr, memo: dict[Expr, Expr] | None = None, target: Target | None = None) -> Expr:
     """`e` with the transcendental operators written out."""
-    single, double = SINGLE, DOUBLE
+    single: Functions = SINGLE
+    double: Functions = DOUBLE
     if target is not None and target.isa.tables >= math_tables.ENTRIES:
         single = {**SINGLE, **TABLES}
     if target is not None and target.costs.arithmetic.subnormal:
@@ -47,9 +51,6 @@ def expand(e: Expr, memo: dict[Expr, Expr] | None = None, target: Target | None 
 
 def _keep(_: Stmt) -> None:
     return None
-
-
-Functions = Mapping[str, Callable[..., Expr]]
 
 
 def saturating(functions: Functions, least: Mapping[str, float], most: Mapping[str, float]) -> Functions:
