@@ -46,6 +46,7 @@ from tilewright.support.collection import uncollected
 from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
 from tilewright.support.progress import expect, tell
+from tilewright.targets.host import measure_outer_levels
 from tilewright.targets.target import Target
 from tilewright.targets.vta.family import NAME as VTA
 from tilewright.transform.call import Call, KernelCall
@@ -123,6 +124,8 @@ def compile_program(model: Any, example: Any = None, options: CompileOptions | N
     log = PassLog(f"compile {_called(model)}")
     with Background() as background:
         background.submit(compile_support)  # what the runtime links at the end
+        if options.target is None:
+            measure_outer_levels()
         read = log.run("import", import_model, model, options.dims, example, options.dynamic, options.params)
         read = replace(read, graph=settled(read.graph))
         if target.accelerator:

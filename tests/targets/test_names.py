@@ -31,7 +31,9 @@ SAPPHIRE = (*x86.V4_DOTS, "avxvnni", "avx512fp16", "amx-tile", "amx-bf16", "amx-
         ("znver3", (*x86.V4_DOTS, "sse4a"), "znver4"),
         ("znver4", (*x86.V4_DOTS, "avxvnni", "sse4a"), "znver5"),
         ("znver4", (*x86.V4_DOTS, "sse4a"), "znver4"),
-        ("x86-64", SAPPHIRE, "x86-64"),
+        ("x86-64", SAPPHIRE, "sapphirerapids"),
+        ("generic", (*SAPPHIRE, "amx-fp16"), "graniterapids"),
+        ("x86-64", ICE, "x86-64"),
     ],
 )
 def test_names_that_features_contradict(called: str, features: tuple[str, ...], name: str) -> None:

@@ -83,18 +83,31 @@ def measure_often(machine: Machine) -> Measured:
     """Measure for about six seconds, in passes some seconds apart, so that what disturbs one need not disturb all."""
     passes, waited = [], []
     for _ in range(_PASSES):
-        waited.append(_waited(Probes(machine)))
+        waited.append(waited_share(Probes(machine)))
         passes.append(measure(machine))
     return Measured(best_of(passes), spread_of(passes), sorted(waited)[_PASSES // 2])
 
 
-def _waited(probes: Probes) -> float:
+def waited_share(probes: Probes) -> float:
     """The share of some time in which this thread, which always had work, did not run."""
     rounds = _rounds_that_take(_SECONDS, lambda n: probes.fma(n, 0.5, 1.0))
     start, used = time.perf_counter(), time.thread_time()
     while (wall := time.perf_counter() - start) < _LOOK:
         probes.fma(rounds, 0.5, 1.0)
     return max(0.0, 1 - (time.thread_time() - used) / wall)
+
+
+def outer_rates(probes: Probes, machine: Machine) -> tuple[float, float]:
+    """Bytes that this core reads a cycle from the last level and from memory, in some tenths of a second."""
+    frequency = _frequency(probes)
+    *_, l3, memory = _working_sets(machine)
+    rates = (_read_bandwidth(probes, size) for size in (l3, min(memory, _OUTER)))
+    l3_rate, memory_rate = (rate / frequency for rate in rates)
+    return l3_rate, memory_rate
+
+
+_OUTER = 256 << 20
+"""Bytes of the largest array that is read for them: many processes may measure at once."""
 
 
 def best_of(passes: Sequence[Ceilings]) -> Ceilings:

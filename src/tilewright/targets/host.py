@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from functools import cache
 
-from tilewright.measure import calibration
+from tilewright.measure import calibration, outer
 from tilewright.support import flags
 from tilewright.support.errors import TargetError
-from tilewright.support.machine import describe
+from tilewright.support.machine import Machine, describe
 from tilewright.targets.machines import MACHINES
 from tilewright.targets.memory import Ceilings
 from tilewright.targets.registry import family_of
@@ -45,14 +45,37 @@ def native() -> Target:
         l2_ways=ways.get(2, base.caches.l2_ways),
     )
     measured = calibration.load(machine)
+    levels = outer.load(machine) if measured is None and is_masked(machine) else None
+    known = measured or levels
     return replace(
         base,
         triple=machine.triple,
         missing=tuple(sorted(name for name, on in features.items() if not on or name not in machine.features)),
         caches=caches,
-        ceilings=base.ceilings if measured is None else replace(base.ceilings, **asdict(measured)),
+        ceilings=base.ceilings if known is None else replace(base.ceilings, **asdict(known)),
         cores=machine.cores,
     )
+
+
+def is_masked(machine: Machine) -> bool:
+    """Whether a machine's processor is called something else than its features say, or nothing: what is known of its
+    kind is then less than what a name would tell."""
+    family = family_of(machine.triple)
+    if family is None or family.describe is None:
+        return False
+    return machine.cpu in UNNAMED or family.describe(machine.cpu, machine.features).cpu != machine.cpu
+
+
+def measure_outer_levels() -> None:
+    """Begin to measure the outer levels of this machine in the background, where no more is known of it than its
+    features and nothing is stored; for later processes."""
+    machine = describe()
+    if is_masked(machine):
+        outer.begin(machine)
+
+
+UNNAMED = ("", "generic", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+"""What LLVM calls processors that it does not know."""
 
 
 L3_A_CORE = 64 << 20
