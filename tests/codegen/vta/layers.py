@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.codegen.vta.emit import VtaProgram, emit_vta
-from tilewright.plans.vta.layers import Addition, Convolution, Layer, MaxPool, Product, Requantised
+from tilewright.plans.vta.layers import Addition, Convolution, Layer, MaxPool, Product, Requantised, with_offset
 from tilewright.plans.vta.schedules import schedule
 from tilewright.plans.vta.tiles import Tile
 from tilewright.targets.vta.simulator import Machine
@@ -27,13 +27,15 @@ RESNET: dict[str, tuple[int, int, int, int, int, int]] = {
 
 def resnet(name: str) -> Convolution:
     size, cin, cout, kernel, pad, stride = RESNET[name]
-    return Convolution(
+    layer = Convolution(
         cin // 16, size, size, cout // 16, (kernel, kernel), stride, (pad,) * 4, requantised=Requantised(10)
     )
+    return with_offset(layer)
 
 
 def compiled(layer: Layer, tile: Tile | None = None) -> VtaProgram:
-    return emit_vta(placed_loops(schedule(layer, tile)))
+    floor = layer.requantised.floor if isinstance(layer, Convolution | Product) else None
+    return emit_vta(placed_loops(schedule(layer, tile)), floor)
 
 
 def run(program: VtaProgram, arrays: list[Array], result: Array, first: int = 0) -> Array:
@@ -43,8 +45,8 @@ def run(program: VtaProgram, arrays: list[Array], result: Array, first: int = 0)
 
 
 def requantised(total: Array, q: Requantised) -> Array:
-    """int64 sums as the accumulators wrap them, shifted and clipped."""
-    return np.clip(total.astype(np.int32) >> q.shift, q.low, q.high).astype(np.int8)
+    """int64 sums as the accumulators wrap them, shifted and clipped; without the offset of their biases."""
+    return np.clip((total - q.offset).astype(np.int32) >> q.shift, q.low, q.high).astype(np.int8)
 
 
 def operands(layer: Layer, seed: int = 0) -> list[Array]:
@@ -60,10 +62,10 @@ def operands(layer: Layer, seed: int = 0) -> list[Array]:
             w = numbers(layer.outputs, layer.reduced, *taps, 16, 16)
             if layer.separate:
                 w = w * np.eye(16, dtype=np.int8)
-            bias = rng.integers(-(10**5), 10**5, (layer.outputs, 16)).astype(np.int32)
+            bias = rng.integers(-(10**5), 10**5, (layer.outputs, 16)).astype(np.int32) + layer.requantised.offset
             return [numbers(layer.inputs, layer.height, layer.width, 16), w, bias]
         case Product():
-            bias = rng.integers(-(10**5), 10**5, (layer.columns, 16)).astype(np.int32)
+            bias = rng.integers(-(10**5), 10**5, (layer.columns, 16)).astype(np.int32) + layer.requantised.offset
             return [numbers(layer.rows, layer.depth, 16), numbers(layer.columns, layer.depth, 16, 16), bias]
         case Addition():
             return [numbers(layer.rows, 16), numbers(layer.rows, 16)]

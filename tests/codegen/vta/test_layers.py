@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,11 +13,23 @@ from tilewright.codegen.vta.emit import emit_vta
 from tilewright.codegen.vta.machine import ACC, INP
 from tilewright.plans.framework.decisions import forcing
 from tilewright.plans.framework.space import Setting
-from tilewright.plans.vta.layers import Addition, Convolution, MaxPool, Product, Requantised, convolution
+from tilewright.plans.vta.layers import (
+    Addition,
+    Convolution,
+    MaxPool,
+    Product,
+    Requantised,
+    convolution,
+    most_bias,
+    with_offset,
+)
 from tilewright.plans.vta.schedules import choose, decision_key
 from tilewright.plans.vta.tiles import Tile, cycles, fits, shape_of, tiles
 from tilewright.support.errors import CompileError, ScheduleError
 from tilewright.targets.vta.check import faults
+from tilewright.targets.vta.config import Memory
+from tilewright.targets.vta.isa import Gemm
+from tilewright.targets.vta.simulator import Machine
 from tilewright.targets.vta.timing import timeline
 from tilewright.transform.loops.placed import placed_loops
 
@@ -73,6 +87,37 @@ def test_any_tile_computes_the_layer(tile: Tile) -> None:
     assert actual < 1.05 * estimate
     if 14 % (tile.lines * tile.threads) == 0 and 4 % tile.outputs == 0:  # else a part of the last tile is estimated too
         assert actual > 0.95 * estimate
+
+
+def test_biases_are_the_first_values_of_sums() -> None:
+    """With the offset nothing but each place's first tile is cleared; biases as large as they come leave what they
+    left, and so do accumulators that another program has left full."""
+    layer = replace(LAYER, requantised=Requantised(10, 0, 127))
+    better = with_offset(layer)
+    tile = Tile(2, 3, 4, 2, False, "tile")
+    before, program = compiled(layer, tile), check(better, tile)
+    resets = [sum(isinstance(i, Gemm) and i.reset for i in p.instructions) for p in (before, program)]
+    assert resets[0] > resets[1] == 2
+    assert timeline(program.instructions).cycles < timeline(before.instructions).cycles
+    x, w, _ = operands(layer)
+    most = most_bias(layer)
+    bias = np.random.default_rng(1).choice([-(1 << 29), -most, -1, 0, most, 1 << 29], (4, 16))
+    first = np.clip(bias, -most, most) + better.requantised.offset
+    expected = wanted(layer, [x, w, bias.astype(np.int32)])
+    arrays = [x, w, first.astype(np.int32)]
+    memory = dict(zip(program.addresses, [*arrays, np.zeros_like(expected)], strict=True))
+    machine = Machine()
+    machine.buffers[Memory.ACC][...] = np.iinfo(np.int32).max
+    machine.run(program.words, {**memory, program.uop_address: program.uops})
+    assert np.array_equal(memory[program.addresses[3]], expected)
+    assert faults(program.instructions, {**memory, program.uop_address: program.uops}) == ()
+
+
+def test_no_offset_where_none_fits() -> None:
+    """Bounds of a clip have 16 bits; without a shift a result's byte has all of the sum."""
+    for q, layer in ((Requantised(0), LAYER), (Requantised(5), LAYER), (Requantised(30), LAYER)):
+        assert with_offset(replace(layer, requantised=q)).requantised.offset == 0
+    assert with_offset(Product(4, 1, 1, Requantised(12))).requantised.offset == 2 << 20
 
 
 def test_a_transposed_convolution() -> None:

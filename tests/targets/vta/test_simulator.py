@@ -12,6 +12,7 @@ from tests.targets.vta.reference import Reference
 from tilewright.targets.vta import Config, Finish, Gemm, Load, Memory, Store, encode
 from tilewright.targets.vta.__main__ import main
 from tilewright.targets.vta.assembly import assemble
+from tilewright.targets.vta.isa import Opcode, fields, pack, uop_fields
 from tilewright.targets.vta.simulator import Machine, SimulationError
 from tilewright.targets.vta.streams import Stream, differences, read, write
 
@@ -162,6 +163,27 @@ def test_damaged_files_are_refused(tmp_path: Path, capsys: Any) -> None:
         archive.writestr("insn.npy", header + b" " * (0x46 + 10 - len(header)))
     assert main(["check", str(tmp_path / "f.npz")]) == 2
     assert "longer than the file" in capsys.readouterr().err
+
+
+def test_check_encodes_and_decodes_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    arrays: dict[str, Any] = {}
+    for kind, layout in (
+        ("mem", fields(Opcode.LOAD)), ("gemm", fields(Opcode.GEMM)), ("alu", fields(Opcode.ALU)), ("uop", uop_fields()),
+    ):  # fmt: skip
+        widths = [bits for name, bits in layout if name]
+        columns = [rng.integers(*((0, 1 << b) if b > 0 else (-(1 << -b - 1), 1 << -b - 1)), 50) for b in widths]
+        arrays[f"{kind}_values"] = np.stack(columns, 1).astype(np.int64)
+        named = dict(zip((name for name, _ in layout if name), columns, strict=True))
+        arrays[f"{kind}_words"] = pack(named, layout, 4 if kind == "uop" else 16)
+    path = str(tmp_path / "e.npz")
+    np.savez(path, **arrays)
+    assert main(["check", path]) == 0 and "200 words, all equal" in capsys.readouterr().out
+    np.savez(path, **{**arrays, "gemm_values": arrays["gemm_values"] ^ (np.arange(50)[:, None] == 7)})
+    assert main(["check", path]) == 1
+    assert "gemm: 1 words are encoded otherwise, first number 7" in capsys.readouterr().out
+    np.savez(path, **{**arrays, "alu_words": arrays["alu_words"][:, :8]})
+    assert main(["check", path]) == 2 and "wrong shape" in capsys.readouterr().err
 
 
 def test_padding_and_strides() -> None:

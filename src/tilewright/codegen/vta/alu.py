@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.codegen.vta.nests import nests
-from tilewright.codegen.vta.uops import Uops
+from tilewright.codegen.vta.work import Item, Work
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op
 from tilewright.ir.loops import Store
 from tilewright.support.errors import CompileError
-from tilewright.targets.vta.isa import Alu, AluOp, Gemm, Instruction
+from tilewright.targets.vta.isa import AluOp
 
 Array = np.ndarray[Any, Any]
 Rows = Callable[[Load], Array]
@@ -25,8 +25,8 @@ _MAX_ADDED = 4 * _LARGEST
 class Alus:
     """Writes operations to a program. `readers`: how many statements read each buffer."""
 
-    def __init__(self, program: list[Instruction], uops: Uops, readers: Mapping[Buffer, int]) -> None:
-        self.program, self.uops, self.readers = program, uops, readers
+    def __init__(self, program: list[Item], readers: Mapping[Buffer, int]) -> None:
+        self.program, self.readers = program, readers
 
     def fill(self, rows: Array, number: int) -> None:
         """Write a number into rows: zeros, to which its upper half is added and shifted, then its lower half."""
@@ -127,13 +127,8 @@ class Alus:
 
     def _clear(self, rows: Array) -> None:
         for nest in nests([rows], depth=0):
-            bgn, end = self.uops.place(nest.uops)
-            self.program.append(Gemm(bgn, end, *nest.extents, *nest.steps[0], reset=True))
+            self.program.append(Work(nest, reset=True))
 
     def _emit(self, op: AluOp, rows: list[Array], number: int | None = None) -> None:
         for nest in nests(rows, depth=0):
-            bgn, end = self.uops.place(nest.uops)
-            (dst, *src) = nest.steps
-            use = number is not None
-            steps = (*dst, *(src[0] if src else (0, 0)))
-            self.program.append(Alu(op, bgn, end, *nest.extents, *steps, use_imm=use, imm=number or 0))
+            self.program.append(Work(nest, op, number))

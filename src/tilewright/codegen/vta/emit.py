@@ -21,6 +21,7 @@ from tilewright.codegen.vta.nests import nests
 from tilewright.codegen.vta.points import grid, offset, sizes, spread, value
 from tilewright.codegen.vta.transfers import pictures
 from tilewright.codegen.vta.uops import Uops
+from tilewright.codegen.vta.work import Item, Work, started_with_biases, with_last_in_pieces
 from tilewright.ir.dtype import i8, i32
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Seq, Stmt, Store
@@ -29,7 +30,7 @@ from tilewright.ir.rewrite import loads, walk
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CompileError
 from tilewright.targets.vta.config import DEFAULT, Memory
-from tilewright.targets.vta.isa import Gemm, Instruction, encode
+from tilewright.targets.vta.isa import Instruction, encode
 from tilewright.targets.vta.isa import Load as LoadInsn
 from tilewright.targets.vta.isa import Store as StoreInsn
 from tilewright.targets.vta.tokens import with_tokens
@@ -72,14 +73,19 @@ class _Thread:
         return _Thread({**self.values, var: number}, self.places)
 
 
-def emit_vta(func: PrimFunc) -> VtaProgram:
-    """The program of a function. Raises CompileError for what VTA has no instructions for."""
+def emit_vta(func: PrimFunc, floor: int | None = None) -> VtaProgram:
+    """The program of a function. `floor`: what is added to sums, row by row, is never less (`work.py`); None: anything.
+
+    Raises CompileError for what VTA has no instructions for.
+    """
     emitter = _Emitter(func)
     emitter.statement(func.body, [_Thread({}, {})])
-    uops = emitter.uops.words()
-    uop_address = emitter.uops.address
-    instructions = with_tokens(emitter.instructions, {uop_address: uops})
-    return VtaProgram(tuple(instructions), tuple(emitter.addresses[b] for b in func.params), uops, uop_address)
+    items = emitter.items if floor is None else started_with_biases(emitter.items, floor)
+    placed = Uops(addresses(func)[1])
+    placed.program_of(with_last_in_pieces(items))
+    uops = placed.words()
+    instructions = with_tokens(placed.program, {placed.address: uops})
+    return VtaProgram(tuple(instructions), tuple(emitter.addresses[b] for b in func.params), uops, placed.address)
 
 
 def addresses(func: PrimFunc) -> tuple[dict[Buffer, int], int]:
@@ -95,23 +101,21 @@ def addresses(func: PrimFunc) -> tuple[dict[Buffer, int], int]:
 @dataclass(slots=True)
 class _Emitter:
     func: PrimFunc
-    instructions: list[Instruction] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
     addresses: dict[Buffer, int] = field(init=False)
-    uops: Uops = field(init=False)
     alus: Alus = field(init=False)
     used: dict[Memory, int] = field(default_factory=dict)
     turns: dict[str, int] = field(default_factory=dict)
     doubled: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        self.addresses, end = addresses(self.func)
-        self.uops = Uops(end, self.instructions)
+        self.addresses, _ = addresses(self.func)
         readers: dict[Buffer, int] = {}
         for s in walk(self.func.body):
             if isinstance(s, Store):
                 for buffer in {x.buffer for x in loads(s.value)} - {s.buffer}:
                     readers[buffer] = readers.get(buffer, 0) + 1
-        self.alus = Alus(self.instructions, self.uops, readers)
+        self.alus = Alus(self.items, readers)
         notes = (find(s.notes, DoubleBuffer) for s in walk(self.func.body) if isinstance(s, For))
         self.doubled = frozenset(name for note in notes if note is not None for name in note.buffers)
 
@@ -202,9 +206,7 @@ class _Emitter:
             rows.append(spread(self.row(region.buffer, at, thread), loops))
         selection = _box(conditions, values, loops)
         for nest in nests([r[selection] for r in rows]):
-            bgn, end = self.uops.place(nest.uops)
-            dst, src, wgt = nest.steps
-            self.instructions.append(Gemm(bgn, end, *nest.extents, *dst, *src, *wgt))
+            self.items.append(Work(nest))
 
     def store(self, s: Store, loops: Loops, conditions: list[Expr], thread: _Thread) -> None:
         memory = MEMORIES.get(s.buffer.scope)
@@ -239,7 +241,7 @@ class _Emitter:
         source = self.alus.in_place(s.value, read)
         for p in pictures(source, target, np.ones(target.shape, bool)):
             fields = (p.sram_base, p.dram_base, p.y_size, p.x_size, p.x_stride)
-            self.instructions.append(StoreInsn(Memory.OUT, *fields))
+            self.items.append(StoreInsn(Memory.OUT, *fields))
 
     def load(
         self,
@@ -280,7 +282,7 @@ class _Emitter:
         first = self.addresses[e.buffer] // size
         for p in pictures(target[selection], (at // size)[selection], mask[selection], first):
             pads = (p.y_pad_0, p.y_pad_1, p.x_pad_0, p.x_pad_1)
-            self.instructions.append(LoadInsn(kind, p.sram_base, p.dram_base, p.y_size, p.x_size, p.x_stride, *pads))
+            self.items.append(LoadInsn(kind, p.sram_base, p.dram_base, p.y_size, p.x_size, p.x_stride, *pads))
 
     def check_lanes(
         self, s: Store, lanes: Sequence[Var], values: dict[Var, Any], source: tuple[Load, Array] | None = None

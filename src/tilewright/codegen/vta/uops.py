@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from tilewright.codegen.vta.work import Item, Work
 from tilewright.targets.vta.config import DEFAULT, Memory
 from tilewright.targets.vta.isa import Instruction, Load, pack, uop_fields
 
@@ -13,28 +15,36 @@ Array = np.ndarray[Any, Any]
 
 
 class Uops:
-    """The lists of a program; what loads them goes to the program.
+    """The lists of a program, which is made here: what loads a list stands before the first that needs it.
 
-    A list stands once in DRAM. In the buffer it stays until another one takes its place: lists follow each other there,
-    from the start again when the end is reached. GEMM, ALU and these loads are of one queue, so that no token is
-    needed.
+    A list stands once in DRAM. Where all lists fit into the buffer they are loaded at once, at the beginning; else each
+    stays there until another one takes its place: lists follow each other, from the start again when the end is
+    reached. GEMM, ALU and these loads are of one queue, so that no token is needed.
     """
 
-    def __init__(self, address: int, program: list[Instruction]) -> None:
+    def __init__(self, address: int) -> None:
         self.address = address
-        self.program = program
+        self.program: list[Instruction] = []
         self._lists: dict[bytes, int] = {}
         self._parts: list[bytes] = []
         self._resident: dict[bytes, int] = {}
         self._next = 0
 
+    def program_of(self, items: Sequence[Item]) -> None:
+        """Append instructions to the program."""
+        contents = dict.fromkeys(_packed(item.nest.uops) for item in items if isinstance(item, Work))
+        count = sum(map(len, contents)) // 4
+        if 0 < count <= DEFAULT.rows(Memory.UOP):
+            for content in contents:
+                self._resident[content] = self._lists[content] = sum(map(len, self._parts)) // 4
+                self._parts.append(content)
+            self.program.append(Load(Memory.UOP, 0, self.address // 4, 1, count, count))
+        for item in items:
+            self.program.append(item.instruction(*self.place(item.nest.uops)) if isinstance(item, Work) else item)
+
     def place(self, rows: Array) -> tuple[int, int]:
         """Where the micro-operations with these rows (int64[n, operands]) are in the buffer: begin and end."""
-        columns = {name: np.zeros(len(rows), np.int64) for name, _ in uop_fields()}
-        for k, name in enumerate(("dst", "src", "wgt")[: rows.shape[1]]):
-            columns[name] = rows[:, k]
-        content = pack(columns, uop_fields(), 4).tobytes()
-        count = len(rows)
+        content, count = _packed(rows), len(rows)
         if content not in self._resident:
             if self._next + count > DEFAULT.rows(Memory.UOP):
                 self._next = 0
@@ -52,3 +62,11 @@ class Uops:
     def words(self) -> Array:
         """All lists as they lie in DRAM, uint8[n]."""
         return np.frombuffer(b"".join(self._parts) or bytes(4), np.uint8).copy()
+
+
+def _packed(rows: Array) -> bytes:
+    """Micro-operations with these rows as they lie in memory."""
+    columns = {name: np.zeros(len(rows), np.int64) for name, _ in uop_fields()}
+    for k, name in enumerate(("dst", "src", "wgt")[: rows.shape[1]]):
+        columns[name] = rows[:, k]
+    return pack(columns, uop_fields(), 4).tobytes()

@@ -7,7 +7,8 @@ int32[out][16]. A result is `clip((sum + bias) >> shift, low, high)`; a caller t
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from tilewright import te
 from tilewright.support.classes import dataclass
@@ -18,15 +19,26 @@ BLOCK = 16
 
 @dataclass(frozen=True, slots=True)
 class Requantised:
-    """How sums become bytes: shifted to the right, then clipped."""
+    """How sums become bytes: shifted to the right, then clipped.
+
+    `offset`: what the biases have more than they say, a multiple of 256 steps of the result, of which its byte has
+    nothing (`with_offset`); with it no bias is less than `floor`.
+    """
 
     shift: int = 0
     low: int = -128
     high: int = 127
+    offset: int = 0
 
     def of(self, total: Any) -> Any:
         shifted = total >> self.shift if self.shift else total
-        return te.cast(te.minimum(te.maximum(shifted, self.low), self.high), "int8")
+        more = self.offset >> self.shift
+        return te.cast(te.minimum(te.maximum(shifted, self.low + more), self.high + more), "int8")
+
+    @property
+    def floor(self) -> int | None:
+        """Where there is an offset: more than any result before its byte is taken."""
+        return self.high + (self.offset >> self.shift) + 1 if self.offset else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +210,29 @@ class MaxPool:
         padded = self.height + top + bottom, self.width + left + right
         high, wide = ((n - k) // self.stride + 1 for n, k in zip(padded, self.kernel, strict=True))
         return high, wide
+
+
+L = TypeVar("L", Convolution, Product)
+
+MOST_STEPS = 127
+"""Of 256 results each: what a clip may add, as its bounds are numbers of 16 bits."""
+
+
+def most_bias(c: Convolution | Product) -> int:
+    """Biases that are larger, or less than its negative, leave what this one leaves: results are clipped."""
+    terms = c.depth if isinstance(c, Product) else c.reduced * c.kernel[0] * c.kernel[1]
+    return terms * BLOCK * 128 * 128 + (1 << c.requantised.shift + 8)
+
+
+def with_offset(c: L) -> L:
+    """A layer whose biases, clipped to `most_bias`, are all larger than any result, by an offset that they get: then
+    they can be the sums' first values (`codegen/vta/work.py`). The layer itself where there is no such offset."""
+    q, most = c.requantised, most_bias(c)
+    step = (1 << q.shift + 8) - 256
+    steps = -(-(most + q.high + 1) // step) if step else MOST_STEPS + 1
+    if steps > MOST_STEPS or (steps << q.shift + 8) + 2 * most >= 1 << 31:
+        return c
+    return replace(c, requantised=replace(q, offset=steps << q.shift + 8))
 
 
 Layer = Convolution | Product | Addition | MaxPool

@@ -16,9 +16,9 @@ from tilewright.targets.vta.config import DEFAULT, Memory
 from tilewright.targets.vta.timing import DEFAULT_TIMING, Timing
 
 Weights = Literal["all", "tile", "chunk"]
-EPILOGUE = 6
-"""Cycles of the ALU and the GEMM core for a row of results beside its products: cleared, bias added, shifted,
-clipped."""
+START, BIAS, END = 1, 2, 3
+"""Cycles of the ALU and the GEMM core for a row of results beside its products: cleared, bias added, shifted and
+clipped. Where biases are the sums' first values, nothing is cleared, and they come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Shape:
     """The extents that tiles are cut from: blocks of output channels, lines, rows of accumulators and of inputs in a
     line, blocks of
     input channels, taps, lines of input for a line of results, and those that neighbours share; how often all that is
-    done (phases); and whether each line of inputs is a transfer of its own."""
+    done (phases); whether each line of inputs is a transfer of its own; and whether sums start with their biases."""
 
     outputs: int
     lines: int
@@ -39,21 +39,24 @@ class Shape:
     separate: bool = False
     times: int = 1
     pieces: bool = False
+    biased: bool = False
 
 
 def shape_of(layer: Convolution | Product) -> Shape:
     """The shape of a layer."""
+    biased = layer.requantised.offset > 0
     if isinstance(layer, Product):
-        return Shape(layer.columns, layer.rows, 1, 1, layer.depth, 1, 1, 0)
+        return Shape(layer.columns, layer.rows, 1, 1, layer.depth, 1, 1, 0, biased=biased)
     high, wide = layer.rows
     kh, kw = layer.kernel
     if (kh, kw) == (1, 1) and not any(layer.pads):
         strided = layer.stride > 1
-        return Shape(layer.outputs, high, wide, wide, layer.reduced, 1, 1, 0, layer.separate, 1, strided)
+        return Shape(layer.outputs, high, wide, wide, layer.reduced, 1, 1, 0, layer.separate, 1, strided, biased)
     read = layer.width + layer.pads[1] + layer.pads[3]
     halo = kh - layer.stride
+    taps, times = kh * kw, layer.phases**2
     return Shape(
-        layer.outputs, high, wide, read, layer.reduced, kh * kw, layer.stride, halo, layer.separate, layer.phases**2
+        layer.outputs, high, wide, read, layer.reduced, taps, layer.stride, halo, layer.separate, times, biased=biased
     )
 
 
@@ -177,8 +180,8 @@ def _parts(t: Tile, s: Shape, timing: Timing) -> _Parts:
     sums = t.outputs * t.lines * s.line
     each = timing.fill + timing.decode
     products = t.chunk * s.taps * sums + each
-    rest = (EPILOGUE - 1) * sums + 4 * each
-    return _Parts(begin, load, products, sums + each, rest, latency + sums * row)
+    start, rest = (BIAS * sums, END * sums + 3 * each) if s.biased else (START * sums, (BIAS + END) * sums + 4 * each)
+    return _Parts(begin, load, products, start + each, rest, latency + sums * row)
 
 
 def _input_lines(t: Tile, s: Shape) -> int:

@@ -7,15 +7,25 @@ import sys
 from collections.abc import Sequence
 
 from tilewright.support.errors import Error
+from tilewright.targets.vta.encodings import differences as encodings
+from tilewright.targets.vta.encodings import has_encodings
 from tilewright.targets.vta.streams import differences, read
 
 
 def check(files: Sequence[str]) -> int:
-    """Run the streams of files and say which differ: 0 if none does, 1 if some do, 2 for a file that is none."""
+    """Run the streams of files, or encode their words, and say which differ: 0 if none does, 1 if some do, 2 for a file
+    that is none."""
     code = 0
     for path in files:
         total = wrong = 0
         try:
+            if has_encodings(path):
+                total, texts = encodings(path)
+                for text in texts:
+                    print(f"{path}: {text}")
+                    code = max(code, 1)
+                print(f"{path}: {total} words, {'all equal' if not texts else 'differences'}")
+                continue
             for stream in read(path):
                 total += 1
                 for text in differences(stream):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,35 +55,35 @@ class Stream:
 
 def read(path: str | Path) -> Iterator[Stream]:
     """The streams of a file. Raises ParseError, which names the array, for a file that is not of this format."""
-    arrays = _arrays(Path(path))
+    given = arrays(Path(path), _ARRAYS)
     where = str(path)
-    count = len(arrays["name"])
+    count = len(given["name"])
     for key, parts in (("insn_start", "insn"), ("dram_start", "dram")):
-        start = arrays[key]
-        if len(start) != count + 1 or start[0] != 0 or start[-1] != len(arrays[parts]) or (np.diff(start) < 0).any():
-            expected = f"{count + 1} growing numbers from 0 to {len(arrays[parts])}"
+        start = given[key]
+        if len(start) != count + 1 or start[0] != 0 or start[-1] != len(given[parts]) or (np.diff(start) < 0).any():
+            expected = f"{count + 1} growing numbers from 0 to {len(given[parts])}"
             raise ParseError("the places of streams are wrong", where=f"{where}: {key}", expected=expected)
-    names = [str(n) for n in arrays["counter_names"]]
+    names = [str(n) for n in given["counter_names"]]
     sizes = {
-        "insn": (len(arrays["insn"]), 16),
-        "delta": arrays["dram"].shape,
+        "insn": (len(given["insn"]), 16),
+        "delta": given["dram"].shape,
         "dram_base": (count,),
         "counters": (count, len(names)),
     }
     for key, shape in sizes.items():
-        if arrays[key].shape != shape:
-            raise ParseError("wrong shape", where=f"{where}: {key}", expected=shape, got=arrays[key].shape)
+        if given[key].shape != shape:
+            raise ParseError("wrong shape", where=f"{where}: {key}", expected=shape, got=given[key].shape)
     if sorted(names) != sorted(COUNTERS):
         expected = ", ".join(COUNTERS)
         raise ParseError("wrong counters", where=f"{where}: counter_names", expected=expected, got=", ".join(names))
     for k in range(count):
-        words = slice(*arrays["insn_start"][k : k + 2].tolist())
-        image = slice(*arrays["dram_start"][k : k + 2].tolist())
-        before = arrays["dram"][image]
-        counters = dict(zip(names, arrays["counters"][k].tolist(), strict=True))
-        base = int(arrays["dram_base"][k])
+        words = slice(*given["insn_start"][k : k + 2].tolist())
+        image = slice(*given["dram_start"][k : k + 2].tolist())
+        before = given["dram"][image]
+        counters = dict(zip(names, given["counters"][k].tolist(), strict=True))
+        base = int(given["dram_base"][k])
         yield Stream(
-            str(arrays["name"][k]), arrays["insn"][words], base, before, before ^ arrays["delta"][image], counters
+            str(given["name"][k]), given["insn"][words], base, before, before ^ given["delta"][image], counters
         )
 
 
@@ -128,8 +128,9 @@ def differences(stream: Stream, config: Config = DEFAULT) -> list[str]:
     return list(dict.fromkeys(results))
 
 
-def _arrays(path: Path) -> dict[str, Array]:
-    """The arrays of a file, checked one by one."""
+def arrays(path: Path, wanted: Mapping[str, tuple[str, int]]) -> dict[str, Array]:
+    """Arrays of a file by name, whose types and numbers of dimensions are these, checked one by one. Raises
+    ParseError."""
     try:
         with zipfile.ZipFile(path) as archive:
             sizes = {i.filename: i.file_size for i in archive.infolist()}
@@ -139,9 +140,9 @@ def _arrays(path: Path) -> dict[str, Array]:
                 got = sum(sizes.values())
                 raise ParseError("the file is too large", where=str(path), expected=f"{LARGEST} bytes at most", got=got)
             problems, result = Problems(), {}
-            for name in _ARRAYS:
+            for name, kind in wanted.items():
                 try:
-                    result[name] = _array(archive, path, name, sizes)
+                    result[name] = _array(archive, path, name, kind, sizes)
                 except Error as error:
                     problems.add(error)
             problems.raise_if_any(where=str(path), kind=ParseError)
@@ -152,11 +153,11 @@ def _arrays(path: Path) -> dict[str, Array]:
         raise ParseError(f"this is no file of recorded streams: {error}", where=str(path)) from error
 
 
-def _array(archive: zipfile.ZipFile, path: Path, name: str, sizes: dict[str, int]) -> Array:
+def _array(archive: zipfile.ZipFile, path: Path, name: str, wanted: tuple[str, int], sizes: dict[str, int]) -> Array:
     member, where = f"{name}.npy", f"{path}: {name}"
     if member not in sizes:
         raise ParseError("an array is missing", where=where)
-    kind, rank = _ARRAYS[name]
+    kind, rank = wanted
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)

@@ -30,7 +30,16 @@ from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.vta import VtaAttrs
 from tilewright.ops.pool import MaxPoolAttrs
 from tilewright.ops.shape import ConstantAttrs
-from tilewright.plans.vta.layers import BLOCK, Addition, Convolution, Layer, MaxPool, Requantised
+from tilewright.plans.vta.layers import (
+    BLOCK,
+    Addition,
+    Convolution,
+    Layer,
+    MaxPool,
+    Requantised,
+    most_bias,
+    with_offset,
+)
 from tilewright.plans.vta.schedules import DoesNotFit, schedule
 from tilewright.support.classes import dataclass
 from tilewright.transform.loops.placed import placed_loops
@@ -62,7 +71,8 @@ def offload(graph: Graph) -> Graph:
 @lru_cache(maxsize=256)
 def program_of(layer: Layer) -> VtaProgram:
     """A layer's program. Raises DoesNotFit where its parts are too large."""
-    return emit_vta(placed_loops(schedule(layer)))
+    floor = layer.requantised.floor if isinstance(layer, Convolution) else None
+    return emit_vta(placed_loops(schedule(layer)), floor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,10 +318,19 @@ class _Rewriter:
         return self.op("transpose", split, perm=(0, 2, 4, 5, 1, 3))
 
     def bias(self, offset: Value | None, channels: int, layer: Convolution) -> Value:
-        """The bias with half a step added."""
-        half = self.op("constant", value=ConstantArray(np.full(channels, _half(layer.requantised.shift), np.int32)))
+        """The bias with half a step added, and the layer's offset."""
+        q, most = layer.requantised, most_bias(layer)
+        half = self.integer(_half(q.shift), channels)
         total = half if offset is None else self.op("add", offset, half)
-        return self.op("reshape", self.padded(total, 0, channels), shape=(layer.outputs, BLOCK))
+        if q.offset:
+            clipped = self.op("max", self.op("min", total, self.integer(most)), self.integer(-most))
+            total = self.op("add", clipped, self.integer(q.offset))
+        if layer.outputs * BLOCK > channels:
+            total = self.op("concat", total, self.integer(q.offset, layer.outputs * BLOCK - channels), axis=0)
+        return self.op("reshape", total, shape=(layer.outputs, BLOCK))
+
+    def integer(self, number: int, count: int = 1) -> Value:
+        return self.op("constant", value=ConstantArray(np.full(count, number, np.int32)))
 
     def op(self, name: str, *inputs: Value, **values: Any) -> Value:
         return ops.emit1(self.builder, name, *inputs, **values)
@@ -354,4 +373,5 @@ def _convolution(conv: Node, x: Value, w: Value, requantised: Requantised) -> Co
     kernel = sizes[2] or 0, sizes[3] or 0
     if max(pads) > MAX_PADS:
         return None
-    return Convolution(blocks, high, wide, outputs, kernel, attrs.strides[0], pads, separate, requantised=requantised)
+    layer = Convolution(blocks, high, wide, outputs, kernel, attrs.strides[0], pads, separate, requantised=requantised)
+    return with_offset(layer)
