@@ -48,6 +48,15 @@ class Matrices(Algorithm):
 
 
 @dataclass(frozen=True, slots=True)
+class SplitMatrices(Algorithm):
+    """A convolution of f32 as it is defined, by `terms` products of bf16 pieces in registers of matrices, `flat` as of
+    `Matrices`."""
+
+    terms: int
+    flat: int
+
+
+@dataclass(frozen=True, slots=True)
 class Winograd(Algorithm):
     """A convolution by Winograd's or Fourier's transforms: `tile` outputs a side, panels of `width` filters, `panels`
     of them in a group."""
@@ -121,6 +130,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "direct": Direct,
     "pixels": Pixels,
     "matrices": Matrices,
+    "split_matrices": SplitMatrices,
     "winograd": Winograd,
     "winograd_by_size": WinogradBySize,
     "winograd_sums": WinogradSums,

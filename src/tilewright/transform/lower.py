@@ -31,8 +31,11 @@ def lower_group(group: Group, name: str) -> KernelCall:
         present = tuple(v for v in node.inputs if v is not None)
         return KernelCall(replace(func, name=name), (*present, *node.outputs), group.label, group)
     versions = _versions(group.nodes)
-    made = tuple((condition, _function(nodes, group.inputs, args, name)) for condition, nodes in versions)
-    func = made[0][1] if len(made) == 1 else by_size(made)
+    made = [_function(nodes, group.inputs, args, name) for _, nodes in versions]
+    joined = [join_dimensions(func) for func in made]
+    if len({tuple(b.shape for b in func.params) for func in joined}) == 1:  # versions have the same parameters
+        made = joined
+    func = made[0] if len(made) == 1 else by_size([(v[0], f) for v, f in zip(versions, made, strict=True)])
     return KernelCall(func, args, group.label, group)
 
 
@@ -56,7 +59,7 @@ def _function(nodes: Sequence[Node], inputs: Sequence[Value], args: Sequence[Val
             assert isinstance(stage, te.ComputeOp), f"{node.op} calls a function from outside"
             origins.setdefault(stage, Origin(node.op, stage.name, node.attrs))
         tensors.update(zip(node.outputs, computed, strict=True))
-    return join_dimensions(settle(te.create_prim_func([tensors[v] for v in args], name, origins)))
+    return settle(te.create_prim_func([tensors[v] for v in args], name, origins))
 
 
 def _compute(node: Node, tensors: dict[Value, te.Tensor]) -> tuple[te.Tensor, ...]:

@@ -34,6 +34,7 @@ from tilewright.ir.expr import Expr, as_expr, as_int, cast, ceildiv, const, sele
 from tilewright.ir.graph import Node, TensorType
 from tilewright.ops.dims import static
 from tilewright.ops.lowered.packed import ColumnsAttrs, cropped, only, present
+from tilewright.ops.lowered.tiles import chosen
 from tilewright.ops.registry import OpDef, Types, Version, get, register
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
@@ -76,21 +77,18 @@ def _pieces_compute(inputs: Tensors, attrs: PiecesAttrs, out: Out) -> tuple[Tens
     place = 0 if attrs.first else len(x.shape) - 1
 
     def element(*at: Expr) -> Expr:
-        rest, parts = x[(*at[:place], *at[place + 1 :])], []
-        for _ in range(attrs.count):
-            parts.append(cast(rest, bf16))
-            rest = rest - cast(parts[-1], f32)
-        return chosen(at[place], parts)
+        return chosen(at[place], pieces_of(x[(*at[:place], *at[place + 1 :])], attrs.count))
 
     return (te.compute(out[0].shape, element, name="pieces"),)
 
 
-def chosen(which: Expr, values: Sequence[Expr]) -> Expr:
-    """The value whose number in the list is `which`."""
-    result = values[-1]
-    for k in reversed(range(len(values) - 1)):
-        result = select(which < k + 1, values[k], result)
-    return result
+def pieces_of(x: Expr, count: int) -> list[Expr]:
+    """So many pieces of an element."""
+    parts: list[Expr] = []
+    for _ in range(count):
+        parts.append(cast(x, bf16))
+        x = x - cast(parts[-1], f32)
+    return parts
 
 
 def _pieces_reference(arrays: Sequence[Any], attrs: PiecesAttrs) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ first, with zeros after them, so that no register reads past them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,6 +122,14 @@ def _conv_infer(types: Types, attrs: ConvTilesAttrs) -> Out:
     return (TensorType(accumulator(x.dtype), shape, layout_name(lanes)),)
 
 
+def chosen(which: Expr, values: Sequence[Expr]) -> Expr:
+    """The value whose number in the list is `which`."""
+    result = values[-1]
+    for k in reversed(range(len(values) - 1)):
+        result = select(which < k + 1, values[k], result)
+    return result
+
+
 def together(lines: int) -> int:
     """Lines of the product, or registers of a flat one: an even number, so that two of them share weights, where that
     adds a seventh at most."""
@@ -192,9 +200,24 @@ def pixels_of(attrs: ConvTilesAttrs, size: Sequence[int], window: Sequence[int])
 
 
 def _conv_compute(inputs: Tensors, attrs: ConvTilesAttrs, out: Out) -> tuple[Tensor, ...]:
+    return convolution(inputs, attrs, out)
+
+
+Pieces = Callable[[Expr], list[Expr]]
+"""The pieces of an element (`split.py`)."""
+
+
+def convolution(
+    inputs: Tensors,
+    attrs: ConvTilesAttrs,
+    out: Out,
+    terms: Sequence[tuple[int, int]] = (),
+    pieces_of: Pieces | None = None,
+) -> tuple[Tensor, ...]:
     """The input is copied with its channels side by side, what surrounds the map, and every `stride`-th line and column
     apart, so that neighbouring pixels of the output read neighbours. Pixels of the product that are none of the map are
-    dropped."""
+    dropped. `terms` say which pieces of both are multiplied: a pixel's follow one another, those of weights are their
+    second dimension."""
     x, w, (type,) = present(inputs, 0), present(inputs, 1), out
     zero = inputs[2][()] if len(inputs) > 2 and inputs[2] is not None else const(0, x.dtype)
     panels, _, height, width, steps, lanes, group = w.shape
@@ -207,25 +230,28 @@ def _conv_compute(inputs: Tensors, attrs: ConvTilesAttrs, out: Out) -> tuple[Ten
     depth, (*_, taken, beside) = blocks * block, attrs.gathered or (1, 1)
 
     def spread(*at: Expr) -> Expr:
-        n, above, before, q, c = at
+        n, above, before, q, *piece, c = at
         y, z = q // pitch * sh + above - top, q % pitch * sw + before - left
         if attrs.gathered:
             y, z, c = y + c // (beside * depth) * dh, z + c // depth % beside * dw, c % depth
         inside = (y >= 0) & (y < h) & (z >= 0) & (z < v)
         known = select(c < depth, x[n, c // block, y, z, c % block], const(0, x.dtype))
-        return select(inside, known, zero)
+        value = select(inside, known, zero)
+        return value if pieces_of is None else chosen(piece[0], pieces_of(value))
 
-    pixels = te.compute((images, *map(const, phases), const(result.copied), steps * group), spread, name="pad")
-    kinds = ((height, "kh"), (width, "kw"), (steps, "ci"), (group, "p"))
+    parts = [w.shape[1]] if terms else []
+    pixels = te.compute((images, *map(const, phases), const(result.copied), *parts, steps * group), spread, name="pad")
+    kinds = [(height, "kh"), (width, "kw"), *([(const(len(terms)), "t")] if terms else []), (steps, "ci"), (group, "p")]
     axes = [te.reduce_axis(size, name) for size, name in kinds]
-    kh, kw, ci, member = (axis.var for axis in axes)
+    kh, kw, *t, ci, member = (axis.var for axis in axes)
+    which = [[chosen(t[0], [const(pair[side]) for pair in terms])] if terms else [] for side in (0, 1)]
 
     def element(n: Expr, k: Expr, i: Expr, j: Expr, lane: Expr) -> Expr:
         further = kh * (taken * dh), kw * dw
         far = (i + further[0] // sh) * pitch + j + further[1] // sw
         above, before = (f % n if n > 1 else const(0) for f, n in zip(further, phases, strict=True))
-        value = pixels[n, above, before, far, ci * group + member]
-        weight = w[k, 0, kh, kw, ci, lane, member]
+        value = pixels[(n, above, before, far, *which[0], ci * group + member)]
+        weight = w[(k, *(which[1] or [const(0)]), kh, kw, ci, lane, member)]
         return te.sum(cast(value, type.dtype) * cast(weight, type.dtype), axis=axes)  # type: ignore[no-any-return]
 
     product: Tensor = te.compute((images, panels, result.lines, result.rows, lanes), element, name="conv")

@@ -18,6 +18,8 @@ from math import gcd, prod
 
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.notes import Prefetch
+from tilewright.ops.lowered.split import count_of
+from tilewright.ops.lowered.split_conv import CONV_PIECES
 from tilewright.ops.lowered.tiles import CONV_TILES, ConvTilesAttrs, Pixels, pixels_of
 from tilewright.plans.convolution.direct import in_blocks
 from tilewright.plans.convolution.dots import strips
@@ -46,6 +48,7 @@ from tilewright.plans.matmul.tile_dots import (
     loading,
     multiply_tiles,
     registers_cycles,
+    terms_of,
     tile_cycles,
 )
 from tilewright.schedule.dot_intrinsics import Dot
@@ -59,7 +62,9 @@ LONGEST = 64
 
 def fits(structure: Structure, target: Target) -> bool:
     """A convolution over a map of known size, with nothing after it that is reduced."""
-    if structure.operator(CONV_TILES) is None or len(structure.anchors) != 1:
+    if structure.operator(CONV_TILES) is None and structure.operator(CONV_PIECES) is None:
+        return False
+    if len(structure.anchors) != 1:
         return False
     (anchor,) = structure.anchors
     epilogue, _ = plain_output(structure, anchor)
@@ -102,12 +107,13 @@ def _product_cost(structure: Structure, tall: int, wide: int, dot: Dot, target: 
     weights of its group; the first tile of a group waits for weights that come from far."""
     (anchor,), (_, pixels), weights = structure.anchors, _pixels(structure), _weights(structure)
     *windows, steps = (as_int(it.extent) or 1 for it in anchor.reduce[:-1])
+    terms = terms_of(anchor)
     steps //= dot.steps
     images, groups = number(anchor.spatial[0].extent), (as_int(anchor.spatial[1].extent) or 1) / wide
-    tiles, depth = pixels.lines * pixels.rows / dot.rows / tall, prod(windows) * steps
+    tiles, depth = pixels.lines * pixels.rows / dot.rows / tall, prod(windows) * steps // terms
     times, size, copied = images * tiles * groups, nbytes_of(weights), pixels.phases * pixels.copied * steps * dot.depth
-    copied *= weights.dtype.itemsize
-    compute = times * tile_cycles(tall, wide, depth, dot, target)
+    copied *= weights.dtype.itemsize * (as_int(weights.shape[1]) or 1)
+    compute = times * tile_cycles(tall, wide, depth, dot, target, terms)
     group = size / groups
     read = images * fetch_cycles(copied, copied, target) + (images * tiles - 1) * fetch_cycles(group, group, target)
     memory = roofline(structure, target).memory + groups * read + times * loading(tall, wide, depth, dot, target)
@@ -130,16 +136,21 @@ def crosses_lines(conv: ConvTilesAttrs, size: Sequence[int], window: Sequence[in
 
 
 def convolution_cycles(
-    conv: ConvTilesAttrs, x: Sequence[int], window: Sequence[int], depth: int, tile: Dot, target: Target
+    conv: ConvTilesAttrs, x: Sequence[int], window: Sequence[int], depth: int, tile: Dot, target: Target, terms: int = 1
 ) -> float:
     """Estimated cycles of a convolution of blocked `x[ceil(C/b), H, W, b]` by weights of such a window and depth, with
     the copy of its input."""
     blocks, *size, block = x
     pixels = pixels_of(conv, size, window)
     costs, steps = target.costs.matrices, prod(window) * depth
-    own = pixels.lines * registers_cycles(pixels.rows, steps, conv.channels, tile, target, costs.stored_sums)
-    vectors = pixels.copied * depth // neighbours(conv, blocks, block)
+    own = pixels.lines * registers_cycles(pixels.rows, steps, conv.channels, tile, target, costs.stored_sums, terms)
+    pieces = count_of(terms) * PIECE if terms > 1 else 1
+    vectors = pieces * pixels.copied * depth // neighbours(conv, blocks, block)
     return own + (costs.gathered_vector if conv.gathered else costs.copied_vector) * pixels.phases * vectors
+
+
+PIECE = 2
+"""Vectors whose copies take as long as making one of a piece."""
 
 
 def neighbours(conv: ConvTilesAttrs, blocks: int, block: int) -> int:
@@ -161,7 +172,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         line, tile = blocked.tiles
         line, inner = s.split(line, factor=high)
         s.reorder(line, tile, inner)
-    multiply_tiles(s, anchor, blocked.block, place, dot, _ahead(s, structure, candidate, dot, target))
+    ahead = _ahead(s, structure, candidate, dot, target)
+    multiply_tiles(s, anchor, blocked.block, place, dot, ahead, terms=terms_of(anchor) > 1)
     unroll_tile(s, blocked.out, 2)
     shared = [blocked.image, blocked.strip, blocked.panel]
     copied, by_strips = s.block(prologue[-1].name), extent(s, blocked.strip) != 1
@@ -193,7 +205,7 @@ def _source(structure: Structure) -> Buffer:
 def _pixels(structure: Structure) -> tuple[ConvTilesAttrs, Pixels]:
     """The operator's attributes, and how its pixels follow one another."""
     (anchor,), buffers = structure.anchors, (_source(structure), _weights(structure))
-    conv = anchor.attributes(CONV_TILES)
+    conv = anchor.attributes(CONV_TILES) or anchor.attributes(CONV_PIECES)
     assert conv is not None
     size, window = ([as_int(d) or 1 for d in buffer.shape[2:4]] for buffer in buffers)
     return conv, pixels_of(conv, size, window)
@@ -203,6 +215,9 @@ def _copy_blocks(s: Schedule, copied: BlockRef, structure: Structure, *, paralle
     """The input is copied a block of channels at a time: what stands side by side there, and is written in order."""
     conv, pixels = _pixels(structure)
     *others, pixel, channel = s.loops(copied)
+    if terms_of(structure.anchors[0]) > 1:
+        *others, pixel, piece = others + [pixel]
+        s.unroll(piece)
     line, _ = s.split(pixel, factor=pixels.pitch)
     _, blocks, _, _, block = (as_int(d) or 1 for d in _source(structure).shape)
     block = neighbours(conv, blocks, block)

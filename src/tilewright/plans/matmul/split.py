@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.ops.lowered.split import count_of
+from tilewright.ops.lowered.split import TERMS, count_of
 from tilewright.plans.framework.cost import Cost, fetch_cycles, fma_cycles, load_cycles, store_cycles, write_cycles
 from tilewright.plans.matmul.tile_dots import registers_cycles
 from tilewright.plans.matmul.tiles import Product
@@ -38,7 +38,15 @@ def pieces_cost(count: int, pieces: int, target: Target) -> Cost:
     )
 
 
+def terms_within(error: float) -> tuple[int, ...]:
+    """The numbers of terms whose products are within an error, relative to their largest output."""
+    return tuple(terms for terms in TERMS if ERRORS[terms] <= error)
+
+
+ERRORS = {3: 1e-5, 6: 1e-6}
+"""The largest error of a product by so many terms, relative to its largest output (docs/accuracy.md)."""
+
 OPERATIONS = 4
 """Of each piece: rounded, widened, taken from the number, stored as half a vector."""
 
-__all__ = ["pieces_cost", "split_cost"]
+__all__ = ["pieces_cost", "split_cost", "terms_within"]

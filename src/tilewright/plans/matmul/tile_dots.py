@@ -15,8 +15,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tilewright.ir.expr import as_int
-from tilewright.ir.notes import Prefetch
-from tilewright.ops.lowered.split import MATMUL_PIECES
+from tilewright.ir.notes import Origin, Prefetch, find
+from tilewright.ops.lowered.split import MATMUL_PIECES, MatmulPiecesAttrs
+from tilewright.ops.lowered.split_conv import ConvPiecesAttrs
 from tilewright.ops.lowered.tiles import MATMUL_TILES
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
@@ -85,7 +86,9 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 def terms_of(anchor: Stage) -> int:
     """How many products of pieces each product is; 1 of a product of numbers as they are."""
-    return as_int(anchor.reduce[0].extent) or 1 if len(anchor.reduce) > 2 else 1
+    has_terms = find(anchor.block.notes, Origin)
+    attrs = None if has_terms is None else has_terms.attrs
+    return attrs.terms if isinstance(attrs, MatmulPiecesAttrs | ConvPiecesAttrs) else 1
 
 
 def tile_cycles(tall: int, wide: int, steps: int, dot: Dot, target: Target, terms: int = 1) -> float:
@@ -157,8 +160,8 @@ def multiply_tiles(
     terms: bool = False,
 ) -> None:
     """Sums in registers, from which they go to memory that the stages after them read; `ahead` is what each step of
-    the depth prefetches. `terms`: the first loop of the reduction is over the terms of a product of pieces, all of
-    which are multiplied at each step."""
+    the depth prefetches. `terms`: the reduction's loop before the depth's is over the terms of a product of
+    pieces, all of which are multiplied at each step."""
     dtype = anchor.writes[0].dtype
     stored = s.cache_write(block, "tiles")
     s.set_scope(stored, "local")
@@ -168,12 +171,13 @@ def multiply_tiles(
     *windows, step, member = [loop for it, loop in own_loops(s, block) if it.kind == "reduce"]
     step, depth = s.split(step, factor=dot.steps)
     matrices, points = _matrices(s, own, dot)
-    steps = [step, *windows] if terms else [*windows, step]
+    inner = [windows.pop()] if terms else []
+    steps = [*windows, step, *inner]
     s.reorder(*steps, *matrices, points[0], depth, points[1], member)
     if ahead is not None:
         s.annotate(step, ahead)
     zero = s.decompose_reduction(block, steps[0])
-    for term in windows if terms else ():
+    for term in inner:
         s.unroll(term)
     _tensorize(s, matrices, points[0], dot.name)
     *matrices, row, _ = _inside(s, zero, place)

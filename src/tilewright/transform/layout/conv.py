@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
-from tilewright.ir.selection import Matrices, Pixels, StrassenStrips, Taps, Winograd, WinogradBySize
+from tilewright.ir.selection import Matrices, Pixels, SplitMatrices, StrassenStrips, Taps, Winograd, WinogradBySize
 from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
@@ -12,6 +12,7 @@ from tilewright.plans.framework.space import Setting
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.pixels import pointwise
 from tilewright.transform.layout.precision import conv_in_matrices
+from tilewright.transform.layout.split import split_conv
 from tilewright.transform.layout.strassen import strassen_conv
 from tilewright.transform.layout.taps import taps
 from tilewright.transform.layout.winograd import winograd, winograd_by_size
@@ -42,6 +43,8 @@ def conv(a: Assigner, node: Node) -> bool:
             return pointwise(a, node)
         case Matrices() as choice:
             return conv_in_matrices(a, node, choice)
+        case SplitMatrices() as choice:
+            return split_conv(a, node, choice)
         case Taps() as choice:
             return taps(a, node, choice, conv)
     _, ways = blockings_of(node, k, c, block, a.target)

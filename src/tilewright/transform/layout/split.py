@@ -1,5 +1,5 @@
-"""Layouts of products of f32 by pieces of bf16 (`ops/lowered/split.py`): weights in panels of pieces, and in panels as
-they are for numbers that have none."""
+"""Layouts of products and convolutions of f32 by pieces of bf16 (`ops/lowered/split.py`): weights in panels of pieces,
+and in panels as they are for numbers that have none."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import bf16, f32
 from tilewright.ir.expr import Expr, Var, as_int
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.selection import Split
+from tilewright.ir.selection import Split, SplitMatrices
+from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.split import count_of
+from tilewright.ops.lowered.split_conv import ConvPiecesAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.matmul.dots import panel_multiple
@@ -41,6 +43,39 @@ def split(a: Assigner, node: Node, choice: Split) -> bool:
     attrs = {"columns": columns, "rows": tile.rows, "terms": choice.terms, "least": choice.least}
     name, op = node.output.name, f"lowered.matmul_x{choice.terms}"
     keep(a, node.output, _emit(a, op, rows, pieces, packed, panels, away, name=name, **attrs))
+    return True
+
+
+def split_conv(a: Assigner, node: Node, choice: SplitMatrices) -> bool:
+    """Rewrite a convolution of one group over whole blocks of channels.
+
+    y = conv(x, w)   ->   p = pack_conv_dot(pieces(w));  q = pack_conv(w);  b = reduce_max(abs(w)) * depth
+                          m = reduce_max(abs(x));  y = conv_x3(x, q, p, head(too_large(m, b)))
+    """
+    x, w = node.inputs[:2]
+    tile, conv = find_tile_dot(bf16, bf16, a.target), node.of(ConvAttrs)
+    assert x is not None and w is not None and tile is not None
+    filters, channels, height, width = (as_int(d) or 1 for d in w.shape)
+    maps, plain = a.as_blocked(x), a.as_plain(w)
+    packed = _emit(a, "lowered.pack_conv", plain, name=f"{w.name}_packed", block=a.block, width=2 * a.block)
+    more, count = -channels % tile.depth, count_of(choice.terms)
+    deep = plain
+    if more:
+        deep = _emit(a, "pad", plain, name="deep", before=(0,) * 4, after=(0, more, 0, 0), mode="constant", value=0)
+    taps = height * width
+    rows = _emit(a, "reshape", deep, name="rows", shape=(filters, (channels + more) * taps))
+    pieces = _emit(a, "lowered.pieces", rows, name=f"{w.name}_pieces", count=count, first=False)
+    shape = (filters, count * (channels + more), height, width)
+    beside = _emit(a, "reshape", pieces, name=f"{w.name}_pieces", shape=shape)
+    packing = {"block": channels + more, "width": tile.lanes, "group": tile.group}
+    packing["panels"] = panel_multiple(filters, tile.lanes)
+    panels = _emit(a, "lowered.pack_conv_dot", beside, name=f"{w.name}_panels", **packing)
+    away = rows_if_large(a, largest(a, maps, -1, -2), bound(a, plain, channels * taps))
+    how = ConvPiecesAttrs(
+        conv.strides, conv.dilations, conv.pads, filters, tile.rows, bool(choice.flat), terms=choice.terms
+    )
+    op, operands = f"lowered.conv_x{choice.terms}", (maps, packed, panels, away)
+    (a.blocked[node.output],) = a.emit(op, operands, how, node.output.name)
     return True
 
 
@@ -87,4 +122,4 @@ def _emit(a: Assigner, op: str, *inputs: Value, name: str, **attrs: object) -> V
     return value
 
 
-__all__ = ["split"]
+__all__ = ["split", "split_conv"]

@@ -10,9 +10,10 @@ from math import ceil
 from tilewright.ir.dtype import bf16
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.selection import Algorithm, Direct, Matrices, Pixels, Winograd
+from tilewright.ir.selection import Algorithm, Direct, Matrices, Pixels, SplitMatrices, Winograd
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.correlation import points, products
+from tilewright.ops.lowered.split import count_of
 from tilewright.ops.lowered.tiles import ConvTilesAttrs
 from tilewright.plans.convolution.pixels import panels
 from tilewright.plans.convolution.tile_dots import convolution_cycles, crosses_lines
@@ -22,6 +23,7 @@ from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of, small_maps_of
+from tilewright.plans.matmul.split import pieces_cost, terms_within
 from tilewright.plans.strassen.convolution import LEAST_GAIN
 from tilewright.plans.strassen.convolution import best as best_strassen
 from tilewright.plans.winograd.by_size import with_pairs
@@ -123,15 +125,15 @@ def one_pixel(enclosing: Surroundings, node: Node) -> list[Option]:
 
 
 def with_matrices(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options, and where factors are of bf16, or may be, products in registers of matrices: of maps of known size
-    with weights, over whole blocks of channels."""
+    """The options, and products in registers of matrices, of maps of known size with weights, over whole blocks of
+    channels: of bf16 where factors are, or may be, else of pieces of f32."""
     x, w = node.inputs[:2]
     tile, conv = find_tile_dot(bf16, bf16, enclosing.target), node.of(ConvAttrs)
     assert x is not None and w is not None
     filters, channels, *window = (as_int(d) or 1 for d in w.shape)
     sizes = [as_int(d) for d in (*x.shape[2:], *node.output.shape[2:])]
     narrow = enclosing.options.precision == "bf16" or all(_of_bf16(enclosing, v) for v in (x, w))
-    if tile is None or not narrow or not all(sizes) or w not in enclosing.fixed or channels % enclosing.block:
+    if tile is None or not all(sizes) or w not in enclosing.fixed or channels % enclosing.block:
         return options
     if tile.lanes != enclosing.block:
         return options
@@ -146,8 +148,15 @@ def with_matrices(enclosing: Surroundings, node: Node, options: list[Option]) ->
         if flat and not crosses_lines(attrs, shape[1:3], window):
             break
         depth = channels + -channels % tile.depth
-        cycles = costs.configured + convolution_cycles(attrs, shape, window, depth, tile, enclosing.target)
-        options = [*options, ((Cost(compute=cycles) | arrival).cycles * costs.worth, Matrices(int(flat)))]
+        cycles = partial(convolution_cycles, attrs, shape, window, depth, tile, enclosing.target)
+        if narrow:
+            cost = Cost(compute=costs.configured + cycles()) | arrival
+            options = [*options, (cost.cycles * costs.worth, Matrices(int(flat)))]
+            continue
+        for terms in terms_within(ERRORS[enclosing.options.fast]):
+            own = Cost(compute=costs.split_slower * (costs.configured + cycles(terms))) | arrival * count_of(terms)
+            search = pieces_cost(x.known_bytes // 4, 0, enclosing.target) * (1 / (as_int(x.shape[0]) or 1))
+            options = [*options, ((own + search).cycles * costs.split_gain, SplitMatrices(terms, int(flat)))]
     return options
 
 

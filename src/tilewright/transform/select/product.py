@@ -11,7 +11,6 @@ from tilewright.ir.dtype import bf16, f32
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.selection import Packed, Precision, Split, Strassen
-from tilewright.ops.lowered.split import TERMS
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.norm import NormAttrs
 from tilewright.plans.framework.cost import Cost, fetch_cycles
@@ -19,7 +18,7 @@ from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS, values_of
-from tilewright.plans.matmul.split import split_cost
+from tilewright.plans.matmul.split import split_cost, terms_within
 from tilewright.plans.matmul.tiles import Product, best, has_whole_panels
 from tilewright.plans.strassen.products import LEAST_GAIN, compared
 from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
@@ -29,10 +28,6 @@ from tilewright.transform.select.convolution import ERRORS, STRASSEN
 from tilewright.transform.select.surroundings import Surroundings
 
 Option = tuple[float, Packed | Strassen | Split]
-
-SPLIT_ERRORS = {3: 1e-5, 6: 1e-6}
-"""The largest error of a product by so many terms, relative to its largest output (docs/accuracy.md), which settings of
-`fast` bound: "exact" allows six terms alone."""
 
 
 LEAST_TERMS = {"": 0, "x3": 3, "x6": 6, "f32": 7}
@@ -101,8 +96,8 @@ def with_pieces(enclosing: Surroundings, node: Node, options: list[Option]) -> l
     known = len(counts) == 1
     packed = partial(_packed_cycles, depth, columns, enclosing)
     result = options or [(_mean(packed(m) for m in counts), Packed())]
-    for terms in TERMS:
-        if SPLIT_ERRORS[terms] > ERRORS[enclosing.options.fast] or terms < least_terms:
+    for terms in terms_within(ERRORS[enclosing.options.fast]):
+        if terms < least_terms:
             continue
         split = partial(_split_cycles, terms, tile, depth, columns, enclosing)
         least = max(tile.rows, 1 if known else crossing(max(counts), packed, split))

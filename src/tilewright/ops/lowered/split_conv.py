@@ -1,0 +1,118 @@
+"""Convolutions of f32 by products of bf16 pieces (`split.py`), in registers of matrices (`tiles.py`).
+
+    conv_pieces   x[N, C/b, H, W, b] of f32, panels [P, pieces, kh, kw, D/2, 16, 2] of bf16   ->  blocks of f32
+    conv_x3, _x6  x, packed w, panels of pieces, a[n]                                          ->  blocks of f32
+
+Pieces of the map are made where it is copied. `conv_x3` takes the convolution as it is where n is not 0, as products
+do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.dtype import bf16, f32
+from tilewright.ir.expr import as_int, const
+from tilewright.ir.graph import Node, TensorType
+from tilewright.ops.lowered.packed import ConvBlockedAttrs, only
+from tilewright.ops.lowered.split import PIECES, TERMS, PiecesAttrs, count_of, pieces_of
+from tilewright.ops.lowered.tiles import CONV_TILES, ConvTilesAttrs, convolution
+from tilewright.ops.registry import OpDef, Types, Version, get, register
+from tilewright.support.classes import dataclass
+from tilewright.support.errors import ShapeError
+from tilewright.te import Tensor
+
+Tensors = Sequence[Tensor | None]
+Out = tuple[TensorType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvPiecesAttrs(ConvTilesAttrs):
+    """Those of a convolution in registers of matrices; terms of each product."""
+
+    terms: int = 3
+
+
+def _product_infer(types: Types, attrs: ConvPiecesAttrs) -> Out:
+    """Blocked x of f32 and panels of pieces to blocks as wide as the panels, of f32."""
+    x, w = only(types), only(types, 1)
+    if attrs.terms not in TERMS or attrs.gathered or x.dtype is not f32 or w.dtype is not bf16 or w.rank != 7:
+        raise ShapeError("pieces are of f32 maps", expected=f"terms {', '.join(map(str, TERMS))}", got=f"{x}, {w}")
+    if as_int(w.shape[1]) != count_of(attrs.terms):
+        raise ShapeError("the pieces do not fit the terms", expected=count_of(attrs.terms), got=w)
+    one = TensorType(bf16, (w.shape[0], const(1), *w.shape[2:]))
+    return CONV_TILES.infer((TensorType(bf16, x.shape), one), attrs)
+
+
+def _product_compute(inputs: Tensors, attrs: ConvPiecesAttrs, out: Out) -> tuple[Tensor, ...]:
+    return convolution(inputs, attrs, out, TERMS[attrs.terms], partial(pieces_of, count=count_of(attrs.terms)))
+
+
+def _product_reference(arrays: Sequence[Any], attrs: ConvPiecesAttrs) -> tuple[Any, ...]:
+    x, w = arrays
+    (pieces,) = PIECES.reference([x], PiecesAttrs(count_of(attrs.terms), first=True))
+    each = (
+        CONV_TILES.reference([pieces[left], w[:, right : right + 1]], attrs)[0] for left, right in TERMS[attrs.terms]
+    )
+    with np.errstate(all="ignore"):
+        return (sum(each),)
+
+
+CONV_PIECES = register(
+    OpDef("lowered.conv_pieces", "contraction", ConvPiecesAttrs, _product_infer, _product_reference, _product_compute)
+)
+
+
+def versions(node: Node) -> tuple[Version, ...]:
+    """The convolution of pieces of a map whose numbers have them, and the ordinary one of all others."""
+    x, packed, panels, away = node.inputs
+    assert away is not None
+    split = Node(CONV_PIECES.name, (x, panels), node.outputs, node.attrs)
+    ordinary = Node("lowered.conv_blocked", (x, packed), node.outputs, _ordinary(node.of(ConvPiecesAttrs)))
+    return Version(away.shape[0] < 1, split), Version(None, ordinary)
+
+
+def _ordinary(attrs: ConvPiecesAttrs) -> ConvBlockedAttrs:
+    return ConvBlockedAttrs(
+        attrs.strides, attrs.dilations, attrs.pads, attrs.channels, out_block=attrs.rows, flat=False
+    )
+
+
+def _split_infer(types: Types, attrs: ConvPiecesAttrs) -> Out:
+    """Blocked x, filters packed as they are, panels of pieces, and `[n]`."""
+    if only(types, 3).rank != 1:
+        raise ShapeError("whether there are pieces is the size of a vector", got=only(types, 3))
+    return _product_infer((types[0], types[2]), attrs)
+
+
+def _split_compute(inputs: Tensors, attrs: ConvPiecesAttrs, out: Out) -> tuple[Tensor, ...]:
+    compute = get("lowered.conv_blocked").compute
+    assert compute is not None
+    return compute((inputs[0], inputs[1]), _ordinary(attrs), out)
+
+
+def _split_reference(arrays: Sequence[Any], attrs: ConvPiecesAttrs) -> tuple[Any, ...]:
+    x, packed, panels, away = arrays
+    if len(away) < 1:
+        return _product_reference((x, panels), attrs)
+    return get("lowered.conv_blocked").reference((x, packed), _ordinary(attrs))
+
+
+for _terms in TERMS:
+    register(
+        OpDef(
+            f"lowered.conv_x{_terms}",
+            "contraction",
+            ConvPiecesAttrs,
+            _split_infer,
+            _split_reference,
+            _split_compute,
+            versions=versions,
+        )
+    )
+
+__all__ = ["CONV_PIECES", "ConvPiecesAttrs"]
