@@ -10,7 +10,7 @@ import tilewright as tw
 from tests.ops.oracle import check, reference
 
 
-@pytest.mark.parametrize("op", ["lowered.matmul_nibbles", "lowered.matmul_decoded"])
+@pytest.mark.parametrize("op", ["lowered.matmul_codes", "lowered.matmul_decoded"])
 @pytest.mark.parametrize("shape", [(1, 32, 5, 4, 32), (3, 64, 9, 8, 32), (2, 24, 7, 4, 8)])
 def test_codes_times_scales(op: str, shape: tuple[int, int, int, int, int]) -> None:
     rows, depth, columns, width, group = shape
@@ -22,7 +22,7 @@ def test_codes_times_scales(op: str, shape: tuple[int, int, int, int, int]) -> N
         "lowered.pack_matmul", [levels[0::2] | levels[1::2] << 4], {"width": width, "transpose": False}
     )
     (packed,) = reference("lowered.pack_matmul", [scales], {"width": width, "transpose": False})
-    (got,) = check(op, x, codes, packed, columns=columns)
+    (got,) = check(op, x, codes, packed, columns=columns, zero=8.0)
     weights = (levels.astype(np.float64) - 8) * np.repeat(scales, group, axis=0)
     np.testing.assert_allclose(got, x @ weights, rtol=0, atol=2e-5)
 
@@ -121,7 +121,7 @@ def test_files_of_4_bits_stay_codes(rows: int | str, sizes: tuple[int, ...], zer
     weights = ((levels - np.repeat(zero, block, 1)) * np.repeat(scales, block, 1))[:, :depth].astype(np.float64)
     stays = depth % block == 0 and rows != 20
     kernels = " ".join(step.label for step in model.manifest.run_steps)
-    assert ("nibbles" in kernels or "codes" in kernels) == stays, kernels
+    assert ("codes" in kernels) == stays, kernels
     for n in sizes:
         x = rng.standard_normal((n, depth)).astype(np.float32)
         wanted = x @ weights.T
@@ -140,3 +140,43 @@ def test_random_products(seed: int) -> None:
     x = rng.standard_normal((rows, depth)).astype(np.float32)
     wanted = x @ rounded(w, precision)
     np.testing.assert_allclose(model(x), wanted, rtol=0, atol=3e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("rows", [1, 3, "n"])
+@pytest.mark.parametrize("kind", [TensorProto.INT4, TensorProto.UINT4, TensorProto.INT8, TensorProto.UINT8])
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_blocked_scales_stay_codes(rows: int | str, kind: int, transpose: bool, zeros: bool) -> None:
+    """`DequantizeLinear` with blocks along the depth, against dequantised weights."""
+    rng = np.random.default_rng(4)
+    depth, columns, block = 96, 22, 32
+    four, signed = kind in (TensorProto.INT4, TensorProto.UINT4), kind in (TensorProto.INT4, TensorProto.INT8)
+    low, high = {(True, True): (-8, 8), (True, False): (0, 16), (False, True): (-128, 128)}.get((four, signed), (0, 256))
+    levels = rng.integers(low, high, (depth, columns))
+    scales = rng.random((depth // block, columns)).astype(np.float32) + 0.1
+    zero = rng.integers(low, high, scales.shape) if zeros else np.zeros(scales.shape, int)
+    weights = (levels - np.repeat(zero, block, 0)) * np.repeat(scales.astype(np.float64), block, 0)
+
+    def turned(a: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(a.T) if transpose else a
+
+    initializers = [helper.make_tensor("w", kind, turned(levels).shape, turned(levels).reshape(-1).tolist())]
+    initializers.append(numpy_helper.from_array(turned(scales), "s"))
+    names = ["w", "s"]
+    if zeros:
+        initializers.append(helper.make_tensor("z", kind, turned(zero).shape, turned(zero).reshape(-1).tolist()))
+        names.append("z")
+    nodes = [
+        helper.make_node("DequantizeLinear", names, ["d"], axis=int(transpose), block_size=block),
+        helper.make_node("Gemm", ["x", "d"], ["y"], transB=int(transpose)),
+    ]
+    info = helper.make_tensor_value_info
+    inputs, outputs = (info(n, TensorProto.FLOAT, [rows, k]) for n, k in (("x", depth), ("y", columns)))
+    graph = helper.make_graph(nodes, "g", [inputs], [outputs], initializers)
+    model = tw.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    kernels = " ".join(step.label for step in model.manifest.run_steps)
+    assert "codes" in kernels, kernels
+    for n in (1, 3, 9) if rows == "n" else (rows,):
+        x = rng.standard_normal((n, depth)).astype(np.float32)
+        limit = 3e-6 * np.abs(x).max() * (np.abs(levels) + 256 * zeros).max() * scales.max() * depth
+        np.testing.assert_allclose(model(x), x @ weights, rtol=0, atol=limit)

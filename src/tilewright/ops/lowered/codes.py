@@ -1,15 +1,16 @@
-"""Products with weights of 4 bits.
+"""Products with weights that are codes of 4 or 8 bits.
 
-    codes[P, K/2, width]        u8: byte j of row k holds column j of rows 2k (low half) and 2k + 1 (high half)
-    scales[P, K/group, width]   f32, one for `group` rows of a column
-    zeros[P, K/group, width]    f32, the code of 0 there; 8 everywhere if absent
-    y[m, n] = sum over k of x[m, k] * (code[k, n] - zero[k // group, n]) * scale[k // group, n]
+    codes[P, K/2, width]         u8: byte j of row k holds column j of rows 2k (low half) and 2k + 1 (high half)
+    codes[P, K, width]           u8 or i8: a code of 8 bits each
+    scales[P, K/group, width]    f32, one for `group` rows of a column
+    offsets[P, K/group, width]   f32, what is taken off the scaled numbers; zero * scale if absent
+    y[m, n] = sum over k of x[m, k] * (level(code[k, n]) * scale[k // group, n] - offset[k // group, n])
 
-Panels of `width` columns lie as those of `lowered.matmul_packed`. Of few rows, weights are decoded in registers and the
-scale is taken once a group:
+The level of a code is its number, or its entry in a book of sixteen numbers. Panels of `width` columns lie as those of
+`lowered.matmul_packed`. Of few rows, weights are decoded in registers and the scale is taken once a group:
 
-    y[m, n] = sum over g of (sum over k in g of x[m, k] * code[k, n] - zero[g, n] * sum over k in g of x[m, k])
-              * scale[g, n]
+    y[m, n] = sum over g of (sum over k in g of x[m, k] * level[k, n]) * scale[g, n]
+                            - offset[g, n] * sum over k in g of x[m, k]
 
 Of more rows, weights are decoded to f32 once a call, and multiplied as such.
 """
@@ -22,16 +23,18 @@ from typing import Any
 import numpy as np
 
 from tilewright import te
-from tilewright.ir.dtype import f32, i32, u8
-from tilewright.ir.expr import Expr, as_expr, as_int, call, cast, const
+from tilewright.ir.attributes import Attrs, ConstantArray, Dim
+from tilewright.ir.dtype import f32, i8, i32, i64, u8
+from tilewright.ir.expr import Expr, as_expr, as_int, call, cast, const, lookup
 from tilewright.ir.graph import Node, TensorType
-from tilewright.ops.lowered.packed import Arrays, ColumnsAttrs, cropped, only, present
+from tilewright.ops.lowered.packed import Arrays, cropped, only, present
 from tilewright.ops.registry import OpDef, Types, Version, register
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import DTypeError
 from tilewright.te import Tensor
 
 ZERO = 8
-"""The code of 0 where nothing else is said."""
+"""The code of 0 of 4 bits where nothing else is said."""
 
 FEW = 4
 """Rows up to which weights are decoded in registers. Weights of 1024x4096 in the third level of a Zen 3, one core, 29
@@ -39,110 +42,152 @@ November 2026 (`Model.profile`): one row takes 305 us, in f32 360, decoded befor
 430 to 490, decoded before 1,300 to 1,490."""
 
 
-def _infer(types: Types, attrs: ColumnsAttrs) -> tuple[TensorType, ...]:
+@dataclass(frozen=True, slots=True)
+class CodesAttrs(Attrs):
+    """How codes are read.
+
+    columns  of the result: a last panel may have more
+    zero     the level that stands for 0 in every group, where there are no offsets
+    book     the levels of the codes 0 to 15, f32[16]; None: a code is its level
+    """
+
+    columns: Dim
+    zero: float = 0.0
+    book: ConstantArray | None = None
+
+
+def _infer(types: Types, attrs: CodesAttrs) -> tuple[TensorType, ...]:
     x, codes, scales = (only(types, k) for k in range(3))
-    zeros = types[3] if len(types) > 3 else None
-    if (x.dtype, codes.dtype, scales.dtype) != (f32, u8, f32) or (zeros is not None and zeros != scales):
-        expected = "f32, u8, f32 and zeros as scales"
-        raise DTypeError("weights of 4 bits are bytes of two", expected=expected, got=[str(t) for t in types])
+    offsets = types[3] if len(types) > 3 else None
+    is_codes = codes.dtype in (u8, i8)
+    if (x.dtype, scales.dtype) != (f32, f32) or not is_codes or (offsets is not None and offsets != scales):
+        expected = "f32, u8 or i8, f32 and offsets as scales"
+        raise DTypeError("weights are codes with scales", expected=expected, got=[str(t) for t in types])
     return (TensorType(f32, (*x.shape[:-1], as_expr(attrs.columns))),)
 
 
-def _level(codes: Tensor, panel: Expr, k: Expr, lane: Expr) -> Expr:
-    """One code, i32."""
-    pair = cast(codes[(panel, k // 2, lane)], i32)
-    return call("bitand", call("shr", pair, cast(k % 2 * 4, i32)), const(15, i32))
+def _level(codes: Tensor, layout: _Layout, attrs: CodesAttrs, panel: Expr, k: Expr, lane: Expr) -> Expr:
+    """The level of one code, f32."""
+    if layout.paired:
+        pair = cast(codes[(panel, k // 2, lane)], i32)
+        number = call("bitand", call("shr", pair, cast(k % 2 * 4, i32)), const(15, i32))
+    else:
+        number = cast(codes[(panel, k, lane)], i32)
+    if attrs.book is None:
+        return cast(number, f32)
+    entry = cast(call("bitand", number, const(15, i32)), i64)
+    return lookup(entry, [const(float(v), f32) for v in attrs.book.array])
 
 
-def _zero(inputs: Sequence[Tensor | None], panel: Expr, group: Expr, lane: Expr) -> Expr:
-    """The code of 0 of a group of a column, f32."""
-    zeros = inputs[3] if len(inputs) > 3 else None
-    return const(float(ZERO), f32) if zeros is None else zeros[(panel, group, lane)]
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Panels, depth, width of a panel, rows of a group, and whether a byte holds two codes."""
+
+    panels: int
+    depth: int
+    width: int
+    group: int
+    paired: bool
 
 
-def _sizes(codes: Tensor, scales: Tensor) -> tuple[int, int, int, int]:
-    """Panels, depth, width of a panel, rows of a group."""
-    panels, pairs, width = (as_int(d) or 1 for d in codes.shape)
-    return panels, 2 * pairs, width, 2 * pairs // (as_int(scales.shape[1]) or 1)
+def _layout(x: Tensor, codes: Tensor, scales: Tensor) -> _Layout:
+    panels, rows, width = (as_int(d) or 1 for d in codes.shape)
+    depth = as_int(x.shape[-1]) or 1
+    return _Layout(panels, depth, width, depth // (as_int(scales.shape[1]) or 1), rows != depth)
 
 
-def _compute(inputs: Sequence[Tensor | None], attrs: ColumnsAttrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+def _offset(inputs: Sequence[Tensor | None], attrs: CodesAttrs, at: tuple[Expr, Expr, Expr]) -> Expr | None:
+    """What is taken off a group's scaled numbers, f32; None for nothing."""
+    offsets = inputs[3] if len(inputs) > 3 else None
+    if offsets is not None:
+        return offsets[at]
+    return present(inputs, 2)[at] * const(attrs.zero, f32) if attrs.zero else None
+
+
+def _compute(inputs: Sequence[Tensor | None], attrs: CodesAttrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
     x, codes, scales = (present(inputs, k) for k in range(3))
-    panels, depth, width, group = _sizes(codes, scales)
-    rows, columns = types[0].shape[:-1], panels * width
+    layout = _layout(x, codes, scales)
+    width, group, groups = layout.width, layout.group, layout.depth // layout.group
+    rows, columns = types[0].shape[:-1], layout.panels * width
     j = te.reduce_axis(group, "j")
-    sums = te.compute(
-        (*rows, depth // group), lambda *at: te.sum(x[(*at[:-1], at[-1] * group + j.var)], axis=j), name="sums"
-    )
+    sums = te.compute((*rows, groups), lambda *at: te.sum(x[(*at[:-1], at[-1] * group + j.var)], axis=j), name="sums")
     k = te.reduce_axis(group, "k")
 
     def part(*at: Expr) -> Expr:
         *row, g, n = at
-        level = _level(codes, n // width, g * group + k.var, n % width)
-        return te.sum(x[(*row, g * group + k.var)] * cast(level, f32), axis=k)  # type: ignore[no-any-return]
+        level = _level(codes, layout, attrs, n // width, g * group + k.var, n % width)
+        return te.sum(x[(*row, g * group + k.var)] * level, axis=k)  # type: ignore[no-any-return]
 
-    parts = te.compute((*rows, depth // group, columns), part, name="parts")
-    g = te.reduce_axis(depth // group, "g")
+    parts = te.compute((*rows, groups, columns), part, name="parts")
+    g = te.reduce_axis(groups, "g")
 
     def element(*at: Expr) -> Expr:
         *row, n = at
         at_group = (n // width, g.var, n % width)
-        shifted = parts[(*row, g.var, n)] - sums[(*row, g.var)] * _zero(inputs, *at_group)
-        return te.sum(shifted * scales[at_group], axis=g)  # type: ignore[no-any-return]
+        scaled = parts[(*row, g.var, n)] * scales[at_group]
+        offset = _offset(inputs, attrs, at_group)
+        taken = scaled if offset is None else scaled - sums[(*row, g.var)] * offset
+        return te.sum(taken, axis=g)  # type: ignore[no-any-return]
 
     product: Tensor = te.compute((*rows, columns), element, name="matmul")
     return (cropped(product, types[0].shape),)
 
 
 def _decoded_compute(
-    inputs: Sequence[Tensor | None], attrs: ColumnsAttrs, types: tuple[TensorType, ...]
+    inputs: Sequence[Tensor | None], attrs: CodesAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
     x, codes, scales = (present(inputs, k) for k in range(3))
-    panels, depth, width, group = _sizes(codes, scales)
+    layout = _layout(x, codes, scales)
 
     def weight(panel: Expr, k: Expr, lane: Expr) -> Expr:
-        level = cast(_level(codes, panel, k, lane), f32) - _zero(inputs, panel, k // group, lane)
-        return level * scales[(panel, k // group, lane)]
+        at_group = (panel, k // layout.group, lane)
+        scaled = _level(codes, layout, attrs, panel, k, lane) * scales[at_group]
+        offset = _offset(inputs, attrs, at_group)
+        return scaled if offset is None else scaled - offset
 
-    weights = te.compute((panels, depth, width), weight, name="weights")
-    k = te.reduce_axis(depth, "k")
+    weights = te.compute((layout.panels, layout.depth, layout.width), weight, name="weights")
+    k = te.reduce_axis(layout.depth, "k")
 
     def element(*at: Expr) -> Expr:
         *row, n = at
-        return te.sum(x[(*row, k.var)] * weights[(n // width, k.var, n % width)], axis=k)  # type: ignore[no-any-return]
+        panel, lane = n // layout.width, n % layout.width
+        return te.sum(x[(*row, k.var)] * weights[(panel, k.var, lane)], axis=k)  # type: ignore[no-any-return]
 
-    product: Tensor = te.compute((*types[0].shape[:-1], panels * width), element, name="matmul")
+    product: Tensor = te.compute((*types[0].shape[:-1], layout.panels * layout.width), element, name="matmul")
     return (cropped(product, types[0].shape),)
 
 
-def _reference(arrays: Arrays, attrs: ColumnsAttrs) -> tuple[Any, ...]:
+def _reference(arrays: Arrays, attrs: CodesAttrs) -> tuple[Any, ...]:
     x, codes, scales = arrays[:3]
-    zeros = arrays[3] if len(arrays) > 3 else np.full_like(scales, ZERO)
-    panels, pairs, width = codes.shape
-    group = 2 * pairs // scales.shape[1]
-    levels = np.stack((codes & 15, codes >> 4), axis=2).reshape(panels, 2 * pairs, width).astype(np.float32)
-    weights = (levels - np.repeat(zeros, group, axis=1)) * np.repeat(scales, group, axis=1)
-    full = np.swapaxes(weights, 0, 1).reshape(2 * pairs, panels * width)
+    offsets = arrays[3] if len(arrays) > 3 else scales * np.float32(attrs.zero)
+    panels, _, width = codes.shape
+    depth = x.shape[-1]
+    if codes.shape[1] != depth:
+        codes = np.stack((codes & 15, codes >> 4), axis=2).reshape(panels, depth, width)
+    levels = codes.astype(np.float32) if attrs.book is None else attrs.book.array[codes & 15]
+    group = depth // scales.shape[1]
+    weights = levels * np.repeat(scales, group, axis=1) - np.repeat(offsets, group, axis=1)
+    full = np.swapaxes(weights, 0, 1).reshape(depth, panels * width)
     return (np.matmul(x, full)[..., : as_int(attrs.columns)],)
 
 
-MATMUL_NIBBLES = register(OpDef("lowered.matmul_nibbles", "contraction", ColumnsAttrs, _infer, _reference, _compute))
+MATMUL_CODES = register(OpDef("lowered.matmul_codes", "contraction", CodesAttrs, _infer, _reference, _compute))
 MATMUL_DECODED = register(
-    OpDef("lowered.matmul_decoded", "contraction", ColumnsAttrs, _infer, _reference, _decoded_compute)
+    OpDef("lowered.matmul_decoded", "contraction", CodesAttrs, _infer, _reference, _decoded_compute)
 )
 
 
 def _versions(node: Node) -> tuple[Version, ...]:
     """Weights decoded in registers for few rows, before the product for more."""
-    few, many = (Node(op.name, node.inputs, node.outputs, node.attrs) for op in (MATMUL_NIBBLES, MATMUL_DECODED))
-    return Version(node.output.shape[-2] <= FEW, few), Version(None, many)
+    short, long = (Node(op.name, node.inputs, node.outputs, node.attrs) for op in (MATMUL_CODES, MATMUL_DECODED))
+    return Version(node.output.shape[-2] <= FEW, short), Version(None, long)
 
 
 register(
     OpDef(
         "lowered.matmul_codes_by_rows",
         "contraction",
-        ColumnsAttrs,
+        CodesAttrs,
         _infer,
         _reference,
         _decoded_compute,

@@ -34,9 +34,9 @@ from tilewright.plans.matmul.tile_dots import product_cycles
 from tilewright.plans.matmul.tiles import matmul_tile
 from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
 from tilewright.support.classes import dataclass
-from tilewright.transform.graph.bounds import bounds
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
+from tilewright.transform.layout.codes import Coded, find_coded
 from tilewright.transform.layout.integer import in_tiles, least_rows_of, longer
 from tilewright.transform.layout.joined import as_rows, keep
 from tilewright.transform.layout.registers import least_rows
@@ -138,27 +138,30 @@ def attention(a: Assigner, node: Node) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Nibbles:
-    """Weights of 4 bits: codes u8[K, N] from 0 to 15, scales f32[K/group, N], and the codes of 0, f32[K/group, N]; None
-    for 8 everywhere."""
+class Codes:
+    """Weights as `ops/lowered/codes.py` has them, before they are packed: codes u8 or i8[K, N], which have 4 bits and
+    are from 0 to 15 if `paired`, scales f32[K/group, N] and offsets as the scales, or None, with the level of 0."""
 
     codes: Value
     scales: Value
-    zeros: Value | None
+    offsets: Value | None
+    paired: bool
+    zero: float = 0.0
+    book: ConstantArray | None = None
 
 
-def nibbles(a: Assigner, node: Node, rows: Callable[[], Value]) -> bool:
-    """A product of rows with weights that came as codes of 4 bits, where few rows are, or may be, multiplied: they stay
-    codes."""
+def by_codes(a: Assigner, node: Node, rows: Callable[[], Value]) -> bool:
+    """A product of rows with weights that came as codes, where few rows are, or may be, multiplied: they stay codes."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     count, depth = as_int(node.output.shape[-2]), as_int(x.shape[-1])
     if w not in a.fixed or x.dtype is not f32 or not depth or (count is not None and count > FEW):
         return False
-    weights = _Product(a, node, x, w, depth).codes()
-    if weights is None:
+    coded = find_coded(a.producer, w, node.of(MatmulAttrs).transpose_b)
+    if coded is None:
         return False
-    _Product(a, node, rows(), w, depth).by_codes(weights)
+    product = _Product(a, node, rows(), w, depth)
+    product.by_codes(product.as_rows(coded))
     return True
 
 
@@ -265,48 +268,43 @@ class _Product:
         levels = self.emit("add", levels, self.number(float(ZERO), f32), name="codes")
         codes = self.emit("reshape", levels, name="codes", shape=(self.depth, self.columns))
         scales = self.emit("reshape", scale, name="scales", shape=(groups, self.columns))
-        self.by_codes(Nibbles(self.emit("cast", codes, name="codes", dtype=u8), scales, None))
+        self.by_codes(Codes(self.emit("cast", codes, name="codes", dtype=u8), scales, None, True, float(ZERO)))
 
-    def codes(self) -> Nibbles | None:
-        """The codes of weights that are `(codes - zeros) * scales`, in groups of each column; None for others."""
-        made = self.a.producer
-        grouped = made(self.w)
-        if grouped is None or grouped.op != "reshape" or not self.transpose or self.w.type.rank != 2:
-            return None
-        scaled = None if grouped.inputs[0] is None else made(grouped.inputs[0])
-        if scaled is None or scaled.op != "mul" or scaled.output.type.rank != 3:
-            return None
-        levels, scales = scaled.inputs
-        shifted = None if levels is None else made(levels)
-        zeros: Value | None = None
-        if shifted is not None and shifted.op == "sub":
-            levels, zeros = shifted.inputs
-        cast = None if levels is None else made(levels)
-        codes = cast.inputs[0] if cast is not None and cast.op == "cast" else None
-        sizes = [as_int(d) or 0 for d in scaled.output.shape]
-        columns, groups, size = sizes
-        if codes is None or scales is None or not all(sizes) or size % 2 or codes.shape != scaled.output.shape:
-            return None
-        between = bounds(made, codes) if codes.dtype.is_int else None
-        each = [columns, groups, 1]
-        shapes = [[as_int(d) for d in v.shape] for v in (scales, zeros) if v is not None]
-        if between is None or between[0] < 0 or between[1] > 15 or any(shape not in (each, []) for shape in shapes):
-            return None
-        narrow = self.emit("cast", self.a.as_plain(codes), name="codes", dtype=u8)
-        return Nibbles(
-            self.turned(narrow, columns, groups * size),
-            self.turned(self.a.as_plain(scales), columns, groups),
-            self.turned(self.number(0.0, f32) if zeros is None else self.a.as_plain(zeros), columns, groups),
-        )
+    def as_rows(self, coded: Coded) -> Codes:
+        """Codes, scales and offsets of weights with their columns last; codes of 4 bits without a sign."""
+        groups = as_int(coded.scales.type.size) or 1
+        groups //= self.columns
+        codes, zero, zeros = self.a.as_plain(coded.codes), coded.zero, coded.zeros
+        shift = -coded.between[0] if coded.paired and coded.between[0] < 0 else 0
+        if shift:
+            wide = self.emit("cast", codes, name="codes", dtype=i8)
+            codes = self.emit("add", wide, self.number(shift, i8), name="codes")
+        scales = self.turned(self.a.as_plain(coded.scales), groups)
+        offsets = None if coded.offsets is None else self.turned(self.a.as_plain(coded.offsets), groups)
+        if zeros is not None:
+            zeros = self.turned(self.real(self.a.as_plain(zeros)), groups)
+            if shift:
+                zeros = self.emit("add", zeros, self.number(float(shift), f32), name="zeros")
+        elif offsets is not None and zero + shift:
+            zeros = self.number(zero + shift, f32)
+        if zeros is not None:
+            product = self.emit("mul", zeros, scales, name="offsets")
+            offsets = product if offsets is None else self.emit("add", offsets, product, name="offsets")
+        kind = u8 if coded.between[0] + shift >= 0 else i8
+        narrow = codes if codes.dtype is kind else self.emit("cast", codes, name="codes", dtype=kind)
+        return Codes(self.turned(narrow, self.depth), scales, offsets, coded.paired, zero + shift, coded.book)
 
-    def turned(self, value: Value, columns: int, count: int) -> Value:
-        """So many numbers of each column, as rows; one number for all is repeated."""
-        if value.type.rank == 0:
-            return self.emit("broadcast", value, name="rows", shape=(count, columns))
-        rows = self.emit("reshape", value, name="rows", shape=(columns, count))
+    def real(self, value: Value) -> Value:
+        return value if value.dtype is f32 else self.emit("cast", value, name="real", dtype=f32)
+
+    def turned(self, value: Value, count: int) -> Value:
+        """So many numbers of each column, as rows."""
+        if not self.transpose:
+            return self.emit("reshape", value, name="rows", shape=(count, self.columns))
+        rows = self.emit("reshape", value, name="rows", shape=(self.columns, count))
         return self.emit("transpose", rows, name="rows", perm=(1, 0))
 
-    def by_codes(self, weights: Nibbles) -> None:
+    def by_codes(self, weights: Codes) -> None:
         """The product with weights of codes."""
         tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
 
@@ -314,20 +312,22 @@ class _Product:
             name = f"{self.w.name}_packed"
             return self.emit("lowered.pack_matmul", rows, name=name, width=tile.width, transpose=False)
 
+        codes = self.pairs(weights.codes) if weights.paired else weights.codes
+        operands = [panels(codes), panels(weights.scales)]
+        operands += [] if weights.offsets is None else [panels(weights.offsets)]
+        rows = as_int(self.x.shape[-2])
+        op = "matmul_codes_by_rows" if rows is None else "matmul_codes" if rows <= FEW else "matmul_decoded"
+        attrs = {"columns": self.columns, "zero": weights.zero, "book": weights.book}
+        self.finish(self.emit(f"lowered.{op}", self.x, *operands, name=self.node.output.name, **attrs))
+
+    def pairs(self, codes: Value) -> Value:
+        """Codes of 4 bits, two to a byte: an even row in the low half, the next one in the high half."""
         half = self.depth // 2
-        pairs = self.emit("reshape", weights.codes, name="pairs", shape=(half, 2, self.columns))
+        pairs = self.emit("reshape", codes, name="pairs", shape=(half, 2, self.columns))
         size, step = (half, 1, self.columns), (1, 1, 1)
         low, high = (self.emit("slice", pairs, name="half", begin=(0, k, 0), size=size, step=step) for k in range(2))
         both = self.emit("add", low, self.emit("mul", high, self.number(16, u8), name="high"), name="bytes")
-        operands = [
-            panels(self.emit("reshape", both, name="bytes", shape=(half, self.columns))),
-            panels(weights.scales),
-        ]
-        operands += [] if weights.zeros is None else [panels(weights.zeros)]
-        rows = as_int(self.x.shape[-2])
-        op = "matmul_codes_by_rows" if rows is None else "matmul_nibbles" if rows <= FEW else "matmul_decoded"
-        total = self.emit(f"lowered.{op}", self.x, *operands, name=self.node.output.name, columns=self.columns)
-        self.finish(total)
+        return self.emit("reshape", both, name="bytes", shape=(half, self.columns))
 
     # int8w
 
@@ -406,4 +406,4 @@ class _Product:
         return self.emit("mul", total, self.number(OFFSET, i32), name="correction")
 
 
-__all__ = ["attention", "conv_in_matrices", "halves", "reduced"]
+__all__ = ["attention", "by_codes", "conv_in_matrices", "halves", "reduced"]

@@ -9,7 +9,7 @@ from tilewright.frontend.onnx.rules.contraction import convolve
 from tilewright.frontend.onnx.tensors import element_type
 from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import DType, f32, i32, u8
-from tilewright.ir.expr import const
+from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import axis_of, dim, same_dim
 from tilewright.support.errors import DTypeError, ShapeError
@@ -73,12 +73,33 @@ def dequantize_linear(n: Call) -> Value:
     axis, block = n.integer("axis", 1), n.integer("block_size", 0)
     code = n.integer("output_dtype", 0)
     result = element_type(code) if code else scale.dtype
+    if block and scale.type.rank == x.type.rank and not x.dtype.is_minifloat:
+        whole = in_blocks(n, x, scale, axis_of(axis, x.type.rank), block)
+        if whole is not None:
+            return n.cast(whole, result)
     y = n.cast(x, f32 if x.dtype.is_minifloat else i32)
     zero = zero_point(n, 2) if y.dtype is i32 else None
     if zero is not None:
         y = n.emit("sub", y, n.cast(along(n, zero, x, axis, block if zero.type.rank else 0), i32))
     y = n.emit("mul", n.cast(y, f32), n.cast(along(n, scale, x, axis, block), f32))
     return n.cast(y, result)
+
+
+def in_blocks(n: Call, x: Value, scale: Value, axis: int, block: int) -> Value | None:
+    """Codes times the scales of whole blocks, which stand in a dimension of their own: products with such weights
+    recognise them. None where the last block is not whole."""
+    size = as_int(x.shape[axis])
+    if size is None or size % block or not same_dim(scale.shape[axis], const(size // block)):
+        return None
+    zero = zero_point(n, 2)
+
+    def split(v: Value, width: int) -> Value:
+        return n.reshape(v, (*v.shape[:axis], size // block, width, *v.shape[axis + 1 :]))
+
+    y = n.cast(split(x, block), i32)
+    if zero is not None:
+        y = n.emit("sub", y, n.cast(split(zero, 1) if zero.type.rank else zero, i32))
+    return n.reshape(n.emit("mul", n.cast(y, f32), n.cast(split(scale, 1), f32)), x.shape)
 
 
 def zero_point(n: Call, i: int) -> Value | None:

@@ -1,4 +1,4 @@
-"""Products of few rows with weights of 4 bits, decoded in registers (`ops/lowered/codes.py`).
+"""Products of few rows with weights that are codes of 4 or 8 bits, decoded in registers (`ops/lowered/codes.py`).
 
 sums = sums of groups of each row                       once
 for panel group, row tile:                              parallel
@@ -7,7 +7,7 @@ for panel group, row tile:                              parallel
         part[rows, width] = 0                           registers
         for k in the group:                             two rows of the weights share a byte
             part[r, :] += x[r, k] * code[panel, k, :]
-        tile[r, :] += (part[r, :] - 8 * sums[r, g]) * scale[panel, g, :]
+        tile[r, :] += part[r, :] * scale[panel, g, :] - sums[r, g] * offset[panel, g, :]
     out[...] = epilogue(tile)
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.notes import Unroll
-from tilewright.ops.lowered.codes import MATMUL_NIBBLES
+from tilewright.ops.lowered.codes import MATMUL_CODES
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all, lanes_of, parallelize
@@ -25,30 +25,32 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 DECODING = 2.5
-"""Instructions that decode a vector of codes, for each vector of them: half a load that widens, a mask or a shift, a
-conversion."""
+"""Instructions that decode a vector of codes of 4 bits, for each vector of them: half a load that widens, a mask or a
+shift, a conversion. A book of numbers is one more, and on machines without permutations of sixteen numbers many."""
+BYTES = 1.5
+"""The same for codes of 8 bits: a load that widens, a conversion."""
 STEPS = 4
 """Steps of a group's sum that are written out."""
 
 
-def stages(structure: Structure) -> tuple[Stage, Stage, Stage] | None:
-    """The sums of groups, their products with codes, and what adds these up."""
+def stages(structure: Structure) -> tuple[Stage | None, Stage, Stage] | None:
+    """The sums of groups, which there are where something is taken off, products with codes, and what adds these."""
     by_name = {stage.name: stage for stage in structure.stages}
-    chosen = [by_name.get(name) for name in ("sums", "parts", "matmul")]
-    sums, parts, total = chosen
-    return None if sums is None or parts is None or total is None else (sums, parts, total)
+    parts, total = by_name.get("parts"), by_name.get("matmul")
+    return None if parts is None or total is None else (by_name.get("sums"), parts, total)
 
 
 def fits(structure: Structure, target: Target) -> bool:
     """One such product, with pointwise work after it."""
-    if structure.operator(MATMUL_NIBBLES) is None:
+    if structure.operator(MATMUL_CODES) is None:
         return False
     result = stages(structure)
     if result is None or any(st.block.is_reduction for st in structure.stages if st not in result):
         return False
     after = structure.after(result[2])
     alike = not after or len(after[-1].spatial) == len(result[2].spatial)
-    return alike and len(result[2].spatial) > 1 and not structure.before(result[0])
+    first = result[0] or result[1]
+    return alike and len(result[2].spatial) > 1 and not structure.before(first)
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
@@ -60,16 +62,24 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     columns = as_int(total.spatial[-1].extent) or lanes
     depth = (as_int(parts.reduce[0].extent) or 1) * (as_int(total.reduce[0].extent) or 1)
     memory, choices = roofline(structure, target).memory, []
+    decoding = _decoding(parts, depth)
     for tall in (1, 2, 4):
         for vectors in (4, 2, 1):
             if 2 * tall * vectors + vectors + 2 > registers or columns % (vectors * lanes) or tall > max(rows, 1):
                 continue
-            step = vectors * DECODING / target.costs.arithmetic.loads_per_cycle + tall * vectors / target.fma_per_cycle
+            step = vectors * decoding / target.costs.arithmetic.loads_per_cycle + tall * vectors / target.fma_per_cycle
             waits = 4.0 / min(4.0, tall * vectors)  # a sum waits for the one before it
             tiles = -(-rows // tall) * columns / (vectors * lanes)
             cost = Cost(compute=tiles * depth * max(step, waits), memory=memory)
             choices.append(Candidate((("rows", tall), ("width", vectors * lanes)), cost))
     return sorted(choices, key=lambda c: c.cycles)
+
+
+def _decoding(parts: Stage, depth: int) -> float:
+    """Instructions that decode a vector of codes."""
+    codes = [b for b in parts.reads if b.dtype.bits == 8]
+    paired = any((as_int(b.shape[1]) or depth) < depth for b in codes)
+    return DECODING if paired else BYTES
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
@@ -101,5 +111,5 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     parallelize(s, [panel, *outer])
 
 
-PLAN = Plan("nibbles", fits, candidates, apply)
-"""Products of few rows with weights of 4 bits."""
+PLAN = Plan("codes", fits, candidates, apply)
+"""Products of few rows with weights that are codes."""

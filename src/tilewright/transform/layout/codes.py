@@ -1,0 +1,136 @@
+"""Weights that came as codes of 4 or 8 bits with a scale for a group of rows of each column, as a graph says it.
+
+    w = reshape(level(codes) * scales, [K, N] or its transpose)
+    w = reshape(level(codes) * scales - offsets)
+    level(codes) = cast(codes) | cast(codes) - zeros | gather(book of sixteen numbers, codes)
+
+Groups lie along the depth: codes are [K/group, group, N] with scales [K/group, 1, N], or, of a product by the
+transpose, [N, K/group, group] with scales [N, K/group, 1]. So files say it whose operators are MatMulNBits and blocked
+DequantizeLinear, and so `frontend/common/coded.py` writes weights of other files.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.attributes import ConstantArray
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Node, Value
+from tilewright.ops.shape import ConstantAttrs
+from tilewright.support.classes import dataclass
+from tilewright.transform.graph.bounds import Bounds, Producer, bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """Weights as a graph computes them.
+
+    codes, scales    three dimensions, of one or the other order
+    zeros            the levels of 0 as `scales`, or None
+    offsets          what is taken off the scaled numbers, as `scales`, or None
+    zero             the level of 0 in all groups, where there are no zeros
+    between          the least and the greatest code
+    book             levels of the codes 0 to 15; None: a code is its level
+    """
+
+    codes: Value
+    scales: Value
+    zeros: Value | None
+    offsets: Value | None
+    zero: float
+    between: Bounds
+    book: ConstantArray | None
+
+    @property
+    def paired(self) -> bool:
+        """Whether codes have 4 bits."""
+        return self.between[1] - self.between[0] < 16
+
+
+def find_coded(made: Producer, w: Value, transpose: bool) -> Coded | None:
+    """The codes that weights are made of; None where they are made otherwise."""
+    node = made(w)
+    if node is not None and node.op == "cast" and node.output.dtype is f32:
+        node = _maker(made, node, "reshape")
+    if node is None or node.op != "reshape" or w.type.rank != 2 or node.inputs[0] is None:
+        return None
+    scaled, offsets = made(node.inputs[0]), None
+    if scaled is not None and scaled.op == "sub":
+        offsets, scaled = scaled.inputs[1], _maker(made, scaled, "mul")
+    if scaled is None or scaled.op != "mul" or scaled.output.type.rank != 3 or scaled.output.dtype is not f32:
+        return None
+    levels, scales = scaled.inputs
+    sizes = [as_int(d) or 0 for d in scaled.output.shape]
+    depth = sizes[1] * sizes[2] if transpose else sizes[0] * sizes[1]
+    each = (sizes[0], sizes[1], 1) if transpose else (sizes[0], 1, sizes[2])
+    if levels is None or scales is None or not all(sizes) or as_int(w.shape[1 if transpose else 0]) != depth:
+        return None
+    codes, zeros, book = _levels(made, levels)
+    zero = _number(made, zeros)
+    of_groups = [v for v in (scales, offsets, zeros if zero is None else None) if v is not None]
+    if codes is None or codes.shape != scaled.output.shape or any(_sizes(v) != each for v in of_groups):
+        return None
+    between = _between(made, codes)
+    group = sizes[2] if transpose else sizes[1]
+    if between is None or (book is not None and between[1] > 15):
+        return None
+    coded = Coded(codes, scales, zeros if zero is None else None, offsets, zero or 0.0, between, book)
+    return None if coded.paired and group % 2 else coded
+
+
+def _levels(made: Producer, levels: Value) -> tuple[Value | None, Value | None, ConstantArray | None]:
+    """The codes of levels, the levels of 0, and the book."""
+    node, zeros = made(levels), None
+    if node is not None and node.op == "cast" and node.inputs[0] is not None and node.inputs[0].dtype.is_int:
+        levels, node = node.inputs[0], made(node.inputs[0])
+    if node is not None and node.op == "sub" and node.inputs[0] is not None:
+        levels, zeros = node.inputs[0], node.inputs[1]
+        node = made(levels)
+    if node is not None and node.op == "gather" and zeros is None and node.inputs[0] is not None:
+        table = made(node.inputs[0])
+        array = table.of(ConstantAttrs).value if table is not None and table.op == "constant" else None
+        if array is None or array.array.shape != (16,) or node.inputs[0].dtype is not f32 or node.inputs[1] is None:
+            return None, None, None
+        return _narrowest(made, node.inputs[1]), None, array
+    codes = _narrowest(made, levels)
+    return codes if codes.dtype.is_int else None, zeros, None
+
+
+def _narrowest(made: Producer, value: Value) -> Value:
+    """An integer value before it was made wider."""
+    node = made(value)
+    while node is not None and node.op == "cast" and node.inputs[0] is not None and node.inputs[0].dtype.is_int:
+        if node.inputs[0].dtype.bits > value.dtype.bits and value.dtype.is_int:
+            break
+        value = node.inputs[0]
+        node = made(value)
+    return value
+
+
+def _between(made: Producer, codes: Value) -> Bounds | None:
+    """The least and the greatest code, where they fit into 8 bits."""
+    known = bounds(made, codes)
+    if known is None and codes.dtype.bits <= 8:
+        known = int(codes.dtype.min), int(codes.dtype.max)
+    if known is None:
+        return None
+    fits = (known[0] >= 0 and known[1] <= 255) or (known[0] >= -128 and known[1] <= 127)
+    return known if fits else None
+
+
+def _number(made: Producer, value: Value | None) -> float | None:
+    """The one number that a constant is; None for others."""
+    node = None if value is None else made(value)
+    while node is not None and node.op in ("cast", "reshape", "broadcast") and node.inputs[0] is not None:
+        node = made(node.inputs[0])
+    array = node.of(ConstantAttrs).value.array if node is not None and node.op == "constant" else None
+    return float(array.flat[0]) if array is not None and array.size and (array == array.flat[0]).all() else None
+
+
+def _maker(made: Producer, node: Node, op: str) -> Node | None:
+    """What makes a node's first input, if it is this operator."""
+    maker = None if node.inputs[0] is None else made(node.inputs[0])
+    return maker if maker is not None and maker.op == op else None
+
+
+def _sizes(value: Value) -> tuple[int | None, ...]:
+    return tuple(as_int(d) for d in value.shape)
