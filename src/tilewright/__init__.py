@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tilewright.builder import plan as plan
     from tilewright.compiler import compile_program as compile_program
     from tilewright.compression.entry import compress as compress
+    from tilewright.frontend.weights.entry import read_weights as read_weights
+    from tilewright.frontend.weights.entry import with_weights as with_weights
     from tilewright.functions.comprehension import comprehension as comprehension
     from tilewright.ir.dim import dim as dim
     from tilewright.ir.graph import Graph as Graph
@@ -78,11 +80,13 @@ _PUBLIC = {
     "quantize": "tilewright.quantization.entry:quantize",
     "ragged": "tilewright.runtime.ragged:ragged",
     "ray_weights": "tilewright.live.transport.ray_nodes:ray_weights",
+    "read_weights": "tilewright.frontend.weights.entry:read_weights",
     "relay": "tilewright.live.transport.relay:relay",
     "serve_weights": "tilewright.live.transport.serve:serve_weights",
     "te": "tilewright.te",
     "train": "tilewright.train",
     "tune": "tilewright.tuning.entry:tune",
+    "with_weights": "tilewright.frontend.weights.entry:with_weights",
 }
 
 __all__ = ["__version__", *_PUBLIC]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.frontend.weights.safetensors import read_safetensors
 from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.examples import Spec
 from tilewright.support.errors import CallError, Problems, WeightError
@@ -77,12 +78,6 @@ def _read(path: Path) -> Array | dict[str, Array]:
     raise ValueError("expected .npy, .npz or .pb")
 
 
-_SAFETENSORS = {
-    "F64": "f64", "F32": "f32", "F16": "f16", "BF16": "bf16", "BOOL": "bool",
-    **{f"{sign}{bits}": f"{sign.lower()}{bits}" for sign in "IU" for bits in (8, 16, 32, 64)},
-}  # fmt: skip
-
-
 def read_weights(path: Path) -> dict[str, Array]:
     """All tensors of a .safetensors or .npz file by name. WeightError if it is damaged or none of these."""
     try:
@@ -90,10 +85,7 @@ def read_weights(path: Path) -> dict[str, Array]:
             with np.load(path, allow_pickle=False) as file:
                 return dict(file)
         if path.suffix == ".safetensors":
-            import safetensors
-
-            result = safetensors.deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
-            return {name: _tensor(name, entry) for name, entry in result}
+            return read_safetensors(path)
     except WeightError:
         raise
     except Exception as error:  # the libraries' own kinds of error are many
@@ -101,11 +93,3 @@ def read_weights(path: Path) -> dict[str, Array]:
     raise WeightError(
         "cannot be read", where=str(path), expected=".safetensors or .npz", got=path.suffix or "no suffix"
     )
-
-
-def _tensor(name: str, entry: Mapping[str, Any]) -> Array:
-    if entry["dtype"] not in _SAFETENSORS:
-        raise WeightError("of a type that no program reads", where=f"weight {name!r}", got=entry["dtype"])
-    dtype = BY_NAME[_SAFETENSORS[entry["dtype"]]].numpy
-    array: Array = np.frombuffer(entry["data"], dtype).reshape(entry["shape"])
-    return array

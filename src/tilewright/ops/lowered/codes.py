@@ -24,9 +24,10 @@ import numpy as np
 
 from tilewright import te
 from tilewright.ir.attributes import Attrs, ConstantArray, Dim
-from tilewright.ir.dtype import f32, i8, i32, i64, u8
-from tilewright.ir.expr import Expr, as_expr, as_int, call, cast, const, lookup
+from tilewright.ir.dtype import f32, i8, i32, u8
+from tilewright.ir.expr import Expr, as_expr, as_int, call, cast, const
 from tilewright.ir.graph import Node, TensorType
+from tilewright.ops.book import entry
 from tilewright.ops.lowered.packed import Arrays, cropped, only, present
 from tilewright.ops.registry import OpDef, Types, Version, register
 from tilewright.support.classes import dataclass
@@ -73,10 +74,7 @@ def _level(codes: Tensor, layout: _Layout, attrs: CodesAttrs, panel: Expr, k: Ex
         number = call("bitand", call("shr", pair, cast(k % 2 * 4, i32)), const(15, i32))
     else:
         number = cast(codes[(panel, k, lane)], i32)
-    if attrs.book is None:
-        return cast(number, f32)
-    entry = cast(call("bitand", number, const(15, i32)), i64)
-    return lookup(entry, [const(float(v), f32) for v in attrs.book.array])
+    return cast(number, f32) if attrs.book is None else entry(attrs.book, number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.notes import Unroll
+from tilewright.ir.rewrite import variables
 from tilewright.ops.lowered.codes import MATMUL_CODES
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import Cost, number, roofline
+from tilewright.plans.framework.variants import Values
 from tilewright.plans.idioms.panels import unroll_tile
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
@@ -35,7 +37,8 @@ STEPS = 4
 
 def stages(structure: Structure) -> tuple[Stage | None, Stage, Stage] | None:
     """The sums of groups, which there are where something is taken off, products with codes, and what adds these."""
-    by_name = {stage.name: stage for stage in structure.stages}
+    # Names have numbers after them where a function has several versions.
+    by_name = {stage.name.rstrip("_0123456789"): stage for stage in structure.stages}
     parts, total = by_name.get("parts"), by_name.get("matmul")
     return None if parts is None or total is None else (by_name.get("sums"), parts, total)
 
@@ -111,5 +114,15 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     parallelize(s, [panel, *outer])
 
 
-PLAN = Plan("codes", fits, candidates, apply)
+def cases(structure: Structure, target: Target) -> list[Values]:
+    """One row of a symbolic number has no other row to share a decoded weight with."""
+    result = stages(structure)
+    symbols = variables(result[2].spatial[-2].extent) if result is not None else frozenset()
+    if len(symbols) != 1:
+        return []
+    (symbol,) = symbols
+    return [{symbol: 1}] if (symbol.lo or 0) <= 1 and symbol.multiple == 1 else []
+
+
+PLAN = Plan("codes", fits, candidates, apply, cases=cases)
 """Products of few rows with weights that are codes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tilewright.ir.dtype import u8, u16
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.shape import ConstantAttrs
 
@@ -38,6 +39,12 @@ def bounds(producer: Producer, value: Value, depth: int = DEPTH) -> Bounds | Non
         case "bitand":
             masks = [b for v in given if (b := bounds(producer, v, depth - 1)) is not None and b[0] >= 0]
             return (0, min(b[1] for b in masks)) if masks else None
+        case "shr":
+            left, right = (bounds(producer, v, depth - 1) for v in given)
+            left = left or ((0, int(given[0].dtype.max)) if given[0].dtype in (u8, u16) else None)
+            if left is None or right is None or left[0] < 0 or right[0] < 0 or right[0] != right[1]:
+                return None
+            return (left[0] >> right[0], left[1] >> right[0])
         case "concat":
             parts = [bounds(producer, v, depth - 1) for v in given]
             whole = [b for b in parts if b is not None]

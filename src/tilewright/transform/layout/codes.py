@@ -2,7 +2,7 @@
 
     w = reshape(level(codes) * scales, [K, N] or its transpose)
     w = reshape(level(codes) * scales - offsets)
-    level(codes) = cast(codes) | cast(codes) - zeros | gather(book of sixteen numbers, codes)
+    level(codes) = cast(codes) | cast(codes) - zeros | book_levels(codes)
 
 Groups lie along the depth: codes are [K/group, group, N] with scales [K/group, 1, N], or, of a product by the
 transpose, [N, K/group, group] with scales [N, K/group, 1]. So files say it whose operators are MatMulNBits and blocked
@@ -15,7 +15,8 @@ from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
-from tilewright.ops.shape import ConstantAttrs
+from tilewright.ops.book import BookAttrs
+from tilewright.ops.shape import ConstantAttrs, TransposeAttrs
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.bounds import Bounds, Producer, bounds
 
@@ -30,6 +31,7 @@ class Coded:
     zero             the level of 0 in all groups, where there are no zeros
     between          the least and the greatest code
     book             levels of the codes 0 to 15; None: a code is its level
+    transposed       whether the columns stand first
     """
 
     codes: Value
@@ -39,6 +41,7 @@ class Coded:
     zero: float
     between: Bounds
     book: ConstantArray | None
+    transposed: bool
 
     @property
     def paired(self) -> bool:
@@ -49,6 +52,8 @@ class Coded:
 def find_coded(made: Producer, w: Value, transpose: bool) -> Coded | None:
     """The codes that weights are made of; None where they are made otherwise."""
     node = made(w)
+    if node is not None and node.op == "transpose" and node.inputs[0] is not None and w.type.rank == 2:
+        return find_coded(made, node.inputs[0], not transpose) if node.of(TransposeAttrs).perm == (1, 0) else None
     if node is not None and node.op == "cast" and node.output.dtype is f32:
         node = _maker(made, node, "reshape")
     if node is None or node.op != "reshape" or w.type.rank != 2 or node.inputs[0] is None:
@@ -73,7 +78,7 @@ def find_coded(made: Producer, w: Value, transpose: bool) -> Coded | None:
     group = sizes[2] if transpose else sizes[1]
     if between is None or (book is not None and between[1] > 15):
         return None
-    coded = Coded(codes, scales, zeros if zero is None else None, offsets, zero or 0.0, between, book)
+    coded = Coded(codes, scales, zeros if zero is None else None, offsets, zero or 0.0, between, book, transpose)
     return None if coded.paired and group % 2 else coded
 
 
@@ -85,12 +90,8 @@ def _levels(made: Producer, levels: Value) -> tuple[Value | None, Value | None, 
     if node is not None and node.op == "sub" and node.inputs[0] is not None:
         levels, zeros = node.inputs[0], node.inputs[1]
         node = made(levels)
-    if node is not None and node.op == "gather" and zeros is None and node.inputs[0] is not None:
-        table = made(node.inputs[0])
-        array = table.of(ConstantAttrs).value if table is not None and table.op == "constant" else None
-        if array is None or array.array.shape != (16,) or node.inputs[0].dtype is not f32 or node.inputs[1] is None:
-            return None, None, None
-        return _narrowest(made, node.inputs[1]), None, array
+    if node is not None and node.op == "book_levels" and zeros is None and node.inputs[0] is not None:
+        return _narrowest(made, node.inputs[0]), None, node.of(BookAttrs).book
     codes = _narrowest(made, levels)
     return codes if codes.dtype.is_int else None, zeros, None
 

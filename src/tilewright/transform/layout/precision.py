@@ -274,15 +274,15 @@ class _Product:
         """Codes, scales and offsets of weights with their columns last; codes of 4 bits without a sign."""
         groups = as_int(coded.scales.type.size) or 1
         groups //= self.columns
-        codes, zero, zeros = self.a.as_plain(coded.codes), coded.zero, coded.zeros
+        codes, zero, zeros, turned = self.a.as_plain(coded.codes), coded.zero, coded.zeros, coded.transposed
         shift = -coded.between[0] if coded.paired and coded.between[0] < 0 else 0
         if shift:
             wide = self.emit("cast", codes, name="codes", dtype=i8)
             codes = self.emit("add", wide, self.number(shift, i8), name="codes")
-        scales = self.turned(self.a.as_plain(coded.scales), groups)
-        offsets = None if coded.offsets is None else self.turned(self.a.as_plain(coded.offsets), groups)
+        scales = self.turned(self.a.as_plain(coded.scales), groups, turned)
+        offsets = None if coded.offsets is None else self.turned(self.a.as_plain(coded.offsets), groups, turned)
         if zeros is not None:
-            zeros = self.turned(self.real(self.a.as_plain(zeros)), groups)
+            zeros = self.turned(self.real(self.a.as_plain(zeros)), groups, turned)
             if shift:
                 zeros = self.emit("add", zeros, self.number(float(shift), f32), name="zeros")
         elif offsets is not None and zero + shift:
@@ -292,14 +292,14 @@ class _Product:
             offsets = product if offsets is None else self.emit("add", offsets, product, name="offsets")
         kind = u8 if coded.between[0] + shift >= 0 else i8
         narrow = codes if codes.dtype is kind else self.emit("cast", codes, name="codes", dtype=kind)
-        return Codes(self.turned(narrow, self.depth), scales, offsets, coded.paired, zero + shift, coded.book)
+        return Codes(self.turned(narrow, self.depth, turned), scales, offsets, coded.paired, zero + shift, coded.book)
 
     def real(self, value: Value) -> Value:
         return value if value.dtype is f32 else self.emit("cast", value, name="real", dtype=f32)
 
-    def turned(self, value: Value, count: int) -> Value:
+    def turned(self, value: Value, count: int, transposed: bool) -> Value:
         """So many numbers of each column, as rows."""
-        if not self.transpose:
+        if not transposed:
             return self.emit("reshape", value, name="rows", shape=(count, self.columns))
         rows = self.emit("reshape", value, name="rows", shape=(self.columns, count))
         return self.emit("transpose", rows, name="rows", perm=(1, 0))
