@@ -52,7 +52,9 @@ for name in "sigmoid relu sign softplus softsign mish hard_swish isnan isinf det
     case(name, ODD)
 case("lowered.reciprocal", ODD)
 case("lowered.reciprocal_rest", ODD, ops.get("lowered.reciprocal").reference([ODD], NO_ATTRS)[0])
+case("book_levels", np.arange(16, dtype=np.uint8), book=rng.standard_normal(16).astype(F))
 case("lowered.entry", np.arange(0, 256, 5, dtype=np.uint8), rng.standard_normal(256).astype(F))
+case("book_levels", np.arange(16, dtype=np.uint8), book=rng.standard_normal(16).astype(F))
 case("lowered.entry", np.arange(-128, 128, 5, dtype=np.int8).reshape(4, 13), np.arange(256, dtype=np.uint8))
 case("lowered.quotient", x(3, 5), F(1 / 3) + x(5) * 0, x(5) * F(1e-9))
 for positive, negative in np.ndindex(2, 2):

@@ -43,9 +43,7 @@ def _infer(types: Types, attrs: BookAttrs) -> tuple[TensorType, ...]:
     return (TensorType(f32, codes.shape),)
 
 
-def _compute(
-    inputs: Sequence[Tensor | None], attrs: BookAttrs, types: tuple[TensorType, ...]
-) -> tuple[Tensor, ...]:
+def _compute(inputs: Sequence[Tensor | None], attrs: BookAttrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
     (codes,) = inputs
     assert codes is not None
     return (te.compute(types[0].shape, lambda *at: entry(attrs.book, codes[at]), name="levels"),)

@@ -85,7 +85,11 @@ def test_nf4(nested: bool, tmp_path: Path) -> None:
 
 def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
     tensors, _ = quantised("awq", 128, 24, 32)
-    for change in ({"scales": tensors["scales"][:3]}, {"qzeros": None}, {"qweight": tensors["qweight"].astype(np.int64)}):
+    for change in (
+        {"scales": tensors["scales"][:3]},
+        {"qzeros": None},
+        {"qweight": tensors["qweight"].astype(np.int64)},
+    ):
         changed = {f"l.{k}": v for k, v in (tensors | change).items() if v is not None}
         save_file(changed, tmp_path / "m.safetensors")
         with pytest.raises(ModelError, match="packed"):

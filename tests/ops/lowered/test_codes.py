@@ -142,6 +142,7 @@ def test_random_products(seed: int) -> None:
     np.testing.assert_allclose(model(x), wanted, rtol=0, atol=3e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.costly(6)
 @pytest.mark.parametrize("rows", [1, 3, "n"])
 @pytest.mark.parametrize("kind", [TensorProto.INT4, TensorProto.UINT4, TensorProto.INT8, TensorProto.UINT8])
 @pytest.mark.parametrize("transpose", [False, True])
@@ -151,7 +152,9 @@ def test_blocked_scales_stay_codes(rows: int | str, kind: int, transpose: bool, 
     rng = np.random.default_rng(4)
     depth, columns, block = 96, 22, 32
     four, signed = kind in (TensorProto.INT4, TensorProto.UINT4), kind in (TensorProto.INT4, TensorProto.INT8)
-    low, high = {(True, True): (-8, 8), (True, False): (0, 16), (False, True): (-128, 128)}.get((four, signed), (0, 256))
+    low, high = {(True, True): (-8, 8), (True, False): (0, 16), (False, True): (-128, 128)}.get(
+        (four, signed), (0, 256)
+    )
     levels = rng.integers(low, high, (depth, columns))
     scales = rng.random((depth // block, columns)).astype(np.float32) + 0.1
     zero = rng.integers(low, high, scales.shape) if zeros else np.zeros(scales.shape, int)

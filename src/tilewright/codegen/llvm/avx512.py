@@ -1,4 +1,5 @@
-"""What AVX-512 has instructions for and LLVM no intrinsic of its own: powers of two as factors, tables in registers."""
+"""What AVX-512 has instructions for and LLVM no intrinsic of its own: powers of two as factors, tables in registers;
+and such tables by two registers of AVX2."""
 
 from __future__ import annotations
 
@@ -41,6 +42,23 @@ def permuted(out: Writer, index: str, entries: Sequence[str], width: int) -> str
         return out.intrinsic("llvm.x86.avx512.permvar.sf.512", ty, [(ty, table), (word, parts[0])])
 
     return _in_registers(out, [(index, i32)], width, TABLE, TABLE, call, f32)
+
+
+def permuted_halves(out: Writer, index: str, entries: Sequence[str], width: int) -> str:
+    """Entries of a table of 16 f32, at the low four bits of i32 numbers, by AVX2's VPERMPS, which picks among eight by
+    three bits: once in either half, and the fourth bit says which."""
+    half = TABLE // 2
+    ty, word = register_type(f32, half), register_type(i32, half)
+    tables = [f"<{', '.join(f'float {e}' for e in part)}>" for part in (entries[:half], entries[half:])]
+
+    def call(parts: list[str], size: int) -> str:
+        (x,) = parts
+        low, high = (out.intrinsic("llvm.x86.avx2.permps", ty, [(ty, table), (word, x)]) for table in tables)
+        sign = out.inst(f"shl {word} {x}, splat (i32 28)")
+        above = out.inst(f"icmp slt {word} {sign}, zeroinitializer")
+        return out.inst(f"select <{size} x i1> {above}, {ty} {high}, {ty} {low}")
+
+    return _in_registers(out, [(index, i32)], width, half, half, call, f32)
 
 
 def byte_entries(out: Writer, index: str, table: Sequence[str], width: int) -> str:

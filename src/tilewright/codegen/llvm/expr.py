@@ -10,7 +10,7 @@ from tilewright.codegen.llvm.masks import any_lane, both, compare_lanes, is_comp
 from tilewright.codegen.llvm.memory import is_table, load, load_entries, lookup, lookup_lanes, lookup_register
 from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.values import Value, literal, register_type, vector_literal
-from tilewright.codegen.llvm.vector import is_seldom, sixteenth
+from tilewright.codegen.llvm.vector import has_registers_for, is_seldom, sixteenth
 from tilewright.ir.dtype import DType, boolean, f32, f64, i32, i64
 from tilewright.ir.expr import Const, Expr, Load, Op, Var, all_of, cast, const
 from tilewright.ir.rewrite import substitute, variables
@@ -45,7 +45,7 @@ def evaluate(s: State, e: Expr) -> Value:
                 return evaluate(s, bound)
             entries = [entry for entry in table if isinstance(entry, Const)]
             chosen = sixteenth(e)
-            if chosen is not None and s.varies(e) and len(entries) <= s.target.isa.tables:
+            if chosen is not None and s.varies(e) and has_registers_for(s.target):
                 return s.remember(e, lookup_register(s, evaluate(s, chosen), entries))
             known = lookup_lanes(s, index, entries) if s.varies(e) else None
             return s.remember(e, known or lookup(s, evaluate(s, index), entries))

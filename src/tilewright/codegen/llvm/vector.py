@@ -63,9 +63,14 @@ def is_seldom(e: Expr, memo: dict[Expr, bool]) -> bool:
     return entry
 
 
+def has_registers_for(target: Target) -> bool:
+    """Whether a table of sixteen f32 stands in a register, or, with AVX2, in two."""
+    return target.isa.tables >= 16 or (target.isa.vector_bits == 256 and target.triple.startswith("x86_64"))
+
+
 def sixteenth(e: Expr) -> Expr | None:
     """The i32 whose low four bits choose among sixteen f32, if an expression is such a `lookup`: AVX-512 keeps the
-    table in a register."""
+    table in a register, AVX2 in two."""
     match e:
         case Op("lookup", (Op("cast", (Op("bitand", (x, Const(15))),)), *table)):
             return x if x.dtype is i32 and len(table) == 16 and e.dtype is f32 else None

@@ -14,20 +14,21 @@ from tilewright.support.classes import dataclass
 
 Array = np.ndarray[Any, Any]
 
-NF4 = np.float32(
+NF4: Array = np.array(
     [
         *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
         *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
         *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
         *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
-    ]
+    ],
+    np.float32,
 )
 """The levels of nf4: quantiles of a normal distribution (Dettmers et al., 2023, arXiv 2305.14314, appendix E)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CodedWeight:
-    """A matrix of `rows` outputs by `depth` inputs, `level(code) * scale - offset`, with a scale for each group of a row.
+    """A matrix of `rows` outputs by `depth` inputs, `level(code) * scale - offset`, with a scale a group of each row.
 
     codes    u8[rows, groups, group/2], two codes a byte, the first in the low half; or u8 or i8[rows, groups, group]
     scales   f32[rows, groups]
@@ -101,5 +102,3 @@ class CodedWeight:
 def paired(codes: Array) -> Array:
     """Codes from 0 to 15, u8[..., even], two to a byte, the first in the low half."""
     return np.ascontiguousarray(codes[..., 0::2] | codes[..., 1::2] << 4).astype(np.uint8)
-
-

@@ -28,7 +28,8 @@ Tensors = Mapping[str, Array | CodedWeight]
 def read_weights(path: str | Path) -> dict[str, Array | CodedWeight]:
     """The tensors of a .gguf or .safetensors file by name: arrays, or codes with scales where the file has such.
 
-    Raises ModelError or WeightError where the file is damaged or neither of these, UnsupportedError for types that are not read.
+    Raises ModelError or WeightError where the file is damaged or neither of these, UnsupportedError for types that are
+    not read.
     """
     suffix = Path(path).suffix
     try:
@@ -38,7 +39,9 @@ def read_weights(path: str | Path) -> dict[str, Array | CodedWeight]:
             return unpack(read_safetensors(path), str(path))
     except OSError as error:
         raise ModelError(f"cannot be read: {error.strerror}", where=str(path)) from None
-    raise ModelError("is no file of weights", where=str(path), expected=".gguf or .safetensors", got=suffix or "no suffix")
+    raise ModelError(
+        "is no file of weights", where=str(path), expected=".gguf or .safetensors", got=suffix or "no suffix"
+    )
 
 
 def with_weights(
@@ -96,6 +99,7 @@ def _replaced(read: Imported, chosen: Tensors) -> Imported:
         if value.shape != p.shape:
             value = emitter.transpose(value, (1, 0))
         numbers[p] = emitter.cast(value, p.dtype)
+
     def used(v: Value | None) -> Value | None:
         return None if v is None else numbers.get(v, v)
 

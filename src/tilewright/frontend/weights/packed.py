@@ -37,7 +37,9 @@ def unpack(tensors: Mapping[str, Any], where: str) -> dict[str, Array | CodedWei
         result[f"{stem}.weight"] = _packed(f"{where}: {stem}", parts)
     for name in [n for n in tensors if n.endswith(NF4_STATE)]:
         stem = name.removesuffix(NF4_STATE)
-        parts = {key.removeprefix(stem): rest.pop(key) for key in list(rest) if key == stem or key.startswith(f"{stem}.")}
+        parts = {
+            key.removeprefix(stem): rest.pop(key) for key in list(rest) if key == stem or key.startswith(f"{stem}.")
+        }
         result[stem] = _nf4(f"{where}: {stem}", parts)
     return result | rest
 
@@ -87,7 +89,7 @@ def _nf4(where: str, parts: Mapping[str, Any]) -> CodedWeight:
     sizes = [*shape, block] if isinstance(shape, list) else []
     if len(sizes) != 3 or any(not isinstance(d, int) or d < 1 for d in sizes):
         raise ModelError("the state of a weight of nf4 has no shape and block size", where=where, got=state)
-    rows, depth = shape
+    rows, depth, block = (int(d or 0) for d in sizes)
     if packed is None or absmax is None or depth % block or block % 2:
         raise UnsupportedError("blocks of nf4 must lie in rows", where=where, got=f"blocks of {block}, rows of {depth}")
     if packed.size * 2 != rows * depth or absmax.size != rows * depth // block:
@@ -112,7 +114,8 @@ def _nested(where: str, absmax: Array, parts: Mapping[str, Any], state: Mapping[
     if outer.size != -(-absmax.size // block) or absmax.dtype != np.uint8:
         raise ModelError("nested scales do not fit", where=where, expected=-(-absmax.size // block), got=outer.size)
     spread = np.repeat(outer.astype(np.float32), block)[: absmax.size]
-    return book.astype(np.float32)[absmax] * spread + np.float32(state.get("nested_offset", 0.0))
+    scales: Array = book.astype(np.float32)[absmax] * spread + np.float32(state.get("nested_offset", 0.0))
+    return scales
 
 
 def _state(where: str, packed: Any) -> dict[str, Any]:
