@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tilewright.compression.entry import compress as compress
     from tilewright.frontend.weights.entry import read_weights as read_weights
     from tilewright.frontend.weights.entry import with_weights as with_weights
+    from tilewright.frontend.weights.patterns import with_patterns as with_patterns
     from tilewright.functions.comprehension import comprehension as comprehension
     from tilewright.ir.dim import dim as dim
     from tilewright.ir.graph import Graph as Graph
@@ -86,6 +87,7 @@ _PUBLIC = {
     "te": "tilewright.te",
     "train": "tilewright.train",
     "tune": "tilewright.tuning.entry:tune",
+    "with_patterns": "tilewright.frontend.weights.patterns:with_patterns",
     "with_weights": "tilewright.frontend.weights.entry:with_weights",
 }
 

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright.compression.recipe import Recipe
+from tilewright.quantization.compare import Pairs
 from tilewright.support.errors import CallError
 
 Array = np.ndarray[Any, Any]
@@ -118,3 +119,19 @@ def test_bad_input_is_one_clear_error(weights: dict[str, Array], samples: list[A
         tw.compress(model_of(weights), calibrate=samples, recipe={"x": {}})
     with pytest.raises(CallError, match="max_drop"):
         tw.compress(model_of(weights), calibrate=samples, max_drop=-1)
+
+
+@pytest.mark.parametrize("seconds,sparse", [(0.5, True), (1.0, False)])
+def test_products_leave_zeros_out_where_that_is_faster(
+    seconds: float, sparse: bool, samples: list[Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pairs of times decide: here they are given."""
+    pairs = Pairs((1.0,) * 8, (seconds,) * 8)
+    monkeypatch.setattr("tilewright.compression.entry.in_turns", lambda *_: pairs)
+    rng = np.random.default_rng(6)
+    wide = {"w1": rng.standard_normal((20, 32)), "w2": rng.standard_normal((6, 32)), "b2": rng.standard_normal(6)}
+    model = model_of({name: a.astype(np.float32) for name, a in wide.items()})
+    small = tw.compress(model, calibrate=samples, recipe=Recipe(prune=0.9, block=(1, 8), sparse=True), max_drop=9)
+    assert ("sparse" in " ".join(step.label for step in small.manifest.run_steps)) == sparse
+    now = {name: np.array(a) for name, a in small.weights.items() if not name.endswith(".pattern")}
+    np.testing.assert_allclose(small(samples[0]), computed(now, samples[0]), rtol=0, atol=1e-5)

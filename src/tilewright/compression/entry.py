@@ -16,6 +16,7 @@ from tilewright.compression.recipe import Recipe, read
 from tilewright.compression.report import CompressionReport, Try, WeightRow
 from tilewright.compression.train import follow
 from tilewright.frontend.read import Dynamic, import_model
+from tilewright.frontend.weights.patterns import patterned
 from tilewright.ir.dim import DimSizes
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Expr, Var, const
@@ -24,7 +25,7 @@ from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.sized import with_symbols
 from tilewright.quantization.calibrate import Maker
 from tilewright.quantization.compare import closeness, in_turns
-from tilewright.quantization.entry import Metric
+from tilewright.quantization.entry import FASTER, Metric
 from tilewright.quantization.samples import Feed, feeds_of
 from tilewright.runtime import coded
 from tilewright.runtime.model import Model
@@ -36,6 +37,8 @@ from tilewright.support.progress import tell
 from tilewright.targets.target import Target
 from tilewright.transform.regions.captures import names_of
 
+LEAST_ZEROS = 0.5
+"""The share of a weight's zeros from which on products may leave them out."""
 LEAST = 64
 """Elements of a weight from which on it is compressed."""
 
@@ -104,6 +107,8 @@ def compress(
         graph, weights = work.applied(chosen)
         program = maker.program(graph, weights, fixed=False)
         made = Model(program, threads=threads)
+        if chosen.sparse:
+            program, made = work.without_zeros(graph, weights, (program, made))
         reached = float(score(made))
         times = in_turns(original, made, feeds[0]).seconds
         tries.append(Try(str(chosen), _coded(program), reached, times[1]))
@@ -172,6 +177,17 @@ class _Work:
         if recipe.values is not None:
             weights |= {n: steps.share_values(weights[n], recipe.values) for n in self.compressible(graph, weights)}
         return graph, weights
+
+    def without_zeros(
+        self, graph: Graph, weights: dict[str, Any], dense: tuple[Program, Model]
+    ) -> tuple[Program, Model]:
+        """The program that leaves out the zeros of weights, if it is faster than the dense one."""
+        read = patterned(replace(self.maker.read, graph=graph, weights=weights), LEAST_ZEROS)
+        maker = replace(self.maker, read=read)
+        program = maker.program(read.graph, read.weights)
+        model = Model(program, threads=maker.threads)
+        faster = in_turns(dense[1], model, self.feeds[0]).faster
+        return (program, model) if faster > FASTER else dense
 
     def compressible(self, graph: Graph, weights: Mapping[str, Any]) -> list[str]:
         """The weights of f32 that are matrices or more, and large enough."""

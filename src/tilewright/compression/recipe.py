@@ -4,6 +4,7 @@
 share = 0.9          # of a weight's elements that become zero
 block = [1, 4]       # elements that are pruned together; [1, 1] if absent
 stages = 4           # the share grows in so many steps, with training after each
+sparse = true        # products leave the zeros out, where that is faster
 
 [low_rank]
 energy = 0.99        # of the squared singular values that are kept
@@ -38,6 +39,7 @@ class Recipe:
     prune    the share of each weight's elements that become zero, by magnitude
     block    (rows, columns) of a weight that are pruned together, by the sum of their magnitudes
     stages   in how many steps that share is reached
+    sparse   products leave out the pruned elements, if that is faster on this machine; the pattern is in the file then
     values   how many distinct values each weight has at the end, beside 0; None: any
     epochs   of training after each step, over the samples; 0: none
     rate     of that training's optimiser (Adam)
@@ -47,6 +49,7 @@ class Recipe:
     prune: float = 0.0
     block: tuple[int, int] = (1, 1)
     stages: int = 1
+    sparse: bool = False
     values: int | None = None
     epochs: int = 0
     rate: float = 1e-3
@@ -62,6 +65,7 @@ class Recipe:
         check(_between(self.prune, 0, 1) and self.prune < 1, "prune", "from 0, less than 1")
         check(len(self.block) == 2 and all(_whole(b, 1, 4096) for b in self.block), "block", "two whole numbers")
         check(_whole(self.stages, 1, 1000), "stages", "a whole number from 1 to 1000")
+        check(isinstance(self.sparse, bool), "sparse", "true or false")
         check(self.values is None or _whole(self.values, 2, MAX_VALUES), "values", f"from 2 to {MAX_VALUES}, or none")
         check(_whole(self.epochs, 0, 1_000_000), "epochs", "a whole number, 0 or more")
         check(_between(self.rate, 0, 100), "rate", "from 0 to 100")
@@ -77,7 +81,7 @@ class Recipe:
 
 _TABLES: dict[str, dict[str, str]] = {
     "low_rank": {"energy": "energy"},
-    "prune": {"share": "prune", "block": "block", "stages": "stages"},
+    "prune": {"share": "prune", "block": "block", "stages": "stages", "sparse": "sparse"},
     "share": {"values": "values"},
     "train": {"epochs": "epochs", "rate": "rate"},
 }

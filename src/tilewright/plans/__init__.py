@@ -25,7 +25,7 @@ from tilewright.plans.framework.registry import extended, register
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.variants import Values, condition_of, specialize, versions_of
 from tilewright.plans.framework.work import MOST, work_of
-from tilewright.plans.matmul import codes, contraction, dots, tile_dots
+from tilewright.plans.matmul import codes, contraction, dots, sparse, tile_dots
 from tilewright.plans.pointwise import elementwise, packing, unscheduled
 from tilewright.plans.rows import plan as rows
 from tilewright.plans.sketch import plan as sketch
@@ -51,6 +51,7 @@ PLANS: tuple[Plan, ...] = (
     strassen.WEIGHTS,
     pixels.PLAN,
     codes.PLAN,
+    sparse.PLAN,
     contraction.PLAN,
     dots.PLAN,
     tile_dots.PLAN,

@@ -6,7 +6,7 @@
 
 Groups lie along the depth: codes are [K/group, group, N] with scales [K/group, 1, N], or, of a product by the
 transpose, [N, K/group, group] with scales [N, K/group, 1]. So files say it whose operators are MatMulNBits and blocked
-DequantizeLinear, and so `frontend/common/coded.py` writes weights of other files.
+DequantizeLinear, and so `frontend/weights/coded.py` writes weights of other files.
 """
 
 from __future__ import annotations

@@ -1,0 +1,78 @@
+"""Products with sparse weights: the pattern, which is part of the program, says which blocks of the weights there are.
+
+    values[P, J, V]   the blocks of V columns of each panel, as many as the fullest one has; 0 where one has fewer
+    index[P, J]       i32, the row of the weights of each block
+    y[m, p V + v] = sum over j of x[m, index[p, j]] * values[p, j, v]
+
+With V = 1 single elements are left out, with wider blocks 1xV of them. A row of the activations is read by an index, so
+that nothing is computed of what is not there. The padding of panels reads row 0 times 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import te
+from tilewright.ir.attributes import Attrs, Dim
+from tilewright.ir.dtype import f32, i32, i64
+from tilewright.ir.expr import Expr, as_expr, as_int, cast
+from tilewright.ir.graph import TensorType
+from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.classes import dataclass
+from tilewright.support.errors import DTypeError, ShapeError
+from tilewright.te import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SparseAttrs(Attrs):
+    """Columns of the result: the last panel may have more. `turned`: x is [K, M] and the result [columns, M]."""
+
+    columns: Dim
+    turned: bool = False
+
+
+def _infer(types: Types, attrs: SparseAttrs) -> tuple[TensorType, ...]:
+    x, values, index = types
+    assert x is not None and values is not None and index is not None
+    if (x.dtype, values.dtype, index.dtype) != (f32, f32, i32):
+        got = [str(t) for t in (x, values, index)]
+        raise DTypeError("a sparse product has values of f32 and indices of i32", expected="f32, f32, i32", got=got)
+    if values.rank != 3 or index.shape != values.shape[:2] or x.rank < 2 or (attrs.turned and x.rank != 2):
+        got = [str(t) for t in (x, values, index)]
+        raise ShapeError("the parts of a sparse product do not fit", expected="[.., M, K], [P, J, V], [P, J]", got=got)
+    columns = as_expr(attrs.columns)
+    shape = (columns, x.shape[1]) if attrs.turned else (*x.shape[:-1], columns)
+    return (TensorType(f32, shape),)
+
+
+def _compute(inputs: Sequence[Tensor | None], attrs: SparseAttrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+    x, values, index = inputs
+    assert x is not None and values is not None and index is not None
+    width = as_int(values.shape[2]) or 1
+    j = te.reduce_axis(values.shape[1], "j")
+
+    def element(*at: Expr) -> Expr:
+        *rows, column = (at[1], at[0]) if attrs.turned else at
+        row = cast(index[(column // width, j.var)], i64)
+        read = x[(row, *rows)] if attrs.turned else x[(*rows, row)]
+        return te.sum(read * values[(column // width, j.var, column % width)], axis=j)  # type: ignore[no-any-return]
+
+    return (te.compute(types[0].shape, element, name="sparse"),)
+
+
+def _reference(arrays: Sequence[Any], attrs: SparseAttrs) -> tuple[Any, ...]:
+    x, values, index = arrays
+    columns = as_int(attrs.columns)
+    panels, _, width = values.shape
+    rows = x.T if attrs.turned else x
+    dense = np.zeros((rows.shape[-1], panels * width), np.float32)
+    for panel in range(panels):
+        np.add.at(dense, (index[panel][:, None], panel * width + np.arange(width)), values[panel])
+    y = np.matmul(rows, dense)[..., :columns]
+    return (np.ascontiguousarray(y.T) if attrs.turned else y,)
+
+
+SPARSE_MATMUL = register(OpDef("sparse_matmul", "contraction", SparseAttrs, _infer, _reference, _compute))

@@ -1,0 +1,100 @@
+"""Products with sparse weights in blocks of whole vectors (`ops/sparse.py`): rows of a few panels in registers.
+
+for panel group, row tile:                                  parallel
+    tile[rows, panels, V] = 0                               registers
+    for j in the panel's blocks:
+        tile[r, p, :] += x[r, index[p, j]] * values[p, j, :]
+    out[...] = epilogue(tile)
+
+Panels beside each other are sums that do not wait for each other. Narrower blocks with many rows lie the other way
+round (`turned`), which is a product of rows picked by an index: sketches and contractions schedule those.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.notes import Unroll
+from tilewright.ops.sparse import SPARSE_MATMUL
+from tilewright.plans.framework.analysis import Stage, Structure
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import inline_all, lanes_of, parallelize
+from tilewright.plans.framework.cost import Cost, number, roofline
+from tilewright.plans.idioms.panels import unroll_tile
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import Target
+
+LATENCY = 4.0
+"""Cycles that a multiply-add takes until the next one can use its sum."""
+STEPS = 2
+"""Blocks of a panel that are written out."""
+
+
+def _total(structure: Structure) -> Stage | None:
+    reductions = [st for st in structure.stages if st.block.is_reduction]
+    return reductions[0] if len(reductions) == 1 and reductions[0].attributes(SPARSE_MATMUL) is not None else None
+
+
+def _width(total: Stage) -> int:
+    """Columns of a panel."""
+    return next((as_int(b.shape[2]) or 0 for b in total.reads if len(b.shape) == 3 and b.dtype.is_float), 0)
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    """One such product, not turned, with blocks of whole vectors and whole panels, and pointwise work after it."""
+    total = _total(structure)
+    attrs = None if total is None else total.attributes(SPARSE_MATMUL)
+    if total is None or attrs is None or attrs.turned or structure.before(total):
+        return False
+    width, columns = _width(total), as_int(total.spatial[-1].extent) or 1
+    after = structure.after(total)
+    alike = not after or len(after[-1].spatial) == len(total.spatial)
+    return alike and width > 0 and width % lanes_of(total, target) == 0 and columns % width == 0
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    total = _total(structure)
+    assert total is not None
+    lanes, width = lanes_of(total, target), _width(total)
+    vectors, rows = width // lanes, number(total.spatial[-2].extent)
+    columns, depth = as_int(total.spatial[-1].extent) or 1, number(total.reduce[0].extent)
+    memory, choices = roofline(structure, target).memory, []
+    for tall in (1, 2, 4, 6, 8):
+        for panels in (1, 2, 4, 8):
+            sums = tall * panels * vectors
+            if sums + vectors + 2 > target.registers or tall > max(rows, 1) or columns // width % panels:
+                continue
+            loads = panels * (vectors + tall + 1) / target.costs.arithmetic.loads_per_cycle
+            step = max(sums / target.fma_per_cycle, loads, LATENCY)
+            tiles = -(-rows // tall) * columns / (width * panels)
+            cost = Cost(compute=tiles * depth * step, memory=memory)
+            choices.append(Candidate((("rows", tall), ("panels", panels)), cost))
+    return sorted(choices, key=lambda c: c.cycles)
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    total = _total(structure)
+    assert total is not None
+    epilogue = structure.after(total)
+    inline_all(s, structure, (*(st for st in structure.stages if st is not total and st not in epilogue), *epilogue))
+    block, width = s.block(total.name), _width(total)
+    out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
+    *others, column = s.loops(out)[-len(total.spatial) :]
+    group, panel, lane = s.split(column, factors=(None, candidate.knob("panels"), width))
+    tile, row = s.split(others[-1], factors=(None, candidate.knob("rows")))
+    outer = [*others[:-1], tile]
+    s.reorder(group, *outer, row, panel, lane)
+    s.compute_at(block, tile)
+    s.set_scope(block, "local")
+    *_, own, wide, j = s.loops(block)
+    beside, inside = s.split(wide, factors=(candidate.knob("panels"), width))
+    s.reorder(j, beside, own, inside)
+    s.annotate(j, Unroll(STEPS))
+    first = s.decompose_reduction(block, j)
+    unroll_tile(s, first, 3 if candidate.knob("rows") > 1 else 2)  # a loop of one turn is left out
+    unroll_tile(s, block, 3)
+    unroll_tile(s, out, 3)
+    parallelize(s, [group, *outer])
+
+
+PLAN = Plan("sparse", fits, candidates, apply)
+"""Products with sparse weights in blocks of whole vectors."""
