@@ -155,7 +155,7 @@ def test_the_hot_loop_is_products_of_registers(terms: int, loads: int) -> None:
     assert group.label == f"matmul_x{terms} + add + relu"
     (node,) = [n for n in group.nodes if n.op == f"lowered.matmul_x{terms}"]
     split, ordinary = versions(node)
-    assert split.node.op == "lowered.matmul_pieces" and ordinary.node.op == "lowered.matmul_packed"
+    assert split.node.op == "lowered.matmul_pieces" and ordinary.node.op == "matmul"
     planned = plan(lower_group(group, "kernel").func, AMX)
     text = assembly(emit_llvm(lower_loops(planned.func, AMX), AMX), AMX)
     counts = {word: text.count(f"\t{word}\t") for word in ("tdpbf16ps", "tileloadd", "tilezero")}

@@ -10,7 +10,7 @@ X6).
                     w[K, N] (`first`)                                 ->  p[pieces, K, N]
     matmul_pieces   p[..., M, pieces, K], w[pieces, P, D/16, 16, 2]   ->  y[..., M, N]
     too_large       m[...], b                                         ->  n
-    matmul_x3, _x6  x, p, packed w, packed w[pieces], a[n]            ->  y[..., M, N]
+    matmul_x3, _x6  x, p, w or packed w, packed w[pieces], a[n]       ->  y[..., M, N]
 
 The pieces of an infinity would be infinity minus infinity. `matmul_x3` multiplies pieces where n is 0, and f32 as it
 is where it is 1: where the largest magnitude m of some row, or the bound b of what it is multiplied with (the largest
@@ -35,6 +35,7 @@ from tilewright.ir.graph import Node, TensorType
 from tilewright.ops.dims import static
 from tilewright.ops.lowered.packed import ColumnsAttrs, cropped, only, present
 from tilewright.ops.lowered.tiles import chosen
+from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.registry import OpDef, Types, Version, get, register
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
@@ -207,13 +208,22 @@ TOO_LARGE = register(OpDef("lowered.too_large", "reduction", Attrs, _large_infer
 
 @dataclass(frozen=True, slots=True)
 class MatmulSplitAttrs(MatmulPiecesAttrs):
-    """Those of a product of pieces; from how many rows on it is one."""
+    """Those of a product of pieces; from how many rows on it is one; whether a matrix of weights, not packed, comes
+    as [N, K]."""
 
     least: int
+    transpose: bool = False
+
+    def ordinary(self, weights: int) -> tuple[str, Attrs]:
+        """The operator that multiplies with weights of so many dimensions as they are, and its attributes."""
+        if weights == 2:
+            return "matmul", MatmulAttrs(transpose_b=self.transpose)
+        return "lowered.matmul_packed", ColumnsAttrs(as_expr(self.columns))
 
 
 def _split_infer(types: Types, attrs: MatmulSplitAttrs) -> Out:
-    """x[..., M, K], its pieces, panels `[P, K, width]`, panels of pieces, and `[n]` to `[..., M, columns]`."""
+    """x[..., M, K], its pieces, panels `[P, K, width]` or the weights themselves, panels of pieces, and `[n]` to
+    `[..., M, columns]`."""
     x, pieces, away = only(types), only(types, 1), only(types, 4)
     if away.rank != 1 or x.dtype is not f32 or (*x.shape[:-1], x.shape[-1]) != (*pieces.shape[:-2], pieces.shape[-1]):
         raise ShapeError("the pieces are not of these rows", expected=x, got=f"{pieces}, {away}")
@@ -223,15 +233,16 @@ def _split_infer(types: Types, attrs: MatmulSplitAttrs) -> Out:
 def versions(node: Node) -> tuple[Version, ...]:
     """The product of pieces of enough rows whose numbers have them, and the ordinary one of all others."""
     x, pieces, packed, panels, away = node.inputs
-    assert away is not None
+    assert away is not None and packed is not None
     attrs = node.of(MatmulSplitAttrs)
+    op, how = attrs.ordinary(packed.type.rank)
     split = Node(
         MATMUL_PIECES.name,
         (pieces, panels),
         node.outputs,
         MatmulPiecesAttrs(attrs.columns, attrs.rows, attrs.terms),
     )
-    ordinary = Node("lowered.matmul_packed", (x, packed), node.outputs, ColumnsAttrs(as_expr(attrs.columns)))
+    ordinary = Node(op, (x, packed), node.outputs, how)
     condition = away.shape[0] < 1
     if attrs.least > 1:
         condition = condition & (node.output.shape[-2] >= attrs.least)
@@ -239,16 +250,18 @@ def versions(node: Node) -> tuple[Version, ...]:
 
 
 def _split_compute(inputs: Tensors, attrs: MatmulSplitAttrs, out: Out) -> tuple[Tensor, ...]:
-    compute = get("lowered.matmul_packed").compute
+    op, how = attrs.ordinary(len(present(inputs, 2).shape))
+    compute = get(op).compute
     assert compute is not None
-    return compute((inputs[0], inputs[2]), ColumnsAttrs(as_expr(attrs.columns)), out)
+    return compute((inputs[0], inputs[2]), how, out)
 
 
 def _split_reference(arrays: Sequence[Any], attrs: MatmulSplitAttrs) -> tuple[Any, ...]:
     x, pieces, packed, panels, away = arrays
     if len(away) < 1 and x.shape[-2] >= attrs.least:
         return _product_reference((pieces, panels), attrs)
-    return get("lowered.matmul_packed").reference((x, packed), ColumnsAttrs(as_expr(attrs.columns)))
+    op, how = attrs.ordinary(packed.ndim)
+    return get(op).reference((x, packed), how)
 
 
 for _terms in TERMS:

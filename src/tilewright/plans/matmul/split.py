@@ -34,7 +34,7 @@ def pieces_cost(count: int, pieces: int, target: Target) -> Cost:
         load=load_cycles(2 * given, target),
         store=store_cycles(made, target),
         memory=2 * fetch_cycles(given, given, target) + write_cycles(made, made, target),
-        overhead=target.costs.matrices.configured,
+        overhead=KERNELS * target.costs.matrices.configured,
     )
 
 
@@ -45,6 +45,10 @@ def terms_within(error: float) -> tuple[int, ...]:
 
 ERRORS = {3: 1e-5, 6: 1e-6}
 """The largest error of a product by so many terms, relative to its largest output (docs/accuracy.md)."""
+
+KERNELS = 3
+"""That come before the product: the largest number of each row, that of all rows, the pieces. Each is taken to begin as
+slowly as one whose registers of matrices are configured; judged, not measured."""
 
 OPERATIONS = 4
 """Of each piece: rounded, widened, taken from the number, stored as half a vector."""

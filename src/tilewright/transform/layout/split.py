@@ -25,8 +25,11 @@ from tilewright.transform.layout.joined import join, keep
 def split(a: Assigner, node: Node, choice: Split) -> bool:
     """Rewrite the product of rows with a weight.
 
-    y = matmul(x, w)   ->   p = pack_dot(pieces(w));  q = pack_matmul(w);  b = reduce_max(abs(w)) * depth
-                            m = reduce_max(abs(x));  y = matmul_x3(x, pieces(x), q, p, head(too_large(m, b)))
+    y = matmul(x, w)   ->   p = pack_dot(pieces(w));  b = reduce_max(abs(w)) * depth
+                            m = reduce_max(abs(x));  y = matmul_x3(x, pieces(x), w, p, head(too_large(m, b)))
+
+    Of rows whose number is known the weights as they came serve numbers without pieces, so that these take no more
+    memory than packed ones did; where few rows may come, packed ones multiply these.
     """
     x, w = node.inputs[:2]
     tile = find_tile_dot(bf16, bf16, a.target)
@@ -34,13 +37,16 @@ def split(a: Assigner, node: Node, choice: Split) -> bool:
     rows = a.as_plain(x) if x.type.rank == 2 else join(a, a.as_plain(x))
     pieces = _emit(a, "lowered.pieces", rows, name=f"{x.name}_pieces", count=count_of(choice.terms), first=False)
     columns, depth = as_int(node.output.shape[-1]) or 1, as_int(x.shape[-1]) or 1
-    key = partial(key_of_nodes, "panels", [node], a.target)
-    whole = matmul_tile(key, rows.shape[-2], columns, depth, f32, a.target)
     transpose, plain = node.of(MatmulAttrs).transpose_b, a.as_plain(w)
-    packed = _emit(a, "lowered.pack_matmul", plain, name=f"{w.name}_packed", width=whole.width, transpose=transpose)
+    packed = plain
+    if as_int(rows.shape[-2]) is None:
+        key = partial(key_of_nodes, "panels", [node], a.target)
+        width = matmul_tile(key, rows.shape[-2], columns, depth, f32, a.target).width
+        packed = _emit(a, "lowered.pack_matmul", plain, name=f"{w.name}_packed", width=width, transpose=transpose)
     panels = panels_of_pieces(a, plain, columns, transpose, choice.terms, tile)
     away = rows_if_large(a, largest(a, rows, -1), bound(a, plain, depth))
     attrs = {"columns": columns, "rows": tile.rows, "terms": choice.terms, "least": choice.least}
+    attrs |= {"transpose": transpose}
     name, op = node.output.name, f"lowered.matmul_x{choice.terms}"
     keep(a, node.output, _emit(a, op, rows, pieces, packed, panels, away, name=name, **attrs))
     return True
