@@ -1,6 +1,11 @@
 """The inference server against its bars: `python -m benchmarks.bench_serve PART...` (see --help).
 
     latency   one small request over HTTP, shared memory and gRPC, each beside a bare server on the same library
+    promise   NAT under a promise of 20 ms: against model(batch), under twice the load, at 80 %
+    soak      requests while weights change (--requests 1000000 --versions 1000)
+    kills     workers that are killed again and again (--kills 200)
+    prefix    two heads over one trunk
+    cluster   plans of 100 nodes on a clock
 
 Servers have core 0 and the client core 1. Absolute times count on a quiet machine alone; ratios are of turns.
 """
@@ -16,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.harness import markdown_table
-from benchmarks.serving import latency
+from benchmarks.serving import endurance, latency, packing, promise
 
 console = Console()
 
@@ -47,7 +52,51 @@ def _latency(options: argparse.Namespace) -> str:
     )
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], str]] = {"latency": _latency}
+def _promise(options: argparse.Namespace) -> str:
+    turns = promise.measure(options.turns, options.seconds, options.policy)
+    rows = [
+        (
+            f"{t.alone:.0f}", f"{t.full.goodput:.0f}", f"{t.full.goodput / t.alone:.2f}",
+            f"{t.over.goodput:.0f}", f"{t.over.goodput / t.full.goodput:.2f}",
+            f"{t.calm.violations:.2%}", f"{1e3 * t.calm.quantile(0.5):.1f}", f"{1e3 * t.calm.quantile(0.99):.1f}",
+        )
+        for t in turns
+    ]  # fmt: skip
+    header = ("model(batch)/s", "in time/s", "ratio", "in time/s at 2x", "ratio", "late at 80 %", "p50, ms", "p99, ms")
+    return markdown_table(header, rows)
+
+
+def _soak(options: argparse.Namespace) -> str:
+    s = endurance.soak(options.requests, options.versions)
+    header = ("requests", "versions", "seen", "failed", "torn", "requests/s", "MB at a tenth", "MB at the end")
+    rate = f"{s.requests / s.seconds:.0f}"
+    return markdown_table(header, [(s.requests, s.versions, s.seen, s.failed, s.torn, rate, *map(_mb, s.memory))])
+
+
+def _kills(options: argparse.Namespace) -> str:
+    k = endurance.kill(options.kills)
+    header = ("kills", "answered", "lost", "wrong", "back: median, s", "longest, s", "MB before", "MB after")
+    back = [f"{seconds:.2f}" for seconds in k.back]
+    return markdown_table(header, [(k.kills, k.answered, k.lost, k.wrong, *back, *map(_mb, k.memory))])
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:.1f}"
+
+
+def _prefix(options: argparse.Namespace) -> str:
+    return f"Two heads over NAT's trunk: {packing.sharing():.2f} times as fast as by themselves.\n"
+
+
+def _cluster(options: argparse.Namespace) -> str:
+    c = packing.cluster()
+    header = ("models", "nodes", "promises that the plan breaks", "requests", "kept", "late")
+    return markdown_table(header, [(c.models, c.nodes, c.broken, c.requests, f"{c.kept:.2%}", f"{c.missed:.2%}")])
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], str]] = {
+    "latency": _latency, "promise": _promise, "soak": _soak, "kills": _kills, "prefix": _prefix, "cluster": _cluster,
+}  # fmt: skip
 
 
 def main() -> None:
@@ -57,6 +106,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of a turn")
     parser.add_argument("--rate", type=float, default=latency.RATE, help="small requests a second")
     parser.add_argument("--spin", type=float, default=0.0, help="seconds that the server spins after a request")
+    parser.add_argument("--policy", default="deadline", choices=("deadline", "aimd"))
+    parser.add_argument("--requests", type=int, default=50_000)
+    parser.add_argument("--versions", type=int, default=200)
+    parser.add_argument("--kills", type=int, default=20)
     options = parser.parse_args()
     os.sched_setaffinity(0, {1} if os.cpu_count() != 1 else {0})
     for part in options.parts:

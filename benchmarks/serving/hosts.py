@@ -112,6 +112,28 @@ def tilewright(options: argparse.Namespace) -> None:
     run(server)
 
 
+def store(options: argparse.Namespace) -> None:
+    """The weight store "policy", always its newest."""
+    from tilewright.serve.opening import Source
+    from tilewright.serve.server import Server, Settings, run
+
+    server = Server(Settings(http_port=0, local=options.local), [Source("policy", store="policy")])
+    server.on_start = lambda: announce(http=server.http_port, local=options.local)
+    run(server)
+
+
+def workers(options: argparse.Namespace) -> None:
+    """A file, by several processes."""
+    from tilewright.serve.opening import of_file
+    from tilewright.serve.server import Settings
+    from tilewright.serve.workers import Supervisor
+
+    supervisor = Supervisor(Settings(http_port=0, drain=2.0), [of_file(options.file)], options.workers)
+    supervisor.on_start = lambda: announce(http=supervisor.http_port)
+    supervisor.on_trouble = lambda text: None  # the benchmark makes it
+    supervisor.run()
+
+
 # --- bare -------------------------------------------------------------------------------------------------------------
 
 
@@ -164,7 +186,7 @@ async def _bare(size: int, local: str) -> None:
     await asyncio.gather(http.serve_forever(), unix.serve_forever())
 
 
-KINDS = {"tilewright": tilewright, "bare": bare}
+KINDS = {"tilewright": tilewright, "store": store, "workers": workers, "bare": bare}
 
 
 def main() -> None:
@@ -175,6 +197,8 @@ def main() -> None:
     parser.add_argument("--policy", default="deadline")
     parser.add_argument("--spin", type=float, default=0.0)
     parser.add_argument("--local", default=None)
+    parser.add_argument("--file", type=Path)
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--answer", type=int, default=96)
     options = parser.parse_args()
     if options.local is not None:

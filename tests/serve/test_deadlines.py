@@ -126,3 +126,15 @@ def test_a_core_takes_nothing_once_it_ends(layer: tw.Model) -> None:
     core.infer(Request("layer", {"x": np.ones((1, 4), np.float32)}, time.monotonic()), got.append)
     assert got[0].status is Status.UNAVAILABLE
     core.close()
+
+
+def test_time_is_kept_for_what_batches_do_not_see() -> None:
+    """A tenth of a timeout, more while the loop is slow to hear of finished batches, and never more than half."""
+    core = Core()
+    assert core._reserve(0.02) == pytest.approx(0.002)
+    assert core._reserve(float("inf")) == 0.0
+    core._lag = 0.001
+    assert core._reserve(0.02) == pytest.approx(0.005)
+    core._lag = 1.0
+    assert core._reserve(0.02) == pytest.approx(0.01)
+    core.close()

@@ -8,7 +8,7 @@ GIL is free while it computes.
 from __future__ import annotations
 
 import asyncio
-import threading
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +27,8 @@ from tilewright.serve.tensors import Array
 
 INLINE_SECONDS = 100e-6
 """What a batch may take on the loop's own thread, which meanwhile reads no request."""
+_RESERVE = 0.1
+"""The part of a timeout that is kept for the network and for a loop that reads other requests."""
 _OBSERVED = 8
 """Of so many batches on the loop's thread, one corrects the estimates."""
 
@@ -39,6 +41,7 @@ class _Pending:
     served: Served
     arrays: list[Array]
     done: Done
+    deadline: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Core:
         self._threads = ThreadPoolExecutor(options.lanes, "lane")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._empty = asyncio.Event()
-        self._lock = threading.Lock()
+        self._lag = 0.0
 
     # -- models --------------------------------------------------------------------------------------------------------
 
@@ -117,22 +120,27 @@ class Core:
         served, request = pending.served, pending.request
         now = time.monotonic()
         timeout = served.promise if request.timeout is None else request.timeout
-        deadline = request.arrival + timeout
+        deadline = pending.deadline = request.arrival + timeout
         queue = self._dispatcher.queues[served]
         if not len(queue) and served.estimates.seconds(rows) < self.options.inline:
             if now > deadline:
                 raise _dropped("its deadline has passed")
-            self._inline(pending, rows, now, deadline)
+            self._inline(pending, rows, now)
             return
         if self.in_flight >= self.options.in_flight:
             raise ServeError("too many requests are in flight", Status.UNAVAILABLE, reason="full")
-        job = Job(rows, request.arrival, deadline, request.priority, pending)
+        job = Job(rows, request.arrival, deadline - self._reserve(timeout), request.priority, pending)
         if not self._dispatcher.arrive(served, job, now):
             raise _dropped("it cannot be answered before its deadline")
         self.in_flight += 1
         self._pump()
 
-    def _inline(self, pending: _Pending, rows: int, now: float, deadline: float) -> None:
+    def _reserve(self, timeout: float) -> float:
+        """Seconds of a timeout that go by where batches do not see it: until the loop has read the request, and until
+        it has written the answer."""
+        return min(_RESERVE * timeout + 3 * self._lag, timeout / 2) if timeout < math.inf else 0.0
+
+    def _inline(self, pending: _Pending, rows: int, now: float) -> None:
         served = pending.served
         result = _alone(served, pending.arrays)
         if isinstance(result, ServeError):
@@ -141,7 +149,7 @@ class Core:
         if served.statistics.executions % _OBSERVED == 0:  # which takes as long as a small model
             served.estimates.observe(rows, end - now)
         served.statistics.executed(rows, end - now)
-        self._answer(pending, *result, rows, rows, now, end, deadline)
+        self._answer(pending, *result, rows, rows, now, end)
 
     def _answer(
         self,
@@ -152,7 +160,6 @@ class Core:
         rows: int,
         began: float,
         end: float,
-        deadline: float,
     ) -> None:
         """Send a result on.
 
@@ -163,7 +170,7 @@ class Core:
         served, request = pending.served, pending.request
         outputs = served.outputs_of(result, request.outputs)
         queue, compute = began - request.arrival, end - began
-        served.statistics.answered(own, queue, compute, end - request.arrival, end > deadline)
+        served.statistics.answered(own, queue, compute, end - request.arrival, end > pending.deadline)
         answer = Answer(served.name, served.version, outputs, request.id, weights, rows, max(queue, 0.0), compute)
         if self.on_answer is not None:
             self.on_answer(request, served, answer)
@@ -203,6 +210,8 @@ class Core:
     def _computed(
         self, served: Served, start: Start, results: Sequence[tuple[Any, int] | ServeError], began: float, end: float
     ) -> None:
+        lag = time.monotonic() - end
+        self._lag += (0.5 if lag > self._lag else 0.05) * (lag - self._lag)
         self._dispatcher.finished(start, end)
         served.statistics.executed(start.batch.rows, end - began)
         self._pump()  # first, so that the lane has work while answers are written
@@ -212,7 +221,7 @@ class Core:
             if isinstance(result, ServeError):
                 self._refuse(pending.request, served, result, pending.done)
             else:
-                self._answer(pending, *result, job.rows, start.batch.rows, began, end, job.deadline)
+                self._answer(pending, *result, job.rows, start.batch.rows, began, end)
         if not self.backlog(served) and served not in set(self.catalogue):
             self._dispatcher.queues.pop(served, None)
 

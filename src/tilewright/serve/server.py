@@ -36,6 +36,8 @@ from tilewright.support.errors import Error
 
 _SWEEP_SECONDS = 0.5
 _BACKLOG = 1024
+_SWITCH_SECONDS = 100e-6
+"""How long a lane waits for the interpreter while the loop reads requests. Python's 5 ms are longer than most batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +139,8 @@ class Server:
                 self.core.add(canary, share)
             await self._listen()
             self._started.set()
-            if signals:  # the process is this server's alone
-                gc.collect()
-                gc.freeze()  # else each full collection looks through all of the compiler again
+            if signals:
+                _own_process()
             if self.on_start is not None:
                 self.on_start()
             await self._until_stopped()
@@ -258,6 +259,13 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _own_process() -> None:
+    """Settings of a process that does nothing but serve."""
+    gc.collect()
+    gc.freeze()  # else each full collection looks through all of the compiler again
+    sys.setswitchinterval(_SWITCH_SECONDS)
 
 
 class _Spinner:

@@ -1,0 +1,131 @@
+"""Goodput under a promise: against what the model alone computes, under twice its capacity, and against other servers.
+
+The generator is open-loop (`tilewright.serve.load`). What the model alone does is measured just before each turn, on
+the server's core, while the server rests: a machine that is slower now is slower for both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.serving.hosts import Host, host
+from tilewright.serve.load import Point, offer, request_bytes
+
+PROMISE = 0.02
+_ALONE = """
+import json, sys, time
+import numpy as np
+import tilewright as tw
+model = tw.load(sys.argv[1])
+best = 0.0
+for rows in (1, 2, 4, 8, 16, 32, 64):
+    x = np.zeros((rows, *model.inputs[0].shape[1:]), np.uint8)
+    model(x)
+    times = []
+    for _ in range(max(3, 48 // rows)):
+        start = time.perf_counter()
+        model(x)
+        times.append(time.perf_counter() - start)
+    seconds = sorted(times)[len(times) // 2]
+    if 2 * seconds <= float(sys.argv[2]):
+        best = max(best, rows / seconds)
+print(json.dumps(best))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn.
+
+    Args:
+        alone: requests a second by `model(batch)`, with the best batch that takes half of the promise at most.
+        full: answers in time at 1.05 of that; over: at twice it; calm: the load at 0.8 of `full`.
+    """
+
+    alone: float
+    full: Point
+    over: Point
+    calm: Point
+
+
+ROWS = 8
+"""Of a request: the frame stacks of so many environments, as a vectorised actor sends them. A row of NAT takes 150 us, and
+a request over HTTP about half of that, so that requests of one row measure HTTP."""
+
+
+def observation() -> np.ndarray:
+    """Frame stacks, as NAT takes them."""
+    return np.random.default_rng(0).integers(0, 255, (ROWS, 4, 84, 84), np.uint8)
+
+
+def alone(core: int = 0) -> float:
+    """Requests a second that NAT by itself would compute."""
+    from benchmarks.live.common import program
+
+    command = ["taskset", "-c", str(core), sys.executable, "-c", _ALONE, str(program("nat")), str(PROMISE)]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ).stdout
+    return float(json.loads(out)) / ROWS
+
+
+def at(server: Host, rate: float, seconds: float, *, connections: int = 64, tell: bool = True, seed: int = 0) -> Point:
+    """What the server does at a rate.
+
+    Args:
+        tell: whether requests carry the promise as their deadline.
+    """
+    data = request_bytes(server.url, "nat", {"obs": observation()}, PROMISE if tell else None)
+    return asyncio.run(offer(server.url, data, rate, PROMISE, seconds=seconds, connections=connections, seed=seed))
+
+
+def measure(turns: int, seconds: float, policy: str) -> list[Turn]:
+    """Our server alone: full load, overload, calm."""
+    made = []
+    with host("tilewright", "--model", "nat", "--promise", PROMISE, "--policy", policy, core=0) as server:
+        at(server, 100.0, 1.0)
+        for k in range(turns):
+            rows = alone()
+            full = at(server, 1.05 * rows, seconds, seed=k)
+            over = at(server, 2 * rows, seconds, connections=256, seed=k)
+            calm = at(server, 0.8 * full.goodput, seconds, seed=k)
+            made.append(Turn(rows, full, over, calm))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Another server, in an environment of its own."""
+
+    name: str
+    module: str
+    python: str
+
+
+def race(rivals: Sequence[Rival], turns: int, seconds: float) -> dict[str, list[float]]:
+    """Goodput of each server at several loads, in turns; the most of its loads counts for each turn. One server runs at
+    a time. Ours is "tilewright"."""
+    found: dict[str, list[float]] = {}
+    for k in range(turns):
+        rows = alone()
+        every = [("tilewright", "tilewright", sys.executable), *((r.name, r.module, r.python) for r in rivals)]
+        for name, module, python in every if k % 2 == 0 else reversed(every):
+            arguments = ("--model", "nat", "--promise", PROMISE) if module == "tilewright" else ()
+            try:
+                with host(module, *arguments, core=0, python=python) as server:
+                    at(server, 20.0, 2.0, seed=k)
+                    points = [at(server, share * rows, seconds, seed=k).goodput for share in (0.1, 0.25, 0.5, 0.9)]
+            except RuntimeError as error:
+                print(error, file=sys.stderr)
+                continue
+            found.setdefault(name, []).append(max(points))
+    return found
+
+
+__all__ = ["PROMISE", "Rival", "Turn", "measure", "race"]
