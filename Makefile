@@ -357,6 +357,10 @@ serve: $(STAMP) $(SERVE_STAMP) ## the inference server against other people's cl
 	$(PY) -m tests.serve.clients.run $(SERVE_ENV)/bin/python $(ARGS)
 	$(PY) -m tests.serve.hostile --count 100000
 
+.PHONY: bench-serve
+bench-serve: $(STAMP) ## the inference server against its bars; ARGS="latency --spin 0.001", ARGS="soak --requests 1000000 --versions 1000"
+	$(PY) -m benchmarks.bench_serve $(ARGS)
+
 .PHONY: serve-protocol
 serve-protocol: ## Python of the messages of the Open Inference Protocol, written by protoc (pip install grpcio-tools)
 	$(PY) -m grpc_tools.protoc -I src --python_out=src src/tilewright/serve/protocol/generated/inference.proto

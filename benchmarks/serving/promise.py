@@ -57,8 +57,8 @@ class Turn:
 
 
 ROWS = 8
-"""Of a request: the frame stacks of so many environments, as a vectorised actor sends them. A row of NAT takes 150 us, and
-a request over HTTP about half of that, so that requests of one row measure HTTP."""
+"""Of a request: the frame stacks of so many environments, as a vectorised actor sends them. A row of NAT takes 150 us,
+and a request over HTTP about half of that, so that requests of one row measure HTTP."""
 
 
 def observation() -> np.ndarray:

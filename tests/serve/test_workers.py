@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -17,12 +20,15 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from prometheus_client.parser import text_string_to_metric_families
 
 import tilewright as tw
+from tilewright.serve.board import Board
 from tilewright.serve.errors import ServeError
 from tilewright.serve.models import Served
 from tilewright.serve.opening import Source, open_source
 from tilewright.serve.server import Server, Settings
+from tilewright.serve.statistics import Statistics
 from tilewright.serve.watch import Watcher
 
 from .conftest import WEIGHTS, expected, layer_model
@@ -90,6 +96,97 @@ def test_workers(process: tuple[str, list[int], Path, subprocess.Popen[str]]) ->
     # The file changes: both workers turn to it.
     write(folder / "layer.onnx", 3)
     eventually(lambda: all(np.allclose(ask(), scaled(3), rtol=1e-5) for _ in range(8)))
+
+
+def test_workers_are_one_server(process: tuple[str, list[int], Path, subprocess.Popen[str]]) -> None:
+    """Statistics are of all workers, whoever answers and whoever has died; models come to all of them and go."""
+    url, workers, folder, _ = process
+
+    def ask(name: str = "layer") -> int:
+        with tw.client.Client(url, timeout=20) as client:
+            try:
+                np.testing.assert_allclose(
+                    client.infer(name, {"x": X})["y"], scaled(1 if name == "layer" else 2), rtol=1e-5
+                )
+            except ServeError as error:
+                return error.status.http
+            return 200
+
+    def counted() -> set[tuple[int, int, int]]:
+        """What eight connections are told, in three ways."""
+        told = set()
+        for _ in range(8):
+            answers = [read(f"{url}/{path}") for path in ("metrics", "dashboard/data", "v2/models/layer/stats")]
+            samples = {
+                (s.name, s.labels.get("result")): s.value
+                for family in text_string_to_metric_families(answers[0].decode())
+                for s in family.samples
+                if s.labels.get("model") == "layer"
+            }
+            board, stats = json.loads(answers[1]), json.loads(answers[2])
+            told.add((
+                int(samples["tilewright_requests_total", "answered"]),
+                next(m for m in board["models"] if m["name"] == "layer")["answered"],
+                stats["model_stats"][0]["inference_stats"]["success"]["count"],
+            ))  # fmt: skip
+        return told
+
+    assert [ask() for _ in range(20)] == [200] * 20
+    eventually(lambda: counted() == {(20, 20, 20)})
+    os.kill(workers[1], signal.SIGKILL)
+    eventually(lambda: counted() == {(20, 20, 20)})
+    write(folder / "later.onnx", 2)
+    eventually(lambda: [ask("later") for _ in range(8)] == [200] * 8)
+    os.unlink(folder / "later.onnx")
+    eventually(lambda: [ask("later") for _ in range(8)] == [404] * 8)
+
+
+def read(url: str) -> bytes:
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=20) as answer:
+                return bytes(answer.read())
+        except OSError:  # the worker that had this connection has been killed
+            time.sleep(0.02)
+
+
+def test_a_writer_that_is_killed_leaves_what_it_wrote_before() -> None:
+    board = Board(2, size=256)
+    assert board.read(1) is None
+    for k in range(5):
+        assert board.write(1, {"k": k}) and board.read(1) == {"k": k}
+    half = 5 % 2  # where it would write next, or the other one: damage both in turn
+    for damaged in (half, 1 - half):
+        at = board._at(1, damaged) + 20
+        before = board._memory[at]
+        board._memory[at] = before ^ 1
+        assert board.read(1) in ({"k": 4}, {"k": 3})
+        board._memory[at] = before
+    assert not board.write(1, "x" * 300) and board.read(1) == {"k": 4}
+    board.clear(1)
+    assert board.read(1) is None and board.read(0) is None
+
+
+def test_statistics_add_up() -> None:
+    source = random.Random(3)
+    parts, whole = [Statistics(), Statistics()], Statistics()
+    for _ in range(300):
+        for target in (source.choice(parts), whole):
+            state = source.getstate()
+            seconds = source.expovariate(1000)
+            target.answered(source.choice((1, 2)), seconds, seconds / 2, seconds * 2, source.random() < 0.1)
+            target.executed(source.choice((1, 8)), seconds)
+            target.refused(429, source.choice(("", "deadline")), seconds)
+            after = source.getstate()
+            source.setstate(state)
+        source.setstate(after)
+    total = Statistics()
+    for part in parts:
+        total.add(json.loads(json.dumps(part.to_plain())))
+    a, b = total.to_plain(), whole.to_plain()
+    assert a["latency"][0] == b["latency"][0] and a["latency"][1] == pytest.approx(b["latency"][1])
+    assert sorted(a["batches"]) == sorted(b["batches"]) and a["counts"] == b["counts"]
+    assert a["durations"] == b["durations"] and a["dropped"] == b["dropped"] and a["failed"] == b["failed"]
 
 
 def test_a_folder_is_watched(tmp_path: Path) -> None:

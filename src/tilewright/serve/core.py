@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from tilewright.serve.catalogue import Catalogue
 from tilewright.serve.errors import ServeError, Status
 from tilewright.serve.models import Rows, Served
 from tilewright.serve.requests import Answer, Done, Request
+from tilewright.serve.statistics import Statistics
 from tilewright.serve.tensors import Array
 
 INLINE_SECONDS = 100e-6
@@ -61,6 +62,13 @@ class Options:
     inline: float = INLINE_SECONDS
 
 
+class Others(Protocol):
+    """The other processes of a server."""
+
+    def in_flight(self) -> int: ...
+    def statistics(self, own: Served) -> tuple[Statistics, int]: ...
+
+
 class Core:
     """Models, and the lanes that compute them. Everything but `close` is called on one loop's thread."""
 
@@ -70,6 +78,7 @@ class Core:
         self.accepting = True
         self.in_flight = 0
         self.started = time.time()
+        self.colleagues: Others | None = None
         self.on_request: Callable[[], None] | None = None
         self.on_answer: Callable[[Request, Served | None, Answer | ServeError], None] | None = None
         self._dispatcher = Dispatcher(options.lanes)
@@ -94,8 +103,20 @@ class Core:
             return AimdQueue(served.promise, served.max_batch)
         return DeadlineQueue(served.estimates, served.promise, served.max_batch)
 
+    def totals(self, served: Served) -> tuple[Statistics, int]:
+        """A model's numbers in all processes of the server, and how many requests wait for it."""
+        if self.colleagues is None:
+            return served.statistics, self.backlog(served)
+        statistics, waiting = self.colleagues.statistics(served)
+        return statistics, waiting + self.backlog(served)
+
+    @property
+    def under_way(self) -> int:
+        """Requests under way in all processes of the server."""
+        return self.in_flight + (0 if self.colleagues is None else self.colleagues.in_flight())
+
     def backlog(self, served: Served) -> int:
-        """Requests that wait for a model."""
+        """Requests that wait for a model in this process."""
         queue = self._dispatcher.queues.get(served)
         return 0 if queue is None else len(queue)
 

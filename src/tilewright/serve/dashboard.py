@@ -16,13 +16,13 @@ def data(core: Core) -> dict[str, Any]:
         "time": time.time(),
         "started": core.started,
         "ready": core.accepting,
-        "in_flight": core.in_flight,
+        "in_flight": core.under_way,
         "models": [_model(core, served) for served in core.catalogue],
     }
 
 
 def _model(core: Core, served: Any) -> dict[str, Any]:
-    s = served.statistics
+    s, waiting = core.totals(served)
     canary = core.catalogue.canary(served.name)
     return {
         "name": served.name,
@@ -36,7 +36,7 @@ def _model(core: Core, served: Any) -> dict[str, Any]:
         "missed": s.missed,
         "rows": s.rows,
         "executions": s.executions,
-        "waiting": core.backlog(served),
+        "waiting": waiting,
         "batches": {str(rows): d.count for rows, d in sorted(s.batches.items())},
         "latency": {str(share): _finite(s.latency.quantile(share)) for share in (0.5, 0.9, 0.99, 0.999)},
         "estimates": [[rows, seconds] for rows, seconds in served.estimates.table()],

@@ -20,7 +20,7 @@ class _Collector:
         self._core = core
 
     def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily("tilewright_requests_in_flight", "Requests under way.", self._core.in_flight)
+        yield GaugeMetricFamily("tilewright_requests_in_flight", "Requests under way.", self._core.under_way)
         yield GaugeMetricFamily("tilewright_ready", "Whether requests are taken.", float(self._core.accepting))
         yield from self._counters()
         yield from self._histograms()
@@ -35,7 +35,7 @@ class _Collector:
         waiting = GaugeMetricFamily("tilewright_requests_waiting", "Requests in the queue.", labels=_LABELS)
         weights = GaugeMetricFamily("tilewright_weights_version", "The newest weights.", labels=_LABELS)
         for served in self._core.catalogue:
-            s, key = served.statistics, served.key
+            (s, waits), key = self._core.totals(served), served.key
             requests.add_metric((*key, "answered"), s.success.count)
             for reason, number in s.dropped.items():
                 requests.add_metric((*key, f"dropped: {reason}"), number)
@@ -45,7 +45,7 @@ class _Collector:
             queue.add_metric(key, s.queue.ns / 1e9)
             compute.add_metric(key, s.compute.ns / 1e9)
             missed.add_metric(key, s.missed)
-            waiting.add_metric(key, self._core.backlog(served))
+            waiting.add_metric(key, waits)
             weights.add_metric(key, served.weights_version)
         yield from (requests, rows, queue, compute, missed, waiting, weights)
 
@@ -53,7 +53,7 @@ class _Collector:
         latency = HistogramMetricFamily("tilewright_latency_seconds", "From arrival to answer.", labels=_LABELS)
         batches = HistogramMetricFamily("tilewright_batch_rows", "Rows of batches.", labels=_LABELS)
         for served in self._core.catalogue:
-            s = served.statistics
+            s, _ = self._core.totals(served)
             buckets = [(str(bound), number) for bound, number in s.latency.cumulative(_BOUNDS)]
             latency.add_metric(served.key, [*buckets, ("+Inf", s.latency.count)], s.latency.total)
             sizes: list[tuple[str, float]] = []

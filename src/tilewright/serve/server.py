@@ -11,7 +11,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,8 @@ from tilewright.support.errors import Error
 _SWEEP_SECONDS = 0.5
 _BACKLOG = 1024
 _SWITCH_SECONDS = 100e-6
-"""How long a lane waits for the interpreter while the loop reads requests. Python's 5 ms are longer than most batches."""
+"""How long a lane waits for the interpreter while the loop reads requests: 5 ms, as Python has it, is longer than most
+batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,7 @@ class Server:
         self.on_start: Callable[[], None] | None = None
         self.on_trouble: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
         self.watcher: Watcher | None = None
+        self.on_sweep: Callable[[Core], Awaitable[None]] | None = None
         self.canaries: list[tuple[Served, float]] = []
 
     @property
@@ -183,6 +185,8 @@ class Server:
                 await asyncio.wait_for(self._stop.wait(), _SWEEP_SECONDS)
             self._connections.sweep()
             await self._look()
+            if self.on_sweep is not None:
+                await self.on_sweep(self.core)
             if self._log is not None:
                 self._log.flush()
 

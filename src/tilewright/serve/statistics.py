@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 _PER_OCTAVE = 8
 """Buckets of a factor of two: a quantile is right to nine percent."""
@@ -29,6 +30,17 @@ class Histogram:
         self.total += seconds
         k = int(math.log2(seconds / _LEAST) * _PER_OCTAVE) if seconds > _LEAST else 0
         self._counts[min(k, _BUCKETS)] += 1
+
+    def to_plain(self) -> list[Any]:
+        """As JSON has it: the buckets that are not empty, and the sum."""
+        return [[[k, n] for k, n in enumerate(self._counts) if n], self.total]
+
+    def merge(self, plain: Sequence[Any]) -> None:
+        """Add what another one has counted."""
+        for k, number in plain[0]:
+            self._counts[k] += number
+            self.count += number
+        self.total += plain[1]
 
     def quantile(self, share: float) -> float:
         """The upper end of the bucket that holds this share of all; NaN if there are none."""
@@ -97,6 +109,39 @@ class Statistics:
         if duration is None:
             duration = self.batches[rows] = Duration()
         duration.add(seconds)
+
+    def to_plain(self) -> dict[str, Any]:
+        """All numbers as JSON has them."""
+        return {
+            "durations": [[d.count, d.ns] for d in self._durations()],
+            "dropped": dict(self.dropped),
+            "failed": list(self.failed.items()),
+            "batches": [[rows, d.count, d.ns] for rows, d in self.batches.items()],
+            "counts": [self.missed, self.rows, self.executions],
+            "latency": self.latency.to_plain(),
+            "last": self.last,
+        }
+
+    def add(self, plain: Mapping[str, Any]) -> None:
+        """Add what another process has counted (`to_plain`)."""
+        for duration, (count, ns) in zip(self._durations(), plain["durations"], strict=True):
+            duration.count += count
+            duration.ns += ns
+        self.dropped.update(plain["dropped"])
+        self.failed.update(dict(plain["failed"]))
+        for rows, count, ns in plain["batches"]:
+            duration = self.batches.setdefault(rows, Duration())
+            duration.count += count
+            duration.ns += ns
+        missed, rows, executions = plain["counts"]
+        self.missed += missed
+        self.rows += rows
+        self.executions += executions
+        self.latency.merge(plain["latency"])
+        self.last = max(self.last, plain["last"])
+
+    def _durations(self) -> tuple[Duration, ...]:
+        return self.success, self.fail, self.queue, self.compute
 
     def refused(self, status: int, reason: str, seconds: float) -> None:
         """A request was answered with an error."""

@@ -1,4 +1,5 @@
-"""Several processes that serve the same models from one copy of their weights.
+"""Several processes that serve the same models from one copy of their weights, and are one server to who asks for its
+statistics.
 
 The supervisor opens each model once and publishes it in a weight store; workers are forks that attach. Each worker has
 a listening socket of its own on the same port (SO_REUSEPORT), which the supervisor keeps open: when a worker dies, its
@@ -16,10 +17,14 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import tilewright
 from tilewright.live.store.publisher import Publisher
 from tilewright.runtime.model import Model
+from tilewright.serve.board import Board
+from tilewright.serve.colleagues import Colleagues, added, told
 from tilewright.serve.errors import ServeError
 from tilewright.serve.opening import Source, load, served
 from tilewright.serve.server import Server, Settings, run
@@ -28,18 +33,18 @@ from tilewright.support.errors import Error
 
 _POLL_SECONDS = 0.02
 _WATCH_SECONDS = 1.0
-_EARLY_SECONDS, _MOST_EARLY = 2.0, 5
-"""A worker that dies within so many seconds of its start, so many times in a row, ends the server."""
+_MOST_EARLY = 5
+"""So many workers in a row that die before they serve end the server."""
 _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
 class _Place:
-    """A worker's place: its socket, and who has it."""
+    """A worker's place: its page of the board, its socket, and who has it."""
 
+    page: int
     sockets: Sequence[socket.socket]
     process: int = 0
-    started: float = 0.0
     early: int = 0
 
 
@@ -56,7 +61,9 @@ class Supervisor:
     ) -> None:
         self._settings, self._sources, self._watcher = settings, list(sources), watcher
         self._publishers: dict[tuple[str, str], Publisher] = {}
-        self._places = [_Place([]) for _ in range(workers)]
+        self._places = [_Place(k + 1, []) for k in range(workers)]
+        self._board = Board(workers + 1)
+        self._past: dict[str, Any] | None = None
         self._stopping = False
         self.http_port: int | None = None
         self.on_start: Callable[[], None] | None = None
@@ -74,6 +81,7 @@ class Supervisor:
         try:
             self._sources = [self._publish(source) for source in self._sources]
             self._listen()
+            self._tell()
             for place in self._places:
                 self._start(place)
             if self.on_start is not None:
@@ -108,13 +116,22 @@ class Supervisor:
         """Publish what has changed in the folder: workers turn to it between two calls."""
         if self._watcher is None:
             return
-        for source in self._watcher.changes().opened:
-            if (source.name, source.version) not in self._publishers:
-                continue  # workers know the names that there were when they started
+        changes = self._watcher.changes()
+        for source in changes.opened:
             try:
-                self._publish(source)
+                shared = self._publish(source)
             except Error as error:
                 self.on_trouble(f"{source.name}: {error.headline()}")
+            else:
+                self._sources = [s for s in self._sources if (s.name, s.version) != (shared.name, shared.version)]
+                self._sources.append(shared)
+        if changes:
+            self._sources = [s for s in self._sources if (s.name, s.version) not in changes.gone]
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell the workers which models there are, and what those that have ended have counted."""
+        self._board.write(0, {"sources": told(self._sources), "past": self._past})
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
@@ -136,7 +153,7 @@ class Supervisor:
         self.http_port = port
 
     def _start(self, place: _Place) -> None:
-        place.started = time.monotonic()
+        self._board.clear(place.page)
         sys.stdout.flush()
         parent = os.getpid()
         place.process = os.fork()
@@ -152,13 +169,25 @@ class Supervisor:
             if sys.platform == "linux":
                 ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() == parent:
-                models = [served(source, tilewright.attach(source.store, source.threads)) for source in self._sources]
-                run(Server(replace(self._settings, sockets=place.sockets), models))
+                self._serve(place)
             code = 0
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(code)
+
+    def _serve(self, place: _Place) -> None:
+        models = [served(source, tilewright.attach(source.store, source.threads)) for source in self._sources]
+        server = Server(
+            replace(self._settings, sockets=place.sockets),
+            [m for m, s in zip(models, self._sources, strict=True) if s.share >= 1],
+        )
+        server.canaries = [(m, s.share) for m, s in zip(models, self._sources, strict=True) if s.share < 1]
+        colleagues = Colleagues(self._board, len(self._places), place.page, self._sources)
+        colleagues.on_trouble = self.on_trouble
+        server.core.colleagues, server.on_sweep = colleagues, colleagues.sweep
+        server.on_start = partial(colleagues.tell, server.core)
+        run(server)
 
     def _watch(self) -> None:
         looked = time.monotonic()
@@ -175,7 +204,10 @@ class Supervisor:
         process, status = os.waitpid(place.process, os.WNOHANG)
         if not process or self._stopping:
             return
-        place.early = place.early + 1 if time.monotonic() - place.started < _EARLY_SECONDS else 0
+        page = self._board.read(place.page)
+        place.early = place.early + 1 if page is None else 0
+        self._past = added(self._past, page)
+        self._tell()
         self.on_trouble(f"worker {process} has ended with status {os.waitstatus_to_exitcode(status)}: starting another")
         if place.early >= _MOST_EARLY:
             place.process = 0

@@ -108,7 +108,9 @@ class Service:
             models = [catalogue.get(request.name, request.version)]
         else:
             models = [catalogue.get(request.name, v) for v in catalogue.versions(request.name)]
-        return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(**routes.statistics(m)) for m in models])
+        return pb.ModelStatisticsResponse(
+            model_stats=[pb.ModelStatistics(**routes.statistics(self._site, m)) for m in models]
+        )
 
     async def RepositoryIndex(self, request: Any, context: Context) -> Any:
         self._check(context, Scope.REPOSITORY)

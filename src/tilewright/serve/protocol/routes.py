@@ -212,7 +212,7 @@ def server_metadata(site: Site) -> dict[str, Any]:
 def _model(site: Site, parts: list[str]) -> Reply:
     catalogue = site.core.catalogue
     if parts == ["stats"]:
-        return _json({"model_stats": [statistics(s) for s in catalogue]})
+        return _json({"model_stats": [statistics(site, s) for s in catalogue]})
     version = ""
     if parts[1:2] == ["versions"] and len(parts) > 2:
         version = parts[2]
@@ -231,7 +231,7 @@ def _model(site: Site, parts: list[str]) -> Reply:
                 if version
                 else [catalogue.get(name, v) for v in catalogue.versions(name)]
             )
-            return _json({"model_stats": [statistics(s) for s in versions]})
+            return _json({"model_stats": [statistics(site, s) for s in versions]})
     raise ServeError("there is nothing at this path", Status.NOT_FOUND)
 
 
@@ -262,9 +262,9 @@ def configuration(served: Served) -> dict[str, Any]:
     }
 
 
-def statistics(served: Served) -> dict[str, Any]:
+def statistics(site: Site, served: Served) -> dict[str, Any]:
     """Counts and times in the form that Triton's clients read."""
-    s = served.statistics
+    s, _ = site.core.totals(served)
     nothing = {"count": 0, "ns": 0}
 
     def pair(duration: Any) -> dict[str, int]:

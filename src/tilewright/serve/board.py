@@ -1,0 +1,65 @@
+"""What the processes of one server tell each other: a page of shared memory each, which it alone writes.
+
+A page has two halves. A writer fills the one that is older, so that a process that is killed while it writes leaves
+what it wrote before; a reader takes the newer half that is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import struct
+from typing import Any
+from zlib import crc32
+
+_HEAD = struct.Struct("<QII")
+"""Of a half: the number of the writing, bytes, and their checksum."""
+
+
+class Board:
+    """Pages that forks of this process share.
+
+    Args:
+        size: bytes of a half; a value whose JSON is longer is not written.
+    """
+
+    def __init__(self, pages: int, size: int = 1 << 19) -> None:
+        self._size = size
+        self._memory = mmap.mmap(-1, 2 * pages * size)
+
+    def write(self, page: int, value: Any) -> bool:
+        """Put a value that JSON can have on a page; False if there is too little room."""
+        data = json.dumps(value, separators=(",", ":")).encode()
+        if len(data) > self._size - _HEAD.size:
+            return False
+        numbers = [self._number(page, half) for half in (0, 1)]
+        half = numbers.index(min(numbers))
+        at = self._at(page, half)
+        _HEAD.pack_into(self._memory, at, 0, 0, 0)
+        self._memory[at + _HEAD.size : at + _HEAD.size + len(data)] = data
+        _HEAD.pack_into(self._memory, at, max(numbers) + 1, len(data), crc32(data))
+        return True
+
+    def read(self, page: int) -> Any:
+        """The newest value of a page; None if there is none."""
+        halves = [_HEAD.unpack_from(self._memory, self._at(page, half)) + (half,) for half in (0, 1)]
+        for number, length, checksum, half in sorted(halves, reverse=True):
+            start = self._at(page, half) + _HEAD.size
+            data = self._memory[start : start + min(length, self._size - _HEAD.size)]
+            if number and crc32(data) == checksum:
+                return json.loads(data)
+        return None
+
+    def clear(self, page: int) -> None:
+        """Empty a page whose writer has ended."""
+        for half in (0, 1):
+            _HEAD.pack_into(self._memory, self._at(page, half), 0, 0, 0)
+
+    def _at(self, page: int, half: int) -> int:
+        return (2 * page + half) * self._size
+
+    def _number(self, page: int, half: int) -> int:
+        return int(_HEAD.unpack_from(self._memory, self._at(page, half))[0])
+
+
+__all__ = ["Board"]

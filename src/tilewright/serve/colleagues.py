@@ -1,0 +1,109 @@
+"""What a worker shares with the other workers of its server, on the pages of a board: its statistics go to them, theirs
+come to it, and the supervisor says which models there are.
+
+Page 0 is the supervisor's: the models, and the statistics of workers that have ended. Page k is the k-th place's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import tilewright
+from tilewright.serve.board import Board
+from tilewright.serve.core import Core
+from tilewright.serve.models import Served
+from tilewright.serve.opening import Source, served
+from tilewright.serve.statistics import Statistics
+from tilewright.support.errors import Error
+
+_SOURCE = ("name", "version", "store", "promise", "max_batch", "threads", "share")
+
+
+def told(sources: Iterable[Source]) -> list[dict[str, Any]]:
+    """Sources as a page has them."""
+    return [{name: value for name, value in asdict(s).items() if name in _SOURCE} for s in sources]
+
+
+def gathered(core: Core) -> dict[str, Any]:
+    """A process' numbers as a page has them."""
+    models = [[s.name, s.version, core.backlog(s), s.statistics.to_plain()] for s in core.catalogue]
+    return {"in_flight": core.in_flight, "models": models}
+
+
+def added(past: Mapping[str, Any] | None, page: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The numbers of workers that have ended, with those of one more."""
+    totals: dict[tuple[str, str], Statistics] = {}
+    for part in (past, page):
+        for name, version, _, plain in (part or {}).get("models", ()):
+            totals.setdefault((name, version), Statistics()).add(plain)
+    return {"in_flight": 0, "models": [[*key, 0, s.to_plain()] for key, s in totals.items()]}
+
+
+class Colleagues:
+    """One worker's side.
+
+    Args:
+        places: pages of workers.
+        mine: the own one.
+    """
+
+    def __init__(self, board: Board, places: int, mine: int, sources: Sequence[Source]) -> None:
+        self._board, self._places, self._mine = board, places, mine
+        self._known = told(sources)
+        self.on_trouble: Callable[[str], None] = lambda text: None
+
+    def _others(self) -> list[Mapping[str, Any]]:
+        pages = [self._board.read(page) for page in range(1, self._places + 1) if page != self._mine]
+        pages.append((self._board.read(0) or {}).get("past"))
+        return [page for page in pages if page]
+
+    def in_flight(self) -> int:
+        """Requests under way in other processes."""
+        return sum(page["in_flight"] for page in self._others())
+
+    def statistics(self, own: Served) -> tuple[Statistics, int]:
+        """A model's numbers in all processes, and how many requests wait in others."""
+        total, waits = Statistics(), 0
+        total.add(own.statistics.to_plain())
+        for page in self._others():
+            for name, version, waiting, plain in page["models"]:
+                if (name, version) == own.key:
+                    total.add(plain)
+                    waits += waiting
+        return total, waits
+
+    def tell(self, core: Core) -> None:
+        """Put the own numbers on the board."""
+        self._board.write(self._mine, gathered(core))
+
+    async def sweep(self, core: Core) -> None:
+        """Tell the own numbers; attach models that are new, and leave those that have gone."""
+        self.tell(core)
+        sources = (self._board.read(0) or {}).get("sources")
+        if sources is None or sources == self._known:
+            return
+        before, self._known = self._known, sources
+        for plain in sources:
+            if plain not in before:
+                source = Source(**plain)
+                try:
+                    made = await asyncio.get_running_loop().run_in_executor(None, _attached, source)
+                except Error as error:
+                    self.on_trouble(f"{source.name}: {error.headline()}")
+                else:
+                    core.add(made, source.share)
+        present = {(plain["name"], plain["version"]) for plain in sources}
+        for plain in before:
+            key = (plain["name"], plain["version"])
+            if key not in present and key in {s.key for s in core.catalogue}:
+                core.remove(*key)
+
+
+def _attached(source: Source) -> Served:
+    return served(source, tilewright.attach(source.store, source.threads, timeout=5.0))
+
+
+__all__ = ["Colleagues", "added", "gathered", "told"]
