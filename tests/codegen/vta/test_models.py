@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import tilewright as tw
 from tests.codegen.vta.resnet import Network, resnet18
@@ -44,6 +46,96 @@ def test_a_small_network(style: str, tmp_path: Path) -> None:
     model.save(tmp_path / "m.tw")
     reloaded = tw.load(tmp_path / "m.tw")
     assert np.array_equal(reloaded.run({"x": image})["features"], results["features"])
+
+
+def one_layer(
+    op: str, inputs: dict[str, Any], weights: dict[str, Any], shift: int, shape: Any, **attributes: Any
+) -> Any:
+    """A model of one operator between bytes: activations of scale 1, weights (and a bias of int32) of 2^-shift."""
+    net = Network(np.zeros((1, 1, 1, 1), np.float32))
+    net.nodes.clear()
+    names = []
+    for name in inputs:
+        net.add("QuantizeLinear", [name, net.scale(0), net.zero], f"{name}_q")
+        names.append(net.real(f"{name}_q"))
+    for name, w in weights.items():
+        zero = net.weight(f"{name}_z", w.dtype.type(0))
+        names.append(net.add("DequantizeLinear", [net.weight(name, w), net.scale(shift), zero], f"{name}_r"))
+    if op == "MatMul" and len(names) > 2:
+        net.add("MatMul", names[:2], "product")
+        net.add("Add", ["product", names[2]], "real")
+    else:
+        net.add(op, names, "real", **attributes)
+    out = net.scale(0 if weights else shift)
+    net.add("QuantizeLinear", ["real", out, net.zero], "y")
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, v.shape) for n, v in inputs.items()]
+    result = [helper.make_tensor_value_info("y", TensorProto.INT8, shape)]
+    graph = helper.make_graph(net.nodes, op, values, result, net.weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def numbers(seed: int, *shape: int) -> Any:
+    return np.random.default_rng(seed).integers(-128, 128, shape, np.int8)
+
+
+def rounded(total: Any, shift: int) -> Any:
+    return np.clip((total + (1 << shift - 1)) >> shift, -128, 127)
+
+
+@pytest.mark.parametrize("kernel", [(2, 2), (4, 2), None])
+def test_averages(kernel: tuple[int, int] | None) -> None:
+    x = numbers(1, 1, 20, 8, 8).astype(np.float32)
+    high, wide = kernel or (8, 8)
+    total = x.astype(np.int64).reshape(1, 20, 8 // high, high, 8 // wide, wide).sum((3, 5))
+    wanted = rounded(total, int(np.log2(high * wide)))
+    attributes = {} if kernel is None else {"kernel_shape": kernel, "strides": kernel}
+    op = "GlobalAveragePool" if kernel is None else "AveragePool"
+    if kernel == (4, 2):
+        attributes["strides"] = (4, 4)  # one stride for both: every other column
+        wanted = wanted[..., ::2]
+    model = tw.compile(one_layer(op, {"x": x}, {}, 0, wanted.shape, **attributes), target=TARGET)
+    assert layers(model) == ["convolution"]
+    assert np.array_equal(model.run({"x": x})["y"], wanted)
+
+
+@pytest.mark.parametrize(("kernel", "pad", "more"), [(4, 1, 0), (3, 1, 1), (2, 0, 0), (4, 0, 0)])
+def test_transposed_convolutions(kernel: int, pad: int, more: int) -> None:
+    x, w = numbers(1, 1, 20, 5, 6), numbers(2, 20, 24, kernel, kernel)
+    bias = np.random.default_rng(3).integers(-9000, 9000, 24).astype(np.int32)
+    whole = np.zeros((24, 2 * 4 + kernel + more, 2 * 5 + kernel + more), np.int64)
+    for y in range(5):
+        for q in range(6):
+            part = np.einsum("c,cokl->okl", x[0, :, y, q].astype(np.int64), w.astype(np.int64))
+            whole[:, 2 * y : 2 * y + kernel, 2 * q : 2 * q + kernel] += part
+    whole = whole[None, :, pad : whole.shape[1] - pad, pad : whole.shape[2] - pad]
+    wanted = rounded(whole + bias[:, None, None], 11)
+    given = {"x": x.astype(np.float32)}
+    attributes = {"strides": [2, 2], "pads": [pad] * 4, "output_padding": [more] * 2}
+    model = tw.compile(
+        one_layer("ConvTranspose", given, {"w": w, "b": bias}, 11, wanted.shape, **attributes), target=TARGET
+    )
+    assert layers(model) == ["convolution"]
+    assert np.array_equal(model.run(given)["y"], wanted)
+
+
+def test_products_with_weights() -> None:
+    x, w = numbers(1, 3, 7, 40), numbers(2, 40, 24)
+    bias = np.random.default_rng(3).integers(-9000, 9000, 24).astype(np.int32)
+    wanted = rounded(x.astype(np.int64) @ w.astype(np.int64) + bias, 11)
+    given = {"x": x.astype(np.float32)}
+    model = tw.compile(one_layer("MatMul", given, {"w": w, "b": bias}, 11, wanted.shape), target=TARGET)
+    assert layers(model) == ["product"]
+    assert np.array_equal(model.run(given)["y"], wanted)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_products_of_computed_values(count: int) -> None:
+    a, b = numbers(1, count, 9, 33), numbers(2, count, 33, 20)
+    wanted = rounded(a.astype(np.int64) @ b.astype(np.int64), 9)
+    given = {"a": a.astype(np.float32), "b": b.astype(np.float32)}
+    model = tw.compile(one_layer("MatMul", given, {}, -9, wanted.shape), target=TARGET)
+    assert layers(model) == ["product"] * count
+    assert np.array_equal(model.run(given)["y"], wanted)
 
 
 def test_what_vta_cannot_shift_stays_on_the_host() -> None:

@@ -12,10 +12,10 @@ stay in blocks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
-from functools import lru_cache
-from math import frexp, prod
+from functools import lru_cache, partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -36,19 +36,18 @@ from tilewright.plans.vta.layers import (
     Convolution,
     Layer,
     MaxPool,
+    Product,
     Requantised,
     most_bias,
     with_offset,
 )
 from tilewright.plans.vta.schedules import DoesNotFit, schedule
 from tilewright.support.classes import dataclass
+from tilewright.transform.graph.vta_sums import MAX_PADS, average, is_image, matrices, shift_of, transposed
 from tilewright.transform.loops.placed import placed_loops
 from tilewright.transform.regions.captures import names_of
 
 Array = np.ndarray[Any, Any]
-LARGEST_SHIFT = 31
-MAX_PADS = 15
-"""Zeros that an instruction writes on a side."""
 
 
 def fixed_scales(graph: Graph, weights: Mapping[str, Array]) -> tuple[Graph, dict[str, Array]]:
@@ -65,13 +64,13 @@ def fixed_scales(graph: Graph, weights: Mapping[str, Array]) -> tuple[Graph, dic
 
 def offload(graph: Graph) -> Graph:
     """The graph with the layers that VTA computes as its programs."""
-    return _Rewriter(graph).run()
+    return Rewriter(graph).run()
 
 
 @lru_cache(maxsize=256)
 def program_of(layer: Layer) -> VtaProgram:
     """A layer's program. Raises DoesNotFit where its parts are too large."""
-    floor = layer.requantised.floor if isinstance(layer, Convolution) else None
+    floor = layer.requantised.floor if isinstance(layer, Convolution | Product) else None
     return emit_vta(placed_loops(schedule(layer)), floor)
 
 
@@ -83,13 +82,27 @@ class _Scaled:
     scale: float
 
 
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """The bytes that a layer multiplies, by which shift its sums become bytes, and the bias as integers."""
+
+    x: Value
+    w: Value
+    shift: int
+    offset: Value | None
+
+
 @dataclass(slots=True)
-class _Rewriter:
+class Rewriter:
+    """A graph in the making. `blocks`: values in blocks of channels; `positive`: values that are not negative;
+    `taken`: whether any layer was given to VTA."""
+
     graph: Graph
     builder: GraphBuilder = field(init=False)
     built: dict[Value, Node] = field(init=False)
     blocks: dict[Value, Value] = field(default_factory=dict)
     positive: set[Value] = field(default_factory=set)
+    taken: bool = False
 
     def __post_init__(self) -> None:
         self.builder = GraphBuilder(self.graph.name, [], [], [], names_of(self.graph))
@@ -100,7 +113,7 @@ class _Rewriter:
             if node.op != "cast" or node.output.dtype is not i8 or not self.offloaded(node):
                 self.builder.nodes.append(node)
         g = self.graph
-        if not self.blocks:
+        if not self.taken:
             return g
         return Graph(g.name, g.inputs, g.params, tuple(self.builder.nodes), g.outputs, g.assumptions)
 
@@ -169,7 +182,10 @@ class _Rewriter:
         relu = self.node(real, "relu")
         if relu is not None:
             real, low = relu.inputs[0], 0
-        for attempt in (self.convolution, self.addition, self.max_pool):
+        attempts: list[Callable[[Node, Value | None, float, int], bool]]
+        attempts = [self.convolution, self.addition, self.max_pool]
+        attempts += [partial(f, self) for f in (average, transposed, matrices)]
+        for attempt in attempts:
             try:
                 if attempt(node, real, factor, low):
                     return True
@@ -177,37 +193,49 @@ class _Rewriter:
                 continue
         return False
 
-    def convolution(self, node: Node, real: Value | None, factor: float, low: int) -> bool:
+    def biased(self, real: Value | None) -> tuple[Value | None, Value | None]:
+        """A sum of products, and the bias that is added to it."""
         cast = self.node(real, "cast")
         total = cast.inputs[0] if cast is not None and cast.inputs[0] is not None else real
-        added, bias = self.node(total, "add"), None
-        if added is not None:
-            total, bias = added.inputs
-        conv = self.node(total, "conv")
-        if conv is None or len(conv.inputs) != 2 or len(conv.output.shape) != 4:
-            return False
-        if conv.output.dtype is i32:
-            x, w = (self.bytes(v) for v in conv.inputs)
+        added = self.node(total, "add")
+        if added is None:
+            return total, None
+        first, second = added.inputs
+        return (second, first) if self.node(second, "matmul") is not None else (first, second)
+
+    def factors(self, product: Node, bias: Value | None, factor: float) -> Factors | None:
+        """What a product multiplies; None where VTA cannot requantise it."""
+        if len(product.inputs) != 2:
+            return None
+        if product.output.dtype is i32:
+            x, w = (self.bytes(v) for v in product.inputs)
             offset = None if bias is None else self.integers(bias, 1.0)
         else:
-            source, weights = (self.scaled(v) for v in conv.inputs)
+            source, weights = (self.scaled(v) for v in product.inputs)
             if source is None or weights is None:
-                return False
+                return None
             x, w = source.integers, weights.integers
             factor *= source.scale * weights.scale
             offset = None if bias is None else self.integers(bias, source.scale * weights.scale)
-        shift = _shift(factor)
+        shift = shift_of(factor)
         if x is None or w is None or shift is None or (bias is not None and offset is None):
+            return None
+        return Factors(x, w, shift, offset)
+
+    def convolution(self, node: Node, real: Value | None, factor: float, low: int) -> bool:
+        total, bias = self.biased(real)
+        conv = self.node(total, "conv")
+        given = None if conv is None or len(conv.output.shape) != 4 else self.factors(conv, bias, factor)
+        if conv is None or given is None:
             return False
-        layer = _convolution(conv, x, w, Requantised(shift, low))
+        layer = _convolution(conv, given.x, given.w, Requantised(given.shift, low))
         if layer is None:
             return False
         program_of(layer)  # which may be refused
-        cout = as_int(w.shape[0]) or 0
-        packed = self.weights(w, layer)
-        sums = self.bias(offset, cout, layer)
+        packed = self.weights(given.w, layer)
+        sums = self.bias(given.offset, as_int(given.w.shape[0]) or 0, layer.outputs, layer)
         shape = (layer.outputs, *layer.rows, BLOCK)
-        self.emit(node, layer, [self.blocked(x), packed, sums], shape, low >= 0)
+        self.emit(node, layer, [self.blocked(given.x), packed, sums], shape, low >= 0)
         return True
 
     def integers(self, bias: Value, scale: float) -> Value | None:
@@ -228,9 +256,9 @@ class _Rewriter:
         if added is None or added.output.dtype is not f32:
             return False
         a, b = (self.scaled(v) for v in added.inputs)
-        if a is None or b is None or a.integers.shape != b.integers.shape or not _is_image(a.integers):
+        if a is None or b is None or a.integers.shape != b.integers.shape or not is_image(a.integers):
             return False
-        shifts = [_shift(s.scale * factor) for s in (a, b)]
+        shifts = [shift_of(s.scale * factor) for s in (a, b)]
         if shifts[0] is None or shifts[1] is None:
             return False
         shift = max(shifts[0], shifts[1])
@@ -247,7 +275,7 @@ class _Rewriter:
     def max_pool(self, node: Node, real: Value | None, factor: float, low: int) -> bool:
         pool = self.node(real, "max_pool")
         source = None if pool is None else self.scaled(pool.inputs[0])
-        if pool is None or source is None or source.scale * factor != 1.0 or not _is_image(source.integers):
+        if pool is None or source is None or source.scale * factor != 1.0 or not is_image(source.integers):
             return False
         attrs = pool.of(MaxPoolAttrs)
         if len(set(attrs.strides)) != 1 or set(attrs.dilations) != {1} or attrs.ceil_mode:
@@ -265,17 +293,8 @@ class _Rewriter:
     # What stands in its place
 
     def emit(self, node: Node, layer: Layer, operands: list[Value], shape: tuple[int, ...], is_positive: bool) -> None:
-        """The layer, and its result as the graph has it."""
-        program = program_of(layer)
-        attrs = VtaAttrs(
-            ConstantArray(program.words),
-            ConstantArray(program.uops),
-            (*program.addresses, program.uop_address),
-            shape,
-            type(layer).__name__.lower(),
-        )
-        result = ops.emit(self.builder, "lowered.vta", *operands, attrs=attrs)[0]
-        old = node.output
+        """The layer of images, and its result as the graph has it."""
+        result, old = self.call(layer, operands, shape), node.output
         self.blocks[old] = result
         if is_positive:
             self.positive.add(old)
@@ -285,7 +304,24 @@ class _Rewriter:
         last = self.op("reshape", flat, shape=whole)
         if whole[1] != channels:
             last = self.op("slice", last, begin=(0,) * 4, size=(1, channels, high, wide), step=(1,) * 4)
-        self.builder.nodes.append(Node("identity", (last,), (old,)))
+        self.finish(node, last)
+
+    def call(self, layer: Layer, operands: list[Value], shape: tuple[int, ...]) -> Value:
+        """The layer's result, as it leaves it. Raises DoesNotFit."""
+        program = program_of(layer)
+        attrs = VtaAttrs(
+            ConstantArray(program.words),
+            ConstantArray(program.uops),
+            (*program.addresses, program.uop_address),
+            shape,
+            type(layer).__name__.lower(),
+        )
+        return ops.emit(self.builder, "lowered.vta", *operands, attrs=attrs)[0]
+
+    def finish(self, node: Node, result: Value) -> None:
+        """Let a result be a node's."""
+        self.builder.nodes.append(Node("identity", (result,), (node.output,)))
+        self.taken = True
 
     def blocked(self, x: Value) -> Value:
         """An image in blocks of channels, as it is between layers."""
@@ -317,7 +353,7 @@ class _Rewriter:
         split = self.op("reshape", flat, shape=(layer.outputs, BLOCK, layer.inputs, BLOCK, kh, kw))
         return self.op("transpose", split, perm=(0, 2, 4, 5, 1, 3))
 
-    def bias(self, offset: Value | None, channels: int, layer: Convolution) -> Value:
+    def bias(self, offset: Value | None, channels: int, blocks: int, layer: Convolution | Product) -> Value:
         """The bias with half a step added, and the layer's offset."""
         q, most = layer.requantised, most_bias(layer)
         half = self.integer(_half(q.shift), channels)
@@ -325,9 +361,9 @@ class _Rewriter:
         if q.offset:
             clipped = self.op("max", self.op("min", total, self.integer(most)), self.integer(-most))
             total = self.op("add", clipped, self.integer(q.offset))
-        if layer.outputs * BLOCK > channels:
-            total = self.op("concat", total, self.integer(q.offset, layer.outputs * BLOCK - channels), axis=0)
-        return self.op("reshape", total, shape=(layer.outputs, BLOCK))
+        if blocks * BLOCK > channels:
+            total = self.op("concat", total, self.integer(q.offset, blocks * BLOCK - channels), axis=0)
+        return self.op("reshape", total, shape=(blocks, BLOCK))
 
     def integer(self, number: int, count: int = 1) -> Value:
         return self.op("constant", value=ConstantArray(np.full(count, number, np.int32)))
@@ -336,21 +372,8 @@ class _Rewriter:
         return ops.emit1(self.builder, name, *inputs, **values)
 
 
-def _shift(factor: float) -> int | None:
-    """The shift that multiplies by a factor; None if it is no power of two of at most 1."""
-    mantissa, exponent = frexp(factor)
-    shift = 1 - exponent
-    return shift if mantissa == 0.5 and 0 <= shift <= LARGEST_SHIFT else None
-
-
 def _half(shift: int) -> int:
     return 1 << shift - 1 if shift else 0
-
-
-def _is_image(x: Value) -> bool:
-    """Whether a value is one image of known sizes."""
-    sizes = [as_int(d) for d in x.shape]
-    return len(sizes) == 4 and sizes[0] == 1 and None not in sizes
 
 
 def _blocks(x: Value) -> tuple[int, int, int]:
@@ -362,7 +385,7 @@ def _convolution(conv: Node, x: Value, w: Value, requantised: Requantised) -> Co
     """The layer of a convolution's node; None where VTA has none."""
     attrs = conv.of(ConvAttrs)
     sizes = [as_int(d) for d in w.shape]
-    if not _is_image(x) or None in sizes or len(set(attrs.strides)) != 1 or set(attrs.dilations) != {1}:
+    if not is_image(x) or None in sizes or len(set(attrs.strides)) != 1 or set(attrs.dilations) != {1}:
         return None
     blocks, high, wide = _blocks(x)
     outputs = -(-(sizes[0] or 0) // BLOCK)
