@@ -26,7 +26,7 @@ from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.variants import Values, condition_of, specialize, versions_of
 from tilewright.plans.framework.work import MOST, work_of
 from tilewright.plans.matmul import codes, contraction, dots, sparse, tile_dots
-from tilewright.plans.pointwise import elementwise, packing, unscheduled
+from tilewright.plans.pointwise import elementwise, packing, pieces, unscheduled
 from tilewright.plans.rows import plan as rows
 from tilewright.plans.sketch import plan as sketch
 from tilewright.plans.strassen import convolution as strassen_convolution
@@ -49,6 +49,7 @@ PLANS: tuple[Plan, ...] = (
     strassen_convolution.PLAN,
     strassen.PLAN,
     strassen.WEIGHTS,
+    pieces.PLAN,
     pixels.PLAN,
     codes.PLAN,
     sparse.PLAN,

@@ -3,6 +3,8 @@ whole programs whose AMX instructions are emulated (`tests/codegen/llvm/amx_run.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,7 @@ from tilewright.compiler import graph_passes
 from tilewright.ir.dtype import bf16, f32
 from tilewright.ir.expr import Var, as_int, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
+from tilewright.ops import parse_graph
 from tilewright.ops.lowered.split import LIMIT, TERMS, count_of, versions
 from tilewright.plans import plan
 from tilewright.plans.framework.decisions import deciding, forcing
@@ -330,3 +333,46 @@ def test_refusals() -> None:
         )
     with pytest.raises(tw.Error, match="two or three pieces"):
         ops.infer("lowered.pieces", [pieces], ops.attributes("lowered.pieces", {"count": 2, "first": True}))
+
+
+@pytest.mark.parametrize(("count", "first"), [(2, False), (3, True)])
+@pytest.mark.parametrize("rows", [7, None])
+def test_native_pieces(rows: int | None, count: int, first: bool) -> None:
+    """All of a vector's together; any number of rows."""
+    builder, n = GraphBuilder("pieces"), Var("n") if rows is None else const(rows)
+    x = builder.input("x", TensorType(f32, (n, const(37))))
+    graph = builder.finish((ops.emit1(builder, "lowered.pieces", x, count=count, first=first),))
+    (group,) = fuse(graph)
+    assert plan(lower_group(group, "kernel").func, Target.host()).plan == "pieces"
+    for threads in (1, 2):
+        model = tw.compile((graph, {}), threads=threads)
+        for m in (rows,) if rows else (1, 5, 40):
+            numbers = np.random.default_rng(m).standard_normal((m, 37)).astype(np.float32)
+            (want,) = reference("lowered.pieces", [numbers], {"count": count, "first": first})
+            np.testing.assert_array_equal(np.asarray(model(numbers)), want)
+
+
+BRANCH = """graph @main(%p: bool[], %x: f32[64, 256]) params(%w: f32[256, 256]) {
+  %y = cond(%p, %x, %w) {orelse = graph @product(%x: f32[64, 256], %w: f32[256, 256]) {
+    %y = matmul(%x, %w) : f32[64, 256]
+    return %y
+  }, then = graph @same(%x: f32[64, 256], %w: f32[256, 256]) {
+    return %x
+  }} : f32[64, 256]
+  return %y
+}"""
+
+
+@needs_compiler
+def test_a_branch_and_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What data decides about a product stands inside of what data decides about the branch, and in a file."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((64, 256), (256, 256)))
+    model = tw.compile((parse_graph(BRANCH), {"w": w}), target=amx(monkeypatch))
+    model.save(tmp_path / "branch.tw")
+    for loaded in (model, tw.load(tmp_path / "branch.tw")):
+        before = products()
+        np.testing.assert_array_equal(np.asarray(loaded(np.asarray(True), x)), x)
+        assert products() == before
+        got, exact = np.asarray(loaded(np.asarray(False), x)), x.astype(np.float64) @ w
+        assert products() > before and np.abs(got - exact).max() <= 1e-5 * np.abs(exact).max()

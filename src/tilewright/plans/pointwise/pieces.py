@@ -1,0 +1,61 @@
+"""Pieces of f32 (`ops/lowered/split.py`): all pieces of a vector of numbers together, each from what the last one left.
+
+for row:                                           parallel
+    for vector of the row:
+        pieces[0], pieces[1], ... = straight-line code of one load
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import as_int
+from tilewright.ops.lowered.split import PIECES
+from tilewright.plans.framework.analysis import Structure
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
+from tilewright.plans.framework.cost import Cost, roofline
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import Target
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    """Pieces, with pointwise work on the numbers before."""
+    result = structure.operator(PIECES)
+    *before, last = structure.stages
+    return result is not None and last is result.stage("pieces") and all(s.role == "spatial" for s in before)
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    """The estimate counts the operations of each piece from the number on: those of the last one are all there are."""
+    whole, last = roofline(structure, target), structure.stages[-1]
+    place = _place(structure)
+    count = as_int(last.spatial[place].extent) or 1
+    return [Candidate((), Cost(whole.compute / count, whole.load / count, whole.store, whole.memory, whole.overhead))]
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    inline_all(s, structure, structure.stages[:-1])
+    last = structure.stages[-1]
+    block = s.block(last.name)
+    loops = list(s.loops(block))
+    piece = loops.pop(_place(structure))
+    *outer, inner = loops
+    lanes = lanes_of(last, target)
+    size = extent(s, inner)
+    if size is None or size > lanes:
+        chunk, inner = s.split(inner, factor=lanes)
+        outer.append(chunk)
+    s.reorder(*outer, piece, inner)
+    s.unroll(piece)
+    s.vectorize(inner)
+    if outer:
+        parallelize(s, outer)
+
+
+def _place(structure: Structure) -> int:
+    """The loop over pieces, of those of the last stage."""
+    result, last = structure.operator(PIECES), structure.stages[-1]
+    assert result is not None
+    return 0 if result.attrs.first else len(last.spatial) - 2
+
+
+PLAN = Plan("pieces", fits, candidates, apply, refines=("elementwise",))
