@@ -231,7 +231,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
     if target.accelerator == VTA:
         from tilewright.transform.graph.vta import offload  # of rooms that few compiles need
 
-        passes.insert(0, ("offload", offload))
+        passes.insert(0, ("offload", partial(offload, even=options.fast == "exact")))
     passes = extended(passes, target)
     return [*passes, ("optimise bodies", lambda g: optimise_bodies(g, partial(_all, passes)))]
 

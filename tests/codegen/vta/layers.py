@@ -46,6 +46,9 @@ def run(program: VtaProgram, arrays: list[Array], result: Array, first: int = 0)
 
 def requantised(total: Array, q: Requantised) -> Array:
     """int64 sums as the accumulators wrap them, shifted and clipped; without the offset of their biases."""
+    if q.even:
+        half = 1 << q.shift >> 1
+        return np.clip(np.rint((total - half) / (1 << q.shift)), q.low, q.high).astype(np.int8)
     return np.clip((total - q.offset).astype(np.int32) >> q.shift, q.low, q.high).astype(np.int8)
 
 

@@ -138,6 +138,22 @@ def test_products_of_computed_values(count: int) -> None:
     assert np.array_equal(model.run(given)["y"], wanted)
 
 
+@pytest.mark.parametrize(("shift", "factor"), [(3, 1), (7, 4)])
+def test_exact_models_round_halves_to_even_ones(shift: int, factor: int) -> None:
+    """As ONNX and the host round: sums of few products, of which many lie in the middle of two results."""
+    x, w = numbers(1, 1, 16, 6, 6) // 32, numbers(2, 16, 16, 1, 1) // 32
+    given = {"x": (x * factor).astype(np.float32)}
+    weights = {"w": (w * factor).astype(np.int8)}
+    total = np.einsum("ncyx,oc->noyx", given["x"], weights["w"][:, :, 0, 0].astype(np.float64))
+    wanted = np.clip(np.rint(total / (1 << shift)), -128, 127)
+    proto = one_layer("Conv", given, weights, shift, wanted.shape)
+    exact, fast = (tw.compile(proto, target=TARGET, fast=mode) for mode in ("exact", "auto"))
+    assert layers(exact) == layers(fast) == ["convolution"]
+    assert np.array_equal(exact.run(given)["y"], wanted)
+    assert np.array_equal(exact.run(given)["y"], tw.compile(proto).run(given)["y"])
+    assert not np.array_equal(fast.run(given)["y"], wanted), "no sum lies in the middle"
+
+
 def test_what_vta_cannot_shift_stays_on_the_host() -> None:
     image = np.random.default_rng(3).integers(-128, 128, (1, 16, 6, 6)).astype(np.float32)
     net = Network(image)

@@ -23,10 +23,10 @@ _MAX_ADDED = 4 * _LARGEST
 
 
 class Alus:
-    """Writes operations to a program. `readers`: how many statements read each buffer."""
+    """Writes operations to a program. `last`: the last statement that reads each buffer, which may write over it."""
 
-    def __init__(self, program: list[Item], readers: Mapping[Buffer, int]) -> None:
-        self.program, self.readers = program, readers
+    def __init__(self, program: list[Item], last: Mapping[Buffer, Store]) -> None:
+        self.program, self.last = program, last
 
     def fill(self, rows: Array, number: int) -> None:
         """Write a number into rows: zeros, to which its upper half is added and shifted, then its lower half."""
@@ -52,23 +52,23 @@ class Alus:
 
     def update(self, s: Store, target: Array, rows: Rows) -> None:
         """`target = value`, where the value may begin with the target itself."""
-        results = self._value(s.value, rows, s.buffer)
+        results = self._value(s.value, rows, s)
         if isinstance(results, int):
             raise CompileError("a constant is no update", where=f"buffer {s.buffer.name!r}")
         if results.shape != target.shape or not np.array_equal(results, target):
             self._copy(target, results)
 
-    def in_place(self, e: Expr, rows: Rows) -> Array:
-        """Compute an expression where its first operand is; those rows. The low bytes are what a cast to bytes
-        gives."""
+    def in_place(self, s: Store, rows: Rows) -> Array:
+        """Compute a value where its first operand is; those rows. The low bytes are what a cast to bytes gives."""
+        e = s.value
         while isinstance(e, Op) and e.name == "cast":
             e = e.args[0]
-        results = self._value(e, rows, None)
+        results = self._value(e, rows, s)
         if isinstance(results, int):
             raise CompileError("VTA stores sums, no constants", got=results)
         return results
 
-    def _value(self, e: Expr, rows: Rows, target: Buffer | None) -> Array | int:
+    def _value(self, e: Expr, rows: Rows, target: Store) -> Array | int:
         """An expression: rows that hold it, or a number."""
         match e:
             case Const():
@@ -92,12 +92,12 @@ class Alus:
                 return self._applied(e.name, self._mine(a, rows, target), self._value(b, rows, target))
         raise CompileError("the ALU has no such operation", where=str(e), expected=", ".join(_OPS))
 
-    def _mine(self, e: Expr, rows: Rows, target: Buffer | None) -> Array:
+    def _mine(self, e: Expr, rows: Rows, target: Store) -> Array:
         """Rows that hold an expression and may be written. Raises CompileError where another statement reads them."""
         results = self._value(e, rows, target)
         if isinstance(results, int):
             raise CompileError("an operation has constants alone", where=str(e))
-        if isinstance(e, Load) and e.buffer is not target and self.readers.get(e.buffer, 0) > 1:
+        if isinstance(e, Load) and e.buffer != target.buffer and self.last.get(e.buffer, target) is not target:
             hint = "only the last stage that reads a sum computes in its place"
             raise CompileError("what is read again would be written over", where=f"buffer {e.buffer.name!r}", hint=hint)
         return results

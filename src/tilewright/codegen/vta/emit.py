@@ -110,12 +110,11 @@ class _Emitter:
 
     def __post_init__(self) -> None:
         self.addresses, _ = addresses(self.func)
-        readers: dict[Buffer, int] = {}
+        last: dict[Buffer, Store] = {}
         for s in walk(self.func.body):
             if isinstance(s, Store):
-                for buffer in {x.buffer for x in loads(s.value)} - {s.buffer}:
-                    readers[buffer] = readers.get(buffer, 0) + 1
-        self.alus = Alus(self.items, readers)
+                last |= dict.fromkeys({x.buffer for x in loads(s.value)} - {s.buffer}, s)
+        self.alus = Alus(self.items, last)
         notes = (find(s.notes, DoubleBuffer) for s in walk(self.func.body) if isinstance(s, For))
         self.doubled = frozenset(name for note in notes if note is not None for name in note.buffers)
 
@@ -238,7 +237,7 @@ class _Emitter:
             raise CompileError("nothing but transfers writes this memory", where=f"buffer {s.buffer.name!r}")
         if s.buffer.dtype is not i8:
             raise CompileError("VTA stores bytes", where=f"buffer {s.buffer.name!r}", got=s.buffer.dtype)
-        source = self.alus.in_place(s.value, read)
+        source = self.alus.in_place(s, read)
         for p in pictures(source, target, np.ones(target.shape, bool)):
             fields = (p.sram_base, p.dram_base, p.y_size, p.x_size, p.x_stride)
             self.items.append(StoreInsn(Memory.OUT, *fields))

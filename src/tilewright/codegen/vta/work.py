@@ -139,7 +139,10 @@ def _addition_of(items: Sequence[Item], start: int, written: Sequence[Array]) ->
             continue
         if not isinstance(item, Work):
             continue
-        if (item.op is None and not item.reset) or not np.isin(written[k], rows, assume_unique=True).any():
+        reads = item.op is not None and item.imm is None and np.isin(item.rows(1), rows).any()
+        if item.op is None and not item.reset:
+            continue
+        if not reads and not np.isin(written[k], rows, assume_unique=True).any():
             continue
         is_addition = item.op is AluOp.ADD and item.imm is None and np.array_equal(written[k], rows)
         return (start, k) if is_addition and not np.isin(item.rows(1), rows).any() else None

@@ -23,12 +23,23 @@ class Requantised:
 
     `offset`: what the biases have more than they say, a multiple of 256 steps of the result, of which its byte has
     nothing (`with_offset`); with it no bias is less than `floor`.
+    `even`: a result that lies in the middle of two is rounded to the even one, where half a step was added to the sum.
     """
 
     shift: int = 0
     low: int = -128
     high: int = 127
     offset: int = 0
+    even: bool = False
+
+    def minus_odd(self, total: Any) -> Any:
+        """-1 where a result that is rounded up is odd, else 0: with it a sum in the middle is rounded down."""
+        return ((total >> self.shift) << 31) >> 31
+
+    @property
+    def looks_twice(self) -> bool:
+        """Whether sums are read twice."""
+        return self.even and self.shift > 0
 
     def of(self, total: Any) -> Any:
         shifted = total >> self.shift if self.shift else total
@@ -88,12 +99,30 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The stages of a layer, for its schedule: the padded input, the sums, the result; and the arguments in order."""
+    """The stages of a layer, for its schedule: the padded input, the sums, a copy of them where they are read twice,
+    the result; and the arguments in order."""
 
     arguments: tuple[Tensor, ...]
     padded: Tensor | None
     sums: Tensor
     result: Tensor
+    copy: Tensor | None = None
+
+
+def _copied(q: Requantised, sums: Tensor) -> Tensor | None:
+    return te.compute(sums.shape, lambda *i: sums[i], name="copy") if q.looks_twice else None
+
+
+def _result(q: Requantised, sums: Tensor, copy: Tensor | None, bias: Tensor) -> Tensor:
+    """The result: the first index is of the bias' row, or the one before the last where rows come first."""
+    at = 1 if len(sums.shape) == 3 else 0
+
+    def element(*i: Any) -> Any:
+        total = sums[i] + bias[i[at], i[-1]]
+        return q.of(total if copy is None else total + q.minus_odd(copy[i] + bias[i[at], i[-1]]))
+
+    result: Tensor = te.compute(sums.shape, element, name="result")
+    return result
 
 
 def convolution(c: Convolution) -> Stages:
@@ -131,11 +160,6 @@ def convolution(c: Convolution) -> Stages:
             ),
             name="sums",
         )
-        result = te.compute(
-            (c.outputs, high, wide, BLOCK),
-            lambda o, y, q, j: c.requantised.of(sums[o, y, q, j] + bias[o, j]),
-            name="result",
-        )
     else:
         n, (down, across) = c.phases, c.shifted
         shape = (c.outputs, high, n, wide, n, BLOCK)
@@ -146,12 +170,9 @@ def convolution(c: Convolution) -> Stages:
             ),
             name="sums",
         )
-        result = te.compute(
-            shape,
-            lambda o, y, r, q, t, j: c.requantised.of(sums[o, y, r, q, t, j] + bias[o, j]),
-            name="result",
-        )
-    return Stages((x, w, bias, result), padded, sums, result)
+    copy = _copied(c.requantised, sums)
+    result = _result(c.requantised, sums, copy, bias)
+    return Stages((x, w, bias, result), padded, sums, result, copy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +196,9 @@ def product(p: Product) -> Stages:
         lambda m, n, j: te.sum(te.cast(x[m, rc, k], "int32") * te.cast(w[n, rc, j, k], "int32"), axis=[rc, k]),
         name="sums",
     )
-    result = te.compute(
-        (p.rows, p.columns, BLOCK), lambda m, n, j: p.requantised.of(sums[m, n, j] + bias[n, j]), name="result"
-    )
-    return Stages((x, w, bias, result), None, sums, result)
+    copy = _copied(p.requantised, sums)
+    result = _result(p.requantised, sums, copy, bias)
+    return Stages((x, w, bias, result), None, sums, result, copy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +248,8 @@ def with_offset(c: L) -> L:
     """A layer whose biases, clipped to `most_bias`, are all larger than any result, by an offset that they get: then
     they can be the sums' first values (`codegen/vta/work.py`). The layer itself where there is no such offset."""
     q, most = c.requantised, most_bias(c)
+    if q.looks_twice:
+        return c
     step = (1 << q.shift + 8) - 256
     steps = -(-(most + q.high + 1) // step) if step else MOST_STEPS + 1
     if steps > MOST_STEPS or (steps << q.shift + 8) + 2 * most >= 1 << 31:

@@ -93,6 +93,9 @@ def _contraction(stages: Stages, tile: Tile, phases: int, separate: bool) -> Pri
     result.reorder(oo, *outside, yo, thread, oi, yi, *inner)
     if tile.threads > 1:
         result.cthread(thread)
+    if stages.copy is not None:
+        s[stages.copy].set_scope(ACC)
+        s[stages.copy].compute_at(result, thread)
     sums.compute_at(result, thread)
     mine = sums.loops
     tiled = mine[mine.index(thread) + 1 :] if thread in mine else mine[-_rank(stages) :]
@@ -135,19 +138,28 @@ def _addition(a: Addition) -> PrimFunc:
 
     def total(i: Any, j: Any) -> Any:
         terms = [t[i, j] if m == 1 else t[i, j] * m for t, m in zip(wide, a.scales, strict=True)]
-        return a.requantised.of(terms[0] + terms[1] + a.offset if a.offset else terms[0] + terms[1])
+        return terms[0] + terms[1] + a.offset if a.offset else terms[0] + terms[1]
 
-    result = te.compute(shape, total, name="result")
+    q, more = a.requantised, list[te.Tensor]()
+    if q.looks_twice:
+        sums = te.compute(shape, total, name="sums")
+        copy = te.compute(shape, lambda i, j: sums[i, j], name="copy")
+        more = [sums, copy]
+        result = te.compute(shape, lambda i, j: q.of(sums[i, j] + q.minus_odd(copy[i, j])), name="result")
+    else:
+        result = te.compute(shape, lambda i, j: q.of(total(i, j)), name="result")
     s = te.create_schedule(result)
     stage = s[result]
     i, _ = stage.loops
-    size = min(DEFAULT.rows(Memory.ACC) // 4, ceil(a.rows / 2)) if a.rows > 1 else 1
+    places = 2 * (2 + len(more))
+    size = min(DEFAULT.rows(Memory.ACC) // places, ceil(a.rows / 2)) if a.rows > 1 else 1
     outer, _ = stage.split(i, factor=size)
     outer, thread = stage.split(outer, factor=2 if a.rows > 1 else 1)
     stage.cthread(thread)
-    for t in wide:
+    for t in (*wide, *more)[::-1]:
         s[t].set_scope(ACC)
         s[t].compute_at(stage, thread)
+    for t in wide:
         s[t].dma_copy(s[t].loops[-2])
     return te.lower(s, [first, second, result], "vta")
 

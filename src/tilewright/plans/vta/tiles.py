@@ -16,17 +16,18 @@ from tilewright.targets.vta.config import DEFAULT, Memory
 from tilewright.targets.vta.timing import DEFAULT_TIMING, Timing
 
 Weights = Literal["all", "tile", "chunk"]
-START, BIAS, END = 1, 2, 3
+START, BIAS, END, EVEN = 1, 2, 3, 10
 """Cycles of the ALU and the GEMM core for a row of results beside its products: cleared, bias added, shifted and
-clipped. Where biases are the sums' first values, nothing is cleared, and they come first."""
+clipped; copied, whether it is odd, and that added. Where biases are the sums' first values, nothing is cleared, and
+they come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The extents that tiles are cut from: blocks of output channels, lines, rows of accumulators and of inputs in a
-    line, blocks of
-    input channels, taps, lines of input for a line of results, and those that neighbours share; how often all that is
-    done (phases); whether each line of inputs is a transfer of its own; and whether sums start with their biases."""
+    line, blocks of input channels, taps, lines of input for a line of results, and those that neighbours share; how
+    often all that is done (phases); whether each line of inputs is a transfer of its own; whether sums start with their
+    biases, and whether they are read twice."""
 
     outputs: int
     lines: int
@@ -40,23 +41,35 @@ class Shape:
     times: int = 1
     pieces: bool = False
     biased: bool = False
+    even: bool = False
 
 
 def shape_of(layer: Convolution | Product) -> Shape:
     """The shape of a layer."""
-    biased = layer.requantised.offset > 0
+    biased, even = layer.requantised.offset > 0, layer.requantised.looks_twice
     if isinstance(layer, Product):
-        return Shape(layer.columns, layer.rows, 1, 1, layer.depth, 1, 1, 0, biased=biased)
+        return Shape(layer.columns, layer.rows, 1, 1, layer.depth, 1, 1, 0, biased=biased, even=even)
     high, wide = layer.rows
     kh, kw = layer.kernel
     if (kh, kw) == (1, 1) and not any(layer.pads):
         strided = layer.stride > 1
-        return Shape(layer.outputs, high, wide, wide, layer.reduced, 1, 1, 0, layer.separate, 1, strided, biased)
+        return Shape(layer.outputs, high, wide, wide, layer.reduced, 1, 1, 0, layer.separate, 1, strided, biased, even)
     read = layer.width + layer.pads[1] + layer.pads[3]
     halo = kh - layer.stride
     taps, times = kh * kw, layer.phases**2
     return Shape(
-        layer.outputs, high, wide, read, layer.reduced, taps, layer.stride, halo, layer.separate, times, biased=biased
+        layer.outputs,
+        high,
+        wide,
+        read,
+        layer.reduced,
+        taps,
+        layer.stride,
+        halo,
+        layer.separate,
+        times,
+        biased=biased,
+        even=even,
     )
 
 
@@ -110,7 +123,7 @@ def fits(t: Tile, s: Shape) -> bool:
         return False  # the same as "tile"
     places = 2 if t.doubled else 1
     inputs = (t.outputs if s.separate else t.chunk) * _input_lines(t, s) * s.read * t.threads * places
-    sums = t.outputs * t.lines * s.line * t.threads + s.outputs
+    sums = t.outputs * t.lines * s.line * t.threads * (2 if s.even else 1) + s.outputs
     weights = {
         "all": s.outputs * s.reduced * s.taps * s.times,
         "tile": t.outputs * s.reduced * s.taps * places,
@@ -181,6 +194,8 @@ def _parts(t: Tile, s: Shape, timing: Timing) -> _Parts:
     each = timing.fill + timing.decode
     products = t.chunk * s.taps * sums + each
     start, rest = (BIAS * sums, END * sums + 3 * each) if s.biased else (START * sums, (BIAS + END) * sums + 4 * each)
+    if s.even:
+        rest += EVEN * sums + 7 * each
     return _Parts(begin, load, products, start + each, rest, latency + sums * row)
 
 

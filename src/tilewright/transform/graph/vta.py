@@ -6,8 +6,8 @@
 Files say that by QuantizeLinear and DequantizeLinear or by operators of integers (QLinearConv). A layer is taken if its
 zero points are 0 and the product of its scales is a power of two, for VTA shifts; its batch is 1. Halves are rounded
 up, where ONNX rounds them to even numbers: a result differs from the host's by one step where a sum lies in the middle
-of two. Scales become a part of the program (`fixed_scales`), for its shifts depend on them. Values between two layers
-stay in blocks.
+of two, unless `even` is asked for. Scales become a part of the program (`fixed_scales`), for its shifts depend on them.
+Values between two layers stay in blocks.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ def fixed_scales(graph: Graph, weights: Mapping[str, Array]) -> tuple[Graph, dic
     return changed, {name: w for name, w in weights.items() if name not in names}
 
 
-def offload(graph: Graph) -> Graph:
-    """The graph with the layers that VTA computes as its programs."""
-    return Rewriter(graph).run()
+def offload(graph: Graph, even: bool = False) -> Graph:
+    """The graph with the layers that VTA computes as its programs. `even`: results in the middle of two are rounded to
+    even ones, as ONNX says, for which VTA takes longer."""
+    return Rewriter(graph, even).run()
 
 
 @lru_cache(maxsize=256)
@@ -98,6 +99,7 @@ class Rewriter:
     `taken`: whether any layer was given to VTA."""
 
     graph: Graph
+    even: bool = False
     builder: GraphBuilder = field(init=False)
     built: dict[Value, Node] = field(init=False)
     blocks: dict[Value, Value] = field(default_factory=dict)
@@ -193,6 +195,9 @@ class Rewriter:
                 continue
         return False
 
+    def requantised(self, shift: int, low: int) -> Requantised:
+        return Requantised(shift, low, even=self.even)
+
     def biased(self, real: Value | None) -> tuple[Value | None, Value | None]:
         """A sum of products, and the bias that is added to it."""
         cast = self.node(real, "cast")
@@ -228,7 +233,7 @@ class Rewriter:
         given = None if conv is None or len(conv.output.shape) != 4 else self.factors(conv, bias, factor)
         if conv is None or given is None:
             return False
-        layer = _convolution(conv, given.x, given.w, Requantised(given.shift, low))
+        layer = _convolution(conv, given.x, given.w, self.requantised(given.shift, low))
         if layer is None:
             return False
         program_of(layer)  # which may be refused
@@ -266,7 +271,7 @@ class Rewriter:
         if max(scales) >= 1 << 15:
             return False
         blocks, high, wide = _blocks(a.integers)
-        layer = Addition(blocks * high * wide, scales, _half(shift), Requantised(shift, low))
+        layer = Addition(blocks * high * wide, scales, _half(shift), self.requantised(shift, low))
         program_of(layer)
         operands = [self.op("reshape", self.blocked(s.integers), shape=(layer.rows, BLOCK)) for s in (a, b)]
         self.emit(node, layer, operands, (blocks, high, wide, BLOCK), low >= 0)

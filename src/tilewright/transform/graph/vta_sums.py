@@ -19,7 +19,7 @@ from tilewright.ops.conv import ConvTransposeAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.pool import AveragePoolAttrs
 from tilewright.ops.reduce import ReduceAttrs
-from tilewright.plans.vta.layers import BLOCK, Convolution, Product, Requantised, with_offset
+from tilewright.plans.vta.layers import BLOCK, Convolution, Product, with_offset
 
 if TYPE_CHECKING:
     from tilewright.transform.graph.vta import Rewriter
@@ -66,7 +66,7 @@ def average(r: Rewriter, node: Node, real: Value | None, factor: float, low: int
         return False
     blocks = -(-channels // BLOCK)
     edges = pads[0], pads[1], pads[2], pads[3]
-    q = Requantised(shift, low)
+    q = r.requantised(shift, low)
     layer = with_offset(Convolution(blocks, height, width, blocks, kernel, stride, edges, True, requantised=q))
     ones = r.op("constant", value=ConstantArray(np.eye(BLOCK, dtype=np.int8)))  # larger constants are much code
     weights = r.op("broadcast", ones, shape=(blocks, 1, *kernel, BLOCK, BLOCK))
@@ -94,7 +94,7 @@ def transposed(r: Rewriter, node: Node, real: Value | None, factor: float, low: 
     taps, pad = ((kh + more[0]) // 2, (kw + more[1]) // 2), attrs.pads[0]
     _, height, width = (as_int(d) or 0 for d in given.x.shape[1:])
     edges = (taps[0] - 1, taps[1] - 1, taps[0] - 1, taps[1] - 1)
-    inputs, outputs, q = -(-cin // BLOCK), -(-cout // BLOCK), Requantised(given.shift, low)
+    inputs, outputs, q = -(-cin // BLOCK), -(-cout // BLOCK), r.requantised(given.shift, low)
     layer = with_offset(
         Convolution(inputs, height, width, outputs, taps, 1, edges, phases=2, shifted=(pad, pad), requantised=q)
     )
@@ -140,7 +140,7 @@ def matrices(r: Rewriter, node: Node, real: Value | None, factor: float, low: in
     columns = right[-2] if attrs.transpose_b else right[-1]
     if count > MOST_PRODUCTS or (len(left) != len(right)):
         return False
-    q = Requantised(given.shift, low)
+    q = r.requantised(given.shift, low)
     layer = with_offset(Product(rows, -(-depth // BLOCK), -(-columns // BLOCK), q))
     x = r.op("reshape", given.x, shape=(count, *left[-2:]))
     w = r.op("reshape", given.w, shape=(count, *right[-2:]))
