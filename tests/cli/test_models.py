@@ -178,8 +178,12 @@ def test_options_are_recorded_and_shown(cli: Cli, layer: Path) -> None:
 
 def test_options_that_do_not_exist_or_do_not_fit(cli: Cli, layer: Path) -> None:
     assert cli("compile", layer, "--winograd", "exact")[0] == 2
+    for option in ("--precision", "--fast"):
+        assert cli("run", layer, "-d", "n=2", option, "f7")[0] == 2
+    code, _, error = cli("run", layer, "-d", "n=2", "--fallback", "never mind")
+    assert (code, "no such setting of fallback" in error) == (2, True)
     code, _, error = cli("compile", layer, "--fast", "f7")
-    assert code == 1
+    assert code == 2
     assert "no such setting of fast" in error
     assert "f2, f4, f6" in error
     assert cli("compile", layer)[0] == 0
@@ -209,7 +213,7 @@ def test_another_instruction_set(cli: Cli, layer: Path) -> None:
     assert (code, "the code is for another machine" in error) == (1, True)
     for command in ("compile", "show", "run", "bench"):
         code, _, error = cli(command, layer, "--target", "pdp11")
-        assert (code, "--target: no such target" in error) == (1, True)
+        assert (code, "--target: no such target" in error) == (2, True)
 
 
 def test_the_schedule_tells_plans_and_estimates(cli: Cli, layer: Path) -> None:

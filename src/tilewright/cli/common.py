@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tilewright.support.errors import Error, MissingPackageError
+from tilewright.support.errors import Error, MissingPackageError, TargetError
+from tilewright.support.options import check_choice
 
 if TYPE_CHECKING:
     from tilewright.ir.dim import Dim
@@ -153,8 +154,14 @@ def report_error(error: Error, *, json: bool = False) -> None:
         err.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
 
 
+class UsageError(Error):
+    """A value of an option that no model and no machine makes right."""
+
+
 def exit_code(error: Error) -> Exit:
     """With which code the program ends after an error."""
+    if isinstance(error, UsageError):
+        return Exit.USAGE
     return Exit.MISSING if isinstance(error, MissingPackageError) else Exit.ERROR
 
 
@@ -271,13 +278,25 @@ def on_host(target: str | None) -> Target | None:
     """What `--target` stands for; None where it was not given, which is the default of `tilewright.compile`."""
     from tilewright.targets.target import Target
 
-    return None if target is None else Target.on_host(target, "--target")
+    if target is None:
+        return None
+    try:
+        Target.parse(target)
+    except TargetError as error:
+        raise UsageError(error.what, where="--target", expected=error.expected, got=error.got) from None
+    return Target.on_host(target, "--target")
 
 
 def accuracy(precision: str | None, fast: str | None) -> dict[str, Any]:
-    """The options that were given, as arguments of `tilewright.compile`."""
-    given = {"precision": precision, "fast": fast}
-    return {name: value for name, value in given.items() if value is not None}
+    """The options that were given, as arguments of `tilewright.compile`. Raises UsageError."""
+    given = {name: value for name, value in (("precision", precision), ("fast", fast)) if value is not None}
+    if given:
+        from tilewright.ir.selection import PRECISIONS
+        from tilewright.transform.graph.options import FAST
+
+        for name, value in given.items():
+            check_choice(name, value, FAST if name == "fast" else PRECISIONS, UsageError)
+    return given
 
 
 def is_quiet(json: bool) -> bool:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tilewright.cli.common import accuracy, err, on_host
+from tilewright.cli.common import UsageError, accuracy, err, on_host
 from tilewright.runtime.examples import usual_sizes
 from tilewright.support import flags
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError, MissingPackageError, ModelError, Problems, UnsupportedError
+from tilewright.support.options import check_choice
 
 if TYPE_CHECKING:
     from tilewright.ir.dim import Dim
@@ -205,6 +206,7 @@ def open_any(
     """What `open_model` gives, or a model of parts where the compiler lacks an operator."""
     import tilewright
 
+    check_choice("fallback", fallback, ("auto", "never"), UsageError)
     if path.suffix == ".tw" or fallback == "never":
         return open_model(path, threads, dims, precision, fast, target)
     model = named(path)

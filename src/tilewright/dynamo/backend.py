@@ -26,6 +26,7 @@ from tilewright.dynamo.options import BackendOptions, read_options
 from tilewright.dynamo.recurrent import listen, log, lstm_in_steps
 from tilewright.dynamo.report import GraphReport
 from tilewright.frontend.common.finish import reason
+from tilewright.frontend.torch.unrolled import UnrolledError, refuse_unrolled
 from tilewright.support.errors import Error
 
 _numbers = itertools.count()
@@ -59,17 +60,27 @@ def tilewright(
         fw_compiler=forward, bw_compiler=backward, decompositions=decompositions(), partition_fn=partitioned
     )
     try:
+        refuse_unrolled(gm.graph, f"graph{number}")
         with lstm_in_steps(), bytes_resized_whole(gm):
             compiled: Callable[..., Any] = backend(gm, examples)
         return compiled
+    except UnrolledError as error:
+        if chosen.full:
+            raise
+        return _eager(gm, f"graph{number}", "it is left to PyTorch", error)
     except (Error, TorchDynamoException, TensorifyScalarRestartAnalysis):
         raise
     except Exception as error:  # what AOTAutograd cannot trace, PyTorch may run
         if chosen.full:
             raise
-        _warn(f"graph{number}", "AOTAutograd cannot trace it", error)
-        eager: Callable[..., Any] = gm.forward
-        return eager
+        return _eager(gm, f"graph{number}", "AOTAutograd cannot trace it", error)
+
+
+def _eager(gm: GraphModule, label: str, what: str, error: Exception) -> Callable[..., Any]:
+    """The graph as PyTorch runs it, said to the user."""
+    _warn(label, what, error)
+    eager: Callable[..., Any] = gm.forward
+    return eager
 
 
 def _compiled(

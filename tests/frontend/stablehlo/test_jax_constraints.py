@@ -38,6 +38,13 @@ CASES: dict[str, tuple[str, Sequence[str], Callable[..., Any], Sequence[str], Se
         [((1,), False), ((6,), True), ((8,), False)],
     ),
     "equal": ("b,c", ["b == c"], lambda x, y: x + y, ["b", "c"], [((3, 3), True), ((3, 2), False), ((2, 3), False)]),
+    "computed": (
+        "b,c",
+        ["b == 2*c"],
+        lambda x, y: x.reshape(-1, 2).sum(1) + y,
+        ["b", "c"],
+        [((2, 1), True), ((6, 3), True), ((4, 3), False), ((3, 1), False)],
+    ),
     "greater": (
         "b,c",
         ["max(b, c) >= 4"],

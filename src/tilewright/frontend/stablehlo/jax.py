@@ -234,15 +234,21 @@ def _sizes(about: Any) -> list[Size] | None:
 
 
 def _constraints(leaves: Sequence[Any]) -> tuple[tuple[str, Size], ...]:
-    """What the scopes of symbolic dimensions say of them (`jax.export.symbolic_shape(constraints=)`)."""
-    dims = (d for leaf in leaves for d in getattr(leaf, "shape", ()) if not isinstance(d, int))
-    scopes = dict.fromkeys(d.scope for d in dims if hasattr(d, "scope"))
+    """What the scopes of symbolic dimensions say of them (`jax.export.symbolic_shape(constraints=)`). Where they say
+    what a symbol is equal to ("n == 2*m"), JAX has put that in the symbol's place, and nothing is left to be said."""
+    dims = [d for leaf in leaves for d in getattr(leaf, "shape", ()) if hasattr(d, "scope")]
+    scopes = dict.fromkeys(d.scope for d in dims)
+    known = {name for d in dims for name in d._get_vars()}
+
+    def is_left(said: Any) -> bool:
+        return said.cmp.name != "EQ" or isinstance(said.diff, int) or said.diff._get_vars() <= known
 
     def condition(said: Any) -> Size:
         compare = equal if said.cmp.name == "EQ" else lambda a, b: as_expr(a) >= b
         return lambda look: compare(_evaluated(said.diff, look), 0)
 
-    return tuple((f"the constraint {c.debug_str}", condition(c)) for s in scopes for c in s._explicit_constraints)
+    left = (c for s in scopes for c in s._explicit_constraints if is_left(c))
+    return tuple((f"the constraint {c.debug_str}", condition(c)) for c in left)
 
 
 def _evaluated(e: Any, look: Callable[[str], Expr]) -> Any:

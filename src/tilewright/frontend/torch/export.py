@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import getitem
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch._decomp import decomposition_table
@@ -31,11 +31,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.example import Dims, Example, Trace, assignments, trace_inputs
 from tilewright.frontend.torch.symbols import guards_of, holds
+from tilewright.frontend.torch.unrolled import UnrolledError, unrolled_refused
 from tilewright.frontend.torch.unskip import unskip
 from tilewright.frontend.torch.whole import kept_whole
 from tilewright.ir.dim import Dim, DimSizes
 from tilewright.support.errors import ModelError, UnsupportedError
 
+E = TypeVar("E", bound=BaseException)
 PATIENCE_S = 20.0
 """Seconds that a module may take to show that it cannot run on its example."""
 _POWERS = (2, 4, 8, 16, 32, 64)
@@ -72,6 +74,8 @@ def export_module(
                     result = _exported(module, trace, training)
                 except Exception as error:  # what a module's own code raises while it is traced may be anything
                     unskip(error)
+                    if unrolled := _cause(error, UnrolledError):
+                        raise unrolled from None
                     failures.append(error)
                     if "generated guard" not in str(error):
                         break
@@ -102,9 +106,17 @@ def export_module(
     ) from failures[0]
 
 
+def _cause(error: BaseException | None, kind: type[E]) -> E | None:
+    """The error of a kind that an error stems from, if there is one."""
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 def _exported(module: torch.nn.Module, trace: Trace, training: bool) -> ExportedProgram:
     mode = contextlib.nullcontext() if training else evaluating(module)
-    with mode, quietly(), kept_whole(), torch.set_grad_enabled(training):
+    label = type(module).__name__
+    with mode, quietly(), kept_whole(), unrolled_refused(label), torch.set_grad_enabled(training):
         result = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
         if training:
             detach_in_place(result)

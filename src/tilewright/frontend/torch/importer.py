@@ -28,6 +28,7 @@ from tilewright.frontend.torch.outputs import output_names
 from tilewright.frontend.torch.random import Random
 from tilewright.frontend.torch.symbols import Sizes, guards_of
 from tilewright.frontend.torch.tensors import tensor_type, to_array
+from tilewright.frontend.torch.unrolled import refuse_unrolled
 from tilewright.frontend.torch.walk import Walk
 from tilewright.frontend.torch.weights import Weights, read_weights
 from tilewright.ir.dim import DimSizes
@@ -52,6 +53,7 @@ def import_torch(
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """
     if isinstance(model, ExportedProgram):
+        refuse_unrolled(model.graph, "exported program")
         try:
             return _imported(model, None, None, dict(dims or {}), "exported program")[0]
         except Error as error:

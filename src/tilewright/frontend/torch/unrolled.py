@@ -1,0 +1,67 @@
+"""Loops of a module's own code, which PyTorch traces step by step: told by one line that makes very many operators.
+
+A recurrence over thousands of steps (Mamba's, RWKV's and the delta rule's slow paths in transformers) is as many copies
+of its body. Tracing one takes milliseconds an operator, compiling it longer: it is refused in seconds, with its line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from torch.fx import Graph
+
+from tilewright.support.errors import ModelError
+
+MOST_NODES = 1 << 13
+"""Operators of a graph that are never too many."""
+MOST_OF_A_LINE = 1 << 10
+"""Operators that one line of code may make in a larger graph; a model of a hundred layers has some hundred."""
+_HINT = "say a loop as nn.RNN, nn.LSTM, nn.GRU, torch.while_loop or scan; or pass one step at a time"
+
+
+class UnrolledError(ModelError):
+    """A loop in Python makes more operators than a program should have."""
+
+
+def refuse_unrolled(graph: Graph, label: str) -> None:
+    """Raise UnrolledError where one line of code makes a large part of a very large graph."""
+    if len(graph.nodes) <= MOST_NODES:
+        return
+    lines = Counter(_line(node.meta.get("stack_trace")) for node in graph.nodes if node.op == "call_function")
+    lines.pop("", None)
+    (line, times), *_ = lines.most_common(1) or [("", 0)]
+    if times > MOST_OF_A_LINE:
+        what = f"{label} has a loop in Python that PyTorch traces step by step: {len(graph.nodes)} operators or more"
+        raise UnrolledError(what, where=line, got=f"{times} operators of this line", hint=_HINT)
+
+
+def _line(trace: Any) -> str:
+    """The innermost line of code of a stack trace, with its file's name; "" where there is none."""
+    found = re.findall(r'File "(?:[^"]*/)?([^"/]+)", line (\d+), in [^\n]*\n\s*([^\n]*)', trace or "")
+    return f"{found[-1][0]}:{found[-1][1]}: {found[-1][2].strip()}" if found else ""
+
+
+@contextlib.contextmanager
+def unrolled_refused(label: str) -> Iterator[None]:
+    """While this lasts, what this thread traces is refused by `refuse_unrolled` as soon as it is too much."""
+    create, thread = Graph.create_node, threading.get_ident()
+
+    def counted(self: Graph, *args: Any, **kwargs: Any) -> Any:
+        node = create(self, *args, **kwargs)
+        if len(self.nodes) % MOST_OF_A_LINE == 0 and threading.get_ident() == thread:
+            refuse_unrolled(self, label)
+        return node
+
+    Graph.create_node = counted
+    try:
+        yield
+    finally:
+        Graph.create_node = create
+
+
+__all__ = ["UnrolledError", "refuse_unrolled", "unrolled_refused"]
