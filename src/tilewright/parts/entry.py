@@ -73,8 +73,8 @@ def compile(
         precision: the type in which products multiply: "fp32", "bf16", "int8"; "int8w", "int4w": weights alone have so
             few bits (see docs/accuracy.md).
         fast: which algorithms with fewer multiplications are allowed (Winograd's, Fourier's, Strassen's; see
-            docs/accuracy.md): "auto", "exact" (none), "f2", "f4", "f6"; "strassen": "auto", and fast products of any
-            rows, those of different samples too.
+            docs/accuracy.md): "auto", "exact" (none that is less exact), "f2", "f4", "f6"; "strassen": "auto", and fast
+            products of any rows, those of different samples too.
         name: what the program is called; the model's own name if None.
         params: which arguments of a function of JAX are weights: a position, a name, or several; for an `Exported`, a
             dict of the same with their trees of arrays. `update` takes such trees.

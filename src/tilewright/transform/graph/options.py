@@ -23,7 +23,8 @@ class Options:
         weights come with each call and gradients are multiplied too.
     fast: which algorithms with fewer multiplications may be taken. "auto" takes fast convolutions that keep the error
         within 2.5e-5 of a layer's scale, Strassen's method for windows of one pixel and normed rows of one sequence
-        among them; "exact" takes none;
+        among them; "exact" takes none but
+        products by six terms of bf16 pieces, which are no less exact than those of f32;
         "f2", "f4", "f6" allow tiles up to that size wherever the estimate says that they are faster; "strassen" is
         "auto" and takes fast products of any rows, those of different samples too, which meet then.
     memory: bytes that temporaries may take, or a share of what they take otherwise ("0.5x"): values are computed again
