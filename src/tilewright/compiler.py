@@ -56,6 +56,7 @@ from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.assume import settled
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.batch_first import batch_first
+from tilewright.transform.graph.canonical import canonicalise
 from tilewright.transform.graph.constant_operands import hoist_constants, lift_numbers
 from tilewright.transform.graph.conversions import absorbs
 from tilewright.transform.graph.divisions import divide_by_products
@@ -64,10 +65,10 @@ from tilewright.transform.graph.feature_maps import keep_maps
 from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.halves import widen_halves
 from tilewright.transform.graph.indexed import index_rows
+from tilewright.transform.graph.materialize import materialize_outputs
 from tilewright.transform.graph.memory import Place, is_alias, places, touched, written_last
 from tilewright.transform.graph.norms import keep_reduced, recognise_norms
 from tilewright.transform.graph.options import DEFAULTS, Options
-from tilewright.transform.graph.pads import join_pads
 from tilewright.transform.graph.pooling import separate_pooling
 from tilewright.transform.graph.projected import attend_to_sources
 from tilewright.transform.graph.quantised import multiply_quantised
@@ -78,14 +79,7 @@ from tilewright.transform.graph.requantised import move_quantised
 from tilewright.transform.graph.resampled import resample_known
 from tilewright.transform.graph.rows import compute_read_rows
 from tilewright.transform.graph.sampled import sample_once
-from tilewright.transform.graph.simplify import (
-    eliminate_common,
-    eliminate_dead,
-    fold_constants,
-    fold_scales,
-    materialize_outputs,
-    remove_identities,
-)
+from tilewright.transform.graph.scales import fold_scales
 from tilewright.transform.graph.softmax import recognise_softmax
 from tilewright.transform.graph.split import SplitGraph, split_prepare
 from tilewright.transform.graph.state import check_state, with_state
@@ -93,7 +87,7 @@ from tilewright.transform.graph.sum_first import sum_rows_first
 from tilewright.transform.graph.tabulate import tabulate
 from tilewright.transform.graph.unit import simplify_units
 from tilewright.transform.graph.verify import graph_stage, verify_groups
-from tilewright.transform.graph.views import join_slices, place_views
+from tilewright.transform.graph.views import place_views
 from tilewright.transform.layout.assign import assign_layouts, in_blocks
 from tilewright.transform.loops import passes as loop_passes
 from tilewright.transform.loops.prefetch_share import WeightPrefetch
@@ -182,16 +176,10 @@ def _called(model: Any) -> str:
 def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str, Callable[[Graph], Graph]]]:
     """The passes over the whole graph, in order, with those from outside at their places."""
     passes: list[tuple[str, Callable[[Graph], Graph]]] = [
-        ("remove identities", remove_identities),
-        ("fold constants", fold_constants),
-        ("eliminate common", eliminate_common),
-        ("join slices", join_slices),
-        ("join pads", join_pads),
+        ("canonicalise", canonicalise),
         ("index rows", index_rows),
-        ("eliminate dead", eliminate_dead),
         ("move quantised", move_quantised),
-        ("remove identities", remove_identities),
-        ("eliminate common", eliminate_common),
+        ("canonicalise", canonicalise),
         ("multiply quantised", lambda g: multiply_quantised(g, target)),
         ("keep reduced dimensions", keep_reduced),
         ("recognise recurrences", recognise_recurrences),
@@ -200,15 +188,11 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("recognise norms", recognise_norms),
         ("simplify units", simplify_units),
         ("keep maps", keep_maps),
-        ("eliminate dead", eliminate_dead),  # what is dead would be a reader of what is looked for next
         ("recognise attention", recognise_attention),
-        ("eliminate dead", eliminate_dead),
         ("attend batch first", batch_first),
         ("sum rows first", sum_rows_first),
         ("compute read rows", compute_read_rows),
-        ("eliminate dead", eliminate_dead),
         ("attend to sources", attend_to_sources),
-        ("eliminate dead", eliminate_dead),
         ("fold scales", fold_scales),
         ("widen halves", widen_halves),
         ("divide by products", lambda g: divide_by_products(g, target)),
@@ -218,9 +202,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("tabulate", lambda g: tabulate(g, target)),
         ("resample known", resample_known),
         ("sample once", lambda g: sample_once(g, target)),
-        ("remove identities", remove_identities),
-        ("eliminate common", eliminate_common),
-        ("eliminate dead", eliminate_dead),
+        ("canonicalise", canonicalise),
         ("materialize outputs", materialize_outputs),
     ]
     if options.compilers:

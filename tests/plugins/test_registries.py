@@ -44,7 +44,7 @@ def nothing(graph: Graph, target: Target) -> Graph:
 @pytest.mark.parametrize(
     ("place", "neighbours"),
     [
-        (("before", "eliminate dead"), ("index rows", "eliminate dead")),  # the first of several
+        (("before", "canonicalise"), (None, "canonicalise")),  # the first of several
         (("after", "assign layouts"), ("assign layouts", "separate pooling")),
         (("after", "materialize outputs"), ("materialize outputs", "optimise bodies")),
     ],

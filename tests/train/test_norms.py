@@ -15,7 +15,7 @@ from tilewright.ops.interpret import run_graph
 from tilewright.ops.registry import emit1
 from tilewright.train.norms import with_shared_rows
 from tilewright.transform.graph.norms import recognise_norms
-from tilewright.transform.graph.simplify import eliminate_dead
+from tilewright.transform.graph.rewrite import eliminate_dead
 
 SHAPE = (3, 4, 6)
 

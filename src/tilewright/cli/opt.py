@@ -40,7 +40,7 @@ def opt(
 
     ```
     tilewright opt --pass "fold scales" graph.txt
-    tilewright opt -p "remove identities" -p "eliminate dead" --diff graph.txt
+    tilewright opt -p "canonicalise" -p "keep maps" --diff graph.txt
     tilewright opt --pass "partition loops" --target x86-64-v3 loops.txt
     tilewright opt --list
     ```

@@ -21,7 +21,7 @@ from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
 from tilewright.quantization.ranges import Scale
 from tilewright.quantization.sites import MOVING, Site
 from tilewright.support.classes import dataclass
-from tilewright.transform.regions.captures import names_of
+from tilewright.transform.regions.captures import builder_for
 
 LEVELS = 127
 """The greatest magnitude of a weight's code."""
@@ -72,7 +72,7 @@ class _Writer:
     weights: dict[Value, Value] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.builder = GraphBuilder(self.graph.name, taken=names_of(self.graph))
+        self.builder = builder_for(self.graph)
 
     def run(self) -> Graph:
         sources = {site.source for site in self.sites.values()}

@@ -10,15 +10,10 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.support.classes import dataclass
+from tilewright.transform.graph.canonical import canonicalise
 from tilewright.transform.graph.fixed import fixed_values
 from tilewright.transform.graph.norms import keep_reduced
-from tilewright.transform.graph.simplify import (
-    eliminate_common,
-    eliminate_dead,
-    fold_constants,
-    fold_scales,
-    remove_identities,
-)
+from tilewright.transform.graph.scales import fold_scales
 
 MOVING = frozenset(("max_pool", "reshape", "transpose", "identity", "slice"))
 """Operators that act on codes as on the values that they stand for: they move elements, or keep the greatest."""
@@ -55,20 +50,7 @@ class Site:
 
 def canonical(graph: Graph) -> Graph:
     """The graph with batch normalisation and other factors in the weights: what is quantised is what is multiplied."""
-    for change in (
-        remove_identities,
-        fold_constants,
-        eliminate_common,
-        eliminate_dead,
-        keep_reduced,
-        fold_scales,
-        fold_constants,
-        remove_identities,
-        eliminate_common,
-        eliminate_dead,
-    ):
-        graph = change(graph)
-    return graph
+    return canonicalise(fold_scales(keep_reduced(canonicalise(graph))))
 
 
 def sites_of(graph: Graph) -> tuple[Site, ...]:

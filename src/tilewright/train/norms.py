@@ -15,9 +15,9 @@ from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.gradients.norm import normalised
 from tilewright.ops.gradients.registry import Backward
 from tilewright.ops.norm import NormAttrs
+from tilewright.transform.graph.canonical import eliminate_common
 from tilewright.transform.graph.norms import NORMS
-from tilewright.transform.graph.simplify import eliminate_common
-from tilewright.transform.regions.captures import names_of
+from tilewright.transform.regions.captures import builder_for
 
 
 def with_shared_rows(graph: Graph) -> Graph:
@@ -27,7 +27,7 @@ def with_shared_rows(graph: Graph) -> Graph:
     separate = {n.output: n for n in graph.nodes if n.op in NORMS and _goes_back(n, users)}
     if not separate:
         return graph
-    builder = GraphBuilder(graph.name, taken=names_of(graph))
+    builder = builder_for(graph)
     for node in graph.nodes:
         if node.outputs[0] in separate:
             _in_parts(builder, node)

@@ -13,7 +13,8 @@ from tilewright.ir.graph import Graph, Value
 from tilewright.ops.gradients.reverse import leading_from
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.batch_first import batch_first
-from tilewright.transform.graph.simplify import eliminate_common, eliminate_dead
+from tilewright.transform.graph.canonical import eliminate_common
+from tilewright.transform.graph.rewrite import eliminate_dead
 from tilewright.transform.graph.softmax import recognise_softmax
 from tilewright.transform.graph.sum_first import sum_rows_first
 

@@ -14,7 +14,7 @@ from tests.frontend.torch.torch_checks import Functional, interpreted, torch
 from tests.fuzz import narrow
 from tilewright.frontend.torch import import_torch
 from tilewright.transform.graph.attention import recognise_attention
-from tilewright.transform.graph.simplify import eliminate_dead
+from tilewright.transform.graph.rewrite import eliminate_dead
 
 F = torch.nn.functional
 

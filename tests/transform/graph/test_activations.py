@@ -16,7 +16,7 @@ from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.verify import verify_graph
 from tilewright.ops.interpret import run_graph
 from tilewright.transform.graph.activations import recognise_activations
-from tilewright.transform.graph.simplify import eliminate_dead
+from tilewright.transform.graph.rewrite import eliminate_dead
 
 BATCH = Var("batch", lo=1)
 

@@ -16,7 +16,7 @@ from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.verify import verify_graph
 from tilewright.ops.interpret import run_graph
 from tilewright.transform.graph.attention import recognise_attention
-from tilewright.transform.graph.simplify import eliminate_dead
+from tilewright.transform.graph.rewrite import eliminate_dead
 
 BATCH, TOKENS, HEADS, DEPTH = Var("b", lo=0), 6, 2, 4
 RNG = np.random.default_rng(0)

@@ -13,7 +13,7 @@ from tilewright.ir.graph import Graph, Value
 from tilewright.ops import parse_graph
 from tilewright.ops.interpret import run_graph
 from tilewright.transform.graph.feature_maps import keep_maps
-from tilewright.transform.graph.simplify import eliminate_dead
+from tilewright.transform.graph.rewrite import eliminate_dead
 
 RNG = np.random.default_rng(19)
 LENGTH = 11

@@ -28,7 +28,7 @@ AT = 'coordinates = "half_pixel", dtype = f32'
 TAPS = 'mode = "linear", rounding = "floor"'
 
 CASES = {
-    "remove identities": """
+    "canonicalise: identities": """
         graph @g(%x: f32[n, 4]) where n in 1.. {
           %a = reshape(%x) {shape = [$n, 4]} : f32[n, 4]
           %b = transpose(%a) {perm = [0, 1]} : f32[n, 4]
@@ -38,7 +38,7 @@ CASES = {
           %y = relu(%e) : f32[n, 4]
           return %y
         }""",
-    "eliminate common": """
+    "canonicalise: common": """
         graph @g(%x: f32[4]) {
           %a = tanh(%x) : f32[4]
           %b = tanh(%x) : f32[4]
@@ -46,7 +46,7 @@ CASES = {
           %y = add(%a, %b) : f32[4]
           return %y, %c
         }""",
-    "fold constants": """
+    "canonicalise: constants": """
         graph @g(%x: f32[4]) {
           %c = constant() {value = array i8[1] (3)} : i8[1]
           %f = cast(%c) {dtype = f32} : f32[1]
@@ -137,14 +137,14 @@ CASES = {
           } : f32[1, 3, h, w]
           return %small, %y
         }""",
-    "join slices": """
+    "canonicalise: slices": """
         graph @g(%x: f32[1, 12]) {
           %a = slice(%x) {begin = [0, 0], size = [1, 4], step = [1, 1]} : f32[1, 4]
           %b = slice(%x) {begin = [0, 4], size = [1, 4], step = [1, 1]} : f32[1, 4]
           %y = concat(%a, %b) {axis = 1} : f32[1, 8]
           return %y
         }""",
-    "join pads": """
+    "canonicalise: pads": """
         graph @g(%p: f32[2, 3], %q: f32[2, 4], %r: f32[2, 2]) {
           %a = pad(%p) {after = [0, 7], before = [0, 0], mode = "constant"} : f32[2, 10]
           %b = pad(%q) {after = [0, 0], before = [0, 6], mode = "constant"} : f32[2, 10]
@@ -217,7 +217,7 @@ CASES = {
           %y = add(%shift, %w) : f32[n, 4, 8]
           return %y
         }""",
-    "eliminate dead": """
+    "canonicalise: dead": """
         graph @g(%x: f32[4]) params(%w: f32[4]) {
           %a = tanh(%x) : f32[4]
           %b = mul(%a, %w) : f32[4]

@@ -13,8 +13,9 @@ from tilewright.ir.dtype import DType, f16, f32
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ops.interpret import run_graph
+from tilewright.transform.graph.canonical import eliminate_common
 from tilewright.transform.graph.norms import keep_reduced, recognise_norms
-from tilewright.transform.graph.simplify import eliminate_common, eliminate_dead
+from tilewright.transform.graph.rewrite import eliminate_dead
 
 SHAPE = (3, 5, 8)
 

@@ -14,10 +14,12 @@ from tilewright.ops import parse_graph
 from tilewright.ops.interpret import run_graph
 from tilewright.runtime.model import Model
 from tilewright.targets.target import Target
+from tilewright.transform.graph.canonical import eliminate_common
 from tilewright.transform.graph.fixed import depends_on_weights, fixed_values
 from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.graph.materialize import materialize_outputs
 from tilewright.transform.graph.memory import places
-from tilewright.transform.graph.simplify import eliminate_common, fold_scales, materialize_outputs
+from tilewright.transform.graph.scales import fold_scales
 from tilewright.transform.graph.split import split_prepare
 from tilewright.transform.regions import captures
 

@@ -18,7 +18,7 @@ from tilewright.ir.verify import verify_graph
 from tilewright.ops.interpret import run_graph
 from tilewright.ops.lowered.attention import ORDERS
 from tilewright.transform.graph.projected import attend_to_sources
-from tilewright.transform.graph.simplify import eliminate_dead
+from tilewright.transform.graph.rewrite import eliminate_dead
 
 BATCH = Var("b", lo=1)
 

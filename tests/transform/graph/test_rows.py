@@ -14,8 +14,8 @@ from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.verify import verify_graph
 from tilewright.ops.interpret import run_graph
 from tilewright.transform.graph.attention import recognise_attention
+from tilewright.transform.graph.rewrite import eliminate_dead
 from tilewright.transform.graph.rows import compute_read_rows
-from tilewright.transform.graph.simplify import eliminate_dead
 
 ROWS, WIDTH, HEADS = Var("n", lo=1), 8, 2
 RNG = np.random.default_rng(3)

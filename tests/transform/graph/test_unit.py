@@ -11,7 +11,7 @@ import tilewright as tw
 from tilewright.ir.expr import as_int
 from tilewright.ops import parse_graph
 from tilewright.ops.interpret import run_graph
-from tilewright.transform.graph.simplify import eliminate_dead
+from tilewright.transform.graph.rewrite import eliminate_dead
 from tilewright.transform.graph.unit import simplify_units
 
 RNG = np.random.default_rng(17)

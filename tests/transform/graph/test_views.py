@@ -16,8 +16,9 @@ from tilewright.ir.graph import Graph, GraphBuilder, Value
 from tilewright.ir.verify import verify_graph
 from tilewright.ops.interpret import run_graph
 from tilewright.support.errors import VerifyError
+from tilewright.transform.graph.canonical import canonicalise
 from tilewright.transform.graph.fuse import MAX_INPUTS
-from tilewright.transform.graph.views import join_slices, place_views, verify_views
+from tilewright.transform.graph.views import place_views, verify_views
 from tilewright.transform.work import polynomial
 
 T = Var("t", lo=0, hi=64)
@@ -151,7 +152,7 @@ def test_where_everything_lies(name: str, golden: Callable[..., None]) -> None:
 def test_placing_keeps_the_meaning(name: str) -> None:
     graph = graph_of(name)
     inputs, params = arrays(graph, 3)
-    for passed in (place_views(graph), join_slices(graph), place_views(join_slices(graph))):
+    for passed in (place_views(graph), canonicalise(graph), place_views(canonicalise(graph))):
         verify_graph(passed)
         verify_views(passed)
         expected = run_graph(graph, inputs, params).values()
@@ -257,7 +258,7 @@ def test_slices_that_follow_each_other_are_joined() -> None:
     graph = b.finish(
         (ops.emit1(b, "concat", *parts[:3], axis=1), ops.emit1(b, "concat", *parts[:3], y, *parts[3:], axis=1))
     )
-    joined = join_slices(graph)
+    joined = canonicalise(graph)
     first, second = (joined.producers()[v] for v in joined.outputs)
     assert (first.op, first.inputs) == ("identity", (x,))
     assert second.inputs[:2] == (x, y) and len(second.inputs) == 4

@@ -9,15 +9,11 @@ In whatever order products and sums stand: both sides are compared as polynomial
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Iterator, Sequence
 
-import numpy as np
-
-from tilewright import ops
-from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
-from tilewright.ops.shape import ConstantAttrs
+from tilewright.ir.graph import Graph, Value
+from tilewright.transform.graph.matching import Facts, op
+from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 Polynomial = dict[tuple[int, int], float]
 """Coefficients by the powers of x and of the function's value."""
@@ -32,108 +28,77 @@ CLOSE = 1e-6
 """Relative difference of coefficients that comes from rounding them."""
 DEPTH = 6
 """Nodes that follow one another between x and the function, or after it."""
-
-MOST_RESULTS = 64
-"""Values after the function that are looked at: a value may have thousands of users, and each of these again."""
+STEPS = ("add", "sub", "mul", "div", "pow", "neg")
+"""Operators that make polynomials of polynomials."""
 
 
 def recognise_activations(graph: Graph) -> Graph:
-    """The graph with GELU as one operator wherever it is found; nodes that nothing needs any more stay."""
-    return _Recogniser(graph).run()
+    """The graph with GELU as one operator in place of the products that are one."""
+    if not any(node.op in FORMS for node in graph.nodes):
+        return graph
+    return rewrite(graph, [Rule(op(("add", "sub", "mul", "div"), "a", "b"), _gelu)])
 
 
-class _Recogniser:
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.made = {v: n for n in graph.nodes for v in n.outputs}
-        self.users = graph.consumers()
-
-    def run(self) -> Graph:
-        replaced: dict[Value, Node] = {}
-        for node in self.graph.nodes:
-            # A model of 16-bit floats rounds between the products, which its results show.
-            if node.op in FORMS and node.output.dtype.is_float and node.output.dtype.bits >= 32:
-                result = self.gelu(node)
-                if result is not None:
-                    replaced[result.output] = result
-        if not replaced:
-            return self.graph
-        nodes = (replaced.get(n.outputs[0], n) if len(n.outputs) == 1 else n for n in self.graph.nodes)
-        return replace(self.graph, nodes=tuple(nodes))
-
-    def gelu(self, function: Node) -> Node | None:
-        """The node to stand in place of the last product after `function`."""
-        (z,) = function.inputs
-        assert z is not None
-        for x in self.sources(z, DEPTH):
-            inner = self.polynomial(z, x, None, DEPTH)
+def _gelu(m: Match) -> Value | None:
+    """GELU in place of the last of its products."""
+    y, facts = m.node.output, m.rewriter
+    # A model of 16-bit floats rounds between the products, which its results show.
+    if not y.dtype.is_float or y.dtype.bits < 32:
+        return None
+    for f in _sources(facts, y, DEPTH, ("add", "sub", "mul", "div")):
+        function = facts.producer(f, *FORMS)
+        if function is None or (z := function.inputs[0]) is None:
+            continue
+        for x in _sources(facts, z, DEPTH, STEPS):
+            inner = _polynomial(facts, z, x, None, DEPTH)
             # Both functions are odd, so that f(-z) may stand with the other sign.
             sign = next((s for s in (1.0, -1.0) if _close(inner, _times(INNER[function.op], s))), None)
-            if sign is not None:
-                result = {**RESULT, (1, 1): RESULT[1, 1] * sign}
-                for y in islice(self.results(function.output, DEPTH), MOST_RESULTS):
-                    if y.type == x.type and _close(self.polynomial(y, x, function.output, DEPTH), result):
-                        made = GraphBuilder("gelu")
-                        ops.emit1(made, "gelu", x, approximate=FORMS[function.op])
-                        return replace(made.nodes[-1], outputs=(y,))
+            if sign is None or y.type != x.type:
+                continue
+            if _close(_polynomial(facts, y, x, f, DEPTH), {**RESULT, (1, 1): RESULT[1, 1] * sign}):
+                return m.emit("gelu", x, approximate=FORMS[function.op])
+    return None
+
+
+def _sources(facts: Facts, value: Value, depth: int, steps: Sequence[str]) -> Iterator[Value]:
+    """What a value is computed from by some operators, that far back."""
+    node = facts.producer(value, *steps)
+    for v in node.inputs if node is not None and depth else ():
+        if v is not None and facts.number(v) is None:
+            yield v
+            yield from _sources(facts, v, depth - 1, steps)
+
+
+def _polynomial(facts: Facts, value: Value | None, x: Value, f: Value | None, depth: int) -> Polynomial | None:
+    """`value` as a polynomial in `x` and `f`; None if it is none."""
+    if value in (x, f):
+        return {(1, 0) if value == x else (0, 1): 1.0}
+    constant = facts.number(value)
+    if constant is not None:
+        return {(0, 0): constant}
+    node = facts.producer(value, *STEPS)
+    if node is None or depth == 0:
         return None
-
-    def sources(self, value: Value, depth: int) -> Iterator[Value]:
-        """What `value` may be computed from."""
-        node = self.made.get(value)
-        if node is None or depth == 0 or node.op not in ("add", "sub", "mul", "div", "pow", "neg"):
-            return
-        for v in node.inputs:
-            if v is not None and self.number(v) is None:
-                yield v
-                yield from self.sources(v, depth - 1)
-
-    def results(self, value: Value, depth: int) -> Iterator[Value]:
-        """What is computed from `value` by sums and products."""
-        for node in self.users.get(value, []) if depth else ():
-            if node.op in ("add", "sub", "mul", "div"):
-                yield node.output
-                yield from self.results(node.output, depth - 1)
-
-    def number(self, value: Value) -> float | None:
-        """The value of a constant of one element."""
-        node = self.made.get(value)
-        if node is None or node.op != "constant":
-            return None
-        array = node.of(ConstantAttrs).value.array
-        return float(array.reshape(())) if array.size == 1 and np.issubdtype(array.dtype, np.number) else None
-
-    def polynomial(self, value: Value, x: Value, f: Value | None, depth: int) -> Polynomial | None:
-        """`value` as a polynomial in `x` and `f`; None if it is none."""
-        if value in (x, f):
-            return {(1, 0) if value == x else (0, 1): 1.0}
-        constant = self.number(value)
-        if constant is not None:
-            return {(0, 0): constant}
-        node = self.made.get(value)
-        if node is None or depth == 0 or node.op not in ("add", "sub", "mul", "div", "pow", "neg"):
-            return None
-        if node.op == "neg":
-            source = node.inputs[0]
-            positive = None if source is None else self.polynomial(source, x, f, depth - 1)
-            return None if positive is None else _times(positive, -1.0)
-        a, b = (self.polynomial(v, x, f, depth - 1) for v in node.inputs if v is not None)
-        if a is None or b is None:
-            return None
-        divisor = b.get((0, 0), 0.0) if b.keys() == {(0, 0)} else 0.0
-        match node.op:
-            case "add":
-                return _sum(a, b, 1.0)
-            case "sub":
-                return _sum(a, b, -1.0)
-            case "mul":
-                return _product(a, b)
-            case "div" if divisor:
-                return _product(a, {(0, 0): 1.0 / divisor})
-            case "pow" if divisor in (2.0, 3.0):
-                square = _product(a, a)
-                return square if divisor == 2.0 else _product(square, a)
+    a, *rest = (_polynomial(facts, v, x, f, depth - 1) for v in node.inputs)
+    b = rest[0] if rest else {}
+    if a is None or b is None:
         return None
+    divisor = b.get((0, 0), 0.0) if b.keys() == {(0, 0)} else 0.0
+    match node.op:
+        case "neg":
+            return _times(a, -1.0)
+        case "add":
+            return _sum(a, b, 1.0)
+        case "sub":
+            return _sum(a, b, -1.0)
+        case "mul":
+            return _product(a, b)
+        case "div" if divisor:
+            return _product(a, {(0, 0): 1.0 / divisor})
+        case "pow" if divisor in (2.0, 3.0):
+            square = _product(a, a)
+            return square if divisor == 2.0 else _product(square, a)
+    return None
 
 
 def _sum(a: Polynomial, b: Polynomial, sign: float) -> Polynomial:

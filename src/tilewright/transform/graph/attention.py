@@ -17,8 +17,6 @@ from dataclasses import replace
 from math import inf, isinf
 from typing import Any
 
-import numpy as np
-
 from tilewright import ops
 from tilewright.arith import prove_equal
 from tilewright.ir.dtype import boolean
@@ -31,6 +29,8 @@ from tilewright.ops.norm import SoftmaxAttrs
 from tilewright.ops.shape import ConcatAttrs, ConstantAttrs, SliceAttrs, TransposeAttrs
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.multihead import sequence_first, stacked
+from tilewright.transform.graph.rewrite import Rewriter, eliminate_dead
+from tilewright.transform.regions.captures import builder_for
 
 SWAP = (0, 2, 1, 3)
 """The order of dimensions that brings heads before rows, and back."""
@@ -89,24 +89,20 @@ def recognise_attention(graph: Graph, learned: Collection[Value] | None = None) 
         learned: the values that gradients flow through, of a graph that is to be differentiated. There attention is
             left in parts if a mask is one of them, or if it has more operands than queries, keys, values and a mask.
     """
-    return _Recogniser(graph, learned).run()
+    return _Recogniser(graph, learned).recognised()
 
 
-class _Recogniser:
+class _Recogniser(Rewriter):
     def __init__(self, graph: Graph, learned: Collection[Value] | None) -> None:
-        self.graph, self.learned = graph, learned
-        self.made = {v: n for n in graph.nodes for v in n.outputs}
-        self.users = graph.consumers()
-        self.outputs = set(graph.outputs)
+        super().__init__(graph)
+        self.learned = learned
         self.replaced: dict[Value, list[Node]] = {}
         self.with_cache = learned is None
         """Whether a cache is read apart from what is appended to it: not if only one of keys and values has one."""
         self.with_repeats = True
         """Whether repeated heads are read where they are: not if only one of keys and values is repeated."""
-        self.names = {v.name for n in graph.nodes for v in n.outputs}
-        self.names |= {v.name for v in (*graph.inputs, *graph.params)}
 
-    def run(self) -> Graph:
+    def recognised(self) -> Graph:
         for node in self.graph.nodes:
             # A model of 16-bit floats rounds between the products, which its results show.
             if node.op == "softmax" and node.output.dtype.is_float and node.output.dtype.bits >= 32:
@@ -116,26 +112,7 @@ class _Recogniser:
         nodes: list[Node] = []
         for node in self.graph.nodes:
             nodes += self.replaced.get(node.outputs[0], [node]) if len(node.outputs) == 1 else [node]
-        return replace(self.graph, nodes=tuple(nodes))
-
-    # reading the graph
-
-    def producer(self, value: Value | None, *names: str) -> Node | None:
-        node = None if value is None else self.made.get(value)
-        return node if node is not None and node.op in names else None
-
-    def only_user(self, value: Value) -> Node | None:
-        users = self.users.get(value, [])
-        return users[0] if len(users) == 1 and value not in self.outputs else None
-
-    def number(self, value: Value | None) -> float | None:
-        """The value of a constant of one element."""
-        node = self.producer(value, "constant")
-        if node is None:
-            broadcast = self.producer(value, "broadcast", "reshape")
-            return None if broadcast is None else self.number(broadcast.inputs[0])
-        array = node.of(ConstantAttrs).value.array
-        return float(array.reshape(())) if array.size == 1 and np.issubdtype(array.dtype, np.number) else None
+        return eliminate_dead(replace(self.graph, nodes=tuple(nodes)))
 
     # the pattern
 
@@ -151,7 +128,7 @@ class _Recogniser:
             return
         result.substitute, result.keeps_nan = substitute, safe is not None
         p, guard = (p, guard) if safe is None else (safe, True)
-        product = self.only_user(p)
+        product = self.only_reader(p)
         if (
             product is None
             or product.op != "matmul"
@@ -174,7 +151,7 @@ class _Recogniser:
         narrowed after: attention computes in f32 and rounds once, whatever its operands are."""
         casts = [self.producer(x, "cast") for x in (result.q, result.k, v)]
         sources = [None if cast is None else cast.inputs[0] for cast in casts]
-        after = self.only_user(product.output)
+        after = self.only_reader(product.output)
         types = {None if x is None else x.dtype for x in sources}
         if self.learned is not None or len(types) != 1 or after is None or after.op != "cast":
             return result, v, product
@@ -193,7 +170,7 @@ class _Recogniser:
 
     def guarded(self, p: Value) -> tuple[Value, bool, Value | None]:
         """Through `select(isnan(p), c, p)`; also c unless it is the number zero."""
-        users = {id(u): u for u in self.users.get(p, [])}
+        users = {id(u): u for u in self.readers.get(p, [])}
         tests = [u for u in users.values() if u.op == "isnan"]
         if len(users) == 2 and len(tests) == 1 and p not in self.outputs:
             chosen = next(u for u in users.values() if u.op != "isnan")
@@ -201,7 +178,7 @@ class _Recogniser:
                 chosen.op == "select"
                 and chosen.inputs[0] == tests[0].output
                 and chosen.inputs[2] == p
-                and self.only_user(tests[0].output) is chosen
+                and self.only_reader(tests[0].output) is chosen
             ):
                 c = chosen.inputs[1]
                 assert c is not None
@@ -214,18 +191,18 @@ class _Recogniser:
     def safe(self, p: Value, scores: Value) -> tuple[Value, Node] | tuple[None, None]:
         """Through `select(and(isnan(p), eq(scores, -inf)), 0, p)`, and what compares the scores: a row that saw no key
         is zero; what sums one that is NaN for another reason is NaN, as such a row has an element that is not -inf."""
-        users = {id(u): u for u in self.users.get(p, [])}
+        users = {id(u): u for u in self.readers.get(p, [])}
         tests = [u for u in users.values() if u.op == "isnan"]
         chosen = [u for u in users.values() if u.op == "select"]
         if len(users) != 2 or len(tests) != 1 or len(chosen) != 1 or p in self.outputs:
             return None, None
         (test,), (choice,) = tests, chosen
         both = self.producer(choice.inputs[0], "and")
-        if both is None or self.only_user(both.output) is not choice or self.only_user(test.output) is not both:
+        if both is None or self.only_reader(both.output) is not choice or self.only_reader(test.output) is not both:
             return None, None
         other = both.inputs[1 if both.inputs[0] == test.output else 0]
         low = self.producer(other, "eq")
-        if low is None or self.only_user(low.output) is not both or low.inputs[0] != scores:
+        if low is None or self.only_reader(low.output) is not both or low.inputs[0] != scores:
             return None, None
         if choice.inputs[2] != p or self.number(choice.inputs[1]) != 0.0 or self.number(low.inputs[1]) != -inf:
             return None, None
@@ -233,8 +210,8 @@ class _Recogniser:
 
     def scores(self, value: Value, other: Node | None = None) -> Scores | None:
         """The product after the softmax's input, or None. `other`: what may read the value beside one node."""
-        node = self.made.get(value)
-        users = [u for u in self.users.get(value, []) if u is not other]
+        node = self.producer(value)
+        users = [u for u in self.readers.get(value, []) if u is not other]
         if node is None or len(users) != 1 or value in self.outputs:
             return None
         match node.op:
@@ -275,7 +252,7 @@ class _Recogniser:
         result = Scores(q, k, swap_b)
         for side in ("q", "k"):
             inner = self.producer(getattr(result, side), "mul", "div")
-            split = None if inner is None or self.only_user(inner.output) is None else self.factor(inner)
+            split = None if inner is None or self.only_reader(inner.output) is None else self.factor(inner)
             if split is not None:
                 data, number, factors = split
                 setattr(result, side, data)
@@ -374,7 +351,7 @@ class _Recogniser:
             return None
         past, added = node.inputs
         assert past is not None and added is not None
-        if value.type.rank != 4 or self.only_user(value) is None:
+        if value.type.rank != 4 or self.only_reader(value) is None:
             return None
         inner = self.operand(added, new)
         if inner.past is not None:
@@ -457,8 +434,7 @@ class _Recogniser:
     # the new nodes
 
     def rewrite(self, result: Scores, v: Value, product: Node, *, guard: bool) -> None:
-        new = GraphBuilder(self.graph.name)
-        new.taken = self.names
+        new = builder_for(self.graph)
         flat = result.q.type.rank == 3
         if flat:  # heads and batch are one dimension
             parts = [self.flat_operand(result.q, new), self.flat_keys(result, new), self.flat_operand(v, new)]
@@ -476,7 +452,7 @@ class _Recogniser:
                 self.rewrite(result, v, product, guard=guard)
                 self.with_repeats = True
                 return
-            user = self.only_user(product.output)
+            user = self.only_reader(product.output)
             moved = None if user is None or user.op != "transpose" else RESULTS.get(user.of(TransposeAttrs).perm)
             last, order = (user, moved) if moved is not None and user is not None else (product, "h")
         shape = [tuple(p.value.shape[k] for k in ORDERS[p.order]) for p in parts]

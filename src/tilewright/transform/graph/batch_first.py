@@ -21,8 +21,8 @@ from tilewright.ops.lowered.attention import AttentionAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.shape import TransposeAttrs
 from tilewright.support.classes import dataclass
-from tilewright.transform.graph.simplify import eliminate_dead
-from tilewright.transform.regions.captures import names_of
+from tilewright.transform.graph.rewrite import eliminate_dead
+from tilewright.transform.regions.captures import builder_for
 
 ATTENTION = "lowered.attention"
 TURNED, STRAIGHT = "t", "s"
@@ -56,7 +56,7 @@ def batch_first(graph: Graph) -> Graph:
     following = {n.output: chain for n in attentions if (chain := walker.result(n)) is not None}
     if not following and not any(before.values()):
         return graph
-    builder = GraphBuilder(graph.name, taken=names_of(graph))
+    builder = builder_for(graph)
     ends = {chain.last: y for y, chain in following.items()}
     straight: dict[Value, Value] = {}
     for node in graph.nodes:

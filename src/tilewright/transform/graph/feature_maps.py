@@ -18,8 +18,8 @@ from tilewright import ops
 from tilewright.ir.expr import Expr, const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.support.classes import dataclass
-from tilewright.transform.graph.simplify import remove_identities
-from tilewright.transform.regions.captures import names_of
+from tilewright.transform.graph.canonical import canonicalise
+from tilewright.transform.regions.captures import builder_for
 
 WINDOWS = ("conv", "conv_transpose", "max_pool", "avg_pool")
 """Operators that make maps."""
@@ -37,7 +37,7 @@ class _Map:
 
 def keep_maps(graph: Graph) -> Graph:
     """The graph with pointwise operators on maps instead of on lines."""
-    builder = GraphBuilder(graph.name, taken=names_of(graph))
+    builder = builder_for(graph)
     made: set[Value] = set()
     maps: dict[Value, _Map] = {}
     moved = False
@@ -53,7 +53,7 @@ def keep_maps(graph: Graph) -> Graph:
             made |= {v for v in node.outputs if v.type.rank == MAP}
         elif node.op == "reshape" and node.inputs[0] in made and (result := _lines(node.inputs[0], node.output)):
             maps[node.output] = result
-    return remove_identities(replace(graph, nodes=tuple(builder.nodes))) if moved else graph
+    return canonicalise(replace(graph, nodes=tuple(builder.nodes))) if moved else graph
 
 
 def _lines(whole: Value | None, lines: Value) -> _Map | None:

@@ -17,9 +17,10 @@ from math import prod
 from tilewright import ops
 from tilewright.ir.dtype import bf16, f16, f32
 from tilewright.ir.expr import as_int
-from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.matmul import MatmulAttrs
-from tilewright.transform.regions.captures import names_of
+from tilewright.transform.graph.matching import op
+from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 HALVES = (f16, bf16)
 WIDENED = ("conv", "conv_transpose", "conv_weight_gradient", "recurrence")
@@ -30,32 +31,17 @@ MANY_ROWS = 32
 
 def widen_halves(graph: Graph) -> Graph:
     """The graph with conversions around what f32 is faster for."""
-    members = {id(node) for node in graph.nodes if _is_widened(node)}
-    if not members:
-        return graph
-    builder = GraphBuilder(graph.name, taken=names_of(graph))
-    wide: dict[Value, Value] = {}
+    return rewrite(graph, [Rule(op((*WIDENED, "matmul"), where=_is_widened), _widened)])
 
-    def widened(value: Value | None) -> Value | None:
-        if value is None or value.dtype not in HALVES:
-            return value
-        if value not in wide:
-            wide[value] = ops.emit1(builder, "cast", value, name=f"{value.name}_f32", dtype=f32)
-        return wide[value]
 
-    for node in graph.nodes:
-        if id(node) not in members:
-            builder.nodes.append(node)
-            continue
-        inputs = [widened(value) for value in node.inputs]
-        attrs = replace(node.of(MatmulAttrs), dtype=None) if node.op == "matmul" else node.attrs
-        results = ops.emit(builder, node.op, *inputs, attrs=attrs)
-        builder.nodes[-1] = replace(builder.nodes[-1], selected=node.selected)
-        for result, old in zip(results, node.outputs, strict=True):
-            if old.dtype in HALVES:
-                ops.emit1(builder, "cast", result, dtype=old.dtype)
-            builder.nodes[-1] = replace(builder.nodes[-1], outputs=(old,))
-    return replace(graph, nodes=tuple(builder.nodes))
+def _widened(m: Match) -> tuple[Value, ...]:
+    def wide(value: Value | None) -> Value | None:
+        return m.once("cast", value, dtype=f32) if value is not None and value.dtype in HALVES else value
+
+    attrs = replace(m.node.of(MatmulAttrs), dtype=None) if m.node.op == "matmul" else m.node.attrs
+    results = ops.emit(m.rewriter.builder, m.node.op, *map(wide, m.node.inputs), attrs=attrs)
+    pairs = zip(results, m.node.outputs, strict=True)
+    return tuple(m.emit("cast", new, dtype=old.dtype) if old.dtype in HALVES else new for new, old in pairs)
 
 
 def _is_widened(node: Node) -> bool:

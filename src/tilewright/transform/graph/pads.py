@@ -10,17 +10,17 @@ Zeros fill what no piece covers. The concatenation adds nothing, and is a view w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from tilewright import ops
 from tilewright.ir.attributes import Dim
 from tilewright.ir.expr import as_int
-from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ir.graph import Node, Value
 from tilewright.ops.dims import dims
-from tilewright.ops.shape import ConcatAttrs, ConstantAttrs, PadAttrs
+from tilewright.ops.shape import ConcatAttrs, PadAttrs
 from tilewright.support.classes import dataclass
+from tilewright.transform.graph.matching import op
+from tilewright.transform.graph.rewrite import Match, Rewriter, Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,38 +41,26 @@ class Pieces:
         return None if meet or self.axis != other.axis else both
 
 
-def join_pads(graph: Graph) -> Graph:
-    """The graph with concatenations where pieces beside each other were padded and added."""
-    builder = GraphBuilder(graph.name, taken={v.name for v in (*graph.inputs, *graph.params)})
-    builder.taken |= {v.name for n in graph.nodes for v in n.outputs}
-    known: dict[Value, Pieces] = {}
-    zeros = {n.output for n in graph.nodes if n.op == "constant" and _is_zero(n)}
-    for node in graph.nodes:
-        result = _pieces(node, known, zeros)
-        if result is not None:
-            known[node.output] = result
-        if result is not None and node.op == "add":
-            attrs = ConcatAttrs(axis=result.axis)
-            node = Node("concat", tuple(_filled(builder, result, node.output)), node.outputs, attrs)
-        builder.nodes.append(node)
-    nodes = tuple(builder.nodes)
-    return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
+def _joined(m: Match) -> Value | None:
+    """A concatenation in place of a sum of pieces beside each other."""
+    parts = [_pieces(m.rewriter, m[name]) for name in ("a", "b") if m[name].type == m.node.output.type]
+    first, second = (*parts, None, None)[:2]
+    result = first.joined(second) if first is not None and second is not None else None
+    return None if result is None else m.emit("concat", *_filled(m, result, m.node.output), axis=result.axis)
 
 
-def _is_zero(node: Node) -> bool:
-    return not np.any(node.of(ConstantAttrs).value.array)
+JOIN_PADS = Rule(op("add", "a", "b"), _joined)
 
 
-def _pieces(node: Node, known: dict[Value, Pieces], zeros: set[Value]) -> Pieces | None:
-    """What a node's result consists of, if that is zeros and pieces whose places are numbers."""
-    if node.op == "add":
-        parts = [known.get(v) for v in node.inputs if v is not None and v.type == node.output.type]
-        first, second = (*parts, None, None)[:2]
-        return first.joined(second) if first is not None and second is not None else None
-    if node.op != "pad":
+def _pieces(graph: Rewriter, value: Value) -> Pieces | None:
+    """What a value consists of, if that is zeros and pieces whose places are numbers."""
+    node = graph.producer(value, "pad", "concat")
+    if node is None:
         return None
+    if node.op == "concat":
+        return _parts(graph, node)
     attrs, (source, *filling) = node.of(PadAttrs), node.inputs
-    blank = all(v in zeros for v in filling) if filling else attrs.value == 0
+    blank = all(graph.number(v) == 0 for v in filling) if filling else attrs.value == 0
     padded = [k for k, ends in enumerate(zip(attrs.before, attrs.after, strict=True)) if any(map(_is_some, ends))]
     if attrs.mode != "constant" or not blank or len(padded) != 1 or source is None:
         return None
@@ -80,11 +68,24 @@ def _pieces(node: Node, known: dict[Value, Pieces], zeros: set[Value]) -> Pieces
     return None if begin is None or size is None else Pieces(padded[0], ((begin, source),))
 
 
+def _parts(graph: Rewriter, node: Node) -> Pieces | None:
+    """The parts of a concatenation that are not zeros, if all extents are numbers."""
+    axis, at, places = node.of(ConcatAttrs).axis % node.output.type.rank, 0, []
+    for value in node.inputs:
+        size = None if value is None else as_int(value.shape[axis])
+        if value is None or size is None:
+            return None
+        if graph.number(value) != 0:
+            places.append((at, value))
+        at += size
+    return Pieces(axis, tuple(places))
+
+
 def _is_some(size: Dim) -> bool:
     return as_int(dims([size])[0]) != 0
 
 
-def _filled(builder: GraphBuilder, pieces: Pieces, whole: Value) -> Sequence[Value]:
+def _filled(m: Match, pieces: Pieces, whole: Value) -> Sequence[Value]:
     """The pieces in order, zeros between them."""
     results: list[Value] = []
     at = 0
@@ -92,8 +93,8 @@ def _filled(builder: GraphBuilder, pieces: Pieces, whole: Value) -> Sequence[Val
     for k, (begin, value) in enumerate((*pieces.places, (extent, None))):
         if begin > at:
             shape = dims([begin - at if d == pieces.axis else size for d, size in enumerate(whole.shape)])
-            zero = ops.emit1(builder, "constant", value=np.zeros((), whole.dtype.numpy), name="zero")
-            results.append(ops.emit1(builder, "broadcast", zero, shape=shape, name="zeros"))
+            zero = m.emit("constant", value=np.zeros((), whole.dtype.numpy), name="zero")
+            results.append(m.emit("broadcast", zero, shape=shape, name="zeros"))
         if value is not None:
             results.append(value)
             at = pieces.end(k)

@@ -14,16 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil, prod
 
-from tilewright import ops
 from tilewright.ir.expr import Expr, Var
-from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.dims import accumulator
 from tilewright.ops.pool import PoolAttrs
 from tilewright.plans.framework.symbolic import instances_of, where
 from tilewright.targets.target import Target
-from tilewright.transform.regions.captures import names_of
+from tilewright.transform.graph.matching import op
+from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 Numbers = Mapping[Var, Expr]
 
@@ -42,22 +43,21 @@ FOLLOWED = 2
 def separate_pooling(graph: Graph, target: Target) -> Graph:
     """The graph with maxima and means over large windows as one pooling for each dimension. Blocks of channels are a
     last dimension without windows by now."""
-    if not any(_pays(node, target) for node in graph.nodes):
-        return graph
-    builder = GraphBuilder(graph.name, taken=names_of(graph))
-    for node in graph.nodes:
-        if _pays(node, target):
-            _emit(node, builder)
-            builder.nodes.append(replace(builder.nodes.pop(), outputs=node.outputs))
-        else:
-            builder.nodes.append(node)
-    return replace(graph, nodes=tuple(builder.nodes))
+    return rewrite(graph, [Rule(op(tuple(LARGE), "x"), partial(_separated, target))])
+
+
+def _separated(target: Target, m: Match) -> Value | None:
+    """One pooling for each dimension; the last one gives the result."""
+    if not _pays(m.node, target):
+        return None
+    x = m["x"]
+    for _, attrs in _parts(m.node.of(PoolAttrs)):
+        x = m.emit(m.node.op, x, attrs=attrs)
+    return x
 
 
 def _pays(node: Node, target: Target) -> bool:
     """Whether the dimensions apart read and pass on in less time than the whole window takes."""
-    if node.op not in LARGE:
-        return False
     if node.op == "avg_pool" and accumulator(node.output.dtype) is not node.output.dtype:
         return False  # what stands between would be rounded
     attrs = node.of(PoolAttrs)
@@ -114,15 +114,3 @@ def _extents(node: Node, done: int, numbers: Numbers) -> list[int]:
 
 def _size(node: Node) -> int:
     return max(4, node.output.dtype.itemsize)
-
-
-def _emit(node: Node, builder: GraphBuilder) -> Value:
-    """One pooling for each dimension; the last one made gives the result."""
-    (x,) = node.inputs
-    assert x is not None
-    for _, attrs in _parts(node.of(PoolAttrs)):
-        x = ops.emit1(builder, node.op, x, attrs=attrs)
-    return x
-
-
-__all__ = ["separate_pooling"]

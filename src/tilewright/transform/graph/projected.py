@@ -17,14 +17,14 @@ from dataclasses import replace
 from tilewright import ops
 from tilewright.arith import prove_equal
 from tilewright.ir.expr import Expr, as_int, const, is_const
-from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.dims import dim
 from tilewright.ops.lowered.attention import ORDERS, AttentionAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.framework.cost import number
 from tilewright.support.classes import dataclass
-from tilewright.transform.graph.fixed import fixed_values
-from tilewright.transform.regions.captures import names_of
+from tilewright.transform.graph.matching import op
+from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 WORTH = 0.7
 """Of the operations of the usual order, at most so many must be left: products of few rows are bound by reading their
@@ -48,45 +48,34 @@ class Projection:
 
 def attend_to_sources(graph: Graph) -> Graph:
     """The graph with attention of few queries over what its keys and values are projected from."""
-    made = {v: n for n in graph.nodes for v in n.outputs}
-    known = fixed_values(graph)
-    builder = GraphBuilder(graph.name, taken=names_of(graph))
-    for node in graph.nodes:
-        rewriter = _Rewriter(graph, made, known, builder, node) if node.op == "lowered.attention" else None
-        if rewriter is None or not rewriter.run():
-            builder.nodes.append(node)
-    return replace(graph, nodes=tuple(builder.nodes)) if builder.nodes != list(graph.nodes) else graph
+    return rewrite(graph, [Rule(op("lowered.attention"), lambda m: _Projected(m).run())])
 
 
-class _Rewriter:
+class _Projected:
     """One attention; nothing is emitted before it is sure that all of it fits."""
 
-    def __init__(
-        self, graph: Graph, made: dict[Value, Node], known: set[Value], builder: GraphBuilder, node: Node
-    ) -> None:
-        self.made, self.known, self.builder, self.node = made, known, builder, node
-        self.attrs = node.of(AttentionAttrs)
-        self.users, self.outputs = graph.consumers(), set(graph.outputs)
+    def __init__(self, m: Match) -> None:
+        self.node, self.facts, self.new = m.node, m.rewriter, m
+        self.attrs = m.node.of(AttentionAttrs)
 
-    def run(self) -> bool:
-        """Emit the nodes that stand for the attention; False, and nothing, where it stays."""
+    def run(self) -> Value | None:
+        """The value that stands for the attention, emitted; None where it stays."""
         attrs, (q, k, v, *rest) = self.attrs, self.node.inputs
         mask, scale = (*rest, None, None)[:2]
         assert q is not None and k is not None and v is not None
         if attrs.causal or attrs.dot is not None or attrs.groups != attrs.heads or any(attrs.first):
-            return False
+            return None
         if any(i is not None for i in rest[2:]) or q.dtype.bits < 32:
-            return False
+            return None
         keys, values = self.projection(k, attrs.order[1]), self.projection(v, attrs.order[2])
         if keys is None or values is None:
-            return False
+            return None
         # Where a mask puts one number in the place of scores, the others may not be shifted.
         if keys.bias is not None and mask is not None and not mask.dtype.is_float:
-            return False
+            return None
         if (values.bias is not None and attrs.guard) or not self.pays(q, k, v, keys, values):
-            return False
-        self.emit(q, mask, scale, keys, values)
-        return True
+            return None
+        return self.emit(q, mask, scale, keys, values)
 
     def projection(self, value: Value, order: str) -> Projection | None:
         """What keys or values are projected from, where they are for this attention alone."""
@@ -107,7 +96,7 @@ class _Rewriter:
             for place in (0, 1):
                 data, other = added.inputs[place], added.inputs[1 - place]
                 assert data is not None and other is not None
-                if self.only(data, "matmul") is not None and other in self.known and _is_row(other):
+                if self.only(data, "matmul") is not None and other in self.facts.fixed and _is_row(other):
                     flat, bias = data, other
                     break
             else:
@@ -118,15 +107,13 @@ class _Rewriter:
         source, weight = product.inputs
         assert source is not None and weight is not None
         rows_match = prove_equal(_rows(source), value.shape[0] * value.shape[1])
-        if weight not in self.known or weight.type.rank != 2 or not rows_match:
+        if weight not in self.facts.fixed or weight.type.rank != 2 or not rows_match:
             return None
         return Projection(source, weight, product.of(MatmulAttrs).transpose_b, bias)
 
     def only(self, value: Value, op: str) -> Node | None:
         """The node that makes a value which only one node reads."""
-        node = self.made.get(value)
-        readers = {id(n) for n in self.users.get(value, [])}
-        return node if node is not None and node.op == op and len(readers) == 1 and value not in self.outputs else None
+        return None if self.facts.only_reader(value) is None else self.facts.producer(value, op)
 
     def pays(self, q: Value, k: Value, v: Value, keys: Projection, values: Projection) -> bool:
         """Whether there is less to multiply."""
@@ -142,72 +129,69 @@ class _Rewriter:
         ours = n * heads * (c * d + w * e) + n * m * heads * (c + w)
         return ours <= WORTH * usual
 
-    def emit(self, q: Value, mask: Value | None, scale: Value | None, keys: Projection, values: Projection) -> None:
-        new, attrs, heads = self.builder, self.attrs, self.attrs.heads
+    def emit(self, q: Value, mask: Value | None, scale: Value | None, keys: Projection, values: Projection) -> Value:
+        new, attrs, heads = self.new, self.attrs, self.attrs.heads
         batch, queries, _, depth = (q.shape[d] for d in ORDERS[attrs.order[0]])
         length = (self.node.inputs[1] or q).shape[ORDERS[attrs.order[1]][1]]
         out_depth = self.node.output.shape[3]
         rows = self.of_heads(q, attrs.order[0])
         wide = self.per_head(rows, self.factors(keys, depth, inward=True), batch, queries)
-        query = ops.emit1(new, "reshape", wide, shape=(batch, const(1), dim(queries * heads), wide.shape[-1]))
+        query = new.emit("reshape", wide, shape=(batch, const(1), dim(queries * heads), wide.shape[-1]))
         sources = [
-            ops.emit1(new, "reshape", p.source, shape=(batch, length, const(1), p.source.shape[-1]))
-            for p in (keys, values)
+            new.emit("reshape", p.source, shape=(batch, length, const(1), p.source.shape[-1])) for p in (keys, values)
         ]
         hidden = None if mask is None else self.merged(mask, batch, queries, length)
         inputs: list[Value | None] = [query, *sources, hidden, scale]
         while inputs[-1] is None:
             inputs.pop()
         of_one_head = replace(attrs, order="hssh", heads=1, groups=1)
-        summed = ops.emit1(new, "lowered.attention", *inputs, attrs=of_one_head)
-        z = ops.emit1(new, "reshape", summed, shape=(batch, const(heads), queries, summed.shape[-1]))
-        z = ops.emit1(new, "transpose", z, perm=(1, 0, 2, 3))
+        summed = new.emit("lowered.attention", *inputs, attrs=of_one_head)
+        z = new.emit("reshape", summed, shape=(batch, const(heads), queries, summed.shape[-1]))
+        z = new.emit("transpose", z, perm=(1, 0, 2, 3))
         y = self.per_head(z, self.factors(values, out_depth, inward=False), batch, queries)
         if values.bias is not None:
-            bias = ops.emit1(new, "reshape", values.bias, shape=(const(1), const(heads), const(1), out_depth))
-            y = ops.emit1(new, "add", y, bias)
+            bias = new.emit("reshape", values.bias, shape=(const(1), const(heads), const(1), out_depth))
+            y = new.emit("add", y, bias)
         order = attrs.order[3]
         if order != "h":
             # from [batch, heads, queries, depth]
             perm = {"s": (0, 2, 1, 3), "t": (2, 0, 1, 3)}[order]
-            y = ops.emit1(new, "transpose", y, perm=perm)
-        assert y.type == self.node.output.type
-        last = new.nodes.pop()
-        new.nodes.append(replace(last, outputs=self.node.outputs))
+            y = new.emit("transpose", y, perm=perm)
+        return y
 
     def of_heads(self, q: Value, order: str) -> Value:
         """The queries as [heads, batch, queries, depth]."""
         perm = {"s": (2, 0, 1, 3), "h": (1, 0, 2, 3), "t": (2, 1, 0, 3)}[order]
-        return ops.emit1(self.builder, "transpose", q, perm=perm)
+        return self.new.emit("transpose", q, perm=perm)
 
     def factors(self, p: Projection, depth: Expr, *, inward: bool) -> Value:
         """Each head's columns of a weight: [heads, width, depth], or inward [heads, depth, width]."""
-        new, heads = self.builder, const(self.attrs.heads)
+        new, heads = self.new, const(self.attrs.heads)
         shape = (heads, depth, p.width) if p.transposed else (p.width, heads, depth)
         perm = ((0, 1, 2) if inward else (0, 2, 1)) if p.transposed else (1, 2, 0) if inward else (1, 0, 2)
-        split = ops.emit1(new, "reshape", p.weight, shape=shape)
-        return split if perm == (0, 1, 2) else ops.emit1(new, "transpose", split, perm=perm)
+        split = new.emit("reshape", p.weight, shape=shape)
+        return split if perm == (0, 1, 2) else new.emit("transpose", split, perm=perm)
 
     def per_head(self, rows: Value, weight: Value, batch: Expr, queries: Expr) -> Value:
         """[heads, batch, queries, a] times [heads, a, b] as [batch, heads, queries, b]: weights are read once for all
         batch entries."""
-        new = self.builder
-        flat = ops.emit1(new, "reshape", rows, shape=(rows.shape[0], dim(batch * queries), rows.shape[3]))
-        y = ops.emit1(new, "matmul", flat, weight)
-        y = ops.emit1(new, "reshape", y, shape=(rows.shape[0], batch, queries, y.shape[-1]))
-        return ops.emit1(new, "transpose", y, perm=(1, 0, 2, 3))
+        new = self.new
+        flat = new.emit("reshape", rows, shape=(rows.shape[0], dim(batch * queries), rows.shape[3]))
+        y = new.emit("matmul", flat, weight)
+        y = new.emit("reshape", y, shape=(rows.shape[0], batch, queries, y.shape[-1]))
+        return new.emit("transpose", y, perm=(1, 0, 2, 3))
 
     def merged(self, mask: Value, batch: Expr, queries: Expr, length: Expr) -> Value:
         """The mask for rows of all heads: [batch or 1, 1, heads * queries or 1, keys or 1]."""
-        new, heads = self.builder, const(self.attrs.heads)
+        new, heads = self.new, const(self.attrs.heads)
         shape = (*[const(1)] * (4 - mask.type.rank), *mask.shape)
         if mask.type.rank != 4:
-            mask = ops.emit1(new, "reshape", mask, shape=shape)
+            mask = new.emit("reshape", mask, shape=shape)
         if is_const(shape[1], 1) and is_const(shape[2], 1):
             return mask
         full = (shape[0], heads, queries, shape[3])
-        mask = ops.emit1(new, "broadcast", mask, shape=full)
-        return ops.emit1(new, "reshape", mask, shape=(shape[0], const(1), dim(heads * queries), shape[3]))
+        mask = new.emit("broadcast", mask, shape=full)
+        return new.emit("reshape", mask, shape=(shape[0], const(1), dim(heads * queries), shape[3]))
 
 
 def _is_row(value: Value) -> bool:

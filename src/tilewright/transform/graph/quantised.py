@@ -28,7 +28,7 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.graph.bounds import bounds, largest
 from tilewright.transform.graph.fixed import depends_on_weights, fixed_values
-from tilewright.transform.regions.captures import names_of
+from tilewright.transform.regions.captures import builder_for
 
 EXACT: dict[DType, int] = {i32: 1 << 31, f32: 1 << 24}
 """Sums of integers that stay below are exact in a type."""
@@ -59,7 +59,7 @@ class _Rewriter:
     fixed: set[Value] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.builder = GraphBuilder(self.graph.name, taken=names_of(self.graph))
+        self.builder = builder_for(self.graph)
         self.made = {v: n for n in self.graph.nodes for v in n.outputs}
         self.fixed = fixed_values(self.graph)
 

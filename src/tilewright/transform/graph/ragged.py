@@ -23,14 +23,14 @@ from tilewright import ops
 from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, Var, as_int, const
-from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
+from tilewright.ir.graph import Graph, Node, TensorType, Value
 from tilewright.ir.rewrite import fresh_name, substitute, variables
 from tilewright.ops.dims import same_dim
 from tilewright.runtime.specs import RaggedSpec
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, Problems
 from tilewright.support.options import described
-from tilewright.transform.regions.captures import names_of
+from tilewright.transform.regions.captures import builder_for
 
 STARTS = "starts"
 """The input that says at which row each sequence begins."""
@@ -80,7 +80,7 @@ class _Packer:
         most = None if batch.hi is None or length.hi is None else batch.hi * length.hi
         self.rows = Var(fresh_name(ROWS, {s.name for s in graph.used_symbols}), lo=1, hi=most)
         self.table: dict[Var, Expr] = {batch: const(1), length: self.rows}
-        self.builder = GraphBuilder(graph.name, taken=names_of(graph))
+        self.builder = builder_for(graph)
         self.starts = Value(self.builder.fresh(STARTS), TensorType(i64, (batch,)))
         self.made: dict[Value, Value] = {}
         self.apart: set[Value] = set()

@@ -29,14 +29,14 @@ from tilewright.ops.pointwise import BODIES
 from tilewright.ops.shape import ConcatAttrs, ConstantAttrs, SliceAttrs
 from tilewright.ops.steps import Step
 from tilewright.support.classes import dataclass
-from tilewright.transform.regions.captures import names_of
+from tilewright.transform.regions.captures import builder_for
 
 
 def recognise_recurrences(graph: Graph) -> Graph:
     """The graph with `recurrence` in place of each loop that is one."""
     if not any(n.op == "loop" for n in graph.nodes):
         return graph
-    builder = GraphBuilder(graph.name, taken=names_of(graph))
+    builder = builder_for(graph)
     for node in graph.nodes:
         cell = recurrent_cell(node) if node.op == "loop" else None
         if cell is None:

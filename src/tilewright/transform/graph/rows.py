@@ -16,14 +16,15 @@ from tilewright import ops
 from tilewright.arith import prove_equal
 from tilewright.ir.attributes import Attrs
 from tilewright.ir.expr import Expr, as_int, const, is_const, product
-from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.dims import dims
 from tilewright.ops.lowered.attention import ORDERS, AttentionAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.norm import NormAttrs, SoftmaxAttrs
 from tilewright.ops.shape import ConcatAttrs, ShapeAttrs, SliceAttrs, TransposeAttrs
 from tilewright.support.classes import dataclass
-from tilewright.transform.regions.captures import names_of
+from tilewright.transform.graph.rewrite import eliminate_dead
+from tilewright.transform.regions.captures import builder_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,7 @@ RULES = {
 
 def _narrow(graph: Graph, demand: _Demand) -> Graph:
     """The graph with the parts that are needed."""
-    builder = GraphBuilder(graph.name, taken=names_of(graph))
+    builder = builder_for(graph)
     made: dict[Value, Value] = {}
     sliced: dict[tuple[Value, Cut], Value] = {}
     roots = {n.outputs[0] for n in demand.roots}
@@ -229,7 +230,7 @@ def _narrow(graph: Graph, demand: _Demand) -> Graph:
             made[node.output] = ops.emit1(builder, node.op, *inputs, attrs=_attrs(node, need))
         else:
             builder.nodes.append(node)
-    return replace(graph, nodes=tuple(builder.nodes))
+    return eliminate_dead(replace(graph, nodes=tuple(builder.nodes)))
 
 
 def _slice(value: Value, cut: Cut) -> SliceAttrs:

@@ -10,48 +10,41 @@ channel nothing is computed twice.
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import fields
+from functools import partial
 
 from tilewright import ops
 from tilewright.ir.dtype import f32, f64
 from tilewright.ir.expr import as_int
-from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ir.graph import Graph, Value
 from tilewright.ops.lowered.sampled import SampledAttrs, SampleTapsAttrs
 from tilewright.ops.sample import GridSampleAttrs
 from tilewright.targets.costs import Copies
 from tilewright.targets.target import Target
-from tilewright.transform.regions.captures import names_of
+from tilewright.transform.graph.matching import op
+from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 
 def sample_once(graph: Graph, target: Target) -> Graph:
     """The graph with `lowered.sampled` in the place of `grid_sample` of several channels."""
-    if all(node.op != "grid_sample" for node in graph.nodes):
-        return graph
-    builder = GraphBuilder(graph.name, taken=names_of(graph))
-    for node in graph.nodes:
-        x = node.inputs[0] if node.op == "grid_sample" else None
-        if x is None or as_int(x.shape[1]) == 1:
-            builder.nodes.append(node)
-        else:
-            _lower(builder, node, x, target.costs.copies)
-    return replace(graph, nodes=tuple(builder.nodes))
+    return rewrite(graph, [Rule(op("grid_sample", "x", "grid"), partial(_sampled, target.costs.copies))])
 
 
-def _lower(builder: GraphBuilder, node: Node, x: Value, costs: Copies) -> None:
-    (y,), (_, grid), given = node.outputs, node.inputs, node.of(GridSampleAttrs)
+def _sampled(costs: Copies, m: Match) -> Value | None:
+    x, given = m["x"], m.node.of(GridSampleAttrs)
+    if as_int(x.shape[1]) == 1:
+        return None
     dtype = f64 if x.type.dtype is f64 else f32
     extents = tuple(d if (known := as_int(d)) is None else known for d in x.shape[2:])
     same = {f.name: getattr(given, f.name) for f in fields(given)}
     taps = SampleTapsAttrs(**same, extents=extents, dtype=dtype)
-    index, weight = ops.emit(builder, "lowered.sample_taps", grid, attrs=taps)
-    if not _as_vectors(x, y, costs):
-        builder.nodes.append(Node("lowered.sampled", (x, index, weight), (y,), SampledAttrs(1)))
-        return
+    index, weight = ops.emit(m.rewriter.builder, "lowered.sample_taps", m["grid"], attrs=taps)
+    if not _as_vectors(x, m.node.output, costs):
+        return m.emit("lowered.sampled", x, index, weight, attrs=SampledAttrs(1))
     last = x.type.rank - 1
-    rows = ops.emit1(builder, "transpose", x, perm=(0, *range(2, last + 1), 1))
-    sampled = ops.emit1(builder, "lowered.sampled", rows, index, weight, attrs=SampledAttrs(last))
-    back = ops.attributes("transpose", {"perm": (0, last, *range(1, last))})
-    builder.nodes.append(Node("transpose", (sampled,), (y,), back))
+    rows = m.emit("transpose", x, perm=(0, *range(2, last + 1), 1))
+    sampled = m.emit("lowered.sampled", rows, index, weight, attrs=SampledAttrs(last))
+    return m.emit("transpose", sampled, perm=(0, last, *range(1, last)))
 
 
 def _as_vectors(x: Value, y: Value, costs: Copies) -> bool:

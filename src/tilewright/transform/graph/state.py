@@ -29,7 +29,7 @@ from tilewright.runtime.specs import CacheSpec, StateSpec
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, Problems
 from tilewright.support.options import described
-from tilewright.transform.regions.captures import names_of
+from tilewright.transform.regions.captures import builder_for
 from tilewright.transform.work import polynomial
 
 Pairs = Mapping[str, str]
@@ -136,7 +136,7 @@ class _Rewriter:
         return next(iter(result))
 
     def run(self) -> Stateful:
-        builder = GraphBuilder(self.graph.name, taken=names_of(self.graph))
+        builder = builder_for(self.graph)
         problems, kept, rows = Problems(), list[CacheSpec](), dict[Expr, str]()
         caches: dict[Value, Value] = {}
         grown: dict[Value, tuple[int, Value]] = {}

@@ -20,8 +20,8 @@ from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.dims import dims, same_dim
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.reduce import ReduceAttrs
-from tilewright.transform.graph.simplify import eliminate_dead
-from tilewright.transform.regions.captures import names_of
+from tilewright.transform.graph.rewrite import eliminate_dead
+from tilewright.transform.regions.captures import builder_for
 
 SUMS = ("reduce_mean", "reduce_sum")
 FEW_COLUMNS = 8
@@ -35,7 +35,7 @@ def sum_rows_first(graph: Graph) -> Graph:
     results = [n for n in graph.nodes if n.op in SUMS and walker.reaches_product(n, n.inputs[0], n)]
     if not results:
         return graph
-    walker.builder = builder = GraphBuilder(graph.name, taken=names_of(graph))
+    walker.builder = builder = builder_for(graph)
     for node in graph.nodes:
         if node not in results:
             builder.nodes.append(node)

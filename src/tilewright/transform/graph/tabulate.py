@@ -28,7 +28,7 @@ from tilewright.plans.framework.decisions import cheapest
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fixed import fixed_values
 from tilewright.transform.graph.fuse import same_shape
-from tilewright.transform.regions.captures import names_of
+from tilewright.transform.regions.captures import builder_for
 
 NUMBERS = (u8, i8)
 
@@ -43,7 +43,7 @@ def tabulate(graph: Graph, target: Target) -> Graph:
     members = {v for v in chains.source if v.dtype in NUMBERS and _is_read(chains, v, target)}
     if not members:
         return graph
-    builder = GraphBuilder(graph.name, taken=names_of(graph))
+    builder = builder_for(graph)
     tables = _Tables(builder, chains)
     for node in graph.nodes:
         if node.outputs[0] not in members:

@@ -28,8 +28,9 @@ from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.norm import SoftmaxAttrs
 from tilewright.ops.topk import TopkAttrs
 from tilewright.support.classes import dataclass
+from tilewright.transform.graph.rewrite import eliminate_dead
 from tilewright.transform.graph.unit_maps import without_map
-from tilewright.transform.regions.captures import names_of
+from tilewright.transform.regions.captures import builder_for
 
 VOLUME = 3
 """Spatial dimensions of a volume."""
@@ -47,7 +48,7 @@ class _Flat:
 
 def simplify_units(graph: Graph) -> Graph:
     """The graph without softmax over one element and products of depth one, where there are any."""
-    builder = GraphBuilder(graph.name, taken=names_of(graph))
+    builder = builder_for(graph)
     flat: dict[Value, _Flat] = {}
     dropped: dict[Value, Value] = {}
     scores, made = _unit_scores(graph), {v: n for n in graph.nodes for v in n.outputs}
@@ -69,7 +70,7 @@ def simplify_units(graph: Graph) -> Graph:
             builder.nodes.append(node)
         else:  # the last node made takes the old one's place
             builder.nodes.append(replace(builder.nodes.pop(), outputs=node.outputs))
-    return replace(graph, nodes=tuple(builder.nodes)) if builder.nodes != list(graph.nodes) else graph
+    return eliminate_dead(replace(graph, nodes=tuple(builder.nodes))) if builder.nodes != list(graph.nodes) else graph
 
 
 def _written(node: Node, is_score: bool, builder: GraphBuilder) -> Value | None:

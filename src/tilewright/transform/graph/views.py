@@ -22,12 +22,13 @@ from dataclasses import replace
 
 from tilewright import ops
 from tilewright.arith import prove_equal, simplify
-from tilewright.ir.attributes import NO_ATTRS
 from tilewright.ir.expr import Expr, as_expr, as_int, const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.shape import ConcatAttrs, SliceAttrs
 from tilewright.support.errors import Problems, VerifyError
 from tilewright.transform.graph.fuse import MAX_INPUTS
+from tilewright.transform.graph.matching import op
+from tilewright.transform.graph.rewrite import Match, Rule
 from tilewright.transform.work import polynomial
 
 
@@ -198,40 +199,31 @@ def _has_memory(made: Node | None) -> bool:
     return not (isinstance(made.attrs, SliceAttrs) and made.attrs.view)
 
 
-def join_slices(graph: Graph) -> Graph:
-    """Slices that are put together as they were before: concat(x[0:8], x[8:16], y) is concat(x, y)."""
-    makers = graph.producers()
-    builder = GraphBuilder(graph.name)
-    builder.taken = {v.name for n in graph.nodes for v in n.outputs} | {v.name for v in (*graph.inputs, *graph.params)}
-    for node in graph.nodes:
-        if node.op == "concat":
-            parts = _joined(builder, node, makers)
-            if len(parts) < len(node.inputs):
-                op, attrs = (node.op, node.attrs) if len(parts) > 1 else ("identity", NO_ATTRS)
-                node = Node(op, tuple(parts), node.outputs, attrs)
-        builder.nodes.append(node)
-    nodes = tuple(builder.nodes)
-    return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
-
-
-def _joined(builder: GraphBuilder, node: Node, makers: dict[Value, Node]) -> list[Value]:
-    """The parts of a concatenation, neighbouring slices of one value as one slice of it or, if they are all, itself."""
-    axis = node.of(ConcatAttrs).axis % node.output.type.rank
+def _joined(m: Match) -> Value | None:
+    """A concatenation with neighbouring slices of one value as one slice of it or, if they are all of it, itself."""
+    axis = m.node.of(ConcatAttrs).axis % m.node.output.type.rank
     runs: list[list[Node | Value]] = []
-    for value in node.inputs:
+    for value in m.node.inputs:
         assert value is not None
-        made = makers.get(value)
+        made = m.rewriter.producer(value, "slice")
         last = runs[-1][-1] if runs else None
         if made is not None and isinstance(last, Node) and _follows(made, last, axis):
             runs[-1].append(made)
         else:
             runs.append([made if made is not None and _cuts(made, axis) else value])
-    return [_merged(builder, run, axis) for run in runs]
+    if len(runs) == len(m.node.inputs):
+        return None
+    parts = [_merged(m, run, axis) for run in runs]
+    return parts[0] if len(parts) == 1 else m.emit("concat", *parts, attrs=m.node.attrs)
+
+
+JOIN_SLICES = Rule(op("concat"), _joined)
+"""Slices that are put together as they were before: concat(x[0:8], x[8:16], y) is concat(x, y)."""
 
 
 def _cuts(node: Node, axis: int) -> bool:
     """Whether a slice leaves every other dimension as it is."""
-    if node.op != "slice" or any(step != 1 for step in node.of(SliceAttrs).step):
+    if any(step != 1 for step in node.of(SliceAttrs).step):
         return False
     source = node.inputs[0]
     assert source is not None
@@ -249,7 +241,7 @@ def _end(node: Node, axis: int) -> Expr:
     return as_expr(node.of(SliceAttrs).begin[axis]) + node.output.shape[axis]
 
 
-def _merged(builder: GraphBuilder, run: list[Node | Value], axis: int) -> Value:
+def _merged(m: Match, run: list[Node | Value], axis: int) -> Value:
     first, last = run[0], run[-1]
     if isinstance(first, Value):
         return first
@@ -262,4 +254,4 @@ def _merged(builder: GraphBuilder, run: list[Node | Value], axis: int) -> Value:
         return source
     size = list(source.shape)
     size[axis] = simplify(_end(last, axis) - as_expr(begin[axis]))
-    return ops.emit1(builder, "slice", source, begin=begin, size=tuple(size), step=(1,) * len(size))
+    return m.emit("slice", source, begin=begin, size=tuple(size), step=(1,) * len(size))

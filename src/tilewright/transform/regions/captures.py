@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.ir.expr import as_int
-from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ir.rewrite import fresh_name, variables
 from tilewright.ops.control import CondAttrs, LoopAttrs
 from tilewright.support.classes import dataclass
@@ -62,6 +62,11 @@ def names_of(graph: Graph) -> set[str]:
     return {v.name for v in values}
 
 
+def builder_for(graph: Graph) -> GraphBuilder:
+    """A builder of another graph of this name, whose fresh names are none of this graph's."""
+    return GraphBuilder(graph.name, taken=names_of(graph))
+
+
 def fixed_values(graph: Graph, weights: Iterable[Value]) -> set[Value]:
     """The values that depend on `weights` alone, and have one size."""
     fixed = set(weights)
@@ -92,8 +97,8 @@ def recaptured(
     bodies = list(node.bodies)
     sources: list[dict[Value, Value]] = []
     for body in bodies:
-        taken = (*body.inputs[result.leading :], *body.params)
-        sources.append(dict(zip(taken, result.captured, strict=True)))
+        captures = (*body.inputs[result.leading :], *body.params)
+        sources.append(dict(zip(captures, result.captured, strict=True)))
     wanted = dict.fromkeys(
         source
         for body, table in zip(bodies, sources, strict=True)

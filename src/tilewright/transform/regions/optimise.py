@@ -16,7 +16,7 @@ from tilewright.ir.expr import Expr, as_expr, as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.control import LoopAttrs
 from tilewright.support.classes import dataclass
-from tilewright.transform.graph.simplify import materialize_outputs
+from tilewright.transform.graph.materialize import materialize_outputs
 from tilewright.transform.graph.views import place_views
 from tilewright.transform.regions.captures import (
     fixed_values,

@@ -1,0 +1,65 @@
+"""The canonical form of a graph: one of each computation, nothing unused, no operator that changes nothing, constants
+folded, what was cut and put together again whole.
+
+    b = reshape(a)  to a's own shape             ->     a, in all readers
+    y = cast(constant)                           ->     y = constant
+    y = concat(x[0:8], x[8:16], z)               ->     y = concat(x, z)
+    y = add(pad(p, 0, 4), pad(q, 4, 0))          ->     y = concat(p, q)
+    a = tanh(x); b = tanh(x)                     ->     a, in all readers of b
+
+No rule asks who reads a value, and nodes are visited in order: one sweep of the driver is the fixpoint.
+"""
+
+from __future__ import annotations
+
+from tilewright import ops
+from tilewright.ir.attributes import ConstantArray
+from tilewright.ir.expr import is_const
+from tilewright.ir.graph import Graph, Value
+from tilewright.ops.shape import ConstantAttrs, TransposeAttrs
+from tilewright.transform.graph.matching import op
+from tilewright.transform.graph.pads import JOIN_PADS
+from tilewright.transform.graph.rewrite import Match, Rule, eliminate_dead, rewrite
+from tilewright.transform.graph.views import JOIN_SLICES
+
+
+def canonicalise(graph: Graph) -> Graph:
+    """The graph in canonical form. Outputs keep their names, and with them the nodes that compute them."""
+    return eliminate_dead(rewrite(graph, RULES, repeat=True, common=True))
+
+
+def eliminate_common(graph: Graph) -> Graph:
+    """The graph in which equal nodes are computed once. Outputs keep their own names."""
+    return rewrite(graph, (), common=True)
+
+
+def _source(m: Match) -> Value | None:
+    """The operand of an operator that changes nothing."""
+    (x,) = m.node.inputs
+    permutes = m.node.op == "transpose" and m.node.of(TransposeAttrs).perm != tuple(range(m.node.output.type.rank))
+    return None if m.is_output or permutes else x
+
+
+def _shape_before(m: Match) -> Value | None:
+    """The value that a chain of reshapes started from, where the last one gives its shape back."""
+    return None if m.is_output else m["x"]
+
+
+def _folded(m: Match) -> Value | None:
+    """A constant in place of one in another type or shape: a number stands in the code that uses it."""
+    if not all(is_const(d) for d in m.node.output.shape):
+        return None
+    (array,) = ops.get(m.node.op).reference([m.producer("c").of(ConstantAttrs).value.array], m.node.attrs)
+    return m.emit("constant", attrs=ConstantAttrs(ConstantArray(array)))
+
+
+RULES = (
+    Rule(op(("reshape", "identity", "stop_gradient", "surrogate", "broadcast", "cast", "transpose"), "x"), _source),
+    Rule(op("reshape", op("reshape", "x", through=("reshape",))), _shape_before),
+    Rule(op(("cast", "reshape"), op("constant", name="c")), _folded),
+    JOIN_SLICES,
+    JOIN_PADS,
+)
+
+
+__all__ = ["canonicalise", "eliminate_common"]

@@ -1,0 +1,148 @@
+"""Patterns of graphs as data: by which operators a value is computed, and of what.
+
+    op("div", op("exp", op("sub", "x", "m"), name="e"), op("reduce_sum", "e"))
+
+matches the result of a `div` node whose first operand an `exp` node computes, and so on. An operand is another pattern;
+a name, which stands for a value, and for one value wherever it is written; a number, which stands for a constant that
+has it in all elements; `Number(name)` for any such constant; or None for an operand that is absent. Operands of
+commutative operators are tried in both orders, so a pattern may match in several ways: `matches` yields each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from tilewright.ir.graph import Node, Value
+from tilewright.support.classes import dataclass
+
+COMMUTATIVE = frozenset({"add", "mul", "min", "max", "and", "or", "bitand", "bitor", "eq", "ne"})
+"""Operators of two operands that may change places."""
+
+
+class Facts(Protocol):
+    """The questions about a graph that patterns ask."""
+
+    def producer(self, value: Value | None, *ops: str) -> Node | None:
+        """The node that computes a value, if there is one and its operator is among `ops` (any, without these)."""
+
+    def number(self, value: Value | None) -> float | None:
+        """The number that all elements of a constant are; None for other values."""
+
+    def only_reader(self, value: Value) -> Node | None:
+        """The single node that reads a value which is no output; None if there is none or several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A constant with one number in all elements, bound to a name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """The first, second, ... of these patterns, tried in order."""
+
+    alternatives: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A value that a node computes.
+
+    ops       the node's operator is one of these
+    operands  patterns of its first operands; those that follow may be anything
+    name      what the value is bound to, if it is not ""
+    through   operators of one operand that may stand between the value and the node, in any number
+    private   whether the value must have one reader and be no output
+    where     a further condition on the node
+    """
+
+    ops: tuple[str, ...]
+    operands: tuple[Operand, ...] = ()
+    name: str = ""
+    through: tuple[str, ...] = ()
+    private: bool = False
+    where: Callable[[Node], bool] | None = None
+
+
+Operand = Op | Either | Number | str | float | None
+Bound = Mapping[str, Value | float]
+"""Values and numbers by their names in a pattern."""
+
+
+def op(
+    ops: str | Sequence[str],
+    *operands: Operand,
+    name: str = "",
+    through: Sequence[str] = (),
+    private: bool = False,
+    where: Callable[[Node], bool] | None = None,
+) -> Op:
+    """The pattern of a value that a node with one of these operators computes; see `Op`."""
+    return Op((ops,) if isinstance(ops, str) else tuple(ops), operands, name, tuple(through), private, where)
+
+
+def either(*alternatives: Operand) -> Either:
+    """The pattern that matches where one of these does."""
+    return Either(alternatives)
+
+
+def matches(pattern: Operand, value: Value | None, facts: Facts, bound: Bound) -> Iterator[Bound]:
+    """Each way in which a pattern matches a value, as `bound` with what the pattern binds besides."""
+    match pattern:
+        case None:
+            if value is None:
+                yield bound
+        case str():
+            if value is not None and bound.get(pattern, value) == value:
+                yield {**bound, pattern: value}
+        case Number(name):
+            if (number := facts.number(value)) is not None:
+                yield {**bound, name: number}
+        case Either(alternatives):
+            for alternative in alternatives:
+                yield from matches(alternative, value, facts, bound)
+        case Op():
+            yield from _of_value(pattern, value, facts, bound)
+        case number:
+            if facts.number(value) == number:
+                yield bound
+
+
+def _of_value(pattern: Op, value: Value | None, facts: Facts, bound: Bound) -> Iterator[Bound]:
+    if value is None or (pattern.private and facts.only_reader(value) is None):
+        return
+    while True:
+        node = facts.producer(value)
+        if node is None:
+            return
+        if node.op in pattern.ops:
+            yield from matches_node(pattern, node, facts, bound)
+        if node.op not in pattern.through:
+            return
+        (value, *_) = node.inputs
+
+
+def matches_node(pattern: Op, node: Node, facts: Facts, bound: Bound) -> Iterator[Bound]:
+    """Each way in which a pattern matches what a node computes."""
+    if node.op not in pattern.ops or len(node.inputs) < len(pattern.operands):
+        return
+    if pattern.where is not None and not pattern.where(node):
+        return
+    if pattern.name:
+        bound = {**bound, pattern.name: node.outputs[0]}
+    yield from _of_operands(pattern.operands, node.inputs, facts, bound)
+    if node.op in COMMUTATIVE and len(pattern.operands) == 2 == len(node.inputs) and node.inputs[0] != node.inputs[1]:
+        yield from _of_operands(pattern.operands, node.inputs[::-1], facts, bound)
+
+
+def _of_operands(
+    patterns: Sequence[Operand], values: Sequence[Value | None], facts: Facts, bound: Bound
+) -> Iterator[Bound]:
+    if not patterns:
+        yield bound
+        return
+    for first in matches(patterns[0], values[0], facts, bound):
+        yield from _of_operands(patterns[1:], values[1:], facts, first)

@@ -1,0 +1,236 @@
+"""The rewriter of graphs: rules, each a pattern and what stands in its place, and the driver that applies them.
+
+    def _softmax(m: Match) -> Value:
+        return m.emit("softmax", m["x"], axis=-1)
+
+    rewrite(graph, [Rule(op("div", op("exp", ...), ...), _softmax)])
+
+The driver visits nodes in order, so that a rule sees what computes a node's operands in its final form. What a rule
+emits stands where the node stood, and takes the names of its outputs; a rule that returns a
+value which is there already renames the node's readers. With `repeat` what was emitted is visited as well: the result
+is a fixpoint of rules that ask for producers alone. Nodes that nothing needs any more are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.ir.attributes import Attrs, AttrValue
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ops.shape import ConstantAttrs
+from tilewright.support.classes import dataclass
+from tilewright.transform.graph.fixed import depends_on_weights, fixed_values
+from tilewright.transform.graph.matching import Bound, Op, matches_node
+from tilewright.transform.regions.captures import builder_for
+
+MAX_STEPS = 16
+"""Rewrites for each node of a graph after which what is emitted is not visited any more: rules that undo one another
+end."""
+
+Build = Callable[["Match"], "Value | Sequence[Value] | None"]
+"""Emits what stands in place of a match and returns its value, or those of all outputs; None (and then all that was
+emitted is withdrawn) where the match is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What matches, and what stands in its place."""
+
+    pattern: Op
+    build: Build
+
+
+class Rewriter:
+    """A graph that is being rewritten: what is known of its values, and the nodes of the result so far."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.builder = builder_for(graph)
+        self.producers = graph.producers()
+        self.readers = graph.consumers()
+        self.outputs = frozenset(graph.outputs)
+        self.renamed: dict[Value, Value] = {}
+        self.shared: dict[object, Value] = {}
+        self.steps = 0
+        self._fixed: set[Value] | None = None
+
+    # facts
+
+    def producer(self, value: Value | None, *names: str) -> Node | None:
+        """The node that computes a value, if there is one and its operator is among `names` (any, without these)."""
+        node = None if value is None else self.producers.get(value)
+        return node if node is not None and (not names or node.op in names) else None
+
+    def only_reader(self, value: Value) -> Node | None:
+        """The single node that reads a value which is no output; None if there is none or several."""
+        readers = self.readers.get(value, ())
+        return readers[0] if len(readers) == 1 and value not in self.outputs else None
+
+    def number(self, value: Value | None) -> float | None:
+        """The number that all elements of a constant are, reshaped and broadcast or not; None for other values."""
+        node = self.producer(value)
+        while node is not None and node.op in ("reshape", "broadcast"):
+            node = self.producer(node.inputs[0])
+        if node is None or node.op != "constant":
+            return None
+        array = node.of(ConstantAttrs).value.array
+        if not np.issubdtype(array.dtype, np.number) or not array.size or (array != array.flat[0]).any():
+            return None
+        return float(array.flat[0])
+
+    @property
+    def fixed(self) -> set[Value]:
+        """The values that depend on weights alone."""
+        if self._fixed is None:
+            self._fixed = fixed_values(self.graph)
+        return self._fixed
+
+    # the result
+
+    def emit(
+        self, op: str, *inputs: Value | None, name: str | None = None, attrs: Attrs | None = None, **values: AttrValue
+    ) -> Value:
+        """The value of a node that is appended, its type inferred."""
+        value = ops.emit1(self.builder, op, *inputs, name=name, attrs=attrs, **values)
+        self.producers[value] = self.builder.nodes[-1]
+        if self._fixed is not None and depends_on_weights(inputs, self._fixed):
+            self._fixed.add(value)
+        return value
+
+    def once(self, op: str, *inputs: Value | None, **values: AttrValue) -> Value:
+        """The value of a node that is appended where it is asked for first; only for a match that is sure."""
+        key = (op, inputs, tuple(values.items()))
+        if key not in self.shared:
+            self.shared[key] = self.emit(op, *inputs, **values)
+        return self.shared[key]
+
+    def run(self, rules: Sequence[Rule], *, repeat: bool = False, common: bool = False) -> Graph:
+        """The graph after the rules; `common` computes equal nodes once. See the module's text."""
+        table: dict[str, list[Rule]] = {}
+        for rule in rules:
+            for name in rule.pattern.ops:
+                table.setdefault(name, []).append(rule)
+        seen: dict[object, Node] = {}
+        queue = list(reversed(self.graph.nodes))
+        limit = MAX_STEPS * len(queue)
+        while queue:
+            node = with_inputs(queue.pop(), self.renamed)
+            at = len(self.builder.nodes)
+            if self._is_rewritten(table.get(node.op, ()), node):
+                self.steps += 1
+                if repeat and self.steps < limit:
+                    queue.extend(reversed(self.builder.nodes[at:]))
+                    del self.builder.nodes[at:]
+            elif not (common and self._is_repeated(seen, node)):
+                self._append(node)
+        return self._finished()
+
+    def _append(self, node: Node) -> None:
+        self.builder.nodes.append(node)
+        self.producers.update(dict.fromkeys(node.outputs, node))
+
+    def _is_rewritten(self, rules: Sequence[Rule], node: Node) -> bool:
+        """Whether a rule applies to a node; the first that does is applied."""
+        at = len(self.builder.nodes)
+        for rule in rules:
+            for bound in matches_node(rule.pattern, node, self, {}):
+                result = rule.build(Match(self, node, bound))
+                values = (result,) if isinstance(result, Value) else result
+                if values is not None and all(v.type == o.type for v, o in zip(values, node.outputs, strict=True)):
+                    self._place(node, values, at)
+                    return True
+                del self.builder.nodes[at:]
+        return False
+
+    def _place(self, node: Node, values: Sequence[Value], at: int) -> None:
+        """Let values stand for the outputs of a node: those that were emitted for it take the outputs' place and names,
+        readers of the others are told of them."""
+        emitted = {v for n in self.builder.nodes[at:] for v in n.outputs}.difference(self.shared.values())
+        names = {new: old for old, new in zip(node.outputs, values, strict=True) if new in emitted}
+        nodes, self.builder.nodes[at:] = self.builder.nodes[at:], []
+        for n in nodes:
+            self._append(replace(with_inputs(n, names), outputs=tuple(names.get(v, v) for v in n.outputs)))
+        for old, new in zip(node.outputs, values, strict=True):
+            if names.get(new) == old:
+                continue
+            if old in self.outputs:
+                self._append(Node("identity", (new,), (old,), ops.attributes("identity", {})))
+            else:
+                self.renamed[old] = new
+
+    def _is_repeated(self, seen: dict[object, Node], node: Node) -> bool:
+        """Whether a node computes what another one has computed, which then stands for it."""
+        first = seen.setdefault((node.op, node.inputs, node.attrs, tuple(v.type for v in node.outputs)), node)
+        if first is node or not self.outputs.isdisjoint(node.outputs):
+            return False
+        self.renamed.update(zip(node.outputs, first.outputs, strict=True))
+        self.steps += 1
+        return True
+
+    def _finished(self) -> Graph:
+        return eliminate_dead(replace(self.graph, nodes=tuple(self.builder.nodes))) if self.steps else self.graph
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A node that a pattern matches, and what its names are bound to."""
+
+    rewriter: Rewriter
+    node: Node
+    bound: Bound
+
+    def __getitem__(self, name: str) -> Value:
+        """The value with a name."""
+        value = self.bound[name]
+        assert isinstance(value, Value)
+        return value
+
+    def number(self, name: str) -> float:
+        """The number with a name."""
+        value = self.bound[name]
+        assert isinstance(value, float)
+        return value
+
+    @property
+    def is_output(self) -> bool:
+        """Whether the node computes an output of the graph, which keeps its name."""
+        return not self.rewriter.outputs.isdisjoint(self.node.outputs)
+
+    def producer(self, name: str) -> Node:
+        """The node that computes the value with a name."""
+        return self.rewriter.producers[self[name]]
+
+    def emit(
+        self, op: str, *inputs: Value | None, name: str | None = None, attrs: Attrs | None = None, **values: AttrValue
+    ) -> Value:
+        """The value of a node that is appended, its type inferred."""
+        return self.rewriter.emit(op, *inputs, name=name, attrs=attrs, **values)
+
+    def once(self, op: str, *inputs: Value | None, **values: AttrValue) -> Value:
+        """The value of a node that all matches share, appended by the first; only for a match that is sure."""
+        return self.rewriter.once(op, *inputs, **values)
+
+
+def rewrite(graph: Graph, rules: Sequence[Rule], *, repeat: bool = False, common: bool = False) -> Graph:
+    """The graph after these rules; the graph itself where none applies. With `repeat` what they emit is rewritten as
+    well, with `common` equal nodes are computed once; see the module's text."""
+    if not common and not any(node.op in rule.pattern.ops for rule in rules for node in graph.nodes):
+        return graph
+    return Rewriter(graph).run(rules, repeat=repeat, common=common)
+
+
+def eliminate_dead(graph: Graph) -> Graph:
+    """The graph without nodes that no output needs. Parameters and inputs stay: they are the model's interface."""
+    kept = graph.needed()
+    return graph if len(kept) == len(graph.nodes) else replace(graph, nodes=kept)
+
+
+def with_inputs(node: Node, renamed: Mapping[Value, Value]) -> Node:
+    """The node, reading other values in the place of some."""
+    if not any(v in renamed for v in node.inputs):
+        return node
+    return replace(node, inputs=tuple(None if v is None else renamed.get(v, v) for v in node.inputs))
