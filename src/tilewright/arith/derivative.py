@@ -9,10 +9,10 @@ selection is taken from the chosen branch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from tilewright.ir.expr import Const, Expr, Load, Op, Var, call, const, is_const, select
+from tilewright.ir.functions import FUNCTIONS
 from tilewright.support.errors import UnsupportedError
 
 Rule = Callable[[Sequence[Expr], Expr], Sequence[Expr]]
@@ -98,28 +98,16 @@ def _pow(args: Sequence[Expr], result: Expr) -> Sequence[Expr]:
     return by_base, select(flat, _c(0, x), result * call("log", x))
 
 
-def _gelu(args: Sequence[Expr], result: Expr) -> Sequence[Expr]:
-    (x,) = args
-    half = _c(0.5, x)
-    below = half * (_c(1, x) + call("erf", x * _c(math.sqrt(0.5), x)))
-    density = _c(1 / math.sqrt(2 * math.pi), x) * call("exp", -half * x * x)
-    return (below + x * density,)
-
-
-def _gelu_tanh(args: Sequence[Expr], result: Expr) -> Sequence[Expr]:
-    (x,) = args
-    scale, cubic, half, one = _c(math.sqrt(2 / math.pi), x), _c(0.044715, x), _c(0.5, x), _c(1, x)
-    t = call("tanh", scale * (x + cubic * x * x * x))
-    slope = scale * (one + _c(3 * 0.044715, x) * x * x)
-    return (half * (one + t) + half * x * (one - t * t) * slope,)
-
-
 def _power_of_two(args: Sequence[Expr], result: Expr) -> Sequence[Expr]:
     x, n = args
     return call("scaleb", _c(1, x), n), _c(0, n)
 
 
-STEPS = frozenset("floor ceil trunc round".split())
+def _rule(slope: Callable[[Expr, Expr, Callable[..., Expr]], Expr]) -> Rule:
+    return lambda a, y: (slope(a[0], y, call),)
+
+
+STEPS = frozenset(row.name for row in FUNCTIONS.values() if row.slope is None)
 """Functions that are flat wherever they have a slope."""
 
 RULES: dict[str, Rule] = {
@@ -137,30 +125,6 @@ RULES: dict[str, Rule] = {
     "pow": _pow,
     "atan2": lambda a, y: (a[1] / (_square(a[0]) + _square(a[1])), -a[0] / (_square(a[0]) + _square(a[1]))),
     "scaleb": _power_of_two,
-    "exp": lambda a, y: (y,),
-    "exp_nonpositive": lambda a, y: (y,),
-    "exp2": lambda a, y: (y * _c(math.log(2), y),),
-    "expm1": lambda a, y: (y + _c(1, y),),
-    "log": lambda a, y: (_c(1, y) / a[0],),
-    "log2": lambda a, y: (_c(1 / math.log(2), y) / a[0],),
-    "log1p": lambda a, y: (_c(1, y) / (a[0] + _c(1, y)),),
-    "sqrt": lambda a, y: (_c(0.5, y) / y,),
-    "rsqrt": lambda a, y: (_c(-0.5, y) * y * y * y,),
-    "sin": lambda a, y: (call("cos", a[0]),),
-    "cos": lambda a, y: (-call("sin", a[0]),),
-    "tan": lambda a, y: (_c(1, y) + _square(y),),
-    "sinh": lambda a, y: (call("cosh", a[0]),),
-    "cosh": lambda a, y: (call("sinh", a[0]),),
-    "tanh": lambda a, y: (_c(1, y) - _square(y),),
-    "arcsin": lambda a, y: (call("rsqrt", _c(1, y) - _square(a[0])),),
-    "arccos": lambda a, y: (-call("rsqrt", _c(1, y) - _square(a[0])),),
-    "arctan": lambda a, y: (_c(1, y) / (_c(1, y) + _square(a[0])),),
-    "arcsinh": lambda a, y: (call("rsqrt", _square(a[0]) + _c(1, y)),),
-    "arccosh": lambda a, y: (call("rsqrt", _square(a[0]) - _c(1, y)),),
-    "arctanh": lambda a, y: (_c(1, y) / (_c(1, y) - _square(a[0])),),
-    "sigmoid": lambda a, y: (y * (_c(1, y) - y),),
-    "erf": lambda a, y: (_c(2 / math.sqrt(math.pi), y) * call("exp", -_square(a[0])),),
-    "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
 }
+RULES |= {row.name: _rule(row.slope) for row in FUNCTIONS.values() if row.slope is not None}
 """The derivatives of the scalar operators."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 
 from tilewright.ir.dtype import ALL, DType, bf16
+from tilewright.ir.functions import FUNCTIONS
 
 UNARY: dict[str, str] = {
-    name: name
-    for name in (
-        "exp exp2 expm1 log log2 log1p sqrt rsqrt erf sigmoid tanh sin cos tan sinh cosh arcsin arccos arctan arcsinh "
-        "arccosh arctanh floor ceil trunc round abs isnan isinf gelu"
-    ).split()
+    name: name for name in (*(row.name for row in FUNCTIONS.values() if not row.inner), "abs", "isnan", "isinf")
 }
 """Functions of one element, with the scalar operator that each is."""
 BINARY: dict[str, str] = {"min": "min", "max": "max", "pow": "pow", "atan2": "atan2", "fmod": "fmod"}

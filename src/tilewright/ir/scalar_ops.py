@@ -16,12 +16,12 @@ The interpreter, the simplifier's checks and the tests all read the meaning in t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 
+from tilewright.ir.functions import FUNCTIONS
 from tilewright.support.classes import dataclass
 
 
@@ -50,28 +50,6 @@ def _int_division(f: Callable[..., Any]) -> Callable[..., Any]:
 def _truncdiv(a: Any, b: Any) -> Any:
     quotient = np.floor_divide(a, b)
     return quotient + ((np.remainder(a, b) != 0) & ((np.less(a, 0)) != (np.less(b, 0)))).astype(np.asarray(a).dtype)
-
-
-def _erf(x: Any) -> Any:
-    values = np.asarray(x)
-    return np.vectorize(math.erf, otypes=[np.float64])(values.astype(np.float64)).astype(values.dtype)
-
-
-def _sigmoid(x: Any) -> Any:
-    values = np.asarray(x)
-    e = np.exp(-np.abs(values))
-    return np.where(values >= 0, 1 / (1 + e), e / (1 + e)).astype(values.dtype)
-
-
-def _gelu(x: Any) -> Any:
-    wide = np.asarray(x).astype(np.float64)
-    return (0.5 * wide * (1 + _erf(wide * math.sqrt(0.5)))).astype(np.asarray(x).dtype)
-
-
-def _gelu_tanh(x: Any) -> Any:
-    wide = np.asarray(x).astype(np.float64)
-    inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
-    return (0.5 * wide * (1 + np.tanh(inner))).astype(np.asarray(x).dtype)
 
 
 def _lookup(index: Any, *table: Any) -> Any:
@@ -133,21 +111,8 @@ _TABLE: list[OpInfo] = [
     OpInfo("lookup", 2, "lookup", _lookup, kinds=(*_ANY, "minifloat")),
     OpInfo("cast", 1, "cast", lambda a: a, kinds=_ANY),
     OpInfo("bitcast", 1, "cast", lambda a: a, kinds=_ANY),
-    OpInfo("sigmoid", 1, "same", _sigmoid, kinds=_F),
-    OpInfo("rsqrt", 1, "same", lambda a: (1 / np.sqrt(a)).astype(np.asarray(a).dtype), kinds=_F),
-    OpInfo("erf", 1, "same", _erf, kinds=_F),
-    OpInfo("gelu", 1, "same", _gelu, kinds=_F),
-    OpInfo("gelu_tanh", 1, "same", _gelu_tanh, kinds=_F),
-    OpInfo("round", 1, "same", np.rint, kinds=_F),
-    OpInfo("exp_nonpositive", 1, "same", np.exp, kinds=_F),
 ]
-_TABLE += [
-    OpInfo(name, 1, "same", getattr(np, name), kinds=_F)
-    for name in (
-        "exp exp2 expm1 log log2 log1p sqrt sin cos tan sinh cosh tanh arcsin arccos arctan arcsinh arccosh arctanh "
-        "floor ceil trunc"
-    ).split()
-]
+_TABLE += [OpInfo(row.name, 1, "same", row.numpy, kinds=_F) for row in FUNCTIONS.values()]
 
 OPS: dict[str, OpInfo] = {info.name: info for info in _TABLE}
 """Every scalar operator, by name."""

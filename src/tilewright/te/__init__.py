@@ -9,7 +9,11 @@
 Tensors and stages are in `tensors`, what stands in their bodies in `elements`, and `blocks` makes functions of them.
 """
 
-from tilewright.ir.expr import Buffer, Const, all_of, any_of, equal, maximum, minimum, not_equal
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.ir.expr import Buffer, Const, Expr, all_of, any_of, equal, maximum, minimum, not_equal
+from tilewright.ir.functions import FUNCTIONS
 from tilewright.schedule.compose import primitive
 from tilewright.te.blocks import (
     Lowered,
@@ -68,6 +72,7 @@ from tilewright.te.elements import (
     trunc,
     truncdiv,
     truncmod,
+    unary,
 )
 from tilewright.te.externs import ExternOp, extern
 from tilewright.te.intrinsics import intrinsic, scope
@@ -87,6 +92,14 @@ from tilewright.te.tensors import (
     reduce_axis,
     var,
 )
+
+
+def __getattr__(name: str) -> Callable[[Any], Expr]:
+    """A function of the table that has no name above."""
+    if name in FUNCTIONS:
+        return unary(name)
+    raise AttributeError(f"te has no {name!r}")
+
 
 __all__ = [
     "Buffer",

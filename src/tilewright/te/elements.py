@@ -92,7 +92,9 @@ def if_then_else(condition: Any, then: Any, orelse: Any) -> Expr:
     return select(chosen, plain(then), plain(orelse))
 
 
-def _unary(name: str) -> Callable[[Any], Expr]:
+def unary(name: str) -> Callable[[Any], Expr]:
+    """The function of this name, of one element."""
+
     def apply(x: Any) -> Expr:
         return call(name, as_expr(plain(x)))
 
@@ -101,12 +103,12 @@ def _unary(name: str) -> Callable[[Any], Expr]:
     return apply
 
 
-exp, exp2, expm1, log, log2, log1p = map(_unary, ("exp", "exp2", "expm1", "log", "log2", "log1p"))
-sqrt, rsqrt, erf, sigmoid, tanh = map(_unary, ("sqrt", "rsqrt", "erf", "sigmoid", "tanh"))
-sin, cos, tan, floor, ceil, trunc, round = map(_unary, ("sin", "cos", "tan", "floor", "ceil", "trunc", "round"))
-sinh, cosh, arcsin, arccos, arctan = map(_unary, ("sinh", "cosh", "arcsin", "arccos", "arctan"))
-arcsinh, arccosh, arctanh = map(_unary, ("arcsinh", "arccosh", "arctanh"))
-abs, exp_nonpositive, isnan, isinf = map(_unary, ("abs", "exp_nonpositive", "isnan", "isinf"))
+exp, exp2, expm1, log, log2, log1p = map(unary, ("exp", "exp2", "expm1", "log", "log2", "log1p"))
+sqrt, rsqrt, erf, sigmoid, tanh = map(unary, ("sqrt", "rsqrt", "erf", "sigmoid", "tanh"))
+sin, cos, tan, floor, ceil, trunc, round = map(unary, ("sin", "cos", "tan", "floor", "ceil", "trunc", "round"))
+sinh, cosh, arcsin, arccos, arctan = map(unary, ("sinh", "cosh", "arcsin", "arccos", "arctan"))
+arcsinh, arccosh, arctanh = map(unary, ("arcsinh", "arccosh", "arctanh"))
+abs, exp_nonpositive, isnan, isinf = map(unary, ("abs", "exp_nonpositive", "isnan", "isinf"))
 
 
 def power(a: Any, b: Any) -> Expr:

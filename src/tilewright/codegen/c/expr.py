@@ -15,6 +15,7 @@ from tilewright.arith.interval import EVERYTHING
 from tilewright.codegen.c.helpers import VALUE_TYPES
 from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64, i64, u32, u64
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, as_int, const
+from tilewright.ir.functions import names_in
 from tilewright.ir.rewrite import walk_expr
 from tilewright.ir.scalar_ops import OPS
 from tilewright.support.errors import CompileError
@@ -24,17 +25,7 @@ TERNARY, OR, AND, EQUAL, COMPARE, SUM, PRODUCT, UNARY, ATOM = 3, 4, 5, 9, 10, 12
 
 Text = tuple[str, int]
 
-_C_NAMES = {
-    "abs": "fabs",
-    "round": "rint",
-    "arcsin": "asin",
-    "arccos": "acos",
-    "arctan": "atan",
-    "arcsinh": "asinh",
-    "arccosh": "acosh",
-    "arctanh": "atanh",
-    "exp_nonpositive": "exp",
-}
+_C_NAMES = names_in("c") | {"abs": "fabs"}
 MATH_NAMES = frozenset(
     _C_NAMES.get(name, name) + suffix for name, info in OPS.items() if info.kinds == ("float",) for suffix in ("", "f")
 )

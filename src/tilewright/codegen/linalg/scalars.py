@@ -16,6 +16,7 @@ import numpy as np
 from tilewright.codegen.defined import defined
 from tilewright.ir.dtype import DType, boolean, i64
 from tilewright.ir.expr import Const, Expr, Load, Op, Var, as_expr, as_int
+from tilewright.ir.functions import names_in
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 from tilewright.te import Tensor
@@ -68,33 +69,8 @@ _UNSIGNED = {
     "max": "maxui",
     "shr": "shrui",
 }
-_MATH = {
-    "exp": "exp",
-    "exp_nonpositive": "exp",
-    "exp2": "exp2",
-    "expm1": "expm1",
-    "log": "log",
-    "log2": "log2",
-    "log1p": "log1p",
-    "sqrt": "sqrt",
-    "rsqrt": "rsqrt",
-    "sin": "sin",
-    "cos": "cos",
-    "tan": "tan",
-    "tanh": "tanh",
-    "erf": "erf",
-    "floor": "floor",
-    "ceil": "ceil",
-    "round": "roundeven",
-    "trunc": "trunc",
+_MATH = names_in("mlir") | {
     "abs": "absf",
-    "sinh": "sinh",
-    "cosh": "cosh",
-    "arctan": "atan",
-    "arcsin": "asin",
-    "arccos": "acos",
-    "arcsinh": "asinh",
-    "arccosh": "acosh",
     "arctanh": "atanh",
 }
 _COMPARE = {

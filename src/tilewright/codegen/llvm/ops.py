@@ -13,6 +13,7 @@ from tilewright.codegen.llvm import avx512
 from tilewright.codegen.llvm.cast import cast, from_f32, to_f32
 from tilewright.codegen.llvm.values import is_literal, literal, register_type, splat_literal
 from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64, i32, i64
+from tilewright.ir.functions import names_in
 from tilewright.native.text import Writer
 from tilewright.support.errors import CompileError
 from tilewright.targets.target import Target
@@ -25,10 +26,8 @@ _INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor
 _FLOAT_COMPARE = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 _INT_COMPARE = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "sqrt": "sqrt"}
-_LIBM = {
-    "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
-    "atan2": "atan2", "pow": "pow", "fmod": "fmod", "erf": "erf", "exp_nonpositive": "exp",
-} | {n: n for n in "exp exp2 expm1 log log2 log1p sin cos tan sinh cosh tanh".split()}  # fmt: skip
+_LIBM = {ours: c for ours, c in names_in("c").items() if ours not in _ROUNDING}
+_LIBM |= {name: name for name in ("atan2", "pow", "fmod")}
 
 
 def is_library(name: str) -> bool:

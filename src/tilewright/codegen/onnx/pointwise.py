@@ -9,6 +9,7 @@ from typing import Any
 
 from tilewright.codegen.onnx.writer import Writer, code
 from tilewright.ir.dtype import boolean, i32, i64, u8
+from tilewright.ir.functions import names_in
 from tilewright.ir.graph import Node
 from tilewright.ops.pointwise import CastAttrs, ClipAttrs
 from tilewright.support.errors import UnsupportedError
@@ -29,30 +30,18 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-DIRECT = {
+DIRECT = names_in("onnx") | {
     "abs": "Abs",
     "add": "Add",
     "and": "And",
-    "arccos": "Acos",
-    "arccosh": "Acosh",
-    "arcsin": "Asin",
-    "arcsinh": "Asinh",
-    "arctan": "Atan",
-    "arctanh": "Atanh",
     "bitand": "BitwiseAnd",
     "bitnot": "BitwiseNot",
     "bitor": "BitwiseOr",
     "bitxor": "BitwiseXor",
-    "ceil": "Ceil",
     "celu": "Celu",
-    "cos": "Cos",
-    "cosh": "Cosh",
     "div": "Div",
     "elu": "Elu",
     "eq": "Equal",
-    "erf": "Erf",
-    "exp": "Exp",
-    "floor": "Floor",
     "ge": "GreaterOrEqual",
     "gelu": "Gelu",
     "gt": "Greater",
@@ -64,7 +53,6 @@ DIRECT = {
     "isnan": "IsNaN",
     "le": "LessOrEqual",
     "leaky_relu": "LeakyRelu",
-    "log": "Log",
     "lt": "Less",
     "max": "Max",
     "min": "Min",
@@ -77,19 +65,12 @@ DIRECT = {
     "prelu": "PRelu",
     "reciprocal": "Reciprocal",
     "relu": "Relu",
-    "round": "Round",
     "selu": "Selu",
     "shrink": "Shrink",
-    "sigmoid": "Sigmoid",
     "sign": "Sign",
-    "sin": "Sin",
-    "sinh": "Sinh",
     "softplus": "Softplus",
     "softsign": "Softsign",
-    "sqrt": "Sqrt",
     "sub": "Sub",
-    "tan": "Tan",
-    "tanh": "Tanh",
     "thresholded_relu": "ThresholdedRelu",
     "truncdiv": "Div",
     "xor": "Xor",

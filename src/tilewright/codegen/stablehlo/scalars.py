@@ -9,9 +9,10 @@ from tilewright.codegen.defined import defined
 from tilewright.codegen.stablehlo.writer import Ref, Shape, Writer
 from tilewright.ir.dtype import boolean
 from tilewright.ir.expr import Const, Expr, Op, Var
+from tilewright.ir.functions import names_in
 from tilewright.support.errors import UnsupportedError
 
-PLAIN = {
+PLAIN = names_in("stablehlo") | {
     "add": "add",
     "sub": "subtract",
     "mul": "multiply",
@@ -33,29 +34,6 @@ PLAIN = {
     "bitxor": "xor",
     "bitnot": "not",
     "shl": "shift_left",
-    "sigmoid": "logistic",
-    "rsqrt": "rsqrt",
-    "sqrt": "sqrt",
-    "exp": "exponential",
-    "exp_nonpositive": "exponential",
-    "expm1": "exponential_minus_one",
-    "log": "log",
-    "log1p": "log_plus_one",
-    "sin": "sine",
-    "cos": "cosine",
-    "tan": "tan",
-    "tanh": "tanh",
-    "floor": "floor",
-    "ceil": "ceil",
-    "round": "round_nearest_even",
-    "erf": "chlo.erf",
-    "sinh": "chlo.sinh",
-    "cosh": "chlo.cosh",
-    "arcsin": "chlo.asin",
-    "arccos": "chlo.acos",
-    "arctan": "chlo.atan",
-    "arcsinh": "chlo.asinh",
-    "arccosh": "chlo.acosh",
     "arctanh": "chlo.atanh",
 }
 """Operators that StableHLO or CHLO has."""

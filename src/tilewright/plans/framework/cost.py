@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil, inf, prod
 
 from tilewright.ir.expr import Buffer, Expr, Load, Op, as_int, is_const
+from tilewright.ir.functions import FUNCTIONS as SCALAR_FUNCTIONS
 from tilewright.ir.loops import Block, For, Stmt, Store
 from tilewright.ir.notes import ColdWeights, Far, Note, find
 from tilewright.ir.rewrite import loads, walk, walk_expr
@@ -34,33 +35,7 @@ EXPOSED = 0.3
 SYMBOL = 8
 """What a symbolic extent is taken for where nothing better is known."""
 
-FUNCTIONS = {
-    "exp": 10.0,
-    "exp_nonpositive": 10.0,
-    "exp2": 9.0,
-    "expm1": 11.0,
-    "log": 17.0,
-    "log2": 19.0,
-    "log1p": 21.0,
-    "tanh": 16.0,
-    "sigmoid": 16.0,
-    "erf": 16.0,
-    "gelu": 16.0,
-    "gelu_tanh": 16.0,
-    "sin": 20.0,
-    "cos": 20.0,
-    "tan": 24.0,
-    "pow": 100.0,
-    "fmod": 12.0,
-    "sinh": 14.0,
-    "cosh": 11.0,
-    "arcsin": 14.0,
-    "arccos": 16.0,
-    "arctan": 13.0,
-    "arcsinh": 40.0,
-    "arccosh": 38.0,
-    "arctanh": 32.0,
-}
+FUNCTIONS = {row.name: row.weight for row in SCALAR_FUNCTIONS.values() if row.weight} | {"pow": 100.0, "fmod": 12.0}
 """Functions that are written out, as about so many multiply-adds: half of their operations, for there are units beside
 those that multiply (`pow` computes in f64); where there are none `function` of the machine says so. Other operations
 take one, or what the machine says of its slow instructions."""

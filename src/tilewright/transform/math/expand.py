@@ -14,6 +14,7 @@ from functools import partial
 
 from tilewright.ir.dtype import bf16, f16, f32, f64
 from tilewright.ir.expr import Const, Expr, Op, call, cast, const, equal, select
+from tilewright.ir.functions import FUNCTIONS
 from tilewright.ir.loops import PrimFunc, Stmt
 from tilewright.ir.rewrite import map_expr, map_stmt
 from tilewright.targets.target import Target
@@ -68,7 +69,7 @@ def _expand_node(e: Expr, single: Functions, double: Functions) -> Expr | None:
         simple = _constant_power(e.args[0], e.args[1].value)
         if simple is not None:
             return simple
-    function = (double if e.dtype is f64 else single).get(e.name) or EXACT.get(e.name)
+    function = (double if e.dtype is f64 else single).get(e.name) or EXACT.get(e.name) or EXPANDED.get(e.name)
     if function is None:
         return None
     if e.dtype in (f16, bf16):
@@ -91,6 +92,10 @@ def _constant_power(x: Expr, exponent: float) -> Expr | None:
             # pow(-0, 0.5) is +0 and pow(-inf, 0.5) is inf.
             return select(equal(x, const(-math.inf, x.dtype)), math.inf, call("sqrt", x + 0.0))
     return None
+
+
+def _by_others(expansion: Callable[[Expr, Callable[..., Expr]], Expr], x: Expr) -> Expr:
+    return expand(expansion(x, call))
 
 
 SINGLE: dict[str, Callable[..., Expr]] = {
@@ -159,48 +164,18 @@ hundred cycles (`targets/costs.py`: `subnormal`), what is less gives zero."""
 SMALL: dict[str, float] = {"log1p": 2.0**-27}
 """Functions of f32 that are their arguments up to so small ones, and square them (those of f64 do not)."""
 
+EXPANDED: dict[str, Callable[..., Expr]] = {
+    row.name: partial(_by_others, row.expansion) for row in FUNCTIONS.values() if row.expansion is not None
+}
+"""What is written by other functions, of both."""
+
 EXACT: dict[str, Callable[..., Expr]] = {"fmod": remainder.fmod}
 """What is written out of both and has no error."""
 
-ACCURACY: dict[str, float] = {
-    "exp": 1.0,
-    "exp2": 1.0,
-    "expm1": 1.5,
-    "log": 1.0,
-    "log2": 1.25,
-    "log1p": 1.5,
-    "tanh": 5.0,
-    "sigmoid": 2.5,
-    "erf": 1.25,
-    "sin": 1.6,
-    "cos": 1.6,
-    "tan": 3.75,
-    "pow": 1.0,
-    "sinh": 2.5,
-    "cosh": 1.5,
-    "arcsin": 2.5,
-    "arccos": 1.25,
-    "arctan": 1.5,
-    "arcsinh": 2.0,
-    "arccosh": 2.5,
-    "arctanh": 2.25,
-}
+ACCURACY = {row.name: row.ulp for row in FUNCTIONS.values() if row.ulp is not None} | {"pow": 1.0}
 """The greatest error of each function in f32, in ulp; docs/accuracy.md says the same."""
 
-ACCURACY_DOUBLE: dict[str, float] = {
-    "exp": 1.02,
-    "exp2": 1.0,
-    "expm1": 2.0,
-    "log": 1.0,
-    "log2": 2.0,
-    "log1p": 2.0,
-    "tanh": 3.0,
-    "sigmoid": 3.0,
-    "erf": 2.0,
-    "sin": 2.0,
-    "cos": 2.0,
-    "tan": 4.0,
-}
+ACCURACY_DOUBLE = {row.name: row.ulp64 for row in FUNCTIONS.values() if row.ulp64 is not None}
 """Errors of the functions in f64, in units in the last place."""
 
 NONPOSITIVE: dict[str, tuple[float, float]] = {"exp_nonpositive": (1.1, 0.04)}
@@ -208,8 +183,8 @@ NONPOSITIVE_DOUBLE: dict[str, tuple[float, float]] = {"exp_nonpositive": (1.02, 
 """The greatest errors, in ulp, of functions of arguments that are not positive: so much, and so much for each unit of
 the argument."""
 
-OF_ARGUMENT: dict[str, float] = {"gelu": 2.5e-7, "gelu_tanh": 2.5e-7}
-OF_ARGUMENT_DOUBLE: dict[str, float] = {"gelu": 5e-16, "gelu_tanh": 5e-16}
+OF_ARGUMENT = {row.name: row.relative[0] for row in FUNCTIONS.values() if row.relative is not None}
+OF_ARGUMENT_DOUBLE = {row.name: row.relative[1] for row in FUNCTIONS.values() if row.relative is not None}
 """The greatest errors of functions that cancel where their results are small, relative to the argument."""
 
 __all__ = [

@@ -15,39 +15,21 @@ from tilewright.frontend.onnx.scope import Item
 from tilewright.frontend.onnx.tensors import element_type
 from tilewright.ir.dtype import boolean, f32, f64, i32, u8
 from tilewright.ir.expr import product
+from tilewright.ir.functions import by_name_in
 from tilewright.ir.graph import Value
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
-_UNARY = {
+_UNARY = by_name_in("onnx") | {
     "Abs": "abs",
-    "Acos": "arccos",
-    "Acosh": "arccosh",
-    "Asin": "arcsin",
-    "Asinh": "arcsinh",
-    "Atan": "arctan",
-    "Atanh": "arctanh",
-    "Ceil": "ceil",
-    "Cos": "cos",
-    "Cosh": "cosh",
-    "Erf": "erf",
-    "Exp": "exp",
-    "Floor": "floor",
     "HardSwish": "hard_swish",
-    "Log": "log",
     "Mish": "mish",
     "Neg": "neg",
     "Not": "not",
     "Reciprocal": "reciprocal",
     "Relu": "relu",
-    "Round": "round",
-    "Sigmoid": "sigmoid",
     "Sign": "sign",
-    "Sin": "sin",
-    "Sinh": "sinh",
     "Softplus": "softplus",
     "Softsign": "softsign",
-    "Sqrt": "sqrt",
-    "Tan": "tan",
     "Tanh": "tanh",
 }
 

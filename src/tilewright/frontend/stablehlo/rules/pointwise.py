@@ -12,6 +12,7 @@ from tilewright.frontend.stablehlo.registry import rule
 from tilewright.frontend.stablehlo.scope import Item
 from tilewright.ir.dtype import DType, boolean, dtype, f32
 from tilewright.ir.expr import Expr
+from tilewright.ir.functions import by_name_in
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import broadcast_shapes
 from tilewright.support.errors import ModelError
@@ -35,33 +36,10 @@ def element(call: Call, op: str, *values: Value, **attrs: Any) -> Item:
     return call.lazy(call.emit(op, *(values or [call.near(k) for k in range(len(call.items))]), **attrs), shape)
 
 
-_SAME = {
-    "ceil": "ceil",
-    "cosine": "cos",
-    "exponential": "exp",
-    "exponential_minus_one": "expm1",
-    "floor": "floor",
-    "log": "log",
-    "log_plus_one": "log1p",
-    "logistic": "sigmoid",
+_SAME = by_name_in("stablehlo") | {
     "negate": "neg",
-    "round_nearest_even": "round",
-    "rsqrt": "rsqrt",
-    "sine": "sin",
-    "sqrt": "sqrt",
-    "tan": "tan",
-    "tanh": "tanh",
     "atan2": "atan2",
     "subtract": "sub",
-    "chlo.acos": "arccos",
-    "chlo.acosh": "arccosh",
-    "chlo.asin": "arcsin",
-    "chlo.asinh": "arcsinh",
-    "chlo.atan": "arctan",
-    "chlo.atanh": "arctanh",
-    "chlo.cosh": "cosh",
-    "chlo.erf": "erf",
-    "chlo.sinh": "sinh",
     "chlo.tan": "tan",
 }
 

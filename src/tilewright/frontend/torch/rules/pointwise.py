@@ -9,38 +9,13 @@ from typing import Any
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import RULES, rule
 from tilewright.ir.dtype import boolean, f32
+from tilewright.ir.functions import by_name_in
 from tilewright.ir.graph import Value
 
 # Functions of real numbers: integers become floating-point numbers first.
-_REAL = {
-    "acos": "arccos",
-    "acosh": "arccosh",
-    "asin": "arcsin",
-    "asinh": "arcsinh",
-    "atan": "arctan",
-    "atanh": "arctanh",
-    "arccos": "arccos",
-    "arccosh": "arccosh",
-    "arcsin": "arcsin",
-    "arcsinh": "arcsinh",
-    "arctan": "arctan",
-    "arctanh": "arctanh",
-    "cos": "cos",
-    "cosh": "cosh",
-    "erf": "erf",
-    "special_erf": "erf",
-    "exp": "exp",
-    "log": "log",
-    "log1p": "log1p",
+_REAL = by_name_in("aten") | {
     "mish": "mish",
     "reciprocal": "reciprocal",
-    "sigmoid": "sigmoid",
-    "special_expit": "sigmoid",
-    "sin": "sin",
-    "sinh": "sinh",
-    "sqrt": "sqrt",
-    "tan": "tan",
-    "tanh": "tanh",
     "hardswish": "hard_swish",
 }
 
