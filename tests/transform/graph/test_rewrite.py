@@ -6,7 +6,9 @@ import pytest
 
 from tests.transform.graph.graphs import ALL
 from tilewright.ir.dtype import f64
+from tilewright.ir.verify import verify_graph
 from tilewright.ops import parse_graph
+from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.canonical import canonicalise
 from tilewright.transform.graph.matching import Number, Operand, either, matches, op
 from tilewright.transform.graph.rewrite import Match, Rewriter, Rule, rewrite
@@ -85,3 +87,21 @@ def test_rules_that_undo_one_another_end() -> None:
 def test_the_canonical_form_is_a_fixpoint(name: str) -> None:
     once = canonicalise(ALL[name]())
     assert canonicalise(once) is once
+
+
+LAYERS = """
+graph @g(%q: f32[2, 3, 5, 8], %k: f32[2, 3, 8, 5], %v: f32[2, 3, 5, 8]) {
+  %s = matmul(%q, %k) : f32[2, 3, 5, 5]
+  %p = softmax(%s) {axis = 3} : f32[2, 3, 5, 5]
+  %x = matmul(%p, %v) : f32[2, 3, 5, 8]
+  %t = matmul(%x, %k) : f32[2, 3, 5, 5]
+  %r = softmax(%t) {axis = 3} : f32[2, 3, 5, 5]
+  %y = matmul(%r, %v) : f32[2, 3, 5, 8]
+  return %y
+}"""
+
+
+def test_two_matches_have_names_of_their_own() -> None:
+    after = recognise_attention(parse_graph(LAYERS))
+    assert [n.op for n in after.nodes].count("lowered.attention") == 2
+    verify_graph(after)

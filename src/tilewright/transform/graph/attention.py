@@ -30,7 +30,6 @@ from tilewright.ops.shape import ConcatAttrs, ConstantAttrs, SliceAttrs, Transpo
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.multihead import sequence_first, stacked
 from tilewright.transform.graph.rewrite import Rewriter, eliminate_dead
-from tilewright.transform.regions.captures import builder_for
 
 SWAP = (0, 2, 1, 3)
 """The order of dimensions that brings heads before rows, and back."""
@@ -434,7 +433,7 @@ class _Recogniser(Rewriter):
     # the new nodes
 
     def rewrite(self, result: Scores, v: Value, product: Node, *, guard: bool) -> None:
-        new = builder_for(self.graph)
+        new = replace(self.builder, nodes=[])  # whose names are no other attention's
         flat = result.q.type.rank == 3
         if flat:  # heads and batch are one dimension
             parts = [self.flat_operand(result.q, new), self.flat_keys(result, new), self.flat_operand(v, new)]
