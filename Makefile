@@ -238,6 +238,11 @@ targets: $(STAMP) ## bundles of models, and tests of operators and plans, for Ar
 	TILEWRIGHT_TARGETS=1 $(PY) -m pytest tests/bundle/test_elsewhere.py $(PYTEST_ARGS)
 	$(PY) -m tests.emulated $(ARGS)
 
+.PHONY: arm-python
+arm-python: $(STAMP) ## compiler, runtime, threads and weight stores in a Python for Arm, which qemu runs; unpacked into build/arm-python
+	-apt-get install -y --no-install-recommends qemu-user-static
+	$(PY) -m tests.emulated.arm_python $(ARGS)
+
 EMX_ENV := build/peers/emx-env
 .PHONY: bench-bundle
 bench-bundle: $(STAMP) $(TORCH_STAMP) ## bundles against the Python runtime and emx-onnx-cgen's C; ARGS="--models m64 nat --write"

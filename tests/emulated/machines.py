@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.bundle import web
+from tilewright.bundle.write import with_halves
 from tilewright.codegen.llvm.emit import compile_llvm
 from tilewright.native.wasm import link
 from tilewright.targets.abi import is_web
@@ -65,7 +66,10 @@ class Machine:
         target = Target.parse(self.target)
         support = compile_llvm(f'target triple = "{target.triple}"\n{SUPPORT}', target, opt=1)
         link = _module if is_web(target.triple) else _program
-        return [*self.emulator, *link(self, {**objects, "emulated support": support}, folder, target)]
+        return [
+            *self.emulator,
+            *link(self, with_halves({**objects, "emulated support": support}, target), folder, target),
+        ]
 
 
 def _program(machine: Machine, objects: Mapping[str, bytes], folder: Path, target: Target) -> list[str]:

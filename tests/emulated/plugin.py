@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import pytest
 
@@ -54,12 +54,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=why))
 
 
-@pytest.fixture(autouse=True)
-def no_failed_calls() -> Iterator[None]:
-    """A call that fails has no way to say so but this."""
-    yield
-    if _machine is not None:
-        from tests.emulated.library import failures
+QEMU = "decode_save_opc: Assertion `ctx->insn_start != NULL' failed"
+"""What qemu 7.2 says before it ends where code for RISC-V converts vectors of floats to integers."""
 
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    """A test whose calls failed fails: the calls themselves have no way to say so."""
+    from tests.emulated.library import failures
+
+    try:
+        result = yield
+    finally:
         said, failures[:] = list(failures), []
-        assert not said, "\n".join(said[:3])
+        if any(QEMU in text for text in said):
+            pytest.skip("the emulator fails an assertion of its own")
+    assert not said, "\n".join(said[:3])
+    return result

@@ -12,7 +12,7 @@ from dataclasses import replace
 from tilewright.ir.dtype import bf16, i8, u8
 from tilewright.targets.costs import Costs, Origin
 from tilewright.targets.isa import Dot, Isa, offered
-from tilewright.targets.memory import Ceilings
+from tilewright.targets.memory import Caches, Ceilings
 from tilewright.targets.registry import Family
 from tilewright.targets.target import Target
 
@@ -24,7 +24,9 @@ V1 = (*NEON, "fullfp16", "dotprod", "bf16", "i8mm")
 
 
 def _dot_text(name: str, call: str, vector: str, sums: str) -> str:
-    """A call that adds to C the products of a group of A, the same for all lanes, and of B: 16 bytes of each."""
+    """A call that adds to C the products of a group of A, the same for all lanes, and of B: 16 bytes of each. Where
+    both are of one type A comes second, where it may be one lane of a register."""
+    first, second = ("left", "right") if call.startswith("us") else ("right", "left")
     return f"""\
 declare {sums} @llvm.aarch64.neon.{call}({sums}, {vector}, {vector})
 define internal void @tw.intrin.{name}(ptr %a, ptr %b, i64 %bs, ptr %c) alwaysinline {{
@@ -34,29 +36,34 @@ define internal void @tw.intrin.{name}(ptr %a, ptr %b, i64 %bs, ptr %c) alwaysin
   %left = bitcast <4 x i32> %all to {vector}
   %right = load {vector}, ptr %b, align 1
   %old = load {sums}, ptr %c, align 4
-  %new = call {sums} @llvm.aarch64.neon.{call}({sums} %old, {vector} %left, {vector} %right)
+  %new = call {sums} @llvm.aarch64.neon.{call}({sums} %old, {vector} %{first}, {vector} %{second})
   store {sums} %new, ptr %c, align 4
   ret void
 }}"""
 
 
 _USDOT = _dot_text("usdot_4x4_u8i8", "usdot.v4i32.v16i8", "<16 x i8>", "<4 x i32>")
+_SDOT = _dot_text("sdot_4x4_i8i8", "sdot.v4i32.v16i8", "<16 x i8>", "<4 x i32>")
 _BFDOT = _dot_text("bfdot_4x2_bf16", "bfdot.v4f32.v8bf16", "<8 x bfloat>", "<4 x float>")
 
 DOTS = (
     Dot("bfdot_4x2_bf16", bf16, bf16, 4, 2, ("bf16",), 1.0, _BFDOT),
     Dot("usdot_4x4_u8i8", u8, i8, 4, 4, ("i8mm",), 1.0, _USDOT),
+    Dot("sdot_4x4_i8i8", i8, i8, 4, 4, ("dotprod",), 1.0, _SDOT),
 )
-"""What i8mm and bf16 add."""
+"""What i8mm, dotprod and bf16 add."""
 
-ISA = Isa(vector_bits=128, registers=32, fma=True, extrema_keep_nan=True)
+ISA = Isa(vector_bits=128, registers=32, fma=True, elements=True, extrema_keep_nan=True)
 
 CEILINGS = Ceilings(
     fma_per_cycle=2.0, l1_bandwidth=32.0, l2_bandwidth=16.0, l3_bandwidth=9.5, memory_bandwidth=6.7, streams=4
 )
 
-COSTS = Costs().fitted(Origin("2026-11-21", commit="92de22e"), constant_registers=6)
+COSTS = Costs().fitted(Origin("2026-11-21", commit="92de22e"), constant_registers=4)
 
+
+SERVER = Caches(l1=64 << 10, l1_ways=4, way=16 << 10, l2=1 << 20, l3=8 << 20)
+"""A core's share of Neoverse N1 and V1, by Arm's technical reference manuals: 64 KB in four ways, 1 MB in eight."""
 
 PHONE = replace(CEILINGS, l2_bandwidth=12.0, l3_bandwidth=6.0, memory_bandwidth=4.0, streams=2)
 """Estimated, for a phone's or a board's core of about 2016: narrower ways to memory than a server's."""
@@ -71,16 +78,16 @@ def processor(cpu: str, features: tuple[str, ...]) -> Target:
 def scalable(cpu: str, features: tuple[str, ...], bits: int) -> Target:
     """The same with SVE registers of so many bits: code made for it runs on machines of this width alone."""
     result = processor(cpu, features)
-    return replace(result, isa=replace(result.isa, vector_bits=bits, scalable=True, dots=()))
+    return replace(result, isa=replace(result.isa, vector_bits=bits, scalable=True, elements=False, dots=()))
 
 
 FAMILY = Family(
     "arm",
     "aarch64",
     {
-        "neoverse-n1": processor("neoverse-n1", (*NEON, "fullfp16", "dotprod")),
-        "neoverse-v1": processor("neoverse-v1", V1),
-        "neoverse-v1-sve": scalable("neoverse-v1", (*V1, "sve"), 256),
+        "neoverse-n1": replace(processor("neoverse-n1", A76), caches=SERVER),
+        "neoverse-v1": replace(processor("neoverse-v1", V1), caches=SERVER),
+        "neoverse-v1-sve": replace(scalable("neoverse-v1", (*V1, "sve"), 256), caches=SERVER),
         "cortex-a72": replace(processor("cortex-a72", NEON), ceilings=PHONE),
         "generic-aarch64": processor("generic", NEON),
         "android-arm64": replace(processor("cortex-a76", A76), triple="aarch64-unknown-linux-android", ceilings=PHONE),

@@ -67,6 +67,8 @@ class Isa:
         masked_reads: whether vectors are read under a mask, so that nothing is read where it does not hold.
         tables: f32 entries of a table in a register among which one instruction picks for each lane; 0 without one.
         byte_tables: bytes of a table in registers among which a few instructions pick for each lane; 0 without them.
+        elements: whether a multiply-add takes one lane of a register as a factor, so that what is the same for a vector
+            is loaded into lanes, several steps' at once; without it, it is an operand in memory or broadcast.
         scales: whether an instruction multiplies by powers of two whose exponents are a vector.
         extrema_keep_nan: whether the instructions for minimum and maximum give NaN where an operand is NaN.
         streams_stores: whether vectors can be stored past the caches.
@@ -82,6 +84,7 @@ class Isa:
     masked_reads: bool = False
     tables: int = 0
     byte_tables: int = 0
+    elements: bool = False
     scales: bool = False
     extrema_keep_nan: bool = False
     streams_stores: bool = False

@@ -197,7 +197,7 @@ def _fingerprint(target: Target) -> str:
     return blake2b(repr(same).encode(), digest_size=16).hexdigest()
 
 
-LATER = frozenset(("byte_tables",))
+LATER = frozenset(("byte_tables", "elements"))
 """Capabilities that came when there were records already: a machine without them stays in its class."""
 
 

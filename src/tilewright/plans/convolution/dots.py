@@ -95,11 +95,11 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     prologue = structure.before(anchor)
     blocked = in_blocks(s, structure, prologue, candidate, target)
     s.compute_at(blocked.block, blocked.tiles[-1])
-    _register_tile(s, anchor, blocked.block, candidate, dot)
+    _register_tile(s, anchor, blocked.block, candidate, dot, target)
     finish(s, blocked, prologue, target)
 
 
-def _register_tile(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, dot: Dot) -> None:
+def _register_tile(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, dot: Dot, target: Target) -> None:
     """Sums in registers: a group of a pixel's channels is used at once for all its panels."""
     s.set_scope(block, "local")
     own = own_loops(s, block)
@@ -116,7 +116,8 @@ def _register_tile(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candi
     inner = (panel, pixels[-1]) if panels > rows else (pixels[-1], panel)
     s.reorder(*steps, *inner, lane, member)
     zero = s.decompose_reduction(block, steps[0])
-    unroll_steps(s, together, rows * panels)
+    # A group that is broadcast by a load has a register of its own there: of more steps at once there is no room.
+    unroll_steps(s, together, rows * panels * (2 if target.isa.elements else 1))
     for loop in inner:
         s.unroll(loop)
     s.tensorize(lane, dot.name)

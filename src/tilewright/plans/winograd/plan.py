@@ -284,7 +284,10 @@ def products(
     own = own_loops(s, tile)
     (t, filters), (co, ci) = ([loop for it, loop in own if it.kind == k][-2:] for k in ("spatial", "reduce"))
     s.reorder(co, ci, t, filters)
-    steps = body_steps(lanes, rows * (width // lanes))
+    vectors = width // lanes
+    steps = body_steps(lanes, rows * vectors)
+    if target.isa.elements and rows * vectors + vectors + rows > target.registers:
+        steps = min(steps, 2)  # the values of more steps, loaded together, have no room beside such a tile
     sharing = min(least or count, count)
     # Where there are fewer than share, two register tiles of about equal size may be all, each with half of the lines.
     few = sharing if sharing == count else min(sharing, 2 * rows - 1)

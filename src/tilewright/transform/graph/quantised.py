@@ -98,7 +98,7 @@ class _Rewriter:
             return False
         single = node.op == "conv" and node.of(ConvAttrs).groups != 1
         kind = f32 if single else i32
-        if not single and find_dot(u8, i8, self.target) is None:
+        if not single and all(find_dot(t, i8, self.target) is None for t in (u8, i8)):
             return False
         if not self.exact(x.integers, w.integers, _depth(node), kind):
             return False

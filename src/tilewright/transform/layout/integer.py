@@ -2,11 +2,12 @@
 
 The importer states them in i32: `matmul(cast(x) - zero, cast(w) - zero)`. What the factors provably hold decides:
 
-    8 bits, one zero point for all of x     sum x*w - zero * sum w          by instructions of u8 and i8, x as it is
+    8 bits, one zero point for all of x     sum x*w - zero * sum w          by instructions of u8 or i8 and i8
     16 bits                                 sum (x - zero) * (w - zero)     by instructions of pairs of i16
 
-`sum w` depends on weights alone. Numbers of i8 become u8 by adding 128 to them and to their zero point. Convolutions of
-maps read their channels in blocks; others go by way of their windows as rows.
+`sum w` depends on weights alone. Numbers of i8 become u8 by adding 128 to them and to their zero point, where
+instructions want that, and those of u8 become i8 by subtracting it. Convolutions of maps read their channels in blocks;
+others go by way of their windows as rows.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def integer_conv(a: Assigner, node: Node) -> bool:
         block = (as_int(weights.shape[1]) or 1) + -(as_int(weights.shape[1]) or 1) % tile.depth
     attrs = {"block": block, "width": dot.lanes, "group": dot.group, "panels": panel_multiple(filters, dot.lanes)}
     packed = _emit(a, "lowered.pack_conv_dot", weights, **attrs)
-    zero = None if result.zero is None else _emit(a, "cast", result.zero, dtype=u8)
+    zero = None if result.zero is None else _emit(a, "cast", result.zero, dtype=result.x.dtype)
     operands = (result.x, packed, *(() if zero is None else (zero,)))
     (total,) = a.emit(op, operands, how, op)
     if result.zero is not None:
@@ -153,9 +154,8 @@ def _factors(a: Assigner, node: Node, form: Callable[[Value], Value], *, pairs: 
         return None
     if any(as_int(d) in (None, 0) for d in w.shape):
         return None
-    dot = find_dot(u8, i8, a.target)
-    if not pairs and dot is not None and _within(a, w, i8) and (numbers := _numbers(a, x, form)) is not None:
-        return _Factors(dot, *numbers, _emit(a, "cast", a.as_plain(w), dtype=i8))
+    if not pairs and _within(a, w, i8) and (result := _bytes(a, x, w, form)) is not None:
+        return result
     dot = find_dot(i16, i16, a.target)
     if dot is None or not _within(a, x, i16) or not _within(a, w, i16):
         return None
@@ -163,29 +163,42 @@ def _factors(a: Assigner, node: Node, form: Callable[[Value], Value], *, pairs: 
     return _Factors(dot, _emit(a, "cast", form(x), dtype=i16), None, narrow)
 
 
+def _bytes(a: Assigner, x: Value, w: Value, form: Callable[[Value], Value]) -> _Factors | None:
+    """The factors where `x` are numbers of 8 bits: as they are, or 128 higher or lower as an instruction wants."""
+    numbers = _numbers(a, x)
+    if numbers is None:
+        return None
+    values, zero = numbers
+    other = i8 if values.dtype is u8 else u8
+    kind, dot = next(
+        ((t, d) for t in (values.dtype, other) if (d := find_dot(t, i8, a.target)) is not None), (None, None)
+    )
+    if kind is None or dot is None:
+        return None
+    weights, taken = _emit(a, "cast", a.as_plain(w), dtype=i8), form(values)
+    if kind is values.dtype:
+        return _Factors(dot, taken, zero, weights)
+    offset = _emit(a, "constant", value=ConstantArray(i32.numpy.type(OFFSET if kind is u8 else -OFFSET)))
+    shifted = _emit(a, "cast", _emit(a, "add", _emit(a, "cast", taken, dtype=i32), offset), dtype=kind)
+    return _Factors(dot, shifted, offset if zero is None else _emit(a, "add", zero, offset), weights)
+
+
 def _within(a: Assigner, value: Value, dtype: DType) -> bool:
     between = bounds(a.producer, value)
     return between is not None and int(dtype.min) <= between[0] and between[1] <= int(dtype.max)
 
 
-def _numbers(a: Assigner, x: Value, form: Callable[[Value], Value]) -> tuple[Value, Value | None] | None:
-    """(numbers of u8, their zero point) of `cast(numbers) - zero` or `cast(numbers)`; None for other values."""
+def _numbers(a: Assigner, x: Value) -> tuple[Value, Value | None] | None:
+    """(numbers of 8 bits, their zero point) of `cast(numbers) - zero` or `cast(numbers)`; None for other values."""
     node, zero = a.producer(x), None
     if node is not None and node.op == "sub":
         source, point = node.inputs
         if source is None or point is None or not all(is_const(d, 1) for d in point.shape):
             return None
         node, zero = a.producer(source), _emit(a, "reshape", a.as_plain(point), shape=())
-    if node is None or node.op != "cast" or node.inputs[0] is None:
+    if node is None or node.op != "cast" or node.inputs[0] is None or node.inputs[0].dtype not in (u8, i8):
         return None
-    numbers = node.inputs[0]
-    if numbers.dtype is u8:
-        return form(numbers), zero
-    if numbers.dtype is not i8:
-        return None
-    offset = _emit(a, "constant", value=ConstantArray(i32.numpy.type(OFFSET)))
-    shifted = _emit(a, "add", _emit(a, "cast", form(numbers), dtype=i32), offset)
-    return _emit(a, "cast", shifted, dtype=u8), offset if zero is None else _emit(a, "add", zero, offset)
+    return node.inputs[0], zero
 
 
 def _correction(a: Assigner, weights: Value, zero: Value, axes: tuple[int, ...], shape: tuple[int, ...]) -> Value:

@@ -349,7 +349,7 @@ class _Product:
 
     def quantised(self) -> None:
         """Both factors in 8 bits with scales."""
-        dots = ((t, find_dot(t, i8, self.a.target)) for t in (u8, i16))
+        dots = ((t, find_dot(t, i8, self.a.target)) for t in (i8, u8, i16))
         match = next(((t, d) for t, d in dots if d is not None and self.depth % d.group == 0), None)
         least, matrices = self.in_matrices_from(match)
         if matrices is not None:

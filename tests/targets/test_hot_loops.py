@@ -1,0 +1,69 @@
+"""Arm's code of hot loops: accumulators in registers, an empty stack, factors that are lanes, dot instructions."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from benchmarks.onnx_builder import Builder
+from tests.targets.hot_loops import MANY, SUITE, HotLoop, hot_loops, largest
+
+
+def test_loops_are_counted() -> None:
+    text = """
+kernel:
+    mov x0, #4
+.LBB0_1:
+    ldr q2, [sp, #16]
+.LBB0_2:
+    fmla v0.4s, v2.4s, v3.s[1]
+    fmla v1.4s, v2.4s, v3.4s
+    str q0, [sp, #32]   // 16-byte spill
+    b.ne .LBB0_2
+    cbnz x0, .LBB0_1
+    ret
+other:
+.LBB1_1:
+    add x0, x0, #1
+    b.lt .LBB1_1
+"""
+    assert list(hot_loops(text)) == [HotLoop("kernel", 2, 1, 2, 1, ("fmla",))]
+
+
+@pytest.mark.parametrize("name", ["product of 64 rows", "product of 512 rows", "convolution of 1x1"])
+def test_tiles_fill_the_registers(name: str) -> None:
+    loop = largest(SUITE[name], "neoverse-n1")
+    assert loop.accumulators >= MANY and loop.stack == 0 and loop.by_element >= loop.adds * 2 // 3
+
+
+def test_products_of_winograd_keep_their_sums_in_registers() -> None:
+    # As many rows as divide the tiles of a block: five of 25, by four vectors.
+    loop = largest(SUITE["convolution of 3x3"], "neoverse-n1")
+    assert loop.accumulators >= 20 and loop.stack == 0 and loop.by_element >= loop.adds * 2 // 3
+
+
+def _in_bytes(kind: type) -> onnx.ModelProto:
+    """A convolution in 8 bits, between QuantizeLinear and DequantizeLinear."""
+    b, rng = Builder("bytes", seed=8), np.random.default_rng(8)
+    scale, zero = b.constant(np.float32(0.05)), b.constant(kind(128 if kind is np.uint8 else 3))
+    fine, none = b.constant(np.float32(0.01)), b.constant(np.int8(0))
+    x = b.op("QuantizeLinear", [b.input("x", [1, 32, 20, 20]), scale, zero])
+    weight = b.constant(rng.integers(-127, 128, (64, 32, 3, 3)).astype(np.int8))
+    factors = [b.op("DequantizeLinear", [x, scale, zero]), b.op("DequantizeLinear", [weight, fine, none])]
+    b.output(b.op("Conv", factors, pads=[1] * 4, kernel_shape=[3, 3]), "y", [1, 64, 20, 20])
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "instruction"),
+    [
+        ("neoverse-n1", np.uint8, "sdot"),
+        ("neoverse-n1", np.int8, "sdot"),
+        ("neoverse-v1", np.uint8, "usdot"),
+        ("neoverse-v1", np.int8, "sdot"),
+    ],
+)
+def test_bytes_are_multiplied_by_dot_instructions(target: str, kind: type, instruction: str) -> None:
+    loop = largest(_in_bytes(kind), target)
+    assert loop.kinds == (instruction,) and loop.accumulators >= 20 and loop.stack == 0
