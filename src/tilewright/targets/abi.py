@@ -15,10 +15,15 @@ def is_web(triple: str) -> bool:
     return triple.startswith("wasm")
 
 
+def passes_halves_as_floats(triple: str) -> bool:
+    """Whether f16 is passed in registers of floats where there are no instructions for it; elsewhere as an integer."""
+    return triple.startswith("riscv")
+
+
 def is_helper(triple: str, name: str) -> bool:
     """Whether a function is one of the compiler's own library, which every program of such a machine is linked with:
     division of 64 bits, arithmetic in double without instructions for it."""
     return triple.startswith(("thumb", "arm")) and name.startswith("__aeabi_")
 
 
-__all__ = ["address_bytes", "is_helper", "is_web"]
+__all__ = ["address_bytes", "is_helper", "is_web", "passes_halves_as_floats"]
