@@ -250,6 +250,10 @@ bench-bundle: $(STAMP) $(TORCH_STAMP) ## bundles against the Python runtime and 
 	$(EMX_ENV)/bin/pip install --quiet emx-onnx-cgen==1.4.0
 	$(PY) -m benchmarks.bench_bundle --emx $(EMX_ENV)/bin/python $(ARGS)
 
+.PHONY: bench-web
+bench-web: $(STAMP) $(TORCH_STAMP) ## bundles of WebAssembly against onnxruntime-web in Node; ARGS="--models nat --write"
+	$(PY) -m benchmarks.bench_web $(ARGS)
+
 .PHONY: bench-control
 bench-control: $(STAMP) ## a recurrence as Scan, greedy decoding as Loop, a detector with its suppression, against ONNX Runtime
 	$(PY) -m benchmarks.bench_control $(ARGS)

@@ -113,6 +113,7 @@ MACHINES: dict[str, Machine] = {
     "rv64gcv": Machine("rv64gcv", _RISCV, _qemu("riscv64", "rv64,v=true,vlen=128,vext_spec=v1.0")),
     "rv64gcv-256": Machine("rv64gcv-256", _RISCV, _qemu("riscv64", "rv64,v=true,vlen=256,vext_spec=v1.0")),
     "node": Machine("wasm32-simd128", None, ("node",)),
+    "node-relaxed": Machine("wasm32-relaxed-simd", None, ("node", "--experimental-wasm-relaxed-simd")),
     "wasmtime": Machine("wasm32-simd128", None, (sys.executable, str(HERE / "runner_wasmtime.py"))),
 }
 

@@ -6,6 +6,8 @@ multiply-add with one rounding, and no prefetch.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.targets.isa import Isa
 from tilewright.targets.registry import Family
 from tilewright.targets.target import Target
@@ -17,6 +19,10 @@ SIMD128 = Target(
     isa=Isa(vector_bits=128, registers=16, extrema_keep_nan=True),
 )
 
-FAMILY = Family("wasm", "wasm32", {"wasm32-simd128": SIMD128})
+RELAXED = replace(SIMD128, features=("relaxed-simd", "simd128"))
+"""With vector instructions whose last bits are the engine's choice: multiply-adds are rounded once where the machine
+below can, and twice elsewhere."""
+
+FAMILY = Family("wasm", "wasm32", {"wasm32-simd128": SIMD128, "wasm32-relaxed-simd": RELAXED})
 
 __all__ = ["FAMILY"]
