@@ -355,9 +355,11 @@ def quietly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """The module in evaluation mode; each part has its own mode back afterwards."""
+    """The module in evaluation mode; each part has its own mode back afterwards. What was exported has no modes, and its
+    `eval` raises."""
     modes = [(part, part.training) for part in module.modules()]
-    module.eval()
+    with contextlib.suppress(NotImplementedError):
+        module.eval()
     try:
         yield
     finally:

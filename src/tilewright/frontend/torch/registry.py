@@ -17,6 +17,8 @@ Rule = Callable[..., Any]
 F = TypeVar("F", bound=Rule)
 
 RULES: dict[str, Rule] = {}
+NAMESPACES = ("aten", "prims", "tilewright", "quantized_decomposed")
+"""Whose operators have rules."""
 IGNORED = {"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range", "_guards_fn"}
 IGNORED |= {"_linalg_check_errors", "sym_constrain_range_for_size"}
 """Operators without results that check what the compiler knows."""
@@ -64,7 +66,7 @@ def find_sampling(target: Any) -> Rule | None:
 def _found(target: Any, table: Mapping[str, Rule]) -> Rule | None:
     import tilewright.frontend.torch.rules  # noqa: F401  imports every file of rules
 
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims", "tilewright"):
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace not in NAMESPACES:
         return None
     packet = target._schema.name.removeprefix("aten::")
     is_there = table.get(f"{packet}.{target._overloadname}") or table.get(packet)
