@@ -245,3 +245,41 @@ def test_a_model_without_layers_stays_as_it_is(rng: np.random.Generator) -> None
     assert report.chosen == "fp32" and "no layer" in report.reason
     with pytest.raises(CallError):
         tw.quantize(model, calibrate=np.ones(4, np.float32), precision="int8")
+
+
+def test_samples_that_tell_little_are_warned_of(rng: np.random.Generator) -> None:
+    x = np.full((4, 24), 5.0, np.float32)
+    report = tw.quantize(dense(rng), calibrate=x, precision="int8", max_drop=1).report
+    assert len(report.warnings) == 2 and "single" in report.warnings[0] and "5.0" in report.warnings[1]
+    assert str(report).count("warning:") == 2
+    assert tw.quantize(dense(rng), calibrate=samples(rng, 4, 24), precision="int8", max_drop=1).report.warnings == ()
+
+
+def test_outliers_of_channels_move_into_weights(rng: np.random.Generator) -> None:
+    """One channel a hundred times as large as the others takes the levels of a scale for the tensor."""
+    model = dense(rng)
+    data = samples(rng, 32, 24)
+    for x in data:
+        x[:, 3] *= 100
+    small = numpy_helper.to_array(model.graph.initializer[0]).copy()
+    small[3] /= 100
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(small, "w1"))
+    drops = {s: tw.quantize(model, calibrate=data, precision="int8", max_drop=1, smooth=s) for s in (False, True)}
+    assert drops[True].report.drop < 0.5 * drops[False].report.drop
+    exact = tw.compile(model)
+    assert np.abs(drops[True](data[0]) - exact(data[0])).max() < 0.1 * np.abs(exact(data[0])).max()
+
+
+def test_weights_of_4_bits_where_the_metric_allows(rng: np.random.Generator, tmp_path: Path) -> None:
+    """A layer whose weights are rounded badly has 8 bits, or stays in f32; new weights are rounded the same way."""
+    model, data = dense(rng, inputs=64, hidden=64), samples(rng, 2, 64)
+    full = tw.quantize(model, calibrate=data, precision="int4w", max_drop=1).report
+    assert {row.type for row in full.layers} == {"int4w"}
+    limits = {"some": 0.7 * full.drop, "none": 1e-7}
+    mixed = tw.quantize(model, calibrate=data, precision="int4w", max_drop=limits["some"])
+    types = sorted(row.type for row in mixed.report.layers)
+    assert mixed.report.drop <= limits["some"] and types in (["int4w", "int8w"], ["int8w", "int8w"])
+    report = tw.quantize(model, calibrate=data, precision="int4w", max_drop=limits["none"]).report
+    assert report.chosen == "fp32" and report.drop == 0 and "metric falls" in report.reason
+    mixed.save(tmp_path / "m.tw")
+    np.testing.assert_array_equal(tw.load(tmp_path / "m.tw")(data[0]), mixed(data[0]))

@@ -13,13 +13,15 @@ from tilewright.frontend.read import Dynamic, import_model
 from tilewright.ir.dim import DimSizes
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.selection import Precision
+from tilewright.quantization import smoothing, weight_only
 from tilewright.quantization.calibrate import LayerError, Maker, errors_of, scales_of
 from tilewright.quantization.compare import closeness, in_turns
 from tilewright.quantization.ranges import METHODS, Method, Scale
 from tilewright.quantization.report import LayerRow, Mix, Report
 from tilewright.quantization.rewrite import quantised
-from tilewright.quantization.samples import Feed, feeds_of
+from tilewright.quantization.samples import Feed, doubts, feeds_of
 from tilewright.quantization.sites import Site, canonical, sites_of
+from tilewright.quantization.weight_only import can_have
 from tilewright.runtime.model import Model
 from tilewright.runtime.profile import Profile
 from tilewright.runtime.program import Program
@@ -59,6 +61,7 @@ def quantize(
     max_drop: float = 0.01,
     method: Method = "mse",
     correct_bias: bool = True,
+    smooth: bool = True,
     threads: int = 1,
     dims: DimSizes | None = None,
     dynamic: Dynamic = "auto",
@@ -77,13 +80,15 @@ def quantize(
         model, example, threads, dims, dynamic, fast, params, name: as for `tw.compile`.
         calibrate: samples of inputs: an iterable of arrays, or of tuples or dictionaries of them, one a call.
         precision: "int8"; "bf16": products multiply in bf16; "int8w", "int4w": weights of products have 8 or 4 bits and
-            are widened as they are read; "auto": the fastest of f32 and these that keeps `max_drop`, never slower than
-            f32.
+            are widened as they are read, those with the largest errors more bits where the metric falls; "auto": the
+            fastest of f32 and these that keeps `max_drop`, never slower than f32.
         metric: gives a number for a compiled model, the higher the better, such as the accuracy on held-out data; None:
             1 less the relative error of the outputs on the samples (root of the mean square).
         max_drop: by how much the metric may fall.
         method: how ranges of activations are chosen: "minmax", "percentile", "mse", "entropy".
         correct_bias: take the mean error of each channel, on the samples, off the layer's output.
+        smooth: move outliers of channels from activations into weights (SmoothQuant) where that makes the layers'
+            errors smaller.
         target: the machine that runs the model, which must be this one; the host if None.
 
     Returns a `Model` with a `report`.
@@ -102,8 +107,9 @@ def quantize(
     original = maker.model(read.graph)
     outputs = [] if metric else [original.run(feed) for feed in feeds]
     score = metric or (lambda other: closeness(other, feeds, outputs))
+    check_option("smooth", smooth, (bool,), "true or false")
     start = _Candidate("fp32", original, float(score(original)), read.graph, read.weights, ())
-    return _Search(maker, feeds, precision, float(max_drop), method, correct_bias, score, start).run()
+    return _Search(maker, feeds, precision, float(max_drop), method, correct_bias, smooth, score, start).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +135,7 @@ class _Search:
     max_drop: float
     method: Method
     correct_bias: bool
+    smooth: bool
     score: Metric
     original: _Candidate
     mixes: list[Mix] = field(default_factory=list)
@@ -160,6 +167,8 @@ class _Search:
         """All products with weights in bf16, or with weights of fewer bits, if the metric holds."""
         model = self.maker.model(self.original.graph, precision=precision)
         metric = self.score(model)
+        if self.falls(metric) and precision != "bf16":
+            return self.mixed_weights(precision, metric)
         if self.falls(metric):
             reason = f"in {precision} the metric falls to {metric:.6g}, by more than {self.max_drop:g}"
             return replace(self.original, reason=reason)
@@ -167,17 +176,49 @@ class _Search:
         layers = tuple(LayerRow(s.name, s.node.op, precision, None) for s in sites)
         return replace(self.original, chosen=precision, model=model, metric=metric, layers=layers)
 
+    def mixed_weights(self, precision: Precision, all_of_it: float) -> _Candidate:
+        """Weights of 4 bits in as many products as the metric allows, then of 8 bits: those with the largest errors
+        have more bits, or stay in f32."""
+        graph, weights = self.original.graph, self.original.weights
+        sites = [s for s in sites_of(graph) if can_have(s, 8)]
+        four = [s for s in sites if precision == "int4w" and can_have(s, 4)]
+        error = weight_only.errors(graph, weights, sites, 8) | weight_only.errors(graph, weights, four, 4)
+        order = sorted(sites, key=lambda s: -error[s.name])
+        tried: dict[tuple[int, int], _Candidate] = {}
+
+        def made(plain: int, eight: int) -> _Candidate:
+            """The model with so many layers in f32, and so many after these with 8 bits."""
+            if (plain, eight) not in tried:
+                bits = {s: 4 if k >= plain + eight and s in four else 8 for k, s in enumerate(order) if k >= plain}
+                changed = weight_only.coded(graph, bits)
+                model = self.maker.model(changed)
+                seconds = in_turns(self.original.model, model, self.feeds[0]).seconds[1]
+                metric = self.score(model)
+                self.mixes.append(Mix(len(bits), metric, seconds))
+                rows = tuple(_weights_row(s, bits.get(s), error) for s in sites)
+                tried[plain, eight] = _Candidate(precision, model, metric, changed, weights, rows)
+            return tried[plain, eight]
+
+        count = len(order)
+        eight = weight_only.least(count, lambda k: not self.falls(made(0, k).metric)) if four else None
+        if eight is not None:
+            return made(0, eight)
+        plain = weight_only.least(count, lambda k: not self.falls(made(k, count).metric))
+        if plain is not None and plain < count:
+            return made(plain, count)
+        reason = f"in {precision} the metric falls to {all_of_it:.6g}, by more than {self.max_drop:g}"
+        return replace(self.original, reason=reason)
+
     # --- int8 ---------------------------------------------------------------------------------------------------------
 
     def in_int8(self) -> _Candidate:
         """As many layers in int8 as the metric allows: those with the largest errors stay in f32."""
-        graph = self.original.graph
-        sites = sites_of(graph)
+        sites = sites_of(self.maker.read.graph)
         if not sites:
             return replace(self.original, reason="no layer multiplies by weights")
-        values = list(dict.fromkeys(site.source for site in sites))
-        scales = scales_of(self.maker, self.feeds, values, self.method)
-        errors = errors_of(self.maker, self.feeds, sites, scales)
+        scales, errors = self.calibrated(self.maker)
+        if self.smooth:
+            sites, scales, errors = self.smoothed(sites, scales, errors)
         order = sorted(sites, key=lambda site: -errors[site.name].relative)
         kept = self.least_kept(order, scales, errors)
         candidate = self.mixed(order[kept:], scales, errors)
@@ -186,6 +227,26 @@ class _Search:
             reason = f"each choice of layers lets the metric fall by more than {self.max_drop:g}"
             return replace(self.original, layers=rows, reason=reason)
         return replace(candidate, layers=rows)
+
+    def calibrated(self, maker: Maker) -> tuple[dict[Value, Scale], dict[str, LayerError]]:
+        """The scales of all that layers read, and the error of each layer."""
+        sites = sites_of(maker.read.graph)
+        values = list(dict.fromkeys(site.source for site in sites))
+        scales = scales_of(maker, self.feeds, values, self.method)
+        return scales, errors_of(maker, self.feeds, sites, scales)
+
+    def smoothed(
+        self, sites: tuple[Site, ...], scales: dict[Value, Scale], errors: dict[str, LayerError]
+    ) -> tuple[tuple[Site, ...], dict[Value, Scale], dict[str, LayerError]]:
+        """The layers where outliers are moved into weights as far as that helps; `maker` has the graph then."""
+        factors = smoothing.factors_of(self.maker, self.feeds, sites)
+        if factors:
+            _, after = self.calibrated(smoothing.smoothed(self.maker, factors))
+            factors = smoothing.worth(factors, sites, errors, after)
+        if not factors:
+            return sites, scales, errors
+        self.maker = smoothing.smoothed(self.maker, factors)
+        return sites_of(self.maker.read.graph), *self.calibrated(self.maker)
 
     def least_kept(self, order: Sequence[Site], scales: Mapping[Value, Scale], errors: Mapping[str, LayerError]) -> int:
         """How many layers, in this order, stay in f32 so that the metric holds."""
@@ -203,7 +264,7 @@ class _Search:
         self, sites: Sequence[Site], scales: Mapping[Value, Scale], errors: Mapping[str, LayerError]
     ) -> _Candidate:
         """The model with these layers in int8."""
-        graph, more = self.original.graph, {}
+        graph, more = self.maker.read.graph, {}
         if self.correct_bias:
             taken = {v.name for v in (*graph.inputs, *graph.params)} | {v.name for n in graph.nodes for v in n.outputs}
             names = {site.name: _free(f"{site.name}.bias_correction", taken) for site in sites}
@@ -237,8 +298,10 @@ class _Search:
             tuple(self.mixes),
             best.graph,
             best.weights,
+            doubts(self.feeds),
         )
-        precision = best.chosen if best.chosen in PRODUCTS else "fp32"
+        whole = best.chosen in PRODUCTS and best.graph is self.original.graph  # else the graph has the codes
+        precision = best.chosen if whole else "fp32"
         program = self.maker.program(best.graph, best.weights, precision=precision)
         return QuantizedModel(program, self.maker.threads, report)
 
@@ -263,6 +326,11 @@ def _rows(candidates: Sequence[_Candidate]) -> tuple[LayerRow, ...]:
 def _row(site: Site, errors: Mapping[str, LayerError], stays: bool) -> LayerRow:
     reason = "its error is among the largest, and the metric would fall too far" if stays else ""
     return LayerRow(site.name, site.node.op, "fp32" if stays else "int8", errors[site.name].relative, reason)
+
+
+def _weights_row(site: Site, bits: int | None, error: Mapping[str, float]) -> LayerRow:
+    reason = "" if bits else "its weights' error is among the largest, and the metric would fall too far"
+    return LayerRow(site.name, site.node.op, f"int{bits}w" if bits else "fp32", error[site.name], reason)
 
 
 def _free(name: str, taken: set[str]) -> str:

@@ -28,9 +28,9 @@ def folded(graph: Graph, weights: Mapping[str, Any]) -> tuple[Graph, dict[str, A
     linear = linear_nodes(graph)
     coded = {v: linear[v] for v in wanted if v in linear and linear[v].value.dtype is i8}
     scales = {match.scale: graph.producers()[v].inputs[1] for v, match in coded.items()}
-    computed = [v for v in wanted if v not in coded]
-    computed += [part for match in coded.values() for part in (match.value, match.scale)]
-    arrays = _computed(graph, [v for v in dict.fromkeys(computed) if v not in graph.params], weights)
+    values = [v for v in wanted if v not in coded]
+    values += [part for match in coded.values() for part in (match.value, match.scale)]
+    arrays = computed(graph, [v for v in dict.fromkeys(values) if v not in graph.params], weights)
     builder = GraphBuilder(graph.name, list(graph.inputs), taken=names_of(graph))
     params = {v: v for v in graph.params if v in wanted}
     known = {v.name: weights[v.name] for v in params}
@@ -48,8 +48,9 @@ def folded(graph: Graph, weights: Mapping[str, Any]) -> tuple[Graph, dict[str, A
     return replace(whole, nodes=whole.needed()), known
 
 
-def _computed(graph: Graph, values: Sequence[Value], weights: Mapping[str, Any]) -> dict[Value, Any]:
+def computed(graph: Graph, values: Sequence[Value], weights: Mapping[str, Any]) -> dict[Value, Any]:
     """Arrays of values that depend on weights alone."""
-    alone = replace(graph, inputs=(), outputs=tuple(values))
+    made = [v for v in values if v not in graph.params]
+    alone = replace(graph, inputs=(), outputs=tuple(made))
     arrays = run_graph(replace(alone, nodes=alone.needed()), {}, weights)
-    return {v: np.asarray(arrays[v.name]) for v in values}
+    return {v: np.asarray(arrays[v.name] if v in made else weights[v.name]) for v in values}

@@ -18,7 +18,7 @@ class LayerRow:
 
     layer     its output's name
     op        "conv" or "matmul"
-    type      in which it multiplies now: "int8" or "fp32"
+    type      in which it multiplies now: "int8", "bf16" or "fp32", or that of its weights: "int8w", "int4w"
     error     what 8 bits change by themselves: root mean square of the difference by that of the output, or None
     seconds   of a call, (of the f32 model, of this one); None where a kernel computes more than this layer
     reason    why it stayed in f32; empty if it did not
@@ -52,6 +52,7 @@ class Report:
     metric      (of the f32 model, of this one); higher is better
     seconds     of a call on the first sample, (of the f32 model, of this one): medians of calls in turns
     mixes       the choices of layers that were tried, in order
+    warnings    what the samples do not tell: a single one, inputs that never change
     """
 
     precision: str
@@ -65,6 +66,7 @@ class Report:
     mixes: tuple[Mix, ...]
     graph: Graph
     weights: Mapping[str, Any]
+    warnings: tuple[str, ...] = ()
 
     @property
     def drop(self) -> float:
@@ -84,6 +86,7 @@ class Report:
         count = sum(r.type != "fp32" for r in self.layers)
         lines.append(f"{self.chosen}: {count} of {len(self.layers)} layers, {self.samples} samples, {self.method}")
         lines.append(f"metric {self.metric[0]:.6g} -> {self.metric[1]:.6g}, {self.speedup:.2f} times as fast as fp32")
+        lines += [f"warning: {text}" for text in self.warnings]
         return "\n".join([*lines, self.reason] if self.reason else lines)
 
     def as_dict(self) -> dict[str, Any]:
@@ -94,6 +97,7 @@ class Report:
             "reason": self.reason,
             "method": self.method,
             "samples": self.samples,
+            "warnings": list(self.warnings),
             "metric": list(self.metric),
             "seconds": list(self.seconds),
             "layers": [{name: getattr(r, name) for name in LayerRow.__dataclass_fields__} for r in self.layers],

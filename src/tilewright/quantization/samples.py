@@ -46,6 +46,18 @@ def feeds_of(samples: Any, names: Sequence[str]) -> tuple[Feed, ...]:
     return tuple(feeds)
 
 
+def doubts(feeds: Sequence[Feed]) -> tuple[str, ...]:
+    """What samples do not tell, in words: one call alone, and inputs whose elements are all one number."""
+    texts = ["there is a single calibration sample: ranges are those of one call"] if len(feeds) == 1 else []
+    for name in feeds[0]:
+        arrays = [np.asarray(feed[name]) for feed in feeds if np.size(feed[name])]
+        if arrays and all((a == arrays[0].flat[0]).all() for a in arrays):
+            texts.append(
+                f"input {name!r} is {arrays[0].flat[0]} in all calibration samples: ranges say nothing of others"
+            )
+    return tuple(texts)
+
+
 def _each(samples: Any) -> Iterable[Any]:
     if isinstance(samples, Mapping) or hasattr(samples, "__array__") or hasattr(samples, "__dlpack__"):
         return (samples,)

@@ -355,8 +355,8 @@ def quietly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """The module in evaluation mode; each part has its own mode back afterwards. What was exported has no modes, and its
-    `eval` raises."""
+    """The module in evaluation mode; each part has its own mode back afterwards. What was exported has no modes, and
+    its `eval` raises."""
     modes = [(part, part.training) for part in module.modules()]
     with contextlib.suppress(NotImplementedError):
         module.eval()

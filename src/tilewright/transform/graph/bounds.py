@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil, floor, isfinite
 
 from tilewright.ir.dtype import u8, u16
 from tilewright.ir.graph import Node, Value
+from tilewright.ops.pointwise import ClipAttrs
 from tilewright.ops.shape import ConstantAttrs
 
 Bounds = tuple[int, int]
@@ -30,6 +32,9 @@ def bounds(producer: Producer, value: Value, depth: int = DEPTH) -> Bounds | Non
             known = bounds(producer, given[0], depth - 1)
             narrow = given[0].dtype.bits <= 16
             return known or ((int(given[0].dtype.min), int(given[0].dtype.max)) if narrow else None)
+        case "cast":
+            inside = producer(given[0])
+            return _clipped(inside) if inside is not None and inside.op == "clip" else None
         case "sub" | "add":
             left, right = (bounds(producer, v, depth - 1) for v in given)
             if left is None or right is None:
@@ -55,6 +60,14 @@ def bounds(producer: Producer, value: Value, depth: int = DEPTH) -> Bounds | Non
         case op if op in MOVES:
             return bounds(producer, given[0], depth - 1)
     return None
+
+
+def _clipped(node: Node) -> Bounds | None:
+    """The integers that numbers within two bounds are cast to."""
+    attrs = node.of(ClipAttrs)
+    if attrs.min is None or attrs.max is None or not (isfinite(attrs.min) and isfinite(attrs.max)):
+        return None
+    return floor(attrs.min), ceil(attrs.max)
 
 
 def largest(between: Bounds) -> int:

@@ -1,7 +1,7 @@
 """Rules for quantised operators: `quantized_decomposed::*`, which torchao's pt2e writes, and products of integers.
 
-Source of each rule: torch/ao/quantization/fx/_decomposed.py. Levels are `clamp(round(x * (1 / scale)) + zero)`: a product
-with the reciprocal, where ONNX divides.
+Source of each rule: torch/ao/quantization/fx/_decomposed.py. Levels are `clamp(round(x * (1 / scale)) + zero)`: a
+product with the reciprocal, where ONNX divides.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def quantize_per_channel(n: Call, x: Value, scales: Value, zeros: Value, *rest: 
 
 
 @rule(f"{DECOMPOSED}dequantize_per_channel")
-def dequantize_per_channel(n: Call, x: Value, scales: Value, zeros: Value | None, axis: Any, *_: Any, **__: Any) -> Value:
+def dequantize_per_channel(
+    n: Call, x: Value, scales: Value, zeros: Value | None, axis: Any, *_: Any, **__: Any
+) -> Value:
     zero = None if zeros is None else _along(n, zeros, x, [axis])
     return _numbers(n, x, _along(n, scales, x, [axis]), zero)
 
@@ -78,7 +80,7 @@ def choose_qparams(n: Call, x: Value, low: Any, high: Any, eps: Any, _: Any) -> 
 def _inverse(n: Call, scale: Operand) -> Value:
     """1 / scale as PyTorch rounds it: of a number in f64, of a tensor in its type."""
     if not isinstance(scale, Value):
-        return n.constant(1.0 / float(scale), f32)  # type: ignore[arg-type]
+        return n.constant(1.0 / float(scale), f32)
     inverse = n.emit("div", n.like(1.0, scale), scale)
     return n.cast(n.reshape(inverse, ()) if _is_one(scale) else inverse, f32)
 
