@@ -87,7 +87,7 @@ $(NEWEST_STAMP): pyproject.toml
 # Their protocol buffers are of another release than ours, and KServe's client brings a web framework.
 $(SERVE_STAMP): | $(PY)
 	$(PYTHON) -m venv $(SERVE_ENV)
-	$(SERVE_ENV)/bin/pip install --quiet 'tritonclient[http,grpc]' ml_dtypes open-inference-grpc open-inference-openapi kserve kubernetes-validate
+	$(SERVE_ENV)/bin/pip install --quiet 'tritonclient[http,grpc]' ml_dtypes open-inference-grpc open-inference-openapi kserve kubernetes-validate schemathesis
 	@touch $@
 
 # TVM's tuner crashes with the apache-tvm-ffi that Tilewright uses, so it has an environment of its own.
@@ -362,9 +362,10 @@ serve-ray: $(STAMP) $(RL_STAMP) ## a deployment of Ray Serve: one copy of the we
 	$(PY) -m tests.serve.ray_serve
 
 .PHONY: serve
-serve: $(STAMP) $(SERVE_STAMP) ## the inference server against other people's clients (Triton's, KServe's, curl), and 10^5 hostile requests
+serve: $(STAMP) $(SERVE_STAMP) ## the inference server against other people's clients (Triton's, KServe's, curl), 10^4 cases of schemathesis, and 10^5 hostile requests
 	$(PY) -m tests.serve.clients.run $(SERVE_ENV)/bin/python $(ARGS)
 	$(PY) -m tests.serve.hostile --count 100000
+	$(PY) -m tests.serve.hostile_grpc --count 20000
 
 .PHONY: bench-serve
 bench-serve: $(STAMP) ## the inference server against its bars; ARGS="latency --spin 0.001", ARGS="soak --requests 1000000 --versions 1000"

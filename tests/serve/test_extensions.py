@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import shutil
 import time
@@ -114,6 +115,15 @@ def test_tokens() -> None:
     for wrong in ({"short": ["infer"]}, {"a-token-that-is-long": ["everything"]}):
         with pytest.raises(tw.Error, match="a token"):
             Tokens(wrong)
+
+
+def test_an_answer_without_a_body_claims_no_json(layer_path: Path) -> None:
+    with Server(Settings(http_port=0, repository=layer_path.parent)) as other:
+        connection = http.client.HTTPConnection("127.0.0.1", other.http_port or 0, timeout=20)
+        connection.request("POST", "/v2/repository/models/layer/load")
+        answer = connection.getresponse()
+        assert (answer.status, answer.read(), answer.getheader("Content-Type")) == (200, b"", None)
+        connection.close()
 
 
 def test_unix_socket(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.serve.conftest import echo, layer_model
 from tilewright.serve.models import Served
 from tilewright.serve.server import Server, Settings
 
-CLIENTS = ("triton", "open_inference_client", "kserve_client", "curl", "manifests")
+CLIENTS = ("triton", "open_inference_client", "kserve_client", "curl", "manifests", "openapi")
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
         with Server(settings, models) as server:
             for name in names or CLIENTS:
                 command = [python, str(here / f"{name}.py"), str(server.http_port), str(server.grpc_port)]
-                if subprocess.run(command, timeout=300, check=False).returncode:
+                if subprocess.run(command, timeout=1800, check=False).returncode:
                     failed.append(name)
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial, wraps
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from tilewright.serve.errors import ServeError, Status
 from tilewright.serve.protocol import routes
@@ -84,6 +84,8 @@ class Service:
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
         self._check(context, Scope.INFER)
         async for request in requests:
+            if isinstance(request, ServeError):
+                raise request
             try:
                 yield pb.ModelStreamInferResponse(infer_response=await self.ModelInfer(request, context))
             except ServeError as error:
@@ -351,9 +353,11 @@ Method = Callable[[Any, Any], Awaitable[Any]]
 def _answering(method: Method) -> Method:
     """A method whose ServeErrors become gRPC's codes."""
 
-    @functools.wraps(method)
+    @wraps(method)
     async def call(request: Any, context: Context) -> Any:
         try:
+            if isinstance(request, ServeError):
+                raise request
             return await method(request, context)
         except ServeError as error:
             await context.abort(_CODES[error.status], _text(error))
@@ -362,7 +366,7 @@ def _answering(method: Method) -> Method:
 
 
 def _streaming(method: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[Any, Any], AsyncIterator[Any]]:
-    @functools.wraps(method)
+    @wraps(method)
     async def call(requests: Any, context: Context) -> AsyncIterator[Any]:
         try:
             async for answer in method(requests, context):
@@ -371,6 +375,14 @@ def _streaming(method: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[An
             await context.abort(_CODES[error.status], _text(error))
 
     return call
+
+
+def _parsed(kind: Any, data: bytes) -> Any:
+    """A message, or the error that its bytes are none: gRPC itself would say that the server has failed."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        return ServeError(f"the bytes are no {kind.__name__}")
 
 
 def handlers(service: Service) -> Any:
@@ -385,7 +397,7 @@ def handlers(service: Service) -> Any:
         else:
             request, response = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
             behaviour, kind = _answering(method), grpc.unary_unary_rpc_method_handler
-        methods[name] = kind(behaviour, request.FromString, response.SerializeToString)
+        methods[name] = kind(behaviour, partial(_parsed, request), response.SerializeToString)
     return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 

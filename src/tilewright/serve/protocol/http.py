@@ -259,7 +259,9 @@ class HttpProtocol(asyncio.Protocol):
 
     def _write(self, reply: Reply, keep: bool, head_only: bool = False) -> None:
         head = _HEADS.get((reply.status, reply.content_type))
-        if head is None:
+        if not reply.body:  # nothing is no JSON
+            head = f"HTTP/1.1 {reply.status} {_REASONS.get(reply.status, '')}\r\nContent-Length: "
+        elif head is None:
             reason = _REASONS.get(reply.status, "")
             head = f"HTTP/1.1 {reply.status} {reason}\r\nContent-Type: {reply.content_type}\r\nContent-Length: "
         head += str(len(reply.body))
