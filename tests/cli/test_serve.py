@@ -72,6 +72,18 @@ def test_wrong_usage(cli: Cli, tmp_path: Path) -> None:
     assert code == 1 and "is no model" in err
     code, _, err = cli("bench-serve", "http://127.0.0.1:1", "layer")
     assert code == 1 and "does not answer" in err
+    assert cli("bench-serve", "http://127.0.0.1:1")[0] == 2
+    assert cli("bench-serve", "http://127.0.0.1:1", "layer", "--policy", "aimd")[0] == 2
+    assert cli("serve", tmp_path / "m.onnx", "--policy", "fifo")[0] == 1
+
+
+def test_policies_of_a_file_beside_each_other(cli: Cli, program: Path) -> None:
+    options = ("--policy", "deadline", "--policy", "aimd", "-r", 100, "--seconds", 0.5, "--promise", 2000)
+    code, page, _ = cli("bench-serve", program, *options, "--json")
+    assert code == 0
+    points = json.loads(page)
+    assert [p["policy"] for p in points] == ["deadline", "aimd"]
+    assert all(p["statuses"] == {"200": round(p["offered"] * 0.5)} for p in points)
 
 
 def test_the_old_use_still_offers(cli: Cli, program: Path) -> None:

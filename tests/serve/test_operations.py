@@ -11,6 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -133,6 +134,38 @@ def test_tls(tmp_path: Path, layer: tw.Model) -> None:
             assert client.server()["name"] == "tilewright"
     with pytest.raises(tw.Error, match="cannot be used for TLS"):
         Server(Settings(http_port=0, certificate=(key, key))).start()
+    settings = Settings(http_port=None, grpc_port=0, certificate=(certificate, key), clients=certificate)
+    with Server(settings, [echo()]) as server:
+        root, pair = (
+            certificate.read_bytes(),
+            {"private_key": key.read_bytes(), "certificate_chain": certificate.read_bytes()},
+        )
+        for shown, answered in (({}, False), (pair, True)):
+            credentials = grpc.ssl_channel_credentials(root, **shown)
+            with grpc.secure_channel(f"127.0.0.1:{server.grpc_port}", credentials) as channel:
+                live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+                if answered:
+                    assert live(b"", timeout=20) == b"\x08\x01"
+                else:
+                    with pytest.raises(grpc.RpcError):
+                        live(b"", timeout=20)
+
+
+def test_access_log_of_grpc() -> None:
+    log = io.StringIO()
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    with Server(Settings(http_port=None, grpc_port=0, access_log=log), [echo()]) as server:
+        with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+            live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+            live(b"", metadata=[("traceparent", trace), ("x-request-id", "mine")])
+            with pytest.raises(grpc.RpcError):
+                channel.unary_unary("/inference.GRPCInferenceService/ModelMetadata")(b"\x0a\x04none")
+            list(channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")(iter([b""])))
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert [(e["path"].rpartition("/")[2], e["status"]) for e in lines] == [
+        ("ServerLive", "OK"), ("ModelMetadata", "NOT_FOUND"), ("ModelStreamInfer", "OK")
+    ]  # fmt: skip
+    assert (lines[0]["id"], lines[0]["traceparent"], lines[0]["out"]) == ("mine", trace, 2)
 
 
 GOOD = """

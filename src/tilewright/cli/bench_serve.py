@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json as json_module
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,15 +16,24 @@ import typer
 
 from tilewright.cli import picture
 from tilewright.cli.common import JsonOption, SeedOption, err, is_quiet, parse_dims, print_json, table, time_text
-from tilewright.support.errors import MissingPackageError
+from tilewright.support.errors import Error, MissingPackageError
 
 if TYPE_CHECKING:
     from tilewright.serve.load import Point
 
 
 def bench_serve(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Of the server, such as http://localhost:8000.")],
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")],
+    url: Annotated[
+        str,
+        typer.Argument(metavar="URL", help="Of the server, such as http://localhost:8000; or a file, served for this."),
+    ],
+    model: Annotated[
+        str | None, typer.Argument(metavar="[MODEL]", help="The model's name. [default: the file's stem]")
+    ] = None,
+    policies: Annotated[
+        list[str] | None,
+        typer.Option("--policy", metavar="NAME", help="Of the server of a file: deadline, or aimd. May be repeated."),
+    ] = None,
     rates: Annotated[
         list[float] | None,
         typer.Option("--rate", "-r", min=0.1, help="Requests a second. May be repeated. [default: 100 200 500 1000]"),
@@ -46,6 +61,7 @@ def bench_serve(
 
     ```
     tilewright bench-serve http://localhost:8000 policy -r 500 -r 1000
+    tilewright bench-serve policy.onnx --policy deadline --policy aimd -r 500 -r 1000
     ```
     """
     try:
@@ -53,17 +69,53 @@ def bench_serve(
     except ImportError:
         raise MissingPackageError("this needs httptools", hint="pip install 'tilewright[serve]'") from None
     picture.check(png)
-    inputs = random_of(url, model, parse_dims(dim), seed)
-    data = request_bytes(url, model, inputs, promise / 1000 if tell else None)
-    points = []
-    for rate in rates or (100.0, 200.0, 500.0, 1000.0):
-        if not is_quiet(json):
-            err.print(f"{rate:g} requests a second for {seconds:g} s")
-        run = offer(url, data, rate, promise / 1000, seconds=seconds, burst=burst, connections=connections, seed=seed)
-        points.append(asyncio.run(run))
+    path = Path(url)
+    if path.suffix not in (".onnx", ".tw"):
+        if model is None or policies:
+            what = "--policy is of a file's server" if policies else "name the model"
+            raise typer.BadParameter(what, param_hint="--policy" if policies else "MODEL")
+    every = tuple(rates or (100.0, 200.0, 500.0, 1000.0))
+
+    def offered(url: str, name: str) -> list[Point]:
+        data = request_bytes(url, name, random_of(url, name, parse_dims(dim), seed), promise / 1000 if tell else None)
+        points = []
+        for rate in every:
+            if not is_quiet(json):
+                err.print(f"{rate:g} requests a second for {seconds:g} s")
+            run = offer(
+                url, data, rate, promise / 1000, seconds=seconds, burst=burst, connections=connections, seed=seed
+            )
+            points.append(asyncio.run(run))
+        return points
+
+    if path.suffix not in (".onnx", ".tw"):
+        found = {"": offered(url, model or "")}
+    else:
+        found = {}
+        for policy in policies or ["deadline"]:
+            with served(path, policy, promise) as address:
+                found[policy] = offered(address, model or path.stem)
     if png is not None:
-        draw(points, promise, png)
-    report(points, json)
+        draw(found, promise, png)
+    report(found, json)
+
+
+@contextmanager
+def served(path: Path, policy: str, promise: float) -> Iterator[str]:
+    """A server of a file in a process of its own, on a free port; gives its address."""
+    command = [
+        sys.executable, "-m", "tilewright.cli", "serve", str(path), "--http-port", "0", "--policy", policy,
+        "--promise", str(promise), "--json",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            if not line:
+                raise Error("the server did not start", where=str(path), got=f"status {process.wait()}")
+            yield str(json_module.loads(line)["serving"])
+        finally:
+            process.terminate()
 
 
 def random_of(url: str, model: str, dims: dict[str, int], seed: int) -> dict[str, Any]:
@@ -82,38 +134,44 @@ def random_of(url: str, model: str, dims: dict[str, int], seed: int) -> dict[str
     return random_inputs(specs, dims, seed)
 
 
-def report(points: list[Point], json: bool) -> None:
-    """Print a line for each load."""
+def report(found: Mapping[str, Sequence[Point]], json: bool) -> None:
+    """Print a line for each load, of each policy."""
     shares = (0.5, 0.99, 0.999)
+    lines = [(policy, point) for policy, points in found.items() for point in points]
     if json:
         print_json([
             {"offered": p.offered, "goodput": p.goodput, "violations": p.violations, "statuses": p.statuses,
-             "generator_lag": p.lag, **{f"p{100 * s:g}": p.quantile(s) for s in shares}}
-            for p in points
+             "generator_lag": p.lag, **{f"p{100 * s:g}": p.quantile(s) for s in shares},
+             **({"policy": policy} if policy else {})}
+            for policy, p in lines
         ])  # fmt: skip
         return
     rows = [
         (
-            f"{p.offered:.0f}", f"{p.goodput:.0f}", f"{p.violations:.2%}", *(time_text(p.quantile(s)) for s in shares),
+            *([policy] if policy else []), f"{p.offered:.0f}", f"{p.goodput:.0f}", f"{p.violations:.2%}",
+            *(time_text(p.quantile(s)) for s in shares),
             " ".join(f"{status}:{n}" for status, n in p.statuses.items()), time_text(p.lag),
         )
-        for p in points
+        for policy, p in lines
     ]  # fmt: skip
     columns = ("offered/s", "in time/s", "too late", "p50", "p99", "p99.9", "statuses", "generator's lag")
-    table("", columns, rows, left=0)
+    table("", ("policy", *columns) if all(found) else columns, rows, left=1 if all(found) else 0)
 
 
-def draw(points: list[Point], promise: float, path: Path) -> None:
+def draw(found: Mapping[str, Sequence[Point]], promise: float, path: Path) -> None:
     """Goodput and latencies over load as a picture."""
     from matplotlib import pyplot
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4))
-    offered = [p.offered for p in points]
-    left.plot(offered, [p.goodput for p in points], "o-", label="answered in time")
+    for (policy, points), style in zip(found.items(), itertools.cycle(("-", "--")), strict=False):
+        offered = [p.offered for p in points]
+        name = f" ({policy})" if policy else ""
+        left.plot(offered, [p.goodput for p in points], f"o{style}", label=f"answered in time{name}")
+        for share in (0.5, 0.99, 0.999):
+            latencies = [1000 * p.quantile(share) for p in points]
+            right.plot(offered, latencies, f"o{style}", label=f"p{100 * share:g}{name}")
     left.plot(offered, offered, ":", color="grey", label="offered")
     left.set(xlabel="requests a second", ylabel="answers in time a second")
-    for share in (0.5, 0.99, 0.999):
-        right.plot(offered, [1000 * p.quantile(share) for p in points], "o-", label=f"p{100 * share:g}")
     right.axhline(promise, color="grey", linestyle=":", label="promise")
     right.set(xlabel="requests a second", ylabel="milliseconds", yscale="log")
     for axes in (left, right):

@@ -58,10 +58,13 @@ def serve(
             help="After a request, ask so many microseconds for the next one before sleeping.",
         ),
     ] = 0.0,
+    policy: Annotated[
+        str, typer.Option("--policy", metavar="NAME", help="How batches are made: deadline, or aimd to compare with.")
+    ] = "deadline",
     repository: Annotated[bool, typer.Option(help="Let clients load and unload models of --dir.")] = False,
     shared_memory: Annotated[bool, typer.Option(help="Let clients register shared memory.")] = False,
     access_log: Annotated[
-        Path | None, typer.Option("--access-log", metavar="FILE", help="A line of JSON for each request of HTTP.")
+        Path | None, typer.Option("--access-log", metavar="FILE", help="A line of JSON for each request.")
     ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", metavar="TOML", help="All of this and more from a file.")
@@ -92,7 +95,7 @@ def serve(
     except ImportError:
         raise MissingPackageError("serving needs httptools", hint="pip install 'tilewright[serve]'") from None
     from tilewright.serve import config as configuration
-    from tilewright.serve.core import Options
+    from tilewright.serve.core import Options, check_policy
     from tilewright.serve.opening import Source, in_folder, of_file
     from tilewright.serve.server import Settings
 
@@ -108,7 +111,8 @@ def serve(
             raise typer.BadParameter("name a model, --dir, --store or --config", param_hint="MODEL")
         settings = Settings(
             host=host, http_port=http_port, grpc_port=_grpc_port(grpc_port), local=None if unix is None else str(unix),
-            core=Options(lanes=lanes), repository=folder if repository else None, shared_memory=shared_memory,
+            core=Options(lanes=lanes, policy=check_policy(policy)),
+            repository=folder if repository else None, shared_memory=shared_memory,
             spin=spin / 1e6,
         )  # fmt: skip
         log = None if access_log is None else str(access_log)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tilewright.serve.core import Options
+from tilewright.serve.core import Options, check_policy
 from tilewright.serve.errors import ServeError
 from tilewright.serve.opening import SUFFIXES, Source, in_folder
 from tilewright.serve.protocol.http import Limits
@@ -66,7 +66,7 @@ class _Reader:
         self._problems = Problems()
 
     def config(self, table: Mapping[str, Any], where: str) -> Config:
-        known = {*_INTEGERS, *_PORTS, *_TEXTS, *_FLAGS, *_PATHS, *_TABLES, "drain", "spin_us"}
+        known = {*_INTEGERS, *_PORTS, *_TEXTS, *_FLAGS, *_PATHS, *_TABLES, "drain", "spin_us", "policy"}
         self._unknown(table, known, "")
         integers: dict[str, Any] = {
             name: self._integer(table, name, *bounds) for name, bounds in _INTEGERS.items() if name in table
@@ -84,12 +84,14 @@ class _Reader:
             given["spin"] = self._number(table, "spin_us", 0.0, 1e6) / 1e6
         given["limits"] = self._limits(self._table(table, "limits"))
         given["tokens"] = self._checked(lambda: Tokens(self._table(table, "tokens"))) or Tokens()
+        if "policy" in table:
+            self._checked(lambda: check_policy(self._of(table, "policy", str)))
         workers, log = integers.pop("workers", 1), given.pop("access_log", None)
         sources = self._sources(self._table(table, "models"), paths.get("dir"))
         if not sources and "repository" not in paths and not len(self._problems):
             self._add("names no model", "models")
         self._problems.raise_if_any("the configuration cannot be used", where=where, kind=ServeError)
-        given["core"] = Options(**integers)
+        given["core"] = Options(**integers, policy=str(table.get("policy", "deadline")))
         return Config(Settings(**given), tuple(sources), workers, log, paths.get("dir"))
 
     # -- parts ---------------------------------------------------------------------------------------------------------

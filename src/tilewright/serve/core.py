@@ -62,6 +62,16 @@ class Options:
     inline: float = INLINE_SECONDS
 
 
+POLICIES = ("deadline", "aimd")
+
+
+def check_policy(name: str) -> str:
+    """The name of a policy, or ServeError."""
+    if name not in POLICIES:
+        raise ServeError("is no policy", expected=" or ".join(POLICIES), got=repr(name)[:40])
+    return name
+
+
 class Others(Protocol):
     """The other processes of a server."""
 
@@ -303,4 +313,4 @@ def together(served: Served, rows: Rows, requests: Sequence[list[Array]]) -> lis
     return [(tuple(part), version) for part in zip(*parts, strict=True)]
 
 
-__all__ = ["Batch", "Core", "Options", "computed"]
+__all__ = ["POLICIES", "Batch", "Core", "Options", "check_policy", "computed"]

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Mapping
 from typing import IO
 
 from tilewright.serve.protocol.routes import Asked, Reply
@@ -27,18 +28,37 @@ class AccessLog:
         self._prefix = f"{os.getpid():x}"
 
     def __call__(self, asked: Asked, reply: Reply) -> None:
-        headers = asked.headers
+        """Write the line of a request of HTTP."""
+        sizes = len(asked.body), len(reply.body)
+        self.write(asked.headers, asked.method[:20], asked.path[:300], reply.status, asked.arrival, sizes)
+
+    def write(
+        self,
+        headers: Mapping[str, str],
+        method: str,
+        path: str,
+        status: int | str,
+        arrival: float,
+        sizes: tuple[int, int],
+    ) -> None:
+        """Write a line.
+
+        Args:
+            status: HTTP's number, or the name of gRPC's code.
+            arrival: on the monotonic clock.
+            sizes: bytes that came, and bytes that went.
+        """
         identity = headers.get("x-request-id", "")[:100] or f"{self._prefix}-{next(self._numbers)}"
         trace = headers.get("traceparent", "")
         line = {
             "time": round(time.time(), 6),
             "id": identity,
-            "method": asked.method[:20],
-            "path": asked.path[:300],
-            "status": reply.status,
-            "seconds": round(time.monotonic() - asked.arrival, 6),
-            "in": len(asked.body),
-            "out": len(reply.body),
+            "method": method,
+            "path": path,
+            "status": status,
+            "seconds": round(time.monotonic() - arrival, 6),
+            "in": sizes[0],
+            "out": sizes[1],
         }
         if _TRACE.fullmatch(trace):
             line["traceparent"] = trace

@@ -53,7 +53,7 @@ class Settings:
         repository: a folder whose models clients with the scope may load and unload.
         shared_memory: whether clients may register shared memory of this machine.
         metrics: whether there are /metrics and /dashboard.
-        access_log: a file that gets a line of JSON for each request of HTTP.
+        access_log: a file that gets a line of JSON for each request of HTTP and of gRPC.
         sockets: that listen already, in place of `http_port`.
         drain: seconds that requests have to end once the server is told to.
         spin: seconds after a request in which the process asks for the next one again and again, in place of sleeping.
@@ -174,7 +174,8 @@ class Server:
         settings = self.settings
         self._grpc, self.grpc_port = grpc_server.make(
             self.site, settings.host, port, message=settings.limits.body, in_flight=settings.core.in_flight,
-            certificate=settings.certificate,
+            certificate=settings.certificate, clients=settings.clients,
+            log=None if self._log is None else self._log.write,
         )  # fmt: skip
         await self._grpc.start()
 

@@ -348,9 +348,11 @@ def _frame(
 # --- the server -------------------------------------------------------------------------------------------------------
 
 Method = Callable[[Any, Any], Awaitable[Any]]
+Log = Callable[[Mapping[str, str], str, str, str, float, tuple[int, int]], None]
+"""`AccessLog.write`."""
 
 
-def _answering(method: Method) -> Method:
+def _answering(method: Method, log: Log | None) -> Method:
     """A method whose ServeErrors become gRPC's codes."""
 
     @wraps(method)
@@ -362,17 +364,52 @@ def _answering(method: Method) -> Method:
         except ServeError as error:
             await context.abort(_CODES[error.status], _text(error))
 
-    return call
+    return call if log is None else _logged(method.__name__, call, log)
 
 
-def _streaming(method: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[Any, Any], AsyncIterator[Any]]:
+def _logged(name: str, call: Method, log: Log) -> Method:
+    """A method whose requests get a line in the access log."""
+
+    async def logged(request: Any, context: Context) -> Any:
+        arrival, status, out = time.monotonic(), "OK", 0
+        try:
+            answer = await call(request, context)
+            out = answer.ByteSize()
+            return answer
+        except BaseException:
+            status = _code(context)
+            raise
+        finally:
+            size = 0 if isinstance(request, ServeError) else request.ByteSize()
+            log(_metadata(context), "gRPC", f"/{SERVICE}/{name}", status, arrival, (size, out))
+
+    return logged
+
+
+def _code(context: Context) -> str:
+    """The name of the code that a call ended with."""
+    code = context.code()
+    return str(getattr(code, "name", code or "CANCELLED"))
+
+
+def _streaming(
+    method: Callable[[Any, Any], AsyncIterator[Any]], log: Log | None
+) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    """The method for streams, which get one line in the access log when they end."""
+
     @wraps(method)
     async def call(requests: Any, context: Context) -> AsyncIterator[Any]:
+        arrival, status, out = time.monotonic(), "OK", 0
         try:
             async for answer in method(requests, context):
+                out += answer.ByteSize()
                 yield answer
         except ServeError as error:
+            status = error.status.grpc
             await context.abort(_CODES[error.status], _text(error))
+        finally:
+            if log is not None:
+                log(_metadata(context), "gRPC", f"/{SERVICE}/{method.__name__}", status, arrival, (0, out))
 
     return call
 
@@ -385,30 +422,40 @@ def _parsed(kind: Any, data: bytes) -> Any:
         return ServeError(f"the bytes are no {kind.__name__}")
 
 
-def handlers(service: Service) -> Any:
+def handlers(service: Service, log: Log | None = None) -> Any:
     """All methods as a handler of gRPC."""
     methods: dict[str, Any] = {}
     for name in [n for n in vars(Service) if n[0].isupper()]:
         method = getattr(service, name)
         if name == "ModelStreamInfer":
             response, kind = pb.ModelStreamInferResponse, grpc.stream_stream_rpc_method_handler
-            behaviour: Any = _streaming(method)
+            behaviour: Any = _streaming(method, log)
             request: Any = pb.ModelInferRequest
         else:
             request, response = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
-            behaviour, kind = _answering(method), grpc.unary_unary_rpc_method_handler
+            behaviour, kind = _answering(method, log), grpc.unary_unary_rpc_method_handler
         methods[name] = kind(behaviour, partial(_parsed, request), response.SerializeToString)
     return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 
 def make(
-    site: Site, address: str, port: int, *, message: int, in_flight: int, certificate: tuple[Path, Path | None] | None
+    site: Site,
+    address: str,
+    port: int,
+    *,
+    message: int,
+    in_flight: int,
+    certificate: tuple[Path, Path | None] | None,
+    clients: Path | None = None,
+    log: Log | None = None,
 ) -> tuple[Any, int]:
     """A server that has not started, and its port. Called on the loop.
 
     Args:
         message: bytes of a request at most.
         in_flight: requests at once.
+        clients: certificates that clients must show.
+        log: of requests.
     """
     options = [
         ("grpc.so_reuseport", 1),
@@ -416,13 +463,13 @@ def make(
         ("grpc.max_send_message_length", -1),
     ]
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=in_flight)
-    server.add_generic_rpc_handlers((handlers(Service(site)),))
+    server.add_generic_rpc_handlers((handlers(Service(site), log),))
     host = f"[{address}]" if ":" in address else address
     try:
         if certificate is None:
             bound = server.add_insecure_port(f"{host}:{port}")
         else:
-            bound = server.add_secure_port(f"{host}:{port}", _credentials(*certificate))
+            bound = server.add_secure_port(f"{host}:{port}", _credentials(*certificate, clients))
     except (RuntimeError, OSError, ssl.SSLError) as error:
         raise ServeError(f"gRPC cannot listen: {error}", where=f"{host}:{port}") from None
     if not bound:
@@ -430,10 +477,11 @@ def make(
     return server, bound
 
 
-def _credentials(certificate: Path, key: Path | None) -> Any:
+def _credentials(certificate: Path, key: Path | None, clients: Path | None) -> Any:
     try:
-        chain = certificate.read_bytes()
-        return grpc.ssl_server_credentials([((key or certificate).read_bytes(), chain)])
+        pair = (key or certificate).read_bytes(), certificate.read_bytes()
+        known = None if clients is None else clients.read_bytes()
+        return grpc.ssl_server_credentials([pair], known, require_client_auth=known is not None)
     except OSError as error:
         raise ServeError(f"cannot be used for TLS: {error.strerror}", where=str(certificate)) from None
 
