@@ -366,10 +366,23 @@ serve: $(STAMP) $(SERVE_STAMP) ## the inference server against other people's cl
 	$(PY) -m tests.serve.clients.run $(SERVE_ENV)/bin/python $(ARGS)
 	$(PY) -m tests.serve.hostile --count 100000
 	$(PY) -m tests.serve.hostile_grpc --count 20000
+	-command -v chromium || apt-get install -y --no-install-recommends chromium
+	TILEWRIGHT_BROWSER=1 $(PY) -m pytest tests/serve/test_dashboard_browser.py
 
 .PHONY: bench-serve
 bench-serve: $(STAMP) ## the inference server against its bars; ARGS="latency --spin 0.001", ARGS="soak --requests 1000000 --versions 1000"
 	$(PY) -m benchmarks.bench_serve $(ARGS)
+
+# Each has an environment of its own, as their protocol buffers differ. The Python of pytriton's back end is 3.11.2 or older.
+SERVE_PEERS := build/peers/serve
+PYTRITON_PYTHON ?= /usr/bin/python3
+.PHONY: bench-serve-peers
+bench-serve-peers: $(STAMP) ## goodput under a promise against MLServer, Ray Serve and tritonserver (by pytriton's wheel), in turns
+	for peer in mlserver 'ray[serve]' nvidia-pytriton; do \
+		name=$${peer%%[*}; python=$(PYTHON); [ $$name = nvidia-pytriton ] && python=$(PYTRITON_PYTHON); \
+		test -d $(SERVE_PEERS)/$$name || $$python -m venv $(SERVE_PEERS)/$$name; \
+		$(SERVE_PEERS)/$$name/bin/pip install --quiet "$$peer" onnxruntime; done
+	$(PY) -m benchmarks.bench_serve peers --mlserver $(SERVE_PEERS)/mlserver --ray $(SERVE_PEERS)/ray --pytriton $(SERVE_PEERS)/nvidia-pytriton $(ARGS)
 
 .PHONY: serve-protocol
 serve-protocol: ## Python of the messages of the Open Inference Protocol, written by protoc (pip install grpcio-tools)

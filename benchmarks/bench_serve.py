@@ -2,6 +2,7 @@
 
     latency   one small request over HTTP, shared memory and gRPC, each beside a bare server on the same library
     promise   NAT under a promise of 20 ms: against model(batch), under twice the load, at 80 %
+    peers     the same against other servers (--mlserver, --ray, --pytriton: folders of their environments)
     soak      requests while weights change (--requests 1000000 --versions 1000)
     kills     workers that are killed again and again (--kills 200)
     prefix    two heads over one trunk
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +68,24 @@ def _promise(options: argparse.Namespace) -> str:
     return markdown_table(header, rows)
 
 
+def _peers(options: argparse.Namespace) -> str:
+    rivals = [
+        promise.Rival(name, module, str(Path(folder) / "bin" / "python"))
+        for name, module, folder in (
+            ("MLServer", "mlserver", options.mlserver), ("Ray Serve", "rayserve", options.ray),
+            ("tritonserver", "pytriton", options.pytriton),
+        )
+        if folder
+    ]  # fmt: skip
+    found = promise.race(rivals, options.turns, options.seconds)
+    ours = found.pop("tilewright")
+    rows = [("tilewright", f"{statistics.median(ours):.0f}", "")]
+    for name, theirs in found.items():
+        ratios = [a / max(b, 0.1) for a, b in zip(ours, theirs, strict=False)]
+        rows.append((name, f"{statistics.median(theirs):.0f}", f"{statistics.median(ratios):.1f}"))
+    return markdown_table(("server", "in time/s", "ours is so many times as much"), rows)
+
+
 def _soak(options: argparse.Namespace) -> str:
     s = endurance.soak(options.requests, options.versions)
     header = ("requests", "versions", "seen", "failed", "torn", "requests/s", "MB at a tenth", "MB at the end")
@@ -95,7 +115,8 @@ def _cluster(options: argparse.Namespace) -> str:
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], str]] = {
-    "latency": _latency, "promise": _promise, "soak": _soak, "kills": _kills, "prefix": _prefix, "cluster": _cluster,
+    "latency": _latency, "promise": _promise, "peers": _peers,
+    "soak": _soak, "kills": _kills, "prefix": _prefix, "cluster": _cluster,
 }  # fmt: skip
 
 
@@ -106,6 +127,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of a turn")
     parser.add_argument("--rate", type=float, default=latency.RATE, help="small requests a second")
     parser.add_argument("--spin", type=float, default=0.0, help="seconds that the server spins after a request")
+    for name in ("mlserver", "ray", "pytriton"):
+        parser.add_argument(f"--{name}", help="folder of the environment that has it")
     parser.add_argument("--policy", default="deadline", choices=("deadline", "aimd"))
     parser.add_argument("--requests", type=int, default=50_000)
     parser.add_argument("--versions", type=int, default=200)

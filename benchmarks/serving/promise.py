@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks import models
 from benchmarks.serving.hosts import Host, host
 from tilewright.serve.load import Point, offer, request_bytes
 
@@ -116,7 +117,8 @@ def race(rivals: Sequence[Rival], turns: int, seconds: float) -> dict[str, list[
         rows = alone()
         every = [("tilewright", "tilewright", sys.executable), *((r.name, r.module, r.python) for r in rivals)]
         for name, module, python in every if k % 2 == 0 else reversed(every):
-            arguments = ("--model", "nat", "--promise", PROMISE) if module == "tilewright" else ()
+            ours = ("--model", "nat", "--promise", PROMISE)
+            arguments = ours if module == "tilewright" else ("--file", models.load("nat"))
             try:
                 with host(module, *arguments, core=0, python=python) as server:
                     at(server, 20.0, 2.0, seed=k)
