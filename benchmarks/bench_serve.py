@@ -70,7 +70,7 @@ def _promise(options: argparse.Namespace) -> str:
 
 def _peers(options: argparse.Namespace) -> str:
     rivals = [
-        promise.Rival(name, module, str(Path(folder) / "bin" / "python"))
+        promise.Rival(name, module, str(Path(folder) / "bin" / "python"), json=module == "mlserver")
         for name, module, folder in (
             ("MLServer", "mlserver", options.mlserver), ("Ray Serve", "rayserve", options.ray),
             ("tritonserver", "pytriton", options.pytriton),

@@ -7,7 +7,7 @@ the server's core, while the server rests: a machine that is slower now is slowe
 from __future__ import annotations
 
 import asyncio
-import json
+import json as jsons
 import os
 import subprocess
 import sys
@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks import models
 from benchmarks.serving.hosts import Host, host
+from tilewright.serve.errors import ServeError
 from tilewright.serve.load import Point, offer, request_bytes
 
 PROMISE = 0.02
@@ -73,17 +74,27 @@ def alone(core: int = 0) -> float:
 
     command = ["taskset", "-c", str(core), sys.executable, "-c", _ALONE, str(program("nat")), str(PROMISE)]
     out = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ).stdout
-    return float(json.loads(out)) / ROWS
+    return float(jsons.loads(out)) / ROWS
 
 
-def at(server: Host, rate: float, seconds: float, *, connections: int = 64, tell: bool = True, seed: int = 0) -> Point:
+def at(server: Host, rate: float, seconds: float, *, connections: int = 64, json: bool = False, seed: int = 0) -> Point:
     """What the server does at a rate.
 
     Args:
-        tell: whether requests carry the promise as their deadline.
+        json: whether tensors go as JSON, for servers that take nothing else.
     """
-    data = request_bytes(server.url, "nat", {"obs": observation()}, PROMISE if tell else None)
+    data = _json_request() if json else request_bytes(server.url, "nat", {"obs": observation()}, PROMISE)
     return asyncio.run(offer(server.url, data, rate, PROMISE, seconds=seconds, connections=connections, seed=seed))
+
+
+def _json_request() -> bytes:
+    """A whole request whose tensor is JSON."""
+    x = observation()
+    tensor = {"name": "obs", "datatype": "UINT8", "shape": x.shape, "data": x.reshape(-1).tolist()}
+    body = jsons.dumps({"inputs": [tensor]}).encode()
+    lines = ("POST /v2/models/nat/infer HTTP/1.1", "Host: x", "Content-Type: application/json")
+    head = "\r\n".join((*lines, f"Content-Length: {len(body)}", "", ""))
+    return head.encode() + body
 
 
 def measure(turns: int, seconds: float, policy: str) -> list[Turn]:
@@ -107,6 +118,7 @@ class Rival:
     name: str
     module: str
     python: str
+    json: bool = False
 
 
 def race(rivals: Sequence[Rival], turns: int, seconds: float) -> dict[str, list[float]]:
@@ -115,18 +127,23 @@ def race(rivals: Sequence[Rival], turns: int, seconds: float) -> dict[str, list[
     found: dict[str, list[float]] = {}
     for k in range(turns):
         rows = alone()
-        every = [("tilewright", "tilewright", sys.executable), *((r.name, r.module, r.python) for r in rivals)]
-        for name, module, python in every if k % 2 == 0 else reversed(every):
+        every = [Rival("tilewright", "tilewright", sys.executable), *rivals]
+        for rival in every if k % 2 == 0 else reversed(every):
             ours = ("--model", "nat", "--promise", PROMISE)
-            arguments = ours if module == "tilewright" else ("--file", models.load("nat"))
+            arguments = ours if rival.module == "tilewright" else ("--file", models.load("nat"))
             try:
-                with host(module, *arguments, core=0, python=python) as server:
-                    at(server, 20.0, 2.0, seed=k)
-                    points = [at(server, share * rows, seconds, seed=k).goodput for share in (0.1, 0.25, 0.5, 0.9)]
-            except RuntimeError as error:
+                with host(rival.module, *arguments, core=0, python=rival.python) as server:
+                    at(server, 20.0, 2.0, json=rival.json, seed=k)
+                    points = [
+                        at(server, s * rows, seconds, json=rival.json, seed=k) for s in (0.02, 0.1, 0.25, 0.5, 0.9)
+                    ]
+            except (RuntimeError, ServeError) as error:
                 print(error, file=sys.stderr)
                 continue
-            found.setdefault(name, []).append(max(points))
+            print(
+                rival.name, *(f"{p.offered:.0f}: {p.goodput:.0f} {dict(p.statuses)}" for p in points), file=sys.stderr
+            )
+            found.setdefault(rival.name, []).append(max(p.goodput for p in points))
     return found
 
 
