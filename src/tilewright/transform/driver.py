@@ -30,7 +30,7 @@ passes over loops are announced. There are some fifteen of those for each kernel
 
 @dataclass(frozen=True, slots=True)
 class Stage(Generic[T]):
-    """What a list of passes works on.
+    """The kind of program that a list of passes works on.
 
     begin, each, end    checks of what comes in, of what a pass has changed, of what goes out (None: nothing more)
     every               the value of TILEWRIGHT_VERIFY from which `each` is checked

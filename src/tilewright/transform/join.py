@@ -45,7 +45,7 @@ _Access = tuple[Buffer, tuple[Expr, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """What a block walks over: its accesses, and the variables that occur outside of their indices."""
+    """The accesses of a block, and the variables that occur outside of their indices."""
 
     block: Block
     accesses: Sequence[_Access]
@@ -70,7 +70,7 @@ def join_dimensions(func: PrimFunc) -> PrimFunc:
 
 
 def _joints(walks: Sequence[_Walk], symbols: bool) -> _Joints:
-    """What may be joined; `symbols`: numbers after symbols, too."""
+    """The axes of blocks and the dimensions that may be joined; `symbols`: numbers after symbols, too."""
     axes = {(w.block.name, k) for w in walks for k in range(len(w.block.iters) - 1) if _may_join(w, k, symbols)}
     joints = _Joints(axes, set())
     if not axes:

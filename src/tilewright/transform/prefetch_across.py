@@ -32,7 +32,7 @@ STEPS = 4
 
 @dataclass(slots=True)
 class _Load:
-    """What a kernel does on each thread, in cycles, and its largest weight."""
+    """The work of a kernel on each thread, in cycles, and its largest weight."""
 
     compute: float
     transfer: float

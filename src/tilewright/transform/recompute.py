@@ -40,7 +40,7 @@ BOUNDS = 6
 RETURNS = 120
 """Values that are tried to be kept after all."""
 SPARE = 0.01
-"""What "auto" may add to the estimated cycles of a program."""
+"""The share of a program's estimated cycles that "auto" may add."""
 MUCH = 1 << 24
 """Bytes of temporaries from which on "auto" looks for less: what is less may stay in caches."""
 PLACED = 6

@@ -15,7 +15,7 @@ from tilewright.transform.graph.fuse import Group
 from tilewright.transform.lower import lower_group
 
 Lowered = dict[object, KernelCall]
-"""What was lowered, by all that it depends on."""
+"""Lowered functions, by all that they depend on."""
 MOST = 2048
 """Groups that are remembered: ten times those of ResNet-50."""
 _known: ContextVar[Lowered | None] = ContextVar("lowered groups", default=None)

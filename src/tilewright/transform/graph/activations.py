@@ -61,7 +61,7 @@ def _gelu(m: Match) -> Value | None:
 
 
 def _sources(facts: Facts, value: Value, depth: int, steps: Sequence[str]) -> Iterator[Value]:
-    """What a value is computed from by some operators, that far back."""
+    """The values that a value is computed from by some operators, at most `depth` nodes back."""
     node = facts.producer(value, *steps)
     for v in node.inputs if node is not None and depth else ():
         if v is not None and facts.number(v) is None:

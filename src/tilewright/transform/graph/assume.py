@@ -1,4 +1,4 @@
-"""What a graph assumes of its sizes, made as simple as can be: ranges, multiples and equalities of symbols.
+"""Assumptions of a graph on its sizes, simplified: ranges, multiples and equalities of symbols.
 
     assume s <= 512, assume t == s + 1, assume a * b <= c          with  x: f32[s], y: f32[t], ...
     ->
@@ -131,7 +131,7 @@ _EXTREMA = {"min": "le", "max": "ge"}
 
 
 def _end(e: Op) -> tuple[Expr, int, int] | None:
-    """What a condition says of one expression: (it, 1, n) for `it <= n`, (it, -1, n) for `it >= n`."""
+    """The bound of one expression that a condition is: (it, 1, n) for `it <= n`, (it, -1, n) for `it >= n`."""
     if e.name not in ("lt", "le", "gt", "ge"):
         return None
     a, b = e.args if e.name in ("lt", "le") else e.args[::-1]
@@ -143,7 +143,7 @@ def _end(e: Op) -> tuple[Expr, int, int] | None:
 
 
 def _said(e: Expr, graph: Graph, keep: Collection[str]) -> tuple[Var, Expr] | None:
-    """What a condition says of a symbol, if it says all that the condition does: the symbol, and what it is: the symbol
+    """The substitution that a condition is, if it is one: a symbol, and what it is: the symbol
     with another range or multiple, a number, or what is computed from other ones."""
     if not isinstance(e, Op) or not e.args or e.args[0].dtype is not i64:
         return None
@@ -189,7 +189,7 @@ def _sizes(symbol: Var) -> range:
 
 
 def _range_of(symbol: Var, size: Expr) -> Iterator[Expr]:
-    """What is known of a symbol, as conditions on what takes its place."""
+    """The range of a symbol, as conditions on what takes its place."""
     yield size >= (symbol.lo or 0)
     if symbol.hi is not None:
         yield size <= symbol.hi

@@ -65,7 +65,7 @@ class Operand:
 
 @dataclass(slots=True)
 class Scores:
-    """What is known of a value that the softmax takes: the product's factors, what multiplies them, the mask."""
+    """The parts of a softmax's operand: the product's factors, their scale, the mask."""
 
     q: Value
     k: Value

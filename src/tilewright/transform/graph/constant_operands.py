@@ -34,7 +34,7 @@ Array = np.ndarray[Any, Any]
 TAKEN = frozenset({"add", "sub", "mul", "min", "max", "select", "eq", "ne", "lt", "le", "gt", "ge"})
 """Operators whose code is as good for a number that is read as for one that is known."""
 NUMBERS = "numbers"
-"""What the arrays of numbers are called, with their type after."""
+"""The name of the arrays of numbers, before their type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def _numbers(group: Group) -> list[Node]:
 
 
 def _structure(group: Group) -> object:
-    """What a group is but for these numbers and names: equal ones are the same kernel."""
+    """The structure of a group without these numbers and names: equal ones are the same kernel."""
     order: dict[Value, int] = {}
     open_numbers = {id(n) for n in _numbers(group)}
 

@@ -1,4 +1,4 @@
-"""What is pointwise after the convolution of lines is done to the map that it makes of them.
+"""Pointwise operators after a convolution of lines work on the map that it makes of them.
 
     m = conv(x', w'): [n, c, 1, l]                  m = conv(x', w')
     y = relu(reshape(m)): [n, c, l]           ->    t = relu(m)
@@ -29,7 +29,7 @@ MAP = 4
 
 @dataclass(frozen=True, slots=True)
 class _Map:
-    """What a value is when a dimension of one element stands in front of its last `behind` ones."""
+    """The value with a dimension of one element in front of its last `behind` ones."""
 
     value: Value
     behind: int

@@ -309,7 +309,7 @@ class _Fuser:
         return ordered
 
     def read(self, i: int, defined: Mapping[Var, Value]) -> list[Value]:
-        """What a node reads, and what it has symbols from that data decides."""
+        """The inputs of a node, and the values that its data-dependent symbols come from."""
         node = self.nodes[i]
         symbols = node.symbols if defined and node.defines is None else ()
         return [*(v for v in node.inputs if v is not None), *(defined[s] for s in symbols if s in defined)]
@@ -445,7 +445,7 @@ class _Fuser:
         return True
 
     def read_by(self, inside: Sequence[int]) -> set[Value]:
-        """What nodes read from outside, but constants."""
+        """The values from outside that nodes read, without constants."""
         made = {v for i in inside for v in self.nodes[i].outputs}
         return {v for i in inside for v in self.nodes[i].inputs if v is not None} - made - set(self.constants)
 

@@ -35,7 +35,7 @@ class Storage:
     sizes: tuple[Expr, ...]
     steps: tuple[StepSpec, ...]
     owners: tuple[str, ...] = field(default=())
-    """What each temporary holds, for reports."""
+    """The contents of each temporary, for reports."""
     bounds: Mapping[Var, Expr] = field(default_factory=dict)
     """The symbols that data decides, with their bounds."""
 
@@ -129,7 +129,7 @@ def touched(graph: Graph) -> int:
 def written_last(
     groups: Iterable[Group], outputs: Iterable[Value], where: Mapping[Value, Place], least: int
 ) -> frozenset[Value]:
-    """What kernels write into outputs of at least so many bytes that no other kernel reads."""
+    """The outputs of at least so many bytes that kernels write and no other kernel reads."""
     kernels = [group for group in groups if not is_alias(group)]
     read = {_root(v, where) for group in kernels for v in group.inputs}
     large = {v for v in outputs if v.known_bytes >= least} - read

@@ -128,7 +128,7 @@ def _fast_variance(facts: Facts, square: Value) -> tuple[Value, int] | None:
 
 
 def _mean(facts: Facts, value: object) -> tuple[Value, int] | None:
-    """What a value, its dimensions kept, is the mean of over all dimensions from an axis on."""
+    """(x, axis) of a value that is the mean of x over all dimensions from `axis` on, which it keeps with extent one."""
     if not isinstance(value, Value):
         return None
     shape, scale = value.shape, 1.0

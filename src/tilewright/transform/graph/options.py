@@ -1,4 +1,4 @@
-"""What the user lets the compiler trade: `tw.compile(..., precision=, fast=)`."""
+"""The accuracy that the user trades for time: `tw.compile(..., precision=, fast=)`."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ TRIES = 100
 FULLEST = 16
 """Fullest steps by whose bytes places of overlays are compared, one after the other: several may be as full."""
 LARGEST = 64
-"""What symbols without a largest or likely value are judged at."""
+"""The value of symbols without a largest or likely one, in estimates."""
 FULL = 0.8
 """Overlays are live at a step with at least this share of the fullest step's bytes: where memory is free, values keep
 the places that they have, near to each other."""
@@ -294,7 +294,7 @@ class _Judged:
 
 
 def _in_order(ends: Mapping[int, Sequence[Expr]]) -> dict[int, Expr] | None:
-    """What the ends of parts are, by their numbers; None where they might stand in another order for other sizes."""
+    """The ends of parts by their numbers; None where other sizes might order them otherwise."""
     for same in ends.values():
         if not all(_equal(same[0], e) for e in dict.fromkeys(same)):
             return None

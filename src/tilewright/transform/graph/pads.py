@@ -53,7 +53,7 @@ JOIN_PADS = Rule(op("add", "a", "b"), _joined)
 
 
 def _pieces(graph: Rewriter, value: Value) -> Pieces | None:
-    """What a value consists of, if that is zeros and pieces whose places are numbers."""
+    """The pieces of a value, if all else is zero and their places are numbers."""
     node = graph.producer(value, "pad", "concat")
     if node is None:
         return None

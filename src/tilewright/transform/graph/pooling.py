@@ -29,7 +29,7 @@ from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 Numbers = Mapping[Var, Expr]
 
 PASSED = 2.0
-"""What a vector that one kernel writes and the next one reads costs, in vectors read."""
+"""The cost of a vector that one kernel writes and the next one reads, in vectors read."""
 LARGE = {"max_pool": 1.12, "avg_pool": 1.3}
 """How many times as long reading the whole window must take, not to be cheaper in fact: a maximum is several operations
 for each element that is read, a sum is one."""

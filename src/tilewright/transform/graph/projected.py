@@ -78,7 +78,7 @@ class _Projected:
         return self.emit(q, mask, scale, keys, values)
 
     def projection(self, value: Value, order: str) -> Projection | None:
-        """What keys or values are projected from, where they are for this attention alone."""
+        """The projection of keys or values, where this attention alone reads them."""
         if order == "h":
             transposed = self.only(value, "transpose")
             if transposed is None or transposed.attrs != ops.attributes("transpose", {"perm": ORDERS["h"]}):

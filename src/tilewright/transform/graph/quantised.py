@@ -114,7 +114,7 @@ class _Rewriter:
         return True
 
     def scales(self, node: Node, x: _Quantised, w: _Quantised) -> list[Value] | None:
-        """What the product of integers is to be multiplied by, shaped to broadcast with it; None if it cannot be."""
+        """The scales of a product of integers, shaped to broadcast with it; None if they cannot be."""
         results = []
         rank = node.output.type.rank
         if x.scale is not None:
@@ -159,7 +159,7 @@ class _Rewriter:
         return None
 
     def integers(self, value: Value) -> Value | None:
-        """What is cast to give a value: integers whose bounds are known."""
+        """The integers of known bounds that are cast to a value."""
         node = self.made.get(value)
         source = node.inputs[0] if node is not None and node.op == "cast" and value.dtype is f32 else None
         if source is None or not source.dtype.is_int:

@@ -51,7 +51,7 @@ class _NoCell(Exception):
 
 
 Place = tuple[str, int, int]
-"""What a step takes: a kind ("sum", "x", "state", "vector" or "step"), which of these, and which part of it."""
+"""An operand of a step: a kind ("sum", "x", "state", "vector" or "step"), which of these, and which part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class _Element:
 
 @dataclass(slots=True)
 class Cell:
-    """What a body does: `state` is the carried value that is multiplied.
+    """A recurrent cell: `state` is the carried value that is multiplied.
 
     sums        values [H, n H] by which the state is multiplied
     x           sequences, and by what their elements are multiplied [F, n H]; None: they are n H long
@@ -141,7 +141,7 @@ class _Reader:
         return self.cell
 
     def found(self, node: Node) -> _Parts | _Element:
-        """What a node gives."""
+        """The result of a node, in parts."""
         match node.op:
             case "matmul":
                 return self.product(node)

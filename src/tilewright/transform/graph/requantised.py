@@ -1,4 +1,4 @@
-"""What is dequantised, moved and quantised again by the same scale and zero point is only moved.
+"""Values that are dequantised, moved and quantised again by the same scale and zero point are only moved.
 
     a = cast(cast(q) - z) * s;  y = cast(round(transpose(a) / s) + z)      ->      y = transpose(q)
 

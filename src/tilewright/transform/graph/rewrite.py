@@ -38,7 +38,7 @@ emitted is withdrawn) where the match is none."""
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What matches, and what stands in its place."""
+    """A pattern and the function that emits a replacement for its matches."""
 
     pattern: Op
     build: Build

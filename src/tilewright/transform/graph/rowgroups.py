@@ -43,7 +43,7 @@ class RowShape:
 
 
 def row_shape(node: Node) -> RowShape | None:
-    """What a reduction reduces; None for nodes that are no reduction over whole dimensions of their input."""
+    """The operand of a reduction over full dimensions; None for other nodes."""
     x = node.inputs[0] if node.inputs else None
     if x is None or len(node.outputs) != 1:
         return None

@@ -43,7 +43,7 @@ class _Whole:
 
 WHOLE = _Whole()
 Need = Cut | _Whole
-"""What a reader needs of a value."""
+"""The part of a value that a reader needs."""
 
 
 def compute_read_rows(graph: Graph) -> Graph:
@@ -59,7 +59,7 @@ def compute_read_rows(graph: Graph) -> Graph:
 
 
 def cut_of(node: Node) -> Cut | None:
-    """What a slice takes, where that is a small part along one dimension."""
+    """The part that a slice takes, where it is a small one along one dimension."""
     if node.op != "slice" or node.inputs[0] is None:
         return None
     attrs, shape = node.of(SliceAttrs), node.inputs[0].shape
@@ -76,7 +76,7 @@ def cut_of(node: Node) -> Cut | None:
 
 
 class _Demand:
-    """What is needed of each value, by all its readers together. Slices whose results are in `kept` stay."""
+    """The part of each value that its readers need together. Slices whose results are in `kept` stay."""
 
     def __init__(self, graph: Graph, kept: set[Value]) -> None:
         self.needs: dict[Value, Need] = dict.fromkeys(graph.outputs, WHOLE)
@@ -88,7 +88,7 @@ class _Demand:
                     self.needs[value] = need if self.needs.get(value, need) == need else WHOLE
 
     def of_node(self, node: Node, kept: set[Value]) -> tuple[Need, ...]:
-        """What a node needs of its operands."""
+        """The parts of its operands that a node needs."""
         cut = cut_of(node) if node.outputs[0] not in kept else None
         if cut is not None:
             self.roots.append(node)
@@ -116,7 +116,7 @@ class _Demand:
 
 
 def operands(node: Node, cut: Cut) -> tuple[Need, ...] | None:
-    """What a node needs of its operands to make a part of its result; None if that is no part of one dimension."""
+    """The parts of a node's operands that make a part of its result; None if they are none of one dimension."""
     if ops.get(node.op).kind == "pointwise" and node.inputs:
         return tuple(_aligned(v, node.output, cut) for v in node.inputs)
     rule = RULES.get(node.op)
@@ -194,7 +194,7 @@ RULES = {
     "concat": _concat,
     "lowered.attention": _attention,
 }
-"""What operators that are not pointwise need of their operands."""
+"""The parts of their operands that operators need which are not pointwise."""
 
 
 def _narrow(graph: Graph, demand: _Demand) -> Graph:

@@ -163,7 +163,7 @@ class _Rewriter:
         return self.rewritten(builder, caches, grown, kept, next(iter(rows)))
 
     def maker(self, value: Value) -> Node | None:
-        """What makes a value."""
+        """The node that computes a value."""
         node = self.made.get(value)
         while node is not None and node.op == "identity" and node.inputs[0] is not None:
             node = self.made.get(node.inputs[0])

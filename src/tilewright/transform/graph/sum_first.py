@@ -106,7 +106,7 @@ class _Walker:
         return ops.emit1(self.builder, node.op, *inputs, attrs=node.attrs)
 
     def times(self, value: Value | None, count: int | None) -> Value:
-        """What each of so many rows adds to their sum."""
+        """A value times a number of rows: its share of their sum."""
         assert value is not None and count is not None
         number = ops.emit1(self.builder, "constant", value=np.asarray(count, value.dtype.numpy))
         return ops.emit1(self.builder, "mul", value, number)

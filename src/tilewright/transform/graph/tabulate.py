@@ -1,4 +1,4 @@
-"""What is computed of one number of 8 bits alone, and has 8 bits again, is read from a table of all 256 results.
+"""Functions from 8 bits to 8 bits are read from a table of all 256 results.
 
     y = cast(round(mul(gelu(mul(cast(q), s)), r)))    ->    t = cast(round(mul(gelu(mul(cast(0..255), s)), r)))
                                                             y = lowered.entry(q, t)

@@ -40,7 +40,7 @@ FULL_BITS = 32
 
 @dataclass(frozen=True, slots=True)
 class _Flat:
-    """What a value is when `dim` and the next dimension are one."""
+    """The value with `dim` and the next dimension as one."""
 
     value: Value
     dim: int
@@ -74,7 +74,7 @@ def simplify_units(graph: Graph) -> Graph:
 
 
 def _written(node: Node, is_score: bool, builder: GraphBuilder) -> Value | None:
-    """What stands for a node, emitted; None if it stays."""
+    """The value that replaces a node, emitted; None if it stays."""
     if _is_unit_softmax(node):
         x = node.inputs[0]
         one = ops.emit1(builder, "constant", value=np.ones((), node.output.dtype.numpy))

@@ -15,7 +15,7 @@ from tilewright.ops.conv import ConvAttrs
 
 
 def without_map(node: Node, dropped: dict[Value, Value], builder: GraphBuilder) -> Value | None:
-    """What stands for a node whose result is of maps of one pixel, emitted; None if it stays. `dropped`: such results
+    """The value that replaces a node with maps of one pixel, emitted; None if it stays. `dropped`: such results
     without the dimensions of their maps, to which this one is added."""
     if node.op == "conv":
         made = _product(node, dropped, builder)

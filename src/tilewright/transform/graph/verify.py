@@ -1,4 +1,4 @@
-"""What the driver of passes checks of graphs: the rules of the IR, and the types that operators give."""
+"""Checks of graphs between passes: the rules of the IR, and the types that operators infer."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def brought() -> dict[str, Rule]:
 
 
 def rules() -> dict[str, Rule]:
-    """What becomes of each operator, those of plug-ins among them."""
+    """The layout rule of each operator, those of plug-ins among them."""
     return RULES | brought()
 
 

@@ -56,7 +56,7 @@ class Assigner:
             self.fixed.update(node.outputs)
 
     def follow(self, source: Value, *made: Value) -> None:
-        """What is made of weights alone depends on weights alone."""
+        """Note that values computed of a source that depends on weights alone do so, too."""
         if source in self.fixed:
             self.fixed.update(made)
 
@@ -86,7 +86,7 @@ class Assigner:
         return self.plain[value]
 
     def as_rows(self, value: Value) -> Value:
-        """What lies in blocks of columns, `[n, C/b, R/n, 1, b]`, as rows."""
+        """Rows of a value in blocks of columns, `[n, C/b, R/n, 1, b]`."""
         form = self.columns[value]
         parts, count, rows, _, block = form.shape
         (split,) = self.emit("reshape", (form,), {"shape": (parts, count, rows, block)}, f"{value.name}_blocks")

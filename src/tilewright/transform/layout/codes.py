@@ -128,7 +128,7 @@ def _number(made: Producer, value: Value | None) -> float | None:
 
 
 def _maker(made: Producer, node: Node, op: str) -> Node | None:
-    """What makes a node's first input, if it is this operator."""
+    """The node that computes a node's first input, if its operator is this one."""
     maker = None if node.inputs[0] is None else made(node.inputs[0])
     return maker if maker is not None and maker.op == op else None
 

@@ -37,7 +37,7 @@ from tilewright.transform.layout.registers import FLAT, GATHERED, MATRICES, VECT
 from tilewright.transform.problems import rows_of
 
 OFFSET = 128
-"""What turns signed numbers into unsigned ones."""
+"""The offset from signed to unsigned numbers."""
 
 GROUP = 4
 """Neighbours that any instruction multiplies at once, at most."""

@@ -50,7 +50,7 @@ def pointwise(a: Assigner, node: Node) -> bool:
 
 
 def _follow(a: Assigner, v: Value, y: Value) -> Value:
-    """What the operator reads for `v` beside joined rows."""
+    """The operand in place of `v` beside joined rows."""
     if v in a.joined:
         return a.joined[v]
     ordinary = a.as_plain(v)

@@ -49,7 +49,7 @@ NIBBLES = 7
 """Greatest magnitude of a number of 4 bits."""
 
 OFFSET = 128
-"""What turns signed activations into unsigned ones."""
+"""The offset from signed to unsigned activations."""
 
 GROUP = 32
 """Rows of a column of weights of 4 bits that share a scale."""

@@ -61,7 +61,7 @@ def recurrent_tile(batch: Expr, hidden: int, gates: int, itemsize: int, target: 
 
 
 def _cycles(batch: int, rows: int, gates: int, target: Target) -> float:
-    """What an element of the old state costs in tiles of so many rows, those past the last one included."""
+    """The cost of an element of the old state in tiles of so many rows, those past the last one included."""
     multiplied = max(rows * gates / target.fma_per_cycle, target.costs.arithmetic.fma_latency)
     loaded = (rows + gates) * target.vector_bits / 8 / target.l1_bandwidth
     return -(-batch // rows) * max(multiplied, loaded)

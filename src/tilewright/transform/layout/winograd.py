@@ -48,7 +48,7 @@ def transformed(a: Assigner, node: Node, choice: Winograd) -> Value:
 
 
 def _attributes(a: Assigner, node: Node) -> dict[str, AttrValue]:
-    """What all transforms of a convolution have in common."""
+    """Attributes that all transforms of a convolution share."""
     conv, w = node.of(ConvAttrs), node.inputs[1]
     assert w is not None
     return {

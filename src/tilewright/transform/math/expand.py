@@ -124,7 +124,7 @@ SINGLE: dict[str, Callable[..., Expr]] = {
     "arccosh": math_inverse.arccosh,
     "arctanh": math_inverse.arctanh,
 }
-"""What is written out of f32, by operator."""
+"""Arithmetic for functions of f32, by operator."""
 
 TABLES: dict[str, Callable[..., Expr]] = {
     "exp": math_tables.exp,
@@ -135,7 +135,7 @@ TABLES: dict[str, Callable[..., Expr]] = {
     "gelu": math_tables.gelu,
     "gelu_tanh": math_tables.gelu_tanh,
 }
-"""What of it is done by tables in registers where an instruction picks from them."""
+"""Functions of f32 by tables in registers, for machines with an instruction that picks from them."""
 
 DOUBLE: dict[str, Callable[..., Expr]] = {
     "exp": math_f64.exp,
@@ -154,7 +154,7 @@ DOUBLE: dict[str, Callable[..., Expr]] = {
     "cos": math_f64.cos,
     "tan": math_f64.tan,
 }
-"""What is written out of f64, by operator."""
+"""Arithmetic for functions of f64, by operator."""
 
 VANISHING: dict[str, float] = {"exp": -87.33, "exp2": -126.0, "sigmoid": -87.33}
 VANISHING_DOUBLE: dict[str, float] = {"exp": -708.39, "exp2": -1022.0, "sigmoid": -708.39}
@@ -167,10 +167,10 @@ SMALL: dict[str, float] = {"log1p": 2.0**-27}
 EXPANDED: dict[str, Callable[..., Expr]] = {
     row.name: partial(_by_others, row.expansion) for row in FUNCTIONS.values() if row.expansion is not None
 }
-"""What is written by other functions, of both."""
+"""Functions of both that are written by other functions."""
 
 EXACT: dict[str, Callable[..., Expr]] = {"fmod": remainder.fmod}
-"""What is written out of both and has no error."""
+"""Functions of both that have no error."""
 
 ACCURACY = {row.name: row.ulp for row in FUNCTIONS.values() if row.ulp is not None} | {"pow": 1.0}
 """The greatest error of each function in f32, in ulp; docs/accuracy.md says the same."""

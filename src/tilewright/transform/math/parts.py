@@ -1,4 +1,4 @@
-"""What the written-out functions are made of: constants, multiply-adds, bits of floats, polynomials."""
+"""Parts of the written-out functions: constants, multiply-adds, bits of floats, polynomials."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def with_sign(positive: Expr, x: Expr) -> Expr:
 
 
 def greatest(x: Expr) -> float:
-    """What a float is at most, if it is not NaN."""
+    """An upper bound of a float that is not NaN."""
     match x:
         case Const(value):
             return float(value)
@@ -85,7 +85,7 @@ def greatest(x: Expr) -> float:
 
 
 def _least(x: Expr) -> float:
-    """What a float is at least, if it is not NaN."""
+    """A lower bound of a float that is not NaN."""
     match x:
         case Const(value):
             return float(value)

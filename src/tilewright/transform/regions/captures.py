@@ -1,4 +1,4 @@
-"""What bodies capture: bringing values of the graph around into a body, and nodes out of it.
+"""Captures of bodies: bringing values of the graph around into a body, and nodes out of it.
 
 y = loop(..., w) {body = graph @body(%i, %s, %w) { p = pack(w); ... }}
 ->

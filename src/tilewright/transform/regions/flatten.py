@@ -172,7 +172,7 @@ def _cond(node: Node, bodies: Sequence[Flat], path: str) -> Flat:
 
 
 def marker(node: Node) -> Marker | None:
-    """What a node without a kernel is among the calls: where the symbol begins to hold that it defines, or a check."""
+    """A node without a kernel, as one of the calls: where a symbol that it defines begins to hold, or a check."""
     if isinstance(node.attrs, RequireAttrs):
         _, holds, got = node.inputs
         assert got is not None

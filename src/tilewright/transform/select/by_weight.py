@@ -75,7 +75,7 @@ def conversions(enclosing: Surroundings, node: Node) -> tuple[float, float]:
 
 
 def over_pixels(node: Node, block: int, target: Target) -> Cost:
-    """What sums over pixels take, in a copy of the data with zeros around if there are pads."""
+    """Cycles of sums over pixels, in a copy of the data with zeros around if there are pads."""
     x, g = node.inputs[:2]
     assert x is not None and g is not None
     attrs, data = node.of(ConvWeightGradientAttrs), data_side(node, block)

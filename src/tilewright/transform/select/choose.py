@@ -35,7 +35,7 @@ def choose_algorithms(graph: Graph, target: Target, in_blocks: InBlocks, options
 
 
 def selection(enclosing: Surroundings, node: Node) -> Selection | None:
-    """What is chosen for a node; None where it has no choice."""
+    """The choice for a node; None where it has none."""
     match node.op:
         case "conv":
             algorithm = convolution_algorithm(enclosing, node)

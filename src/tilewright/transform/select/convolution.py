@@ -66,7 +66,7 @@ FOURIER = (12, 16, 20, 24)
 loses no digits."""
 
 WORTH = 1.03
-"""What a transform must gain: it loses digits, and its filters take more memory."""
+"""The least gain of a transform: it loses digits, and its filters take more memory."""
 
 LARGE = 5
 """Taps, a side, of the smallest window for which Fourier's transform is tried."""

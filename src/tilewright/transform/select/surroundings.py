@@ -1,4 +1,4 @@
-"""What selection knows of the graph around a node: which values are weights, and which arrive in channel blocks."""
+"""The graph around a node, for selection: which values are weights, and which arrive in channel blocks."""
 
 from __future__ import annotations
 
