@@ -30,7 +30,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl demo-train rl test test-all lint types layers pytest test-v3 torch torch-ops jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-tune bench-live bench-broker bench-rl bytes bars trees bench-trees bench-train bench-training bench-decode ulp mutate fuzz live-stress format clean
+.PHONY: help demo demo-rl demo-train rl test test-all lint types layers pytest test-v3 torch torch-ops jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-tune bench-live bench-broker bench-rl bytes bars trees bench-trees bench-train bench-trained bench-training bench-decode ulp mutate fuzz live-stress format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -299,6 +299,9 @@ bench-train: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) ## updates of PPO, SAC and TD3
 
 bench-training: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) ## steps of training whole networks against PyTorch, Inductor and JAX; ARGS="--cases az6@64"
 	$(PY) -m benchmarks.bench_training $(ARGS)
+
+bench-trained: $(STAMP) $(TORCH_STAMP) $(DEMO_STAMP) ## models trained here in fewer bits and compressed: accuracy and bytes
+	$(PY) -m benchmarks.bench_trained $(ARGS)
 
 bench-live: $(STAMP) ## live weights: publishing, latency, sharing, memory, attaching
 	$(PY) -m benchmarks.bench_live $(ARGS)

@@ -354,3 +354,20 @@ def test_publishing_takes_over_what_an_earlier_run_left(store: str) -> None:
             expected = eager(model.policy, "predict_values", torch.as_tensor(obs))
             np.testing.assert_allclose(actor.run({"obs": obs})["values"], expected, atol=TOLERANCE)
     assert versions == [0, 1]
+
+
+@pytest.mark.parametrize("precision", ["int8", "int8w"])
+def test_acting_in_fewer_bits_follows_new_weights(precision: Any) -> None:
+    """Values in 8 bits are close to the eager ones, and are those of new weights after these changed."""
+    model = PPO("MlpPolicy", make_vec_env("CartPole-v1", n_envs=2), n_steps=16, batch_size=16, seed=0, device="cpu")
+    obs = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+    model.policy.set_training_mode(False)
+    with sb3.accelerate(model, precision=precision):
+        for _ in range(2):
+            with torch.no_grad():
+                for weight in model.policy.parameters():
+                    weight.mul_(1.5)
+                wanted = ActorCriticPolicy.predict_values(model.policy, obs)
+                got = model.policy.predict_values(obs)
+            difference = float((got - wanted).abs().max())
+            assert 0 < difference < 0.05 * float(wanted.abs().max())

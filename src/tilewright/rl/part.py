@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from tilewright.runtime.model import Model
+
+if TYPE_CHECKING:
+    from tilewright.ir.selection import Precision
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -42,13 +45,14 @@ class Part(nn.Module):
         self.forward = forward
 
 
-def compile_part(part: Part, examples: Tensors, *, name: str, threads: int = 1) -> Model:
-    """Compile a part whose inputs and outputs have the batch in front, of any size."""
+def compile_part(part: Part, examples: Tensors, *, name: str, threads: int = 1, precision: Precision = "fp32") -> Model:
+    """Compile a part whose inputs and outputs have the batch in front, of any size. `precision`: as for `tw.compile`;
+    codes and scales of weights are computed again with each version."""
     from tilewright.compiler import compile_program  # workers that only read a store do without
 
     dims = {key: {0: "batch"} for key in examples}
     with torch.no_grad():
-        program = compile_program(part, dict(examples), dynamic=dims, name=name, threads=threads)
+        program = compile_program(part, dict(examples), dynamic=dims, name=name, threads=threads, precision=precision)
     return Model(program, threads=threads)
 
 

@@ -24,7 +24,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Mapping
 from operator import getitem
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 import torch
@@ -40,6 +40,9 @@ from tilewright.rl.rllib_batch import Path, flat, nested, traceable
 from tilewright.runtime.model import Model
 from tilewright.support.errors import Problems, UnsupportedError
 
+if TYPE_CHECKING:
+    from tilewright.ir.selection import Precision
+
 __all__ = ["TilewrightEnvRunner"]
 
 PREFIX = "rllib-"
@@ -54,6 +57,7 @@ class TilewrightEnvRunner(SingleAgentEnvRunner):
 
         class Runner(TilewrightEnvRunner):
             threads = 2
+            precision = "int8"  # of its products, as for `tw.compile`
 
     The store is named after the algorithm's log folder, lies in `$TILEWRIGHT_STORE_DIR` (default
     `/dev/shm/tilewright-<uid>`) and goes when the last runner of the node stops; what killed runners left behind is
@@ -61,6 +65,7 @@ class TilewrightEnvRunner(SingleAgentEnvRunner):
     """
 
     threads = 1
+    precision: Precision = "fp32"
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
         name = f"{kwargs.get('log_dir')} {ray.get_runtime_context().get_job_id()} {config.in_evaluation}"
@@ -78,7 +83,7 @@ class TilewrightEnvRunner(SingleAgentEnvRunner):
         if self._forward is not None:
             self._forward.close()
         _check(self.module, self.config)
-        self._forward = _Forward(self.module, self._store_name, self.threads)
+        self._forward = _Forward(self.module, self._store_name, self.threads, self.precision)
         self.module.forward_exploration = self._acting
         self.module.forward_inference = self._acting
 
@@ -140,9 +145,9 @@ def _check(module: Any, config: Any) -> None:
 class _Forward:
     """The compiled forward pass of a module: compiled at the first batch that comes, for its dtypes and shapes."""
 
-    def __init__(self, module: Any, name: str, threads: int) -> None:
+    def __init__(self, module: Any, name: str, threads: int, precision: Precision) -> None:
         self._module = module
-        self._store = NodeStore(name, threads)
+        self._store, self._precision = NodeStore(name, threads), precision
         self._inputs: list[Path] = []
         self._outputs: list[Path] = []
         self._waiting: tuple[Callable[[], Mapping[str, Any]], int | None] | None = None
@@ -179,7 +184,8 @@ class _Forward:
             return {"_".join(path): result[path] for path in self._outputs}
 
         with traceable(module):
-            return compile_part(Part(module, examples, forward), examples, name=type(module).__name__)
+            part = Part(module, examples, forward)
+            return compile_part(part, examples, name=type(module).__name__, precision=self._precision)
 
     def close(self) -> None:
         """Detach from the store; the last of the node's runners removes it."""

@@ -36,13 +36,14 @@ from tilewright.runtime.model import Model
 from tilewright.support.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from tilewright.ir.selection import Precision
     from tilewright.rl.sb3_learner import Learner
     from tilewright.train.step import Step
 
 __all__ = ["Accelerated", "Published", "accelerate", "publish"]
 
 
-def accelerate(model: Any, *, threads: int = 1, updates: bool = False) -> Accelerated:
+def accelerate(model: Any, *, threads: int = 1, updates: bool = False, precision: Precision = "fp32") -> Accelerated:
     """Let rollouts and `predict` of a model run on Tilewright, and if asked for, its updates, from now on.
 
         model = PPO("CnnPolicy", env)
@@ -69,6 +70,7 @@ def accelerate(model: Any, *, threads: int = 1, updates: bool = False) -> Accele
             and weights are brought to the CPU, and actions are drawn from the CPU's generator.
         threads: how many threads a call uses, the caller included.
         updates: whether to compile what `train()` does, too.
+        precision: of the products of acting, as for `tw.compile`: "bf16", "int8", "int8w" or "int4w".
 
     Raises:
         UnsupportedError: it holds something that is not compiled; all that stands in the way is listed.
@@ -78,13 +80,15 @@ def accelerate(model: Any, *, threads: int = 1, updates: bool = False) -> Accele
     if "_predict" in policy.__dict__:
         raise UnsupportedError("is accelerated already", where=f"policy {type(policy).__name__}")
     if not updates:
-        return Accelerated(policy, parts, threads)
+        return Accelerated(policy, parts, threads, None, precision)
     from tilewright.rl.sb3_updates import learner_of  # actors that only read a store do without the compiler
 
-    return Accelerated(policy, parts, threads, learner_of(model, parts, threads))
+    return Accelerated(policy, parts, threads, learner_of(model, parts, threads), precision)
 
 
-def publish(model: Any, name: str, *, directory: str | None = None, wait: float = 0.0) -> Published:
+def publish(
+    model: Any, name: str, *, directory: str | None = None, wait: float = 0.0, precision: Precision = "fp32"
+) -> Published:
     """Compile a model's policy and open the weight store `name` for actors on this machine.
 
     Outputs have names that `tilewright.rl.sampling` knows: `log_probs` and `probs` (Discrete), `log_probs_0`,
@@ -97,12 +101,13 @@ def publish(model: Any, name: str, *, directory: str | None = None, wait: float 
         model: an algorithm or a policy, as for `accelerate`. gSDE is refused: its noise belongs to one process.
         name: of the store.
         directory, wait: as for `tw.Publisher`.
+        precision: of the products, as for `accelerate`.
     """
     policy = getattr(model, "policy", model)
     parts = parts_of(policy)
     if isinstance(parts.head, heads.StateDependentNoise):
         raise UnsupportedError("state-dependent exploration (gSDE) is not published", where=type(policy).__name__)
-    return Published(parts, publisher_of(name, parts.compile(1, name), directory=directory, wait=wait))
+    return Published(parts, publisher_of(name, parts.compile(1, name, precision), directory=directory, wait=wait))
 
 
 class Accelerated:
@@ -113,16 +118,24 @@ class Accelerated:
         parts: what is compiled of it.
         threads: of a call.
         learner: what takes the place of the model's updates; None: nothing does.
+        precision: of products.
     """
 
-    def __init__(self, policy: Any, parts: Parts, threads: int, learner: Learner | None = None) -> None:
+    def __init__(
+        self,
+        policy: Any,
+        parts: Parts,
+        threads: int,
+        learner: Learner | None = None,
+        precision: Precision = "fp32",
+    ) -> None:
         self._policy = policy
         self._learner = learner
         self._parts = parts
         self._head = parts.head
         self._action_shape = (-1, *policy.action_space.shape)
         self._hooked: list[tuple[Any, str]] = []
-        self.model: Model = parts.compile(threads, type(policy).__name__)
+        self.model: Model = parts.compile(threads, type(policy).__name__, precision)
         self._names = [p.name for p in self.model.params]
         self._prefix = parts.prefix
         self._watch = parts.watch()

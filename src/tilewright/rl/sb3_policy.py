@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from tilewright.rl import heads
 from tilewright.rl.part import Part, Tensors, Watch, compile_part, weights_of
 from tilewright.runtime.model import Model
 from tilewright.support.errors import Problems, UnsupportedError
+
+if TYPE_CHECKING:
+    from tilewright.ir.selection import Precision
 
 _HEADS: dict[type, Callable[[Any], heads.Head]] = {
     CategoricalDistribution: heads.Categorical,
@@ -60,14 +63,14 @@ class Parts:
         self._dtype = self._dtypes[0]
         self._on_cpu = self._examples[0].device.type == "cpu"
 
-    def compile(self, threads: int, name: str) -> Model:
+    def compile(self, threads: int, name: str, precision: Precision = "fp32") -> Model:
         """The program: observations in, the head's outputs and values out."""
         examples = dict(zip(self._keys or ["obs"], self._examples, strict=True))
         training = self.policy.training
         self.policy.set_training_mode(False)
         try:
             part = Part(self.owner, examples, self._function)
-            return compile_part(part, examples, name=name, threads=threads)
+            return compile_part(part, examples, name=name, threads=threads, precision=precision)
         finally:
             self.policy.set_training_mode(training)
 

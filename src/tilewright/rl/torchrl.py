@@ -20,7 +20,7 @@ import copy
 import os
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -38,6 +38,9 @@ from tilewright.rl.node import publisher_of
 from tilewright.rl.part import Part, Tensors, compile_part, weights_of
 from tilewright.support.errors import CallError, Problems, UnsupportedError, WeightError
 
+if TYPE_CHECKING:
+    from tilewright.ir.selection import Precision
+
 __all__ = ["Published", "StorePolicy", "StoreWeightSync", "publish"]
 
 MAX_CARRIED = 4096
@@ -53,6 +56,7 @@ def publish(
     version_key: str | None = None,
     directory: str | os.PathLike[str] | None = None,
     wait: float = 0.0,
+    precision: Precision = "fp32",
 ) -> Published:
     """Compile a policy, open the weight store `name`, and make what collectors need to read from it.
 
@@ -63,6 +67,7 @@ def publish(
         threads: of a call in each worker.
         version_key: where collected data shall say which version of the weights gave the action, int64 (*batch, 1).
         directory, wait: as for `tw.Publisher`.
+        precision: of the products, as for `tw.compile`: "bf16", "int8", "int8w" or "int4w".
 
     Raises:
         UnsupportedError: something with parameters depends on what was sampled; all such modules are listed.
@@ -72,7 +77,9 @@ def publish(
     training = policy.training
     policy.eval()
     try:
-        model = compile_part(Part(policy, examples, parts.function), examples, name=type(policy).__name__)
+        model = compile_part(
+            Part(policy, examples, parts.function), examples, name=type(policy).__name__, precision=precision
+        )
     finally:
         policy.train(training)
     publisher = publisher_of(name, model, directory=directory, wait=wait)
