@@ -26,6 +26,10 @@ HELD_OUT = 3
 DROPS = {"int8": 0.005, "int4w": 0.01}
 ROWS = 32
 """Samples of a call."""
+RECIPES = (
+    ("90 % pruned, trained", Recipe(prune=0.9, stages=4, values=16, epochs=10, rate=2e-3)),
+    ("95 % pruned, trained", Recipe(prune=0.95, stages=6, values=16, epochs=10, rate=2e-3)),
+)
 
 
 class Attending(nn.Module):
@@ -120,10 +124,8 @@ def main() -> None:
             layers = ", ".join(f"{n} {t}" for t, n in kinds.items())
             bits.append([task.name, precision, *numbers, layers, f"{report.speedup:.2f}"])
             print(bits[-1], flush=True)
-        recipe = Recipe(prune=0.95, stages=8, values=8, epochs=12, rate=2e-3)
         every = [x[k : k + ROWS] for k in range(cut, len(x) - ROWS + 1, ROWS)]
-        recipes = [("the first that holds", None), ("95 % pruned, trained", recipe)]
-        for name, chosen in recipes[args.without_search :]:
+        for name, chosen in (("the first that holds", None), *RECIPES)[args.without_search :]:
             small = tw.compress(module, (example,), calibrate=every, recipe=chosen, metric=accuracy, max_drop=0.01)
             done = small.report
             numbers = [f"{100 * v:.2f}" for v in (*done.metric, done.metric[0] - done.metric[1])]
