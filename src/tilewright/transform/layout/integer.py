@@ -175,12 +175,14 @@ def _bytes(a: Assigner, x: Value, w: Value, form: Callable[[Value], Value]) -> _
     )
     if kind is None or dot is None:
         return None
-    weights, taken = _emit(a, "cast", a.as_plain(w), dtype=i8), form(values)
     if kind is values.dtype:
-        return _Factors(dot, taken, zero, weights)
-    offset = _emit(a, "constant", value=ConstantArray(i32.numpy.type(OFFSET if kind is u8 else -OFFSET)))
-    shifted = _emit(a, "cast", _emit(a, "add", _emit(a, "cast", taken, dtype=i32), offset), dtype=kind)
-    return _Factors(dot, shifted, offset if zero is None else _emit(a, "add", zero, offset), weights)
+        taken = form(values)
+    else:
+        offset = _emit(a, "constant", value=ConstantArray(i32.numpy.type(OFFSET if kind is u8 else -OFFSET)))
+        shifted = _emit(a, "add", _emit(a, "cast", form(values), dtype=i32), offset)
+        taken = _emit(a, "cast", shifted, dtype=kind)
+        zero = offset if zero is None else _emit(a, "add", zero, offset)
+    return _Factors(dot, taken, zero, _emit(a, "cast", a.as_plain(w), dtype=i8))
 
 
 def _within(a: Assigner, value: Value, dtype: DType) -> bool:
