@@ -20,8 +20,10 @@ from tilewright.targets.target import Target
 def fits(structure: Structure, target: Target) -> bool:
     """Pieces, with pointwise work on the numbers before."""
     result = structure.operator(PIECES)
+    if result is None:
+        return False
     *before, last = structure.stages
-    return result is not None and last is result.stage("pieces") and all(s.role == "spatial" for s in before)
+    return last is result.stage("pieces") and all(s.role == "spatial" for s in before)
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
