@@ -173,6 +173,21 @@ onnx: $(STAMP) ## ONNX's own backend tests and real models, each skip with its r
 onnx-releases: $(STAMP) ## the node tests of every ONNX release since 1.5, each that does not pass with its reason; ARGS="-k 'test_resize*'"
 	$(PY) -m tests.onnx.releases $(ARGS)
 
+.PHONY: ort-sessions ort-releases
+ort-sessions: $(STAMP) ## 10,000 sessions on the execution provider, opened and closed: nothing may stay of them; ARGS="--count 1000"
+	$(PY) -m tests.ort.sessions $(ARGS)
+
+ort-releases: $(STAMP) ## the execution provider's tests with every release of ONNX Runtime that it says it is tested with
+	$(PYTHON) -m venv build/ort-env
+	build/ort-env/bin/pip install --quiet -e '.[test]'
+	for release in $$($(PY) -c 'import tilewright.ort; print(*tilewright.ort.TESTED)'); do \
+	  build/ort-env/bin/pip install --quiet "onnxruntime==$$release.*" && build/ort-env/bin/python -m pytest $(PYTEST_ARGS) tests/ort || exit 1; \
+	done
+
+.PHONY: bench-ort
+bench-ort: $(STAMP) ## models in ONNX Runtime's sessions on our provider against the same alone; ARGS="--models m64,az6"
+	$(PY) -m benchmarks.bench_ort --write $(ARGS)
+
 # Options go into ARGS, such as ARGS="--groups 'conv3x3*' --rounds 20"; --help lists them.
 ulp: $(STAMP) ## errors of exp, tanh, ... over all 2^32 arguments of float32 against the stated bounds
 	$(PY) -m tests.transform.math.ulp

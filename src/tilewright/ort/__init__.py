@@ -12,8 +12,8 @@ What Tilewright does not take of a model runs on ONNX Runtime's own provider, no
 
 from __future__ import annotations
 
-from tilewright.ort.register import NAME as NAME
-from tilewright.ort.register import TESTED as TESTED
-from tilewright.ort.register import left as left
-from tilewright.ort.register import register as register
-from tilewright.ort.register import unregister as unregister
+from tilewright.ort.registration import NAME as NAME
+from tilewright.ort.registration import TESTED as TESTED
+from tilewright.ort.registration import left as left
+from tilewright.ort.registration import register as register
+from tilewright.ort.registration import unregister as unregister

@@ -85,7 +85,7 @@ EXPORTS = (
 
 def library() -> bytes:
     """The library as an ELF file. Raises CompileError on machines for which no libraries can be written."""
-    return shared_object(compile_text(library_text(), cache=False), EXPORTS, "libtilewright_ort.so")
+    return shared_object(compile_text(library_text), EXPORTS, "libtilewright_ort.so")
 
 
 def _words(count: int) -> list[tuple[str, str]]:

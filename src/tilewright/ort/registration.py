@@ -15,7 +15,7 @@ from tilewright.ort.library import EXPORTS, library
 from tilewright.ort.provider import NAME, Provider
 from tilewright.support.errors import MissingPackageError, UnsupportedError
 
-TESTED = ("1.32",)
+TESTED = ("1.24", "1.25", "1.26", "1.27", "1.28", "1.29", "1.30", "1.31", "1.32")
 """The releases of ONNX Runtime that the provider is tested with."""
 
 _lock = threading.Lock()
