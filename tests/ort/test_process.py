@@ -54,11 +54,19 @@ def test_a_library_can_be_taken_back_and_registered_again() -> None:
     out = run("""
         for _ in range(3):
             session = opened()
+            try:
+                tilewright.ort.unregister()
+            except tilewright.Error as error:
+                assert "sessions still use the provider" in str(error)
             checked(session)
             del session
             tilewright.ort.unregister()
             assert all(d.ep_name != tilewright.ort.NAME for d in onnxruntime.get_ep_devices())
         tilewright.ort.unregister()
+        kept = opened()
+        onnxruntime.unregister_execution_provider_library(tilewright.ort.NAME)  # without our knowing
+        checked(opened())
+        checked(kept)
         print(onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).get_providers())
     """)
     assert out == "['CPUExecutionProvider']\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import os
 import tempfile
 import threading
@@ -13,14 +14,14 @@ from typing import Any
 
 from tilewright.ort.library import EXPORTS, library
 from tilewright.ort.provider import NAME, Provider
-from tilewright.support.errors import MissingPackageError, UnsupportedError
+from tilewright.support.errors import CallError, MissingPackageError, UnsupportedError
 
 TESTED = ("1.24", "1.25", "1.26", "1.27", "1.28", "1.29", "1.30", "1.31", "1.32")
 """The releases of ONNX Runtime that the provider is tested with."""
 
 _lock = threading.Lock()
 _providers: list[Provider] = []
-"""The one that is registered, if there is one."""
+"""Those that ONNX Runtime may still call; the last one is registered."""
 
 
 def register() -> Sequence[Any]:
@@ -32,8 +33,12 @@ def register() -> Sequence[Any]:
     """
     onnxruntime = _onnxruntime()
     with _lock:
-        if not _providers:
+        if not _devices(onnxruntime):
             _providers.append(_load(onnxruntime, library()))
+        return _devices(onnxruntime)
+
+
+def _devices(onnxruntime: Any) -> list[Any]:
     return [d for d in onnxruntime.get_ep_devices() if d.ep_name == NAME]
 
 
@@ -50,13 +55,20 @@ def _load(onnxruntime: Any, content: bytes) -> Provider:
 
 
 def unregister() -> None:
-    """Make ONNX Runtime forget the provider. Sessions that use it must be gone."""
+    """Make ONNX Runtime forget the provider. Raises CallError while sessions use it."""
     with _lock:
-        if _providers:
-            _onnxruntime().unregister_execution_provider_library(NAME)
-            provider = _providers.pop()
-            provider.close()
-            atexit.unregister(provider.close)
+        onnxruntime = _onnxruntime() if _providers else None
+        if onnxruntime is None or not _devices(onnxruntime):
+            return
+        provider = _providers[-1]
+        if provider.sessions:
+            gc.collect()  # sessions that nothing refers to
+        if provider.sessions:
+            what = "sessions still use the provider"
+            raise CallError(what, where="tilewright.ort", expected="none", got=len(provider.sessions))
+        onnxruntime.unregister_execution_provider_library(NAME)
+        _providers.pop().close()
+        atexit.unregister(provider.close)
 
 
 def left() -> list[list[str]]:
