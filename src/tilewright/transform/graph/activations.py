@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
-from tilewright.ir.graph import Graph, Value
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.transform.graph.matching import Facts, op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
@@ -36,10 +37,14 @@ def recognise_activations(graph: Graph) -> Graph:
     """The graph with GELU as one operator in place of the products that are one."""
     if not any(node.op in FORMS for node in graph.nodes):
         return graph
-    return rewrite(graph, [Rule(op(("add", "sub", "mul", "div"), "a", "b"), _gelu)])
+    return rewrite(graph, [Rule(op(("add", "sub", "mul", "div"), "a", "b"), partial(_gelu, {}))])
 
 
-def _gelu(m: Match) -> Value | None:
+Arguments = dict[Value, list[tuple[Value, float]]]
+"""By results of erf and tanh: each x of which the argument is GELU's polynomial, and its sign."""
+
+
+def _gelu(known: Arguments, m: Match) -> Value | None:
     """GELU in place of the last of its products."""
     y, facts = m.node.output, m.rewriter
     # A model of 16-bit floats rounds between the products, which its results show.
@@ -47,17 +52,24 @@ def _gelu(m: Match) -> Value | None:
         return None
     for f in _sources(facts, y, DEPTH, ("add", "sub", "mul", "div")):
         function = facts.producer(f, *FORMS)
-        if function is None or (z := function.inputs[0]) is None:
+        if function is None:
             continue
-        for x in _sources(facts, z, DEPTH, STEPS):
-            inner = _polynomial(facts, z, x, None, DEPTH)
-            # Both functions are odd, so that f(-z) may stand with the other sign.
-            sign = next((s for s in (1.0, -1.0) if _close(inner, _times(INNER[function.op], s))), None)
-            if sign is None or y.type != x.type:
-                continue
-            if _close(_polynomial(facts, y, x, f, DEPTH), {**RESULT, (1, 1): RESULT[1, 1] * sign}):
+        if f not in known:
+            known[f] = list(_arguments(facts, function))
+        for x, sign in known[f]:
+            wanted = {**RESULT, (1, 1): RESULT[1, 1] * sign}
+            if y.type == x.type and _close(_polynomial(facts, y, x, f, DEPTH), wanted):
                 return m.emit("gelu", x, approximate=FORMS[function.op])
     return None
+
+
+def _arguments(facts: Facts, function: Node) -> Iterator[tuple[Value, float]]:
+    (z,) = function.inputs
+    assert z is not None
+    for x in _sources(facts, z, DEPTH, STEPS):
+        inner = _polynomial(facts, z, x, None, DEPTH)
+        # Both functions are odd, so that f(-z) may stand with the other sign.
+        yield from ((x, sign) for sign in (1.0, -1.0) if _close(inner, _times(INNER[function.op], sign)))
 
 
 def _sources(facts: Facts, value: Value, depth: int, steps: Sequence[str]) -> Iterator[Value]:
