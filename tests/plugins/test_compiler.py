@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.plugins.install import ROOT, answer, doctor, install_package
+from tests.plugins.install import ROOT, answer, doctor, install_package, run
 
 pytest.importorskip("onnxruntime", reason="the example stands on it")
 
@@ -73,5 +73,12 @@ def test_onnx_runtime_runs_parts(tmp_path: Path) -> None:
     parts = [(p["runs_by"], {name for name, _ in p["operators"]}) for p in result["coverage"]["parts"]]
     assert [names for by, names in parts if by == "onnxruntime"] == [{"conv", "add", "relu"}, {"matmul"}]
     assert {"sigmoid", "reduce_mean"} <= set().union(*(names for by, names in parts if by == "Tilewright"))
+    code = "import sys; from tilewright.cli.main import main; sys.argv[1:] = {}; main()"
+    options = ["m.onnx", "--compilers", "onnxruntime,tilewright"]
+    report = answer(code.format(["coverage", *options, "--json"]), package, cache=cache)
+    assert report["parts"] == result["coverage"]["parts"]
+    assert answer(code.format(["compile", *options, "-o", "c.tw", "--json"]), package, cache=cache)["output"] == "c.tw"
+    done = run(code.format(["coverage", "m.onnx", "--compilers", "tea"]), package, cache=cache)
+    assert done.returncode == 1 and "no such compiler is installed" in done.stderr
     (listed,) = doctor(package, cache=cache)["plugins"]
     assert listed["brings"] == ["compiler onnxruntime"] and listed["error"] is None

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright.ir.dtype import f32
@@ -41,7 +42,7 @@ def expected(x: Any = X, w: Any = WEIGHTS) -> Any:
 
 def by(run: Run, prepare: Any = None, packed: Any = None) -> Compiler:
     def compile(region: Graph) -> Compiled:
-        assert [v.name for v in region.params] == ["w", "b"]
+        assert len(region.params) == 2
         return Compiled(b"layer", packed)
 
     pattern = Pattern("layer", op("add", op("matmul"), ANY))
@@ -177,6 +178,32 @@ def test_a_version_makes_programs_anew(compiled: Any) -> None:
     compilers.unregister("vendor")
     other = replace(by(lambda x, w: [0 * layer(x, w)[0]]), version="2", compile=lambda g: Compiled(b"other"))
     np.testing.assert_array_equal(compiled(other)(X), np.zeros((2, 3), np.float32))
+
+
+def test_bodies_of_loops_have_parts(compiled: Any) -> None:
+    compilers.register(by(layer))
+    size = [helper.make_tensor_value_info(n, TensorProto.INT64, []) for n in ("k", "i")]
+    state = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 4]) for n in ("x", "y", "s", "s2")]
+    more = [helper.make_tensor_value_info(n, TensorProto.BOOL, []) for n in ("c", "c2")]
+    nodes = [
+        helper.make_node("MatMul", ["s", "w"], ["p"]),
+        helper.make_node("Add", ["p", "b"], ["a"]),
+        helper.make_node("Tanh", ["a"], ["s2"]),
+        helper.make_node("Identity", ["c"], ["c2"]),
+    ]
+    body = helper.make_graph(nodes, "body", [size[1], more[0], state[2]], [more[1], state[3]])
+    w = {"w": np.eye(4, dtype=np.float32) / 2, "b": np.array([0.5, -0.5, 0.25, 0], np.float32)}
+    weights = [numpy_helper.from_array(v, n) for n, v in w.items()]
+    node = helper.make_node("Loop", ["k", "", "x"], ["y"], body=body)
+    graph = helper.make_graph([node], "g", [size[0], state[0]], [state[1]], weights)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model = tw.compile(proto, compilers=["vendor"])
+    assert isinstance(model, tw.Model) and model.manifest.compilers == ("vendor",)
+    for k in (0, 1, 4):
+        x = X
+        for _ in range(k):
+            x = expected(x, w)
+        np.testing.assert_allclose(model(np.array(k, np.int64), X), x, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
