@@ -208,7 +208,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
     if options.compilers:
         from tilewright.transform.graph.partition import partition  # of rooms that few compiles need
 
-        at = [name for name, _ in passes].index("join slices")
+        at = [name for name, _ in passes].index("index rows")
         passes.insert(at, ("partition", lambda g: partition(g, options.compilers)))
     if target.accelerator == VTA:
         from tilewright.transform.graph.vta import offload  # of rooms that few compiles need
