@@ -35,4 +35,4 @@ def offload(graph: Graph, target: Target) -> Graph:
     return Graph(graph.name, graph.inputs, graph.params, tuple(nodes), graph.outputs, graph.assumptions)
 
 
-OFFLOAD = GraphPass("offload outer8", offload, ("before", "remove identities"))
+OFFLOAD = GraphPass("offload outer8", offload, ("before", "canonicalise"))
