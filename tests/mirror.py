@@ -30,6 +30,7 @@ ACROSS = {
     "builder": "builder.py",
     "compiler": "compiler.py and what stands beside it: whole programs",
     "docs": "the documents, executed",
+    "emulated": "operators and plans on emulated machines",
     "examples": "the examples",
     "fuzz": "long random runs",
     "jax": "JAX's own test cases",

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tilewright import collective as collective
     from tilewright import ort as ort
     from tilewright import te as te
     from tilewright.builder import build as build
@@ -62,6 +63,7 @@ _PUBLIC = {
     "Session": "tilewright.onnxruntime.session:InferenceSession",
     "attach": "tilewright.live.store.actor:attach",
     "client": "tilewright.serve.client",
+    "collective": "tilewright.collective",
     "build": "tilewright.builder:build",
     "compile": "tilewright.parts.entry:compile",
     "comprehension": "tilewright.functions.comprehension:comprehension",

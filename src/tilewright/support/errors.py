@@ -26,6 +26,7 @@ __all__ = [
     "BrokerError",
     "CacheError",
     "CallError",
+    "CollectiveError",
     "CompileError",
     "ComprehensionError",
     "DTypeError",
@@ -283,6 +284,10 @@ class BrokerError(Error):
 
 class TransportError(Error):
     """Weights that do not get from one machine to another: addresses, connections, secrets, peers."""
+
+
+class CollectiveError(Error):
+    """A collective operation that a rank does not take part in, or in which ranks do different things."""
 
 
 class CacheError(Error):

@@ -256,7 +256,14 @@ def buckets(arena: Arena, groups: Sequence[Group], nbytes: int = BUCKET) -> list
 
 
 def averaged(group: Any = None) -> Reduce:
-    """A function that gives each part the mean over the processes of a group of `torch.distributed`; None: over all."""
+    """A function that gives each part the mean over the processes of a group.
+
+    Args:
+        group: of `tw.collective.join`, or of `torch.distributed`; None: all processes of the latter.
+    """
+    all_reduce = getattr(group, "all_reduce", None)  # PyTorch's groups call theirs otherwise
+    if all_reduce is not None:
+        return lambda part: all_reduce(part, "avg")
     import torch
     from torch import distributed
 

@@ -1,0 +1,15 @@
+"""Collective operations of the processes of one machine, and the backend "tilewright" of `torch.distributed`, which
+importing this registers where PyTorch is installed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from tilewright.collective.group import Group, join
+
+if find_spec("torch") is not None:
+    from tilewright.collective.torch_backend import register
+
+    register()
+
+__all__ = ["Group", "join"]

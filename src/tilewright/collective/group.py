@@ -1,0 +1,557 @@
+"""Collective operations among the processes of a machine, through memory that they share.
+
+    group = tilewright.collective.join("learners", rank=0, ranks=2)
+    group.all_reduce(gradients)                     # in place, in each of the processes
+
+Each operation is an exchange: every rank shows a window of its data, all meet, and each takes what it needs of the
+others' windows; then the next window. Two windows in turn make one meeting a window enough: a rank that shows the next
+but one has met all others after they took the first. In large all-reductions of more than two ranks each reduces a
+slice, and all meet once more.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+import numpy as np
+
+from tilewright.collective.meeting import HEADER, LINE_SIZE, LINES_AT, meetings
+from tilewright.collective.reductions import CODES, DTYPES, REDUCTIONS, Array, check_reduction, reduce_into
+from tilewright.collective.segment import BOX, MAX_RANKS, PIECE, TAKEN_AT, WINDOW, Segment, open_segment, path_of
+from tilewright.support.classes import dataclass
+from tilewright.support.errors import CollectiveError
+
+SLICE_NS = 50_000_000
+"""How long native code waits before Python looks who has died, in nanoseconds."""
+DIRECT = 1 << 15
+"""Bytes up to which each rank reduces all by itself: a slice each would cost another meeting."""
+OPERATIONS = (
+    "barrier",
+    "all_reduce",
+    "reduce",
+    "broadcast",
+    "all_gather",
+    "gather",
+    "scatter",
+    "reduce_scatter",
+    "all_to_all",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a rank calls; all but the bytes that it shows must be equal on all ranks.
+
+    Attributes:
+        root: the rank that an operation is about; -1 where there is none.
+        elements: of the arrays on each rank; -1 where they may differ.
+    """
+
+    operation: str
+    dtype: str = "u8"
+    reduction: str = "none"
+    root: int = -1
+    elements: int = 0
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        return (
+            OPERATIONS.index(self.operation),
+            REDUCTIONS[self.reduction],
+            CODES[self.dtype],
+            self.root,
+            self.elements,
+        )
+
+    @classmethod
+    def of(cls, words: Sequence[int]) -> Call:
+        """The call that a rank's words say; words are another process's and may be anything."""
+        operation, reduction, dtype, root, elements = words
+        names, reductions, dtypes = OPERATIONS, list(REDUCTIONS), list(DTYPES)
+        return cls(
+            names[operation % len(names)],
+            dtypes[dtype % len(dtypes)],
+            reductions[reduction % len(reductions)],
+            root,
+            elements,
+        )
+
+    def __str__(self) -> str:
+        about = "" if self.reduction == "none" else f" ({self.reduction})"
+        root = "" if self.root < 0 else f", rank {self.root}"
+        return f"{self.operation}{about} of {self.elements} x {self.dtype}{root}"
+
+
+class Group:
+    """The ranks of `join`, seen by one of them. Its methods are called by all ranks in the same order, by one thread at
+    a time; `send` and `receive` by the two that they are about.
+
+    Attributes:
+        rank: this process's number.
+        ranks: how many there are.
+        timeout: seconds that a rank waits for the others in one operation.
+
+    Every method raises CollectiveError, which names rank, operation and number of the call, if a rank has died or left,
+    does not come in time (the group is broken then, for all), or calls something else.
+    """
+
+    def __init__(self, name: str, segment: Segment, rank: int, ranks: int, timeout: float) -> None:
+        self.name = name
+        self.rank = rank
+        self.ranks = ranks
+        self.timeout = timeout
+        self.bytes_shown = 0
+        """Bytes that this rank has shown to the others, in all."""
+        self._segment = segment
+        self._code = meetings()
+        self._count = 0
+        self._calls = 0
+        self._turn = 0
+        self._lock = threading.RLock()
+        self._boxes = [threading.Lock() for _ in range(2 * ranks)]
+        self._kept: list[list[tuple[int, Array]]] = [[] for _ in range(ranks)]
+
+    # -- operations ----------------------------------------------------------------------------------------------------
+
+    def barrier(self) -> None:
+        """Wait until all ranks have come."""
+        self._exchange(Call("barrier"), _EMPTY, lambda begin, windows: None)
+
+    def all_reduce(self, array: Array, operation: str = "sum", *, dtype: str | None = None) -> Array:
+        """Reduce over the ranks, in place, with equal bits on all of them.
+
+        Args:
+            array: C-contiguous and writable.
+            operation: sum, avg, prod, min, max, band, bor or bxor.
+            dtype: the name of its type where NumPy has none, as "bf16" for u16.
+        """
+        flat, name = self._flat(array, dtype, "all_reduce")
+        check_reduction(operation, name, self._where("all_reduce"))
+
+        def take(begin: int, windows: list[Array]) -> None:
+            part = _part(flat, begin)
+            seen = [window[: part.nbytes].view(flat.dtype) for window in windows]
+            if self.ranks == 1:
+                return
+            if self.ranks == 2 or part.nbytes <= DIRECT:
+                reduce_into(part, seen, name, operation)
+                return
+            slices = [slice(part.size * r // self.ranks, part.size * (r + 1) // self.ranks) for r in range(self.ranks)]
+            own = slices[self.rank]
+            reduce_into(part[own], [one[own] for one in seen], name, operation)
+            seen[self.rank][own] = part[own]
+            self.bytes_shown += part[own].nbytes
+            self._meet(call)
+            for r, one in enumerate(slices):
+                if r != self.rank:
+                    part[one] = seen[r][one]
+
+        call = Call("all_reduce", name, operation, elements=flat.size)
+        self._exchange(call, _bytes(flat), take)
+        return array
+
+    def reduce(self, array: Array, root: int = 0, operation: str = "sum", *, dtype: str | None = None) -> Array:
+        """Reduce over the ranks into the array of `root`; those of the others stay."""
+        flat, name = self._flat(array, dtype, "reduce")
+        check_reduction(operation, name, self._where("reduce"))
+
+        def take(begin: int, windows: list[Array]) -> None:
+            if self.rank == root:
+                part = _part(flat, begin)
+                reduce_into(part, [w[: part.nbytes].view(flat.dtype) for w in windows], name, operation)
+
+        self._exchange(Call("reduce", name, operation, self._root(root, "reduce"), flat.size), _bytes(flat), take)
+        return array
+
+    def broadcast(self, array: Array, root: int = 0, *, dtype: str | None = None) -> Array:
+        """The array of `root`, into those of all others."""
+        flat, name = self._flat(array, dtype, "broadcast")
+        shown = _bytes(flat) if self.rank == root else _EMPTY
+
+        def take(begin: int, windows: list[Array]) -> None:
+            if self.rank != root:
+                part = _bytes(flat)[begin : begin + WINDOW]
+                part[:] = windows[root][: part.size]
+
+        self._exchange(Call("broadcast", name, root=self._root(root, "broadcast"), elements=flat.size), shown, take)
+        return array
+
+    def all_gather(self, array: Array, out: Array | None = None, *, dtype: str | None = None) -> Array:
+        """The arrays of all ranks, [ranks, *array.shape]."""
+        flat, name = self._flat(np.ascontiguousarray(array), dtype, "all_gather", writes=False)
+        result = np.empty((self.ranks, *array.shape), array.dtype) if out is None else out
+        rows = self._flat(result, dtype, "all_gather")[0].reshape(self.ranks, -1)
+        if rows.shape[1] != flat.size:
+            raise CollectiveError(
+                "the result has another size", where=self._where("all_gather"), expected=flat.size, got=rows.shape[1]
+            )
+        self._exchange(Call("all_gather", name, elements=flat.size), _bytes(flat), _taking_rows(rows))
+        return result
+
+    def gather(self, array: Array, root: int = 0, *, dtype: str | None = None) -> Array | None:
+        """The arrays of all ranks, [ranks, *array.shape], on `root`; None on the others."""
+        flat, name = self._flat(np.ascontiguousarray(array), dtype, "gather", writes=False)
+        call = Call("gather", name, root=self._root(root, "gather"), elements=flat.size)
+        if self.rank != root:
+            self._exchange(call, _bytes(flat), lambda begin, windows: None)
+            return None
+        result = np.empty((self.ranks, *array.shape), array.dtype)
+        self._exchange(call, _bytes(flat), _taking_rows(result.reshape(self.ranks, -1)))
+        return result
+
+    def scatter(self, out: Array, parts: Array | None = None, root: int = 0, *, dtype: str | None = None) -> Array:
+        """Row `rank` of root's `parts`, [ranks, *out.shape], into `out`; the others give no parts."""
+        flat, name = self._flat(out, dtype, "scatter")
+        shown = _EMPTY
+        if self.rank == self._root(root, "scatter"):
+            expected = (self.ranks, *out.shape)
+            if parts is None or parts.shape != expected or parts.dtype != out.dtype:
+                got = None if parts is None else (parts.shape, str(parts.dtype))
+                raise CollectiveError(
+                    "there is no row for each rank", where=self._where("scatter"), expected=expected, got=got
+                )
+            shown = _bytes(np.ascontiguousarray(parts).reshape(-1))
+        target = _bytes(flat)
+        first = self.rank * target.size
+        call = Call("scatter", name, root=root, elements=flat.size)
+        self._exchange(call, shown, lambda begin, windows: _take(target, first, begin, windows[root]))
+        return out
+
+    def reduce_scatter(
+        self, array: Array, out: Array | None = None, operation: str = "sum", *, dtype: str | None = None
+    ) -> Array:
+        """Row `rank` of the reduction of `array`, [ranks, ...], over the ranks."""
+        flat, name = self._flat(np.ascontiguousarray(array), dtype, "reduce_scatter", writes=False)
+        check_reduction(operation, name, self._where("reduce_scatter"))
+        if array.ndim == 0 or array.shape[0] != self.ranks:
+            raise CollectiveError(
+                "there is no row for each rank",
+                where=self._where("reduce_scatter"),
+                expected=self.ranks,
+                got=array.shape,
+            )
+        result = np.empty(array.shape[1:], array.dtype) if out is None else out
+        own = self._flat(result, dtype, "reduce_scatter")[0]
+        if own.size * self.ranks != flat.size:
+            raise CollectiveError(
+                "the result has another size",
+                where=self._where("reduce_scatter"),
+                expected=flat.size // self.ranks,
+                got=own.size,
+            )
+        first, item = self.rank * own.nbytes, flat.itemsize
+
+        def take(begin: int, windows: list[Array]) -> None:
+            low, high = max(begin, first), min(begin + WINDOW, first + own.nbytes)
+            if low < high:
+                seen = [w[low - begin : high - begin].view(flat.dtype) for w in windows]
+                reduce_into(own[(low - first) // item : (high - first) // item], seen, name, operation)
+
+        self._exchange(Call("reduce_scatter", name, operation, elements=flat.size), _bytes(flat), take)
+        return result
+
+    def all_to_all(self, parts: Sequence[Array], outs: Sequence[Array], *, dtype: str | None = None) -> None:
+        """`outs[r]` becomes the part that rank r has for this one; parts may have any sizes, also none."""
+        if len(parts) != self.ranks or len(outs) != self.ranks:
+            where = self._where("all_to_all")
+            raise CollectiveError("there is no part for each rank", where=where, expected=self.ranks, got=len(parts))
+        pieces = [self._flat(np.ascontiguousarray(p), dtype, "all_to_all", writes=False)[0] for p in parts]
+        targets = [_bytes(self._flat(o, dtype, "all_to_all")[0]) for o in outs]
+        name = self._flat(outs[0], dtype, "all_to_all")[1]
+        sizes = self.all_gather(np.array([piece.nbytes for piece in pieces], np.int64))
+        wrong = [r for r in range(self.ranks) if sizes[r, self.rank] != targets[r].size]
+        firsts = [int(sizes[r, : self.rank].sum()) for r in range(self.ranks)]
+        shown = _bytes(np.concatenate(pieces))
+
+        def take(begin: int, windows: list[Array]) -> None:
+            for r in range(self.ranks):
+                if not wrong:
+                    _take(targets[r], firsts[r], begin, windows[r])
+
+        self._exchange(Call("all_to_all", name, elements=-1), shown, take, int(sizes.sum(1).max()))
+        if wrong:
+            r = wrong[0]
+            raise CollectiveError(
+                f"rank {r} has another size for this rank",
+                where=self._where("all_to_all"),
+                expected=f"{targets[r].size} bytes",
+                got=f"{sizes[r, self.rank]} bytes",
+            )
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def send(self, array: Array, to: int, tag: int = 0) -> None:
+        """Send an array's bytes; returns when the last piece of 64 KB has its place in the box."""
+        where = self._where(f"send to rank {self._root(to, 'send')}")
+        data = _bytes(np.ascontiguousarray(array).reshape(-1))
+        segment, box = self._segment, self._segment.box(self.rank, to)
+        with self._boxes[to]:
+            for begin in range(0, max(data.size, 1), PIECE):
+                sent = int(segment.words[(box + BOX.sent) >> 3])
+                self._await(box + TAKEN_AT, sent, to, where)
+                piece = data[begin : begin + PIECE]
+                segment.piece(box)[: piece.size] = piece
+                segment.words[(box + BOX.nbytes) >> 3] = data.size
+                segment.words[(box + BOX.tag) >> 3] = tag
+                self._code.post(segment.address, segment.address + box + BOX.sent, sent + 1)
+
+    def receive(self, array: Array, source: int, tag: int = 0) -> None:
+        """Fill an array (C-contiguous) with the next message of `source` that has this tag."""
+        target = _bytes(self._flat(array, None, "receive", any_type=True)[0])
+        where = self._where(f"receive from rank {self._root(source, 'receive')}")
+        with self._boxes[self.ranks + source]:
+            kept = self._kept[source]
+            index = next((k for k, (other, _) in enumerate(kept) if other == tag), None)
+            data = kept.pop(index)[1] if index is not None else None
+            while data is None:
+                other, message = self._message(source, where)
+                if other == tag:
+                    data = message
+                else:
+                    kept.append((other, message))
+        if data.size != target.size:
+            raise CollectiveError(
+                "the message has another size", where=where, expected=f"{target.size} bytes", got=f"{data.size} bytes"
+            )
+        target[:] = data
+
+    def has_message(self, source: int) -> bool:
+        """Whether a piece of a message of `source` waits in the box."""
+        segment, box = self._segment, self._segment.box(source, self.rank)
+        words = segment.words
+        return int(words[(box + BOX.sent) >> 3]) > int(words[(box + TAKEN_AT) >> 3])
+
+    def first_message(self, sources: Sequence[int], tag: int = 0) -> int:
+        """The rank, among several, whose message of this tag is there first."""
+        deadline = time.monotonic() + self.timeout
+        where = self._where("receive from any rank")
+        while True:
+            for source in sources:
+                with self._boxes[self.ranks + source]:
+                    kept = self._kept[source]
+                    while self.has_message(source) and not any(other == tag for other, _ in kept):
+                        kept.append(self._message(source, where))
+                    if any(other == tag for other, _ in kept):
+                        return source
+            if time.monotonic() > deadline:
+                self._give_up(f"no message came within {self.timeout:g} s", where)
+            time.sleep(0.0001)
+
+    def _message(self, source: int, where: str) -> tuple[int, Array]:
+        """The next message in the box: its tag and bytes."""
+        segment, box = self._segment, self._segment.box(source, self.rank)
+        data: Array | None = None
+        begin = tag = 0
+        while data is None or begin < data.size:
+            taken = int(segment.words[(box + TAKEN_AT) >> 3])
+            self._await(box + BOX.sent, taken + 1, source, where)
+            if data is None:
+                data = np.empty(int(segment.words[(box + BOX.nbytes) >> 3]), np.uint8)
+                tag = int(segment.words[(box + BOX.tag) >> 3])
+            piece = data[begin : begin + PIECE]
+            piece[:] = segment.piece(box)[: piece.size]
+            begin += PIECE
+            self._code.post(segment.address, segment.address + box + TAKEN_AT, taken + 1)
+        return tag, data
+
+    # -- meeting -------------------------------------------------------------------------------------------------------
+
+    def _exchange(
+        self, call: Call, shown: Array, take: Callable[[int, list[Array]], None], most: int | None = None
+    ) -> None:
+        """Show bytes window by window; `take(begin, windows)` takes from all ranks' windows that begin at byte `begin`.
+
+        Args:
+            most: bytes that the rank with the most shows, where ranks show different numbers.
+        """
+        with self._lock:
+            segment = self._segment
+            segment.call_words(self.rank, self._calls & 1)[:] = call.words
+            total = self._total(call, shown.size) if most is None else most
+            for begin in range(0, max(total, 1), WINDOW):
+                windows = segment.windows[self._turn]
+                self._turn ^= 1
+                piece = shown[begin : begin + WINDOW]
+                if piece.size:
+                    windows[self.rank][: piece.size] = piece
+                    self.bytes_shown += piece.size
+                self._meet(call)
+                if begin == 0:
+                    self._agree(call)
+                if total:
+                    take(begin, windows)
+            self._calls += 1
+
+    def _total(self, call: Call, shown: int) -> int:
+        """Bytes that the rank with the most shows, if all call this."""
+        if call.root >= 0 and call.operation in ("broadcast", "scatter"):
+            rows = self.ranks if call.operation == "scatter" else 1
+            return call.elements * DTYPES[call.dtype].itemsize * rows
+        return shown
+
+    def _meet(self, call: Call) -> None:
+        self._count += 1
+        segment, count = self._segment, self._count
+        if segment.file < 0:
+            raise CollectiveError("the group is closed", where=self._where(call.operation))
+        if self._code.meet(segment.address, self.rank, self.ranks, count, SLICE_NS):
+
+            def missing() -> list[int]:
+                return [r for r in range(self.ranks) if self._meetings(r) < count]
+
+            def attempt() -> int:
+                return self._code.meet(segment.address, self.rank, self.ranks, count, SLICE_NS)
+
+            self._persist(attempt, missing, self._where(str(call)))
+
+    def _meetings(self, rank: int) -> int:
+        """To how many meetings a rank has come; 0: it has not joined yet."""
+        return int(self._segment.words[(LINES_AT + rank * LINE_SIZE) >> 3])
+
+    def _await(self, at: int, count: int, other: int, where: str) -> None:
+        """Wait until the word at an offset, which rank `other` raises, is at least `count`."""
+        segment = self._segment
+        if segment.file < 0:
+            raise CollectiveError("the group is closed", where=where)
+
+        def attempt() -> int:
+            return self._code.wait(segment.address, segment.address + at, count, SLICE_NS)
+
+        if attempt():
+            self._persist(attempt, lambda: [other] if int(segment.words[at >> 3]) < count else [], where)
+
+    def _persist(self, attempt: Callable[[], int], missing: Callable[[], list[int]], where: str) -> None:
+        """Wait on, while those who are missing live and there is time."""
+        deadline = time.monotonic() + self.timeout
+        broken = HEADER.broken >> 3
+        while attempt():
+            if self._segment.words[broken]:
+                raise CollectiveError(f"rank {self._segment.words[broken] - 1} gave the group up", where=where)
+            dead = [r for r in missing() if self._meetings(r) and not self._segment.lives(r)]
+            if dead := [r for r in dead if r in missing()]:
+                self._give_up(f"rank {dead[0]} has died or left", where)
+            if time.monotonic() > deadline:
+                names = ", ".join(map(str, missing()))
+                self._give_up(f"rank {names} did not come within {self.timeout:g} s", where)
+
+    def _give_up(self, what: str, where: str) -> None:
+        self._segment.words[HEADER.broken >> 3] = self.rank + 1
+        self._code.ring(self._segment.address)
+        raise CollectiveError(what, where=where, hint="the group is broken: join another")
+
+    def _agree(self, call: Call) -> None:
+        """CollectiveError on every rank unless all call the same."""
+        calls = [self._segment.call_words(r, self._calls & 1) for r in range(self.ranks)]
+        if all(tuple(words.tolist()) == call.words for words in calls):
+            return
+        self._calls += 1
+        texts = [f"rank {r} calls {Call.of(words.tolist())}" for r, words in enumerate(calls)]
+        raise CollectiveError(
+            "ranks call different things", where=self._where(call.operation), got="; ".join(texts[:8])
+        )
+
+    def _where(self, operation: str) -> str:
+        return f"group {self.name!r}, rank {self.rank} of {self.ranks}, call {self._calls}: {operation}"
+
+    def _root(self, root: int, operation: str) -> int:
+        if not 0 <= root < self.ranks:
+            raise CollectiveError(
+                "no such rank", where=self._where(operation), expected=f"0 to {self.ranks - 1}", got=root
+            )
+        return root
+
+    def _flat(
+        self, array: Array, dtype: str | None, operation: str, *, writes: bool = True, any_type: bool = False
+    ) -> tuple[Array, str]:
+        """An array as one dimension, and the name of its type."""
+        name = dtype or _NAMES.get(np.asarray(array).dtype)
+        if not isinstance(array, np.ndarray) or (name not in DTYPES and not any_type):
+            got = str(getattr(array, "dtype", type(array).__name__))
+            raise CollectiveError("not such an array", where=self._where(operation), expected=list(DTYPES), got=got)
+        if not array.flags.c_contiguous or (writes and not array.flags.writeable):
+            raise CollectiveError("the array must be C-contiguous and writable", where=self._where(operation))
+        return array.reshape(-1), name or "u8"
+
+    # -- end -----------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Leave the group; what others still call with it fails."""
+        self._segment.close()
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def join(
+    name: str, rank: int, ranks: int, *, timeout: float = 300.0, directory: str | os.PathLike[str] | None = None
+) -> Group:
+    """Become one of the `ranks` processes of a group, and wait until all have come.
+
+    Args:
+        name: what all of them call it; it is free again as soon as all have come.
+        rank: this process's number, from 0.
+        ranks: how many there are, up to 64.
+        timeout: seconds to wait for the others, here and in each operation.
+        directory: where they find each other; None: where weight stores are, memory of this machine.
+
+    Raises:
+        CollectiveError: a rank does not come, is there twice, or expects another number of ranks.
+        StoreError: the name cannot be one, or the folder is not the user's own.
+    """
+    where = f"group {str(name)[:60]!r}"
+    if not 1 <= ranks <= MAX_RANKS or not 0 <= rank < ranks:
+        raise CollectiveError(
+            "no such rank", where=where, expected=f"0 <= rank < ranks <= {MAX_RANKS}", got=f"rank {rank} of {ranks}"
+        )
+    segment = open_segment(name, rank, ranks, time.monotonic() + timeout, directory)
+    group = Group(name, segment, rank, ranks, timeout)
+    try:
+        group.barrier()
+        if rank == 0:
+            path_of(name, directory).unlink(missing_ok=True)
+        group.barrier()
+    except BaseException:
+        group.close()
+        raise
+    return group
+
+
+_EMPTY = np.empty(0, np.uint8)
+_NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "bf16"}
+
+
+def _bytes(flat: Array) -> Array:
+    return flat.view(np.uint8) if flat.size else _EMPTY
+
+
+def _part(flat: Array, begin: int) -> Array:
+    """The elements of a window that begins at byte `begin`."""
+    return flat[begin // flat.itemsize : (begin + WINDOW) // flat.itemsize]
+
+
+def _taking_rows(rows: Array) -> Callable[[int, list[Array]], None]:
+    """Takes each rank's window into its row."""
+    targets = [_bytes(row) for row in rows]
+
+    def take(begin: int, windows: list[Array]) -> None:
+        for target, window in zip(targets, windows, strict=True):
+            piece = target[begin : begin + WINDOW]
+            piece[:] = window[: piece.size]
+
+    return take
+
+
+def _take(target: Array, first: int, begin: int, window: Array) -> None:
+    """Take what a window, which begins at byte `begin` of another rank's bytes, has of those from byte `first` on."""
+    low, high = max(begin, first), min(begin + WINDOW, first + target.size)
+    if low < high:
+        target[low - first : high - first] = window[low - begin : high - begin]

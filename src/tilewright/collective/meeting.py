@@ -1,0 +1,118 @@
+"""Native code of a meeting: each rank says how far it is, and waits until all others are as far.
+
+A rank's line has the number of meetings that it has come to. Waiting begins with looks at the lines, goes on with looks
+between which other threads may run, and ends in sleep (a futex), since ranks can outnumber cores.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+
+from tilewright.live.broker.signals import ALL, define_sleeping, least, modify, now
+from tilewright.native.assembler import I32, I64, PTR, VOID, Module
+from tilewright.native.link import Library, compile_text, host_triple
+from tilewright.runtime.layout import Struct
+from tilewright.support.classes import dataclass
+
+PAGE = 4096
+HEADER = Struct("magic", "abi", "size", "ranks", "window", "broken")
+BELL = Struct("bell", "asleep", offset=128)
+"""`bell` is rung (changed) for ranks that sleep; `asleep` is the number of those."""
+LINE = Struct("meetings", "pid")
+LINE_SIZE = 256
+"""Bytes of a rank's line: cache lines of its own."""
+LINES_AT = PAGE
+"""Offset, in bytes, of the first rank's line."""
+
+LOOKS, YIELDS = 200, 200
+"""Looks without a pause between them, and looks between which other threads run, before a rank sleeps."""
+NAP_NS = 5_000_000
+"""How long a rank sleeps before it looks again, at most."""
+OVER = 1
+"""What `tw_meet` returns when its time is over."""
+
+
+def meeting_text() -> str:
+    """The LLVM text of four functions.
+
+    `tw_await(header, word, count, patience)` waits until a shared word is at least `count` and gives 0, or OVER after
+    `patience` nanoseconds. `tw_meet(header, rank, ranks, count, patience)` says that `rank` has come to `count`
+    meetings and awaits all others; it may be called again with an equal count. `tw_post(header, word, count)` stores a
+    word after all that was stored before it; `tw_ring(header)` wakes ranks that sleep.
+    """
+    m = Module(host_triple())
+    define_sleeping(m)
+    with m.function("tw_ring", I64, [("header", PTR)]) as (f, (header,)):
+        with f.when(f.load(I64, header + BELL.asleep, order="seq_cst").ne(0)):
+            modify(f, "add", header + BELL.bell, 1, I32)
+            f.call(VOID, "tw_wake", header + BELL.bell, (I64, 1 << 30), (I64, ALL))
+        f.ret(0)
+    with m.function("tw_post", I64, [("header", PTR), ("word", PTR), ("count", I64)]) as (f, (header, word, count)):
+        f.store(count, word, order="seq_cst")
+        f.call(I64, "tw_ring", header)
+        f.ret(0)
+    with m.function("tw_await", I64, [(n, PTR if n in ("header", "word") else I64) for n in _AWAIT]) as (f, values):
+        header, word, count, patience = values
+        looks, until = f.var(I64, 0), f.var(I64, 0)
+        with f.loop() as waiting:
+            waiting.leave_if(f.load(I64, word, order="seq_cst") >= count)
+            looks.add(1)
+            with f.when(looks.get() <= LOOKS):
+                f.pause()
+            with f.when(looks.get() > LOOKS):
+                with f.when(until.get().eq(0)):
+                    until.set(now(f) + patience)
+                with f.when(now(f) >= until.get()):
+                    f.ret(OVER)
+                with f.when(looks.get() <= LOOKS + YIELDS):
+                    f.call(I32, "sched_yield")
+                with f.when(looks.get() > LOOKS + YIELDS):
+                    modify(f, "add", header + BELL.asleep, 1)
+                    heard = f.load(I32, header + BELL.bell, order="seq_cst")
+                    with f.when(f.load(I64, word, order="seq_cst") < count):
+                        end = least(f, until.get(), now(f) + NAP_NS)
+                        f.call(I64, "tw_sleep", header + BELL.bell, heard.cast(I64), end, (I64, ALL))
+                    modify(f, "sub", header + BELL.asleep, 1)
+        f.ret(0)
+    with m.function("tw_meet", I64, [(n, PTR if n == "header" else I64) for n in _MEET]) as (f, values):
+        header, rank, ranks, count, patience = values
+        lines = header + LINES_AT
+        own = lines + rank * LINE_SIZE
+        with f.when(f.load(I64, own, order="seq_cst").ne(count)):
+            f.store(count, own, order="seq_cst")
+            f.call(I64, "tw_ring", header)
+        with f.each(ranks) as other:
+            with f.when(f.call(I64, "tw_await", header, lines + other * LINE_SIZE, count, patience).ne(0)):
+                f.ret(OVER)
+        f.ret(0)
+    return m.text()
+
+
+_AWAIT = ("header", "word", "count", "patience")
+_MEET = ("header", "rank", "ranks", "count", "patience")
+
+
+@dataclass(frozen=True, slots=True)
+class Meetings:
+    """The functions of `meeting_text` for Python: addresses and counts are integers. Other threads run meanwhile."""
+
+    meet: Callable[[int, int, int, int, int], int]
+    wait: Callable[[int, int, int, int], int]
+    post: Callable[[int, int, int], int]
+    ring: Callable[[int], int]
+
+
+@cache
+def meetings() -> Meetings:
+    """The linked code; it is never unloaded, since threads may wait in it while the interpreter ends."""
+    library = Library({"meeting": compile_text(meeting_text)}, ["tw_meet", "tw_await", "tw_post", "tw_ring"])
+    library.keep_forever()
+    word = ctypes.c_int64
+    return Meetings(
+        ctypes.CFUNCTYPE(word, *[word] * 5)(library["tw_meet"]),
+        ctypes.CFUNCTYPE(word, *[word] * 4)(library["tw_await"]),
+        ctypes.CFUNCTYPE(word, *[word] * 3)(library["tw_post"]),
+        ctypes.CFUNCTYPE(word, word)(library["tw_ring"]),
+    )

@@ -1,0 +1,97 @@
+"""Reductions of several arrays to one: sums and their like, always in the order of the ranks, so that each machine and
+each algorithm gives equal bits.
+
+f16 and bf16 are summed in f32 and rounded once. Minimum and maximum keep NaN, as NumPy and PyTorch do. Sums of booleans
+are "or", products "and".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.support.errors import CollectiveError
+
+Array = np.ndarray[Any, Any]
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(np.uint16),
+    "i8": np.dtype(np.int8),
+    "u8": np.dtype(np.uint8),
+    "i16": np.dtype(np.int16),
+    "i32": np.dtype(np.int32),
+    "i64": np.dtype(np.int64),
+    "bool": np.dtype(np.bool_),
+    "c64": np.dtype(np.complex64),
+    "c128": np.dtype(np.complex128),
+}
+"""Types of elements by name, with what NumPy keeps them in: bf16 is the upper half of an f32."""
+CODES = {name: code for code, name in enumerate(DTYPES)}
+OPERATIONS: dict[str, Callable[..., Array]] = {
+    "sum": np.add,
+    "avg": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
+REDUCTIONS = {name: code for code, name in enumerate(("none", *OPERATIONS))}
+_BITWISE = ("band", "bor", "bxor")
+
+
+def check_reduction(operation: str, dtype: str, where: str) -> None:
+    """CollectiveError for an operation that there is not, or not for this type."""
+    if operation not in OPERATIONS:
+        raise CollectiveError("no such reduction", where=where, expected=sorted(OPERATIONS), got=str(operation)[:40])
+    kind = DTYPES[dtype].kind if dtype != "bf16" else "f"
+    if (operation in _BITWISE and kind in "fc") or (operation in ("min", "max") and kind == "c"):
+        raise CollectiveError(f"{operation} of {dtype} has no meaning", where=where)
+    if operation == "avg" and kind not in "fc":
+        raise CollectiveError("a mean needs numbers with fractions", where=where, got=dtype, hint="take the sum")
+
+
+def reduce_into(out: Array, parts: Sequence[Array], dtype: str, operation: str) -> None:
+    """`out` becomes the reduction of `parts` (one a rank, all of out's length, `DTYPES[dtype]`); it may be one of them.
+
+    A mean is the sum divided by the number of parts, rounded like any other operation of the type.
+    """
+    with np.errstate(all="ignore"):  # infinities and NaN are results like others
+        _reduce_into(out, parts, dtype, operation)
+
+
+def _reduce_into(out: Array, parts: Sequence[Array], dtype: str, operation: str) -> None:
+    function = OPERATIONS[operation]
+    narrow = dtype in ("f16", "bf16")
+    if len(parts) == 2 and not narrow:
+        total = function(parts[0], parts[1], out=out)
+    else:
+        total = _widened(parts[0], dtype) if narrow else parts[0].copy()
+        for part in parts[1:]:
+            function(total, _widened(part, dtype), out=total)
+    if operation == "avg":
+        np.divide(total, len(parts), out=total)
+    if total is not out:
+        np.copyto(out, _narrowed(total, dtype))
+
+
+def _widened(part: Array, dtype: str) -> Array:
+    if dtype == "bf16":
+        return (part.astype(np.uint32) << 16).view(np.float32)
+    return part.astype(np.float32) if dtype == "f16" else part
+
+
+def _narrowed(total: Array, dtype: str) -> Array:
+    """f32 rounded to nearest, ties to even."""
+    if dtype != "bf16":
+        return total.astype(np.float16) if dtype == "f16" else total
+    bits = total.view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    rounded[np.isnan(total)] = 0x7FC0
+    return rounded

@@ -1,0 +1,177 @@
+"""The memory that the ranks of a group share, and how they find each other.
+
+    header      a page: what the file is, a bell for ranks that sleep, which rank broke the group
+    lines       a line a rank: to how many meetings it has come, and what it calls (`CALL`), for two calls in turn
+    windows     two a rank: what it shows to the others of an operation's data, in turn
+    mail        a box for each pair of ranks: one piece of a message
+
+The file is removed once all ranks have it open, so that nothing is left whatever happens to them. Each rank holds a
+lock on a byte of it, which the kernel drops when its process dies: that is how the others learn of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from tilewright.collective.meeting import HEADER, LINE_SIZE, LINES_AT, PAGE
+from tilewright.collective.reductions import Array
+from tilewright.live.store.files import is_locked, lock_reader, make_folder, store_folder
+from tilewright.runtime.layout import Struct
+from tilewright.support.errors import CollectiveError
+
+MAGIC = int.from_bytes(b"TWCOLL01", "little")
+ABI = 1
+MAX_RANKS = 64
+WINDOW = 1 << 19
+"""Bytes that a rank shows at once: two windows of each of two ranks fit a second or third level of caches."""
+PIECE = 1 << 16
+"""Bytes of a message's piece."""
+CALL_AT, CALL_SIZE = 64, 64
+"""Where, in a rank's line, the words lie that say what it calls, and how long they are."""
+CALL = Struct("operation", "reduction", "dtype", "root", "elements")
+BOX = Struct("sent", "nbytes", "tag")
+TAKEN_AT = 128
+BOX_HEAD = 256
+
+
+class Segment:
+    """A group's shared memory, mapped.
+
+    Attributes:
+        words: the whole as i64.
+        address: where it begins.
+        windows: `windows[turn][rank]`, u8.
+    """
+
+    def __init__(self, file: int, ranks: int) -> None:
+        self.file = file
+        self.ranks = ranks
+        other = os.open(
+            f"/proc/self/fd/{file}", os.O_RDWR | os.O_CLOEXEC
+        )  # `mmap` keeps a copy, which would keep locks
+        try:
+            self.memory = mmap.mmap(other, size_of(ranks))
+        finally:
+            os.close(other)
+        self.words = np.frombuffer(self.memory, np.int64)
+        self.bytes = np.frombuffer(self.memory, np.uint8)
+        self.address: int = self.words.ctypes.data
+        at = _windows_at(ranks)
+        windows = self.bytes[at : at + 2 * ranks * WINDOW].reshape(2, ranks, WINDOW)
+        self.windows = [list(one) for one in windows]
+        self._boxes_at = at + 2 * ranks * WINDOW
+
+    def call_words(self, rank: int, turn: int) -> Array:
+        """What a rank calls: `CALL`'s words."""
+        at = LINES_AT + rank * LINE_SIZE + CALL_AT + turn * CALL_SIZE
+        return self.words[at >> 3 : (at + CALL.size) >> 3]
+
+    def box(self, source: int, target: int) -> int:
+        """The offset, in bytes, of the box for messages from one rank to another."""
+        return self._boxes_at + (source * self.ranks + target) * (BOX_HEAD + PIECE)
+
+    def piece(self, box: int) -> Array:
+        """A box's data, u8."""
+        return self.bytes[box + BOX_HEAD : box + BOX_HEAD + PIECE]
+
+    def lives(self, rank: int) -> bool:
+        """Whether a rank still holds its lock."""
+        return is_locked(self.file, rank)
+
+    def close(self) -> None:
+        """Drop the lock. The mapping goes with the last array that looks into it."""
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+
+
+def size_of(ranks: int) -> int:
+    """Bytes of the file."""
+    return _windows_at(ranks) + 2 * ranks * WINDOW + ranks * ranks * (BOX_HEAD + PIECE)
+
+
+def _windows_at(ranks: int) -> int:
+    return -(-(LINES_AT + ranks * LINE_SIZE) // PAGE) * PAGE
+
+
+def open_segment(
+    name: str, rank: int, ranks: int, deadline: float, directory: str | os.PathLike[str] | None
+) -> Segment:
+    """The memory of the group `name`, made by the rank that comes first; `unlink` it when all have come.
+
+    Raises:
+        CollectiveError: another number of ranks is expected there, the rank is taken, or there is no room.
+        StoreError: the name cannot be one, or the folder is not the user's own.
+    """
+    path = path_of(name, directory)
+    make_folder(path.parent, 0o600)
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            with _alone(file, path, deadline):
+                if os.path.exists(path) and os.path.samestat(os.fstat(file), os.stat(path)):
+                    _prepare(file, ranks, path)
+                    if not lock_reader(file, rank):
+                        raise CollectiveError(
+                            "another process has this rank", where=f"group {name!r}", got=f"rank {rank}"
+                        )
+                    return Segment(file, ranks)
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)  # it was removed meanwhile: a group of this name has just begun
+
+
+def path_of(name: str, directory: str | os.PathLike[str] | None) -> Path:
+    """Where a group's ranks find each other."""
+    folder = store_folder(name, directory)
+    return folder.parent / "groups" / folder.name
+
+
+@contextmanager
+def _alone(file: int, path: Path, deadline: float) -> Iterator[None]:
+    """While no other process looks at a file that is just made."""
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise CollectiveError("another process does not let go of it", where=str(path)) from None
+            time.sleep(0.001)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _prepare(file: int, ranks: int, path: Path) -> None:
+    """Write the header of a new file, or of one whose ranks have all died; check that of others."""
+    size = size_of(ranks)
+    head = os.pread(file, HEADER.size, 0)
+    if len(head) == HEADER.size and any(is_locked(file, other) for other in range(MAX_RANKS)):
+        magic, abi, stated, count = struct.unpack_from("<4q", head)
+        if (magic, abi) != (MAGIC, ABI):
+            raise CollectiveError("this is not the memory of a group of this version", where=str(path))
+        if (count, stated) != (ranks, size) or os.fstat(file).st_size != size:
+            raise CollectiveError("ranks do not agree on their number", where=str(path), expected=count, got=ranks)
+        return
+    try:
+        os.ftruncate(file, 0)
+        os.posix_fallocate(file, 0, size)
+    except OSError as error:
+        what = f"there is no room for what ranks share: {error.strerror}"
+        raise CollectiveError(what, where=str(path), expected=f"{size} bytes") from None
+    os.pwrite(file, struct.pack("<6q", MAGIC, ABI, size, ranks, WINDOW, 0), 0)
+
+
+__all__ = ["BOX", "BOX_HEAD", "CALL", "MAX_RANKS", "PIECE", "TAKEN_AT", "WINDOW", "Segment", "open_segment", "path_of"]

@@ -1,0 +1,409 @@
+"""The backend "tilewright" of `torch.distributed`: groups of one machine over shared memory.
+
+    import torch.distributed as dist
+    import tilewright.collective                     # registers it
+
+    dist.init_process_group("tilewright", rank=rank, world_size=ranks, init_method=...)
+
+PyTorch 2.13 and 2.14 let Python code make a process group and no backend, so that a group is what is registered. A
+collective that is called with `async_op=False` runs in the calling thread; others run one after another in a thread of
+their own, as DDP's do while the backward pass goes on.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future as PythonFuture
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
+from torch.futures import Future
+
+from tilewright.collective.group import Group, join
+from tilewright.collective.reductions import Array
+from tilewright.support.errors import CollectiveError
+
+NAME = "tilewright"
+_DTYPES = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.bool: "bool",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+}
+_OPERATIONS = ("SUM", "AVG", "MIN", "MAX", "BAND", "BOR", "BXOR")
+
+
+class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
+    """A group of `tilewright.collective` with the methods that `torch.distributed` calls. Tensors are on the CPU and of
+    any strides; those that are not contiguous are copied in and out."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group.rank, group.ranks)
+        self.group = group
+        self._collectives = ThreadPoolExecutor(1, thread_name_prefix="tilewright-collectives")
+        self._messages: dict[tuple[str, int], ThreadPoolExecutor] = {}
+        self._waiting: PythonFuture[None] | None = None
+
+    def getBackendName(self) -> str:
+        return NAME
+
+    # -- collectives ---------------------------------------------------------------------------------------------------
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        """Reduce tensors in place."""
+        several = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        return self._run(opts, several, lambda: _each(partial(self._all_reduce, opts=opts), several))
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        return self.allreduce(tensors, opts)
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+        several = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        root = getattr(opts, "rootRank", 0)
+        return self._run(
+            opts, several, lambda: _each(partial(self._whole, call=partial(self.group.broadcast, root=root)), several)
+        )
+
+    def reduce(self, tensors: Any, opts: Any = None) -> Any:
+        several = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        operation, factor = _operation(opts.reduceOp)
+        root = opts.rootRank
+
+        def body() -> None:
+            for t in several:
+                if factor is not None and t.is_floating_point():
+                    t.mul_(factor)
+                self._whole(t, partial(self.group.reduce, root=root, operation=operation))
+
+        return self._run(opts, several, body)
+
+    def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
+        def body() -> None:
+            for outs, one in zip(output_tensors, input_tensors, strict=True):
+                self._gathered(one, outs)
+
+        return self._run(opts, output_tensors, body)
+
+    def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Any:
+        """Gather each input; `output_lists[rank][k]` is what a rank has for input k."""
+
+        def body() -> None:
+            for k, one in enumerate(input_list):
+                self._gathered(one, [outs[k] for outs in output_lists])
+
+        return self._run(opts, output_lists, body)
+
+    def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+        return self._run(opts, [output], lambda: self._gathered(input, _rows(output, self.group.ranks, input)))
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        def body() -> None:
+            for output, one in zip(outputs, inputs, strict=True):
+                self._gathered(one, _rows(output, self.group.ranks, one))
+
+        return self._run(opts, outputs, body)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
+        def body() -> None:
+            for k, one in enumerate(input_tensors):
+                result = self.group.gather(_array(one), opts.rootRank, dtype=_name(one))
+                if result is not None:
+                    for out, row in zip(output_tensors[k], result, strict=True):
+                        _write(out, row)
+
+        return self._run(opts, output_tensors or input_tensors, body)
+
+    def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
+        def body() -> None:
+            for k, out in enumerate(output_tensors):
+                rows = np.stack([_array(t) for t in input_tensors[k]]) if input_tensors else None
+                self._whole(out, partial(self.group.scatter, parts=rows, root=opts.rootRank))
+
+        return self._run(opts, output_tensors, body)
+
+    def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
+        def body() -> None:
+            for out, parts in zip(output_tensors, input_tensors, strict=True):
+                self._reduce_scattered(out, np.stack([_array(t) for t in parts]), opts)
+
+        return self._run(opts, output_tensors, body)
+
+    def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+        rows = _array(input).reshape(self.group.ranks, *output.shape)
+        return self._run(opts, [output], lambda: self._reduce_scattered(output, rows, opts))
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        def body() -> None:
+            for output, one in zip(outputs, inputs, strict=True):
+                self._reduce_scattered(output, _array(one).reshape(self.group.ranks, *output.shape), opts)
+
+        return self._run(opts, outputs, body)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def alltoall(self, output_tensors: Sequence[Any], input_tensors: Any, opts: Any = None) -> Any:
+        def body() -> None:
+            outs = [np.empty(t.shape, _array(t).dtype) for t in output_tensors]
+            self.group.all_to_all([_array(t) for t in input_tensors], outs, dtype=_name(output_tensors[0]))
+            for tensor, out in zip(output_tensors, outs, strict=True):
+                _write(tensor, out)
+
+        return self._run(opts, output_tensors, body)
+
+    def all_to_all_single(
+        self, output: Any, input: Any, output_split: Sequence[int], input_split: Sequence[int], opts: Any = None
+    ) -> Any:
+        def parts(tensor: Any, split: Sequence[int]) -> list[Any]:
+            sizes = list(split) or [tensor.shape[0] // self.group.ranks] * self.group.ranks
+            if sum(sizes) != tensor.shape[0]:
+                raise CollectiveError(
+                    "the parts are not the tensor", where="all_to_all_single", expected=tensor.shape[0], got=sum(sizes)
+                )
+            return list(tensor.split(sizes))
+
+        return self.alltoall(parts(output, output_split), parts(input, input_split), opts)
+
+    alltoall_base = all_to_all_single
+
+    def barrier(self, opts: Any = None) -> Any:
+        return self._run(opts, [], self.group.barrier)
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """A barrier with a timeout of its own, whose error names the ranks that did not come."""
+        before = self.group.timeout
+        self.group.timeout = before if timeout is None else timeout.total_seconds()
+        try:
+            self.barrier().wait()
+        finally:
+            self.group.timeout = before
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def send(self, tensors: Sequence[Any], to: int, tag: int = 0) -> Any:
+        arrays = [_array(t) for t in tensors]
+        return self._message("send", to, tensors, lambda: _each(partial(self.group.send, to=to, tag=tag), arrays))
+
+    def recv(self, tensors: Sequence[Any], source: int, tag: int = 0) -> Any:
+        def body() -> None:
+            for t in tensors:
+                self._whole(t, lambda array, dtype: self.group.receive(array, source, tag))
+
+        return self._message("receive", source, tensors, body)
+
+    def recv_anysource(self, tensors: Sequence[Any], tag: int = 0) -> Any:
+        """Receive from the rank whose message is there first. Messages of that rank with other tags wait."""
+        others = [r for r in range(self.group.ranks) if r != self.group.rank]
+
+        def body() -> None:
+            source = self.group.first_message(others, tag)
+            for t in tensors:
+                self._whole(t, lambda array, dtype: self.group.receive(array, source, tag))
+            work.source = source
+
+        work = self._message("receive", -1, tensors, body)
+        return work
+
+    def _message(self, kind: str, other: int, result: Any, body: Callable[[], Any]) -> Any:
+        pool = self._messages.get((kind, other))
+        if pool is None:
+            pool = self._messages[kind, other] = ThreadPoolExecutor(1, thread_name_prefix=f"tilewright-{kind}")
+        return _Work(_later(pool, list(result), body))
+
+    # -- plumbing ------------------------------------------------------------------------------------------------------
+
+    def _run(self, opts: Any, result: Any, body: Callable[[], Any]) -> Any:
+        """Do a collective now, or after those that still wait; returns its work."""
+        if not getattr(opts, "asyncOp", False) and (self._waiting is None or self._waiting.done()):
+            body()
+            future: Any = Future()
+            future.set_result(result)
+            return _create_work_from_future(future)
+        future = _later(self._collectives, result, body)
+        self._waiting = future.python
+        return _create_work_from_future(future)
+
+    def _whole(self, tensor: Any, call: Callable[..., Any]) -> None:
+        """`call(array, dtype=...)` on a tensor's memory, or on a copy that is written back."""
+        if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
+            call(_array(tensor), dtype=_name(tensor))
+        else:
+            array = _array(tensor).copy()
+            call(array, dtype=_name(tensor))
+            _write(tensor, array)
+
+    def _all_reduce(self, tensor: Any, opts: Any) -> None:
+        operation, factor = _operation(opts.reduceOp if opts is not None else dist.ReduceOp.SUM)
+        if factor is not None:
+            tensor.mul_(factor)
+        self._whole(tensor, partial(self.group.all_reduce, operation=operation))
+
+    def _gathered(self, one: Any, outs: Sequence[Any]) -> None:
+        for out, row in zip(outs, self.group.all_gather(_array(one), dtype=_name(one)), strict=True):
+            _write(out, row)
+
+    def _reduce_scattered(self, out: Any, rows: Array, opts: Any) -> None:
+        operation, factor = _operation(opts.reduceOp if opts is not None else dist.ReduceOp.SUM)
+        if factor is not None:
+            rows = rows * rows.dtype.type(float(factor))
+        _write(out, self.group.reduce_scatter(rows, operation=operation, dtype=_name(out)))
+
+    # -- end -----------------------------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Leave the group, when what was begun has ended."""
+        for pool in (self._collectives, *self._messages.values()):
+            pool.shutdown(wait=False)
+        self.group.close()
+
+    def abort(self) -> None:
+        self.shutdown()
+
+
+class _Future(Future):  # type: ignore[misc]
+    """A future of PyTorch beside the one of the thread that completes it."""
+
+    python: PythonFuture[None]
+
+
+class _Work(dist._Work):  # type: ignore[misc]
+    """A message on its way."""
+
+    source = -1
+
+    def __init__(self, future: Any) -> None:
+        super().__init__()
+        self._future = future
+
+    def wait(self, timeout: Any = None) -> bool:
+        self._future.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        return bool(self._future.done())
+
+    def get_future(self) -> Any:
+        return self._future
+
+    def _source_rank(self) -> int:
+        return self.source
+
+
+def _later(pool: ThreadPoolExecutor, result: Any, body: Callable[[], Any]) -> Any:
+    future = _Future()
+
+    def work() -> None:
+        try:
+            body()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    future.python = pool.submit(work)
+    return future
+
+
+def _each(call: Callable[[Any], None], several: Sequence[Any]) -> None:
+    for one in several:
+        call(one)
+
+
+def _operation(reduce_op: Any) -> tuple[str, Any]:
+    """The name of a reduction of PyTorch, and what each tensor is multiplied by first."""
+    if reduce_op == dist.ReduceOp.PRODUCT:
+        return "prod", None
+    for name in _OPERATIONS:
+        if reduce_op == getattr(dist.ReduceOp, name):
+            return name.lower(), None
+    state = reduce_op.__getstate__()
+    if reduce_op == dist.ReduceOp.PREMUL_SUM and len(state) > 1:
+        return "sum", state[1]
+    raise CollectiveError("this reduction is not supported", where=f"backend {NAME}", got=str(reduce_op))
+
+
+def _name(tensor: Any) -> str:
+    name = _DTYPES.get(tensor.dtype)
+    if name is None:
+        raise CollectiveError(
+            "no such type", where=f"backend {NAME}", expected=sorted(_DTYPES.values()), got=str(tensor.dtype)
+        )
+    return name
+
+
+def _array(tensor: Any) -> Array:
+    """A tensor's elements, C-contiguous; its own memory where that is so already. bf16 is u16."""
+    _name(tensor)
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        got = f"{tensor.layout} on {tensor.device}"
+        raise CollectiveError("tensors must be dense and on the CPU", where=f"backend {NAME}", got=got)
+    dense = tensor.detach().resolve_neg().resolve_conj().contiguous()
+    array: Array = (dense.view(torch.int16) if dense.dtype == torch.bfloat16 else dense).numpy()
+    return array.view(np.uint16) if dense.dtype == torch.bfloat16 else array
+
+
+def _write(tensor: Any, array: Array) -> None:
+    """Copy elements into a tensor."""
+    if tensor.numel() != array.size:
+        raise CollectiveError(
+            "tensors of ranks have other sizes", where=f"backend {NAME}", expected=tuple(tensor.shape), got=array.shape
+        )
+    source = np.ascontiguousarray(array)
+    dense = (
+        torch.from_numpy(source.view(np.int16)).view(torch.bfloat16)
+        if tensor.dtype == torch.bfloat16
+        else torch.from_numpy(source)
+    )
+    with torch.no_grad():
+        tensor.detach().copy_(dense.reshape(tensor.shape))
+
+
+def _rows(output: Any, ranks: int, one: Any) -> list[Any]:
+    """The part of an output for each rank."""
+    if output.numel() != ranks * one.numel() or not output.is_contiguous():
+        raise CollectiveError(
+            "the output must be contiguous and hold all inputs",
+            where=f"backend {NAME}",
+            expected=ranks * one.numel(),
+            got=output.numel(),
+        )
+    return [part.view(one.shape) for part in output.view(ranks, -1)]
+
+
+def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> ProcessGroup:
+    """What PyTorch calls for a new group: rank 0 makes up a name, which the others get from PyTorch's store."""
+    if rank == 0:
+        store.set("tilewright", secrets.token_hex(16))
+    name = store.get("tilewright").decode()
+    return ProcessGroup(join(f"torch-{name}", rank, ranks, timeout=timeout.total_seconds()))
+
+
+_registering = threading.Lock()
+
+
+def register() -> None:
+    """Make the backend known to `torch.distributed`; more than once is once."""
+    with _registering:
+        if NAME not in dist.Backend.backend_list:
+            dist.Backend.register_backend(NAME, create, devices=["cpu"])
