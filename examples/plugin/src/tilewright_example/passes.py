@@ -33,4 +33,4 @@ def cancel_inverses(graph: Graph, target: Target) -> Graph:
     return replace(graph, nodes=nodes, outputs=tuple(same.get(v, v) for v in graph.outputs))
 
 
-CANCEL_INVERSES = GraphPass("cancel inverses", cancel_inverses, ("before", "eliminate dead"))
+CANCEL_INVERSES = GraphPass("cancel inverses", cancel_inverses, ("before", "canonicalise"))
