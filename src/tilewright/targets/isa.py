@@ -66,6 +66,7 @@ class Isa:
         fma: whether one instruction multiplies and adds with one rounding.
         masked_reads: whether vectors are read under a mask, so that nothing is read where it does not hold.
         tables: f32 entries of a table in a register among which one instruction picks for each lane; 0 without one.
+        half_tables: likewise of a table in two registers, by an instruction for each and one that chooses between them.
         byte_tables: bytes of a table in registers among which a few instructions pick for each lane; 0 without them.
         elements: whether a multiply-add takes one lane of a register as a factor, so that what is the same for a vector
             is loaded into lanes, several steps' at once; without it, it is an operand in memory or broadcast.
@@ -83,6 +84,7 @@ class Isa:
     fma: bool = False
     masked_reads: bool = False
     tables: int = 0
+    half_tables: int = 0
     byte_tables: int = 0
     elements: bool = False
     scales: bool = False

@@ -197,7 +197,7 @@ def _fingerprint(target: Target) -> str:
     return blake2b(repr(same).encode(), digest_size=16).hexdigest()
 
 
-LATER = frozenset(("byte_tables", "elements"))
+LATER = frozenset(("byte_tables", "elements", "half_tables"))
 """Capabilities that came when there were records already: a machine without them stays in its class."""
 
 

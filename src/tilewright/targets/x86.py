@@ -134,6 +134,7 @@ def isa(features: tuple[str, ...]) -> Isa:
         fma="fma" in features,
         masked_reads=bits >= 256,
         tables=16 if wide else 0,
+        half_tables=0 if wide or bits < 256 else 16,
         byte_tables=256 if wide and "avx512vbmi" in features else 0,
         scales=wide,
         streams_stores=True,

@@ -64,8 +64,8 @@ def is_seldom(e: Expr, memo: dict[Expr, bool]) -> bool:
 
 
 def has_registers_for(target: Target) -> bool:
-    """Whether a table of sixteen f32 stands in a register, or, with AVX2, in two."""
-    return target.isa.tables >= 16 or (target.isa.vector_bits == 256 and target.triple.startswith("x86_64"))
+    """Whether a table of sixteen f32 stands in a register, or in two."""
+    return max(target.isa.tables, target.isa.half_tables) >= 16
 
 
 def sixteenth(e: Expr) -> Expr | None:
