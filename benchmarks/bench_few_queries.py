@@ -69,7 +69,7 @@ def decision(model: onnx.ModelProto, target: Target) -> Decision:
     """That about the attention's plan."""
     with deciding() as record:
         tw.compile(model, target=target)
-    (result,) = (d for d in record.made if any(s.kind == "attention" for s in d.space.settings))
+    (result,) = (d for d in record.decisions if any(s.kind == "attention" for s in d.space.settings))
     return result
 
 
@@ -123,7 +123,7 @@ def rows(case: Case, rounds: int, settings: int, target: Target) -> Iterator[lis
         there = f"{knobs['rows']} rows with {knobs['steps']} keys"
         way = there if knobs["tiles"] == 0 else f"packed, {knobs['rows']} x {knobs['width']}"
         cells = [f"{taken:.1f}", f"{expected:.1f}", f"{taken / expected:.2f}", f"{peer / taken:.2f}"]
-        yield [" x ".join(map(str, case)), way, *cells, "yes" if setting.label == about.taken.label else ""]
+        yield [" x ".join(map(str, case)), way, *cells, "yes" if setting.label == about.selected.label else ""]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -37,9 +37,9 @@ def ours(model: BundleModel, proto: onnx.ModelProto, board: str, fast: str, fold
     """Bytes of code, of packed weights, of activations."""
     program = tw.compile_program(proto, dims=dict(model.dims), target=board, fast=fast, **dict(model.options))
     program.bundle(folder, rows=model.rows)
-    face = described(program, rows=model.rows)
-    code, variables = sections(folder / f"{face.name}.o")
-    return code, face.constant_bytes, face.activations.nbytes + variables
+    binding = described(program, rows=model.rows)
+    code, variables = sections(folder / f"{binding.name}.o")
+    return code, binding.constant_bytes, binding.activations.nbytes + variables
 
 
 def theirs(python: str, model: BundleModel, proto: onnx.ModelProto, board: str, folder: Path) -> tuple[int, int]:

@@ -26,8 +26,8 @@ from benchmarks.harness import relative_error
 RESULTS = models.ROOT / "benchmarks" / "results" / "ort.md"
 LIGHT = [f"light-{name}" for name in light_models.names()]
 OURS = "m64 m256 nat nl imp imp84 hok1 hok3 dz txl az6 towers256".split()
-TURN, LEAST = 3, 5
-"""Calls of a turn, and turns of each at least."""
+TURN, MIN_TURNS = 3, 5
+"""Calls of a turn, and the least number of turns of each contender."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def race(calls: Sequence[Callable[[], Any]], seconds: float, clock: Callable[[],
         for _ in range(8):  # trials of numbers of threads, and sizes that are new
             call()
     end, k = time.perf_counter() + seconds, 0
-    while k < LEAST or time.perf_counter() < end:
+    while k < MIN_TURNS or time.perf_counter() < end:
         for c in (range(len(calls)), reversed(range(len(calls))))[k % 2]:
             for _ in range(TURN):
                 start = clock()

@@ -67,7 +67,7 @@ def store_times(folder: Path, count: int) -> dict[str, str]:
     target = Target.host()
     with deciding() as listed:
         tw.compile(models.load("m64"), records=None)
-    base = record_of(listed.made[-1], target)
+    base = record_of(listed.decisions[-1], target)
     text = base.to_bytes().decode()
     with gzip.open(folder / "many.twr", "wb", 1) as file:
         file.write(HEADER)
@@ -121,7 +121,7 @@ def compile_times(folder: Path, name: str, rounds: int) -> list[list[object]]:
     with deciding() as listed:
         tw.compile(path, records=None)
     own, others, elsewhere = (Store(folder / f"{name}-{what}") for what in ("own", "others", "elsewhere"))
-    for k, d in enumerate(listed.made):
+    for k, d in enumerate(listed.decisions):
         record = record_of(d, target)
         own.put(record, durable=False)
         others.put(replace(record, decision=f"{d.key.kind} {k:032x}"), durable=False)

@@ -77,10 +77,10 @@ def _peers(options: argparse.Namespace) -> str:
         )
         if folder
     ]  # fmt: skip
-    found = promise.race(rivals, options.turns, options.seconds)
-    ours = found.pop("tilewright")
+    goodputs = promise.race(rivals, options.turns, options.seconds)
+    ours = goodputs.pop("tilewright")
     rows = [("tilewright", f"{statistics.median(ours):.0f}", "")]
-    for name, theirs in found.items():
+    for name, theirs in goodputs.items():
         ratios = [a / max(b, 0.1) for a, b in zip(ours, theirs, strict=False)]
         rows.append((name, f"{statistics.median(theirs):.0f}", f"{statistics.median(ratios):.1f}"))
     return markdown_table(("server", "in time/s", "ours is so many times as much"), rows)
@@ -111,7 +111,7 @@ def _prefix(options: argparse.Namespace) -> str:
 def _cluster(options: argparse.Namespace) -> str:
     c = packing.cluster()
     header = ("models", "nodes", "promises that the plan breaks", "requests", "kept", "late")
-    return markdown_table(header, [(c.models, c.nodes, c.broken, c.requests, f"{c.kept:.2%}", f"{c.missed:.2%}")])
+    return markdown_table(header, [(c.models, c.nodes, c.broken, c.requests, f"{c.met:.2%}", f"{c.missed:.2%}")])
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], str]] = {

@@ -56,7 +56,7 @@ def without_pieces(model: Any, **options: Any) -> dict[str, str]:
     """The settings that take for each decision which has products of pieces the best of the other ways."""
     with deciding() as record:
         tw.compile(model, **options)
-    split = [d for d in record.made if any(kind.startswith("split") for kind in d.space.kinds)]
+    split = [d for d in record.decisions if any(kind.startswith("split") for kind in d.space.kinds)]
     return {d.key.name: next(s.label for s in d.space if not s.kind.startswith("split")) for d in split}
 
 
@@ -65,14 +65,14 @@ def forced(graph: Graph, **options: Any) -> tuple[dict[str, Mapping[str, str]], 
     weights = {p.name: np.zeros([d.value for d in p.shape], np.float32) for p in graph.params}
     with deciding() as record:
         tw.compile((graph, weights), **options)
-    made = [d for d in record.made if d.key.kind == "algorithm"]
-    if not made:
+    algorithms = [d for d in record.decisions if d.key.kind == "algorithm"]
+    if not algorithms:
         return {"f32": {}}, "f32"
-    (decision,) = made
+    (decision,) = algorithms
     ways = {"f32": "packed", **SPLIT}
     labels = {w: next((s for s in decision.space.labels if s.startswith(p)), None) for w, p in ways.items()}
-    taken = next(w for w, label in labels.items() if label == decision.taken.label)
-    return {w: {decision.key.name: label} for w, label in labels.items() if label}, taken
+    selected = next(w for w, label in labels.items() if label == decision.selected.label)
+    return {w: {decision.key.name: label} for w, label in labels.items() if label}, selected
 
 
 def turns(models: Mapping[str, Any], x: Sequence[np.ndarray], seconds: float) -> dict[str, list[float]]:
@@ -104,7 +104,7 @@ def products(threads: int, only: str | None) -> None:
         rows, depth, columns = shape
         graph, models = product(*shape), {}
         w = (rng.standard_normal((depth, columns)) / np.sqrt(depth)).astype(np.float32)
-        ways, taken = forced(graph, threads=threads)
+        ways, selected = forced(graph, threads=threads)
         for way, settings in ways.items():
             with forcing(settings):
                 models[way] = tw.compile((graph, {"w": w}), threads=threads)
@@ -115,7 +115,7 @@ def products(threads: int, only: str | None) -> None:
             logs[way].append(np.log(value))
         cells = " ".join(f"{rates[w]:8.0f}" if w in rates else f"{'-':>8}" for w in ("f32", *SPLIT))
         more = " ".join(f"{ratios[w]:5.2f}" if w in ratios else f"{'-':>5}" for w in SPLIT)
-        print(f"{name:>24} {cells}          {more}  {taken}")
+        print(f"{name:>24} {cells}          {more}  {selected}")
     for way, values in logs.items():
         if values:
             print(f"{way}: {np.exp(np.mean(values)):.2f} times f32 in the geometric mean of {len(values)}")
@@ -127,14 +127,15 @@ def model(path: str, threads: int) -> None:
         whole = tw.compile(path, threads=threads, fast=fast)
         with forcing(settings):
             models = {"f32": tw.compile(path, threads=threads, fast=fast), "pieces": whole}
-        given = example_inputs(onnx.load(path))
-        results = turns(models, [given[i.name] for i in whole.inputs], 5.0)
+        arrays = example_inputs(onnx.load(path))
+        results = turns(models, [arrays[i.name] for i in whole.inputs], 5.0)
         times = ", ".join(f"{way} {1e3 * float(np.median(ts)):.2f} ms" for way, ts in results.items())
         print(f"{fast}: {times}; {ratio(results, 'pieces'):.2f} times as fast ({len(settings)} decisions have pieces)")
 
 
 def errors(seeds: int) -> None:
-    """Of the operators' references, sums in f32."""
+    """Print the largest errors of products in f32 and by pieces, relative to the largest exact result. The operators'
+    references compute them, which sum in f32."""
     print(f"{'depth':>6} {'values':>9} {'f32':>9} {'x3':>9} {'x6':>9}")
     for depth in DEPTHS:
         for values in ("normal", "positive"):

@@ -37,7 +37,7 @@ def compiled(proto: onnx.ModelProto) -> tuple[Any, Any]:
     make = partial(tw.compile, proto, fast="strassen", records=None)
     with deciding() as record:
         make()
-    (name,) = {d.key.name for d in record.made if d.key.kind == "algorithm"}
+    (name,) = {d.key.name for d in record.decisions if d.key.kind == "algorithm"}
     results = []
     for way in ("packed", "strassen"):
         with deciding({name: way}):

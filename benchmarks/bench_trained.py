@@ -117,8 +117,8 @@ def main() -> None:
 
         samples = [x[cut + k : cut + k + ROWS] for k in range(0, 8 * ROWS, ROWS)]
         for precision, drop in DROPS.items():
-            given = {"metric": accuracy, "max_drop": drop, "calibrate": samples}
-            report = tw.quantize(module, (example,), precision=precision, **given).report
+            arguments = {"metric": accuracy, "max_drop": drop, "calibrate": samples}
+            report = tw.quantize(module, (example,), precision=precision, **arguments).report
             kinds = {t: sum(r.type == t for r in report.layers) for t in dict.fromkeys(r.type for r in report.layers)}
             numbers = [f"{100 * v:.2f}" for v in (*report.metric, report.drop, drop)]
             layers = ", ".join(f"{n} {t}" for t, n in kinds.items())

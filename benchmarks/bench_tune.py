@@ -101,7 +101,7 @@ def spaces(
 
 def _times(f: Finding, journal: Journal) -> dict[str, float]:
     """The time of each setting as a multiple of the incumbent's, by the races of the search."""
-    name, incumbent = f.decision.key.name, f.decision.taken.label
+    name, incumbent = f.decision.key.name, f.decision.selected.label
     races = {label: journal.turns(name, incumbent, label) for label in f.outcomes}
     return {incumbent: 1.0, **{label: slowness(turns[0].gains) for label, turns in races.items() if turns}}
 

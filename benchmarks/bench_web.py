@@ -26,7 +26,7 @@ PEERS = ROOT / "build" / "peers" / "web"
 VERSION = "1.30.0"
 RESULTS = ROOT / "benchmarks" / "results" / "web.md"
 RELAXED = ("--experimental-wasm-relaxed-simd",)
-"""What Node 20 asks for relaxed instructions; later ones have them without."""
+"""The option by which Node 20 enables relaxed SIMD instructions; later versions enable them by default."""
 RACED = ("nat", "imp", "az6", "mobilenetv2")
 RACE = """
 import { readFileSync } from 'node:fs';
@@ -83,9 +83,9 @@ def race(name: str, rounds: int, target: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir=PEERS) as place:
         folder = Path(place)
         program.bundle(folder / "ours", name="raced")
-        face = described(program)
+        binding = described(program)
         onnx.save(proto, folder / "model.onnx")
-        for array in face.inputs:
+        for array in binding.inputs:
             np.ascontiguousarray(inputs[array.name]).tofile(folder / f"{array.identifier}.bin")
         spec = {
             "rounds": rounds,
@@ -96,9 +96,9 @@ def race(name: str, rounds: int, target: str) -> dict[str, float]:
                     "dtype": str(a.dtype.numpy),
                     "shape": list(inputs[a.name].shape),
                 }
-                for a in face.inputs
+                for a in binding.inputs
             ],
-            "outputs": [{"name": a.name, "identifier": a.identifier} for a in face.outputs],
+            "outputs": [{"name": a.name, "identifier": a.identifier} for a in binding.outputs],
         }
         (folder / "spec.json").write_text(json.dumps(spec))
         (folder / "race.mjs").write_text(RACE.replace("OURS", "ours").replace("NAME", "raced"))
@@ -140,9 +140,9 @@ def main() -> int:
     if options.write:
         before = RESULTS.read_text() if RESULTS.exists() else HEAD
         parts = before.split("\n## ")
-        kept = [part for part in parts[1:] if not part.startswith(f"{options.target}\n")]
-        kept.append(f"{options.target}\n\n" + "\n".join(lines) + "\n")
-        RESULTS.write_text("\n## ".join([HEAD, *sorted(kept)]))
+        retained = [part for part in parts[1:] if not part.startswith(f"{options.target}\n")]
+        retained.append(f"{options.target}\n\n" + "\n".join(lines) + "\n")
+        RESULTS.write_text("\n## ".join([HEAD, *sorted(retained)]))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What a server does in the long run: requests while weights change, and workers that are killed."""
+"""Endurance of a server: requests while weights change, and workers that are killed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Soak:
 
 
 def scaled_model() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """y = (x @ w) @ v + b: weights of version n are those of version 1 times n, w apart, so that y is n times y of
+    """y = (x @ w) @ v + b: weights of version n are those of version 1 times n, except w, so that y is n times y of
     version 1, and a mixture of versions is no such multiple."""
     source = np.random.default_rng(0)
     weights = {

@@ -52,8 +52,8 @@ def host(kind: str, *arguments: object, core: int | None = None, python: str = s
     """
     module = "benchmarks.serving.hosts" if kind in KINDS else f"benchmarks.serving.peers.{kind}"
     command = [python, "-m", module, *([kind] if kind in KINDS else []), *map(str, arguments)]
-    with started(command, core) as made:
-        yield made
+    with started(command, core) as process:
+        yield process
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from tilewright.serve.local_client import LocalModel
 
 RATE = 2000.0
 FEATURES = 17
-"""Of M64's observation."""
+"""Elements of an observation of M64."""
 
 Call = Callable[[], object]
 
@@ -87,7 +87,7 @@ def local(server: Host, observation: Any) -> Iterator[Call]:
 
 @contextmanager
 def bare_local(server: Host) -> Iterator[Call]:
-    """As many bytes as our client sends, through a Unix socket and back."""
+    """A round trip through a Unix socket of as many bytes as our client sends."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(server.ports["local"])
         message = bytes(80)

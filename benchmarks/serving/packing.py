@@ -54,13 +54,13 @@ def sharing(rows: int = 8, turns: int = 15) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a plan gave on a clock."""
+    """Outcome of a plan in a simulation: shares of requests whose deadline was met or missed."""
 
     models: int
     nodes: int
     broken: int
     requests: int
-    kept: float
+    met: float
     missed: float
 
 
@@ -81,8 +81,8 @@ def profile(name: str) -> list[tuple[int, float]]:
 
 
 def cluster(nodes: int = 100, seconds: float = 1.0, seed: int = 1) -> Cluster:
-    """As many models as it takes to fill so many nodes, with the profiles of two real ones, each node's plan run by the
-    server's own policy with noise of 2 %."""
+    """Plan enough models to fill this number of nodes, with the profiles of two real ones, and simulate each node's
+    plan under the server's own policy with noise of 2 %."""
     source = random.Random(seed)
     profiles = [profile(name) for name in ("m64", "nat")]
     demands: list[Demand] = []
@@ -103,7 +103,7 @@ def cluster(nodes: int = 100, seconds: float = 1.0, seed: int = 1) -> Cluster:
             seconds=seconds, seed=number,
         )  # fmt: skip
         for outcome in outcomes.values():
-            totals = [a + b for a, b in zip(totals, (outcome.total, outcome.kept, outcome.missed), strict=True)]
+            totals = [a + b for a, b in zip(totals, (outcome.total, outcome.met, outcome.missed), strict=True)]
     broken = len(violations(cores, [Demand(d.name, d.rate * 1.3, d.promise, d.time, d.most) for d in demands]))
     total = max(totals[0], 1)
     return Cluster(len(demands), min(len(cores), nodes), broken, totals[0], totals[1] / total, totals[2] / total)

@@ -59,8 +59,8 @@ class Turn:
 
 
 ROWS = 8
-"""Of a request: the frame stacks of so many environments, as a vectorised actor sends them. A row of NAT takes 150 us,
-and a request over HTTP about half of that, so that requests of one row measure HTTP."""
+"""Rows of a request: the frame stacks of so many environments, as a vectorised actor sends them. A row of NAT takes
+150 us, and a request over HTTP about half of that, so that requests of one row measure HTTP."""
 
 
 def observation() -> np.ndarray:
@@ -78,7 +78,7 @@ def alone(core: int = 0) -> float:
 
 
 def at(server: Host, rate: float, seconds: float, *, connections: int = 64, json: bool = False, seed: int = 0) -> Point:
-    """What the server does at a rate.
+    """Offer requests to the server at a rate, and measure its goodput.
 
     Args:
         json: whether tensors go as JSON, for servers that take nothing else.
@@ -99,7 +99,7 @@ def _json_request() -> bytes:
 
 def measure(turns: int, seconds: float, policy: str) -> list[Turn]:
     """Our server alone: full load, overload, calm."""
-    made = []
+    measured = []
     with host("tilewright", "--model", "nat", "--promise", PROMISE, "--policy", policy, core=0) as server:
         at(server, 100.0, 1.0)
         for k in range(turns):
@@ -107,8 +107,8 @@ def measure(turns: int, seconds: float, policy: str) -> list[Turn]:
             full = at(server, 1.05 * rows, seconds, seed=k)
             over = at(server, 2 * rows, seconds, connections=256, seed=k)
             calm = at(server, 0.8 * full.goodput, seconds, seed=k)
-            made.append(Turn(rows, full, over, calm))
-    return made
+            measured.append(Turn(rows, full, over, calm))
+    return measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Rival:
 def race(rivals: Sequence[Rival], turns: int, seconds: float) -> dict[str, list[float]]:
     """Goodput of each server at several loads, in turns; the most of its loads counts for each turn. One server runs at
     a time. Ours is "tilewright"."""
-    found: dict[str, list[float]] = {}
+    goodputs: dict[str, list[float]] = {}
     for k in range(turns):
         rows = alone()
         every = [Rival("tilewright", "tilewright", sys.executable), *rivals]
@@ -143,8 +143,8 @@ def race(rivals: Sequence[Rival], turns: int, seconds: float) -> dict[str, list[
             print(
                 rival.name, *(f"{p.offered:.0f}: {p.goodput:.0f} {dict(p.statuses)}" for p in points), file=sys.stderr
             )
-            found.setdefault(rival.name, []).append(max(p.goodput for p in points))
-    return found
+            goodputs.setdefault(rival.name, []).append(max(p.goodput for p in points))
+    return goodputs
 
 
 __all__ = ["PROMISE", "Rival", "Turn", "measure", "race"]

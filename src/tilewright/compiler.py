@@ -272,7 +272,7 @@ def compile_graph(
     with advised(lookup(stores(records), target), require_records) as context:
         program = _compile(graph, weights, target, log, options, interface)
         if require_records and context is not None:
-            check_recorded(context.made, target)
+            check_recorded(context.decisions, target)
     if program.manifest.records:
         log.remark(f"records: {summary(program.manifest.records)}")
     return program

@@ -25,8 +25,8 @@ def library() -> Library:
 
 def test_to_single(library: Library) -> None:
     extend = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_uint16)(library["own__extendhfsf2"])
-    found = np.array([extend(int(h)) for h in ALL], np.float32)
-    np.testing.assert_array_equal(found, ALL.view(np.float16).astype(np.float32))
+    result = np.array([extend(int(h)) for h in ALL], np.float32)
+    np.testing.assert_array_equal(result, ALL.view(np.float16).astype(np.float32))
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,13 @@ def test_of_single_and_of_double(library: Library, name: str, kind: type, dtype:
     truncate = ctypes.CFUNCTYPE(ctypes.c_uint16, kind)(library[f"own{name}"])
     positive = ALL[:0x7C00].view(np.float16).astype(np.float64)
     middles = (positive[:-1] + positive[1:]) / 2
-    given = np.concatenate([positive, middles, [65519.9, 65520.0, 1e30, np.inf, np.nan, 1e-12, 0.0]]).astype(dtype)
-    near = [np.nextafter(given, given.dtype.type(side)) for side in (0.0, np.inf)]
-    numbers = np.concatenate([given, *near])
+    exact = np.concatenate([positive, middles, [65519.9, 65520.0, 1e30, np.inf, np.nan, 1e-12, 0.0]]).astype(dtype)
+    adjacent = [np.nextafter(exact, exact.dtype.type(side)) for side in (0.0, np.inf)]
+    numbers = np.concatenate([exact, *adjacent])
     numbers = np.concatenate([numbers, -numbers])
-    found = np.array([truncate(float(x)) for x in numbers], np.uint16).view(np.float16)
+    result = np.array([truncate(float(x)) for x in numbers], np.uint16).view(np.float16)
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(found, numbers.astype(np.float16))
+        np.testing.assert_array_equal(result, numbers.astype(np.float16))
 
 
 def test_who_needs_them() -> None:

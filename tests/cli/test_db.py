@@ -91,7 +91,7 @@ def test_a_compile_says_what_records_did(cli: Cli, user: Store, layer: Path, tmp
     # any machine: the record is of whatever the machine decides first
     with deciding() as listed:
         tw.compile(layer)
-    d = next(d for d in listed.made if len(d.space) > 1)
+    d = next(d for d in listed.decisions if len(d.space) > 1)
     made = replace(MADE, compiler=code_version())
     common = {"untuned": d.space.labels[0], "policy": POLICY, "candidates": (), "made": made, "gain": NONE}
     team = Store(tmp_path / "team")

@@ -12,7 +12,7 @@ from tilewright.collective.group import Group, join
 
 
 def run_ranks(ranks: int, folder: Path, body: Callable[..., Any], *args: Any, timeout: float = 60.0) -> list[Any]:
-    """What `body(group, *args)` returns in each of several processes; their errors are raised here."""
+    """Call `body(group, *args)` in several processes and return its results by rank; their errors are raised here."""
     context = multiprocessing.get_context("fork")
     pipes = [context.Pipe(duplex=False) for _ in range(ranks)]
     processes = [
@@ -48,7 +48,7 @@ def _rank(
 
 
 def in_threads(ranks: int, folder: Path, body: Callable[[Group], Any], timeout: float = 30.0) -> list[Any]:
-    """What `body(group)` returns on each of several ranks that are threads of this process."""
+    """Call `body(group)` on several ranks that are threads of this process, and return its results by rank."""
     from concurrent.futures import ThreadPoolExecutor
 
     def one(rank: int) -> Any:

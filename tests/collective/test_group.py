@@ -59,8 +59,8 @@ def every_operation(group: Group) -> int:
         if gathered is not None:
             np.testing.assert_array_equal(gathered, np.stack(every))
         rows = [values(seed, r, (group.ranks, 3, size // 50), dtype) for r in ranks]
-        taken = group.scatter(np.empty_like(rows[0][0]), rows[root] if group.rank == root else None, root)
-        np.testing.assert_array_equal(taken, rows[root][group.rank])
+        part = group.scatter(np.empty_like(rows[0][0]), rows[root] if group.rank == root else None, root)
+        np.testing.assert_array_equal(part, rows[root][group.rank])
         total = group.reduce_scatter(rows[group.rank], operation="max")
         np.testing.assert_array_equal(total, np.max(rows, 0)[group.rank])
         sizes = np.random.default_rng(seed).integers(0, 300_000 if seed < 4 else 40, (group.ranks, group.ranks))
@@ -88,13 +88,13 @@ def test_narrow_numbers_are_summed_in_f32_and_rounded_once(tmp_path: Path) -> No
 
     for bf16, f16 in in_threads(3, tmp_path, body):
 
-        def kept(x: Any) -> Any:
+        def truncated(x: Any) -> Any:
             return (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
 
         numbers = np.array([1.0, 2049.0, 3.4e38, np.nan, np.inf], np.float32)
         small = numbers * np.float32(0.001)
         with np.errstate(over="ignore"):
-            total = kept(small) + kept(numbers) + kept(numbers)
+            total = truncated(small) + truncated(numbers) + truncated(numbers)
         got = (bf16.astype(np.uint32) << 16).view(np.float32)
         np.testing.assert_allclose(got, total, rtol=2.0**-8)
         assert f16[0] == 2050  # 2048 + 1 alone is 2048 in f16
@@ -218,7 +218,7 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
     with pytest.raises(tw.errors.CollectiveError, match=r"rank 1, 2 did not come within 0.2 s"):
         join("lonely", 0, 3, timeout=0.2, directory=tmp_path)
     assert time.monotonic() - begin < 10
-    with join("lonely", 0, 1, directory=tmp_path):  # what it left behind is taken over
+    with join("lonely", 0, 1, directory=tmp_path):  # its remains are taken over
         pass
 
 

@@ -50,10 +50,10 @@ def collectives(rank: int, ranks: int) -> list[Any]:
     dist.all_gather_object(objects := [None] * ranks, {"rank": rank, "text": "x" * 1000})
     work = [dist.isend(own(50_000), (rank + 1) % ranks), dist.irecv(z := torch.empty(50_000), (rank - 1) % ranks)]
     [w.wait() for w in work]
-    handle = dist.all_reduce(late := own(1000), async_op=True)
+    handle = dist.all_reduce(waited := own(1000), async_op=True)
     handle.wait()
     dist.barrier()
-    return [*results, out, uneven, z, late, *(str(o) for o in objects)]
+    return [*results, out, uneven, z, waited, *(str(o) for o in objects)]
 
 
 def trained(rank: int, ranks: int) -> list[Any]:
@@ -71,7 +71,7 @@ def trained(rank: int, ranks: int) -> list[Any]:
 
 
 def only_ours(rank: int, ranks: int) -> list[Any]:
-    """What Gloo lacks: bf16, means, scaled sums, reduce_scatter, one tensor for all, groups in groups, errors."""
+    """Call what Gloo lacks: bf16, means, scaled sums, reduce_scatter, one tensor for all, groups in groups, errors."""
     x = torch.full((5,), float(rank + 1), dtype=torch.bfloat16)
     dist.all_reduce(x, dist.ReduceOp.AVG)
     dist.reduce_scatter_tensor(part := torch.empty(2), torch.arange(2.0 * ranks))

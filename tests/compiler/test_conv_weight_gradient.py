@@ -64,10 +64,10 @@ def over_tiles(
     with deciding() as record:
         for count in {1, threads}:  # what is little work is planned for one thread as well
             passed(graph_of(x, g, attrs), replace(machine, threads=count))
-    made = [d.key.name for d in record.made if d.key.kind == "algorithm"]
+    made = [d.key.name for d in record.decisions if d.key.kind == "algorithm"]
     with deciding(dict.fromkeys(made, f"winograd_sums tile={tile}")) as record:
         model = compiled(x, g, attrs, target=machine, threads=threads)
-    kinds = {d.taken.kind for d in record.made}
+    kinds = {d.selected.kind for d in record.decisions}
     assert "winograd_sums" in kinds
     assert target == "host" or "winograd sums" in kinds, "the plan, which on a host is one of several"
     return model
@@ -165,7 +165,7 @@ def test_which_tiles_settings_allow() -> None:
     for fast, expected in tiles.items():
         with deciding() as record:
             compiled((4, 64, 12, 12), (4, 64, 12, 12), attrs, fast=fast)
-        (made,) = (d for d in record.made if d.key.kind == "algorithm")
+        (made,) = (d for d in record.decisions if d.key.kind == "algorithm")
         assert {s.label for s in made.space} == {"direct", *(f"winograd_sums tile={m}" for m in expected)}
 
 

@@ -62,14 +62,14 @@ def system() -> Path:
 
 def wheels() -> Path:
     """The folder with what Tilewright imports."""
-    site, kept = FOLDER / "site", FOLDER / "wheels"
+    site, wheels = FOLDER / "site", FOLDER / "wheels"
     if (site / "llvmlite").exists():
         return site
-    line = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--dest", str(kept)]
+    line = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--dest", str(wheels)]
     line += [text for name in PLATFORMS for text in ("--platform", f"{name}_aarch64")]
     line += ["--python-version", PYTHON.replace(".", ""), *WHEELS, f"llvmlite=={version('llvmlite')}"]
     subprocess.run(line, check=True)
-    for wheel in sorted(kept.glob("*.whl")):
+    for wheel in sorted(wheels.glob("*.whl")):
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(site)
     return site

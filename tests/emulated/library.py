@@ -23,19 +23,20 @@ from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.limits import CONTROL
 from tilewright.runtime.program import Program
 
-GIVEN, BACK = 1, 2
+INPUT, OUTPUT = 1, 2
 RUN, PREPARE, SHAPES = range(3)
 PROTOTYPE = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 2, ctypes.c_void_p)
 SHAPER = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2)
 Buffer = tuple[int, int, int]
-"""Address, bytes, GIVEN and BACK."""
+"""Address, bytes, and whether the call reads it (`INPUT`) and writes it (`OUTPUT`)."""
 
 failures: list[str] = []
-"""What went wrong in calls: their callers are native and cannot be told."""
+"""Messages of calls that failed: their callers are native and cannot be told."""
 
 
 class EmulatedLibrary:
-    """What `tilewright.runtime.program.link` gives, for another machine."""
+    """The counterpart, for another machine, of the library that `tilewright.runtime.program.link` returns: calls run in
+    an emulator."""
 
     def __init__(self, program: Program, machine: Machine) -> None:
         folder = Path(tempfile.mkdtemp(prefix="emulated-"))
@@ -68,21 +69,21 @@ class EmulatedLibrary:
         if thread:
             return  # the first one does all
         m = self._manifest
-        given = _words(dims, len(m.symbols))
-        shapes = self._asked(given)
-        sizes = dict(zip((s.name for s in m.symbols), given, strict=True))
+        extents = _words(dims, len(m.symbols))
+        shapes = self._asked(extents)
+        sizes = dict(zip((s.name for s in m.symbols), extents, strict=True))
         counts = [prod(d if isinstance(d, int) else sizes[d] for d in i.shape) for i in m.inputs]
         buffers = [
-            (n * BY_NAME[i.dtype].itemsize, GIVEN | BACK * i.written) for i, n in zip(m.inputs, counts, strict=True)
+            (n * BY_NAME[i.dtype].itemsize, INPUT | OUTPUT * i.written) for i, n in zip(m.inputs, counts, strict=True)
         ]
         rest = iter(shapes[len(m.run_temps) :])
-        buffers += [(prod(next(rest) for _ in o.shape) * BY_NAME[o.dtype].itemsize, BACK) for o in m.outputs]
-        buffers += [(p.nbytes, GIVEN) for p in m.packed]
+        buffers += [(prod(next(rest) for _ in o.shape) * BY_NAME[o.dtype].itemsize, OUTPUT) for o in m.outputs]
+        buffers += [(p.nbytes, INPUT) for p in m.packed]
         buffers += [(nbytes, 0) for nbytes in shapes[: len(m.run_temps)]]
         slots = _words(table, len(buffers) + 1)
         control = (ctypes.c_int64 * len(CONTROL_WORDS)).from_address(slots[-1]) if slots[-1] else None
         limit = 1 << 60 if control is None else control[0]
-        words = self._call(RUN, limit, given, [(a, *b) for a, b in zip(slots, buffers, strict=False)])
+        words = self._call(RUN, limit, extents, [(a, *b) for a, b in zip(slots, buffers, strict=False)])
         if control is not None:
             control[1], control[len(control) - 1] = words[1], words[len(control) - 1]
 
@@ -90,22 +91,22 @@ class EmulatedLibrary:
         if thread:
             return
         m = self._manifest
-        buffers = [(p.nbytes, GIVEN) for p in m.params]
-        buffers += [(p.nbytes, GIVEN | BACK) if p.alias is None else (p.nbytes, GIVEN) for p in m.packed]
+        buffers = [(p.nbytes, INPUT) for p in m.params]
+        buffers += [(p.nbytes, INPUT | OUTPUT) if p.alias is None else (p.nbytes, INPUT) for p in m.packed]
         # Weights are packed in several calls: temporaries of one are read by the next.
-        buffers += [(t.nbytes or 0, GIVEN | BACK) for t in m.prepare_temps]
+        buffers += [(t.nbytes or 0, INPUT | OUTPUT) for t in m.prepare_temps]
         slots = _words(table, len(buffers))
         self._call(PREPARE, 0, _words(steps, 2), [(a, *b) for a, b in zip(slots, buffers, strict=True)])
 
     def _shapes(self, dims: int, out: int) -> None:
-        found = self._asked(_words(dims, len(self._manifest.symbols)))
-        (ctypes.c_int64 * max(len(found), 1)).from_address(out)[: len(found)] = found
+        shapes = self._asked(_words(dims, len(self._manifest.symbols)))
+        (ctypes.c_int64 * max(len(shapes), 1)).from_address(out)[: len(shapes)] = shapes
 
     def _asked(self, dims: Sequence[int]) -> list[int]:
-        """What `tw_shapes` gives."""
+        """The results of `tw_shapes` for these values of the symbols: bytes of temporaries, and extents of outputs."""
         m = self._manifest
         out = (ctypes.c_int64 * (len(m.run_temps) + m.output_rank_total + len(m.assumptions) + 1))()
-        self._call(SHAPES, 0, dims, [(ctypes.addressof(out), ctypes.sizeof(out) - 8, BACK)])
+        self._call(SHAPES, 0, dims, [(ctypes.addressof(out), ctypes.sizeof(out) - 8, OUTPUT)])
         return list(out[:-1])
 
     def _call(self, function: int, limit: int, dims: Sequence[int], buffers: Sequence[Buffer]) -> list[int]:
@@ -115,11 +116,11 @@ class EmulatedLibrary:
         head = [function, limit, len(dims), *dims, len(buffers), *(n for b in buffers for n in b[1:])]
         stdin.write(struct.pack(f"<{len(head)}q", *head))
         for address, nbytes, flags in buffers:
-            if flags & GIVEN and nbytes:
+            if flags & INPUT and nbytes:
                 stdin.write(ctypes.string_at(address, nbytes))
         stdin.flush()
         for address, nbytes, flags in buffers:
-            if flags & BACK and nbytes:
+            if flags & OUTPUT and nbytes:
                 ctypes.memmove(address, self._read(nbytes), nbytes)
         return list(struct.unpack("<16q", self._read(128)))
 

@@ -43,7 +43,8 @@ define void @tw_control(ptr %control, i64 %limit) nounwind {
   ret void
 }
 """
-"""What entries need of a runtime, for a call by one thread (`runtime/limits.py` has the control words)."""
+"""LLVM IR of the functions that entries need of a runtime, for a call by one thread (`runtime/limits.py` has the
+control words)."""
 ENTRIES = ("tw_run", "tw_prepare", "tw_shapes", "tw_control")
 
 

@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 QEMU = "decode_save_opc: Assertion `ctx->insn_start != NULL' failed"
-"""What qemu 7.2 says before it ends where code for RISC-V converts vectors of floats to integers."""
+"""The message with which qemu 7.2 aborts where code for RISC-V converts vectors of floats to integers."""
 
 
 @pytest.hookimpl(wrapper=True)

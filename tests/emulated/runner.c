@@ -6,7 +6,7 @@ void tw_run(void **slots, const int64_t *dims, int64_t tid, int64_t nthreads, vo
 void tw_prepare(void **slots, const int64_t *dims, int64_t tid, int64_t nthreads, void *barrier);
 void tw_shapes(const int64_t *dims, int64_t *out);
 void tw_control(void *control, int64_t limit);
-enum { GIVEN = 1, BACK = 2 };
+enum { INPUT = 1, OUTPUT = 2 };
 static void get(void *data, int64_t count) {
     if (count && fread(data, 1, (size_t)count, stdin) != (size_t)count) exit(0);
 }
@@ -27,7 +27,7 @@ int main(void) {
         for (int64_t k = 0; k < count; ++k) {
             slots[k] = aligned_alloc(64, (size_t)(bytes[2 * k] + 127) / 64 * 64);
             if (!slots[k]) return 3;
-            if (bytes[2 * k + 1] & GIVEN) get(slots[k], bytes[2 * k]);
+            if (bytes[2 * k + 1] & INPUT) get(slots[k], bytes[2 * k]);
         }
         static _Alignas(64) int64_t control[16];
         tw_control(control, limit);
@@ -36,7 +36,7 @@ int main(void) {
         if (function == 1) tw_prepare(slots, sizes, 0, 1, 0);
         if (function == 2) tw_shapes(sizes, slots[0]);
         for (int64_t k = 0; k < count; ++k) {
-            if (bytes[2 * k + 1] & BACK) fwrite(slots[k], 1, (size_t)bytes[2 * k], stdout);
+            if (bytes[2 * k + 1] & OUTPUT) fwrite(slots[k], 1, (size_t)bytes[2 * k], stdout);
             free(slots[k]);
         }
         fwrite(control, 8, 16, stdout);

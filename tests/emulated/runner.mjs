@@ -1,7 +1,7 @@
 // Serves calls of a module's entries on a pipe, as runner.c does: node runner.mjs MODULE, functions of libm below.
 import { readFileSync, readSync, writeSync } from 'node:fs';
 
-const GIVEN = 1n, BACK = 2n;
+const INPUT = 1n, OUTPUT = 2n;
 const { instance } = await WebAssembly.instantiate(readFileSync(process.argv[2]), { env: MATH });
 const { memory, heap, tw_run, tw_prepare, tw_shapes, tw_control } = instance.exports;
 
@@ -35,7 +35,7 @@ for (;;) {
   const places = [];
   for (let k = 0; k < Number(count); ++k) {
     places.push(take(Number(buffers[2 * k])));
-    if (buffers[2 * k + 1] & GIVEN) {
+    if (buffers[2 * k + 1] & INPUT) {
       const data = read(new Uint8Array(Number(buffers[2 * k])));
       new Uint8Array(memory.buffer).set(data, places[k]);
     }
@@ -48,6 +48,6 @@ for (;;) {
   if (name === 1n) tw_prepare(table, given, 0n, 1n, 0);
   if (name === 2n) tw_shapes(given, places[0]);
   for (let k = 0; k < Number(count); ++k)
-    if (buffers[2 * k + 1] & BACK) write(new Uint8Array(memory.buffer, places[k], Number(buffers[2 * k])));
+    if (buffers[2 * k + 1] & OUTPUT) write(new Uint8Array(memory.buffer, places[k], Number(buffers[2 * k])));
   write(new Uint8Array(memory.buffer, control, 128));
 }

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import wasmtime
 
-GIVEN, BACK = 1, 2
+INPUT, OUTPUT = 1, 2
 
 
 def libm(name: str) -> Any:
@@ -62,23 +62,23 @@ def main(path: str, needs: list[str]) -> None:
         missing = end - memory.data_len(store)
         if missing > 0:
             memory.grow(store, -(-missing // 65536))
-        control, given, table, *slots = places
+        control, extents, table, *slots = places
         for place, (nbytes, flags) in zip(slots, buffers, strict=True):
-            if flags & GIVEN:
+            if flags & INPUT:
                 memory.write(store, read(nbytes), place)
         memory.write(store, bytes(128), control)
-        memory.write(store, struct.pack(f"<{dims}q", *sizes), given)
+        memory.write(store, struct.pack(f"<{dims}q", *sizes), extents)
         memory.write(store, struct.pack(f"<{count + 1}I", *slots, control), table)
         exports["tw_control"](store, control, limit)
         match function:
             case 0:
-                exports["tw_run"](store, table, given, 0, 1, 0)
+                exports["tw_run"](store, table, extents, 0, 1, 0)
             case 1:
-                exports["tw_prepare"](store, table, given, 0, 1, 0)
+                exports["tw_prepare"](store, table, extents, 0, 1, 0)
             case 2:
-                exports["tw_shapes"](store, given, slots[0])
+                exports["tw_shapes"](store, extents, slots[0])
         for place, (nbytes, flags) in zip(slots, buffers, strict=True):
-            if flags & BACK:
+            if flags & OUTPUT:
                 sys.stdout.buffer.write(memory.read(store, place, place + nbytes))
         sys.stdout.buffer.write(memory.read(store, control, control + 128))
         sys.stdout.buffer.flush()

@@ -41,7 +41,7 @@ def test_where_this_runs() -> None:
     assert Target.host().triple.startswith("aarch64")
 
 
-def test_calls_of_any_batch_into_new_and_given_memory(model: tw.Model) -> None:
+def test_calls_of_any_batch_into_new_memory_and_the_callers(model: tw.Model) -> None:
     for batch in (1, 3, 17):
         obs = observed(batch)
         np.testing.assert_allclose(model(obs), np.tanh(obs @ WEIGHT), rtol=1e-5, atol=1e-6)
@@ -75,9 +75,9 @@ def test_a_kernel_of_a_schedule() -> None:
     y = te.compute((n,), lambda i: x[i] * 2.0 + 1.0, name="y")
     s = te.create_schedule(y)
     s[y].vectorize(s[y].split(y.axis[0], factor=4)[1])
-    given, out = RNG.standard_normal(10).astype(np.float32), np.zeros(10, np.float32)
-    tw.build(s, [x, y])(given, out)
-    np.testing.assert_allclose(out, given * 2 + 1, rtol=1e-6)
+    array, out = RNG.standard_normal(10).astype(np.float32), np.zeros(10, np.float32)
+    tw.build(s, [x, y])(array, out)
+    np.testing.assert_allclose(out, array * 2 + 1, rtol=1e-6)
 
 
 def test_a_program_for_another_machine_is_refused() -> None:

@@ -21,8 +21,8 @@ from typing import Any
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
-PATIENCE = 60.0
-"""Seconds until an answer is given up."""
+TIMEOUT = 60.0
+"""Seconds to wait for an answer of the browser."""
 
 
 START = """\
@@ -60,10 +60,10 @@ class Page:
 
     def _next(self) -> dict[str, Any]:
         """The next message of the browser."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while b"\0" not in self._pending:
             ready, _, _ = select.select([self._answers], [], [], max(0.0, end - time.monotonic()))
-            assert ready, f"the browser said nothing for {PATIENCE} seconds; its console: {self.said}"
+            assert ready, f"the browser said nothing for {TIMEOUT} seconds; its console: {self.said}"
             more = os.read(self._answers, 1 << 16)
             assert more, "the browser ended"
             self._pending += more
@@ -83,13 +83,13 @@ class Page:
     def open(self, url: str, ready: str) -> None:
         """Goes there, and waits until a JavaScript expression holds."""
         self._ask("Page.navigate", url=url)
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while not self.value(ready):
             assert time.monotonic() < end, f"{url}: {ready} does not come true; the console says {self.said}"
             time.sleep(0.05)
 
     def value(self, expression: str) -> Any:
-        """What a JavaScript expression gives, as JSON; a promise is waited for."""
+        """Evaluate a JavaScript expression and return its value, as JSON; a promise is waited for."""
         result = self._ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
@@ -109,13 +109,13 @@ class Page:
 def browser(profile: Path) -> Iterator[Page]:
     """A page of a browser that ends with the block; its files are in `profile`."""
     assert CHROMIUM is not None
-    (given, commands), (answers, told) = os.pipe(), os.pipe()
+    (requests, commands), (answers, told) = os.pipe(), os.pipe()
     flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe"]
     flags += ["--no-first-run", "--window-size=800,700", f"--user-data-dir={profile}", "about:blank"]
-    line = [sys.executable, "-c", START, str(given), str(told), CHROMIUM, *flags]
+    line = [sys.executable, "-c", START, str(requests), str(told), CHROMIUM, *flags]
     log = (profile / "log").open("wb")
-    process = subprocess.Popen(line, pass_fds=(given, told), stdout=log, stderr=log, start_new_session=True)
-    os.close(given)
+    process = subprocess.Popen(line, pass_fds=(requests, told), stdout=log, stderr=log, start_new_session=True)
+    os.close(requests)
     os.close(told)
     try:
         yield Page(commands, answers)

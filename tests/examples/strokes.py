@@ -1,4 +1,4 @@
-"""Digits as somebody draws them: strokes on a paper of 280x280, and the picture of 8x8 that they give."""
+"""Digits as a person draws them: strokes on a paper of 280x280, and the picture of 8x8 that they give."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def node(folder: Path, code: str) -> Any:
-    """What a module prints, as JSON, that may import the pages' modules."""
+    """Run a JavaScript module, which may import the pages' modules, in Node and return what it prints, as JSON."""
     shutil.copytree(site.PAGES, folder, dirs_exist_ok=True)
     (folder / "package.json").write_text('{"type": "module"}')
     (folder / "run.mjs").write_text(code)
@@ -82,10 +82,10 @@ def test_strokes_become_the_same_picture_in_javascript(tmp_path: Path) -> None:
         console.log(JSON.stringify([picture([]), ...digits.map(picture)].map((p) => Array.from(p))));""",
     )
     assert not any(drawn[0])
-    for given, strokes in zip(drawn[1:], [*DIGITS.values(), [[(7.0, 7.0)]]], strict=True):
+    for pixels, strokes in zip(drawn[1:], [*DIGITS.values(), [[(7.0, 7.0)]]], strict=True):
         # A pixel whose centre is at the pen's edge may be in or out.
-        np.testing.assert_allclose(given, picture(strokes), atol=1 / 16 + 1e-6)
-        assert np.abs(given - picture(strokes)).sum() < 0.5
+        np.testing.assert_allclose(pixels, picture(strokes), atol=1 / 16 + 1e-6)
+        assert np.abs(pixels - picture(strokes)).sum() < 0.5
 
 
 @pytest.fixture(scope="module")
@@ -146,9 +146,9 @@ def test_the_network_catches_balls(pages: Any, capsys: pytest.CaptureFixture[str
     page.open(f"{address}/catch.html", "window.measured !== undefined")
     model, rng = tw.compile(models["player"]), np.random.default_rng(6)
     frames, _ = catch.moments(5, rng)
-    for given in frames:
-        action, scores = page.value(f"window.choose({given.ravel().tolist()})")
-        wanted = model(given[None])[0]
+    for frame in frames:
+        action, scores = page.value(f"window.choose({frame.ravel().tolist()})")
+        wanted = model(frame[None])[0]
         np.testing.assert_allclose(scores, wanted, rtol=1e-4, atol=1e-4)
         assert action == int(np.argmax(wanted))
     caught, balls = page.value("window.play(20)")

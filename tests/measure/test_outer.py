@@ -44,8 +44,8 @@ def passes(*results: tuple[float, float]) -> Iterator[Outer]:
 def test_what_is_no_measure_is_none(
     results: list[tuple[float, float]], waited: float, stored: tuple[float, float] | None
 ) -> None:
-    given = passes(*results)
-    got = outer.measured(MASKED, lambda _: next(given), lambda _: waited)
+    measurements = passes(*results)
+    got = outer.measured(MASKED, lambda _: next(measurements), lambda _: waited)
     assert got == (None if stored is None else Outer(*stored))
 
 

@@ -308,7 +308,7 @@ def test_the_decision_and_other_settings_of_it() -> None:
     arrays = operands(1, 30, 70, 2, 16)
     with deciding() as record:
         native(arrays, attributes())
-    (decision,) = (d for d in record.made if "lowered.attention(" in d.key.text)
+    (decision,) = (d for d in record.decisions if "lowered.attention(" in d.key.text)
     assert {k.name for k in decision.space.knobs("attention")} == {"rows", "width", "keys", "tiles", "steps", "side"}
     own = [e for s, e in zip(decision.space, decision.estimates, strict=True) if s.kind == "attention"]
     assert decision.why == "estimate" and own == sorted(own) and min(own) > 0
@@ -325,7 +325,7 @@ def test_scale_and_substitute_that_are_numbers_of_the_graph() -> None:
     graph = b.finish(ops.emit(b, "lowered.attention", *values, scale, substitute, **given))
     with deciding() as record:
         model = tw.compile((graph, {}))
-    assert [d.taken.kind for d in record.made] == ["attention"]
+    assert [d.selected.kind for d in record.decisions] == ["attention"]
     more = [*arrays, np.array([2.0], np.float32), np.array([0.25], np.float32)]
     assert_near(np.asarray(model(*arrays)), exact(more, given))
 

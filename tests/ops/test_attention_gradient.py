@@ -192,7 +192,7 @@ def test_gradients_that_do_not_fit_each_other() -> None:
 def test_the_plan_is_taken() -> None:
     with deciding() as record:
         native(*FORMS["whole tiles"])
-    assert [d.taken.label.split()[0] for d in record.made if "attention" in d.taken.label] == [OP]
+    assert [d.selected.label.split()[0] for d in record.decisions if "attention" in d.selected.label] == [OP]
 
 
 def test_routine_refuses_other_functions() -> None:

@@ -53,15 +53,15 @@ for name in "sigmoid relu sign softplus softsign mish hard_swish isnan isinf det
 case("lowered.reciprocal", ODD)
 case("lowered.reciprocal_rest", ODD, ops.get("lowered.reciprocal").reference([ODD], NO_ATTRS)[0])
 case("book_levels", np.arange(16, dtype=np.uint8), book=rng.standard_normal(16).astype(F))
-for turned in (False, True):
+for transposed in (False, True):
     blocks, index = rng.standard_normal((3, 2, 4)).astype(F), np.array([[0, 4], [1, 2], [3, 0]], np.int32)
     case(
         "sparse_matmul",
-        rng.standard_normal((5, 3) if turned else (3, 5)).astype(F),
+        rng.standard_normal((5, 3) if transposed else (3, 5)).astype(F),
         blocks,
         index,
         columns=11,
-        turned=turned,
+        turned=transposed,
     )
 case("lowered.entry", np.arange(0, 256, 5, dtype=np.uint8), rng.standard_normal(256).astype(F))
 case("book_levels", np.arange(16, dtype=np.uint8), book=rng.standard_normal(16).astype(F))

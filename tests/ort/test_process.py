@@ -1,5 +1,5 @@
-"""What would end a process: sessions that outlive the interpreter, forks, callbacks that fail, a library that is loaded
-again. Each in a process of its own."""
+"""Events that could end a process: sessions that outlive the interpreter, forks, callbacks that fail, a library that is
+loaded again. Each in a process of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def checked(session):
 
 
 def run(code: str) -> str:
-    """What a process with this code prints; it must end well."""
+    """Run this code in a process of its own, which must exit with 0, and return what it prints."""
     source = Path(__file__).parents[2] / "src"
     environment = os.environ | {"PYTHONPATH": str(source)}
     command = [sys.executable, "-X", "faulthandler", "-c", _COMMON + textwrap.dedent(code)]
@@ -50,7 +50,7 @@ def test_a_session_outlives_the_interpreter() -> None:
     assert out == "end\n"
 
 
-def test_a_library_can_be_taken_back_and_registered_again() -> None:
+def test_a_library_can_be_unregistered_and_registered_once_more() -> None:
     out = run("""
         for _ in range(3):
             session = opened()
@@ -88,7 +88,7 @@ def test_a_forked_process_goes_on_with_its_sessions() -> None:
 
 
 def test_whatever_fails_in_python_is_a_status() -> None:
-    """What fails while nodes are chosen leaves all of them to ONNX Runtime."""
+    """An error while nodes are chosen leaves all of them to ONNX Runtime."""
     out = run("""
         from tilewright.ort import provider
         good, run = opened(), provider.Computed.run

@@ -87,7 +87,7 @@ def test_a_node_that_is_lacking_is_left_between_two_programs() -> None:
     check(data, *feeds, left=["Inverse"], tolerance=1e-3)
 
 
-def test_a_loop_is_taken_with_its_body_and_what_that_reads() -> None:
+def test_a_loop_is_claimed_with_its_body_and_what_that_reads() -> None:
     body = helper.make_graph(
         [helper.make_node("MatMul", ["h", "w"], ["m"]), helper.make_node("Tanh", ["m"], ["t"]),
          helper.make_node("Identity", ["go"], ["on"])],

@@ -56,7 +56,7 @@ def decisions(**options: object) -> dict[str, Decision]:
     """By kind, those with a choice."""
     with deciding() as listed:
         compiled(**options)
-    return {d.key.kind: d for d in listed.made if len(d.space) > 1}
+    return {d.key.kind: d for d in listed.decisions if len(d.space) > 1}
 
 
 def about(d: Decision, setting: str, **changes: object) -> Record:
@@ -77,7 +77,7 @@ def about(d: Decision, setting: str, **changes: object) -> Record:
 
 def other(d: Decision) -> str:
     """A setting that the estimates do not prefer, of another kind if there is one."""
-    return next((s for s in d.space if s.kind != d.taken.kind), d.space.settings[-1]).label
+    return next((s for s in d.space if s.kind != d.selected.kind), d.space.settings[-1]).label
 
 
 def test_a_record_decides(cache: Path, passes: list[str]) -> None:
@@ -95,7 +95,7 @@ def test_a_record_decides(cache: Path, passes: list[str]) -> None:
     want, got = tw.Model(untuned)(x), tw.Model(tuned)(x)
     assert np.abs(got - want).max() <= 2.5e-5 * np.abs(want).max()  # the bound of a layer (docs/accuracy.md)
     made = decisions()["algorithm"]
-    assert (made.why, made.taken.label) == ("record", other(algorithm))
+    assert (made.why, made.selected.label) == ("record", other(algorithm))
 
 
 def test_a_record_about_a_kernel_decides(cache: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_tuned_compile_is_warm(cache: Path, passes: list[str]) -> None:
     store.put(replace(first, decision="plan " + "0" * 32))
     assert builds() == 0
     assert builds(records=None) == 0  # it was compiled to look for decisions
-    newer = about(algorithm, algorithm.taken.label, made=replace(NOW, time=NOW.time + 1))
+    newer = about(algorithm, algorithm.selected.label, made=replace(NOW, time=NOW.time + 1))
     store.put(newer)
     assert (builds(), builds()) == (1, 0)
     store.remove(newer.digest, newer.target)
@@ -160,7 +160,7 @@ def test_another_compilers_record_must_stand_by_the_estimates(cache: Path) -> No
     algorithm = decisions()["algorithm"]
     best = min(algorithm.estimates)
     estimates = dict(zip(algorithm.space.labels, algorithm.estimates, strict=True))
-    near = next(label for label, e in estimates.items() if label != algorithm.taken.label and e <= 1.15 * best)
+    near = next(label for label, e in estimates.items() if label != algorithm.selected.label and e <= 1.15 * best)
     far = next(label for label, e in estimates.items() if e > 1.15 * best)
     store = Store(cache / "records")
     old = about(algorithm, far, made=MADE)
@@ -190,9 +190,9 @@ def test_records_for_the_same_settings_go_first(cache: Path) -> None:
     free, exact = decisions()["algorithm"], decisions(fast="f2")["algorithm"]
     assert free.key == exact.key and len(exact.space) < len(free.space)
     store = Store(cache / "records")
-    store.put(about(free, free.taken.label))
+    store.put(about(free, free.selected.label))
     store.put(about(exact, exact.space.labels[-1], made=replace(NOW, time=NOW.time + 1)))
-    assert [u.setting for u in compiled().manifest.records] == [free.taken.label]
+    assert [u.setting for u in compiled().manifest.records] == [free.selected.label]
     assert [u.setting for u in compiled(fast="f2").manifest.records] == [exact.space.labels[-1]]
 
 
@@ -232,7 +232,7 @@ def test_same_records_same_bytes(tmp_path: Path, cache: Path, monkeypatch: pytes
 def test_what_is_forced_is_not_asked(cache: Path) -> None:
     algorithm = decisions()["algorithm"]
     Store(cache / "records").put(about(algorithm, other(algorithm)))
-    with forcing({algorithm.key.name: algorithm.taken.label}):
+    with forcing({algorithm.key.name: algorithm.selected.label}):
         assert compiled().manifest.records == ()
 
 
@@ -244,18 +244,18 @@ def test_records_can_be_required(cache: Path) -> None:
     while True:  # what is decided otherwise leads to other decisions
         with deciding() as listed:
             compiled()
-        missing = [d for d in listed.made if len(d.space) > 1 and d.why == "estimate"]
+        missing = [d for d in listed.decisions if len(d.space) > 1 and d.why == "estimate"]
         if not missing:
             break
         for d in missing:
-            Store(cache / "records").put(about(d, d.taken.label))
+            Store(cache / "records").put(about(d, d.selected.label))
     assert compiled(require_records=True).objects == compiled(records=None).objects
 
 
 def test_without_records_of_the_class_no_key_is_made(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compile that finds no records costs nothing more."""
     Store(cache / "records").put(
-        replace(about(decisions()["plan"], decisions()["plan"].taken.label), target="x y 1x1 threads=1")
+        replace(about(decisions()["plan"], decisions()["plan"].selected.label), target="x y 1x1 threads=1")
     )
     monkeypatch.setattr("tilewright.plans.framework.decision_key.digest", lambda *_: pytest.fail("a key was made"))
     assert compiled(name="new").manifest.records == ()

@@ -149,13 +149,13 @@ def test_threads_call_parts_at_once(compiled: Any) -> None:
     model = compiled(by(layer))
     failed: list[int] = []
 
-    def many(seed: int) -> None:
+    def call_repeatedly(seed: int) -> None:
         x = np.random.default_rng(seed).normal(size=(seed + 1, 4)).astype(np.float32)
         for _ in range(50):
             if not np.allclose(model(x), expected(x), rtol=1e-5, atol=1e-6):
                 failed.append(seed)
 
-    threads = [threading.Thread(target=many, args=(k,)) for k in range(4)]
+    threads = [threading.Thread(target=call_repeatedly, args=(k,)) for k in range(4)]
     for t in threads:
         t.start()
     for t in threads:

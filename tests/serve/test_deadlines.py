@@ -128,7 +128,7 @@ def test_a_core_takes_nothing_once_it_ends(layer: tw.Model) -> None:
     core.close()
 
 
-def test_time_is_kept_for_what_batches_do_not_see() -> None:
+def test_time_is_reserved_for_what_batches_do_not_see() -> None:
     """A tenth of a timeout, more while the loop is slow to hear of finished batches, and never more than half."""
     core = Core()
     assert core._reserve(0.02) == pytest.approx(0.002)

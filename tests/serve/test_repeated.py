@@ -43,7 +43,7 @@ class Answers:
     """Answers of a connection, as httptools reads them."""
 
     def __init__(self) -> None:
-        self.found: list[tuple[int, bytes, int]] = []
+        self.messages: list[tuple[int, bytes, int]] = []
         self._parser = httptools.HttpResponseParser(self)
         self._body, self._length = b"", 0
         self.feed = self._parser.feed_data
@@ -56,7 +56,7 @@ class Answers:
         self._body += data
 
     def on_message_complete(self) -> None:
-        self.found.append((self._parser.get_status_code(), self._body, self._length))
+        self.messages.append((self._parser.get_status_code(), self._body, self._length))
         self._body, self._length = b"", 0
 
 
@@ -70,15 +70,15 @@ def test_any_sequence_on_one_connection(server: Server, seed: int) -> None:
             data, x, identity = request(source)
             asked.append((x, identity))
             sent += data
-            if k < 149 and source.random() < 0.15 and len(asked) - len(answers.found) < 8:
+            if k < 149 and source.random() < 0.15 and len(asked) - len(answers.messages) < 8:
                 continue  # the next one comes with it
             while sent:
                 size = len(sent) if source.random() < 0.8 else source.randrange(1, len(sent) + 1)
                 sock.sendall(sent[:size])
                 sent = sent[size:]
-            while len(answers.found) < len(asked):
+            while len(answers.messages) < len(asked):
                 answers.feed(sock.recv(1 << 16))
-    for (x, identity), (status, body, length) in zip(asked, answers.found, strict=True):
+    for (x, identity), (status, body, length) in zip(asked, answers.messages, strict=True):
         assert status == 200, body
         message = json.loads(body[:length] if length else body)
         y = np.frombuffer(body[length:], np.float32) if length else np.array(message["outputs"][0]["data"], np.float32)
@@ -86,7 +86,7 @@ def test_any_sequence_on_one_connection(server: Server, seed: int) -> None:
         np.testing.assert_allclose(y.reshape(message["outputs"][0]["shape"]), expected(x), rtol=1e-5, atol=1e-6)
 
 
-def test_a_header_that_closes_is_not_taken_for_the_one_before(server: Server) -> None:
+def test_a_header_that_closes_is_not_mistaken_for_the_one_before(server: Server) -> None:
     source = random.Random(1)
     data, _, _ = request(source)
     with socket.create_connection(("127.0.0.1", server.http_port or 0), timeout=20) as sock:

@@ -99,7 +99,8 @@ def test_workers(process: tuple[str, list[int], Path, subprocess.Popen[str]]) ->
 
 
 def test_workers_are_one_server(process: tuple[str, list[int], Path, subprocess.Popen[str]]) -> None:
-    """Statistics are of all workers, whoever answers and whoever has died; models come to all of them and go."""
+    """Statistics are of all workers, whichever of them answers, also of those that have died; models are loaded into
+    and unloaded from all of them."""
     url, workers, folder, _ = process
 
     def ask(name: str = "layer") -> int:
@@ -113,7 +114,7 @@ def test_workers_are_one_server(process: tuple[str, list[int], Path, subprocess.
             return 200
 
     def counted() -> set[tuple[int, int, int]]:
-        """What eight connections are told, in three ways."""
+        """The counts that eight connections read, each from the metrics, the dashboard and the model's statistics."""
         told = set()
         for _ in range(8):
             answers = [read(f"{url}/{path}") for path in ("metrics", "dashboard/data", "v2/models/layer/stats")]

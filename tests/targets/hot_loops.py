@@ -1,4 +1,4 @@
-"""What Arm's code of hot loops looks like: `python -m tests.targets.hot_loops [--target neoverse-n1]`, on the suite.
+"""Instructions in hot loops of code for Arm: `python -m tests.targets.hot_loops [--target neoverse-n1]`, on the suite.
 
 A hot loop is an innermost one, from a label to a branch back to it, that multiplies and adds vectors. Of each are
 counted its multiply-adds, those with an element of a register as a factor (`fmla v0.4s, v1.4s, v2.s[1]`), the registers
@@ -23,7 +23,7 @@ LABEL = re.compile(r"^(\.L\w+):")
 BRANCH = re.compile(r"^(?:b(?:\.\w+)?|cbn?z|tbn?z)\s.*?(\.L\w+)$")
 ELEMENT = re.compile(r"v\d+\.(?:s|d|h|4b|2h)\[\d\]$|z\d+\.[sdh]\[\d\]$")
 STACK = re.compile(r"\[sp\b")
-MANY = 24
+MIN_ACCUMULATORS = 24
 """Accumulators of 32 registers below which a loop waits for its own sums, or loads more than it need."""
 
 

@@ -71,8 +71,8 @@ def test_who_prefetches_is_a_decision() -> None:
     graph, weights = pooled()
     with deciding() as record:
         usual = tw.compile((graph, weights), target=SMALL)
-    (made,) = (d for d in record.made if d.key.kind == "ahead")
-    assert made.taken.label == made.space.labels[0] and made.taken.kind == "ahead" and "none" in made.space.labels
+    (made,) = (d for d in record.decisions if d.key.kind == "ahead")
+    assert made.selected.label == made.space.labels[0] and made.selected.kind == "ahead" and "none" in made.space.labels
     assert made.estimate == min(made.estimates)
     with forcing({made.key.name: "none"}):
         assert "upcoming" not in tw.compile((graph, weights), target=SMALL).show("loops")

@@ -35,7 +35,7 @@ def decisions(kind: str) -> list[Decision]:
     weights = {p.name: np.ones([int(str(n)) for n in p.shape], np.float32) for p in graph.params}
     with deciding() as listed:
         tw.compile_program((graph, weights), records=None)
-    return [d for d in listed.made if d.key.kind == kind and len(d.space) > 1]
+    return [d for d in listed.decisions if d.key.kind == kind and len(d.space) > 1]
 
 
 def old(kind: str, number: int = 1) -> tuple[Record, Decision]:

@@ -110,7 +110,7 @@ def preferred() -> set[str]:
     """The labels that the estimates take."""
     with deciding() as record:
         tw.compile_program(model(), target=V3)
-    return {d.taken.label for d in record.made}
+    return {d.selected.label for d in record.decisions}
 
 
 def test_what_is_faster_is_accepted_and_compiles(tmp_path: Path) -> None:
@@ -506,7 +506,7 @@ def layout_sites(*steps: set[int] | None) -> list[Site]:
     """Sites of layouts that change these steps."""
     with deciding() as record:
         tw.compile_program(chain(range(16, 16 * (len(steps) + 2), 16)), target=V3)
-    layouts = [d for d in record.made if d.key.kind != "plan" and len(d.space) > 1]
+    layouts = [d for d in record.decisions if d.key.kind != "plan" and len(d.space) > 1]
     return [Site(d, None if k is None else frozenset(k)) for d, k in zip(layouts, steps, strict=False)]
 
 

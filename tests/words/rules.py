@@ -54,7 +54,7 @@ OPENINGS = (
 ORDINARY = re.compile(r"[Aa]part from|(?:bytes|elements|lines|steps|rows) apart|[Cc]old (?:cache|start|compile)s?")
 """Phrases in which a refused word has its ordinary meaning."""
 
-FOREIGN = frozenset(("FileNotFoundError", "ModuleNotFoundError", "NOT_FOUND"))
+FOREIGN = frozenset(("FileNotFoundError", "ModuleNotFoundError", "NOT_FOUND", "connection_made"))
 """Names of others that have a refused word in them."""
 
 _LITERAL = re.compile(

@@ -15,7 +15,7 @@ from pytriton.decorators import batch
 from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig
 
-MOST = 64
+MAX_ROWS = 64
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(options.file, settings)
-    given = session.get_inputs()[0]
+    observation = session.get_inputs()[0]
     names = [o.name for o in session.get_outputs()]
 
     @batch
@@ -37,9 +37,9 @@ def main() -> None:
         triton.bind(
             model_name="nat",
             infer_func=infer,
-            inputs=[Tensor(name=given.name, dtype=np.uint8, shape=tuple(given.shape[1:]))],
+            inputs=[Tensor(name=observation.name, dtype=np.uint8, shape=tuple(observation.shape[1:]))],
             outputs=[Tensor(name=o.name, dtype=np.float32, shape=tuple(o.shape[1:])) for o in session.get_outputs()],
-            config=ModelConfig(max_batch_size=MOST, batcher=DynamicBatcher(max_queue_delay_microseconds=2000)),
+            config=ModelConfig(max_batch_size=MAX_ROWS, batcher=DynamicBatcher(max_queue_delay_microseconds=2000)),
         )
         triton.run()
         print(json.dumps({"ports": {"http": ports["http_port"]}}), flush=True)

@@ -146,7 +146,7 @@ def _listing(wanted: bool) -> Iterator[list[Decision]]:
     from tilewright.plans.framework.decisions import deciding
 
     with deciding() as record:
-        yield record.made
+        yield record.decisions
 
 
 def _passes(wanted: bool) -> AbstractContextManager[list[PassRecord]]:
@@ -158,7 +158,7 @@ def _lines(d: Decision) -> Iterator[str]:
     """A decision for people."""
     yield f"{d.key.kind} of {d.key.text}"
     yield f"  key {d.key.digest}, {len(d.space)} setting{'s' if len(d.space) != 1 else ''}, by {d.why}"
-    yield f"  taken: {_setting(d.taken, d.estimate)}"
+    yield f"  taken: {_setting(d.selected, d.estimate)}"
     for setting, estimate in d.runners_up[:RUNNERS_UP]:
         yield f"  runner-up: {_setting(setting, estimate)}"
 

@@ -90,7 +90,7 @@ class Maker:
         """A candidate with all decisions, the untuned one where nothing is forced."""
         with deciding(forced) as record:
             program = self._compile()
-        return Listed(self._write(program, forced), tuple(record.made), dict(record.kernels), program)
+        return Listed(self._write(program, forced), tuple(record.decisions), dict(record.kernels), program)
 
     def built(self, forced: Forced) -> Built:
         """A candidate. Raises ScheduleError for settings that are none, and what compiling it raises."""

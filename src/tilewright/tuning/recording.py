@@ -65,7 +65,7 @@ def to_record(result: Finding, target: Target, time: int, policy: str = POLICY) 
     """The record of a finding, made now on this machine."""
     d = result.decision
     estimates = dict(zip(d.space.labels, d.estimates, strict=True))
-    labels = dict.fromkeys([d.taken.label, *result.outcomes])
+    labels = dict.fromkeys([d.selected.label, *result.outcomes])
     candidates = [
         records.Candidate(
             label,
@@ -76,7 +76,7 @@ def to_record(result: Finding, target: Target, time: int, policy: str = POLICY) 
         )
         for label in labels
     ]
-    better = result.setting != d.taken.label
+    better = result.setting != d.selected.label
     gain = (
         records.Gain(result.gain.median, result.gain.low, result.gain.high, result.rounds) if better else records.NONE
     )
@@ -85,7 +85,7 @@ def to_record(result: Finding, target: Target, time: int, policy: str = POLICY) 
         target,
         d.space,
         setting=result.setting,
-        untuned=d.taken.label,
+        untuned=d.selected.label,
         policy=records.Policy(policy, "model", "model", result.rounds, result.loadings),
         candidates=tuple(candidates),
         gain=gain,

@@ -37,7 +37,7 @@ class Site:
 
     @property
     def incumbent(self) -> str:
-        return self.decision.taken.label
+        return self.decision.selected.label
 
     @property
     def is_kernel(self) -> bool:

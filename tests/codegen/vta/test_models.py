@@ -109,49 +109,49 @@ def test_transposed_convolutions(kernel: int, pad: int, more: int) -> None:
             whole[:, 2 * y : 2 * y + kernel, 2 * q : 2 * q + kernel] += part
     whole = whole[None, :, pad : whole.shape[1] - pad, pad : whole.shape[2] - pad]
     wanted = rounded(whole + bias[:, None, None], 11)
-    given = {"x": x.astype(np.float32)}
+    inputs = {"x": x.astype(np.float32)}
     attributes = {"strides": [2, 2], "pads": [pad] * 4, "output_padding": [more] * 2}
     model = tw.compile(
-        one_layer("ConvTranspose", given, {"w": w, "b": bias}, 11, wanted.shape, **attributes), target=TARGET
+        one_layer("ConvTranspose", inputs, {"w": w, "b": bias}, 11, wanted.shape, **attributes), target=TARGET
     )
     assert layers(model) == ["convolution"]
-    assert np.array_equal(model.run(given)["y"], wanted)
+    assert np.array_equal(model.run(inputs)["y"], wanted)
 
 
 def test_products_with_weights() -> None:
     x, w = numbers(1, 3, 7, 40), numbers(2, 40, 24)
     bias = np.random.default_rng(3).integers(-9000, 9000, 24).astype(np.int32)
     wanted = rounded(x.astype(np.int64) @ w.astype(np.int64) + bias, 11)
-    given = {"x": x.astype(np.float32)}
-    model = tw.compile(one_layer("MatMul", given, {"w": w, "b": bias}, 11, wanted.shape), target=TARGET)
+    inputs = {"x": x.astype(np.float32)}
+    model = tw.compile(one_layer("MatMul", inputs, {"w": w, "b": bias}, 11, wanted.shape), target=TARGET)
     assert layers(model) == ["product"]
-    assert np.array_equal(model.run(given)["y"], wanted)
+    assert np.array_equal(model.run(inputs)["y"], wanted)
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_products_of_computed_values(count: int) -> None:
     a, b = numbers(1, count, 9, 33), numbers(2, count, 33, 20)
     wanted = rounded(a.astype(np.int64) @ b.astype(np.int64), 9)
-    given = {"a": a.astype(np.float32), "b": b.astype(np.float32)}
-    model = tw.compile(one_layer("MatMul", given, {}, -9, wanted.shape), target=TARGET)
+    inputs = {"a": a.astype(np.float32), "b": b.astype(np.float32)}
+    model = tw.compile(one_layer("MatMul", inputs, {}, -9, wanted.shape), target=TARGET)
     assert layers(model) == ["product"] * count
-    assert np.array_equal(model.run(given)["y"], wanted)
+    assert np.array_equal(model.run(inputs)["y"], wanted)
 
 
 @pytest.mark.parametrize(("shift", "factor"), [(3, 1), (7, 4)])
-def test_exact_models_round_halves_to_even_ones(shift: int, factor: int) -> None:
-    """As ONNX and the host round: sums of few products, of which many lie in the middle of two results."""
+def test_exact_models_round_ties_to_even(shift: int, factor: int) -> None:
+    """Exact models round as ONNX and the host do: many of the sums, of few products, lie midway between two results."""
     x, w = numbers(1, 1, 16, 6, 6) // 32, numbers(2, 16, 16, 1, 1) // 32
-    given = {"x": (x * factor).astype(np.float32)}
+    inputs = {"x": (x * factor).astype(np.float32)}
     weights = {"w": (w * factor).astype(np.int8)}
-    total = np.einsum("ncyx,oc->noyx", given["x"], weights["w"][:, :, 0, 0].astype(np.float64))
+    total = np.einsum("ncyx,oc->noyx", inputs["x"], weights["w"][:, :, 0, 0].astype(np.float64))
     wanted = np.clip(np.rint(total / (1 << shift)), -128, 127)
-    proto = one_layer("Conv", given, weights, shift, wanted.shape)
+    proto = one_layer("Conv", inputs, weights, shift, wanted.shape)
     exact, fast = (tw.compile(proto, target=TARGET, fast=mode) for mode in ("exact", "auto"))
     assert layers(exact) == layers(fast) == ["convolution"]
-    assert np.array_equal(exact.run(given)["y"], wanted)
-    assert np.array_equal(exact.run(given)["y"], tw.compile(proto).run(given)["y"])
-    assert not np.array_equal(fast.run(given)["y"], wanted), "no sum lies in the middle"
+    assert np.array_equal(exact.run(inputs)["y"], wanted)
+    assert np.array_equal(exact.run(inputs)["y"], tw.compile(proto).run(inputs)["y"])
+    assert not np.array_equal(fast.run(inputs)["y"], wanted), "no sum lies in the middle"
 
 
 def test_what_vta_cannot_shift_stays_on_the_host() -> None:

@@ -66,8 +66,8 @@ def test_first_of_equal_maxima_of_a_bag_has_the_gradient() -> None:
         table.weight.copy_(torch.tensor([[1.0, 2.0], [1.0, 2.0], [1.0, 0.0], [9.0, 9.0]]))
     index = torch.tensor([[2, 1, 0], [3, 3, 3]])
     expected = torch.autograd.grad((table(index) * torch.tensor([[1.0, 2.0], [3.0, 4.0]])).sum(), table.weight)[0]
-    found = tw.differentiable(table, (index,))(index)
-    result = torch.autograd.grad((found * torch.tensor([[1.0, 2.0], [3.0, 4.0]])).sum(), table.weight)[0]
+    bags = tw.differentiable(table, (index,))(index)
+    result = torch.autograd.grad((bags * torch.tensor([[1.0, 2.0], [3.0, 4.0]])).sum(), table.weight)[0]
     torch.testing.assert_close(result, expected)
 
 

@@ -62,7 +62,7 @@ def test_columns_that_fill_no_panel_and_rows_without_elements() -> None:
     np.testing.assert_allclose(got, np.maximum(x @ w + np.linspace(-1, 1, 37), 0), rtol=0, atol=2e-5)
 
 
-def test_weights_with_few_zeros_stay_dense() -> None:
+def test_weights_below_the_share_of_zeros_stay_dense() -> None:
     w = np.ones((32, 32), np.float32)
     model = tw.compile(tw.with_patterns(network(w, 2, False)))
     assert "sparse" not in " ".join(step.label for step in model.manifest.run_steps)

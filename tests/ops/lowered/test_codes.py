@@ -160,14 +160,14 @@ def test_blocked_scales_stay_codes(rows: int | str, kind: int, transpose: bool, 
     zero = rng.integers(low, high, scales.shape) if zeros else np.zeros(scales.shape, int)
     weights = (levels - np.repeat(zero, block, 0)) * np.repeat(scales.astype(np.float64), block, 0)
 
-    def turned(a: np.ndarray) -> np.ndarray:
+    def oriented(a: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(a.T) if transpose else a
 
-    initializers = [helper.make_tensor("w", kind, turned(levels).shape, turned(levels).reshape(-1).tolist())]
-    initializers.append(numpy_helper.from_array(turned(scales), "s"))
+    initializers = [helper.make_tensor("w", kind, oriented(levels).shape, oriented(levels).reshape(-1).tolist())]
+    initializers.append(numpy_helper.from_array(oriented(scales), "s"))
     names = ["w", "s"]
     if zeros:
-        initializers.append(helper.make_tensor("z", kind, turned(zero).shape, turned(zero).reshape(-1).tolist()))
+        initializers.append(helper.make_tensor("z", kind, oriented(zero).shape, oriented(zero).reshape(-1).tolist()))
         names.append("z")
     nodes = [
         helper.make_node("DequantizeLinear", names, ["d"], axis=int(transpose), block_size=block),

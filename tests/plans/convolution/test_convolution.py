@@ -84,7 +84,7 @@ def directly(graph: Graph, target: Target) -> dict[str, str]:
     with deciding() as record:
         for _, function in graph_passes(target, Options(fast="exact")):
             graph = function(graph)
-    return {d.key.name: "direct" for d in record.made if d.taken.kind == "taps"}
+    return {d.key.name: "direct" for d in record.decisions if d.selected.kind == "taps"}
 
 
 def arrays(case: Case) -> dict[str, np.ndarray]:
@@ -326,7 +326,7 @@ def test_tiles_ask_for_the_weights_that_come_next(
     case = (1, channels, filters, size, (window, window), strides, (pad,) * 4, (1, 1))
     with deciding() as record:
         kernel_of(case, target)
-    panels = next(d for d in record.made if d.key.kind == "panels")
+    panels = next(d for d in record.decisions if d.key.kind == "panels")
     label = next(x for x in panels.space.labels if x.endswith(str(int(flat))))
     with deciding({panels.key.name: label}):
         kernel = kernel_of(case, target)
@@ -412,7 +412,7 @@ def test_panels_take_turns_to_ask_for_the_pixels_that_come_next(
     case = (1, channels, filters, (12, 13), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1))
     with deciding() as record:
         kernel_of(case, target)
-    panels = next(d for d in record.made if d.key.kind == "panels")
+    panels = next(d for d in record.decisions if d.key.kind == "panels")
     with deciding({panels.key.name: "panels width=16,flat=1"}):
         kernel = kernel_of(case, target)
     func = lower_loops(plan(kernel.func, target).func, target)
@@ -457,7 +457,7 @@ def test_panels_and_flatness_can_be_forced() -> None:
     model = (graph_of(case), {"w": data["w"], "bias": data["bias"]})
     with deciding() as record:
         tw.compile(model, fast="exact")
-    panels = next(d for d in record.made if d.key.kind == "panels")
+    panels = next(d for d in record.decisions if d.key.kind == "panels")
     assert {label[-1] for label in panels.space.labels} == {"0", "1"}
     for label in (panels.space.labels[0], panels.space.labels[-1]):
         with deciding({panels.key.name: label}):
@@ -486,7 +486,7 @@ def test_one_pixel_between_plain_maps(case: Case) -> None:
     weights = {name: data[name] for name in ("w", "bias")}
     with deciding() as record:
         tw.compile((graph, weights))
-    sites = [d.key.name for d in record.made if d.key.kind == "algorithm"]
+    sites = [d.key.name for d in record.decisions if d.key.kind == "algorithm"]
     with deciding(dict.fromkeys(sites, "pixels")):
         model = tw.compile((graph, weights))
     assert len(sites) == 1 and "lowered.block_channels" not in str(model.show("graph"))

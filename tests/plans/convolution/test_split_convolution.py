@@ -53,8 +53,8 @@ def arrays(name: str, seed: int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]
     return x, {"w": w, "b": b}
 
 
-def exact(name: str, x: np.ndarray, given: dict[str, np.ndarray]) -> np.ndarray:
-    """In double precision."""
+def exact(name: str, x: np.ndarray, parameters: dict[str, np.ndarray]) -> np.ndarray:
+    """The convolution with its bias and ReLU, in double precision."""
     case = CASES[name]
     _, _, window, enclosing = split(case)
     top, left, bottom, right = enclosing["pads"]
@@ -62,12 +62,12 @@ def exact(name: str, x: np.ndarray, given: dict[str, np.ndarray]) -> np.ndarray:
     (sh, sw), (dh, dw) = enclosing["strides"], enclosing["dilations"]
     height = (padded.shape[2] - (window[0] - 1) * dh - 1) // sh + 1
     width = (padded.shape[3] - (window[1] - 1) * dw - 1) // sw + 1
-    total = np.zeros((x.shape[0], given["w"].shape[0], height, width))
+    total = np.zeros((x.shape[0], parameters["w"].shape[0], height, width))
     for i in range(window[0]):
         for j in range(window[1]):
             part = padded[:, :, i * dh :, j * dw :][:, :, : (height - 1) * sh + 1 : sh, : (width - 1) * sw + 1 : sw]
-            total += np.einsum("nchw,kc->nkhw", part, given["w"][:, :, i, j].astype(np.float64))
-    return np.maximum(total + given["b"], 0)
+            total += np.einsum("nchw,kc->nkhw", part, parameters["w"][:, :, i, j].astype(np.float64))
+    return np.maximum(total + parameters["b"], 0)
 
 
 def chosen(name: str, terms: int, *, flat: bool) -> Graph:
@@ -116,9 +116,9 @@ def test_it_competes() -> None:
     for fast, terms in (("auto", {3, 6}), ("exact", {6})):
         with deciding() as record:
             passed(graph, AMX, fast)
-        (decision,) = [d for d in record.made if d.key.kind == "algorithm"]
+        (decision,) = [d for d in record.decisions if d.key.kind == "algorithm"]
         assert {s.knob("terms") for s in decision.space if s.kind == "split_matrices"} == terms
-        assert decision.taken.kind == "split_matrices" and "direct" in decision.space.kinds
+        assert decision.selected.kind == "split_matrices" and "direct" in decision.space.kinds
 
 
 @needs_compiler
@@ -131,18 +131,18 @@ def test_programs(name: str, terms: int, flat: bool, monkeypatch: pytest.MonkeyP
     key = key_of(convolution(name), AMX)
     with deciding() as record:
         passed(convolution(name), AMX, "auto")
-    labels = next(d.space.labels for d in record.made if d.key.name == key)
+    labels = next(d.space.labels for d in record.decisions if d.key.name == key)
     if f"split_matrices terms={terms},flat={int(flat)}" not in labels:
         assert flat  # where lines fill registers
         return
-    x, given = arrays(name)
+    x, parameters = arrays(name)
     target = amx(monkeypatch)
     for threads in (1, 2):
-        model = tw.compile((chosen(name, terms, flat=flat), given), target=target, threads=threads)
+        model = tw.compile((chosen(name, terms, flat=flat), parameters), target=target, threads=threads)
         for seed in (0, 1):
-            x, given = arrays(name, seed)
-            model.update(given)
-            before, want = products(), exact(name, x, given)
+            x, parameters = arrays(name, seed)
+            model.update(parameters)
+            before, want = products(), exact(name, x, parameters)
             got = np.asarray(model(x))
             assert products() > before
             assert np.abs(got - want).max() <= {3: 2e-5, 6: 1e-6}[terms] * np.abs(want).max()
@@ -150,6 +150,6 @@ def test_programs(name: str, terms: int, flat: bool, monkeypatch: pytest.MonkeyP
         hard[0, 3, 2, 2], hard[-1, 5, 4, 4] = np.inf, np.nan
         before = products()
         with np.errstate(all="ignore"):
-            want = exact(name, hard, given)
+            want = exact(name, hard, parameters)
         np.testing.assert_allclose(np.asarray(model(hard)), want, rtol=1e-4, atol=1e-4)
         assert products() == before

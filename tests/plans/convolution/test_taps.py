@@ -64,7 +64,7 @@ def test_all_ways_give_the_same(name: str) -> None:
     graph = graph_of(name)
     with deciding() as record:
         tw.compile((graph, numbers(graph, 1)[1]))
-    (decision,) = [d for d in record.made if d.key.name.startswith("algorithm")]
+    (decision,) = [d for d in record.decisions if d.key.name.startswith("algorithm")]
     ways = [s.label for s in decision.space if s.kind == "taps"]
     assert len(ways) == (2 if name == "one line" else 3)
     for batch in (1, 5) if {BATCH, SIDE} & set(graph.symbols) else (1,):
@@ -87,7 +87,7 @@ def test_filters_may_come_with_each_call(name: str) -> None:
     (expected,) = run_graph(graph_of(name, f64, given=True), *wide).values()
     with deciding() as record:
         tw.compile((graph, params))
-    (decision,) = [d for d in record.made if d.key.name.startswith("algorithm")]
+    (decision,) = [d for d in record.decisions if d.key.name.startswith("algorithm")]
     for way in [s.label for s in decision.space if s.kind == "taps"]:
         with deciding({decision.key.name: way}):
             (got,) = tw.compile((graph, params)).run(inputs).values()

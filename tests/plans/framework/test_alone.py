@@ -45,7 +45,7 @@ def test_small_convolutions_are_the_same_for_two_threads(case):
         data = arrays(case)
         with deciding() as record:
             tw.compile_program((graph_of(case), {k: data[k] for k in ("w", "bias")}), target=ZEN4, threads=threads)
-        return [d.taken.label for d in record.made if d.key.kind != "threads"]
+        return [d.selected.label for d in record.decisions if d.key.kind != "threads"]
 
     # A program with so little to do that it never has a second thread is compiled once more, for one.
     one = decisions(1)

@@ -63,7 +63,7 @@ def layout_keys(graph: Graph, target: Target = ZEN4) -> dict[str, str]:
     """Of the decisions about convolutions of a graph, by kind."""
     with deciding() as record:
         assign_layouts(choose_algorithms(graph, target, in_blocks()), target)
-    return {d.key.kind: d.key.name for d in record.made if "conv(" in d.key.text}
+    return {d.key.kind: d.key.name for d in record.decisions if "conv(" in d.key.text}
 
 
 def kernel_keys(graph: Graph, target: Target = ZEN4) -> set[str]:
@@ -154,13 +154,13 @@ def test_a_rule_is_told_from_an_estimate() -> None:
         assert decide(lambda: about, "ab", Setting) == "a"
         assert cheapest(lambda: Key("plan", "0"), {"x": 2.0, "y": 1.0}) == "y"
         assert cheapest(lambda: Key("plan", "1"), {"a": 1.0, "b": 2.0}) == "b"
-    assert [(d.why, d.taken.label, d.estimate) for d in record.made] == [
+    assert [(d.why, d.selected.label, d.estimate) for d in record.decisions] == [
         ("rule", "a", 0.0),
         ("estimate", "y", 1.0),
         ("forced", "b", 2.0),
     ]
-    assert record.made[2].runners_up == ((Setting("a"), 1.0),)
-    assert record.made[1].to_dict()["runners_up"] == [{"setting": "x", "cycles": 2.0}]
+    assert record.decisions[2].runners_up == ((Setting("a"), 1.0),)
+    assert record.decisions[1].to_dict()["runners_up"] == [{"setting": "x", "cycles": 2.0}]
 
 
 def test_a_forced_compile_is_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,8 +170,8 @@ def test_a_forced_compile_is_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     weights = {"w": np.ones((32, 16, 3, 3), np.float32)}
     with deciding() as record:
         tw.compile((graph, weights))
-    (algorithm,) = [d for d in record.made if d.key.kind == "algorithm"]
-    other = next(s for s in algorithm.space if s.kind != algorithm.taken.kind)
+    (algorithm,) = [d for d in record.decisions if d.key.kind == "algorithm"]
+    other = next(s for s in algorithm.space if s.kind != algorithm.selected.kind)
     builds: list[str] = []
     assign = tw.compiler.choose_algorithms
     monkeypatch.setattr(tw.compiler, "choose_algorithms", lambda g, *rest: (builds.append(g.name), assign(g, *rest))[1])

@@ -181,19 +181,19 @@ def test_forced_decisions_are_obeyed() -> None:
     weights = {"w": rng.standard_normal((32, 40)).astype(np.float32)}
     x = rng.standard_normal((12, 32)).astype(np.float32)
     compiled, record = listed(graph, weights)
-    layout = [d for d in record.made if d.key.kind == "panels"]
+    layout = [d for d in record.decisions if d.key.kind == "panels"]
     assert len(layout) == 1
     assert len(layout[0].space) > 1
-    assert layout[0].taken.label == layout[0].space.labels[0]
+    assert layout[0].selected.label == layout[0].space.labels[0]
     assert sorted(layout[0].estimates) == list(layout[0].estimates)
     for label in layout[0].space.labels:
         other, forced = listed(graph, weights, {layout[0].key.name: label})
-        kernels = [d for d in forced.made if len(d.space) > 1 and d.key.kind == "plan"]
+        kernels = [d for d in forced.decisions if len(d.space) > 1 and d.key.kind == "plan"]
         assert all(f"width={label.partition('=')[2]}" in text for d in kernels for text in contractions(d))
         assert not forced.unused()
         last = contractions(kernels[0])[-1]
         worst, again = listed(graph, weights, {layout[0].key.name: label, kernels[0].key.name: last})
-        assert next(d.taken.label for d in again.made if d.key == kernels[0].key) == last
+        assert next(d.selected.label for d in again.decisions if d.key == kernels[0].key) == last
         for model in (compiled, other, worst):
             np.testing.assert_allclose(model(x), x @ weights["w"], rtol=1e-5, atol=1e-5)
 
@@ -201,7 +201,7 @@ def test_forced_decisions_are_obeyed() -> None:
 def test_wrong_decisions_are_refused() -> None:
     graph, weights = product(12, 32, 40), {"w": np.ones((32, 40), np.float32)}
     _, record = listed(graph, weights)
-    name = next(d.key.name for d in record.made if d.key.kind == "panels")
+    name = next(d.key.name for d in record.decisions if d.key.kind == "panels")
     with pytest.raises(ScheduleError, match="no such setting") as caught:
         listed(graph, weights, {name: "panels width=7"})
     assert name in str(caught.value)
@@ -227,7 +227,7 @@ def test_a_forced_kernel_has_an_entry_of_its_own_in_the_cache() -> None:
     with deciding({key_of_function(func, FIXED).name: planned.chosen.label}) as record:
         same = compile_kernel(func, FIXED, store)
     assert forced.symbol != ordinary.symbol == same.symbol
-    assert [d.key for d in record.made] == [key_of_function(func, FIXED)]  # although it was found in the cache
+    assert [d.key for d in record.decisions] == [key_of_function(func, FIXED)]  # although it was found in the cache
     assert compile_kernel(func, FIXED, store).symbol == ordinary.symbol
 
 
@@ -264,15 +264,15 @@ def test_whether_threads_share_a_kernel_is_a_decision() -> None:
         func = lower_group(group, "k").func
         with deciding() as record:
             usual = compile_kernel(func, two)
-        (made,) = (d for d in record.made if d.key.kind == "threads")
-        assert made.taken.label == taken and set(made.space.labels) == {"alone", "shared"}
+        (made,) = (d for d in record.decisions if d.key.kind == "threads")
+        assert made.selected.label == taken and set(made.space.labels) == {"alone", "shared"}
         assert made.estimate == min(made.estimates)
         with deciding({made.key.name: other}):
             assert plan(func, two).alone == (other == "alone")
             assert compile_kernel(func, two).symbol != usual.symbol
         with deciding() as record:
             plan(func, FIXED)
-        assert [d.key.kind for d in record.made] == ["plan"]
+        assert [d.key.kind for d in record.decisions] == ["plan"]
 
 
 def test_shares_are_even() -> None:

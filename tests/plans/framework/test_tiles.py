@@ -193,7 +193,7 @@ def test_every_way_computes_the_same(name: str, way: str) -> None:
         graph = numbers(case, zero)
         with deciding() as record:
             assign_layouts(graph, AMX)
-        (decision,) = [d for d in record.made if d.key.kind == "registers"]
+        (decision,) = [d for d in record.decisions if d.key.kind == "registers"]
         if way not in [setting.label for setting in decision.space]:
             deep = case["x"][1] in (33, 50, 64) or case["window"] == (1, 1)
             assert deep if way == "gathered" else name in ("whole lines", "columns apart")
@@ -486,8 +486,8 @@ def test_estimates_choose(rows: int | None, shape: tuple[int, ...], weights: tup
 def test_the_choice_is_a_decision(graph: Graph, ways: tuple[str, str]) -> None:
     with deciding() as record:
         assert f"lowered.{ways[0]}(" in str(assign_layouts(graph, AMX))
-    (decision,) = [d for d in record.made if d.key.kind == "registers"]
-    assert decision.taken.label == "matrices" and decision.estimates[0] < decision.estimates[1]
+    (decision,) = [d for d in record.decisions if d.key.kind == "registers"]
+    assert decision.selected.label == "matrices" and decision.estimates[0] < decision.estimates[1]
     with forcing({decision.key.name: "vectors"}):
         assert f"lowered.{ways[1]}(" in str(assign_layouts(graph, AMX))
 
@@ -498,8 +498,8 @@ def test_pixels_of_several_lines_share_registers(size: int, taken: str) -> None:
     graph = layer(1, (256, size, size), (256, 256, 3, 3))
     with deciding() as record:
         text = str(assign_layouts(graph, AMX))
-    (decision,) = [d for d in record.made if d.key.kind == "registers"]
-    assert decision.taken.label == taken and ("flat = true" in text) == (taken == "flat")
+    (decision,) = [d for d in record.decisions if d.key.kind == "registers"]
+    assert decision.selected.label == taken and ("flat = true" in text) == (taken == "flat")
     with forcing({decision.key.name: "matrices"}):
         assert "flat = true" not in str(assign_layouts(graph, AMX))
 

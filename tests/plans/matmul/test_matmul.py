@@ -436,7 +436,7 @@ def test_sums_of_few_elements_are_several(name: str, size: tuple[int, int, int])
     with deciding() as record:
         planned = plan(func, target)
     assert parse_func(str(planned.func)) == planned.func
-    (result,) = (d.space for d in record.made)
+    (result,) = (d.space for d in record.decisions)
     names = {tuple(name for name, _ in setting.knobs) for setting in result if setting.kind == "contraction"}
     assert len(names) == 1 and all(result.neighbours(setting) for setting in result)
     flat = lower_loops(planned.func, target)

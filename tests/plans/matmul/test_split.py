@@ -31,7 +31,8 @@ from tilewright.transform.lower import lower_group
 
 AMX = x86.processor("graniterapids", (*x86.V4_DOTS, "amx-tile", "amx-int8", "amx-bf16", "amx-fp16"))
 COMPONENTWISE = {3: 1.02 * 2.0**-15, 6: 1.6 * 2.0**-24}
-"""Of the sum of the products' magnitudes: what pieces leave out, whatever the numbers are."""
+"""By number of terms: the error that leaving out small terms can cause, relative to the sum of the products'
+magnitudes, whatever the numbers are."""
 
 
 def linear(rows: int | None, depth: int, columns: int, lead: tuple[int, ...] = (), *, transpose: bool = True) -> Graph:
@@ -64,7 +65,7 @@ def key_of(graph: Graph, target: Target, fast: str = "auto") -> str:
     """By which the algorithm of the graph's product is forced."""
     with deciding() as record:
         passed(graph, target, fast)
-    return next(d.key.name for d in record.made if d.key.kind == "algorithm")
+    return next(d.key.name for d in record.decisions if d.key.kind == "algorithm")
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -131,8 +132,8 @@ def test_estimates_choose(rows: int | None, depth: int, columns: int, fast: str,
     graph = linear(rows, depth, columns)
     with deciding() as record:
         text = str(passed(graph, AMX, fast))
-    taken = [d.taken.label for d in record.made if d.key.kind == "algorithm"]
-    assert (taken or ["packed"]) == [chosen] and ("lowered.matmul_x" in text) == (chosen != "packed")
+    selected = [d.selected.label for d in record.decisions if d.key.kind == "algorithm"]
+    assert (selected or ["packed"]) == [chosen] and ("lowered.matmul_x" in text) == (chosen != "packed")
     others = passed(graph, Target.parse("graniterapids"), fast)
     assert "matmul_x" not in str(others)
 
@@ -173,16 +174,16 @@ def test_the_schedule_computes_the_operator(terms: int) -> None:
         graph = passed(graph, AMX, "auto")
     (group,) = [g for g in fuse(graph) if g.nodes[0].op == f"lowered.matmul_x{terms}"]
     func = lower_loops(plan(lower_group(group, "kernel").func, AMX).func, AMX)
-    given = weights(11, 20)
+    parameters = weights(11, 20)
     x = np.random.default_rng(2).standard_normal((17, 20)).astype(np.float32)
-    count, deep = count_of(terms), np.pad(given["w"], ((0, 0), (0, 12)))
+    count, deep = count_of(terms), np.pad(parameters["w"], ((0, 0), (0, 12)))
     (several,) = reference("lowered.pieces", [deep], {"count": count, "first": True})
     panels = next(n for n in graph.nodes if n.op == "lowered.pack_dot")
     arrays = {
         "x": x,
         "x_pieces": reference("lowered.pieces", [x], {"count": count, "first": False})[0],
         "w_panels": ops.get("lowered.pack_dot").reference([several], panels.attrs)[0],
-        "b": given["b"],
+        "b": parameters["b"],
         "large": np.zeros(0, np.float32),
     }
     result = np.zeros((17, 11), np.float32)
@@ -192,8 +193,8 @@ def test_the_schedule_computes_the_operator(terms: int) -> None:
         lists.append(result if value in group.outputs else arrays.get(value.name, unread))
     lists += [np.zeros([as_int(d) or 0 for d in b.shape], b.dtype.numpy) for b in func.params[len(lists) :]]
     interpret(func, lists)
-    exact = np.maximum(x.astype(np.float64) @ given["w"].T + given["b"], 0)
-    size = np.abs(x).astype(np.float64) @ np.abs(given["w"].T)
+    exact = np.maximum(x.astype(np.float64) @ parameters["w"].T + parameters["b"], 0)
+    size = np.abs(x).astype(np.float64) @ np.abs(parameters["w"].T)
     assert (np.abs(result - exact) <= (COMPONENTWISE[terms] + 20 * 2.0**-24) * size + 1e-6).all()
 
 
@@ -219,24 +220,24 @@ def test_programs(
     target, graph, rng = amx(monkeypatch), linear(rows, depth, columns, lead), np.random.default_rng(depth)
     with deciding() as record:
         passed(graph, target.adjusted(threads=threads), "auto")
-    (decision,) = [d for d in record.made if d.key.kind == "algorithm"]
+    (decision,) = [d for d in record.decisions if d.key.kind == "algorithm"]
     (setting,) = [s for s in decision.space if s.kind == "split" and s.knob("terms") == terms]
     with forcing({decision.key.name: setting.label}):
         model = tw.compile((graph, weights(columns, depth)), target=target, threads=threads)
     for seed in (1, 2):
-        given = weights(columns, depth, seed)
-        model.update(given)
+        parameters = weights(columns, depth, seed)
+        model.update(parameters)
         for count in (1, 15, 16, 70) if rows is None else (rows,):
             x = rng.standard_normal((*lead, count, depth)).astype(np.float32)
             before = products()
             got = np.asarray(model(x))
             assert (products() > before) == (x.size // depth >= setting.knob("least"))
-            exact = np.maximum(x.astype(np.float64) @ given["w"].T + given["b"], 0)
+            exact = np.maximum(x.astype(np.float64) @ parameters["w"].T + parameters["b"], 0)
             assert np.abs(got - exact).max() <= most * np.abs(exact).max()
             x[..., 0, 3], x[..., -1, 5] = np.inf, np.nan
             before = products()
             with np.errstate(all="ignore"):
-                want = np.maximum(x @ given["w"].T + given["b"], 0)
+                want = np.maximum(x @ parameters["w"].T + parameters["b"], 0)
             np.testing.assert_allclose(np.asarray(model(x)), want, rtol=1e-4, atol=1e-4)
             assert products() == before
 
@@ -287,17 +288,17 @@ def test_hard_numbers(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         small = HARD[np.abs(np.nan_to_num(HARD, nan=np.inf, posinf=np.inf)) < 1e6]
         return np.where(hard, rng.choice(HARD if rng.random() < 0.5 else small, shape), values)
 
-    taken = 0
+    split_calls = 0
     for _ in range(20):
-        given = {"w": numbers(16, 40), "b": np.zeros(16, np.float32)}
+        parameters = {"w": numbers(16, 40), "b": np.zeros(16, np.float32)}
         for model in models:
-            model.update(given, finite=False)
-        w = given["w"].astype(np.float64)
+            model.update(parameters, finite=False)
+        w = parameters["w"].astype(np.float64)
         for _ in range(50):
             x, before = numbers(16, 40), products()
             got = np.asarray(split(x))
             used = products() > before
-            taken += used
+            split_calls += used
             with np.errstate(all="ignore"):
                 sizes = np.abs(x.astype(np.float64)), np.abs(w)
                 fine = (
@@ -313,7 +314,7 @@ def test_hard_numbers(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
             bound = (COMPONENTWISE[terms] + 6 * 40 * 2.0**-24) * (sizes[0] @ sizes[1].T)
             bound += 40 * 2.0**-123 * (1 + sizes[0].max() + sizes[1].max())
             assert (np.abs(got - exact) <= bound).all()
-    assert 50 < taken < 950
+    assert 50 < split_calls < 950
 
 
 def test_refusals() -> None:
@@ -365,7 +366,7 @@ BRANCH = """graph @main(%p: bool[], %x: f32[64, 256]) params(%w: f32[256, 256]) 
 
 @needs_compiler
 def test_a_branch_and_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What data decides about a product stands inside of what data decides about the branch, and in a file."""
+    """The branch on data that selects a product's kernel is nested in the model's own branch, also in a file."""
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((64, 256), (256, 256)))
     model = tw.compile((parse_graph(BRANCH), {"w": w}), target=amx(monkeypatch))

@@ -50,7 +50,7 @@ def function(text: str, shapes: Shapes) -> PrimFunc:
     """The unscheduled function of the only kernel."""
     with deciding() as record:
         tw.comprehension(text).compiled(*arrays(shapes))
-    (made,) = (d for d in record.made if d.key.kind == "plan")
+    (made,) = (d for d in record.decisions if d.key.kind == "plan")
     assert isinstance(made.key.program, PrimFunc)
     return made.key.program
 
@@ -61,7 +61,7 @@ def test_every_kind_of_sketch_is_right(text: str, shapes: Shapes, expected: Call
     given = arrays(shapes)
     with deciding() as record:
         tw.comprehension(text).compiled(*given)
-    made = next(d for d in record.made if d.taken.kind == "sketch")
+    made = next(d for d in record.decisions if d.selected.kind == "sketch")
     kinds: dict[object, Setting] = {}
     for setting in made.space:
         if setting.kind == "sketch":

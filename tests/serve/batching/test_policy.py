@@ -47,7 +47,7 @@ def run(load: float, *, aimd: bool = False, burst: float = 1.0, lanes: int = 1, 
 @pytest.mark.parametrize(("burst", "lanes"), [(1.0, 1), (8.0, 1), (1.0, 2)])
 def test_overload_keeps_the_goodput(burst: float, lanes: int) -> None:
     outcome = run(2.0, burst=burst, lanes=lanes)
-    assert outcome.kept / SECONDS >= 0.9 * CAPACITY * lanes
+    assert outcome.met / SECONDS >= 0.9 * CAPACITY * lanes
     assert outcome.missed <= 0.003 * outcome.total
 
 
@@ -59,8 +59,8 @@ def test_few_promises_are_broken_below_capacity() -> None:
 
 
 def test_without_estimates_overload_breaks_all_promises() -> None:
-    assert run(2.0, aimd=True).kept < 0.1 * run(2.0).kept
-    assert run(0.5, aimd=True).kept > 0.99 * run(0.5, aimd=True).total
+    assert run(2.0, aimd=True).met < 0.1 * run(2.0).met
+    assert run(0.5, aimd=True).met > 0.99 * run(0.5, aimd=True).total
 
 
 def test_the_simulation_agrees_with_theory() -> None:
@@ -148,7 +148,7 @@ def test_estimates_that_are_too_large_come_right_again() -> None:
     assert estimates.bound(1) > 0.02
     queue = DeadlineQueue(estimates, 0.02, MOST)
     outcome = simulate({"m": queue}, [Load("m", CAPACITY / 2, 0.02)], noisy(1), seconds=4.0)["m"]
-    assert outcome.kept > 0.4 * outcome.total and estimates.bound(1) < 0.002
+    assert outcome.met > 0.4 * outcome.total and estimates.bound(1) < 0.002
     assert not queue.admit(Job(1, 5.0, 5.0 + 1e-6), 5.0, 5.0, 1)  # what no batch has ever done is not tried
 
 

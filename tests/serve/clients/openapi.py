@@ -67,7 +67,7 @@ def operation(
     done: dict[str, Any] = {"description": "done"}
     if answer is not None:
         done["content"] = {"application/json": {"schema": answer}}
-    made: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "responses": {"200": done, "default": ERROR},
         "parameters": [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1},
@@ -76,11 +76,11 @@ def operation(
         ],
     }  # fmt: skip
     if body is not None:
-        made["requestBody"] = {
+        operation["requestBody"] = {
             "content": {"application/json": {"schema": body, "examples": {"good": {"value": example}}}}
         }
-        made["parameters"].append({"name": "X-Timeout-Ms", "in": "header", "schema": {"type": "integer"}})
-    return made
+        operation["parameters"].append({"name": "X-Timeout-Ms", "in": "header", "schema": {"type": "integer"}})
+    return operation
 
 
 def described() -> dict[str, Any]:
@@ -128,8 +128,8 @@ def main() -> int:
         start = time.monotonic()
         result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     print(result.stdout[-6000:], result.stderr[-2000:])
-    made = re.search(r"(\d+) generated", result.stdout)
-    print(f"schemathesis: {made[1] if made else '?'} cases in {time.monotonic() - start:.0f} s")
+    generated = re.search(r"(\d+) generated", result.stdout)
+    print(f"schemathesis: {generated[1] if generated else '?'} cases in {time.monotonic() - start:.0f} s")
     return result.returncode
 
 

@@ -78,8 +78,8 @@ CHAIN = """
 
 def matched(graph: Graph, pattern: Pattern, root: str) -> list[str] | None:
     k = next(k for k, n in enumerate(graph.nodes) if n.output.name == root)
-    taken = Matcher(graph, lambda k: True).match(pattern, k)
-    return None if taken is None else [graph.nodes[k].op for k in sorted(taken)]
+    matched = Matcher(graph, lambda k: True).match(pattern, k)
+    return None if matched is None else [graph.nodes[k].op for k in sorted(matched)]
 
 
 def test_patterns_are_read_from_the_result() -> None:
@@ -121,7 +121,7 @@ def test_neighbours_are_merged_and_weights_are_parameters(known: Any) -> None:
     assert sorted(region.patterns) == ["add", "matmul", "relu"]
 
 
-def test_no_cycle_is_made(known: Any) -> None:
+def test_parts_form_no_cycle(known: Any) -> None:
     """a -> tanh -> c and a -> c: with tanh outside, a and c stay two parts."""
     known(numpy_compiler("vendor", Pattern("relu", op("relu")), Pattern("add", op("add"))))
     graph = parse_graph("""
@@ -135,7 +135,7 @@ def test_no_cycle_is_made(known: Any) -> None:
     assert [operators(c) for c in calls(partition(graph, ["vendor"]))] == [["relu"], ["add", "relu"]]
 
 
-def test_a_pattern_around_a_node_that_is_taken_is_no_part(known: Any) -> None:
+def test_a_pattern_with_a_path_through_a_node_outside_is_no_part(known: Any) -> None:
     """The sum's other operand comes from inside by a way around: as one part it would have to be there and away."""
     pattern = Pattern("pair", op("add", op("relu"), ANY))
     known(numpy_compiler("vendor", pattern))
@@ -162,11 +162,11 @@ def test_who_comes_next_takes_what_is_refused(known: Any) -> None:
         assert partition(graph, ["hard", "tilewright", "vendor"]) is graph
 
 
-@pytest.mark.parametrize("made", [None, b"", Compiled("text"), Compiled(b"", (TensorType(f32, (as_expr(4),)),))])  # type: ignore[arg-type]
-def test_what_a_compiler_makes_is_checked(known: Any, made: Any) -> None:
+@pytest.mark.parametrize("compiled", [None, b"", Compiled("text"), Compiled(b"", (TensorType(f32, (as_expr(4),)),))])  # type: ignore[arg-type]
+def test_what_a_compiler_makes_is_checked(known: Any, compiled: Any) -> None:
     known(
         replace(
-            numpy_compiler("vendor", Pattern("p", op("matmul"))), compile=lambda g: made, load=lambda b: Loaded(len)
+            numpy_compiler("vendor", Pattern("p", op("matmul"))), compile=lambda g: compiled, load=lambda b: Loaded(len)
         )
     )  # type: ignore[arg-type, misc]
     with pytest.raises(CompileError, match=r"gives no part|packs weights"):

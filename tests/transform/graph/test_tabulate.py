@@ -133,7 +133,7 @@ def test_the_choice_is_a_decision() -> None:
     graph = silu("640")
     with deciding() as record:
         assert tabulate(graph, ZEN4) is not graph
-    (decision,) = [d for d in record.made if d.key.kind == "table"]
-    assert decision.taken.label == "read" and decision.space.labels == ("read", "computed")
+    (decision,) = [d for d in record.decisions if d.key.kind == "table"]
+    assert decision.selected.label == "read" and decision.space.labels == ("read", "computed")
     with forcing({decision.key.name: "computed"}):
         assert tabulate(graph, ZEN4) is graph

@@ -33,7 +33,7 @@ def decided(graph: Graph, options: Options = DEFAULTS, forced: Mapping[str, str]
     """What is decided about a graph before there are kernels."""
     with deciding(forced or {}) as record:
         fused(graph, HOST, options)
-    return record.made
+    return record.decisions
 
 
 def fused(graph: Graph, target: Target, options: Options = DEFAULTS) -> Sequence[Group]:

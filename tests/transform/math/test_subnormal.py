@@ -91,7 +91,7 @@ def test_no_subnormal_results(name: str, dtype: DType) -> None:
 
 @pytest.mark.parametrize("name", ["exp", "sigmoid", "swish", "softplus", "gelu", "elu"])
 def test_no_subnormal_gradients(name: str) -> None:
-    """But GELU's between 13.1 and 13.2, which is a density times a number below 1."""
+    """No gradient is subnormal, except GELU's between 13.1 and 13.2, which is a density times a number below 1."""
     x = arguments(name, f32)
     if name == "gelu":
         x = x[(np.abs(x) < 13.1) | (np.abs(x) > 13.25)]
@@ -103,7 +103,8 @@ def test_no_subnormal_gradients(name: str) -> None:
 
 
 def test_the_flag_tells() -> None:
-    """Of a machine on which they cost nothing, results are subnormal: what the tests above look at is set then."""
+    """On a machine where subnormal numbers cost nothing, results are subnormal and the flag that the tests above check
+    is set."""
     x = np.linspace(-100, -90, 64).astype(np.float32)
     result, underflows = computed(activation("sigmoid", 64, f32), x, machines()[0])
     assert underflows and 0 < result.min() < np.finfo(np.float32).tiny

@@ -397,7 +397,7 @@ def test_filters_made_of_weights_are_known_before_a_call() -> None:
     for a in (known, given):
         with deciding() as record:
             assert isinstance(convolution_algorithm(a, a.graph.nodes[-1]), Winograd)
-        (made,) = record.made
+        (made,) = record.decisions
         costs.append(made.estimate)
     assert costs[0] < costs[1]
 

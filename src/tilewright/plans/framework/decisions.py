@@ -6,7 +6,7 @@ forces something else:
 
     with deciding() as record:                                what is there to decide?
         tw.compile(model)
-    for d in record.made: print(d.key.text, d.taken.label, len(d.space))
+    for d in record.decisions: print(d.key.text, d.selected.label, len(d.space))
 
     with forcing({d.key.name: "winograd tile=4,..."}):        decided otherwise
         tw.compile(model)
@@ -43,25 +43,25 @@ class Decision:
         space: among which settings, the preferred one first.
         estimates: of each of them, in cycles of one core for all of what the key names (a call, or an image where the
             number of images is not known); 0.0 where a rule decides and nothing is estimated.
-        taken: which.
+        selected: which setting the program has.
         why: "estimate", "rule", "record" or "forced".
     """
 
     key: Key
     space: Space
     estimates: tuple[float, ...]
-    taken: Setting
+    selected: Setting
     why: str
 
     @property
     def estimate(self) -> float:
-        """Of what was taken."""
-        return self.estimates[self.space.settings.index(self.taken)]
+        """The estimate of the selected setting, in cycles of one core."""
+        return self.estimates[self.space.settings.index(self.selected)]
 
     @property
     def runners_up(self) -> tuple[tuple[Setting, float], ...]:
         """The other settings with their estimates, the preferred ones first."""
-        return tuple((s, e) for s, e in zip(self.space, self.estimates, strict=True) if s != self.taken)
+        return tuple((s, e) for s, e in zip(self.space, self.estimates, strict=True) if s != self.selected)
 
     def to_dict(self, runners_up: int = 3) -> dict[str, Any]:
         """Plain data for machines."""
@@ -73,7 +73,7 @@ class Decision:
             "knobs": {
                 kind: {knob.name: list(knob.values) for knob in self.space.knobs(kind)} for kind in self.space.kinds
             },
-            "taken": self.taken.label,
+            "taken": self.selected.label,
             "why": self.why,
             "cycles": self.estimate,
             "runners_up": [{"setting": s.label, "cycles": e} for s, e in self.runners_up[:runners_up]],
@@ -100,7 +100,7 @@ class Context:
 
     forced: Mapping[str, str]
     listing: bool
-    made: list[Decision] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
     met: set[str] = field(default_factory=set)
     kernels: dict[str, tuple[Scheduled, ...]] = field(default_factory=dict)
     advisor: Advisor | None = None
@@ -159,7 +159,7 @@ def advised(advisor: Advisor | None, listing: bool = False) -> Iterator[Context 
         yield outer
         return
     base = outer or Context({}, False)
-    inner = Context(base.forced, base.listing or listing, base.made, base.met, base.kernels, advisor)
+    inner = Context(base.forced, base.listing or listing, base.decisions, base.met, base.kernels, advisor)
     with _within(inner):
         yield inner
 
@@ -192,7 +192,7 @@ def decide(
     if new and record.listing:
         estimates = tuple(float(estimate(option)) for option in options)
         why = why or ("estimate" if any(estimates) else "rule")
-        record.made.append(Decision(about, Space(tuple(settings)), estimates, settings[place], why))
+        record.decisions.append(Decision(about, Space(tuple(settings)), estimates, settings[place], why))
     return options[place]
 
 

@@ -34,7 +34,7 @@ class Load:
 class Outcome:
     """What became of one model's requests. `latencies` are of those that were answered."""
 
-    kept: int = 0
+    met: int = 0
     missed: int = 0
     refused: int = 0
     latencies: list[float] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Outcome:
 
     @property
     def total(self) -> int:
-        return self.kept + self.missed + self.refused
+        return self.met + self.missed + self.refused
 
     def quantile(self, share: float) -> float:
         """Seconds within which this share of the answers came."""
@@ -113,7 +113,7 @@ def _settle(outcome: Outcome, start: Start, now: float) -> None:
     for job in start.batch.jobs:
         outcome.latencies.append(now - job.arrival)
         if now <= job.deadline:
-            outcome.kept += 1
+            outcome.met += 1
         else:
             outcome.missed += 1
 
