@@ -53,7 +53,7 @@ from tilewright.transform.call import Call, KernelCall
 from tilewright.transform.driver import GRAPHS_SHOWN, VERIFY_STAGES, check_names, run_passes
 from tilewright.transform.forks import fork_calls
 from tilewright.transform.graph.activations import recognise_activations
-from tilewright.transform.graph.assume import settled
+from tilewright.transform.graph.assume import fold_assumptions
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.batch_first import batch_first
 from tilewright.transform.graph.canonical import canonicalise
@@ -121,7 +121,7 @@ def compile_program(model: Any, example: Any = None, options: CompileOptions | N
         if options.target is None:
             measure_outer_levels()
         read = log.run("import", import_model, model, options.dims, example, options.dynamic, options.params)
-        read = replace(read, graph=settled(read.graph))
+        read = replace(read, graph=fold_assumptions(read.graph))
         if target.accelerator:
             read = log.run("fix scales", _with_fixed_scales, read)
         if options.state is not None:
@@ -291,7 +291,7 @@ def _compile(
     """A graph and its weights to a program, from the cache if it was compiled before."""
     if log.dumps:
         check_names(log, [name for names in pass_names(target, options).values() for name in names])
-    source = graph = settled(graph, _named(interface))
+    source = graph = fold_assumptions(graph, _named(interface))
     others = (*interface.ignored, *(name for pair in (*interface.tied, *interface.folded) for name in pair[:1]))
     graph, constants = hoist_constants(lift_constants(graph), others)
     seen = tuple(v.name for v in graph.outputs)

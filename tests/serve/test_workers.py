@@ -183,8 +183,8 @@ def test_statistics_add_up() -> None:
         source.setstate(after)
     total = Statistics()
     for part in parts:
-        total.add(json.loads(json.dumps(part.to_plain())))
-    a, b = total.to_plain(), whole.to_plain()
+        total.add(json.loads(json.dumps(part.to_json())))
+    a, b = total.to_json(), whole.to_json()
     assert a["latency"][0] == b["latency"][0] and a["latency"][1] == pytest.approx(b["latency"][1])
     assert sorted(a["batches"]) == sorted(b["batches"]) and a["counts"] == b["counts"]
     assert a["durations"] == b["durations"] and a["dropped"] == b["dropped"] and a["failed"] == b["failed"]

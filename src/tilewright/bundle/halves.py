@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilewright.targets.abi import passes_halves_as_floats
+from tilewright.targets.abi import passes_float16_in_float_registers
 
 NAMES = ("__extendhfsf2", "__truncsfhf2", "__truncdfhf2")
 """To f32, of f32, of f64."""
@@ -24,7 +24,7 @@ def halves(triple: str) -> str:
     bits, or, below the least normal one, by adding 1/2, whose last bit is that of the least f16. Of f64 a number is
     first rounded to odd, so that it is rounded once."""
     text = _TEXT
-    if passes_halves_as_floats(triple):
+    if passes_float16_in_float_registers(triple):
         text = text.replace("i16 zeroext %half)", "half %given)").replace("zeroext i16 @", "half @")
         text = text.replace("  %word =", "  %half = bitcast half %given to i16\n  %word =")
         text = text.replace(

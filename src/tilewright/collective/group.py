@@ -21,7 +21,7 @@ import numpy as np
 
 from tilewright.collective.meeting import HEADER, LINE_SIZE, LINES_AT, meetings
 from tilewright.collective.reductions import CODES, DTYPES, REDUCTIONS, Array, check_reduction, reduce_into
-from tilewright.collective.segment import BOX, MAX_RANKS, PIECE, TAKEN_AT, WINDOW, Segment, open_segment, path_of
+from tilewright.collective.segment import BOX, MAX_RANKS, PIECE, RECEIVED_AT, WINDOW, Segment, open_segment, path_of
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CollectiveError
 
@@ -44,7 +44,8 @@ OPERATIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a rank calls; all but the bytes that it shows must be equal on all ranks.
+    """An operation that a rank calls, as it shows it to the others. All ranks must call the same; only the contents of
+    their arrays differ.
 
     Attributes:
         root: the rank that an operation is about; -1 where there is none.
@@ -113,7 +114,7 @@ class Group:
         self._turn = 0
         self._lock = threading.RLock()
         self._boxes = [threading.Lock() for _ in range(2 * ranks)]
-        self._kept: list[list[tuple[int, Array]]] = [[] for _ in range(ranks)]
+        self._unread: list[list[tuple[int, Array]]] = [[] for _ in range(ranks)]
 
     # -- operations ----------------------------------------------------------------------------------------------------
 
@@ -292,7 +293,7 @@ class Group:
         with self._boxes[to]:
             for begin in range(0, max(data.size, 1), PIECE):
                 sent = int(segment.words[(box + BOX.sent) >> 3])
-                self._await(box + TAKEN_AT, sent, to, where)
+                self._await(box + RECEIVED_AT, sent, to, where)
                 piece = data[begin : begin + PIECE]
                 segment.piece(box)[: piece.size] = piece
                 segment.words[(box + BOX.nbytes) >> 3] = data.size
@@ -304,15 +305,15 @@ class Group:
         target = _bytes(self._flat(array, None, "receive", any_type=True)[0])
         where = self._where(f"receive from rank {self._root(source, 'receive')}")
         with self._boxes[self.ranks + source]:
-            kept = self._kept[source]
-            index = next((k for k, (other, _) in enumerate(kept) if other == tag), None)
-            data = kept.pop(index)[1] if index is not None else None
+            unread = self._unread[source]
+            index = next((k for k, (other, _) in enumerate(unread) if other == tag), None)
+            data = unread.pop(index)[1] if index is not None else None
             while data is None:
                 other, message = self._message(source, where)
                 if other == tag:
                     data = message
                 else:
-                    kept.append((other, message))
+                    unread.append((other, message))
         if data.size != target.size:
             raise CollectiveError(
                 "the message has another size", where=where, expected=f"{target.size} bytes", got=f"{data.size} bytes"
@@ -323,7 +324,7 @@ class Group:
         """Whether a piece of a message of `source` waits in the box."""
         segment, box = self._segment, self._segment.box(source, self.rank)
         words = segment.words
-        return int(words[(box + BOX.sent) >> 3]) > int(words[(box + TAKEN_AT) >> 3])
+        return int(words[(box + BOX.sent) >> 3]) > int(words[(box + RECEIVED_AT) >> 3])
 
     def first_message(self, sources: Sequence[int], tag: int = 0) -> int:
         """The rank, among several, whose message of this tag is there first."""
@@ -332,10 +333,10 @@ class Group:
         while True:
             for source in sources:
                 with self._boxes[self.ranks + source]:
-                    kept = self._kept[source]
-                    while self.has_message(source) and not any(other == tag for other, _ in kept):
-                        kept.append(self._message(source, where))
-                    if any(other == tag for other, _ in kept):
+                    unread = self._unread[source]
+                    while self.has_message(source) and not any(other == tag for other, _ in unread):
+                        unread.append(self._message(source, where))
+                    if any(other == tag for other, _ in unread):
                         return source
             if time.monotonic() > deadline:
                 self._give_up(f"no message came within {self.timeout:g} s", where)
@@ -347,15 +348,15 @@ class Group:
         data: Array | None = None
         begin = tag = 0
         while data is None or begin < data.size:
-            taken = int(segment.words[(box + TAKEN_AT) >> 3])
-            self._await(box + BOX.sent, taken + 1, source, where)
+            received = int(segment.words[(box + RECEIVED_AT) >> 3])
+            self._await(box + BOX.sent, received + 1, source, where)
             if data is None:
                 data = np.empty(int(segment.words[(box + BOX.nbytes) >> 3]), np.uint8)
                 tag = int(segment.words[(box + BOX.tag) >> 3])
             piece = data[begin : begin + PIECE]
             piece[:] = segment.piece(box)[: piece.size]
             begin += PIECE
-            self._code.post(segment.address, segment.address + box + TAKEN_AT, taken + 1)
+            self._code.post(segment.address, segment.address + box + RECEIVED_AT, received + 1)
         return tag, data
 
     # -- meeting -------------------------------------------------------------------------------------------------------

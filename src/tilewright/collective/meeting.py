@@ -31,14 +31,14 @@ LOOKS, YIELDS = 200, 200
 NAP_NS = 5_000_000
 """How long a rank sleeps before it looks again, at most."""
 OVER = 1
-"""What `tw_meet` returns when its time is over."""
+"""The result of `tw_await` and `tw_meet` when the timeout ends before the other ranks came."""
 
 
 def meeting_text() -> str:
     """The LLVM text of four functions.
 
-    `tw_await(header, word, count, patience)` waits until a shared word is at least `count` and gives 0, or OVER after
-    `patience` nanoseconds. `tw_meet(header, rank, ranks, count, patience)` says that `rank` has come to `count`
+    `tw_await(header, word, count, timeout)` waits until a shared word is at least `count` and gives 0, or OVER after
+    `timeout` nanoseconds. `tw_meet(header, rank, ranks, count, timeout)` says that `rank` has come to `count`
     meetings and awaits all others; it may be called again with an equal count. `tw_post(header, word, count)` stores a
     word after all that was stored before it; `tw_ring(header)` wakes ranks that sleep.
     """
@@ -54,7 +54,7 @@ def meeting_text() -> str:
         f.call(I64, "tw_ring", header)
         f.ret(0)
     with m.function("tw_await", I64, [(n, PTR if n in ("header", "word") else I64) for n in _AWAIT]) as (f, values):
-        header, word, count, patience = values
+        header, word, count, timeout = values
         looks, until = f.var(I64, 0), f.var(I64, 0)
         with f.loop() as waiting:
             waiting.leave_if(f.load(I64, word, order="seq_cst") >= count)
@@ -63,7 +63,7 @@ def meeting_text() -> str:
                 f.pause()
             with f.when(looks.get() > LOOKS):
                 with f.when(until.get().eq(0)):
-                    until.set(now(f) + patience)
+                    until.set(now(f) + timeout)
                 with f.when(now(f) >= until.get()):
                     f.ret(OVER)
                 with f.when(looks.get() <= LOOKS + YIELDS):
@@ -77,21 +77,21 @@ def meeting_text() -> str:
                     modify(f, "sub", header + BELL.asleep, 1)
         f.ret(0)
     with m.function("tw_meet", I64, [(n, PTR if n == "header" else I64) for n in _MEET]) as (f, values):
-        header, rank, ranks, count, patience = values
+        header, rank, ranks, count, timeout = values
         lines = header + LINES_AT
         own = lines + rank * LINE_SIZE
         with f.when(f.load(I64, own, order="seq_cst").ne(count)):
             f.store(count, own, order="seq_cst")
             f.call(I64, "tw_ring", header)
         with f.each(ranks) as other:
-            with f.when(f.call(I64, "tw_await", header, lines + other * LINE_SIZE, count, patience).ne(0)):
+            with f.when(f.call(I64, "tw_await", header, lines + other * LINE_SIZE, count, timeout).ne(0)):
                 f.ret(OVER)
         f.ret(0)
     return m.text()
 
 
-_AWAIT = ("header", "word", "count", "patience")
-_MEET = ("header", "rank", "ranks", "count", "patience")
+_AWAIT = ("header", "word", "count", "timeout")
+_MEET = ("header", "rank", "ranks", "count", "timeout")
 
 
 @dataclass(frozen=True, slots=True)

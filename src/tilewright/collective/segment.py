@@ -39,7 +39,7 @@ CALL_AT, CALL_SIZE = 64, 64
 """Where, in a rank's line, the words lie that say what it calls, and how long they are."""
 CALL = Struct("operation", "reduction", "dtype", "root", "elements")
 BOX = Struct("sent", "nbytes", "tag")
-TAKEN_AT = 128
+RECEIVED_AT = 128
 BOX_HEAD = 256
 
 
@@ -71,7 +71,7 @@ class Segment:
         self._boxes_at = at + 2 * ranks * WINDOW
 
     def call_words(self, rank: int, turn: int) -> Array:
-        """What a rank calls: `CALL`'s words."""
+        """The words of the operation that a rank calls, by the fields of `CALL`: a view, i64[5]."""
         at = LINES_AT + rank * LINE_SIZE + CALL_AT + turn * CALL_SIZE
         return self.words[at >> 3 : (at + CALL.size) >> 3]
 
@@ -174,4 +174,15 @@ def _prepare(file: int, ranks: int, path: Path) -> None:
     os.pwrite(file, struct.pack("<6q", MAGIC, ABI, size, ranks, WINDOW, 0), 0)
 
 
-__all__ = ["BOX", "BOX_HEAD", "CALL", "MAX_RANKS", "PIECE", "TAKEN_AT", "WINDOW", "Segment", "open_segment", "path_of"]
+__all__ = [
+    "BOX",
+    "BOX_HEAD",
+    "CALL",
+    "MAX_RANKS",
+    "PIECE",
+    "RECEIVED_AT",
+    "WINDOW",
+    "Segment",
+    "open_segment",
+    "path_of",
+]

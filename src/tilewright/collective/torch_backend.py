@@ -392,7 +392,8 @@ def _rows(output: Any, ranks: int, one: Any) -> list[Any]:
 
 
 def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> ProcessGroup:
-    """What PyTorch calls for a new group: rank 0 makes up a name, which the others get from PyTorch's store."""
+    """Create the process group; PyTorch calls this function for each new one. Rank 0 makes up a name,
+    which the others get from PyTorch's store."""
     if rank == 0:
         store.set("tilewright", secrets.token_hex(16))
     name = store.get("tilewright").decode()

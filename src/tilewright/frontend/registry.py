@@ -46,7 +46,7 @@ def unregister(name: str) -> None:
 
 def names() -> tuple[str, ...]:
     """The frontends from outside."""
-    plugins.admit("frontends", _admit)
+    plugins.load_group("frontends", _admit)
     return tuple(f.name for f in _extra)
 
 

@@ -128,7 +128,7 @@ _brought: dict[plugins.Plugin, Operators] = {}
 
 def brought() -> dict[plugins.Plugin, Operators]:
     """What plug-ins have brought."""
-    plugins.admit("operators", _admit)
+    plugins.load_group("operators", _admit)
     return _brought
 
 

@@ -85,9 +85,9 @@ FACTORY = (
 )  # fmt: skip
 """The functions of `OrtEpFactory`, which begins with its version in a word of its own."""
 PROVIDER = ("GetName", "GetCapability", "Compile", "ReleaseNodeComputeInfos")
-"""Those of `OrtEp` that we have; the rest may be null."""
+"""The functions of `OrtEp` that we have; the rest may be null."""
 NODE = ("CreateState", "Compute", "ReleaseState")
-"""Those of `OrtNodeComputeInfo`."""
+"""The functions of `OrtNodeComputeInfo`."""
 STRUCT_WORDS = 64
 """Words of a struct that is given to ONNX Runtime: more than any release has, the rest are null."""
 OPTIONS_WORDS = 2

@@ -60,19 +60,19 @@ class Api:
         return not status
 
     def handle(self, name: str, *arguments: Any) -> int:
-        """What a function gives through its last parameter: an address, 0 for null."""
+        """Call a function whose last parameter is a pointer to its result, an address; 0 for null."""
         out = ctypes.c_void_p()
         self.call(name, *arguments, ctypes.byref(out))
         return out.value or 0
 
     def number(self, name: str, *arguments: Any) -> int:
-        """What a function gives through its last parameter: a number."""
+        """Call a function whose last parameter is a pointer to its result, an i64."""
         out = ctypes.c_int64()
         self.call(name, *arguments, ctypes.byref(out))
         return out.value
 
     def text(self, name: str, *arguments: Any) -> str:
-        """What a function gives through its last parameter: a text that ONNX Runtime owns."""
+        """Call a function whose last parameter is a pointer to its result, a text that ONNX Runtime owns."""
         address = self.handle(name, *arguments)
         return ctypes.string_at(address).decode() if address else ""
 

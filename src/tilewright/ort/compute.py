@@ -24,14 +24,15 @@ from tilewright.support.errors import CallError
 
 Shapes = tuple[tuple[int, ...], ...]
 
-MOST_VARIANTS = 16
+MAX_VARIANTS = 16
 """Programs for single sizes that a node has at a time; the oldest goes first."""
 
 
 @dataclass(slots=True)
 class Computed:
-    """What computes a fused node: its program, and one for each of some sizes that this one does not take, such as
-    none. `inputs` and `outputs`: for each of the program's, which of the node's it is."""
+    """The computation of a fused node: its program, and further programs, each for one choice of shapes that the first
+    does not accept, such as those with a size of 0. `inputs` and `outputs` map positions of the program's inputs and
+    outputs to those of the node's."""
 
     group: Group
     build: Build
@@ -63,9 +64,9 @@ class Computed:
         shapes = tuple(a.shape for a in arrays.values())
         with self.lock:
             if shapes not in self.variants:
-                made = self.build(import_onnx(section.model(observed(arrays, section.inputs))), section.name)
-                kept = list(self.variants.items())[1 - MOST_VARIANTS :]
-                self.variants = dict(kept) | {shapes: made}
+                model = self.build(import_onnx(section.model(observed(arrays, section.inputs))), section.name)
+                newest = list(self.variants.items())[1 - MAX_VARIANTS :]
+                self.variants = dict(newest) | {shapes: model}
             return self.variants[shapes]
 
 

@@ -1,4 +1,4 @@
-"""Which nodes of a graph become programs: as few groups as the order of the nodes allows, each one program.
+"""The choice of nodes that become programs: as few groups as the order of the nodes allows, each one program.
 
 The rules are those of `tw.compile` for models in parts (`parts/plan.py`), but that here nothing waits for a call: what
 would be compiled once a value or a type is known is left to ONNX Runtime.
@@ -84,7 +84,7 @@ def _section(read: Read) -> Section:
 
 
 def _survey(section: Section, types: Types, read: Read) -> tuple[Survey, dict[int, Error]]:
-    """What becomes of each node where nothing is assumed, and the nodes that are not taken."""
+    """The survey of all nodes without assumptions on their inputs, and the error of each node that is not compiled."""
     what = "ONNX Runtime's interface does not tell all attributes of the node"
     lacking: dict[int, Error] = {k: UnsupportedError(what) for k in read.opaque}
     while True:
@@ -119,7 +119,7 @@ def _compiled(section: Section, result: Survey, nodes: list[int], build: Build) 
 
 
 def _read_outside(section: Section, nodes: list[int]) -> Iterator[str]:
-    """What these nodes compute for others, or for the graph's caller."""
+    """The names of results of these nodes that other nodes read or that the graph returns."""
     mine = set(nodes)
     others = {n for k, node in enumerate(section.nodes) if k not in mine for n in reads(node)} | set(section.outputs)
     for k in nodes:

@@ -44,7 +44,7 @@ HOOKS: dict[str, tuple[str, str]] = {
 SUPPORT = ("tw_find", "tw_in_range", "tw_overlap", "tw_take_dl_input")
 """Functions of the runtime that a call needs."""
 TABLE = Struct("api", "name", "vendor", "version", *HOOKS, *SUPPORT)
-"""What Python fills in: the address of `OrtApi`, three texts, its functions, the runtime's."""
+"""The table that Python fills in: the address of `OrtApi`, three texts, functions of Python, those of the runtime."""
 NODE_INFO = Struct("version", *NODE, "model", "inputs", "outputs")
 """An `OrtNodeComputeInfo`, then our own fields: the program's descriptor, null if all calls are made by Python, and for
 each of its arguments the number of the node's input or output."""
@@ -212,8 +212,8 @@ class _Compute:
             f.store(f.load(I64, rank).cast(I32), view, DL_RANK)
             f.store(f.load(I64, tensor, TENSOR.code).cast(I32), view, DL_CODE)
             f.store(f.load(PTR, shape), view, DL_SHAPE)
-            taken = f.call(I64, _word(f, TABLE.tw_take_dl_input), tensor, view, self.dims, self.io + i * 16)
-            self.slow_if(taken.eq(0))
+            accepted = f.call(I64, _word(f, TABLE.tw_take_dl_input), tensor, view, self.dims, self.io + i * 16)
+            self.slow_if(accepted.eq(0))
 
     def take_outputs(self, layout: Value) -> None:
         f = self.f

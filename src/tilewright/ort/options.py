@@ -1,4 +1,4 @@
-"""What a session says to the provider: `options.add_provider_for_devices(devices, {"threads": "4"})`."""
+"""The options that a session passes to the provider: `options.add_provider_for_devices(devices, {"threads": "4"})`."""
 
 from __future__ import annotations
 

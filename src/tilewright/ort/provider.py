@@ -82,23 +82,23 @@ class Provider:
         set_word(factories, self._factory.address)
         set_word(count, 1)
 
-    def supported_devices(self, factory: int, devices: int, many: int, out: int, most: int, count: int) -> None:
-        api, made = self._api(), 0
-        for k in range(many):
+    def supported_devices(self, factory: int, devices: int, number: int, out: int, most: int, count: int) -> None:
+        api, filled = self._api(), 0
+        for k in range(number):
             device = word_at(devices, k)
-            if api.free("HardwareDevice_Type", device) == abi.CPU and made < most:
-                set_word(out + 8 * made, api.handle("CreateEpDevice", factory, device, None, None))
-                made += 1
-        set_word(count, made)
+            if api.free("HardwareDevice_Type", device) == abi.CPU and filled < most:
+                set_word(out + 8 * filled, api.handle("CreateEpDevice", factory, device, None, None))
+                filled += 1
+        set_word(count, filled)
 
     def create_ep(
-        self, _factory: int, _devices: int, _pairs: int, _many: int, session: int, _log: int, out: int
+        self, _factory: int, _devices: int, _pairs: int, _number: int, session: int, _log: int, out: int
     ) -> None:
         options = parse_options(_entries(self._api(), session))
-        made = _Session(self._struct(abi.PROVIDER, _PROVIDER), options)
+        created = _Session(self._struct(abi.PROVIDER, _PROVIDER), options)
         with self.lock:
-            self.sessions[made.struct.address] = made
-        set_word(out, made.struct.address)
+            self.sessions[created.struct.address] = created
+        set_word(out, created.struct.address)
 
     def release_ep(self, _factory: int, ep: int) -> None:
         with self.lock:
@@ -116,18 +116,18 @@ class Provider:
             return
         session.left = [f"{read.model.graph.node[k].op_type}: {e.headline()}" for k, e in sorted(result.left.items())]
         fusion = (ctypes.c_uint32 * (2 * abi.OPTIONS_WORDS))(abi.API_VERSION, 1)  # constants are the program's own
-        for found in result.groups:
-            handles = (ctypes.c_void_p * len(found.nodes))(*(read.nodes[k] for k in found.nodes))
-            api.call("EpGraphSupportInfo_AddNodesToFuse", support, handles, len(found.nodes), fusion)
-            session.groups[frozenset(api.number("Node_GetId", read.nodes[k]) for k in found.nodes)] = found
+        for chosen in result.groups:
+            handles = (ctypes.c_void_p * len(chosen.nodes))(*(read.nodes[k] for k in chosen.nodes))
+            api.call("EpGraphSupportInfo_AddNodesToFuse", support, handles, len(chosen.nodes), fusion)
+            session.groups[frozenset(api.number("Node_GetId", read.nodes[k]) for k in chosen.nodes)] = chosen
 
     def compile(self, ep: int, graphs: int, fused: int, count: int, infos: int, _contexts: int) -> None:
-        session, made = self.sessions[ep], list[_Node]()
+        session, created = self.sessions[ep], list[_Node]()
         for k in range(count):
-            made.append(self._node(session, word_at(graphs, k), word_at(fused, k)))
+            created.append(self._node(session, word_at(graphs, k), word_at(fused, k)))
         with self.lock:
-            self.nodes.update((node.info.address, node) for node in made)
-        for k, node in enumerate(made):
+            self.nodes.update((node.info.address, node) for node in created)
+        for k, node in enumerate(created):
             set_word(infos + 8 * k, node.info.address)
 
     def release_nodes(self, _ep: int, infos: int, count: int) -> None:
@@ -145,28 +145,28 @@ class Provider:
         return self.api
 
     def _node(self, session: _Session, graph: int, fused: int) -> _Node:
-        """What computes a fused node."""
+        """The struct of functions that computes a fused node."""
         api = self._api()
         ids = frozenset(api.number("Node_GetId", node) for node in api.handles("Graph_GetNodes", graph))
-        found = session.groups.pop(ids, None)
-        if found is None:  # ONNX Runtime has changed the nodes since it was told
-            (found,) = group(read_graph(api, graph), session.build).groups
+        chosen = session.groups.pop(ids, None)
+        if chosen is None:  # ONNX Runtime has changed the nodes since it was told
+            (chosen,) = group(read_graph(api, graph), session.build).groups
         places = [
             {api.text("GetValueInfoName", v): k for k, v in enumerate(api.handles(name, fused)) if v}
             for name in ("Node_GetInputs", "Node_GetOutputs")
         ]
-        for names, there in zip((found.inputs, found.outputs), places, strict=True):
+        for names, there in zip((chosen.inputs, chosen.outputs), places, strict=True):
             missing = [n for n in names if n not in there]
             if missing:
                 raise CompileError("the fused node has no such value", expected=missing[0], got=", ".join(there))
         inputs, outputs = (
-            [there[n] for n in names] for names, there in zip((found.inputs, found.outputs), places, strict=True)
+            [there[n] for n in names] for names, there in zip((chosen.inputs, chosen.outputs), places, strict=True)
         )
         if len(outputs) != len(places[1]):
             raise CompileError(
-                "the fused node has other outputs", expected=str(found.outputs), got=str(list(places[1]))
+                "the fused node has other outputs", expected=str(chosen.outputs), got=str(list(places[1]))
             )
-        return self._info(Computed(found, session.build, inputs, outputs))
+        return self._info(Computed(chosen, session.build, inputs, outputs))
 
     def _info(self, computed: Computed) -> _Node:
         info, model = self._struct(abi.NODE, _NODE), computed.group.model
@@ -251,7 +251,7 @@ class _Session:
 
 @dataclass(slots=True)
 class _Node:
-    """What computes a fused node, and the memory that its struct points to."""
+    """A struct of functions that computes a fused node, and the memory that it points to."""
 
     info: Memory
     tables: list[Memory]

@@ -21,7 +21,7 @@ TESTED = ("1.24", "1.25", "1.26", "1.27", "1.28", "1.29", "1.30", "1.31", "1.32"
 
 _lock = threading.Lock()
 _providers: list[Provider] = []
-"""Those that ONNX Runtime may still call; the last one is registered."""
+"""The providers that ONNX Runtime may still call; the last one is registered."""
 
 
 def register() -> Sequence[Any]:

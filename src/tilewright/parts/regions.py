@@ -12,21 +12,21 @@ from tilewright.frontend.read import import_model
 from tilewright.ir.dim import DimSizes
 from tilewright.support.coverage import NATIVE, Coverage, PartCoverage, Uncompiled, counted, totals
 from tilewright.support.errors import ModelError
-from tilewright.transform.graph.assume import settled
+from tilewright.transform.graph.assume import fold_assumptions
 from tilewright.transform.graph.constant_operands import hoist_constants
 from tilewright.transform.graph.partition import claimed
 from tilewright.transform.regions.captures import lift_constants
 
 
 def coverage(model: Any, compilers: Sequence[str], dims: DimSizes | None = None) -> Coverage:
-    """Who claims which operators of a model, by the patterns of these compilers; nothing is compiled for it, so that a
-    part that a compiler refuses then counts as its own here. Operators are those of Tilewright's graph.
+    """The operators of a model that each of these compilers claims by its patterns. Nothing is compiled, so that a part
+    that its compiler would refuse counts as claimed. Operators are those of Tilewright's graph.
 
     Raises ModelError for a model that is not read whole.
     """
     options = CompileOptions(compilers=compilers)
     try:
-        graph = settled(import_model(model, dims).graph)
+        graph = fold_assumptions(import_model(model, dims).graph)
     except ModelError as error:
         error.hint = error.hint or "coverage without compilers says which operators are not compiled"
         raise

@@ -49,7 +49,7 @@ Arrays = Sequence[Array]
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What a compiler made of a region.
+    """A region as its compiler compiled it.
 
     Args:
         payload: bytes from which `Compiler.load` makes the part, in any process.
@@ -76,7 +76,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """What a plug-in of the group "compilers" brings.
+    """Another compiler, which a plug-in of the group "compilers" provides.
 
     Args:
         name: by which `tw.compile(model, compilers=[name])` asks for it.
@@ -118,17 +118,17 @@ def _check_new(compilers: Sequence[Compiler]) -> None:
     plugins.check_new("compiler", [c.name for c in compilers], [TILEWRIGHT, *_registry])
 
 
-def _admit(plugin: plugins.Plugin, brought: object) -> tuple[str, ...]:
-    given = plugins.several(brought, Compiler)
-    _check_new(given)
-    for compiler in given:
+def _register_all(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
+    compilers = plugins.several(loaded, Compiler)
+    _check_new(compilers)
+    for compiler in compilers:
         register(compiler)
-    return tuple(f"compiler {c.name}" for c in given)
+    return tuple(f"compiler {c.name}" for c in compilers)
 
 
 def names() -> tuple[str, ...]:
     """The names of all compilers."""
-    plugins.admit("compilers", _admit)
+    plugins.load_group("compilers", _register_all)
     return tuple(_registry)
 
 
@@ -181,17 +181,17 @@ class _Part:
     def call(self, arrays: int, sizes: int) -> None:
         """Run on arrays by their addresses and extents, outputs last; what fails leaves zeros there."""
         at = 0
-        given: list[list[Array]] = []
+        arguments: list[list[Array]] = []
         count = sum(map(len, self.sides))
         addresses = (ctypes.c_int64 * count).from_address(arrays)
         extents = (ctypes.c_int64 * sum(rank for side in self.sides for _, rank in side)).from_address(sizes)
         numbers = iter(addresses)
         for side in self.sides:
-            given.append([])
+            arguments.append([])
             for kind, rank in side:
-                given[-1].append(array_at(next(numbers), kind, extents[at : at + rank]))
+                arguments[-1].append(array_at(next(numbers), kind, extents[at : at + rank]))
                 at += rank
-        inputs, weights, outputs = given
+        inputs, weights, outputs = arguments
         for target in outputs:
             target[...] = 0
         for array in (*inputs, *weights):
@@ -200,7 +200,7 @@ class _Part:
             target[...] = result
 
     def results(self, inputs: Arrays, weights: Arrays, outputs: Arrays) -> list[Array]:
-        """What the part gives, which has the shapes and types that were promised."""
+        """Run the part; its results have the shapes and types that were promised, or CallError is raised."""
         if self.name.endswith(PREPARE):
             assert self.loaded.prepare is not None
             results = self.loaded.prepare(weights)
@@ -242,12 +242,12 @@ def _part(address: int) -> _Part:
             _parts.move_to_end(digest)
             return _parts[digest]
     begin = address + _HEAD.size
-    made = _Part(ctypes.string_at(begin, text), ctypes.string_at(begin + text, payload))
+    part = _Part(ctypes.string_at(begin, text), ctypes.string_at(begin + text, payload))
     with _lock:
-        _parts[digest] = made
+        _parts[digest] = part
         while len(_parts) > MAX_PARTS:
             _parts.popitem(last=False)
-    return made
+    return part
 
 
 # --- calls and failures -----------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ _noted = threading.local()
 
 
 def _call(address: int, arrays: int, sizes: int) -> int:
-    """What `tw_external` does."""
+    """Call a part: the implementation of `tw_external`. The result is 0, or the number of a failure."""
     part: _Part | None = None
     try:
         part = _part(address)
@@ -272,11 +272,11 @@ def _note(part: _Part | None, error: BaseException) -> int:
     """Keep an error for the call that raises it; gives its number."""
     where = f"part {part.name!r} by the compiler {part.compiler!r}" if part is not None else "a part by a compiler"
     reason = error.headline() if isinstance(error, Error) else f"{type(error).__name__}: {error}"
-    made = CallError("failed", where=where, got=reason)
-    made.__cause__ = error
+    failed = CallError("failed", where=where, got=reason)
+    failed.__cause__ = error
     with _lock:
         number = next(_numbers)
-        _failures[number] = made
+        _failures[number] = failed
         while len(_failures) > MAX_FAILURES:
             _failures.popitem(last=False)
     _noted.number = number
@@ -307,7 +307,8 @@ def address() -> int:
 
 
 def imports(needed: Collection[str], where: str) -> dict[str, int]:
-    """What a program links to that has parts by these compilers. Raises ArtifactError if one is not installed."""
+    """The addresses of the symbols that a program with parts by these compilers links to. Raises ArtifactError if a
+    compiler is not installed."""
     missing = [name for name in needed if name not in names()]
     if missing:
         hint = "install the plug-in that brings it"

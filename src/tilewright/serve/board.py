@@ -1,4 +1,4 @@
-"""What the processes of one server tell each other: a page of shared memory each, which it alone writes.
+"""Messages between the processes of one server: each has a page of shared memory, which it alone writes.
 
 A page has two halves. A writer fills the one that is older, so that a process that is killed while it writes leaves
 what it wrote before; a reader takes the newer half that is whole.
@@ -13,7 +13,7 @@ from typing import Any
 from zlib import crc32
 
 _HEAD = struct.Struct("<QII")
-"""Of a half: the number of the writing, bytes, and their checksum."""
+"""The head of a half: the number of the write, the length of the data in bytes, and their checksum (CRC-32)."""
 
 
 class Board:
@@ -42,8 +42,8 @@ class Board:
 
     def read(self, page: int) -> Any:
         """The newest value of a page; None if there is none."""
-        halves = [_HEAD.unpack_from(self._memory, self._at(page, half)) + (half,) for half in (0, 1)]
-        for number, length, checksum, half in sorted(halves, reverse=True):
+        heads = [_HEAD.unpack_from(self._memory, self._at(page, half)) + (half,) for half in (0, 1)]
+        for number, length, checksum, half in sorted(heads, reverse=True):
             start = self._at(page, half) + _HEAD.size
             data = self._memory[start : start + min(length, self._size - _HEAD.size)]
             if number and crc32(data) == checksum:

@@ -1,5 +1,5 @@
-"""What a worker shares with the other workers of its server, on the pages of a board: its statistics go to them, theirs
-come to it, and the supervisor says which models there are.
+"""Exchange between the workers of a server, on the pages of a board: each worker reads the statistics of the others,
+and the supervisor says which models there are.
 
 Page 0 is the supervisor's: the models, and the statistics of workers that have ended. Page k is the k-th place's.
 """
@@ -29,7 +29,7 @@ def told(sources: Iterable[Source]) -> list[dict[str, Any]]:
 
 def gathered(core: Core) -> dict[str, Any]:
     """A process' numbers as a page has them."""
-    models = [[s.name, s.version, core.backlog(s), s.statistics.to_plain()] for s in core.catalogue]
+    models = [[s.name, s.version, core.backlog(s), s.statistics.to_json()] for s in core.catalogue]
     return {"in_flight": core.in_flight, "models": models}
 
 
@@ -37,9 +37,9 @@ def added(past: Mapping[str, Any] | None, page: Mapping[str, Any] | None) -> dic
     """The numbers of workers that have ended, with those of one more."""
     totals: dict[tuple[str, str], Statistics] = {}
     for part in (past, page):
-        for name, version, _, plain in (part or {}).get("models", ()):
-            totals.setdefault((name, version), Statistics()).add(plain)
-    return {"in_flight": 0, "models": [[*key, 0, s.to_plain()] for key, s in totals.items()]}
+        for name, version, _, numbers in (part or {}).get("models", ()):
+            totals.setdefault((name, version), Statistics()).add(numbers)
+    return {"in_flight": 0, "models": [[*key, 0, s.to_json()] for key, s in totals.items()]}
 
 
 class Colleagues:
@@ -67,11 +67,11 @@ class Colleagues:
     def statistics(self, own: Served) -> tuple[Statistics, int]:
         """A model's numbers in all processes, and how many requests wait in others."""
         total, waits = Statistics(), 0
-        total.add(own.statistics.to_plain())
+        total.add(own.statistics.to_json())
         for page in self._others():
-            for name, version, waiting, plain in page["models"]:
+            for name, version, waiting, numbers in page["models"]:
                 if (name, version) == own.key:
-                    total.add(plain)
+                    total.add(numbers)
                     waits += waiting
         return total, waits
 
@@ -86,18 +86,18 @@ class Colleagues:
         if sources is None or sources == self._known:
             return
         before, self._known = self._known, sources
-        for plain in sources:
-            if plain not in before:
-                source = Source(**plain)
+        for fields in sources:
+            if fields not in before:
+                source = Source(**fields)
                 try:
-                    made = await asyncio.get_running_loop().run_in_executor(None, _attached, source)
+                    model = await asyncio.get_running_loop().run_in_executor(None, _attached, source)
                 except Error as error:
                     self.on_trouble(f"{source.name}: {error.headline()}")
                 else:
-                    core.add(made, source.share)
-        present = {(plain["name"], plain["version"]) for plain in sources}
-        for plain in before:
-            key = (plain["name"], plain["version"])
+                    core.add(model, source.share)
+        present = {(fields["name"], fields["version"]) for fields in sources}
+        for fields in before:
+            key = (fields["name"], fields["version"])
             if key not in present and key in {s.key for s in core.catalogue}:
                 core.remove(*key)
 

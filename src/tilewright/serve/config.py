@@ -71,28 +71,28 @@ class _Reader:
         integers: dict[str, Any] = {
             name: self._integer(table, name, *bounds) for name, bounds in _INTEGERS.items() if name in table
         }
-        given: dict[str, Any] = {name: self._port(table, name) for name in _PORTS if name in table}
-        given |= {name: self._of(table, name, str) for name in _TEXTS if name in table}
-        given |= {name: self._of(table, name, bool) for name in _FLAGS if name in table}
+        settings: dict[str, Any] = {name: self._port(table, name) for name in _PORTS if name in table}
+        settings |= {name: self._of(table, name, str) for name in _TEXTS if name in table}
+        settings |= {name: self._of(table, name, bool) for name in _FLAGS if name in table}
         paths = {name: self._path(table, name) for name in _PATHS if name in table}
         if "certificate" in paths:
-            given["certificate"] = (paths["certificate"], paths.get("key"))
-        given |= {name: paths[name] for name in ("clients", "repository") if name in paths}
+            settings["certificate"] = (paths["certificate"], paths.get("key"))
+        settings |= {name: paths[name] for name in ("clients", "repository") if name in paths}
         if "drain" in table:
-            given["drain"] = self._number(table, "drain", 0.0, 3600.0)
+            settings["drain"] = self._number(table, "drain", 0.0, 3600.0)
         if "spin_us" in table:
-            given["spin"] = self._number(table, "spin_us", 0.0, 1e6) / 1e6
-        given["limits"] = self._limits(self._table(table, "limits"))
-        given["tokens"] = self._checked(lambda: Tokens(self._table(table, "tokens"))) or Tokens()
+            settings["spin"] = self._number(table, "spin_us", 0.0, 1e6) / 1e6
+        settings["limits"] = self._limits(self._table(table, "limits"))
+        settings["tokens"] = self._checked(lambda: Tokens(self._table(table, "tokens"))) or Tokens()
         if "policy" in table:
             self._checked(lambda: check_policy(self._of(table, "policy", str)))
-        workers, log = integers.pop("workers", 1), given.pop("access_log", None)
+        workers, log = integers.pop("workers", 1), settings.pop("access_log", None)
         sources = self._sources(self._table(table, "models"), paths.get("dir"))
         if not sources and "repository" not in paths and not len(self._problems):
             self._add("names no model", "models")
         self._problems.raise_if_any("the configuration cannot be used", where=where, kind=ServeError)
-        given["core"] = Options(**integers, policy=str(table.get("policy", "deadline")))
-        return Config(Settings(**given), tuple(sources), workers, log, paths.get("dir"))
+        settings["core"] = Options(**integers, policy=str(table.get("policy", "deadline")))
+        return Config(Settings(**settings), tuple(sources), workers, log, paths.get("dir"))
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ INLINE_SECONDS = 100e-6
 _RESERVE = 0.1
 """The part of a timeout that is kept for the network and for a loop that reads other requests."""
 _OBSERVED = 8
-"""Of so many batches on the loop's thread, one corrects the estimates."""
+"""One batch in so many on the loop's thread corrects the estimates."""
 
 
 @dataclass(slots=True)

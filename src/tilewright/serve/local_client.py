@@ -146,7 +146,7 @@ class LocalModel:
         return data[LENGTH.size :]
 
     def _some(self) -> bytes:
-        """What the server says next."""
+        """The next bytes from the server, up to 8192."""
         try:
             data = self._socket.recv(8192)
         except OSError as error:

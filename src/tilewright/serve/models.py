@@ -79,8 +79,9 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class _Face:
-    """What requests are checked against: read once for each program, as a store may turn to another one."""
+class _Interface:
+    """The inputs and outputs that requests are checked against, read once for each program: a store may switch to
+    another one."""
 
     key: object
     inputs: tuple[InputSpec, ...]
@@ -115,8 +116,8 @@ class Served:
         self.promise = float("inf") if promise is None else promise
         self.statistics = Statistics()
         self.max_batch = max_batch
-        self._face = self._read()
-        if self._face.rows is None:
+        self._interface = self._read()
+        if self._interface.rows is None:
             self.max_batch = 1
         self.estimates = Estimates(self.max_batch, prior(runner))
         self.canary: object = None
@@ -129,28 +130,28 @@ class Served:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        return tuple(Tensor(i.name, DATATYPES[i.dtype], _open(i.shape)) for i in self.face.inputs)
+        return tuple(Tensor(i.name, DATATYPES[i.dtype], _open(i.shape)) for i in self.interface.inputs)
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
-        return tuple(Tensor(o.name, DATATYPES[o.dtype], _open(o.shape)) for o in self.face.outputs)
+        return tuple(Tensor(o.name, DATATYPES[o.dtype], _open(o.shape)) for o in self.interface.outputs)
 
     @property
     def rows(self) -> Rows | None:
         """Where requests meet in a batch; None if they cannot."""
-        return self.face.rows
+        return self.interface.rows
 
     @property
     def weights_version(self) -> int:
         return int(getattr(self.runner, "version", 0))
 
     @property
-    def face(self) -> _Face:
-        if self._face.key is not getattr(self.runner, "manifest", None):
-            self._face = self._read()
-        return self._face
+    def interface(self) -> _Interface:
+        if self._interface.key is not getattr(self.runner, "manifest", None):
+            self._interface = self._read()
+        return self._interface
 
-    def _read(self) -> _Face:
+    def _read(self) -> _Interface:
         runner = self.runner
         manifest = getattr(runner, "manifest", None)
         where = f"model {self.name!r}"
@@ -164,42 +165,44 @@ class Served:
         rows = _rows(runner, self.max_batch) if isinstance(runner, Runner) else None
         names = tuple(i.name for i in runner.inputs)
         results = tuple(o.name for o in runner.outputs)
-        return _Face(manifest, runner.inputs, runner.outputs, names, results, symbols, rows)
+        return _Interface(manifest, runner.inputs, runner.outputs, names, results, symbols, rows)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def bind(self, request: Request) -> tuple[list[Array], int]:
         """The inputs in the order of a call, checked, and how many rows of a batch they are (1 where there is none).
         ServeError saying what does not fit."""
-        face = self.face
+        interface = self.interface
         given = request.inputs
         try:
-            arrays = [given[name] for name in face.names]
+            arrays = [given[name] for name in interface.names]
         except KeyError:
             arrays = []
-        if len(given) != len(face.names) or len(arrays) != len(given):
+        if len(given) != len(interface.names) or len(arrays) != len(given):
             got = ", ".join(sorted(given)[:20])[:200] or "none"
-            raise ServeError("other inputs are wanted", where=f"model {self.name!r}", expected=_text(face), got=got)
+            raise ServeError(
+                "other inputs are wanted", where=f"model {self.name!r}", expected=_text(interface), got=got
+            )
         form = tuple([(array.dtype, array.shape) for array in arrays])
-        rows = face.known.get(form)
+        rows = interface.known.get(form)
         if rows is None:
-            rows = _checked(face, arrays)
-            if len(face.known) < _KNOWN:
-                face.known[form] = rows
+            rows = _checked(interface, arrays)
+            if len(interface.known) < _KNOWN:
+                interface.known[form] = rows
         return arrays, rows
 
     def outputs_of(self, result: Any, wanted: tuple[str, ...] | None) -> dict[str, Array]:
         """Outputs of a call by name."""
         results = result if isinstance(result, tuple) else (result,)
         arrays = [r if type(r) is np.ndarray else np.asarray(r) for r in results]
-        named = dict(zip(self.face.results, arrays, strict=True))
+        named = dict(zip(self.interface.results, arrays, strict=True))
         return named if wanted is None else {name: named[name] for name in wanted}
 
     def check_outputs(self, wanted: tuple[str, ...] | None) -> None:
         """ServeError for an output that the model does not have."""
         if wanted is None:
             return
-        known = self.face.results
+        known = self.interface.results
         for name in wanted:
             if name not in known:
                 raise ServeError("there is no such output", where=f"output {name[:60]!r}", expected=", ".join(known))
@@ -234,12 +237,12 @@ class Served:
 
     def example(self, rows: int) -> list[Array]:
         """Zeros for a batch of so many rows."""
-        symbols = {name: max(s.lo, s.multiple, 1) for name, s in self.face.symbols.items()}
+        symbols = {name: max(s.lo, s.multiple, 1) for name, s in self.interface.symbols.items()}
         arrays = []
-        for k, spec in enumerate(self.face.inputs):
+        for k, spec in enumerate(self.interface.inputs):
             shape = [d if isinstance(d, int) else symbols.get(d, 1) for d in spec.shape]
-            if self.face.rows is not None:
-                shape[self.face.rows.inputs[k]] = rows
+            if self.interface.rows is not None:
+                shape[self.interface.rows.inputs[k]] = rows
             dtype = object if spec.dtype == "string" else BY_NAME[spec.dtype].numpy
             array = np.zeros(shape, dtype)
             if spec.dtype == "string":
@@ -282,17 +285,17 @@ def _open(shape: Sequence[int | str]) -> tuple[int, ...]:
     return tuple(d if isinstance(d, int) else -1 for d in shape)
 
 
-def _checked(face: _Face, arrays: Sequence[Array]) -> int:
+def _checked(interface: _Interface, arrays: Sequence[Array]) -> int:
     """How many rows of a batch the inputs are; 1 where there is none. ServeError for what does not fit."""
     sizes: dict[str, int] = {}
-    for spec, array in zip(face.inputs, arrays, strict=True):
+    for spec, array in zip(interface.inputs, arrays, strict=True):
         _fit(array, spec, sizes)
     for name, size in sizes.items():
-        symbol = face.symbols.get(name)
+        symbol = interface.symbols.get(name)
         if symbol is not None and not (symbol.lo <= size <= symbol.hi and size % symbol.multiple == 0):
             expected = f"{symbol.lo} to {symbol.hi}, multiples of {symbol.multiple}"
             raise ServeError(f"the size of {name} is out of range", expected=expected, got=size)
-    return 1 if face.rows is None else int(arrays[0].shape[face.rows.inputs[0]])
+    return 1 if interface.rows is None else int(arrays[0].shape[interface.rows.inputs[0]])
 
 
 def _fit(array: Array, spec: InputSpec, sizes: dict[str, int]) -> None:
@@ -310,8 +313,8 @@ def _fit(array: Array, spec: InputSpec, sizes: dict[str, int]) -> None:
             raise ServeError("wrong shape", where=where, expected=list(_open(spec.shape)), got=list(array.shape))
 
 
-def _text(face: _Face) -> str:
-    return ", ".join(f"{i.name}: {DATATYPES[i.dtype]}{list(_open(i.shape))}" for i in face.inputs)
+def _text(interface: _Interface) -> str:
+    return ", ".join(f"{i.name}: {DATATYPES[i.dtype]}{list(_open(i.shape))}" for i in interface.inputs)
 
 
 def missing(name: str, version: str = "") -> ServeError:

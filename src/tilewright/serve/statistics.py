@@ -31,16 +31,16 @@ class Histogram:
         k = int(math.log2(seconds / _LEAST) * _PER_OCTAVE) if seconds > _LEAST else 0
         self._counts[min(k, _BUCKETS)] += 1
 
-    def to_plain(self) -> list[Any]:
-        """As JSON has it: the buckets that are not empty, and the sum."""
+    def to_json(self) -> list[Any]:
+        """The buckets that are not empty, as [index, count], and the sum: lists that JSON can hold."""
         return [[[k, n] for k, n in enumerate(self._counts) if n], self.total]
 
-    def merge(self, plain: Sequence[Any]) -> None:
+    def merge(self, numbers: Sequence[Any]) -> None:
         """Add what another one has counted."""
-        for k, number in plain[0]:
+        for k, number in numbers[0]:
             self._counts[k] += number
             self.count += number
-        self.total += plain[1]
+        self.total += numbers[1]
 
     def quantile(self, share: float) -> float:
         """The upper end of the bucket that holds this share of all; NaN if there are none."""
@@ -110,35 +110,35 @@ class Statistics:
             duration = self.batches[rows] = Duration()
         duration.add(seconds)
 
-    def to_plain(self) -> dict[str, Any]:
-        """All numbers as JSON has them."""
+    def to_json(self) -> dict[str, Any]:
+        """All numbers, as a mapping that JSON can hold."""
         return {
             "durations": [[d.count, d.ns] for d in self._durations()],
             "dropped": dict(self.dropped),
             "failed": list(self.failed.items()),
             "batches": [[rows, d.count, d.ns] for rows, d in self.batches.items()],
             "counts": [self.missed, self.rows, self.executions],
-            "latency": self.latency.to_plain(),
+            "latency": self.latency.to_json(),
             "last": self.last,
         }
 
-    def add(self, plain: Mapping[str, Any]) -> None:
-        """Add what another process has counted (`to_plain`)."""
-        for duration, (count, ns) in zip(self._durations(), plain["durations"], strict=True):
+    def add(self, numbers: Mapping[str, Any]) -> None:
+        """Add what another process has counted (`to_json`)."""
+        for duration, (count, ns) in zip(self._durations(), numbers["durations"], strict=True):
             duration.count += count
             duration.ns += ns
-        self.dropped.update(plain["dropped"])
-        self.failed.update(dict(plain["failed"]))
-        for rows, count, ns in plain["batches"]:
+        self.dropped.update(numbers["dropped"])
+        self.failed.update(dict(numbers["failed"]))
+        for rows, count, ns in numbers["batches"]:
             duration = self.batches.setdefault(rows, Duration())
             duration.count += count
             duration.ns += ns
-        missed, rows, executions = plain["counts"]
+        missed, rows, executions = numbers["counts"]
         self.missed += missed
         self.rows += rows
         self.executions += executions
-        self.latency.merge(plain["latency"])
-        self.last = max(self.last, plain["last"])
+        self.latency.merge(numbers["latency"])
+        self.last = max(self.last, numbers["last"])
 
     def _durations(self) -> tuple[Duration, ...]:
         return self.success, self.fail, self.queue, self.compute

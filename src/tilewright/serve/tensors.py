@@ -97,7 +97,8 @@ class Raw:
 
     @staticmethod
     def of(datatype: str, shape: Sequence[int], where: str) -> Raw:
-        """Of a datatype but BYTES. ServeError for what the protocol does not have."""
+        """The reader of a tensor of this shape and datatype, not BYTES. Raises ServeError for a datatype that the
+        protocol does not have."""
         elements = count(shape, where)
         dtype = numpy_dtype(datatype)
         return Raw(dtype, tuple(shape), elements, elements * dtype.itemsize)

@@ -33,8 +33,8 @@ from tilewright.support.errors import Error
 
 _POLL_SECONDS = 0.02
 _WATCH_SECONDS = 1.0
-_MOST_EARLY = 5
-"""So many workers in a row that die before they serve end the server."""
+_MAX_EARLY = 5
+"""The server ends after this number of workers in a row that died before they served."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -209,7 +209,7 @@ class Supervisor:
         self._past = added(self._past, page)
         self._tell()
         self.on_trouble(f"worker {process} has ended with status {os.waitstatus_to_exitcode(status)}: starting another")
-        if place.early >= _MOST_EARLY:
+        if place.early >= _MAX_EARLY:
             place.process = 0
             raise ServeError("workers die as soon as they start", got=f"{place.early} in a row")
         self._start(place)

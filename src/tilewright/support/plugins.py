@@ -3,9 +3,9 @@
     [project.entry-points."tilewright.operators"]
     soft-clip = "my_package.operator:OPERATORS"
 
-A group is loaded when its registry is first asked (`admit`). An entry point names an object; the registry checks it as
-a whole before it keeps any of it, so that one that fails leaves nothing after. What fails is named in a warning and
-left out: compiles go on without it. `outcomes` says what became of each.
+A group is loaded when its registry is first asked (`load_group`). An entry point names an object; the registry
+checks it as a whole before it keeps any of it, so that one that fails leaves nothing after. What fails is named in a
+warning and left out: compiles go on without it. `outcomes` says what became of each.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _by_hand: Counter[str] = Counter()
 _lock = threading.RLock()
 
 
-def admit(group: str, register: Register) -> None:
+def load_group(group: str, register: Register) -> None:
     """Load the plug-ins of a group and let `register` keep what they bring; later calls do nothing."""
     if group in _open:
         return
@@ -86,13 +86,13 @@ def admit(group: str, register: Register) -> None:
         try:
             for plugin in found():
                 if plugin.group == group:
-                    _admit(plugin, register)
+                    _load(plugin, register)
         finally:
             _opening.remove(group)
         _open.add(group)
 
 
-def _admit(plugin: Plugin, register: Register) -> None:
+def _load(plugin: Plugin, register: Register) -> None:
     from importlib.metadata import EntryPoint
 
     try:
@@ -252,13 +252,13 @@ __all__ = [
     "GROUPS",
     "Outcome",
     "Plugin",
-    "admit",
     "check_new",
     "count",
     "digests",
     "discount",
     "found",
     "leave_out",
+    "load_group",
     "outcomes",
     "several",
 ]

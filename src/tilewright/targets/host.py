@@ -75,7 +75,7 @@ def measure_outer_levels() -> None:
 
 
 UNNAMED = ("", "generic", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
-"""What LLVM calls processors that it does not know."""
+"""Names that LLVM has for processors that it does not know."""
 
 
 L3_A_CORE = 64 << 20

@@ -130,7 +130,7 @@ def _load() -> None:
 
         own = (x86.FAMILY, arm.FAMILY, riscv.FAMILY, wasm.FAMILY, cortex.FAMILY, vta.FAMILY)
         _FAMILIES.update((f.name, f) for f in own)
-    plugins.admit("targets", _admit)
+    plugins.load_group("targets", _admit)
 
 
 __all__ = ["Family", "accelerators", "dots", "families", "family_of", "find", "names", "register", "unregister"]

@@ -414,7 +414,7 @@ LACKS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("sapphirerapids", "emeraldrapids"), ("amx-fp16",)),
     **dict.fromkeys(("znver1", "znver2", "znver3"), ("avx512f", "avxvnni")),
     "znver4": ("avxvnni",),
-    # Processors that LLVM has no name for; of these alone the ones that are like no older ones are told apart.
+    # Processors that LLVM has no name for; only those that are like no older ones are distinguished.
     **dict.fromkeys(("", "generic", "x86-64", "x86-64-v4"), ("avx512fp16", "amx-tile", "amx-fp16")),
 }
 """Instructions that a processor of a name does not have (LLVM's X86TargetParser.cpp): one that has them is another."""

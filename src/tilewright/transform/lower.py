@@ -31,11 +31,13 @@ def lower_group(group: Group, name: str) -> KernelCall:
         present = tuple(v for v in node.inputs if v is not None)
         return KernelCall(replace(func, name=name), (*present, *node.outputs), group.label, group)
     versions = _versions(group.nodes)
-    made = [_function(nodes, group.inputs, args, name) for _, nodes in versions]
-    joined = [join_dimensions(func) for func in made]
+    functions = [_function(nodes, group.inputs, args, name) for _, nodes in versions]
+    joined = [join_dimensions(func) for func in functions]
     if len({tuple(b.shape for b in func.params) for func in joined}) == 1:  # versions have the same parameters
-        made = joined
-    func = made[0] if len(made) == 1 else by_size([(v[0], f) for v, f in zip(versions, made, strict=True)])
+        functions = joined
+    func = (
+        functions[0] if len(functions) == 1 else by_size([(v[0], f) for v, f in zip(versions, functions, strict=True)])
+    )
     return KernelCall(func, args, group.label, group)
 
 

@@ -16,7 +16,7 @@ from tilewright.ir.verify import verify_graph
 from tilewright.ops import emit1, parse_graph
 from tilewright.ops.interpret import run_graph
 from tilewright.support.errors import CallError, ModelError, ParseError, VerifyError
-from tilewright.transform.graph.assume import settled
+from tilewright.transform.graph.assume import fold_assumptions
 
 S, T = Var("s", lo=1), Var("t", lo=1)
 
@@ -56,7 +56,7 @@ graph @g(%x: f32[s], %y: f32[t]) where {where} {{
 )
 def test_what_is_said_of_symbols_becomes_theirs(condition: str, shapes: str, where: str, left: tuple[str, ...]) -> None:
     x, y = shapes.replace("*", " * ").replace("-", " - ").split(" ", 1)
-    result = settled(assuming(f'assume {condition} "why"'))
+    result = fold_assumptions(assuming(f'assume {condition} "why"'))
     assert str(result).splitlines()[0] == f"graph @g(%x: f32[{x}], %y: f32[{y}]) where {where} {{"
     assert tuple(str(a.condition) for a in result.assumptions) == left
     assert all(a.reason == "why" for a in result.assumptions)
@@ -64,16 +64,16 @@ def test_what_is_said_of_symbols_becomes_theirs(condition: str, shapes: str, whe
 
 
 def test_ranges_of_symbols_that_are_one_are_joined() -> None:
-    result = settled(assuming('assume t == s "a" assume s >= 3 "b"', "s in 2..7 % 2, t in 1..6 % 3"))
+    result = fold_assumptions(assuming('assume t == s "a" assume s >= 3 "b"', "s in 2..7 % 2, t in 1..6 % 3"))
     assert [str(v.type) for v in result.inputs] == ["f32[6]", "f32[6]"]
-    kept = settled(assuming('assume t == s "a"'), keep=("t", "s"))
+    kept = fold_assumptions(assuming('assume t == s "a"'), keep=("t", "s"))
     assert [str(a.condition) for a in kept.assumptions] == ["t == s"]
 
 
 @pytest.mark.parametrize("condition", ["s > 4 and s < 3", "2 * s == 7", "s < 1"])
 def test_what_holds_for_no_sizes_is_refused(condition: str) -> None:
     with pytest.raises(ModelError, match="holds for no sizes"):
-        settled(assuming(f'assume {condition} "why"'))
+        fold_assumptions(assuming(f'assume {condition} "why"'))
 
 
 def test_text_and_key() -> None:

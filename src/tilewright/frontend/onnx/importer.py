@@ -51,7 +51,7 @@ from tilewright.support.errors import (
     TooSmallError,
     UnsupportedError,
 )
-from tilewright.transform.graph.assume import settled
+from tilewright.transform.graph.assume import fold_assumptions
 
 MAX_DEPTH = 32
 """Levels of functions that call each other, and of graphs inside graphs."""
@@ -139,7 +139,7 @@ def _assumed(loaded: Loaded, dims: DimSizes) -> Imported | None:
                 builder.assume(needed, NEEDED)
         before = known
         try:
-            known = settled(builder.finish(()), keep=dims)
+            known = fold_assumptions(builder.finish(()), keep=dims)
         except ModelError:
             return None
         if known == before:

@@ -39,7 +39,7 @@ from tilewright.ir.interface import Imported, Interface
 from tilewright.ops.registry import emit1
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
-from tilewright.transform.graph.assume import settled
+from tilewright.transform.graph.assume import fold_assumptions
 
 
 def import_torch(
@@ -240,7 +240,7 @@ class _Importer:
         symbols = [v for v in self.sizes.named.values() if isinstance(v, Var)]
         values = tuple(Value(v.name, TensorType(i64, (v,))) for v in symbols)
         graph = Graph(self.label, values, (), (), values, tuple(said.assumptions))
-        result = settled(graph, keep=[v.name for v in symbols])
+        result = fold_assumptions(graph, keep=[v.name for v in symbols])
         self.sizes.replace(dict(zip(symbols, (v.shape[0] for v in result.inputs), strict=True)))
         self.builder.assumptions += result.assumptions
 

@@ -40,7 +40,7 @@ def extended(plans: Sequence[Plan]) -> tuple[Plan, ...]:
             register(plan)
         return tuple(f"plan {p.name}" for p in given)
 
-    plugins.admit("plans", admit)
+    plugins.load_group("plans", admit)
     return (*_extra, *plans)
 
 

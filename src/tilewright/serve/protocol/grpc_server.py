@@ -75,8 +75,8 @@ class Service:
 
     async def ModelInfer(self, request: Any, context: Context) -> Any:
         self._check(context, Scope.INFER)
-        given, wanted = request_of(request, context, self._site.regions)
-        answer = self._begin(given)
+        parsed, wanted = request_of(request, context, self._site.regions)
+        answer = self._begin(parsed)
         if not isinstance(answer, Answer):
             answer = await answer
         return response_of(answer, wanted, self._site.regions)

@@ -117,7 +117,7 @@ def _is_whole(data: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What a call says but for its number: clients call again and again with arrays of the same shapes.
+    """A call without its number, parsed: clients call repeatedly with arrays of the same shapes.
 
     Args:
         inputs: names, views of the client's memory, and whether these are bytes that stand for booleans.
@@ -147,7 +147,7 @@ class _Session:
         self._data = bytearray()
         self._memory: Array | None = None
         self._model = self._version = ""
-        self._face: object = None
+        self._interface: object = None
         self._forms: dict[bytes, _Form] = {}
         self._places: dict[tuple[object, ...], _Places] = {}
         self._loop = asyncio.get_running_loop()
@@ -243,8 +243,8 @@ class _Session:
         self._site.core.infer(request, lambda result: self._answer(number, result, form))
 
     def _form(self, served: Served, message: bytes) -> _Form:
-        if self._face is not served.face:
-            self._face = served.face
+        if self._interface is not served.interface:
+            self._interface = served.interface
             self._forms.clear()
         known = self._forms.get(message[_NUMBER.size :])
         if known is not None:

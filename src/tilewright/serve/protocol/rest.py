@@ -67,7 +67,7 @@ def _constant(text: str) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What the JSON of a request says.
+    """The JSON of a request, parsed.
 
     Args:
         inputs: the protocol's entries.
@@ -139,10 +139,10 @@ def _all_raw(entries: Sequence[Mapping[str, Any]]) -> Sequence[tuple[str, Raw]] 
         parameters, (name, where, datatype, shape) = _declared(entry)
         if datatype == "BYTES" or "shared_memory_region" in parameters or "binary_data_size" not in parameters:
             return None
-        made = Raw.of(datatype, shape, where)
-        if type(parameters["binary_data_size"]) is not int or parameters["binary_data_size"] != made.nbytes:
+        value = Raw.of(datatype, shape, where)
+        if type(parameters["binary_data_size"]) is not int or parameters["binary_data_size"] != value.nbytes:
             return None  # it is wrong, which is said where the bytes are looked at
-        raw.append((name, made))
+        raw.append((name, value))
     return raw
 
 

@@ -1,4 +1,4 @@
-"""What the server answers at each path: the protocol, its extensions, and what operators look at."""
+"""The server's answers at each path: the protocol, its extensions, and pages for those who operate the server."""
 
 from __future__ import annotations
 

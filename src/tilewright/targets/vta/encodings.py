@@ -36,10 +36,10 @@ def has_encodings(path: str | Path) -> bool:
 
 def differences(path: str | Path) -> tuple[int, list[str]]:
     """How many words there are, and which are encoded or decoded otherwise. Raises ParseError for a damaged file."""
-    given = arrays(Path(path), _ARRAYS)
+    stored = arrays(Path(path), _ARRAYS)
     count, results = 0, list[str]()
     for kind, layout in _LAYOUTS.items():
-        values, words = given[f"{kind}_values"], given[f"{kind}_words"]
+        values, words = stored[f"{kind}_values"], stored[f"{kind}_words"]
         names = [name for name, _ in layout if name]
         size = 4 if kind == "uop" else 16
         for array, shape in ((values, (len(words), len(names))), (words, (len(words), size))):

@@ -55,35 +55,35 @@ class Stream:
 
 def read(path: str | Path) -> Iterator[Stream]:
     """The streams of a file. Raises ParseError, which names the array, for a file that is not of this format."""
-    given = arrays(Path(path), _ARRAYS)
+    stored = arrays(Path(path), _ARRAYS)
     where = str(path)
-    count = len(given["name"])
+    count = len(stored["name"])
     for key, parts in (("insn_start", "insn"), ("dram_start", "dram")):
-        start = given[key]
-        if len(start) != count + 1 or start[0] != 0 or start[-1] != len(given[parts]) or (np.diff(start) < 0).any():
-            expected = f"{count + 1} growing numbers from 0 to {len(given[parts])}"
+        start = stored[key]
+        if len(start) != count + 1 or start[0] != 0 or start[-1] != len(stored[parts]) or (np.diff(start) < 0).any():
+            expected = f"{count + 1} growing numbers from 0 to {len(stored[parts])}"
             raise ParseError("the places of streams are wrong", where=f"{where}: {key}", expected=expected)
-    names = [str(n) for n in given["counter_names"]]
+    names = [str(n) for n in stored["counter_names"]]
     sizes = {
-        "insn": (len(given["insn"]), 16),
-        "delta": given["dram"].shape,
+        "insn": (len(stored["insn"]), 16),
+        "delta": stored["dram"].shape,
         "dram_base": (count,),
         "counters": (count, len(names)),
     }
     for key, shape in sizes.items():
-        if given[key].shape != shape:
-            raise ParseError("wrong shape", where=f"{where}: {key}", expected=shape, got=given[key].shape)
+        if stored[key].shape != shape:
+            raise ParseError("wrong shape", where=f"{where}: {key}", expected=shape, got=stored[key].shape)
     if sorted(names) != sorted(COUNTERS):
         expected = ", ".join(COUNTERS)
         raise ParseError("wrong counters", where=f"{where}: counter_names", expected=expected, got=", ".join(names))
     for k in range(count):
-        words = slice(*given["insn_start"][k : k + 2].tolist())
-        image = slice(*given["dram_start"][k : k + 2].tolist())
-        before = given["dram"][image]
-        counters = dict(zip(names, given["counters"][k].tolist(), strict=True))
-        base = int(given["dram_base"][k])
+        words = slice(*stored["insn_start"][k : k + 2].tolist())
+        image = slice(*stored["dram_start"][k : k + 2].tolist())
+        before = stored["dram"][image]
+        counters = dict(zip(names, stored["counters"][k].tolist(), strict=True))
+        base = int(stored["dram_base"][k])
         yield Stream(
-            str(given["name"][k]), given["insn"][words], base, before, before ^ given["delta"][image], counters
+            str(stored["name"][k]), stored["insn"][words], base, before, before ^ stored["delta"][image], counters
         )
 
 

@@ -25,9 +25,9 @@ from tilewright.ops.sized import with_symbols
 from tilewright.support.errors import ModelError
 
 
-def settled(graph: Graph, keep: Collection[str] = ()) -> Graph:
-    """The graph with its assumptions settled, and those of its slices: that they lie inside. The same graph if there
-    are none. Symbols called as in `keep` stay symbols of their own.
+def fold_assumptions(graph: Graph, keep: Collection[str] = ()) -> Graph:
+    """The graph with its assumptions, and those that its slices lie inside, folded into ranges and sizes of
+    symbols. The same graph if there are none. Symbols called as in `keep` stay symbols of their own.
 
     Raises ModelError for an assumption that holds for no sizes.
     """
@@ -197,4 +197,4 @@ def _range_of(symbol: Var, size: Expr) -> Iterator[Expr]:
         yield equal(size % symbol.multiple, const(0))
 
 
-__all__ = ["settled"]
+__all__ = ["fold_assumptions"]

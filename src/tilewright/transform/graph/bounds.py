@@ -26,39 +26,39 @@ def bounds(producer: Producer, value: Value, depth: int = DEPTH) -> Bounds | Non
     node = producer(value)
     if node is None or not depth:
         return None
-    given = [v for v in node.inputs if v is not None]
+    inputs = [v for v in node.inputs if v is not None]
     match node.op:
-        case "cast" if given[0].dtype.is_int:
-            known = bounds(producer, given[0], depth - 1)
-            narrow = given[0].dtype.bits <= 16
-            return known or ((int(given[0].dtype.min), int(given[0].dtype.max)) if narrow else None)
+        case "cast" if inputs[0].dtype.is_int:
+            known = bounds(producer, inputs[0], depth - 1)
+            narrow = inputs[0].dtype.bits <= 16
+            return known or ((int(inputs[0].dtype.min), int(inputs[0].dtype.max)) if narrow else None)
         case "cast":
-            inside = producer(given[0])
+            inside = producer(inputs[0])
             return _clipped(inside) if inside is not None and inside.op == "clip" else None
         case "sub" | "add":
-            left, right = (bounds(producer, v, depth - 1) for v in given)
+            left, right = (bounds(producer, v, depth - 1) for v in inputs)
             if left is None or right is None:
                 return None
             (least, most), (low, high) = left, right
             return (least - high, most - low) if node.op == "sub" else (least + low, most + high)
         case "bitand":
-            masks = [b for v in given if (b := bounds(producer, v, depth - 1)) is not None and b[0] >= 0]
+            masks = [b for v in inputs if (b := bounds(producer, v, depth - 1)) is not None and b[0] >= 0]
             return (0, min(b[1] for b in masks)) if masks else None
         case "shr":
-            left, right = (bounds(producer, v, depth - 1) for v in given)
-            left = left or ((0, int(given[0].dtype.max)) if given[0].dtype in (u8, u16) else None)
+            left, right = (bounds(producer, v, depth - 1) for v in inputs)
+            left = left or ((0, int(inputs[0].dtype.max)) if inputs[0].dtype in (u8, u16) else None)
             if left is None or right is None or left[0] < 0 or right[0] < 0 or right[0] != right[1]:
                 return None
             return (left[0] >> right[0], left[1] >> right[0])
         case "concat":
-            parts = [bounds(producer, v, depth - 1) for v in given]
+            parts = [bounds(producer, v, depth - 1) for v in inputs]
             whole = [b for b in parts if b is not None]
             return (min(b[0] for b in whole), max(b[1] for b in whole)) if len(whole) == len(parts) > 0 else None
         case "constant":
             array = node.of(ConstantAttrs).value.array
             return (int(array.min()), int(array.max())) if array.size and array.dtype.kind in "iu" else None
         case op if op in MOVES:
-            return bounds(producer, given[0], depth - 1)
+            return bounds(producer, inputs[0], depth - 1)
     return None
 
 

@@ -60,7 +60,7 @@ def extended(passes: Sequence[Named], target: Target) -> list[Named]:
             register(each)
         return tuple(f"pass {p.name}" for p in given)
 
-    plugins.admit("passes", admit)
+    plugins.load_group("passes", admit)
     return _inserted(passes, _extra, target)
 
 

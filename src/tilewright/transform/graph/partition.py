@@ -29,7 +29,7 @@ from tilewright.runtime.compilers import PREPARE, TILEWRIGHT, Compiled, Compiler
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CompileError, Error, PluginError, PluginWarning
 from tilewright.transform.graph.patterns import Matcher, Pattern
-from tilewright.transform.regions.captures import fixed_values, names_of
+from tilewright.transform.regions.captures import builder_for, fixed_values
 
 
 def partition(graph: Graph, asked: Sequence[str]) -> Graph:
@@ -50,13 +50,13 @@ class Region:
 
     Args:
         patterns: the names of those that matched.
-        made: what the compiler made of it; None before that.
+        compiled: the result of the compiler; None before that.
     """
 
     compiler: str
     graph: Graph
     patterns: tuple[str, ...]
-    made: Compiled | None = None
+    compiled: Compiled | None = None
 
 
 @dataclass(slots=True)
@@ -73,11 +73,11 @@ class Blocks:
         self.members = {k: {k} for k in range(len(nodes))}
         self.block = list(range(len(nodes)))
         self.readers = [set() for _ in nodes]
-        made = {v: k for k, n in enumerate(nodes) for v in n.outputs}
+        producers = {v: k for k, n in enumerate(nodes) for v in n.outputs}
         for k, node in enumerate(nodes):
             for value in node.inputs:
-                if value in made:
-                    self.readers[made[value]].add(k)
+                if value in producers:
+                    self.readers[producers[value]].add(k)
 
     def after(self, block: int) -> set[int]:
         """The other blocks that read a block."""
@@ -138,9 +138,9 @@ def claimed(graph: Graph, asked: Sequence[str], *, compiling: bool = True) -> tu
             if region is None:
                 blocks.dissolve(block)
                 continue
-            made: Compiled | None = None
+            compiled: Compiled | None = None
             try:
-                made = _compiled(compiler, region) if compiling else None
+                compiled = _compiled(compiler, region) if compiling else None
             except Exception as error:  # whatever foreign code raises
                 refused = _refused(compiler, region, error)
                 if position + 1 == len(asked):
@@ -150,7 +150,7 @@ def claimed(graph: Graph, asked: Sequence[str], *, compiling: bool = True) -> tu
                 )
                 blocks.dissolve(block)
                 continue
-            regions[block] = Region(name, region, patterns, made)
+            regions[block] = Region(name, region, patterns, compiled)
     return regions, blocks
 
 
@@ -163,27 +163,27 @@ def _refused(compiler: Compiler, region: Graph, error: Exception) -> CompileErro
 
 
 def _compiled(compiler: Compiler, region: Graph) -> Compiled:
-    """What a compiler makes of a region, which is loaded once to see that it can be."""
-    made: object = compiler.compile(region)
-    if not isinstance(made, Compiled) or not isinstance(made.payload, bytes):
-        raise PluginError("gives no part", expected="a Compiled with bytes", got=type(made).__name__)
-    part = loaded(compiler, made.payload)
-    if made.packed is None:
-        return made
-    if part.prepare is None or not all(isinstance(t, TensorType) for t in made.packed):
-        raise PluginError("packs weights", expected="types of them, and a part with `prepare`", got=made.packed)
-    if any(as_int(d) is None for t in made.packed for d in t.shape) or not region.params:
-        raise PluginError("packs weights that there are not, or of no size", got=made.packed)
-    return made
+    """Compile a region, and load the result once, which raises PluginError if that is not possible."""
+    compiled: object = compiler.compile(region)
+    if not isinstance(compiled, Compiled) or not isinstance(compiled.payload, bytes):
+        raise PluginError("gives no part", expected="a Compiled with bytes", got=type(compiled).__name__)
+    part = loaded(compiler, compiled.payload)
+    if compiled.packed is None:
+        return compiled
+    if part.prepare is None or not all(isinstance(t, TensorType) for t in compiled.packed):
+        raise PluginError("packs weights", expected="types of them, and a part with `prepare`", got=compiled.packed)
+    if any(as_int(d) is None for t in compiled.packed for d in t.shape) or not region.params:
+        raise PluginError("packs weights that there are not, or of no size", got=compiled.packed)
+    return compiled
 
 
 def _matched(graph: Graph, compiler: Compiler, blocks: Blocks, regions: Collection[int]) -> dict[int, tuple[str, ...]]:
     """The blocks that a compiler takes, merged, with the names of their patterns."""
-    taken: dict[int, tuple[str, ...]] = {}
+    claims: dict[int, tuple[str, ...]] = {}
 
     def free(k: int) -> bool:
         block = blocks.block[k]
-        return block not in taken and block not in regions and _is_ordinary(graph.nodes[k])
+        return block not in claims and block not in regions and _is_ordinary(graph.nodes[k])
 
     matcher = Matcher(graph, free)
     for pattern in sorted(compiler.patterns, key=_order):
@@ -191,8 +191,8 @@ def _matched(graph: Graph, compiler: Compiler, blocks: Blocks, regions: Collecti
             match = matcher.match(pattern, k)
             block = None if match is None else blocks.join(match)
             if block is not None:
-                taken[block] = (pattern.name,)
-    return _merged(blocks, taken)
+                claims[block] = (pattern.name,)
+    return _merged(blocks, claims)
 
 
 def _order(pattern: Pattern) -> int:
@@ -206,22 +206,22 @@ def _is_ordinary(node: Node) -> bool:
     return node.defines is None and not node.bodies and node.op not in ("constant", NAME, "require") and whole
 
 
-def _merged(blocks: Blocks, taken: dict[int, tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
+def _merged(blocks: Blocks, claims: dict[int, tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
     """Blocks joined that read each other, until no two can be."""
-    waiting = sorted(taken)
+    waiting = sorted(claims)
     while waiting:
         block = waiting.pop()
-        if block not in taken:
+        if block not in claims:
             continue
-        for following in sorted(blocks.after(block) & taken.keys()):
-            patterns = (*taken[block], *taken[following])
+        for following in sorted(blocks.after(block) & claims.keys()):
+            patterns = (*claims[block], *claims[following])
             joined = blocks.join((block, following))
             if joined is not None:
-                del taken[block], taken[following]
-                taken[joined] = patterns
+                del claims[block], claims[following]
+                claims[joined] = patterns
                 waiting.append(joined)
                 break
-    return dict(sorted(taken.items()))
+    return dict(sorted(claims.items()))
 
 
 def _region(graph: Graph, name: str, members: Sequence[int], fixed: Collection[Value]) -> Graph | None:
@@ -236,8 +236,8 @@ def _region(graph: Graph, name: str, members: Sequence[int], fixed: Collection[V
     outputs = tuple(v for n in nodes for v in n.outputs if v in elsewhere)
     inputs = tuple(v for v in read if v not in constants and v not in fixed)
     params = tuple(v for v in read if v in fixed)
-    made = (*(constants[v] for v in read if v in constants), *nodes)
-    result = Graph(name, inputs, params, made, outputs)
+    all_nodes = (*(constants[v] for v in read if v in constants), *nodes)
+    result = Graph(name, inputs, params, all_nodes, outputs)
     known = {d for v in inputs for d in v.shape if isinstance(d, Var)}
     needed = {s for v in inputs for d in v.shape for s in variables(d)} | set(result.used_symbols)
     return result if needed <= known and outputs else None
@@ -253,7 +253,7 @@ class _Writer:
     builder: GraphBuilder = field(init=False)
 
     def __post_init__(self) -> None:
-        self.builder = GraphBuilder(self.graph.name, taken=names_of(self.graph))
+        self.builder = builder_for(self.graph)
 
     def graph_of(self) -> Graph:
         for block in self.blocks.in_order():
@@ -264,12 +264,12 @@ class _Writer:
         return replace(self.graph, nodes=tuple(self.builder.nodes))
 
     def call(self, region: Region) -> None:
-        graph, made = region.graph, region.made
-        assert made is not None
+        graph, compiled = region.graph, region.compiled
+        assert compiled is not None
         weights = list(graph.params)
-        if made.packed is not None:
-            weights = self.checked(region, PREPARE, [], weights, made.packed, [])
-        body = "" if made.packed is not None else str(graph)
+        if compiled.packed is not None:
+            weights = self.checked(region, PREPARE, [], weights, compiled.packed, [])
+        body = "" if compiled.packed is not None else str(graph)
         self.checked(region, "", list(graph.inputs), weights, [v.type for v in graph.outputs], graph.outputs, body)
 
     def checked(
@@ -283,11 +283,11 @@ class _Writer:
         body: str = "",
     ) -> list[Value]:
         """A call, and results that it has given: these values, or new ones."""
-        assert region.made is not None
+        assert region.compiled is not None
         attrs = ExternalCallAttrs(
             region.compiler,
             region.graph.name + ending,
-            ConstantArray(np.frombuffer(region.made.payload, np.uint8)),
+            ConstantArray(np.frombuffer(region.compiled.payload, np.uint8)),
             len(weights),
             tuple(t.dtype for t in types),
             tuple(t.shape for t in types),
@@ -295,10 +295,10 @@ class _Writer:
         )
         *results, fine, failure = ops.emit(self.builder, NAME, *inputs, *weights, attrs=attrs)
         says = RequireAttrs(f"a part by the compiler {region.compiler!r} failed", external=True)
-        made = list(values) or [Value(self.builder.fresh(r.name), r.type) for r in results]
-        for result, value in zip(results, made, strict=True):
+        targets = list(values) or [Value(self.builder.fresh(r.name), r.type) for r in results]
+        for result, value in zip(results, targets, strict=True):
             self.builder.nodes.append(Node("require", (result, fine, failure), (value,), says))
-        return made
+        return targets
 
 
 __all__ = ["Blocks", "Region", "claimed", "partition"]

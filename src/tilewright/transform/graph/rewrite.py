@@ -225,8 +225,8 @@ def rewrite(graph: Graph, rules: Sequence[Rule], *, repeat: bool = False, common
 
 def eliminate_dead(graph: Graph) -> Graph:
     """The graph without nodes that no output needs. Parameters and inputs stay: they are the model's interface."""
-    kept = graph.needed()
-    return graph if len(kept) == len(graph.nodes) else replace(graph, nodes=kept)
+    needed = graph.needed()
+    return graph if len(needed) == len(graph.nodes) else replace(graph, nodes=needed)
 
 
 def with_inputs(node: Node, renamed: Mapping[Value, Value]) -> Node:

@@ -96,7 +96,7 @@ class Factors:
 @dataclass(slots=True)
 class Rewriter:
     """A graph in the making. `blocks`: values in blocks of channels; `positive`: values that are not negative;
-    `taken`: whether any layer was given to VTA."""
+    `changed`: whether any layer was given to VTA."""
 
     graph: Graph
     even: bool = False
@@ -104,7 +104,7 @@ class Rewriter:
     built: dict[Value, Node] = field(init=False)
     blocks: dict[Value, Value] = field(default_factory=dict)
     positive: set[Value] = field(default_factory=set)
-    taken: bool = False
+    changed: bool = False
 
     def __post_init__(self) -> None:
         self.builder = GraphBuilder(self.graph.name, [], [], [], names_of(self.graph))
@@ -115,7 +115,7 @@ class Rewriter:
             if node.op != "cast" or node.output.dtype is not i8 or not self.offloaded(node):
                 self.builder.nodes.append(node)
         g = self.graph
-        if not self.taken:
+        if not self.changed:
             return g
         return Graph(g.name, g.inputs, g.params, tuple(self.builder.nodes), g.outputs, g.assumptions)
 
@@ -209,7 +209,7 @@ class Rewriter:
         return (second, first) if self.node(second, "matmul") is not None else (first, second)
 
     def factors(self, product: Node, bias: Value | None, factor: float) -> Factors | None:
-        """What a product multiplies; None where VTA cannot requantise it."""
+        """The operands of a product in integers, with the shift that requantises it; None where VTA cannot do so."""
         if len(product.inputs) != 2:
             return None
         if product.output.dtype is i32:
@@ -230,17 +230,17 @@ class Rewriter:
     def convolution(self, node: Node, real: Value | None, factor: float, low: int) -> bool:
         total, bias = self.biased(real)
         conv = self.node(total, "conv")
-        given = None if conv is None or len(conv.output.shape) != 4 else self.factors(conv, bias, factor)
-        if conv is None or given is None:
+        factors = None if conv is None or len(conv.output.shape) != 4 else self.factors(conv, bias, factor)
+        if conv is None or factors is None:
             return False
-        layer = _convolution(conv, given.x, given.w, self.requantised(given.shift, low))
+        layer = _convolution(conv, factors.x, factors.w, self.requantised(factors.shift, low))
         if layer is None:
             return False
         program_of(layer)  # which may be refused
-        packed = self.weights(given.w, layer)
-        sums = self.bias(given.offset, as_int(given.w.shape[0]) or 0, layer.outputs, layer)
+        packed = self.weights(factors.w, layer)
+        sums = self.bias(factors.offset, as_int(factors.w.shape[0]) or 0, layer.outputs, layer)
         shape = (layer.outputs, *layer.rows, BLOCK)
-        self.emit(node, layer, [self.blocked(given.x), packed, sums], shape, low >= 0)
+        self.emit(node, layer, [self.blocked(factors.x), packed, sums], shape, low >= 0)
         return True
 
     def integers(self, bias: Value, scale: float) -> Value | None:
@@ -326,7 +326,7 @@ class Rewriter:
     def finish(self, node: Node, result: Value) -> None:
         """Let a result be a node's."""
         self.builder.nodes.append(Node("identity", (result,), (node.output,)))
-        self.taken = True
+        self.changed = True
 
     def blocked(self, x: Value) -> Value:
         """An image in blocks of channels, as it is between layers."""

@@ -24,7 +24,7 @@ from tilewright.plans.vta.layers import BLOCK, Convolution, Product, with_offset
 if TYPE_CHECKING:
     from tilewright.transform.graph.vta import Rewriter
 
-MOST_PRODUCTS = 64
+MAX_PRODUCTS = 64
 """Matrices of one product, each a program's call."""
 LARGEST_SHIFT = 31
 MAX_PADS = 15
@@ -79,29 +79,29 @@ def transposed(r: Rewriter, node: Node, real: Value | None, factor: float, low: 
     """A transposed convolution of stride 2 that gives twice the size of its input, or two more."""
     total, bias = r.biased(real)
     conv = r.node(total, "conv_transpose")
-    given = None if conv is None else r.factors(conv, bias, factor)
-    if conv is None or given is None:
+    factors = None if conv is None else r.factors(conv, bias, factor)
+    if conv is None or factors is None:
         return False
     attrs = conv.of(ConvTransposeAttrs)
-    sizes = [as_int(d) for d in given.w.shape]
+    sizes = [as_int(d) for d in factors.w.shape]
     even = set(attrs.strides) == {2} and set(attrs.dilations) == {1} and attrs.groups == 1 and len(set(attrs.pads)) == 1
-    if not even or not is_image(given.x) or None in sizes or len(sizes) != 4 or attrs.pads[0] > 1:
+    if not even or not is_image(factors.x) or None in sizes or len(sizes) != 4 or attrs.pads[0] > 1:
         return False
     cin, cout, kh, kw = (n or 0 for n in sizes)
     more = attrs.output_padding
     if (kh + more[0]) % 2 or (kw + more[1]) % 2:
         return False
     taps, pad = ((kh + more[0]) // 2, (kw + more[1]) // 2), attrs.pads[0]
-    _, height, width = (as_int(d) or 0 for d in given.x.shape[1:])
+    _, height, width = (as_int(d) or 0 for d in factors.x.shape[1:])
     edges = (taps[0] - 1, taps[1] - 1, taps[0] - 1, taps[1] - 1)
-    inputs, outputs, q = -(-cin // BLOCK), -(-cout // BLOCK), r.requantised(given.shift, low)
+    inputs, outputs, q = -(-cin // BLOCK), -(-cout // BLOCK), r.requantised(factors.shift, low)
     layer = with_offset(
         Convolution(inputs, height, width, outputs, taps, 1, edges, phases=2, shifted=(pad, pad), requantised=q)
     )
     high, wide = layer.rows
     if [2 * high, 2 * wide] != [as_int(d) for d in conv.output.shape[2:]] or max(edges) > MAX_PADS:
         return False
-    w = given.w
+    w = factors.w
     if any(more):
         w = r.op("pad", w, before=(0,) * 4, after=(0, 0, *more), mode="constant", value=0)
     w = r.padded(r.padded(w, 0, cin), 1, cout)
@@ -109,7 +109,7 @@ def transposed(r: Rewriter, node: Node, real: Value | None, factor: float, low: 
     for axis in (4, 6, *((5, 7) if pad else ())):
         split = _reversed(r, split, axis)
     packed = r.op("transpose", split, perm=(2, 0, 5, 7, 4, 6, 3, 1))
-    operands = [r.blocked(given.x), packed, r.bias(given.offset, cout, outputs, layer)]
+    operands = [r.blocked(factors.x), packed, r.bias(factors.offset, cout, outputs, layer)]
     r.emit(node, layer, operands, (outputs, 2 * high, 2 * wide, BLOCK), low >= 0)
     return True
 
@@ -126,11 +126,11 @@ def matrices(r: Rewriter, node: Node, real: Value | None, factor: float, low: in
     """A product of matrices, or of several pairs of them."""
     total, bias = r.biased(real)
     product = r.node(total, "matmul")
-    given = None if product is None else r.factors(product, bias, factor)
-    if product is None or given is None:
+    factors = None if product is None else r.factors(product, bias, factor)
+    if product is None or factors is None:
         return False
     attrs = product.of(MatmulAttrs)
-    left, right = ([as_int(d) or 0 for d in v.shape] for v in (given.x, given.w))
+    left, right = ([as_int(d) or 0 for d in v.shape] for v in (factors.x, factors.w))
     if min(*left, *right) < 1 or min(len(left), len(right)) < 2 or (left[:-2] != right[:-2] and len(right) > 2):
         return False
     if len(right) == 2 and not attrs.transpose_a:
@@ -138,19 +138,19 @@ def matrices(r: Rewriter, node: Node, real: Value | None, factor: float, low: in
     count = prod(left[:-2])
     rows, depth = left[-2:][::-1] if attrs.transpose_a else left[-2:]
     columns = right[-2] if attrs.transpose_b else right[-1]
-    if count > MOST_PRODUCTS or (len(left) != len(right)):
+    if count > MAX_PRODUCTS or (len(left) != len(right)):
         return False
-    q = r.requantised(given.shift, low)
+    q = r.requantised(factors.shift, low)
     layer = with_offset(Product(rows, -(-depth // BLOCK), -(-columns // BLOCK), q))
-    x = r.op("reshape", given.x, shape=(count, *left[-2:]))
-    w = r.op("reshape", given.w, shape=(count, *right[-2:]))
+    x = r.op("reshape", factors.x, shape=(count, *left[-2:]))
+    w = r.op("reshape", factors.w, shape=(count, *right[-2:]))
     x = r.op("transpose", x, perm=(0, 2, 1)) if attrs.transpose_a else x
     w = w if attrs.transpose_b else r.op("transpose", w, perm=(0, 2, 1))
     x = r.padded(x, 2, depth)
     w = r.padded(r.padded(w, 2, depth), 1, columns)
     w = r.op("reshape", w, shape=(count, layer.columns, BLOCK, layer.depth, BLOCK))
     w = r.op("transpose", w, perm=(0, 1, 3, 2, 4))
-    sums = r.bias(given.offset, columns, layer.columns, layer)
+    sums = r.bias(factors.offset, columns, layer.columns, layer)
     results = []
     for k in range(count):
         one = _one(r, x, k, (rows, layer.depth, BLOCK))

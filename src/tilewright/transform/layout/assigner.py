@@ -1,4 +1,4 @@
-"""What layout assignment knows of every value: its plain form, its channel-blocked form, whether it is a weight.
+"""What layout assignment knows of every value: its row-major form, its channel-blocked form, whether it is a weight.
 
 The rules that rewrite nodes are beside this file, one file a kind of operator; `assign.py` applies them.
 """
@@ -26,7 +26,7 @@ class Assigner:
     graph: Graph
     target: Target
     builder: GraphBuilder = field(init=False)
-    plain: dict[Value, Value] = field(default_factory=dict)
+    row_major: dict[Value, Value] = field(default_factory=dict)
     blocked: dict[Value, Value] = field(default_factory=dict)
     columns: dict[Value, Value] = field(default_factory=dict)
     joined: dict[Value, Value] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Assigner:
         self.builder = GraphBuilder(self.graph.name)
         taken = {v.name for n in self.graph.nodes for v in n.outputs}
         self.builder.taken = taken | {v.name for v in (*self.graph.inputs, *self.graph.params)}
-        self.plain.update((v, v) for v in (*self.graph.inputs, *self.graph.params))
+        self.row_major.update((v, v) for v in (*self.graph.inputs, *self.graph.params))
         self.fixed.update(self.graph.params)
         self.made.update((v, n) for n in self.graph.nodes for v in n.outputs)
 
@@ -68,22 +68,22 @@ class Assigner:
 
     def finish(self) -> Graph:
         graph = self.graph
-        outputs = tuple(self.as_plain(v) for v in graph.outputs)
+        outputs = tuple(self.as_row_major(v) for v in graph.outputs)
         return replace(graph, nodes=tuple(self.builder.nodes), outputs=outputs)
 
     # -- the two forms of a value --------------------------------------------------------------------------------
 
-    def as_plain(self, value: Value) -> Value:
-        if value not in self.plain and value in self.columns:
-            self.plain[value] = self.as_rows(value)
-        if value not in self.plain and value in self.joined:
-            (self.plain[value],) = self.emit("reshape", (self.joined[value],), {"shape": value.shape}, value.name)
-        if value not in self.plain:
+    def as_row_major(self, value: Value) -> Value:
+        if value not in self.row_major and value in self.columns:
+            self.row_major[value] = self.as_rows(value)
+        if value not in self.row_major and value in self.joined:
+            (self.row_major[value],) = self.emit("reshape", (self.joined[value],), {"shape": value.shape}, value.name)
+        if value not in self.row_major:
             channels = as_int(value.shape[1])
-            (self.plain[value],) = self.emit(
+            (self.row_major[value],) = self.emit(
                 "lowered.unblock_channels", (self.blocked[value],), {"channels": channels}, value.name
             )
-        return self.plain[value]
+        return self.row_major[value]
 
     def as_rows(self, value: Value) -> Value:
         """Rows of a value in blocks of columns, `[n, C/b, R/n, 1, b]`."""
@@ -98,7 +98,7 @@ class Assigner:
             self.blocked[value] = spread
         if value not in self.blocked:
             (self.blocked[value],) = self.emit(
-                "lowered.block_channels", (self.as_plain(value),), {"block": self.block}, f"{value.name}_blocked"
+                "lowered.block_channels", (self.as_row_major(value),), {"block": self.block}, f"{value.name}_blocked"
             )
         return self.blocked[value]
 
@@ -125,9 +125,9 @@ class Assigner:
         return ops.emit(self.builder, op, *inputs, names=(name,), attrs=made)
 
     def keep(self, node: Node) -> None:
-        inputs = tuple(None if v is None else self.as_plain(v) for v in node.inputs)
+        inputs = tuple(None if v is None else self.as_row_major(v) for v in node.inputs)
         self.builder.nodes.append(replace(node, inputs=inputs, selected=None))
-        self.plain.update((v, v) for v in node.outputs)
+        self.row_major.update((v, v) for v in node.outputs)
 
     def is_blocked(self, value: Value) -> bool:
-        return value in self.blocked and value not in self.plain
+        return value in self.blocked and value not in self.row_major

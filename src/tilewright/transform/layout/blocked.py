@@ -48,14 +48,14 @@ def pointwise(a: Assigner, node: Node) -> bool:
 def follow(a: Assigner, value: Value, rank: int) -> Value | None:
     """The form of an operand that broadcasts against blocked ones of `rank` dimensions; None if there is none."""
     if value.type.rank == 0 or all(is_const(d, 1) for d in value.shape):
-        return a.as_plain(value)
+        return a.as_row_major(value)
     if value.type.rank > rank or value.type.rank < rank - 1:
         return None
     if value.type.rank == rank - 1:
         shape = (const(1), *value.shape)
         if as_int(shape[1]) is None:
             return None
-        lifted = a.emit("reshape", (a.as_plain(value),), {"shape": shape}, f"{value.name}_lifted")[0]
+        lifted = a.emit("reshape", (a.as_row_major(value),), {"shape": shape}, f"{value.name}_lifted")[0]
         if value in a.fixed:
             a.fixed.add(lifted)
         return a.emit("lowered.block_channels", (lifted,), {"block": a.block}, f"{value.name}_blocked")[0]
@@ -139,7 +139,7 @@ def reduce(a: Assigner, node: Node) -> bool:
         return True
     channels = as_int(x.shape[1])
     (ordinary,) = a.emit("lowered.unblock_channels", (result,), {"channels": channels}, node.output.name)
-    (a.plain[node.output],) = a.emit("reshape", (ordinary,), {"shape": node.output.shape}, node.output.name)
+    (a.row_major[node.output],) = a.emit("reshape", (ordinary,), {"shape": node.output.shape}, node.output.name)
     return True
 
 
@@ -151,7 +151,7 @@ def along_space(a: Assigner, node: Node) -> bool:
         return False
     if node.op == "gather" and (others[0] is None or others[0].type.rank != 1):
         return False
-    inputs = (a.as_blocked(x), *(None if v is None else a.as_plain(v) for v in others))
+    inputs = (a.as_blocked(x), *(None if v is None else a.as_row_major(v) for v in others))
     (a.blocked[node.output],) = a.emit(node.op, inputs, node.attrs, node.output.name)
     return True
 

@@ -49,18 +49,18 @@ class Coded:
         return self.between[1] - self.between[0] < 16
 
 
-def find_coded(made: Producer, w: Value, transpose: bool) -> Coded | None:
+def find_coded(producer: Producer, w: Value, transpose: bool) -> Coded | None:
     """The codes that weights are made of; None where they are made otherwise."""
-    node = made(w)
+    node = producer(w)
     if node is not None and node.op == "transpose" and node.inputs[0] is not None and w.type.rank == 2:
-        return find_coded(made, node.inputs[0], not transpose) if node.of(TransposeAttrs).perm == (1, 0) else None
+        return find_coded(producer, node.inputs[0], not transpose) if node.of(TransposeAttrs).perm == (1, 0) else None
     if node is not None and node.op == "cast" and node.output.dtype is f32:
-        node = _maker(made, node, "reshape")
+        node = _maker(producer, node, "reshape")
     if node is None or node.op != "reshape" or w.type.rank != 2 or node.inputs[0] is None:
         return None
-    scaled, offsets = made(node.inputs[0]), None
+    scaled, offsets = producer(node.inputs[0]), None
     if scaled is not None and scaled.op == "sub":
-        offsets, scaled = scaled.inputs[1], _maker(made, scaled, "mul")
+        offsets, scaled = scaled.inputs[1], _maker(producer, scaled, "mul")
     if scaled is None or scaled.op != "mul" or scaled.output.type.rank != 3 or scaled.output.dtype is not f32:
         return None
     levels, scales = scaled.inputs
@@ -69,12 +69,12 @@ def find_coded(made: Producer, w: Value, transpose: bool) -> Coded | None:
     each = (sizes[0], sizes[1], 1) if transpose else (sizes[0], 1, sizes[2])
     if levels is None or scales is None or not all(sizes) or as_int(w.shape[1 if transpose else 0]) != depth:
         return None
-    codes, zeros, book = _levels(made, levels)
-    zero = _number(made, zeros)
+    codes, zeros, book = _levels(producer, levels)
+    zero = _number(producer, zeros)
     of_groups = [v for v in (scales, offsets, zeros if zero is None else None) if v is not None]
     if codes is None or codes.shape != scaled.output.shape or any(_sizes(v) != each for v in of_groups):
         return None
-    between = _between(made, codes)
+    between = _between(producer, codes)
     group = sizes[2] if transpose else sizes[1]
     if between is None or (book is not None and between[1] > 15):
         return None
@@ -82,34 +82,34 @@ def find_coded(made: Producer, w: Value, transpose: bool) -> Coded | None:
     return None if coded.paired and group % 2 else coded
 
 
-def _levels(made: Producer, levels: Value) -> tuple[Value | None, Value | None, ConstantArray | None]:
+def _levels(producer: Producer, levels: Value) -> tuple[Value | None, Value | None, ConstantArray | None]:
     """The codes of levels, the levels of 0, and the book."""
-    node, zeros = made(levels), None
+    node, zeros = producer(levels), None
     if node is not None and node.op == "cast" and node.inputs[0] is not None and node.inputs[0].dtype.is_int:
-        levels, node = node.inputs[0], made(node.inputs[0])
+        levels, node = node.inputs[0], producer(node.inputs[0])
     if node is not None and node.op == "sub" and node.inputs[0] is not None:
         levels, zeros = node.inputs[0], node.inputs[1]
-        node = made(levels)
+        node = producer(levels)
     if node is not None and node.op == "book_levels" and zeros is None and node.inputs[0] is not None:
-        return _narrowest(made, node.inputs[0]), None, node.of(BookAttrs).book
-    codes = _narrowest(made, levels)
+        return _narrowest(producer, node.inputs[0]), None, node.of(BookAttrs).book
+    codes = _narrowest(producer, levels)
     return codes if codes.dtype.is_int else None, zeros, None
 
 
-def _narrowest(made: Producer, value: Value) -> Value:
+def _narrowest(producer: Producer, value: Value) -> Value:
     """An integer value before it was made wider."""
-    node = made(value)
+    node = producer(value)
     while node is not None and node.op == "cast" and node.inputs[0] is not None and node.inputs[0].dtype.is_int:
         if node.inputs[0].dtype.bits > value.dtype.bits and value.dtype.is_int:
             break
         value = node.inputs[0]
-        node = made(value)
+        node = producer(value)
     return value
 
 
-def _between(made: Producer, codes: Value) -> Bounds | None:
+def _between(producer: Producer, codes: Value) -> Bounds | None:
     """The least and the greatest code, where they fit into 8 bits."""
-    known = bounds(made, codes)
+    known = bounds(producer, codes)
     if known is None and codes.dtype.bits <= 8:
         known = int(codes.dtype.min), int(codes.dtype.max)
     if known is None:
@@ -118,18 +118,18 @@ def _between(made: Producer, codes: Value) -> Bounds | None:
     return known if fits else None
 
 
-def _number(made: Producer, value: Value | None) -> float | None:
+def _number(producer: Producer, value: Value | None) -> float | None:
     """The one number that a constant is; None for others."""
-    node = None if value is None else made(value)
+    node = None if value is None else producer(value)
     while node is not None and node.op in ("cast", "reshape", "broadcast") and node.inputs[0] is not None:
-        node = made(node.inputs[0])
+        node = producer(node.inputs[0])
     array = node.of(ConstantAttrs).value.array if node is not None and node.op == "constant" else None
     return float(array.flat[0]) if array is not None and array.size and (array == array.flat[0]).all() else None
 
 
-def _maker(made: Producer, node: Node, op: str) -> Node | None:
+def _maker(producer: Producer, node: Node, op: str) -> Node | None:
     """The node that computes a node's first input, if its operator is this one."""
-    maker = None if node.inputs[0] is None else made(node.inputs[0])
+    maker = None if node.inputs[0] is None else producer(node.inputs[0])
     return maker if maker is not None and maker.op == op else None
 
 

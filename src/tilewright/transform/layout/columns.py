@@ -198,13 +198,13 @@ def columns(a: Assigner, node: Node) -> bool:
         (linear if is_linear(node, a.block) else weight_gradient)(a, node)
     elif node.op == "reduce_sum":
         (sums,) = a.emit("reduce_sum", (blocks(a, x),), {"axes": (0, 2, 3), "keepdims": False}, f"{name}_blocks")
-        (a.plain[node.output],) = a.emit("reshape", (sums,), {"shape": node.output.shape}, name)
+        (a.row_major[node.output],) = a.emit("reshape", (sums,), {"shape": node.output.shape}, name)
     elif node.op == "reshape":
         a.columns[node.output] = blocks(a, x)
     elif node.op == "attention_gradient":
         rows = prod(as_int(d) or 1 for d in node.output.shape[:-1])
         attrs = replace(node.of(AttentionGradientAttrs), columns=(rows // parts_of(rows), a.block))
-        inputs = tuple(None if v is None else a.as_plain(v) for v in node.inputs)
+        inputs = tuple(None if v is None else a.as_row_major(v) for v in node.inputs)
         (a.columns[node.output],) = a.emit(node.op, inputs, attrs, f"{name}_columns")
     else:
         inputs = tuple(None if v is None else blocks(a, v) if v in a.inside else narrow(a, v) for v in node.inputs)
@@ -240,7 +240,7 @@ def linear(a: Assigner, node: Node) -> None:
     )
     width = blocking.width
     attrs = {"width": width, "transpose": node.of(MatmulAttrs).transpose_b}
-    (panels,) = a.emit("lowered.pack_matmul", (a.as_plain(w),), attrs, f"{w.name}_packed")
+    (panels,) = a.emit("lowered.pack_matmul", (a.as_row_major(w),), attrs, f"{w.name}_packed")
     shape = (panels.shape[0], depth // a.block, 1, 1, a.block, width)
     (packed,) = a.emit("reshape", (panels,), {"shape": shape}, f"{w.name}_panels")
     kinds = {
@@ -262,7 +262,7 @@ def weight_gradient(a: Assigner, node: Node) -> None:
     operands, name = (blocks(a, right), blocks(a, left)), node.output.name
     (result,) = a.emit("lowered.conv_weight", operands, kinds, f"{name}_blocks")
     (transposed,) = a.emit("transpose", (result,), {"perm": (1, 4, 0, 5, 2, 3)}, f"{name}_turned")
-    (a.plain[node.output],) = a.emit("reshape", (transposed,), {"shape": node.output.shape}, name)
+    (a.row_major[node.output],) = a.emit("reshape", (transposed,), {"shape": node.output.shape}, name)
 
 
 def blocks(a: Assigner, value: Value) -> Value:
@@ -273,7 +273,7 @@ def blocks(a: Assigner, value: Value) -> Value:
         count, rows = size // a.block, prod(shape)
         parts = parts_of(rows)
         split = {"shape": (parts, rows // parts, count, a.block)}
-        (lines,) = a.emit("reshape", (a.as_plain(value),), split, f"{value.name}_split")
+        (lines,) = a.emit("reshape", (a.as_row_major(value),), split, f"{value.name}_split")
         (transposed,) = a.emit("transpose", (lines,), {"perm": (0, 2, 1, 3)}, f"{value.name}_turned")
         maps = {"shape": (parts, count, rows // parts, 1, a.block)}
         (a.columns[value],) = a.emit("reshape", (transposed,), maps, f"{value.name}_columns")
@@ -289,6 +289,6 @@ def parts_of(rows: int) -> int:
 def narrow(a: Assigner, value: Value) -> Value:
     """One number, or one for each column, in blocks."""
     if as_int(value.type.size) == 1:
-        return a.as_plain(value)
+        return a.as_row_major(value)
     shape = (1, (as_int(value.shape[-1]) or 1) // a.block, 1, 1, a.block)
-    return a.emit("reshape", (a.as_plain(value),), {"shape": shape}, f"{value.name}_columns")[0]
+    return a.emit("reshape", (a.as_row_major(value),), {"shape": shape}, f"{value.name}_columns")[0]

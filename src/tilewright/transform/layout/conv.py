@@ -57,9 +57,9 @@ def conv(a: Assigner, node: Node) -> bool:
     if isinstance(node.algorithm, WinogradBySize):
         return winograd_by_size(a, node, node.algorithm, blocking.width)
     panels = {"block": block, "width": blocking.width}
-    (packed,) = a.emit("lowered.pack_conv", (a.as_plain(w),), panels, f"{w.name}_packed")
+    (packed,) = a.emit("lowered.pack_conv", (a.as_row_major(w),), panels, f"{w.name}_packed")
     a.follow(w, packed)
-    source = a.as_blocked(x) if block > 1 else a.as_plain(x)
+    source = a.as_blocked(x) if block > 1 else a.as_row_major(x)
     attributes = {
         "pads": attrs.pads,
         "strides": attrs.strides,

@@ -30,14 +30,14 @@ def conv_weight(a: Assigner, node: Node) -> bool:
             narrow_blocked = (channels if data == "narrow" else filters) % a.block == 0
 
             def prepared(value: Value, blocked: bool) -> Value:
-                form = a.as_blocked(value) if blocked else a.as_plain(value)
+                form = a.as_blocked(value) if blocked else a.as_row_major(value)
                 return padded(a, form, attrs) if value is x else form
 
             wide, narrow = (x, g) if data == "wide" else (g, x)
             attributes = {"strides": attrs.strides, "dilations": attrs.dilations, "window": attrs.window, "data": data}
             operands = (prepared(wide, True), prepared(narrow, narrow_blocked))
             (result,) = a.emit("lowered.conv_weight", operands, attributes, f"{node.output.name}_blocked")
-    a.plain[node.output] = unblocked(a, result, filters, channels, data, node.output.name)
+    a.row_major[node.output] = unblocked(a, result, filters, channels, data, node.output.name)
     return True
 
 

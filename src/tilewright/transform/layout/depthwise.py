@@ -48,7 +48,7 @@ def grouped(a: Assigner, node: Node) -> bool:
         return False
     if x.type.rank == 5 or in_halves(per_in, per_out, node, a) or not lanes_follow(per_in, per_out, a.block):
         return windows(a, node) if per_out % a.block == 0 else grown_groups(a, node)
-    (packed,) = a.emit("lowered.pack_depthwise", (a.as_plain(w),), {"block": a.block}, f"{w.name}_packed")
+    (packed,) = a.emit("lowered.pack_depthwise", (a.as_row_major(w),), {"block": a.block}, f"{w.name}_packed")
     a.follow(w, packed)
     attrs: dict[str, Any] = {"strides": conv.strides, "dilations": conv.dilations, "pads": conv.pads}
     attrs |= {"per_in": per_in, "per_out": per_out}
@@ -100,7 +100,7 @@ def windows(a: Assigner, node: Node) -> bool:
     assert x is not None and w is not None
     if not a.packs(w, node.output) or x.dtype.name != "f32" or any(not as_int(d) for d in w.shape):
         return False
-    a.blocked[node.output] = in_windows(a, node, a.as_plain(w), a.block)
+    a.blocked[node.output] = in_windows(a, node, a.as_row_major(w), a.block)
     return True
 
 
@@ -117,10 +117,10 @@ def grown_groups(a: Assigner, node: Node) -> bool:
     ordinary = all(s == 1 for s in node.of(ConvAttrs).strides)
     if ordinary and 2 * each <= a.block and each / whole < share * line_share(node, a.block):
         return False  # tiles of pixels, `plans/sketch/`; sampled ones would be gathered
-    grown = a.as_plain(w)
+    grown = a.as_row_major(w)
     if whole == each:
         channels = {"channels": filters}
-        (a.plain[y],) = a.emit("lowered.unblock_channels", (in_windows(a, node, grown, block),), channels, y.name)
+        (a.row_major[y],) = a.emit("lowered.unblock_channels", (in_windows(a, node, grown, block),), channels, y.name)
         return True
     pads = {"before": (0, 0, 0), "after": (0, whole - each, 0), "mode": "constant"}
     for op, attrs in (
@@ -137,7 +137,7 @@ def grown_groups(a: Assigner, node: Node) -> bool:
     rank = len(space) + 3
     taken = {"begin": (0,) * rank, "size": (batch, groups, each, *space), "step": (1,) * rank}
     (value,) = a.emit("slice", (value,), taken, f"{y.name}_groups")
-    (a.plain[y],) = a.emit("reshape", (value,), {"shape": y.shape}, y.name)
+    (a.row_major[y],) = a.emit("reshape", (value,), {"shape": y.shape}, y.name)
     return True
 
 
@@ -164,6 +164,6 @@ def in_windows(a: Assigner, node: Node, w: Value, out_block: int) -> Value:
     a.follow(w, packed)
     attrs: dict[str, Any] = {"strides": conv.strides, "dilations": conv.dilations, "pads": conv.pads}
     attrs |= {"groups": groups, "channels": filters, "out_block": out_block}
-    source = a.as_blocked(x) if block > 1 else a.as_plain(x)
+    source = a.as_blocked(x) if block > 1 else a.as_row_major(x)
     (out,) = a.emit("lowered.conv_windows", (source, packed), attrs, node.output.name)
     return out

@@ -50,7 +50,7 @@ def integer_matmul(a: Assigner, node: Node) -> bool:
     attrs, depth = node.of(MatmulAttrs), as_int(x.shape[-1])
     if w.type.rank != 2 or attrs.transpose_a or not depth:
         return False
-    result = _factors(a, node, a.as_plain)
+    result = _factors(a, node, a.as_row_major)
     if result is None:
         return False
     rows, weights, axis = result.x, result.weights, 1 if attrs.transpose_b else 0
@@ -80,9 +80,9 @@ def integer_conv(a: Assigner, node: Node) -> bool:
     if node.of(ConvAttrs).groups != 1:
         return False
     if x.type.rank != 4:
-        result = _factors(a, node, a.as_plain, pairs=True)
+        result = _factors(a, node, a.as_row_major, pairs=True)
         if result is not None:
-            a.plain[node.output] = _by_windows(a, node, result)
+            a.row_major[node.output] = _by_windows(a, node, result)
         return result is not None
     result = _factors(a, node, lambda v: _in_blocks(a, v))
     conv = node.of(ConvAttrs)
@@ -109,7 +109,7 @@ def integer_conv(a: Assigner, node: Node) -> bool:
     if dot.lanes == a.block:
         a.blocked[node.output] = total
     else:
-        a.plain[node.output] = _emit(a, "lowered.unblock_channels", total, channels=filters)
+        a.row_major[node.output] = _emit(a, "lowered.unblock_channels", total, channels=filters)
     return True
 
 
@@ -118,7 +118,7 @@ def _in_blocks(a: Assigner, value: Value) -> Value:
     channels = as_int(value.shape[1]) or 1
     if channels >= a.block or (a.is_blocked(value) and channels > 1):
         return a.as_blocked(value)
-    ordinary = a.as_plain(value)
+    ordinary = a.as_row_major(value)
     if channels == 1:  # which would be a block of its own
         ordinary = longer(a, ordinary, 1, GROUP - 1)
     return _emit(a, "lowered.block_channels", ordinary, block=min(a.block, -(-channels // GROUP) * GROUP))
@@ -159,7 +159,7 @@ def _factors(a: Assigner, node: Node, form: Callable[[Value], Value], *, pairs: 
     dot = find_dot(i16, i16, a.target)
     if dot is None or not _within(a, x, i16) or not _within(a, w, i16):
         return None
-    narrow = _emit(a, "cast", a.as_plain(w), dtype=i16)
+    narrow = _emit(a, "cast", a.as_row_major(w), dtype=i16)
     return _Factors(dot, _emit(a, "cast", form(x), dtype=i16), None, narrow)
 
 
@@ -176,13 +176,13 @@ def _bytes(a: Assigner, x: Value, w: Value, form: Callable[[Value], Value]) -> _
     if kind is None or dot is None:
         return None
     if kind is values.dtype:
-        taken = form(values)
+        operand = form(values)
     else:
         offset = _emit(a, "constant", value=ConstantArray(i32.numpy.type(OFFSET if kind is u8 else -OFFSET)))
         shifted = _emit(a, "add", _emit(a, "cast", form(values), dtype=i32), offset)
-        taken = _emit(a, "cast", shifted, dtype=kind)
+        operand = _emit(a, "cast", shifted, dtype=kind)
         zero = offset if zero is None else _emit(a, "add", zero, offset)
-    return _Factors(dot, taken, zero, _emit(a, "cast", a.as_plain(w), dtype=i8))
+    return _Factors(dot, operand, zero, _emit(a, "cast", a.as_row_major(w), dtype=i8))
 
 
 def _within(a: Assigner, value: Value, dtype: DType) -> bool:
@@ -197,7 +197,7 @@ def _numbers(a: Assigner, x: Value) -> tuple[Value, Value | None] | None:
         source, point = node.inputs
         if source is None or point is None or not all(is_const(d, 1) for d in point.shape):
             return None
-        node, zero = a.producer(source), _emit(a, "reshape", a.as_plain(point), shape=())
+        node, zero = a.producer(source), _emit(a, "reshape", a.as_row_major(point), shape=())
     if node is None or node.op != "cast" or node.inputs[0] is None or node.inputs[0].dtype not in (u8, i8):
         return None
     return node.inputs[0], zero

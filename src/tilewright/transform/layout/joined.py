@@ -30,7 +30,7 @@ def join(a: Assigner, x: Value) -> Value:
 
 def keep(a: Assigner, y: Value, result: Value) -> None:
     """`result` is `y`: as it is, or with its rows joined."""
-    (a.plain if result.type.rank == y.type.rank else a.joined)[y] = result
+    (a.row_major if result.type.rank == y.type.rank else a.joined)[y] = result
 
 
 def pointwise(a: Assigner, node: Node) -> bool:
@@ -53,7 +53,7 @@ def _follow(a: Assigner, v: Value, y: Value) -> Value:
     """The operand in place of `v` beside joined rows."""
     if v in a.joined:
         return a.joined[v]
-    ordinary = a.as_plain(v)
+    ordinary = a.as_row_major(v)
     if same_shape(v, y):
         a.joined[v] = join(a, ordinary)
         a.follow(v, a.joined[v])

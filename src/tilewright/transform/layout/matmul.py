@@ -59,8 +59,10 @@ def matmul(a: Assigner, node: Node) -> bool:
     if x.dtype.bits >= 32 and a.fixed.isdisjoint((x, w)):
         exchanges = attrs == TURNED and x_batch == w_batch and fills_worse(n, node.output.shape[-2], a)
         if exchanges and lies_well(w, x, TURNED, a.target):
-            (transposed,) = a.emit("matmul", (a.as_plain(w), a.as_plain(x)), TURNED, f"{node.output.name}_turned")
-            a.plain[node.output] = swapped(a, transposed, node.output.name)
+            (transposed,) = a.emit(
+                "matmul", (a.as_row_major(w), a.as_row_major(x)), TURNED, f"{node.output.name}_turned"
+            )
+            a.row_major[node.output] = swapped(a, transposed, node.output.name)
             return True
         if lies_well(x, w, attrs, a.target):
             return False
@@ -68,7 +70,7 @@ def matmul(a: Assigner, node: Node) -> bool:
     key = partial(key_of_nodes, "panels", [node], a.target)
     tile = matmul_tile(key, node.output.shape[-2], n, as_int(k) or 64, left.dtype, a.target, narrow=True)
     (packed,) = a.emit(
-        "lowered.pack_matmul", (a.as_plain(w),), {"width": tile.width, "transpose": transpose}, f"{w.name}_packed"
+        "lowered.pack_matmul", (a.as_row_major(w),), {"width": tile.width, "transpose": transpose}, f"{w.name}_packed"
     )
     if w in a.fixed:
         a.fixed.add(packed)
@@ -78,7 +80,7 @@ def matmul(a: Assigner, node: Node) -> bool:
     )
     if out.dtype is not node.output.dtype:
         (out,) = a.emit("cast", (out,), {"dtype": node.output.dtype}, node.output.name)
-    a.plain[node.output] = out
+    a.row_major[node.output] = out
     return True
 
 
@@ -109,7 +111,7 @@ def _rows_and_columns(shape: tuple[Expr, ...], swapped: bool) -> tuple[Expr, ...
 
 def plain_rows(a: Assigner, node: Node, x: Value, *, widen: bool = True) -> Value:
     """The left operand, rows by depth, in a type that the machine multiplies (`widen`: as vectors of any kind)."""
-    left = a.as_plain(x)
+    left = a.as_row_major(x)
     if node.of(MatmulAttrs).transpose_a:
         left = swapped(a, left, f"{x.name}_rows")
     if widen and left.dtype.bits < 32:
@@ -123,9 +125,9 @@ def single_column(a: Assigner, node: Node, x: Value, w: Value) -> bool:
     if not is_const(node.output.shape[-1], 1) or attrs.transpose_a or attrs.transpose_b:
         return False
     shape = (*w.shape[:-2], w.shape[-1], w.shape[-2])
-    (row,) = a.emit("reshape", (a.as_plain(w),), {"shape": shape}, f"{w.name}_row")
+    (row,) = a.emit("reshape", (a.as_row_major(w),), {"shape": shape}, f"{w.name}_row")
     if w in a.fixed:
         a.fixed.add(row)
     transposed = replace(attrs, transpose_b=True)
-    (a.plain[node.output],) = a.emit("matmul", (a.as_plain(x), row), transposed, node.output.name)
+    (a.row_major[node.output],) = a.emit("matmul", (a.as_row_major(x), row), transposed, node.output.name)
     return True

@@ -29,9 +29,9 @@ def pointwise(a: Assigner, node: Node) -> bool:
     )[1]
     conv = node.of(ConvAttrs)
     attrs = {"groups": conv.groups, "width": width}
-    (packed,) = a.emit("lowered.pack_pointwise", (a.as_plain(w),), attrs, f"{w.name}_packed")
+    (packed,) = a.emit("lowered.pack_pointwise", (a.as_row_major(w),), attrs, f"{w.name}_packed")
     a.follow(w, packed)
-    source = a.as_plain(x)
+    source = a.as_row_major(x)
     if any(s > 1 for s in conv.strides):
         # A strided map is not one row of pixels: those that are read are taken out first.
         size = (*x.shape[:2], *node.output.shape[2:])
@@ -39,5 +39,5 @@ def pointwise(a: Assigner, node: Node) -> bool:
         (source,) = a.emit("slice", (source,), taken, f"{x.name}_strided")
     attributes = {"channels": as_int(w.shape[0])}
     inputs = (source, packed)
-    (a.plain[node.output],) = a.emit("lowered.conv_pointwise_groups", inputs, attributes, node.output.name)
+    (a.row_major[node.output],) = a.emit("lowered.conv_pointwise_groups", inputs, attributes, node.output.name)
     return True

@@ -118,7 +118,7 @@ def conv_in_matrices(a: Assigner, node: Node, choice: Matrices) -> bool:
 
     packing = {"block": channels + -channels % tile.depth, "width": tile.lanes, "group": tile.group}
     packing["panels"] = panel_multiple(filters, tile.lanes)
-    (packed,) = a.emit("lowered.pack_conv_dot", (narrow(w, a.as_plain),), packing, f"{w.name}_packed")
+    (packed,) = a.emit("lowered.pack_conv_dot", (narrow(w, a.as_row_major),), packing, f"{w.name}_packed")
     a.follow(w, packed)
     how = ConvTilesAttrs(conv.strides, conv.dilations, conv.pads, filters, tile.rows, bool(choice.flat))
     operands = (narrow(x, a.as_blocked), packed)
@@ -131,9 +131,9 @@ def attention(a: Assigner, node: Node) -> bool:
     dot = find_dot(bf16, bf16, a.target)
     if node.precision != "bf16" or dot is None:
         return False
-    inputs = tuple(None if v is None else a.as_plain(v) for v in node.inputs)
+    inputs = tuple(None if v is None else a.as_row_major(v) for v in node.inputs)
     attrs = replace(node.of(AttentionAttrs), dot=dot.name)
-    (a.plain[node.output],) = a.emit("lowered.attention", inputs, attrs, node.output.name)
+    (a.row_major[node.output],) = a.emit("lowered.attention", inputs, attrs, node.output.name)
     return True
 
 
@@ -202,13 +202,13 @@ class _Product:
     def widened(self) -> None:
         """bf16 weights that are widened when they are read: half the traffic, products in f32."""
         tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
-        packed = self.plain_panels(self.a.as_plain(self.w), tile.width)
+        packed = self.f32_panels(self.a.as_row_major(self.w), tile.width)
         self.finish(self.multiplied("lowered.matmul_packed", self.x, self.narrow(packed, self.w.name)))
 
     def in_dots(self, dot: Dot) -> Value:
         """Both factors in bf16; rounding x joins the kernel that makes it where it can."""
         x = self.narrow(self.x, self.x.name)
-        packed = self.panels(self.a.as_plain(self.w), dot)
+        packed = self.panels(self.a.as_row_major(self.w), dot)
         return self.multiplied("lowered.matmul_dot", x, self.narrow(packed, self.w.name))
 
     def tile(self, a: DType, b: DType) -> Dot | None:
@@ -230,7 +230,7 @@ class _Product:
     def in_tiles(self, tile: Dot) -> Value:
         """Both factors in bf16, by registers of matrices."""
         x = as_rows(self.a, self.narrow(self.x, self.x.name), tile.rows)
-        packed = self.whole_panels(self.a.as_plain(self.w), tile)
+        packed = self.whole_panels(self.a.as_row_major(self.w), tile)
         return self.multiplied("lowered.matmul_tiles", x, self.narrow(packed, self.w.name), rows=tile.rows)
 
     def whole_panels(self, w: Value, tile: Dot) -> Value:
@@ -246,7 +246,7 @@ class _Product:
         attrs = {"width": dot.lanes, "group": dot.group, "panels": panel_multiple(self.columns, dot.lanes)}
         return self.emit("lowered.pack_dot", w, name=f"{self.w.name}_packed", transpose=self.transpose, **attrs)
 
-    def plain_panels(self, w: Value, width: int) -> Value:
+    def f32_panels(self, w: Value, width: int) -> Value:
         return self.emit("lowered.pack_matmul", w, name=f"{self.w.name}_packed", width=width, transpose=self.transpose)
 
     def multiplied(self, op: str, x: Value, w: Value, **attrs: object) -> Value:
@@ -259,7 +259,7 @@ class _Product:
 
     def of_nibbles(self) -> None:
         """Weights of 4 bits with a scale for `GROUP` rows of a column, decoded in registers; products in f32."""
-        w = self.a.as_plain(self.w)
+        w = self.a.as_row_major(self.w)
         if self.transpose:
             w = self.emit("transpose", w, name=f"{self.w.name}_rows", perm=(1, 0))
         groups = self.depth // GROUP
@@ -274,15 +274,19 @@ class _Product:
         """Codes, scales and offsets of weights with their columns last; codes of 4 bits without a sign."""
         groups = as_int(coded.scales.type.size) or 1
         groups //= self.columns
-        codes, zero, zeros, turned = self.a.as_plain(coded.codes), coded.zero, coded.zeros, coded.transposed
+        codes, zero, zeros, transposed = self.a.as_row_major(coded.codes), coded.zero, coded.zeros, coded.transposed
         shift = -coded.between[0] if coded.paired and coded.between[0] < 0 else 0
         if shift:
             wide = self.emit("cast", codes, name="codes", dtype=i8)
             codes = self.emit("add", wide, self.number(shift, i8), name="codes")
-        scales = self.turned(self.a.as_plain(coded.scales), groups, turned)
-        offsets = None if coded.offsets is None else self.turned(self.a.as_plain(coded.offsets), groups, turned)
+        scales = self.as_columns_last(self.a.as_row_major(coded.scales), groups, transposed)
+        offsets = (
+            None
+            if coded.offsets is None
+            else self.as_columns_last(self.a.as_row_major(coded.offsets), groups, transposed)
+        )
         if zeros is not None:
-            zeros = self.turned(self.real(self.a.as_plain(zeros)), groups, turned)
+            zeros = self.as_columns_last(self.real(self.a.as_row_major(zeros)), groups, transposed)
             if shift:
                 zeros = self.emit("add", zeros, self.number(float(shift), f32), name="zeros")
         elif offsets is not None and zero + shift:
@@ -292,13 +296,20 @@ class _Product:
             offsets = product if offsets is None else self.emit("add", offsets, product, name="offsets")
         kind = u8 if coded.between[0] + shift >= 0 else i8
         narrow = codes if codes.dtype is kind else self.emit("cast", codes, name="codes", dtype=kind)
-        return Codes(self.turned(narrow, self.depth, turned), scales, offsets, coded.paired, zero + shift, coded.book)
+        return Codes(
+            self.as_columns_last(narrow, self.depth, transposed),
+            scales,
+            offsets,
+            coded.paired,
+            zero + shift,
+            coded.book,
+        )
 
     def real(self, value: Value) -> Value:
         return value if value.dtype is f32 else self.emit("cast", value, name="real", dtype=f32)
 
-    def turned(self, value: Value, count: int, transposed: bool) -> Value:
-        """So many numbers of each column, as rows."""
+    def as_columns_last(self, value: Value, count: int, transposed: bool) -> Value:
+        """A value of `count` numbers of each column as [count, columns]; `transposed`: it is [columns, count]."""
         if not transposed:
             return self.emit("reshape", value, name="rows", shape=(count, self.columns))
         rows = self.emit("reshape", value, name="rows", shape=(self.columns, count))
@@ -335,12 +346,12 @@ class _Product:
         """Weights of 8 bits that are widened when they are read: a quarter of the traffic, products and sums in f32."""
         scale, narrow = self.quantised_weights()
         tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
-        total = self.multiplied("lowered.matmul_packed", self.x, self.plain_panels(narrow, tile.width))
+        total = self.multiplied("lowered.matmul_packed", self.x, self.f32_panels(narrow, tile.width))
         self.finish(self.emit("mul", total, scale, name=self.node.output.name))
 
     def quantised_weights(self) -> tuple[Value, Value]:
         """The scale of each column, [1, N], and the weights' codes, as the weights lie."""
-        scale, narrow = self.quantise(self.a.as_plain(self.w), -1 if self.transpose else -2, self.w.name)
+        scale, narrow = self.quantise(self.a.as_row_major(self.w), -1 if self.transpose else -2, self.w.name)
         if self.transpose:
             scale = self.emit("transpose", scale, name="scale", perm=(1, 0))
         return scale, self.emit("cast", narrow, name=f"{self.w.name}_i8", dtype=i8)
@@ -361,7 +372,7 @@ class _Product:
         if match is None:
             tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, i32, self.a.target)
             x = self.emit("cast", x, name=f"{self.x.name}_i8", dtype=i8)
-            total = self.emit("lowered.matmul_packed", x, self.plain_panels(narrow, tile.width), name="total", **attrs)
+            total = self.emit("lowered.matmul_packed", x, self.f32_panels(narrow, tile.width), name="total", **attrs)
         else:
             kind, dot = match
             if kind is u8:

@@ -31,15 +31,18 @@ def recurrence(a: Assigner, node: Node) -> bool:
     gates = gates_of(attrs, weights.type, weights.shape[0])
     tile = recurrent_tile(node.outputs[0].shape[1], hidden, gates, node.outputs[0].dtype.itemsize, a.target)
     (packed,) = a.emit(
-        "lowered.pack_gates", (a.as_plain(weights),), {"gates": gates, "width": tile.width}, f"{weights.name}_packed"
+        "lowered.pack_gates",
+        (a.as_row_major(weights),),
+        {"gates": gates, "width": tile.width},
+        f"{weights.name}_packed",
     )
     if weights in a.fixed:
         a.fixed.add(packed)
-    ordinary = [None if v is None else a.as_plain(v) for v in node.inputs]
+    ordinary = [None if v is None else a.as_row_major(v) for v in node.inputs]
     own = {f.name: getattr(attrs, f.name) for f in fields(attrs)}
     own |= {"rows": tile.rows, "tiles": tile.tiles, "unrolled": tile.steps}
     results = a.emit("lowered.recurrence", (ordinary[0], packed, *ordinary[2:]), own, node.outputs[0].name)
-    a.plain.update(zip(node.outputs, results, strict=True))
+    a.row_major.update(zip(node.outputs, results, strict=True))
     return True
 
 

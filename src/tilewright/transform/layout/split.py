@@ -34,17 +34,17 @@ def split(a: Assigner, node: Node, choice: Split) -> bool:
     x, w = node.inputs[:2]
     tile = find_tile_dot(bf16, bf16, a.target)
     assert x is not None and w is not None and tile is not None
-    rows = a.as_plain(x) if x.type.rank == 2 else join(a, a.as_plain(x))
+    rows = a.as_row_major(x) if x.type.rank == 2 else join(a, a.as_row_major(x))
     pieces = _emit(a, "lowered.pieces", rows, name=f"{x.name}_pieces", count=count_of(choice.terms), first=False)
     columns, depth = as_int(node.output.shape[-1]) or 1, as_int(x.shape[-1]) or 1
-    transpose, plain = node.of(MatmulAttrs).transpose_b, a.as_plain(w)
-    packed = plain
+    transpose, weights = node.of(MatmulAttrs).transpose_b, a.as_row_major(w)
+    packed = weights
     if as_int(rows.shape[-2]) is None:
         key = partial(key_of_nodes, "panels", [node], a.target)
         width = matmul_tile(key, rows.shape[-2], columns, depth, f32, a.target).width
-        packed = _emit(a, "lowered.pack_matmul", plain, name=f"{w.name}_packed", width=width, transpose=transpose)
-    panels = panels_of_pieces(a, plain, columns, transpose, choice.terms, tile)
-    away = rows_if_large(a, largest(a, rows, -1), bound(a, plain, depth))
+        packed = _emit(a, "lowered.pack_matmul", weights, name=f"{w.name}_packed", width=width, transpose=transpose)
+    panels = panels_of_pieces(a, weights, columns, transpose, choice.terms, tile)
+    away = rows_if_large(a, largest(a, rows, -1), bound(a, weights, depth))
     attrs = {"columns": columns, "rows": tile.rows, "terms": choice.terms, "least": choice.least}
     attrs |= {"transpose": transpose}
     name, op = node.output.name, f"lowered.matmul_x{choice.terms}"
@@ -62,12 +62,12 @@ def split_conv(a: Assigner, node: Node, choice: SplitMatrices) -> bool:
     tile, conv = find_tile_dot(bf16, bf16, a.target), node.of(ConvAttrs)
     assert x is not None and w is not None and tile is not None
     filters, channels, height, width = (as_int(d) or 1 for d in w.shape)
-    maps, plain = a.as_blocked(x), a.as_plain(w)
-    packed = _emit(a, "lowered.pack_conv", plain, name=f"{w.name}_packed", block=a.block, width=2 * a.block)
+    maps, weights = a.as_blocked(x), a.as_row_major(w)
+    packed = _emit(a, "lowered.pack_conv", weights, name=f"{w.name}_packed", block=a.block, width=2 * a.block)
     more, count = -channels % tile.depth, count_of(choice.terms)
-    deep = plain
+    deep = weights
     if more:
-        deep = _emit(a, "pad", plain, name="deep", before=(0,) * 4, after=(0, more, 0, 0), mode="constant", value=0)
+        deep = _emit(a, "pad", weights, name="deep", before=(0,) * 4, after=(0, more, 0, 0), mode="constant", value=0)
     taps = height * width
     rows = _emit(a, "reshape", deep, name="rows", shape=(filters, (channels + more) * taps))
     pieces = _emit(a, "lowered.pieces", rows, name=f"{w.name}_pieces", count=count, first=False)
@@ -76,7 +76,7 @@ def split_conv(a: Assigner, node: Node, choice: SplitMatrices) -> bool:
     packing = {"block": channels + more, "width": tile.lanes, "group": tile.group}
     packing["panels"] = panel_multiple(filters, tile.lanes)
     panels = _emit(a, "lowered.pack_conv_dot", beside, name=f"{w.name}_panels", **packing)
-    away = rows_if_large(a, largest(a, maps, -1, -2), bound(a, plain, channels * taps))
+    away = rows_if_large(a, largest(a, maps, -1, -2), bound(a, weights, channels * taps))
     how = ConvPiecesAttrs(
         conv.strides, conv.dilations, conv.pads, filters, tile.rows, bool(choice.flat), terms=choice.terms
     )
@@ -104,7 +104,8 @@ def largest(a: Assigner, x: Value, *axes: int) -> Value:
 
 
 def bound(a: Assigner, w: Value, depth: int) -> Value:
-    """What the largest of a row's numbers is multiplied with, to bound sums of products with a weight."""
+    """The depth times the greatest magnitude of a weight: a row's greatest magnitude times this bounds each sum of
+    products of the row with the weight."""
     number = _emit(a, "constant", name="depth", value=ConstantArray(f32.numpy.type(depth)))
     return _emit(a, "mul", largest(a, w, *range(w.type.rank)), number, name=f"{w.name}_bound")
 

@@ -28,12 +28,14 @@ def strassen(a: Assigner, node: Node) -> bool:
     key = partial(key_of_nodes, "panels", [node], a.target)
     tile = matmul_tile(key, const(-(-rows // 2)), columns // 2, -(-depth // 2), f32, a.target, whole=True)
     attrs = {"width": tile.width, "transpose": transpose}
-    (sums,) = a.emit("lowered.strassen_sums", (a.as_plain(w),), {"transpose": transpose}, f"{w.name}_sums")
+    (sums,) = a.emit("lowered.strassen_sums", (a.as_row_major(w),), {"transpose": transpose}, f"{w.name}_sums")
     (panels,) = a.emit("lowered.pack_matmul", (sums,), attrs, f"{w.name}_panels")
     (packed,) = a.emit("transpose", (panels,), {"perm": (1, 0, 2, 3)}, f"{w.name}_packed")
     a.fixed.update((sums, panels, packed))
     attrs = {"columns": columns}
-    (a.plain[node.output],) = a.emit("lowered.matmul_strassen", (a.as_plain(x), packed), attrs, node.output.name)
+    (a.row_major[node.output],) = a.emit(
+        "lowered.matmul_strassen", (a.as_row_major(x), packed), attrs, node.output.name
+    )
     return True
 
 
@@ -46,7 +48,7 @@ def strassen_conv(a: Assigner, node: Node, choice: StrassenStrips) -> bool:
     assert x is not None and w is not None
     filters, channels = (as_int(d) or 1 for d in w.shape[:2])
     matrix = {"shape": (const(filters), const(channels))}
-    (rows,) = a.emit("reshape", (a.as_plain(w),), matrix, f"{w.name}_rows")
+    (rows,) = a.emit("reshape", (a.as_row_major(w),), matrix, f"{w.name}_rows")
     (sums,) = a.emit("lowered.strassen_sums", (rows,), {"transpose": True}, f"{w.name}_sums")
     (panels,) = a.emit("lowered.pack_matmul", (sums,), {"width": choice.width, "transpose": True}, f"{w.name}_panels")
     _, count, *panel = panels.shape

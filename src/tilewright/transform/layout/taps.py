@@ -24,12 +24,14 @@ def taps(a: Assigner, node: Node, choice: Taps, conv: Callable[[Assigner, Node],
     order = (0, 2, 3, 1) if whole else (0, 3, 1, 2)
     many = tap_products(node, whole)
     shape = tuple(as_int(d) for d in many.inputs[1].shape) if many.inputs[1] is not None else ()
-    (transposed,) = a.emit("transpose", (a.as_plain(w),), {"perm": order}, f"{w.name}_taps")
+    (transposed,) = a.emit("transpose", (a.as_row_major(w),), {"perm": order}, f"{w.name}_taps")
     (filters,) = a.emit("reshape", (transposed,), {"shape": shape}, f"{w.name}_taps")
     a.follow(w, transposed, filters)
-    a.plain[filters] = filters
+    a.row_major[filters] = filters
     selected = Selection(Pixels() if choice.plain else Direct())
     if not conv(a, Node("conv", (x, filters), many.outputs, many.attrs, selected)):
-        (a.plain[many.output],) = a.emit("conv", (a.as_plain(x), filters), many.attrs, many.output.name)
-    (a.plain[node.output],) = a.emit("lowered.sum_taps", (a.as_plain(many.output),), tap_sums(node, whole), name)
+        (a.row_major[many.output],) = a.emit("conv", (a.as_row_major(x), filters), many.attrs, many.output.name)
+    (a.row_major[node.output],) = a.emit(
+        "lowered.sum_taps", (a.as_row_major(many.output),), tap_sums(node, whole), name
+    )
     return True

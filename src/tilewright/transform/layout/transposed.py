@@ -23,7 +23,7 @@ def transposed(a: Assigner, node: Node) -> bool:
         return False
     if not channels or not filters or any(not k for k in window):
         return False
-    filled = a.as_plain(w)
+    filled = a.as_row_major(w)
     if any(d != 1 for d in attrs.dilations):
         filled = dilated(a, filled, attrs.dilations)
         window = [as_int(d) for d in filled.shape[2:]]
@@ -35,7 +35,7 @@ def transposed(a: Assigner, node: Node) -> bool:
     panels = {"block": block, "width": tile.width, "strides": strides}
     (packed,) = a.emit("lowered.pack_transposed", (filled,), panels, f"{w.name}_packed")
     a.follow(w, packed)
-    source = a.as_blocked(x) if block > 1 else a.as_plain(x)
+    source = a.as_blocked(x) if block > 1 else a.as_row_major(x)
     attributes = {
         "pads": pads,
         "strides": strides,

@@ -28,7 +28,9 @@ def winograd_by_size(a: Assigner, node: Node, choice: WinogradBySize, width: int
     if choice.neartile:
         near = transformed(a, node, Winograd(choice.neartile, choice.nearwidth, choice.nearpanels))
     else:
-        (near,) = a.emit("lowered.pack_conv", (a.as_plain(w),), {"block": a.block, "width": width}, f"{w.name}_packed")
+        (near,) = a.emit(
+            "lowered.pack_conv", (a.as_row_major(w),), {"block": a.block, "width": width}, f"{w.name}_packed"
+        )
         a.follow(w, near)
     attributes = {**_attributes(a, node), "tile": choice.tile, "near_tile": choice.neartile, "costs": choice.costs}
     inputs = (a.as_blocked(x), far, near)
@@ -42,7 +44,7 @@ def transformed(a: Assigner, node: Node, choice: Winograd) -> Value:
     assert w is not None
     sizes = {"width": choice.width, "panels": choice.panels}
     attrs = {"tile": choice.tile, "stride": node.of(ConvAttrs).strides[0], "block": a.block, **sizes}
-    (packed,) = a.emit("lowered.pack_winograd", (a.as_plain(w),), attrs, f"{w.name}_packed")
+    (packed,) = a.emit("lowered.pack_winograd", (a.as_row_major(w),), attrs, f"{w.name}_packed")
     a.follow(w, packed)
     return packed
 

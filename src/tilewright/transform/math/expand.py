@@ -55,8 +55,8 @@ def _keep(_: Stmt) -> None:
 
 
 def saturating(functions: Functions, least: Mapping[str, float], most: Mapping[str, float]) -> Functions:
-    """These functions, but zero below the argument from which on each has a normal number as its result (`least`), and
-    the argument itself where it is so small that they are it (`most`)."""
+    """The functions, replaced by zero below the argument from which on each result is a normal number (`least`), and
+    by the argument itself where it is so small that the result equals it (`most`)."""
     zeros = {name: partial(zero_below, least=x, function=functions[name]) for name, x in least.items()}
     small = {name: partial(itself_below, most=x, function=functions[name]) for name, x in most.items()}
     return {**functions, **zeros, **small}

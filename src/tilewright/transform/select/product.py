@@ -30,7 +30,7 @@ from tilewright.transform.select.surroundings import Surroundings
 Option = tuple[float, Packed | Strassen | Split]
 
 
-LEAST_TERMS = {"": 0, "x3": 3, "x6": 6, "f32": 7}
+MIN_TERMS = {"": 0, "x3": 3, "x6": 6, "f32": 7}
 """From how many terms on products of pieces are exact enough, by what a node asks for; "f32": none are."""
 
 
@@ -84,13 +84,13 @@ def product_algorithm(enclosing: Surroundings, node: Node) -> Packed | Strassen 
 def with_pieces(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
     """The options, and products of pieces where the machine multiplies matrices of bf16: of rows that a call brings,
     all of them joined, with weights, from as many rows on as a register has. Fewer wait for the weights to arrive, and
-    pieces are no smaller. Numbers of rows that are not known are judged by the geometric mean."""
+    pieces are no smaller. Numbers of rows that are not known are evaluated by the geometric mean."""
     x, w = node.inputs[:2]
     tile = find_tile_dot(bf16, bf16, enclosing.target)
     assert x is not None and w is not None
     if tile is None or not splits(enclosing, node):
         return options
-    least_terms = LEAST_TERMS[node.of(MatmulAttrs).exactness]
+    least_terms = MIN_TERMS[node.of(MatmulAttrs).exactness]
     columns, depth = as_int(node.output.shape[-1]) or 1, as_int(x.shape[-1]) or 1
     counts = values_of(all_rows(x), SYMBOLIC_ROWS)
     known = len(counts) == 1
