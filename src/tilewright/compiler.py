@@ -389,7 +389,7 @@ def with_extents(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     number of rows of a room, and their names."""
     used = {s for v in graph.outputs for d in v.shape for s in variables(d)} | rooms(graph).keys()
     results = [n for n in graph.nodes if n.defines in used]
-    builder = GraphBuilder(graph.name, taken=names_of(graph), nodes=list(graph.nodes))
+    builder = GraphBuilder(graph.name, reserved=names_of(graph), nodes=list(graph.nodes))
     values = [emit1(builder, "identity", n.inputs[1], name=f"{n.defines}.extent") for n in results]
     if values:
         graph = replace(graph, nodes=tuple(builder.nodes), outputs=(*graph.outputs, *values))

@@ -249,10 +249,10 @@ def test_a_kernel_may_be_deep() -> None:
 def test_names_of_many_nodes() -> None:
     builder = GraphBuilder("g")
     assert [builder.fresh("a") for _ in range(3)] == ["a", "a_1", "a_2"]
-    builder.taken.add("a_3")
+    builder.reserved.add("a_3")
     assert builder.fresh("a") == "a_4"
-    builder.taken -= {"a_1", "a_4"}  # as when what was tried is taken back
+    builder.reserved -= {"a_1", "a_4"}  # as when what was tried is taken back
     assert builder.fresh("a") == "a_1"
     assert [builder.fresh("a_1"), builder.fresh("a")] == ["a_1_1", "a_4"]
-    builder.taken.discard("a")  # as for a name that is somebody's
+    builder.reserved.discard("a")  # as for a name that is somebody's
     assert builder.fresh("a") == "a"

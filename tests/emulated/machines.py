@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.bundle import web
-from tilewright.bundle.write import with_halves
+from tilewright.bundle.write import with_float16_conversions
 from tilewright.codegen.llvm.emit import compile_llvm
 from tilewright.native.wasm import link
 from tilewright.targets.abi import is_web
@@ -69,7 +69,7 @@ class Machine:
         link = _module if is_web(target.triple) else _program
         return [
             *self.emulator,
-            *link(self, with_halves({**objects, "emulated support": support}, target), folder, target),
+            *link(self, with_float16_conversions({**objects, "emulated support": support}, target), folder, target),
         ]
 
 

@@ -61,7 +61,7 @@ for transposed in (False, True):
         blocks,
         index,
         columns=11,
-        turned=transposed,
+        transposed=transposed,
     )
 case("lowered.entry", np.arange(0, 256, 5, dtype=np.uint8), rng.standard_normal(256).astype(F))
 case("book_levels", np.arange(16, dtype=np.uint8), book=rng.standard_normal(16).astype(F))

@@ -11,8 +11,8 @@ import numpy as np
 
 from tilewright.bundle import c, cpp, rust, web
 from tilewright.bundle.face import Face, face_of
+from tilewright.bundle.float16 import calls_float16_conversions, float16_conversions
 from tilewright.bundle.glue import glue
-from tilewright.bundle.halves import halves, needs_halves
 from tilewright.bundle.names import as_name, is_name
 from tilewright.bundle.readme import readme, web_readme
 from tilewright.bundle.sizes import Sizes
@@ -166,14 +166,14 @@ def _dense(array: Any) -> np.ndarray[Any, Any]:
 def _objects(program: Program, face: Face, target: Target) -> dict[str, bytes]:
     """The program's objects and that of the functions around them."""
     own = compile_llvm(glue(face, target.triple, address_bytes(target.triple)), target, opt=1)
-    return with_halves({**program.objects, "glue": own}, target)
+    return with_float16_conversions({**program.objects, "glue": own}, target)
 
 
-def with_halves(objects: Mapping[str, bytes], target: Target) -> dict[str, bytes]:
+def with_float16_conversions(objects: Mapping[str, bytes], target: Target) -> dict[str, bytes]:
     """Objects, and the conversions of f16 that they call, where the target has no instructions for them."""
-    if not needs_halves(objects):
+    if not calls_float16_conversions(objects):
         return dict(objects)
-    return {**objects, "halves": compile_llvm(halves(target.triple), target, opt=1)}
+    return {**objects, "halves": compile_llvm(float16_conversions(target.triple), target, opt=1)}
 
 
 def _write(folder: Path, files: Files) -> tuple[Path, ...]:

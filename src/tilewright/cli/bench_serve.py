@@ -89,15 +89,15 @@ def bench_serve(
         return points
 
     if path.suffix not in (".onnx", ".tw"):
-        found = {"": offered(url, model or "")}
+        points_by_policy = {"": offered(url, model or "")}
     else:
-        found = {}
+        points_by_policy = {}
         for policy in policies or ["deadline"]:
             with served(path, policy, promise) as address:
-                found[policy] = offered(address, model or path.stem)
+                points_by_policy[policy] = offered(address, model or path.stem)
     if png is not None:
-        draw(found, promise, png)
-    report(found, json)
+        draw(points_by_policy, promise, png)
+    report(points_by_policy, json)
 
 
 @contextmanager
@@ -134,10 +134,10 @@ def random_of(url: str, model: str, dims: dict[str, int], seed: int) -> dict[str
     return random_inputs(specs, dims, seed)
 
 
-def report(found: Mapping[str, Sequence[Point]], json: bool) -> None:
+def report(points_by_policy: Mapping[str, Sequence[Point]], json: bool) -> None:
     """Print a line for each load, of each policy."""
     shares = (0.5, 0.99, 0.999)
-    lines = [(policy, point) for policy, points in found.items() for point in points]
+    lines = [(policy, point) for policy, points in points_by_policy.items() for point in points]
     if json:
         print_json([
             {"offered": p.offered, "goodput": p.goodput, "violations": p.violations, "statuses": p.statuses,
@@ -155,15 +155,15 @@ def report(found: Mapping[str, Sequence[Point]], json: bool) -> None:
         for policy, p in lines
     ]  # fmt: skip
     columns = ("offered/s", "in time/s", "too late", "p50", "p99", "p99.9", "statuses", "generator's lag")
-    table("", ("policy", *columns) if all(found) else columns, rows, left=1 if all(found) else 0)
+    table("", ("policy", *columns) if all(points_by_policy) else columns, rows, left=1 if all(points_by_policy) else 0)
 
 
-def draw(found: Mapping[str, Sequence[Point]], promise: float, path: Path) -> None:
+def draw(points_by_policy: Mapping[str, Sequence[Point]], promise: float, path: Path) -> None:
     """Goodput and latencies over load as a picture."""
     from matplotlib import pyplot
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4))
-    for (policy, points), style in zip(found.items(), itertools.cycle(("-", "--")), strict=False):
+    for (policy, points), style in zip(points_by_policy.items(), itertools.cycle(("-", "--")), strict=False):
         offered = [p.offered for p in points]
         name = f" ({policy})" if policy else ""
         left.plot(offered, [p.goodput for p in points], f"o{style}", label=f"answered in time{name}")

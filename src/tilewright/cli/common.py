@@ -168,8 +168,8 @@ def exit_code(error: Error) -> Exit:
 def refuse_unused(context: typer.Context, unused: Mapping[str, str]) -> None:
     """Options by the names of their parameters that would do nothing here, and why: a usage error if one was given."""
     for name, why in unused.items():
-        given = context.get_parameter_source(name)
-        if given is not None and given.name == "COMMANDLINE":
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
             raise typer.BadParameter(f"does nothing {why}", param_hint=f"--{name.replace('_', '-')}")
 
 
@@ -289,14 +289,14 @@ def on_host(target: str | None) -> Target | None:
 
 def accuracy(precision: str | None, fast: str | None) -> dict[str, Any]:
     """The options that were given, as arguments of `tilewright.compile`. Raises UsageError."""
-    given = {name: value for name, value in (("precision", precision), ("fast", fast)) if value is not None}
-    if given:
+    options = {name: value for name, value in (("precision", precision), ("fast", fast)) if value is not None}
+    if options:
         from tilewright.ir.selection import PRECISIONS
         from tilewright.transform.graph.options import FAST
 
-        for name, value in given.items():
+        for name, value in options.items():
             check_choice(name, value, FAST if name == "fast" else PRECISIONS, UsageError)
-    return given
+    return options
 
 
 def is_quiet(json: bool) -> bool:

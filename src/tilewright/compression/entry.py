@@ -37,9 +37,9 @@ from tilewright.support.progress import tell
 from tilewright.targets.target import Target
 from tilewright.transform.regions.captures import names_of
 
-LEAST_ZEROS = 0.5
+MIN_ZEROS = 0.5
 """The share of a weight's zeros from which on products may leave them out."""
-LEAST = 64
+MIN_SIZE = 64
 """Elements of a weight from which on it is compressed."""
 
 AUTO = tuple(
@@ -106,11 +106,11 @@ def compress(
     for number, chosen in enumerate(tried):
         graph, weights = work.applied(chosen)
         program = maker.program(graph, weights, fixed=False)
-        made = Model(program, threads=threads)
+        compressed = Model(program, threads=threads)
         if chosen.sparse:
-            program, made = work.without_zeros(graph, weights, (program, made))
-        reached = float(score(made))
-        times = in_turns(original, made, feeds[0]).seconds
+            program, compressed = work.without_zeros(graph, weights, (program, compressed))
+        reached = float(score(compressed))
+        times = in_turns(original, compressed, feeds[0]).seconds
         tries.append(Try(str(chosen), _coded(program), reached, times[1]))
         tell(f"{chosen}: metric {reached:.6g}")
         holds = reached >= base - max_drop
@@ -122,7 +122,7 @@ def compress(
         program, times = maker.program(imported.graph, weights), (times[0], times[0])
         reason = f"each recipe lets the metric fall by more than {max_drop:g}"
     stored = sum(np.asarray(imported.weights[p.name]).nbytes for p in imported.graph.params)
-    rows = tuple(_row(name, array) for name, array in weights.items() if np.asarray(array).size >= LEAST)
+    rows = tuple(_row(name, array) for name, array in weights.items() if np.asarray(array).size >= MIN_SIZE)
     sizes = (stored, _coded(program))
     report = CompressionReport(str(chosen), reason, rows, (base, reached), sizes, times, tuple(tries))
     return CompressedModel(program, threads, report)
@@ -182,7 +182,7 @@ class _Work:
         self, graph: Graph, weights: dict[str, Any], dense: tuple[Program, Model]
     ) -> tuple[Program, Model]:
         """The program that leaves out the zeros of weights, if it is faster than the dense one."""
-        read = patterned(replace(self.maker.read, graph=graph, weights=weights), LEAST_ZEROS)
+        read = patterned(replace(self.maker.read, graph=graph, weights=weights), MIN_ZEROS)
         maker = replace(self.maker, read=read)
         program = maker.program(read.graph, read.weights)
         model = Model(program, threads=maker.threads)
@@ -194,21 +194,21 @@ class _Work:
         return [
             p.name
             for p in graph.params
-            if p.dtype is f32 and p.type.rank > 1 and np.asarray(weights[p.name]).size >= LEAST
+            if p.dtype is f32 and p.type.rank > 1 and np.asarray(weights[p.name]).size >= MIN_SIZE
         ]
 
     def factors(self, graph: Graph, weights: Mapping[str, Any], energy: float) -> dict[str, tuple[Any, Any]]:
         """Two factors of each matrix that only products read, where they are smaller."""
         readers = graph.consumers()
-        made = {}
+        pairs = {}
         for p in graph.params:
             only = readers.get(p, [])
             second = all(n.op == "matmul" and n.inputs[1] == p and n.inputs[0] != p for n in only)
             if only and second and p.type.rank == 2 and p.dtype is f32 and p not in graph.outputs:
                 pair = steps.low_rank(np.asarray(weights[p.name]), energy)
                 if pair is not None:
-                    made[p.name] = pair
-        return made
+                    pairs[p.name] = pair
+        return pairs
 
     def trained(
         self,
@@ -236,7 +236,7 @@ def factored(
     """The graph with products by two factors in place of those by some weights, and the weights with these factors."""
     if not factors:
         return graph, dict(weights)
-    builder = GraphBuilder(graph.name, list(graph.inputs), taken=names_of(graph))
+    builder = GraphBuilder(graph.name, list(graph.inputs), reserved=names_of(graph))
     pairs: dict[Value, tuple[Value, Value]] = {}
     new = {name: array for name, array in weights.items() if name not in factors}
     for p in graph.params:

@@ -75,7 +75,7 @@ def follow(
 
 def _objective(graph: Graph, masks: Mapping[str, Any], taught: Sequence[Value]) -> tuple[Graph, dict[str, Any]]:
     """The loss as a graph, and the arrays of the masks by the names of their parameters."""
-    builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), taken=names_of(graph))
+    builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), reserved=names_of(graph))
     masked: dict[Value, Value] = {}
     arrays: dict[str, Any] = {}
     for p in graph.params:

@@ -243,7 +243,7 @@ class GraphBuilder:
     inputs: list[Value] = field(default_factory=list)
     params: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
-    taken: set[str] = field(default_factory=set)
+    reserved: set[str] = field(default_factory=set)
     given: dict[str, int] = field(default_factory=dict, repr=False)
     """The number of the last fresh name with each base."""
     assumptions: list[Assumption] = field(default_factory=list)
@@ -254,13 +254,13 @@ class GraphBuilder:
         # Where the last number that was given is still taken, and the name without one, so are those between.
         n = self.given.get(base, 0)
         name = f"{base}_{n}" if n else base
-        if n and not {base, name} <= self.taken:
+        if n and not {base, name} <= self.reserved:
             n, name = 0, base
-        while name in self.taken:
+        while name in self.reserved:
             n += 1
             name = f"{base}_{n}"
         self.given[base] = n
-        self.taken.add(name)
+        self.reserved.add(name)
         return name
 
     def assume(self, condition: Expr | Sameness, reason: str) -> None:

@@ -24,7 +24,7 @@ from tilewright.support.files import write_whole
 from tilewright.support.machine import Machine
 
 SECONDS = 2.0
-"""That measuring takes at most."""
+"""The longest time of all measurements together, in seconds."""
 _VERSION = 1
 
 
@@ -65,7 +65,7 @@ def measured(machine: Machine, once: Pass = _once, waited: Callable[[Machine], f
 
 
 PASSES = 3
-"""Of which the best counts."""
+"""Measurements that are made, of which the best counts."""
 
 
 def path(machine: Machine, folder: Path | None = None) -> Path:
@@ -74,7 +74,7 @@ def path(machine: Machine, folder: Path | None = None) -> Path:
 
 
 def load(machine: Machine, folder: Path | None = None) -> Outer | None:
-    """What was stored for this machine; None where nothing is, or nothing that can be."""
+    """The bandwidths in this machine's file; None where there is no file, or its numbers are impossible."""
     try:
         data = json.loads(path(machine, folder).read_bytes())
         if data["version"] != _VERSION or data["machine"] != calibration.identity(machine):

@@ -186,26 +186,26 @@ class _Search:
         order = sorted(sites, key=lambda s: -error[s.name])
         tried: dict[tuple[int, int], _Candidate] = {}
 
-        def made(plain: int, eight: int) -> _Candidate:
-            """The model with so many layers in f32, and so many after these with 8 bits."""
-            if (plain, eight) not in tried:
-                bits = {s: 4 if k >= plain + eight and s in four else 8 for k, s in enumerate(order) if k >= plain}
+        def mix(in_f32: int, eight: int) -> _Candidate:
+            """The model with `in_f32` layers in f32, and `eight` after these with 8 bits."""
+            if (in_f32, eight) not in tried:
+                bits = {s: 4 if k >= in_f32 + eight and s in four else 8 for k, s in enumerate(order) if k >= in_f32}
                 changed = weight_only.coded(graph, bits)
                 model = self.maker.model(changed)
                 seconds = in_turns(self.original.model, model, self.feeds[0]).seconds[1]
                 metric = self.score(model)
                 self.mixes.append(Mix(len(bits), metric, seconds))
                 rows = tuple(_weights_row(s, bits.get(s), error) for s in sites)
-                tried[plain, eight] = _Candidate(precision, model, metric, changed, weights, rows)
-            return tried[plain, eight]
+                tried[in_f32, eight] = _Candidate(precision, model, metric, changed, weights, rows)
+            return tried[in_f32, eight]
 
         count = len(order)
-        eight = weight_only.least(count, lambda k: not self.falls(made(0, k).metric)) if four else None
+        eight = weight_only.least(count, lambda k: not self.falls(mix(0, k).metric)) if four else None
         if eight is not None:
-            return made(0, eight)
-        plain = weight_only.least(count, lambda k: not self.falls(made(k, count).metric))
-        if plain is not None and plain < count:
-            return made(plain, count)
+            return mix(0, eight)
+        in_f32 = weight_only.least(count, lambda k: not self.falls(mix(k, count).metric))
+        if in_f32 is not None and in_f32 < count:
+            return mix(in_f32, count)
         reason = f"in {precision} the metric falls to {all_of_it:.6g}, by more than {self.max_drop:g}"
         return replace(self.original, reason=reason)
 

@@ -31,7 +31,7 @@ def folded(graph: Graph, weights: Mapping[str, Any]) -> tuple[Graph, dict[str, A
     values = [v for v in wanted if v not in coded]
     values += [part for match in coded.values() for part in (match.value, match.scale)]
     arrays = computed(graph, [v for v in dict.fromkeys(values) if v not in graph.params], weights)
-    builder = GraphBuilder(graph.name, list(graph.inputs), taken=names_of(graph))
+    builder = GraphBuilder(graph.name, list(graph.inputs), reserved=names_of(graph))
     params = {v: v for v in graph.params if v in wanted}
     known = {v.name: weights[v.name] for v in params}
     for v, array in arrays.items():
@@ -50,7 +50,7 @@ def folded(graph: Graph, weights: Mapping[str, Any]) -> tuple[Graph, dict[str, A
 
 def computed(graph: Graph, values: Sequence[Value], weights: Mapping[str, Any]) -> dict[Value, Any]:
     """Arrays of values that depend on weights alone."""
-    made = [v for v in values if v not in graph.params]
-    alone = replace(graph, inputs=(), outputs=tuple(made))
+    results = [v for v in values if v not in graph.params]
+    alone = replace(graph, inputs=(), outputs=tuple(results))
     arrays = run_graph(replace(alone, nodes=alone.needed()), {}, weights)
-    return {v: np.asarray(arrays[v.name] if v in made else weights[v.name]) for v in values}
+    return {v: np.asarray(arrays[v.name] if v in results else weights[v.name]) for v in values}

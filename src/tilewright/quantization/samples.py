@@ -47,7 +47,7 @@ def feeds_of(samples: Any, names: Sequence[str]) -> tuple[Feed, ...]:
 
 
 def doubts(feeds: Sequence[Feed]) -> tuple[str, ...]:
-    """What samples do not tell, in words: one call alone, and inputs whose elements are all one number."""
+    """Warnings about calibration samples: there is a single call, or all elements of an input are one number."""
     texts = ["there is a single calibration sample: ranges are those of one call"] if len(feeds) == 1 else []
     for name in feeds[0]:
         arrays = [np.asarray(feed[name]) for feed in feeds if np.size(feed[name])]

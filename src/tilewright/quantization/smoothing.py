@@ -25,7 +25,7 @@ from tilewright.support.progress import expect, tell
 from tilewright.transform.regions.captures import names_of
 
 BETTER = 0.8
-"""Of a layer's error: smoothing is kept where the error with it is smaller than this."""
+"""The share of a layer's error without smoothing below which the error with it must lie for it to be kept."""
 
 Factors = dict[Value, Any]
 """1 / s of values that products read, f32[channels]."""
@@ -60,8 +60,8 @@ def factors_of(maker: Maker, feeds: Sequence[Feed], sites: Sequence[Site]) -> Fa
 def smoothed(maker: Maker, factors: Mapping[Value, Any]) -> Maker:
     """The model with these values smoothed where products with weights read them."""
     graph, read = maker.read.graph, maker.read
-    builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), taken=names_of(graph))
-    weights, fixed, made = dict(read.weights), set(read.interface.fixed), dict[Value, tuple[Value, Value]]()
+    builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), reserved=names_of(graph))
+    weights, fixed, products = dict(read.weights), set(read.interface.fixed), dict[Value, tuple[Value, Value]]()
     sites = {site.node.output: site for site in sites_of(graph)}
     for node in graph.nodes:
         x = node.inputs[0] if node.inputs else None
@@ -69,13 +69,13 @@ def smoothed(maker: Maker, factors: Mapping[Value, Any]) -> Maker:
         if site is None or x is None:
             builder.nodes.append(node)
             continue
-        if x not in made:
+        if x not in products:
             array = factors[x]
             param = builder.param(f"{x.name}.smoothing", TensorType(f32, (x.shape[-1],)))
             weights[param.name] = array
             fixed.add(param.name)
-            made[x] = (ops.emit1(builder, "mul", x, param, name=f"{x.name}_smoothed"), param)
-        value, param = made[x]
+            products[x] = (ops.emit1(builder, "mul", x, param, name=f"{x.name}_smoothed"), param)
+        value, param = products[x]
         shape = (1, x.shape[-1]) if site.axis == 0 else (x.shape[-1], 1)
         inverse = ops.emit1(builder, "reshape", param, shape=shape)
         w = ops.emit1(builder, "div", site.weights, inverse, name=f"{site.weights.name}_smoothed")
@@ -86,21 +86,23 @@ def smoothed(maker: Maker, factors: Mapping[Value, Any]) -> Maker:
 
 
 def worth(
-    factors: Factors, sites: Sequence[Site], plain: Mapping[str, LayerError], smooth: Mapping[str, LayerError]
+    factors: Factors, sites: Sequence[Site], unsmoothed: Mapping[str, LayerError], smooth: Mapping[str, LayerError]
 ) -> Factors:
     """The factors by which the errors of the products that read a value become smaller, all together."""
     before, after = dict[Value, float](), dict[Value, float]()
     for site in sites:
         x = site.node.inputs[0]
         if x is not None and x in factors:
-            before[x] = before.get(x, 0.0) + plain[site.name].relative
+            before[x] = before.get(x, 0.0) + unsmoothed[site.name].relative
             after[x] = after.get(x, 0.0) + smooth[site.name].relative
     return {x: array for x, array in factors.items() if after[x] < BETTER * before[x]}
 
 
 def _maxima(graph: Graph, groups: Mapping[Value, Sequence[Site]]) -> Graph:
     """The greatest magnitudes of each channel of values, and of the weights of each product that reads them."""
-    builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), list(graph.nodes), taken=names_of(graph))
+    builder = GraphBuilder(
+        graph.name, list(graph.inputs), list(graph.params), list(graph.nodes), reserved=names_of(graph)
+    )
     outputs: list[Value] = []
     for x, members in groups.items():
         sizes = [(x, tuple(range(x.type.rank - 1)))] + [(s.weights, (s.axis,)) for s in members]

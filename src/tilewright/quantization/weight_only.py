@@ -30,15 +30,15 @@ LEVELS = {4: 7, 8: 127}
 def coded(graph: Graph, bits: Mapping[Site, int]) -> Graph:
     """The graph with the weights of some products as codes of so many bits."""
     by_node = {site.node.output: (site, count) for site, count in bits.items()}
-    builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), taken=names_of(graph))
-    made: dict[tuple[Value, int], Value] = {}
+    builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), reserved=names_of(graph))
+    codes: dict[tuple[Value, int], Value] = {}
     for node in graph.nodes:
         site, count = by_node.get(node.output, (None, 0)) if len(node.outputs) == 1 else (None, 0)
         if site is not None:
             name = (site.weights, count)
-            if name not in made:
-                made[name] = _coded(Emitter(builder, {}, site.weights.name), site, count)
-            node = replace(node, inputs=(node.inputs[0], made[name]))
+            if name not in codes:
+                codes[name] = _coded(Emitter(builder, {}, site.weights.name), site, count)
+            node = replace(node, inputs=(node.inputs[0], codes[name]))
         builder.nodes.append(node)
     return replace(graph, nodes=tuple(builder.nodes))
 
@@ -49,7 +49,8 @@ def can_have(site: Site, bits: int) -> bool:
 
 
 def errors(graph: Graph, weights: Mapping[str, Any], sites: Sequence[Site], bits: int) -> dict[str, float]:
-    """What so many bits change of each layer's weights, the root of the mean square by that of the weights."""
+    """The relative error of each layer's weights in codes of `bits` bits: the root of the mean square of the
+    differences, divided by that of the weights."""
     exact = computed(graph, [site.weights for site in sites], weights)
     result: dict[str, float] = {}
     for site in sites:

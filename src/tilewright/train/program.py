@@ -51,7 +51,7 @@ STREAMS = 1 << 16
 def reached(objective: Objective, names: Sequence[str]) -> list[str]:
     """Those of the parameters that the loss depends on: others have no gradient, and are not decayed either."""
     graph = objective.graph
-    builder = GraphBuilder(graph.name, taken=_taken(graph), nodes=list(graph.nodes))
+    builder = GraphBuilder(graph.name, reserved=_taken(graph), nodes=list(graph.nodes))
     params = [v for v in graph.params if v.name in set(names)]
     flows = _flows(builder, graph, params)
     members = {v.name for v in params if v in flows}
@@ -383,7 +383,7 @@ def _place(builder: GraphBuilder, arena: Arena, memory: Value, params: Mapping[s
     for name, start, size in zip(arena.names, arena.starts, arena.sizes, strict=True):
         if name in params:
             flat = _part(builder, memory, start, size)
-            builder.taken.discard(name)
+            builder.reserved.discard(name)
             emit1(builder, "reshape", flat, shape=params[name].shape, name=name)
 
 

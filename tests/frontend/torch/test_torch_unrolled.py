@@ -24,8 +24,8 @@ class Steps(nn.Module):  # type: ignore[misc,name-defined]
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unrolled, "MOST_NODES", 64)
-    monkeypatch.setattr(unrolled, "MOST_OF_A_LINE", 16)
+    monkeypatch.setattr(unrolled, "MAX_NODES", 64)
+    monkeypatch.setattr(unrolled, "MAX_OF_A_LINE", 16)
 
 
 LINE = r"test_torch_unrolled.py:\d+: h = torch.tanh\(h \* 0.9 \+ x\[t\]\).* a loop in Python"

@@ -44,7 +44,7 @@ def permuted(out: Writer, index: str, entries: Sequence[str], width: int) -> str
     return _in_registers(out, [(index, i32)], width, TABLE, TABLE, call, f32)
 
 
-def permuted_halves(out: Writer, index: str, entries: Sequence[str], width: int) -> str:
+def permuted_by_eights(out: Writer, index: str, entries: Sequence[str], width: int) -> str:
     """Entries of a table of 16 f32, at the low four bits of i32 numbers, by AVX2's VPERMPS, which picks among eight by
     three bits: once in either half, and the fourth bit says which."""
     half = TABLE // 2

@@ -18,7 +18,7 @@ from tilewright.codegen.llvm.address import (
     is_own,
     lane_pointers,
 )
-from tilewright.codegen.llvm.avx512 import byte_entries, permuted, permuted_halves
+from tilewright.codegen.llvm.avx512 import byte_entries, permuted, permuted_by_eights
 from tilewright.codegen.llvm.masks import place_bits, places_within, step_of
 from tilewright.codegen.llvm.ops import suffix
 from tilewright.codegen.llvm.polynomial import Poly, add, as_constant, constant
@@ -128,7 +128,7 @@ def lookup_lanes(s: State, index: Expr, table: Sequence[Const]) -> Value | None:
 def lookup_register(s: State, index: Value, table: Sequence[Const]) -> Value:
     """An entry of a table of sixteen f32 for each lane, at the low bits of an i32."""
     assert s.lanes is not None
-    pick = permuted if s.target.isa.tables >= len(table) else permuted_halves
+    pick = permuted if s.target.isa.tables >= len(table) else permuted_by_eights
     entries = [literal(entry.value, f32) for entry in table]
     ends = zip(index.parts, s.lanes.widths, strict=True)
     return Value(f32, tuple(pick(s.out, part, entries, width) for part, width in ends), True)

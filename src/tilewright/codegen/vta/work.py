@@ -83,7 +83,7 @@ def started_with_biases(items: Sequence[Item], floor: int) -> list[Item]:
 
 PIECE = 64
 """Rows of a piece of the last results at the least: the ALU takes longer for them than a transfer's latency."""
-MOST_PIECES = 8
+MAX_PIECES = 8
 
 
 def with_last_in_pieces(items: Sequence[Item]) -> list[Item]:
@@ -104,7 +104,7 @@ def with_last_in_pieces(items: Sequence[Item]) -> list[Item]:
         for s in stores
         for k in range(s.x_size * s.y_size)
     )
-    count = min(MOST_PIECES, len(rows) // PIECE)
+    count = min(MAX_PIECES, len(rows) // PIECE)
     if count < 2 or not np.array_equal(rows, rows[0] + np.arange(len(rows))) or [r for r, _ in stored] != rows.tolist():
         return list(items)
     dram = np.array([d for _, d in stored])
@@ -150,7 +150,7 @@ def _addition_of(items: Sequence[Item], start: int, written: Sequence[Array]) ->
 
 
 def _bound(most: Array, item: Item) -> None:
-    """What rows hold at most after an instruction."""
+    """Update `most`, an upper bound of the numbers in each row of the accumulators, by an instruction."""
     if isinstance(item, Load) and item.memory in (Memory.ACC, Memory.ACC8):
         most[item.sram_base : item.sram_base + item.rows] = _UNKNOWN
     elif isinstance(item, Work):

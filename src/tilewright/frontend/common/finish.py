@@ -27,7 +27,7 @@ def finished(builder: GraphBuilder, outputs: Sequence[tuple[str, Value]], weight
     for name, value in outputs:
         value = renamed.get(value, value)
         if value.name != name:
-            builder.taken.discard(name)
+            builder.reserved.discard(name)
             value = emit1(builder, "identity", value, name=name)
         chosen.append(value)
     graph = pruned(builder.finish(tuple(chosen)))

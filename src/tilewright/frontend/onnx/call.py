@@ -234,11 +234,11 @@ class Call(Emitter):
         if item.is_symbolic:
             return self.symbols(array.reshape(-1).tolist(), item.dtype, item.type.shape)
         if (item.weight and item.dtype.is_float) or array.size > MAX_CONSTANT:
-            self.builder.taken.discard(item.name)
+            self.builder.reserved.discard(item.name)
             value = self.builder.param(item.name or f"{self.hint}.table", item.type)
             self.weights[value.name] = array
             if not item.weight or not item.dtype.is_float:
                 self.fixed.add(value.name)
             return value
-        self.builder.taken.discard(item.name)
+        self.builder.reserved.discard(item.name)
         return emit1(self.builder, "constant", name=item.name or f"{self.hint}.constant", value=array)

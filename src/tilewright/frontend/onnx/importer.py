@@ -232,7 +232,7 @@ class Importer:
     def run(self) -> Imported:
         graph = self.model.graph
         self.builder.name = graph.name or "main"
-        self.builder.taken.update(functions.defined_names(graph))
+        self.builder.reserved.update(functions.defined_names(graph))
         scope = Scope(opsets=self.loaded.opsets)
         self.exported = exported(self.model)
         self.initializers(graph, scope)
@@ -313,7 +313,7 @@ class Importer:
                     raise ModelError("the input's name is empty or used twice", where=where)
                 stated = self.input_type(info, symbols, where)
                 type = self.types.get(info.name, stated)
-                self.builder.taken.discard(info.name)
+                self.builder.reserved.discard(info.name)
                 scope.items[info.name] = Item(type, self.builder.input(info.name, type), name=info.name)
             except Error as error:
                 self.problems.add(located(error, where))

@@ -97,7 +97,7 @@ class _Walk:
         loaded = self.section.loaded
         walker = Importer(loaded, {}, {}, {})
         self.scope.opsets = loaded.opsets
-        walker.builder.taken.update(names_of(self.section.nodes))
+        walker.builder.reserved.update(names_of(self.section.nodes))
         used = {n for node in self.section.nodes for n in reads(node)} | set(self.section.outputs)
         for name in used & self.section.initializers.keys():
             self.take_tensor(name)
@@ -152,7 +152,7 @@ class _Walk:
             return
         shape = tuple(as_expr(d) if isinstance(d, int) else self.symbols.get(d) for d in info.dims)
         type = TensorType(DTYPES[info.code], shape)
-        walker.builder.taken.discard(name)
+        walker.builder.reserved.discard(name)
         self.scope.items[name] = Item(type, walker.builder.input(name, type), name=name)
         self.types[name] = info
 

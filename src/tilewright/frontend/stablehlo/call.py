@@ -71,7 +71,7 @@ class Call(Emitter):
         given = [self.constants[v] for v in inputs if v is not None]
         with np.errstate(all="ignore"):
             (array,) = get(op).reference(given, node.attrs.mapped(lambda v: evaluate_attr(v, {})))
-        self.builder.taken.discard(value.name)
+        self.builder.reserved.discard(value.name)
         return self.constant(array, value.dtype)
 
     # --- attributes ---------------------------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ class _Importer:
                     if self.signature.sized:  # the caller gives it, and arrays of that size
                         self.builder.input(about.name, type)
                 elif about.weight is not None:
-                    self.builder.taken.discard(about.name)
+                    self.builder.reserved.discard(about.name)
                     results.append(Item(type, self.builder.param(about.name, type)))
                     self.weights[results[-1].value.name] = about.weight  # type: ignore[union-attr]
                 else:
@@ -269,7 +269,7 @@ class _Importer:
     def attempt(self, rule: Callable[[], list[Item] | None]) -> list[Item] | None:
         """What a rule gives; None where it gives that or meets what is not supported, with the graph unchanged."""
         builder, noted = self.builder, len(self.problems)
-        taken, nodes = set(builder.taken), len(builder.nodes)
+        taken, nodes = set(builder.reserved), len(builder.nodes)
         results: list[Item] | None = None
         try:
             results = rule()
@@ -281,7 +281,7 @@ class _Importer:
         if results is None:
             del self.problems.found[noted:]
             del builder.nodes[nodes:]
-            builder.taken &= taken
+            builder.reserved &= taken
         return results
 
     def body(
@@ -290,7 +290,7 @@ class _Importer:
         """The graph of a region, and the values around it that it reads: its last inputs, or its params if they are
         weights."""
         outer = self.builder
-        inner = self.builder = GraphBuilder(name, taken=outer.taken, assumptions=outer.assumptions)
+        inner = self.builder = GraphBuilder(name, reserved=outer.reserved, assumptions=outer.assumptions)
         try:
             inputs = [Item(i.type, inner.input("carried", i.type)) for i in like]
             results = run(inputs)

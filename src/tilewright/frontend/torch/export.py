@@ -33,7 +33,7 @@ from tilewright.frontend.torch.example import Dims, Example, Trace, assignments,
 from tilewright.frontend.torch.symbols import guards_of, holds
 from tilewright.frontend.torch.unrolled import UnrolledError, unrolled_refused
 from tilewright.frontend.torch.unskip import unskip
-from tilewright.frontend.torch.whole import kept_whole
+from tilewright.frontend.torch.whole import opaque_operators
 from tilewright.ir.dim import Dim, DimSizes
 from tilewright.support.errors import ModelError, UnsupportedError
 
@@ -116,7 +116,7 @@ def _cause(error: BaseException | None, kind: type[E]) -> E | None:
 def _exported(module: torch.nn.Module, trace: Trace, training: bool) -> ExportedProgram:
     mode = contextlib.nullcontext() if training else evaluating(module)
     label = type(module).__name__
-    with mode, quietly(), kept_whole(), unrolled_refused(label), torch.set_grad_enabled(training):
+    with mode, quietly(), opaque_operators(), unrolled_refused(label), torch.set_grad_enabled(training):
         result = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
         if training:
             detach_in_place(result)
@@ -303,7 +303,7 @@ def simplified(program: ExportedProgram, separate: Collection[Any] = ()) -> Expo
     nodes = (n for g in graphs for n in g.graph.nodes if n.op == "call_function")
     if not separate and all(registry.handles(n) for n in nodes):
         return program
-    with quietly(), kept_whole(separate), torch.no_grad():
+    with quietly(), opaque_operators(separate), torch.no_grad():
         table = torch.export.default_decompositions()
         for operator in registry.operators():
             table.pop(operator, None)
@@ -381,7 +381,7 @@ def _place(error: Exception) -> str:
 
 def _reason(error: Exception, most: int = 12) -> str:
     lines = dict.fromkeys(_CHATTER.sub("", line).rstrip() for line in str(error).strip().splitlines())
-    kept = [line for line in lines if line.strip()]
-    text = "\n".join(kept[:most]) + ("\n..." if len(kept) > most else "")
+    retained = [line for line in lines if line.strip()]
+    text = "\n".join(retained[:most]) + ("\n..." if len(retained) > most else "")
     name = type(error).__name__
     return text if name in ("UserError", "ConstraintViolationError") else f"{name}: {text}"

@@ -168,7 +168,7 @@ class _Importer:
         self.source = read_weights(self.program, self.module)
         self.random = Random(self.builder) if self.training else None
         self.builder.name = self.label if self.label.isidentifier() else "main"
-        self.builder.taken.update(self.source.all)
+        self.builder.reserved.update(self.source.all)
         inputs = self.inputs()
         outputs, names = self.outputs()
         walk = Walk(
@@ -298,7 +298,7 @@ class _Importer:
             return held
         tensor = self.source.tensors[name]
         type, array = tensor_type(tensor), to_array(tensor, f"{self.label}: weight {name!r}")
-        self.builder.taken.discard(name)
+        self.builder.reserved.discard(name)
         value = self.builder.param(name, type)
         self.weights[name] = array
         return value

@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Rule)
 
 RULES: dict[str, Rule] = {}
 NAMESPACES = ("aten", "prims", "tilewright", "quantized_decomposed")
-"""Whose operators have rules."""
+"""Namespaces of PyTorch operators that have rules."""
 IGNORED = {"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range", "_guards_fn"}
 IGNORED |= {"_linalg_check_errors", "sym_constrain_range_for_size"}
 """Operators without results that check what the compiler knows."""

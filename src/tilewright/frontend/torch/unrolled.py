@@ -17,9 +17,9 @@ from torch.fx import Graph
 
 from tilewright.support.errors import ModelError
 
-MOST_NODES = 1 << 13
-"""Operators of a graph that are never too many."""
-MOST_OF_A_LINE = 1 << 10
+MAX_NODES = 1 << 13
+"""Operators of a graph up to which no loop is refused."""
+MAX_OF_A_LINE = 1 << 10
 """Operators that one line of code may make in a larger graph; a model of a hundred layers has some hundred."""
 _HINT = "say a loop as nn.RNN, nn.LSTM, nn.GRU, torch.while_loop or scan; or pass one step at a time"
 
@@ -30,20 +30,20 @@ class UnrolledError(ModelError):
 
 def refuse_unrolled(graph: Graph, label: str) -> None:
     """Raise UnrolledError where one line of code makes a large part of a very large graph."""
-    if len(graph.nodes) <= MOST_NODES:
+    if len(graph.nodes) <= MAX_NODES:
         return
     lines = Counter(_line(node.meta.get("stack_trace")) for node in graph.nodes if node.op == "call_function")
     lines.pop("", None)
     (line, times), *_ = lines.most_common(1) or [("", 0)]
-    if times > MOST_OF_A_LINE:
+    if times > MAX_OF_A_LINE:
         what = f"{label} has a loop in Python that PyTorch traces step by step: {len(graph.nodes)} operators or more"
         raise UnrolledError(what, where=line, got=f"{times} operators of this line", hint=_HINT)
 
 
 def _line(trace: Any) -> str:
     """The innermost line of code of a stack trace, with its file's name; "" where there is none."""
-    found = re.findall(r'File "(?:[^"]*/)?([^"/]+)", line (\d+), in [^\n]*\n\s*([^\n]*)', trace or "")
-    return f"{found[-1][0]}:{found[-1][1]}: {found[-1][2].strip()}" if found else ""
+    frames = re.findall(r'File "(?:[^"]*/)?([^"/]+)", line (\d+), in [^\n]*\n\s*([^\n]*)', trace or "")
+    return f"{frames[-1][0]}:{frames[-1][1]}: {frames[-1][2].strip()}" if frames else ""
 
 
 @contextlib.contextmanager
@@ -53,7 +53,7 @@ def unrolled_refused(label: str) -> Iterator[None]:
 
     def counted(self: Graph, *args: Any, **kwargs: Any) -> Any:
         node = create(self, *args, **kwargs)
-        if len(self.nodes) % MOST_OF_A_LINE == 0 and threading.get_ident() == thread:
+        if len(self.nodes) % MAX_OF_A_LINE == 0 and threading.get_ident() == thread:
             refuse_unrolled(self, label)
         return node
 

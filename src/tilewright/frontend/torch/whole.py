@@ -1,4 +1,4 @@
-"""What PyTorch is told of some operators while it traces them: the sizes of their results, nothing else.
+"""Operators that PyTorch traces whole: it computes the shapes of their results and does not look inside.
 
     y[T, B, H], h[1, B, H], c[1, B, H] = lstm(x[T, B, I], (h0, c0), ...)      T a number or a symbol
     y[B, C, 3] = adaptive_avg_pool1d(x[B, C, T], 3)
@@ -43,8 +43,8 @@ def _single(x: Any, state: Any, params: Any, biases: bool, *rest: Any) -> tuple[
 def _pooled(x: Any, kernel: Any, strides: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False) -> Any:
     """Maxima of windows along the last dimension. With `ceil` the last one may reach beyond the end, but begins before
     it."""
-    window, step, pad, apart = (_number(v) for v in (kernel, strides or kernel, padding, dilation))
-    before = x.shape[-1] + 2 * pad - apart * (window - 1) - 1
+    window, step, pad, spacing = (_number(v) for v in (kernel, strides or kernel, padding, dilation))
+    before = x.shape[-1] + 2 * pad - spacing * (window - 1) - 1
     steps = -(-before // step) if ceil else before // step
     if ceil:
         steps = torch.sym_min(steps, (x.shape[-1] + pad - 1) // step)
@@ -78,7 +78,7 @@ _SIZES = {
 
 
 @contextlib.contextmanager
-def kept_whole(separate: Collection[Any] = ()) -> Iterator[None]:
+def opaque_operators(separate: Collection[Any] = ()) -> Iterator[None]:
     """While this lasts the operators of this page, but for `separate` ones, are traced by the sizes of their results
     alone: nothing that is computed with them means anything, and graphs keep them whole."""
     whole = {operator: sizes for operator, sizes in _SIZES.items() if operator not in separate}
@@ -95,4 +95,4 @@ def kept_whole(separate: Collection[Any] = ()) -> Iterator[None]:
             operator._dispatch_cache.clear()
 
 
-__all__ = ["kept_whole"]
+__all__ = ["opaque_operators"]

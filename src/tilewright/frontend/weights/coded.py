@@ -82,8 +82,8 @@ class CodedWeight:
         codes = param("codes", self.codes)
         rows, groups, width = self.codes.shape
         if self.paired:
-            halves = (n.emit("bitand", codes, n.constant(15, u8)), n.emit("shr", codes, n.constant(4, u8)))
-            both = n.emit("concat", *(n.reshape(h, (rows, groups, width, 1)) for h in halves), axis=3)
+            nibbles = (n.emit("bitand", codes, n.constant(15, u8)), n.emit("shr", codes, n.constant(4, u8)))
+            both = n.emit("concat", *(n.reshape(nibble, (rows, groups, width, 1)) for nibble in nibbles), axis=3)
             codes = n.reshape(both, (rows, groups, 2 * width))
         if self.book is None:
             levels = n.cast(codes, f32)

@@ -64,17 +64,17 @@ def with_weights(
     Raises ModelError, which lists every tensor that the model does not have, or has with another shape.
     """
     read = import_model(model, dims, example, dynamic)
-    given = read_weights(weights) if isinstance(weights, str | Path) else weights
+    tensors = read_weights(weights) if isinstance(weights, str | Path) else weights
     rename = rename.get if isinstance(rename, Mapping) else rename
-    named = {name if rename is None else rename(name): tensor for name, tensor in given.items()}
+    named = {name if rename is None else rename(name): tensor for name, tensor in tensors.items()}
     params = {p.name: p for p in read.graph.params}
     problems, chosen = Problems(), dict[str, Array | CodedWeight]()
     for name, tensor in named.items():
         if name is None:
             continue
         shape = tuple(as_int(d) for d in params[name].shape) if name in params else None
-        turned = len(tensor.shape) == 2 and tensor.shape[::-1] == shape
-        if shape is None or not (turned or tuple(tensor.shape) == shape):
+        transposed = len(tensor.shape) == 2 and tensor.shape[::-1] == shape
+        if shape is None or not (transposed or tuple(tensor.shape) == shape):
             what = "the model has no such weight" if shape is None else "the weight has another shape"
             problems.add(ModelError(what, where=name, expected=shape, got=tuple(tensor.shape)))
         chosen[name] = tensor
@@ -83,8 +83,8 @@ def with_weights(
 
 
 def _replaced(read: Imported, chosen: Tensors) -> Imported:
-    graph, kept = read.graph, {n: a for n, a in read.weights.items() if n not in chosen}
-    builder = GraphBuilder(graph.name, list(graph.inputs), taken=names_of(graph))
+    graph, arrays = read.graph, {n: a for n, a in read.weights.items() if n not in chosen}
+    builder = GraphBuilder(graph.name, list(graph.inputs), reserved=names_of(graph))
     numbers: dict[Value, Value] = {}
     for p in graph.params:
         tensor = chosen.get(p.name)
@@ -92,9 +92,9 @@ def _replaced(read: Imported, chosen: Tensors) -> Imported:
             builder.params.append(p)
             if tensor is not None:
                 array = tensor if tuple(as_int(d) for d in p.shape) == tensor.shape else tensor.T
-                kept[p.name] = np.ascontiguousarray(array).astype(p.dtype.numpy)
+                arrays[p.name] = np.ascontiguousarray(array).astype(p.dtype.numpy)
             continue
-        emitter = Emitter(builder, kept, p.name)
+        emitter = Emitter(builder, arrays, p.name)
         value = tensor.emit(emitter, p.name)
         if value.shape != p.shape:
             value = emitter.transpose(value, (1, 0))
@@ -107,4 +107,4 @@ def _replaced(read: Imported, chosen: Tensors) -> Imported:
         builder.nodes.append(replace(node, inputs=tuple(used(v) for v in node.inputs)))
     outputs = tuple(numbers.get(v, v) for v in graph.outputs)
     new = replace(graph, params=tuple(builder.params), nodes=tuple(builder.nodes), outputs=outputs)
-    return replace(read, graph=new, weights=kept)
+    return replace(read, graph=new, weights=arrays)

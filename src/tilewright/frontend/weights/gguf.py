@@ -167,28 +167,28 @@ def _whole(coded: Array | CodedWeight, shape: tuple[int, ...]) -> Array:
 # -- the blocks of each type: ggml/src/ggml-common.h -------------------------------------------------------------------
 
 
-def _halves(blocks: Array, at: int) -> Array:
+def _float16(blocks: Array, at: int) -> Array:
     """The f16 at a place of each block, f32[rows, blocks]."""
     return np.ascontiguousarray(blocks[..., at : at + 2]).view(np.float16)[..., 0].astype(np.float32)
 
 
-def _two_halves(codes: Array) -> Array:
+def _unpaired(codes: Array) -> Array:
     """Bytes that hold code k in the low half and code k + width in the high one, as codes in order."""
     return np.concatenate((codes & 15, codes >> 4), axis=-1)
 
 
 def _q8_0(blocks: Array) -> CodedWeight:
     codes = np.ascontiguousarray(blocks[..., 2:]).view(np.int8)
-    return CodedWeight(codes, _halves(blocks, 0))
+    return CodedWeight(codes, _float16(blocks, 0))
 
 
 def _q4_0(blocks: Array) -> CodedWeight:
-    return CodedWeight(paired(_two_halves(blocks[..., 2:])), _halves(blocks, 0), zero=8.0, paired=True)
+    return CodedWeight(paired(_unpaired(blocks[..., 2:])), _float16(blocks, 0), zero=8.0, paired=True)
 
 
 def _q4_1(blocks: Array) -> CodedWeight:
-    codes = paired(_two_halves(blocks[..., 4:]))
-    return CodedWeight(codes, _halves(blocks, 0), offsets=-_halves(blocks, 2), paired=True)
+    codes = paired(_unpaired(blocks[..., 4:]))
+    return CodedWeight(codes, _float16(blocks, 0), offsets=-_float16(blocks, 2), paired=True)
 
 
 def _q4_k(blocks: Array) -> CodedWeight:
@@ -197,8 +197,8 @@ def _q4_k(blocks: Array) -> CodedWeight:
     scales = np.concatenate((low & 63, (mixed & 15) | (low >> 2 & 48)), axis=-1).astype(np.float32)
     mins = np.concatenate((high & 63, (mixed >> 4) | (high >> 2 & 48)), axis=-1).astype(np.float32)
     rows, count, _ = blocks.shape
-    codes = _two_halves(blocks[..., 16:].reshape(rows, count, 4, 32)).reshape(rows, count * 8, 32)
-    scales, mins = _halves(blocks, 0)[..., None] * scales, _halves(blocks, 2)[..., None] * mins
+    codes = _unpaired(blocks[..., 16:].reshape(rows, count, 4, 32)).reshape(rows, count * 8, 32)
+    scales, mins = _float16(blocks, 0)[..., None] * scales, _float16(blocks, 2)[..., None] * mins
     groups = (rows, count * 8)
     return CodedWeight(paired(codes), scales.reshape(groups), offsets=mins.reshape(groups), paired=True)
 
@@ -206,12 +206,12 @@ def _q4_k(blocks: Array) -> CodedWeight:
 def _q6_k(blocks: Array) -> CodedWeight:
     """Sixteen groups of 16 with scales of 8 bits; codes of 6 bits become bytes."""
     rows, count, _ = blocks.shape
-    low = _two_halves(blocks[..., :128].reshape(rows, count, 2, 64))
+    low = _unpaired(blocks[..., :128].reshape(rows, count, 2, 64))
     shifts = np.arange(0, 8, 2, dtype=np.uint8).reshape(4, 1)
     high = blocks[..., 128:192].reshape(rows, count, 2, 1, 32) >> shifts & 3
     codes = (low | high.reshape(low.shape) << 4).astype(np.int8) - np.int8(32)
     scales = np.ascontiguousarray(blocks[..., 192:208]).view(np.int8).astype(np.float32)
-    whole = scales * _halves(blocks, 208)[..., None]
+    whole = scales * _float16(blocks, 208)[..., None]
     return CodedWeight(codes.reshape(rows, count * 16, 16), whole.reshape(rows, count * 16))
 
 

@@ -59,7 +59,7 @@ def with_patterns(
 def patterned(read: Imported, least: float) -> Imported:
     """`with_patterns` of a model that is read."""
     graph, weights = read.graph, dict(read.weights)
-    builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), taken=names_of(graph))
+    builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), reserved=names_of(graph))
     work = _Work(builder, weights, _sparse(graph, read.weights, least), {})
     for node in graph.nodes:
         work.write(node)
@@ -80,19 +80,19 @@ class Pattern:
 
 def pattern_of(matrix: Array) -> Pattern:
     """The pattern of a weight, in the widest blocks that keep hardly more than its elements."""
-    kept = matrix != 0
-    own = max(int(kept.sum()), 1)
+    nonzero = matrix != 0
+    own = max(int(nonzero.sum()), 1)
     for width in WIDTHS:
-        blocks = _blocks(kept, width)
+        blocks = _blocks(nonzero, width)
         if width <= matrix.shape[1] and int(blocks.sum()) * width <= MORE * own:
             return Pattern(width, _index(blocks))
-    return Pattern(1, _index(kept.T))
+    return Pattern(1, _index(nonzero.T))
 
 
-def _blocks(kept: Array, width: int) -> Array:
+def _blocks(nonzero: Array, width: int) -> Array:
     """Whether a block of a panel holds anything, bool[P, K]."""
-    depth, columns = kept.shape
-    padded = np.pad(kept, ((0, 0), (0, -columns % width)))
+    depth, columns = nonzero.shape
+    padded = np.pad(nonzero, ((0, 0), (0, -columns % width)))
     return np.ascontiguousarray(padded.reshape(depth, -1, width).any(axis=2).T)
 
 
@@ -125,7 +125,7 @@ class _Work:
     builder: GraphBuilder
     weights: dict[str, Any]
     sparse: Mapping[Value, bool]
-    made: dict[Value, tuple[Pattern, Value, Value]]
+    blocked: dict[Value, tuple[Pattern, Value, Value]]
 
     def write(self, node: Node) -> None:
         w = node.inputs[1] if node.op == "matmul" else None
@@ -134,16 +134,16 @@ class _Work:
             self.builder.nodes.append(node)
             return
         n = Emitter(self.builder, self.weights, node.output.name)
-        if w not in self.made:
-            self.made[w] = self.blocks(n, w)
-        pattern, values, index = self.made[w]
+        if w not in self.blocked:
+            self.blocked[w] = self.blocks(n, w)
+        pattern, values, index = self.blocked[w]
         columns = node.output.shape[-1]
         if pattern.width > 1 or as_int(x.shape[-2]) == 1:
             n.emit("sparse_matmul", x, values, index, columns=as_int(columns))
         else:
             rows = n.reshape(x, (product_of(x.shape[:-1]), x.shape[-1]))
-            turned = n.emit("transpose", rows, perm=(1, 0))
-            y = n.emit("sparse_matmul", turned, values, index, columns=as_int(columns), turned=True)
+            columns_first = n.emit("transpose", rows, perm=(1, 0))
+            y = n.emit("sparse_matmul", columns_first, values, index, columns=as_int(columns), transposed=True)
             n.emit("reshape", n.emit("transpose", y, perm=(1, 0)), shape=node.output.shape)
         self.builder.nodes.append(replace(self.builder.nodes.pop(), outputs=node.outputs))
 

@@ -95,7 +95,7 @@ def _layout(x: Tensor, codes: Tensor, scales: Tensor) -> _Layout:
 
 
 def _offset(inputs: Sequence[Tensor | None], attrs: CodesAttrs, at: tuple[Expr, Expr, Expr]) -> Expr | None:
-    """What is taken off a group's scaled numbers, f32; None for nothing."""
+    """The f32 number that is subtracted from a group's scaled numbers; None for nothing."""
     offsets = inputs[3] if len(inputs) > 3 else None
     if offsets is not None:
         return offsets[at]
@@ -124,8 +124,8 @@ def _compute(inputs: Sequence[Tensor | None], attrs: CodesAttrs, types: tuple[Te
         at_group = (n // width, g.var, n % width)
         scaled = parts[(*row, g.var, n)] * scales[at_group]
         offset = _offset(inputs, attrs, at_group)
-        taken = scaled if offset is None else scaled - sums[(*row, g.var)] * offset
-        return te.sum(taken, axis=g)  # type: ignore[no-any-return]
+        summand = scaled if offset is None else scaled - sums[(*row, g.var)] * offset
+        return te.sum(summand, axis=g)  # type: ignore[no-any-return]
 
     product: Tensor = te.compute((*rows, columns), element, name="matmul")
     return (cropped(product, types[0].shape),)

@@ -34,8 +34,13 @@ NAME = "lowered.external_call"
 
 @dataclass(frozen=True, slots=True)
 class ExternalCallAttrs(Attrs):
-    """Who made the part, what it is called, its bytes; how many operands are weights; types of its results.
+    """Attributes of a call of a part that another compiler compiled.
 
+    compiler: the name of that compiler.
+    part: the name of the part.
+    payload: the part's bytes.
+    weights: how many operands, the last ones, are weights.
+    dtypes, shapes: types of its results.
     body: the operators that it computes, a graph as text whose inputs and parameters are the operands; empty where
         operands are what the compiler made of weights, or results are.
     """
@@ -67,20 +72,20 @@ def _reference(arrays: Sequence[Any], attrs: ExternalCallAttrs) -> tuple[Any, ..
     else:
         part = loaded(find(attrs.compiler), attrs.payload.array.tobytes())
         first = len(arrays) - attrs.weights
-        made = part.prepare if attrs.part.endswith(PREPARE) else None
-        results = list(part.run(arrays[:first], arrays[first:]) if made is None else made(arrays))
+        prepare = part.prepare if attrs.part.endswith(PREPARE) else None
+        results = list(part.run(arrays[:first], arrays[first:]) if prepare is None else prepare(arrays))
     return (*results, np.array(True), np.array(0, np.int64))
 
 
 def _loops(types: Types, attrs: ExternalCallAttrs, out: tuple[TensorType, ...]) -> PrimFunc:
     """One call of a function whose name is a digest of what it calls."""
-    given = [present(t) for t in types]
-    operands = [te.placeholder(t.shape, t.dtype, f"x{k}") for k, t in enumerate(given)]
-    first = len(given) - attrs.weights
-    sides = map(_described, (given[:first], given[first:], out[:-2]))
+    inputs = [present(t) for t in types]
+    operands = [te.placeholder(t.shape, t.dtype, f"x{k}") for k, t in enumerate(inputs)]
+    first = len(inputs) - attrs.weights
+    sides = map(_described, (inputs[:first], inputs[first:], out[:-2]))
     data = descriptor(attrs.compiler, attrs.part, tuple(sides), attrs.payload.array.tobytes())
     symbol = f"tw_call_{blake2b(data, digest_size=12).hexdigest()}"
-    arrays = [*given, *out[:-2]]
+    arrays = [*inputs, *out[:-2]]
     results = te.extern(
         [t.shape for t in out],
         operands,

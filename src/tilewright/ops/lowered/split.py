@@ -84,7 +84,7 @@ def _pieces_compute(inputs: Tensors, attrs: PiecesAttrs, out: Out) -> tuple[Tens
 
 
 def pieces_of(x: Expr, count: int) -> list[Expr]:
-    """So many pieces of an element."""
+    """The first `count` pieces of an element, bf16, whose sum approximates it."""
     parts: list[Expr] = []
     for _ in range(count):
         parts.append(cast(x, bf16))
@@ -208,8 +208,8 @@ TOO_LARGE = register(OpDef("lowered.too_large", "reduction", Attrs, _large_infer
 
 @dataclass(frozen=True, slots=True)
 class MatmulSplitAttrs(MatmulPiecesAttrs):
-    """Those of a product of pieces; from how many rows on it is one; whether a matrix of weights, not packed, comes
-    as [N, K]."""
+    """Attributes of a product that is one of pieces from `least` rows on, and an ordinary one of f32 for fewer.
+    `transpose`: whether a matrix of weights that is not packed comes as [N, K]."""
 
     least: int
     transpose: bool = False

@@ -32,7 +32,8 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class ConvPiecesAttrs(ConvTilesAttrs):
-    """Those of a convolution in registers of matrices; terms of each product."""
+    """Attributes of a convolution in registers of matrices whose f32 products are sums of `terms` products of bf16
+    pieces."""
 
     terms: int = 3
 

@@ -172,8 +172,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         line, tile = blocked.tiles
         line, inner = s.split(line, factor=high)
         s.reorder(line, tile, inner)
-    ahead = _ahead(s, structure, candidate, dot, target)
-    multiply_tiles(s, anchor, blocked.block, place, dot, ahead, terms=terms_of(anchor) > 1)
+    prefetched = _prefetched(s, structure, candidate, dot, target)
+    multiply_tiles(s, anchor, blocked.block, place, dot, prefetched, terms=terms_of(anchor) > 1)
     unroll_tile(s, blocked.out, 2)
     shared = [blocked.image, blocked.strip, blocked.panel]
     copied, by_strips = s.block(prologue[-1].name), extent(s, blocked.strip) != 1
@@ -187,8 +187,9 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     parallelize(s, shared)
 
 
-def _ahead(s: Schedule, structure: Structure, candidate: Candidate, dot: Dot, target: Target) -> Prefetch | None:
-    """Weights that come from far, of a panel that one tile reads alone: a step asks for those a little further on."""
+def _prefetched(s: Schedule, structure: Structure, candidate: Candidate, dot: Dot, target: Target) -> Prefetch | None:
+    """A prefetch of weights that are not in a near cache, where only one tile reads a panel: each step prefetches the
+    lines that later steps read."""
     weights, (conv, pixels) = _weights(structure), _pixels(structure)
     far = level(working_set(nbytes_of(weights), s.func.notes, target), target) in FAR
     if not far or not conv.flat or (candidate.knob("rows"), candidate.knob("width")) != (pixels.rows, dot.lanes):

@@ -30,7 +30,7 @@ DECODING = 2.5
 """Instructions that decode a vector of codes of 4 bits, for each vector of them: half a load that widens, a mask or a
 shift, a conversion. A book of numbers is one more, and on machines without permutations of sixteen numbers many."""
 BYTES = 1.5
-"""The same for codes of 8 bits: a load that widens, a conversion."""
+"""Instructions that decode a vector of codes of 8 bits: a load that widens, a conversion."""
 STEPS = 4
 """Steps of a group's sum that are written out."""
 

@@ -6,8 +6,8 @@ for panel group, row tile:                                  parallel
         tile[r, p, :] += x[r, index[p, j]] * values[p, j, :]
     out[...] = epilogue(tile)
 
-Panels beside each other are sums that do not wait for each other. Narrower blocks with many rows lie the other way
-round (`turned`), which is a product of rows picked by an index: sketches and contractions schedule those.
+Panels beside each other are sums that do not wait for each other. Narrower blocks with many rows are multiplied
+transposed, which is a product of rows picked by an index: sketches and contractions schedule those.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def _width(total: Stage) -> int:
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """One such product, not turned, with blocks of whole vectors and whole panels, and pointwise work after it."""
+    """One such product, not transposed, with blocks of whole vectors and whole panels, and pointwise work after it."""
     total = _total(structure)
     attrs = None if total is None else total.attributes(SPARSE_MATMUL)
-    if total is None or attrs is None or attrs.turned or structure.before(total):
+    if total is None or attrs is None or attrs.transposed or structure.before(total):
         return False
     width, columns = _width(total), as_int(total.spatial[-1].extent) or 1
     after = structure.after(total)

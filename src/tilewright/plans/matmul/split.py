@@ -1,4 +1,4 @@
-"""What a product of f32 by pieces of bf16 is estimated to take (`ops/lowered/split.py`)."""
+"""The estimated cost of a product of f32 by pieces of bf16 (`ops/lowered/split.py`)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def split_cost(product: Product, terms: int, weights: int, tile: Dot, target: Ta
 
 def pieces_cost(count: int, pieces: int, target: Target) -> Cost:
     """Pieces of so many numbers, which were just made, and the search for the largest of them."""
-    given, made = 4 * count, 2 * pieces * count
+    read, written = 4 * count, 2 * pieces * count
     return Cost(
         compute=fma_cycles(count * (1 + OPERATIONS * pieces), target.lanes(4), target),
-        load=load_cycles(2 * given, target),
-        store=store_cycles(made, target),
-        memory=2 * fetch_cycles(given, given, target) + write_cycles(made, made, target),
+        load=load_cycles(2 * read, target),
+        store=store_cycles(written, target),
+        memory=2 * fetch_cycles(read, read, target) + write_cycles(written, written, target),
         overhead=KERNELS * target.costs.matrices.configured,
     )
 
@@ -47,10 +47,10 @@ ERRORS = {3: 1e-5, 6: 1e-6}
 """The largest error of a product by so many terms, relative to its largest output (docs/accuracy.md)."""
 
 KERNELS = 3
-"""That come before the product: the largest number of each row, that of all rows, the pieces. Each is taken to begin as
-slowly as one whose registers of matrices are configured; judged, not measured."""
+"""Kernels before the product: the largest number of each row, that of all rows, the pieces. Each is assumed to begin as
+slowly as one that configures registers of matrices; this is not measured."""
 
 OPERATIONS = 4
-"""Of each piece: rounded, widened, taken from the number, stored as half a vector."""
+"""Vector operations for a piece: it is rounded, widened, subtracted from the number, stored as half a vector."""
 
 __all__ = ["pieces_cost", "split_cost", "terms_within"]

@@ -33,7 +33,7 @@ FEW_ROWS = 6
 """Up to so many rows, about one tile, the weights are read once."""
 FEW_TURNED_ROWS = 14
 """Up to so many rows of a transposed left operand the right one is read about once, too, with many registers."""
-MANY_REGISTERS = 32
+WIDE_TILE_REGISTERS = 32
 """With fewer, a tile has a third of the products for each line of turned rows."""
 NEAR_TILES = 4
 """Tiles of rows that make a strip for the second level of cache worth while."""
@@ -127,7 +127,7 @@ def multiplies_in_place(
     if not turned:
         return columns >= lanes and (single or (rows is not None and rows <= target.registers))
     assert rows is not None
-    if rows <= FEW_ROWS or target.registers < MANY_REGISTERS:
+    if rows <= FEW_ROWS or target.registers < WIDE_TILE_REGISTERS:
         return rows <= FEW_ROWS
     way, traffic = target.l1 // target.caches.l1_ways, target.costs.traffic
     if rows <= FEW_TURNED_ROWS and columns * itemsize <= way:

@@ -234,8 +234,8 @@ class MaxPool:
 
 L = TypeVar("L", Convolution, Product)
 
-MOST_STEPS = 127
-"""Of 256 results each: what a clip may add, as its bounds are numbers of 16 bits."""
+MAX_STEPS = 127
+"""The largest offset, in steps of 256 units of a result: the bounds of the clip, which grow by it, have 16 bits."""
 
 
 def most_bias(c: Convolution | Product) -> int:
@@ -251,8 +251,8 @@ def with_offset(c: L) -> L:
     if q.looks_twice:
         return c
     step = (1 << q.shift + 8) - 256
-    steps = -(-(most + q.high + 1) // step) if step else MOST_STEPS + 1
-    if steps > MOST_STEPS or (steps << q.shift + 8) + 2 * most >= 1 << 31:
+    steps = -(-(most + q.high + 1) // step) if step else MAX_STEPS + 1
+    if steps > MAX_STEPS or (steps << q.shift + 8) + 2 * most >= 1 << 31:
         return c
     return replace(c, requantised=replace(q, offset=steps << q.shift + 8))
 

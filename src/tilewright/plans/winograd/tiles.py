@@ -36,7 +36,7 @@ from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import tile_steps
 from tilewright.plans.framework.cost import Cost, from_memory, sharing, store_cycles, weights_level
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of
-from tilewright.plans.matmul.tiles import MANY_REGISTERS
+from tilewright.plans.matmul.tiles import WIDE_TILE_REGISTERS
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
@@ -181,7 +181,7 @@ def _widths(shape: WinogradProblem, target: Target) -> tuple[int, ...]:
     if shape.filters <= lanes:
         return lanes, 2 * lanes
     # Vectors that are a quarter of a line: taller tiles of two want more pixels' values at once than there is room for.
-    wide = target.registers >= MANY_REGISTERS and 16 * lanes <= target.caches.line and shape.filters > 2 * lanes
+    wide = target.registers >= WIDE_TILE_REGISTERS and 16 * lanes <= target.caches.line and shape.filters > 2 * lanes
     return (2 * lanes, 4 * lanes) if wide else (2 * lanes,)
 
 

@@ -149,7 +149,7 @@ class _Rewriter:
                 continue
             axis = node.of(ConcatAttrs).axis % past.type.rank
             shape = (self.capacity, *(d for k, d in enumerate(past.shape) if k != axis))
-            builder.taken.discard(past.name)
+            builder.reserved.discard(past.name)
             caches[past] = Value(past.name, TensorType(past.dtype, shape))
             added = node.inputs[1]
             assert added is not None

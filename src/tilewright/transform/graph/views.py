@@ -54,8 +54,8 @@ class _Placer:
             elif node.op == "lowered.append":
                 self.place_behind(node)
         builder = GraphBuilder(self.graph.name)
-        builder.taken = {v.name for n in self.graph.nodes for v in n.outputs}
-        builder.taken |= {v.name for v in (*self.graph.inputs, *self.graph.params)}
+        builder.reserved = {v.name for n in self.graph.nodes for v in n.outputs}
+        builder.reserved |= {v.name for v in (*self.graph.inputs, *self.graph.params)}
         for node in self.graph.nodes:
             if node.op == "concat" and node.output in self.copied:
                 copied = self.copied[node.output]

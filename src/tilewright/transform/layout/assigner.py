@@ -37,7 +37,7 @@ class Assigner:
     def __post_init__(self) -> None:
         self.builder = GraphBuilder(self.graph.name)
         taken = {v.name for n in self.graph.nodes for v in n.outputs}
-        self.builder.taken = taken | {v.name for v in (*self.graph.inputs, *self.graph.params)}
+        self.builder.reserved = taken | {v.name for v in (*self.graph.inputs, *self.graph.params)}
         self.row_major.update((v, v) for v in (*self.graph.inputs, *self.graph.params))
         self.fixed.update(self.graph.params)
         self.made.update((v, n) for n in self.graph.nodes for v in n.outputs)

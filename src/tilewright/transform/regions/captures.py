@@ -64,7 +64,7 @@ def names_of(graph: Graph) -> set[str]:
 
 def builder_for(graph: Graph) -> GraphBuilder:
     """A builder of another graph of this name, whose fresh names are none of this graph's."""
-    return GraphBuilder(graph.name, taken=names_of(graph))
+    return GraphBuilder(graph.name, reserved=names_of(graph))
 
 
 def fixed_values(graph: Graph, weights: Iterable[Value]) -> set[Value]:

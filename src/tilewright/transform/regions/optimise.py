@@ -83,7 +83,7 @@ class _Optimiser:
     def operands(self, node: Node, nodes: list[Node], taken: set[str], constants: dict[Value, Node]) -> Node:
         """The node, with memory for its operands: constants have none, and numbers of iterations are to be polynomials
         of the symbols, or to be computed."""
-        builder = GraphBuilder(self.graph.name, taken=taken, nodes=nodes)
+        builder = GraphBuilder(self.graph.name, reserved=taken, nodes=nodes)
         inputs = [
             ops.emit1(builder, "identity", v, name=v.name) if v is not None and v in constants else v
             for v in node.inputs

@@ -57,8 +57,8 @@ def _product(call: Call, batch_a: list[int], batch_b: list[int], sum_a: list[int
     if not batch and len(rest_a) > 1 and a.type.rank == len(rest_a) + 1 and sum_a == [a.type.rank - 1]:
         left = a  # as it stands: all dimensions but the last are rows
     single = {"exactness": exactness} if exactness and t is f32 else {}
-    turned = {"transpose_b": True} if transposed else {}
-    y = call.emit("matmul", left, right, **turned, **single)
+    flags = {"transpose_b": True} if transposed else {}
+    y = call.emit("matmul", left, right, **flags, **single)
     y = call.emit("ne", y, call.like(0, y)) if call.dtype is boolean else call.cast(y, call.dtype)
     y = call.reshape(y, shape)
     return Item(y.type, y)
@@ -77,8 +77,8 @@ def asked(attributes: Mapping[str, Any]) -> Exactness:
         if kinds == {"f16"}:
             return "x3"
         return "" if all(kind.startswith("f8") for kind in kinds) else "f32"
-    given = precisions if isinstance(precisions, list) else []
-    return "x6" if "HIGHEST" in given else "x3" if "HIGH" in given else ""
+    required = precisions if isinstance(precisions, list) else []
+    return "x6" if "HIGHEST" in required else "x3" if "HIGH" in required else ""
 
 
 _BFLOAT16: dict[Any, Exactness] = {1: "", 3: "x3", 6: "x6"}
@@ -151,7 +151,7 @@ def convolution(call: Call) -> Value:
 def convolve(call: Call, strides: Sequence[int], low: Sequence[Any], high: Sequence[Any]) -> Value:
     n = call.fields("dimension_numbers")
     rank = len(n["input_spatial_dimensions"])
-    x = _turned(call, call.value(0), "input", n)
+    x = _in_nchw(call, call.value(0), "input", n)
     w = call.transpose(
         call.value(1),
         [n["kernel_output_feature_dimension"], n["kernel_input_feature_dimension"], *n["kernel_spatial_dimensions"]],
@@ -171,7 +171,7 @@ def convolve(call: Call, strides: Sequence[int], low: Sequence[Any], high: Seque
     return call.cast(call.transpose(y, back), call.dtype)
 
 
-def _turned(call: Call, x: Value, which: str, n: dict[str, list[int]]) -> Value:
+def _in_nchw(call: Call, x: Value, which: str, n: dict[str, list[int]]) -> Value:
     return call.transpose(
         x,
         [n[f"{which}_batch_dimension"], n[f"{which}_feature_dimension"], *n[f"{which}_spatial_dimensions"]],  # type: ignore[list-item]

@@ -170,7 +170,7 @@ class _Loop:
         """The loop in the graph, if it is to stay one: the items of all that moves."""
         graph, moving = self.graph, len(start)
         states = [k for k in range(moving) if k not in self.collected]
-        inner = GraphBuilder(graph.name, taken={v.name for n in graph.nodes for v in n.outputs})
+        inner = GraphBuilder(graph.name, reserved={v.name for n in graph.nodes for v in n.outputs})
         fresh, sequences, nodes = [], [], []
         for value, (source, backward) in self.elements.items():
             element = inner.input("element", TensorType(value.dtype, source.shape[1:]))

@@ -39,7 +39,7 @@ def _sums(x: Value) -> DType | None:
 
 @rule("matmul", "mm", "bmm", "mv", "dot", "linalg_matmul")
 def matmul(n: Call, a: Value, b: Value) -> Value:
-    """Of integers with 8 bits the sums wrap around in them."""
+    """The product of two tensors in their element type: sums of 8-bit integers wrap around at 8 bits."""
     return n.cast(common.product(n, a, b), n.dtype)
 
 

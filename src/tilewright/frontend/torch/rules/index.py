@@ -322,7 +322,8 @@ def index_put(n: Call, x: Value, indices: Sequence[Value | None], values: Value,
 
 
 def _of_places(n: Call, x: Value, mask: Value, values: Value) -> Value:
-    """What x[mask] = values puts where the mask of the first dimensions holds: row k where it does for the k-th time.
+    """The numbers that x[mask] = values stores, in the shape of x: row k of `values` where the mask, which covers the
+    first dimensions of x, holds for the k-th time.
 
     A row of zeros goes before them, so that a running count is a place of one also where the mask holds nowhere.
     """
@@ -364,12 +365,12 @@ def embedding_bag(
         return [n.filled(0, table.dtype, n.shape)]
     rows = n.wide(n.emit("gather", table, indices, axis=0))
     column = (indices.shape[0], 1)
-    kept = None if padding < 0 else n.reshape(n.emit("ne", indices, n.like(padding, indices)), column)
-    if kept is not None:
-        rows = n.emit("select", kept, rows, n.like(float("-inf") if mode == 2 else 0.0, rows))
+    unpadded = None if padding < 0 else n.reshape(n.emit("ne", indices, n.like(padding, indices)), column)
+    if unpadded is not None:
+        rows = n.emit("select", unpadded, rows, n.like(float("-inf") if mode == 2 else 0.0, rows))
     if weights is not None:
         rows = n.emit("mul", rows, n.reshape(n.cast(weights, rows.dtype), column))
-    counted = n.filled(1, rows.dtype, column) if kept is None else n.cast(kept, rows.dtype)
+    counted = n.filled(1, rows.dtype, column) if unpadded is None else n.cast(unpadded, rows.dtype)
     reduced = _reduction(n, offsets, bags, indices)
     total = reduced(rows, "max" if mode == 2 else "add")
     if mode == 0:
@@ -382,7 +383,7 @@ def embedding_bag(
 
 
 def _reduction(n: Call, offsets: Value, bags: Expr, indices: Value) -> Callable[[Value, str], Value]:
-    """What gives the sums ("add") or the maxima ("max") of the rows of each bag."""
+    """A function that returns the sums ("add") or the maxima ("max") of the rows of each bag."""
     length = _equal_bags(n, offsets, bags, indices)
     if length is not None:
         return partial(_of_equal_bags, n, bags, length)

@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from tilewright.bundle.halves import NAMES, halves, needs_halves
+from tilewright.bundle.float16 import NAMES, calls_float16_conversions, float16_conversions
 from tilewright.native.link import Library, compile_text, host_triple
 
 ALL = np.arange(1 << 16, dtype=np.uint16)
@@ -15,7 +15,7 @@ ALL = np.arange(1 << 16, dtype=np.uint16)
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    text = halves(host_triple())
+    text = float16_conversions(host_triple())
     for name in NAMES:
         text = text.replace(f"@{name}(", f"@own{name}(")
     result = Library({"halves": compile_text(text, cache=False)}, [f"own{name}" for name in NAMES])
@@ -46,4 +46,4 @@ def test_of_single_and_of_double(library: Library, name: str, kind: type, dtype:
 
 
 def test_who_needs_them() -> None:
-    assert needs_halves({"a": b"..\0__extendhfsf2\0"}) and not needs_halves({"a": b"memcpy"})
+    assert calls_float16_conversions({"a": b"..\0__extendhfsf2\0"}) and not calls_float16_conversions({"a": b"memcpy"})

@@ -14,12 +14,12 @@ NAMES = ("__extendhfsf2", "__truncsfhf2", "__truncdfhf2")
 """To f32, of f32, of f64."""
 
 
-def needs_halves(objects: Mapping[str, bytes]) -> bool:
+def calls_float16_conversions(objects: Mapping[str, bytes]) -> bool:
     """Whether some object may call one of the functions."""
     return any(name.encode() in image for image in objects.values() for name in NAMES)
 
 
-def halves(triple: str) -> str:
+def float16_conversions(triple: str) -> str:
     """LLVM text of the functions. Numbers are scaled by a power of two to f32, and rounded to nearest even on their
     bits, or, below the least normal one, by adding 1/2, whose last bit is that of the least f16. Of f64 a number is
     first rounded to odd, so that it is rounded once."""
@@ -103,4 +103,4 @@ define weak zeroext i16 @__truncdfhf2(double %x) nounwind {
 }
 """
 
-__all__ = ["halves", "needs_halves"]
+__all__ = ["calls_float16_conversions", "float16_conversions"]
