@@ -146,6 +146,10 @@ torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, it
 	$(PY) -m pytest -n auto $(PYTEST_ARGS) tests/runtime/test_frameworks.py tests/builder/test_export_torch.py tests/train/test_torch_*.py tests/train/test_reduced.py tests/collective/test_torch_backend.py tests/train/test_recompute.py tests/examples/test_compiled_ppo.py tests/examples/test_mnist_like.py tests/frontend/torch tests/dynamo tests/torch_opinfo tests/benchmarks/test_zoo.py tests/benchmarks/test_zoo_peers.py tests/benchmarks/test_transformers.py tests/fuzz/test_fx.py tests/fuzz/test_narrow.py tests/fuzz/test_networks.py tests/fuzz/test_doors.py tests/fuzz/test_torch_guarded.py tests/functions/test_torch.py tests/docs
 	$(PY) -m benchmarks.bench_models --models resnet18 --rounds 5 --no-report
 
+.PHONY: distributed
+distributed: $(STAMP) $(TORCH_STAMP) ## PyTorch's own tests of torch.distributed on our backend; ARGS="--match all_reduce --ranks 4"
+	$(PY) -m tests.collective.pytorch_suite $(ARGS)
+
 jax: $(STAMP) $(JAX_STAMP) ## what needs JAX: its functions, exports and StableHLO, and its own test cases; ARGS="--every 1"
 	$(PY) -m pytest tests/frontend/stablehlo/test_jax*.py tests/train/test_jax_*.py tests/fuzz/test_stablehlo.py tests/fuzz/test_jax_functions.py tests/fuzz/test_jax_guarded.py tests/docs
 	$(PY) -m tests.jax.run $(ARGS)

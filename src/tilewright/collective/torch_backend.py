@@ -59,9 +59,16 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._collectives = ThreadPoolExecutor(1, thread_name_prefix="tilewright-collectives")
         self._messages: dict[tuple[str, int], ThreadPoolExecutor] = {}
         self._waiting: PythonFuture[None] | None = None
+        self._name = ""
 
     def getBackendName(self) -> str:
         return NAME
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupName(self) -> str:
+        return self._name
 
     # -- collectives ---------------------------------------------------------------------------------------------------
 
@@ -220,16 +227,16 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             source = self.group.first_message(others, tag)
             for t in tensors:
                 self._whole(t, lambda array, dtype: self.group.receive(array, source, tag))
-            work.source = source
+            sources.append(source)
 
-        work = self._message("receive", -1, tensors, body)
-        return work
+        sources: list[int] = []
+        return self._message("receive", -1, tensors, body, sources)
 
-    def _message(self, kind: str, other: int, result: Any, body: Callable[[], Any]) -> Any:
+    def _message(self, kind: str, other: int, result: Any, body: Callable[[], Any], sources: Sequence[int] = ()) -> Any:
         pool = self._messages.get((kind, other))
         if pool is None:
             pool = self._messages[kind, other] = ThreadPoolExecutor(1, thread_name_prefix=f"tilewright-{kind}")
-        return _Work(_later(pool, list(result), body))
+        return _Work(_later(pool, list(result), body), sources)
 
     # -- plumbing ------------------------------------------------------------------------------------------------------
 
@@ -290,11 +297,10 @@ class _Future(Future):  # type: ignore[misc]
 class _Work(dist._Work):  # type: ignore[misc]
     """A message on its way."""
 
-    source = -1
-
-    def __init__(self, future: Any) -> None:
+    def __init__(self, future: Any, sources: Sequence[int]) -> None:
         super().__init__()
         self._future = future
+        self._sources = sources
 
     def wait(self, timeout: Any = None) -> bool:
         self._future.wait()
@@ -307,7 +313,8 @@ class _Work(dist._Work):  # type: ignore[misc]
         return self._future
 
     def _source_rank(self) -> int:
-        return self.source
+        """The rank that sent the message of a `recv` from any rank; -1 of others, and before it is there."""
+        return self._sources[0] if self._sources else -1
 
 
 def _later(pool: ThreadPoolExecutor, result: Any, body: Callable[[], Any]) -> Any:
