@@ -89,7 +89,7 @@ def test_offer_and_relay(cli: Cli, program: Path, root: Path, tmp_path: Path, mo
             with tw.attach("policy") as actor:
                 assert actor.version == 1 and (actor(np.ones((2, 4), np.float32)) == 0).all()
             newest.write_bytes(b"not weights")
-            assert "cannot be read" in json.loads(process.stdout.readline())["what"]
+            assert "is no safetensors file" in json.loads(process.stdout.readline())["what"]
             assert process.poll() is None
         finally:
             process.terminate()

@@ -125,11 +125,13 @@ def test_names_of_sources_count(tmp_path: Path) -> None:
 HARMLESS = {
     "frontend.read": "reads models: what it makes, a graph, is in the key",
     "measure.calibration": "the host's ceilings, which are the target's",
+    "measure.outer": "the host's outer levels of memory, which are the target's",
     "native.assembler": "what exports bring along; they are not kept",
     "native.link": "makes LLVM text that a user's stage brings executable here; that is not kept",
     "native.shared": "how exports are written; they are not kept",
     "records.lookup": "which records answer, and the answers are in the key",
     "records.places": "where they are",
+    "runtime.compilers": "compilers of plug-ins: what they make is a constant of the graph, which is in the key",
     "runtime.interop": "arrays that a user's stage is called with",
     "runtime.kernel": "calls of a schedule's function, which is not kept",
     "runtime.native": "the runtime's own code, kept by its own text",

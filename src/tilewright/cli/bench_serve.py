@@ -61,7 +61,7 @@ def bench_serve(
 
     ```
     tilewright bench-serve http://localhost:8000 policy -r 500 -r 1000
-    tilewright bench-serve policy.onnx --policy deadline --policy aimd -r 500 -r 1000
+    tilewright bench-serve policy.onnx --policy deadline --policy aimd -r 500
     ```
     """
     try:

@@ -197,7 +197,7 @@ def _fingerprint(target: Target) -> str:
     return blake2b(repr(same).encode(), digest_size=16).hexdigest()
 
 
-LATER = frozenset(("byte_tables", "elements", "half_tables"))
+LATER = frozenset(("byte_tables", "elements"))
 """Capabilities that came when there were records already: a machine without them stays in its class."""
 
 
@@ -207,6 +207,7 @@ def _kind(target: Target) -> str:
     # What the compiler uses of the instructions, not all that LLVM knows: hypervisors mask some that no kernel has, and
     # a dot's cost is a constant that is fitted again. Records would never match for either.
     values = {f.name: getattr(replace(isa, dots=()), f.name) for f in fields(isa)}
+    del values["half_tables"]  # it follows from the width of vectors
     own = ", ".join(f"{name}={value!r}" for name, value in values.items() if value or name not in LATER)
     used = f"(Isa({own}), {tuple(dot.name for dot in isa.dots)!r})"
     digest = blake2b(used.encode(), digest_size=4).hexdigest()
