@@ -19,12 +19,12 @@ from concurrent.futures import Future as PythonFuture
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.futures import Future
 
 from tilewright.collective.group import Group, join
@@ -32,6 +32,7 @@ from tilewright.collective.reductions import Array
 from tilewright.support.errors import CollectiveError
 
 NAME = "tilewright"
+_C10D: Any = import_module("torch._C._distributed_c10d")  # names that its type stubs lack
 _DTYPES = {
     torch.float32: "f32",
     torch.float64: "f64",
@@ -246,10 +247,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             body()
             future: Any = Future()
             future.set_result(result)
-            return _create_work_from_future(future)
+            return _C10D._create_work_from_future(future)
         future = _later(self._collectives, result, body)
         self._waiting = future.python
-        return _create_work_from_future(future)
+        return _C10D._create_work_from_future(future)
 
     def _whole(self, tensor: Any, call: Callable[..., Any]) -> None:
         """`call(array, dtype=...)` on a tensor's memory, or on a copy that is written back."""
