@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch.ao.quantization.fx import _decomposed  # noqa: F401  registers the operators
 
 import tilewright as tw
+from tests.frontend.torch.torch_checks import torch
+
+pytest.importorskip("torch.ao.quantization.fx._decomposed")  # registers the operators
 
 Q = torch.ops.quantized_decomposed
 
