@@ -79,6 +79,15 @@ def only_ours(rank: int, ranks: int) -> list[Any]:
     z = torch.arange(24.0).reshape(4, 6)
     dist.all_reduce(z[:, ::2])  # whose elements are not side by side
     assert torch.equal(z, torch.arange(24.0).reshape(4, 6) * torch.tensor([ranks, 1, ranks, 1, ranks, 1]))
+    halved = dist._make_nccl_premul_sum(0.5)
+    for dtype in (torch.bfloat16, torch.float32):
+        dist.reduce_scatter_tensor(one := torch.empty(2, dtype=dtype), torch.ones(2 * ranks, dtype=dtype), op=halved)
+        dist.all_reduce(every := torch.full((3,), 4.0, dtype=dtype), op=halved)
+        dist.reduce(partial := torch.full((3,), 4.0, dtype=dtype), 0, op=halved)
+        assert (one == ranks / 2).all() and (every == 2 * ranks).all()
+        assert (partial == (2 * ranks if rank == 0 else 4)).all()
+    with pytest.raises(Exception, match="as large as theirs together"):
+        dist.reduce_scatter_tensor(torch.empty(3), torch.ones(2 * ranks))
     pair = dist.new_group([0, 1])
     if rank < 2:
         dist.all_reduce(y := torch.ones(3), group=pair)

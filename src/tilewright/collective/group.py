@@ -256,7 +256,10 @@ class Group:
         return result
 
     def all_to_all(self, parts: Sequence[Array], outs: Sequence[Array], *, dtype: str | None = None) -> None:
-        """`outs[r]` becomes the part that rank r has for this one; parts may have any sizes, also none."""
+        """`outs[r]` becomes the part that rank r has for this one; parts may have any sizes, also none.
+
+        Where a part has another size than its place, the rank of the place alone gets the error.
+        """
         if len(parts) != self.ranks or len(outs) != self.ranks:
             where = self._where("all_to_all")
             raise CollectiveError("there is no part for each rank", where=where, expected=self.ranks, got=len(parts))
@@ -269,9 +272,8 @@ class Group:
         shown = _bytes(np.concatenate(pieces))
 
         def take(begin: int, windows: list[Array]) -> None:
-            for r in range(self.ranks):
-                if not wrong:
-                    _take(targets[r], firsts[r], begin, windows[r])
+            for target, first, window in zip(targets, firsts, [] if wrong else windows, strict=not wrong):
+                _take(target, first, begin, window)
 
         self._exchange(Call("all_to_all", name, elements=-1), shown, take, int(sizes.sum(1).max()))
         if wrong:

@@ -20,9 +20,8 @@ PAGE = 4096
 HEADER = Struct("magic", "abi", "size", "ranks", "window", "broken")
 BELL = Struct("bell", "asleep", offset=128)
 """`bell` is rung (changed) for ranks that sleep; `asleep` is the number of those."""
-LINE = Struct("meetings", "pid")
 LINE_SIZE = 256
-"""Bytes of a rank's line: cache lines of its own."""
+"""Bytes of a rank's line, cache lines of its own; the first word is the number of meetings that it has come to."""
 LINES_AT = PAGE
 """Offset, in bytes, of the first rank's line."""
 

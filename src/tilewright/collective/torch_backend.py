@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from tilewright.collective.group import Group, join
-from tilewright.collective.reductions import Array
+from tilewright.collective.reductions import OPERATIONS, Array
 from tilewright.support.errors import CollectiveError
 
 NAME = "tilewright"
@@ -47,7 +47,7 @@ _DTYPES = {
     torch.complex64: "c64",
     torch.complex128: "c128",
 }
-_OPERATIONS = ("SUM", "AVG", "MIN", "MAX", "BAND", "BOR", "BXOR")
+_OPERATIONS = {name.upper(): name for name in OPERATIONS if name != "prod"} | {"PRODUCT": "prod"}
 
 
 class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
@@ -90,14 +90,14 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         several = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        operation, factor = _operation(opts.reduceOp)
-        root = opts.rootRank
 
         def body() -> None:
             for t in several:
-                if factor is not None and t.is_floating_point():
-                    t.mul_(factor)
-                self._whole(t, partial(self.group.reduce, root=root, operation=operation))
+                operation, scaled = _scaled(t, opts)
+                array = _array(scaled).copy()
+                self.group.reduce(array, opts.rootRank, operation, dtype=_name(t))
+                if self.group.rank == opts.rootRank:
+                    _write(t, array)
 
         return self._run(opts, several, body)
 
@@ -152,20 +152,19 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
         def body() -> None:
             for out, parts in zip(output_tensors, input_tensors, strict=True):
-                self._reduce_scattered(out, np.stack([_array(t) for t in parts]), opts)
+                self._reduce_scattered(out, torch.stack(list(parts)), opts)
 
         return self._run(opts, output_tensors, body)
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
-        rows = _array(input).reshape(self.group.ranks, *output.shape)
-        return self._run(opts, [output], lambda: self._reduce_scattered(output, rows, opts))
+        return self._run(opts, [output], lambda: self._reduce_scattered(output, input, opts))
 
     _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         def body() -> None:
             for output, one in zip(outputs, inputs, strict=True):
-                self._reduce_scattered(output, _array(one).reshape(self.group.ranks, *output.shape), opts)
+                self._reduce_scattered(output, one, opts)
 
         return self._run(opts, outputs, body)
 
@@ -262,20 +261,22 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             _write(tensor, array)
 
     def _all_reduce(self, tensor: Any, opts: Any) -> None:
-        operation, factor = _operation(opts.reduceOp if opts is not None else dist.ReduceOp.SUM)
-        if factor is not None:
-            tensor.mul_(factor)
+        operation, scaled = _scaled(tensor, opts)
+        if scaled is not tensor:
+            tensor.copy_(scaled)
         self._whole(tensor, partial(self.group.all_reduce, operation=operation))
 
     def _gathered(self, one: Any, outs: Sequence[Any]) -> None:
         for out, row in zip(outs, self.group.all_gather(_array(one), dtype=_name(one)), strict=True):
             _write(out, row)
 
-    def _reduce_scattered(self, out: Any, rows: Array, opts: Any) -> None:
-        operation, factor = _operation(opts.reduceOp if opts is not None else dist.ReduceOp.SUM)
-        if factor is not None:
-            rows = rows * rows.dtype.type(float(factor))
-        _write(out, self.group.reduce_scatter(rows, operation=operation, dtype=_name(out)))
+    def _reduce_scattered(self, out: Any, rows: Any, opts: Any) -> None:
+        """Reduce `rows`, which hold a part of out's size for each rank, and keep this rank's."""
+        rows = rows.contiguous()
+        _rows(rows, self.group.ranks, out)
+        operation, scaled = _scaled(rows, opts)
+        array = _array(scaled).reshape(self.group.ranks, -1)
+        _write(out, self.group.reduce_scatter(array, operation=operation, dtype=_name(out)))
 
     # -- end -----------------------------------------------------------------------------------------------------------
 
@@ -338,16 +339,14 @@ def _each(call: Callable[[Any], None], several: Sequence[Any]) -> None:
         call(one)
 
 
-def _operation(reduce_op: Any) -> tuple[str, Any]:
-    """The name of a reduction of PyTorch, and what each tensor is multiplied by first."""
-    if reduce_op == dist.ReduceOp.PRODUCT:
-        return "prod", None
-    for name in _OPERATIONS:
+def _scaled(tensor: Any, opts: Any) -> tuple[str, Any]:
+    """The name of the reduction that options ask for, and the tensor: a scaled one for sums of scaled tensors."""
+    reduce_op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+    for name, operation in _OPERATIONS.items():
         if reduce_op == getattr(dist.ReduceOp, name):
-            return name.lower(), None
-    state = reduce_op.__getstate__()
-    if reduce_op == dist.ReduceOp.PREMUL_SUM and len(state) > 1:
-        return "sum", state[1]
+            return operation, tensor
+    if reduce_op == dist.ReduceOp.PREMUL_SUM:
+        return "sum", tensor * reduce_op.__getstate__()[1]
     raise CollectiveError("this reduction is not supported", where=f"backend {NAME}", got=str(reduce_op))
 
 
@@ -388,10 +387,10 @@ def _write(tensor: Any, array: Array) -> None:
 
 
 def _rows(output: Any, ranks: int, one: Any) -> list[Any]:
-    """The part of an output for each rank."""
+    """The parts of a tensor for all ranks, each of the shape of `one`."""
     if output.numel() != ranks * one.numel() or not output.is_contiguous():
         raise CollectiveError(
-            "the output must be contiguous and hold all inputs",
+            "the tensor for all ranks must be contiguous and as large as theirs together",
             where=f"backend {NAME}",
             expected=ranks * one.numel(),
             got=output.numel(),
