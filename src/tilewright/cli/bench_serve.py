@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,40 +66,69 @@ def bench_serve(
     tilewright bench-serve policy.onnx --policy deadline --policy aimd -r 500
     ```
     """
-    try:
-        from tilewright.serve.load import offer, request_bytes
-    except ImportError:
-        raise MissingPackageError("this needs httptools", hint="pip install 'tilewright[serve]'") from None
+    if find_spec("httptools") is None:
+        raise MissingPackageError("this needs httptools", hint="pip install 'tilewright[serve]'")
     picture.check(png)
     path = Path(url)
-    if path.suffix not in (".onnx", ".tw"):
-        if model is None or policies:
-            what = "--policy is of a file's server" if policies else "name the model"
-            raise typer.BadParameter(what, param_hint="--policy" if policies else "MODEL")
-    every = tuple(rates or (100.0, 200.0, 500.0, 1000.0))
-
-    def offered(url: str, name: str) -> list[Point]:
-        data = request_bytes(url, name, random_of(url, name, parse_dims(dim), seed), promise / 1000 if tell else None)
-        points = []
-        for rate in every:
-            if not is_quiet(json):
-                err.print(f"{rate:g} requests a second for {seconds:g} s")
-            run = offer(
-                url, data, rate, promise / 1000, seconds=seconds, burst=burst, connections=connections, seed=seed
-            )
-            points.append(asyncio.run(run))
-        return points
-
-    if path.suffix not in (".onnx", ".tw"):
-        points_by_policy = {"": offered(url, model or "")}
-    else:
+    loads = Loads(
+        tuple(rates or (100.0, 200.0, 500.0, 1000.0)), promise / 1000, tell, seconds, burst, connections, seed
+    )
+    sizes, quiet = parse_dims(dim), is_quiet(json)
+    if path.suffix in (".onnx", ".tw"):
         points_by_policy = {}
         for policy in policies or ["deadline"]:
             with served(path, policy, promise) as address:
-                points_by_policy[policy] = offered(address, model or path.stem)
+                points_by_policy[policy] = points_of(address, model or path.stem, sizes, loads, quiet)
+    elif policies:
+        raise typer.BadParameter("--policy is of a file's server", param_hint="--policy")
+    elif model is None:
+        raise typer.BadParameter("name the model", param_hint="MODEL")
+    else:
+        points_by_policy = {"": points_of(url, model, sizes, loads, quiet)}
     if png is not None:
         draw(points_by_policy, promise, png)
     report(points_by_policy, json)
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """Loads that a server gets one after the other.
+
+    Args:
+        rates: requests a second, one for each load.
+        promise: seconds within which an answer counts as in time.
+        tell: whether requests carry the promise as their deadline.
+        seconds: of each load.
+        burst: how many requests leave together, on average.
+        connections: requests under way at most.
+        seed: of the inputs and of the times.
+    """
+
+    rates: Sequence[float]
+    promise: float
+    tell: bool
+    seconds: float
+    burst: float
+    connections: int
+    seed: int
+
+
+def points_of(url: str, model: str, sizes: dict[str, int], loads: Loads, quiet: bool) -> list[Point]:
+    """Send a model these loads; what each of them gave."""
+    from tilewright.serve.load import offer, request_bytes
+
+    inputs = random_of(url, model, sizes, loads.seed)
+    data = request_bytes(url, model, inputs, loads.promise if loads.tell else None)
+    points = []
+    for rate in loads.rates:
+        if not quiet:
+            err.print(f"{rate:g} requests a second for {loads.seconds:g} s")
+        run = offer(
+            url, data, rate, loads.promise, seconds=loads.seconds, burst=loads.burst, connections=loads.connections,
+            seed=loads.seed,
+        )  # fmt: skip
+        points.append(asyncio.run(run))
+    return points
 
 
 @contextmanager
