@@ -58,6 +58,21 @@ def test_calls(path: str) -> None:
         assert model(np.array([True, False])).tolist() == [True, False]
     with pytest.raises(tw.Error, match="no model 'none'"):
         tw.client.local(path, "none")
+
+
+def test_an_interrupted_call_ends_the_session(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer is still to come, and is not given to the next call."""
+
+    def interrupted() -> bytes:
+        raise KeyboardInterrupt
+
+    with tw.client.local(path, "layer") as layer:
+        with monkeypatch.context() as patch:
+            patch.setattr(layer, "_receive", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                layer(X)
+        with pytest.raises(tw.Error, match="does not answer"):
+            layer(2 * X)
     with tw.client.local(path, "echo-string") as model, pytest.raises(tw.Error, match="BYTES do not go"):
         model(np.array([b"a"], object))
 

@@ -34,7 +34,8 @@ _NUMBER = struct.Struct("<Q")
 
 
 class LocalModel:
-    """A model of a server of this machine, called like a function of arrays. Not for several threads at once.
+    """A model of a server of this machine, called like a function of arrays. Not for several threads at once; a call
+    that is interrupted ends the session.
 
         policy = tw.client.local("/run/serve.sock", "policy")
         action, value = policy(obs)
@@ -90,10 +91,18 @@ class LocalModel:
             view[...] = array
         self._number += 1
         try:
-            self._socket.sendall(LENGTH.pack(_NUMBER.size + len(told)) + _NUMBER.pack(self._number) + told)
+            self._send(LENGTH.pack(_NUMBER.size + len(told)) + _NUMBER.pack(self._number) + told)
+            answer = self._receive()
+        except BaseException:  # an answer that comes later would be taken for that of the next call
+            self.close()
+            raise
+        return self._results(answer)
+
+    def _send(self, message: bytes) -> None:
+        try:
+            self._socket.sendall(message)
         except OSError as error:
             raise ServeError(f"the server does not answer: {error}", Status.UNAVAILABLE, where=self._where) from None
-        return self._results(self._receive())
 
     def _form(self, arrays: Sequence[Array], timeout: float, priority: int) -> tuple[list[Array], bytes]:
         """Views of the memory for these inputs, and what the server is told of them after the number."""
