@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import shutil
@@ -9,7 +10,10 @@ import socket
 import ssl
 import subprocess
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import numpy as np
@@ -18,7 +22,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import tilewright as tw
 from tilewright.serve import config
+from tilewright.serve.log import AccessLog
 from tilewright.serve.models import Served
+from tilewright.serve.protocol.generated import inference_pb2
+from tilewright.serve.protocol.grpc_server import _answering, _streaming
 from tilewright.serve.protocol.http import Limits
 from tilewright.serve.server import Server, Settings
 from tilewright.serve.tokens import Tokens
@@ -26,6 +33,7 @@ from tilewright.serve.tokens import Tokens
 from .conftest import echo, expected
 from .test_rest import ask
 
+pb: Any = inference_pb2
 X = np.random.default_rng(7).standard_normal((3, 4)).astype(np.float32)
 
 
@@ -166,6 +174,31 @@ def test_access_log_of_grpc() -> None:
         ("ServerLive", "OK"), ("ModelMetadata", "NOT_FOUND"), ("ModelStreamInfer", "OK")
     ]  # fmt: skip
     assert (lines[0]["id"], lines[0]["traceparent"], lines[0]["out"]) == ("mine", trace, 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(asyncio.CancelledError(), "CANCELLED"), (ValueError("a defect"), "UNKNOWN")]
+)
+def test_the_access_log_says_how_a_call_of_grpc_ended(error: BaseException, status: str) -> None:
+    context = SimpleNamespace(code=lambda: None, invocation_metadata=lambda: ())
+
+    async def ModelLive(*_: object) -> None:
+        raise error
+
+    async def ModelStreamInfer(*_: object) -> AsyncIterator[None]:
+        raise error
+        yield
+
+    async def calls() -> None:
+        with pytest.raises(type(error)):
+            await _answering(ModelLive, log.write)(pb.ModelReadyRequest(), context)
+        with pytest.raises(type(error)):
+            [answer async for answer in _streaming(ModelStreamInfer, log.write)(None, context)]
+
+    lines = io.StringIO()
+    log = AccessLog(lines)
+    asyncio.run(calls())
+    assert [json.loads(line)["status"] for line in lines.getvalue().splitlines()] == [status, status]
 
 
 GOOD = """

@@ -24,6 +24,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import tilewright as tw
 from tilewright.serve.board import Board
+from tilewright.serve.colleagues import Colleagues
+from tilewright.serve.core import Core
 from tilewright.serve.errors import ServeError
 from tilewright.serve.models import Served
 from tilewright.serve.opening import Source, open_source
@@ -166,6 +168,15 @@ def test_a_writer_that_is_killed_leaves_what_it_wrote_before() -> None:
     assert not board.write(1, "x" * 300) and board.read(1) == {"k": 4}
     board.clear(1)
     assert board.read(1) is None and board.read(0) is None
+
+
+def test_numbers_that_do_not_fit_the_board_are_said_once() -> None:
+    core, said = Core(), list[str]()
+    colleagues = Colleagues(Board(2, size=32), 1, 1, [])
+    colleagues.on_trouble = said.append
+    for _ in range(3):
+        colleagues.tell(core)
+    assert len(said) == 1 and "do not fit" in said[0]
 
 
 def test_statistics_add_up() -> None:

@@ -20,10 +20,10 @@ class Board:
     """Pages that forks of this process share.
 
     Args:
-        size: bytes of a half; a value whose JSON is longer is not written.
+        size: bytes of a half, which take memory once they are written; a value whose JSON is longer is refused.
     """
 
-    def __init__(self, pages: int, size: int = 1 << 19) -> None:
+    def __init__(self, pages: int, size: int = 1 << 22) -> None:
         self._size = size
         self._memory = mmap.mmap(-1, 2 * pages * size)
 

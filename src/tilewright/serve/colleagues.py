@@ -53,6 +53,7 @@ class Colleagues:
     def __init__(self, board: Board, places: int, mine: int, sources: Sequence[Source]) -> None:
         self._board, self._places, self._mine = board, places, mine
         self._known = told(sources)
+        self._fitted = True
         self.on_trouble: Callable[[str], None] = lambda text: None
 
     def _others(self) -> list[Mapping[str, Any]]:
@@ -77,7 +78,10 @@ class Colleagues:
 
     def tell(self, core: Core) -> None:
         """Put the own numbers on the board."""
-        self._board.write(self._mine, gathered(core))
+        fits = self._board.write(self._mine, gathered(core))
+        if not fits and self._fitted:
+            self.on_trouble("statistics of so many models do not fit: other workers go on with older ones")
+        self._fitted = fits
 
     async def sweep(self, core: Core) -> None:
         """Tell the own numbers; attach models that are new, and leave those that have gone."""

@@ -376,8 +376,8 @@ def _logged(name: str, call: Method, log: Log) -> Method:
             answer = await call(request, context)
             out = answer.ByteSize()
             return answer
-        except BaseException:
-            status = _code(context)
+        except BaseException as error:
+            status = _code(context, error)
             raise
         finally:
             size = 0 if isinstance(request, ServeError) else request.ByteSize()
@@ -386,10 +386,12 @@ def _logged(name: str, call: Method, log: Log) -> Method:
     return logged
 
 
-def _code(context: Context) -> str:
-    """The name of the code that a call ended with."""
+def _code(context: Context, error: BaseException) -> str:
+    """The name of the code that a call ended with, by an error."""
     code = context.code()
-    return str(getattr(code, "name", code or "CANCELLED"))
+    if code:
+        return str(getattr(code, "name", code))
+    return "CANCELLED" if isinstance(error, asyncio.CancelledError) else "UNKNOWN"
 
 
 def _streaming(
@@ -407,6 +409,9 @@ def _streaming(
         except ServeError as error:
             status = error.status.grpc
             await context.abort(_CODES[error.status], _text(error))
+        except BaseException as error:
+            status = _code(context, error)
+            raise
         finally:
             if log is not None:
                 log(_metadata(context), "gRPC", f"/{SERVICE}/{method.__name__}", status, arrival, (0, out))
