@@ -8,7 +8,6 @@ from collections.abc import Generator
 import pytest
 
 from tests.emulated.machines import MACHINES, Machine
-from tests.emulated.unfit import reason
 
 _machine: Machine | None = None
 
@@ -44,14 +43,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
     for name, function in (("link", linked), ("check_target", checked)):
         setattr(model, name, function)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if _machine is None:
-        return
-    for item in items:
-        if (why := reason(item.nodeid, _machine.target)) is not None:
-            item.add_marker(pytest.mark.skip(reason=why))
 
 
 QEMU = "decode_save_opc: Assertion `ctx->insn_start != NULL' failed"
