@@ -61,7 +61,7 @@ def test_calls(path: str) -> None:
 
 
 def test_an_interrupted_call_ends_the_session(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answer is still to come, and is not given to the next call."""
+    """The answer that is still to come is not given to the next call."""
 
     def interrupted() -> bytes:
         raise KeyboardInterrupt
