@@ -309,6 +309,11 @@ class Module:
         """A constant, zero-terminated string of ASCII letters without quotes."""
         self._parts.append(f'@{name} = internal constant [{len(text) + 1} x i8] c"{text}\\00"')
 
+    def constant(self, name: str, data: bytes) -> None:
+        """Constant bytes, aligned to 16."""
+        text = "\\" + data.hex("\\").upper() if data else ""
+        self.raw(name, f'@{name} = internal constant [{len(data)} x i8] c"{text}", align 16')
+
     def variable(self, name: str, nbytes: int) -> None:
         """A zeroed global, aligned to 128 so that it shares no cache line."""
         self._parts.append(f"@{name} = global [{nbytes} x i8] zeroinitializer, align 128")

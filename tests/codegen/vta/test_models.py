@@ -128,6 +128,22 @@ def test_products_with_weights() -> None:
     assert np.array_equal(model.run(inputs)["y"], wanted)
 
 
+@pytest.mark.parametrize(
+    ("shape", "given"),
+    [((1,), True), ((1, 1), True), ((1, 24), True), ((24, 1), False), ((24, 24), False)],
+)
+def test_biases_of_products(shape: tuple[int, ...], given: bool) -> None:
+    """VTA adds one number a column. What is added row by row, or element by element, keeps the host's operators, also
+    where there are as many rows as columns."""
+    x, w = numbers(1, 24, 40), numbers(2, 40, 24)
+    bias = np.random.default_rng(3).integers(-9000, 9000, shape).astype(np.int32)
+    wanted = rounded(x.astype(np.int64) @ w.astype(np.int64) + bias, 11)
+    inputs = {"x": x.astype(np.float32)}
+    model = tw.compile(one_layer("MatMul", inputs, {"w": w, "b": bias}, 11, wanted.shape), target=TARGET)
+    assert layers(model) == (["product"] if given else [])
+    assert np.abs(np.asarray(model.run(inputs)["y"]).astype(int) - wanted).max() <= (0 if given else 1)
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_products_of_computed_values(count: int) -> None:
     a, b = numbers(1, count, 9, 33), numbers(2, count, 33, 20)

@@ -19,8 +19,8 @@ from tilewright.ops.lowered.external_call import ExternalCallAttrs
 from tilewright.runtime import compilers
 from tilewright.runtime.compilers import Compiled, Compiler, Loaded
 from tilewright.support.errors import CompileError, PluginError, PluginWarning
-from tilewright.transform.graph.partition import claimed, partition
-from tilewright.transform.graph.patterns import ANY, Matcher, Pattern, either, op
+from tilewright.transform.graph.partition import Matcher, claimed, partition
+from tilewright.transform.graph.patterns import ANY, Pattern, either, op
 from tilewright.transform.graph.verify import graph_stage
 
 
@@ -90,6 +90,18 @@ def test_patterns_are_read_from_the_result() -> None:
     assert matched(graph, Pattern("p", either(op("tanh", op("exp")), op(("exp", "tanh"), ANY))), "y") == ["tanh"]
     assert matched(graph, Pattern("p", op("relu", op("add", op("matmul", op("matmul"), ANY), ANY))), "d") is None
     assert matched(graph, Pattern("p", op("matmul", ANY)), "a") is None  # it has two operands
+    one = op(("add", "matmul"), ANY, ANY)  # written once, at two places
+    assert matched(graph, Pattern("p", op("relu", op("add", one, ANY))), "d") == ["matmul", "add", "relu"]
+    assert matched(graph, Pattern("p", op("add", either(op("relu"), one), ANY)), "c") == ["matmul", "add"]
+    again = op("matmul")
+    twice = parse_graph("""
+        graph @g(%x: f32[4, 4]) params(%w: f32[4, 4]) {
+          %a = matmul(%x, %w) : f32[4, 4]
+          %b = matmul(%w, %x) : f32[4, 4]
+          %y = add(%a, %b) : f32[4, 4]
+          return %y
+        }""")
+    assert matched(twice, Pattern("p", op("add", again, again)), "y") == ["matmul", "matmul", "add"]
 
 
 def test_conditions_of_nodes_and_of_matches() -> None:

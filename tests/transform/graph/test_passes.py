@@ -8,7 +8,8 @@ import pytest
 from tests.transform.graph.graphs import ALL, BATCH, conv, numbers, tensor
 from tilewright import ops
 from tilewright.compiler import compile_graph, graph_passes
-from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.dtype import i8, i32
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.verify import verify_graph
 from tilewright.ops import parse_graph
 from tilewright.ops.interpret import run_graph
@@ -135,6 +136,21 @@ def test_a_scale_that_is_used_twice_is_not_folded() -> None:
     x, w, s = b.input("x", tensor(BATCH, 4, 5, 5)), b.param("w", tensor(4, 4, 3, 3)), b.param("s", tensor(4, 1, 1))
     y = conv(b, x, w)
     graph = b.finish((ops.emit1(b, "mul", y, s), y))
+    assert fold_scales(graph) is graph
+    scaled = ops.emit1(b, "mul", ops.emit1(b, "add", y, s), s)
+    graph = b.finish((ops.emit1(b, "neg", scaled), y))
+    assert fold_scales(graph) is graph
+
+
+def test_a_factor_of_integer_sums_is_not_folded() -> None:
+    """The sums are wider than the weights, which the factor would not fit into."""
+    b = GraphBuilder()
+    x, w = (
+        b.input("x", TensorType(i8, tensor(1, 4, 5, 5).shape)),
+        b.param("w", TensorType(i8, tensor(4, 4, 3, 3).shape)),
+    )
+    y = ops.emit1(b, "mul", conv(b, x, w), b.param("s", TensorType(i32, tensor(4, 1, 1).shape)))
+    graph = b.finish((ops.emit1(b, "neg", y),))
     assert fold_scales(graph) is graph
 
 

@@ -105,8 +105,7 @@ def _described(types: Sequence[TensorType]) -> Side:
 def _text(symbol: str, data: bytes, arrays: int, sizes: int) -> str:
     """LLVM text of `void symbol(ptr arrays..., ptr fine, ptr failure, i64 sizes...)`."""
     m = Module()
-    text = "".join(f"\\{byte:02X}" for byte in data)
-    m.raw("descriptor", f'@descriptor = internal constant [{len(data)} x i8] c"{text}", align 16')
+    m.constant("descriptor", data)
     m.declare(SYMBOL, I64, [PTR] * 3)
     params = [(f"a{k}", PTR) for k in range(arrays)]
     ends = [("fine", PTR), ("failure", PTR), *((f"n{k}", I64) for k in range(sizes))]

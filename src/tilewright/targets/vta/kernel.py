@@ -40,8 +40,8 @@ def kernel_text(
         config: the machine's sizes.
     """
     m = Module()
-    m.raw("words", _bytes("words", words))
-    m.raw("uops", _bytes("uops", uops))
+    for name, content in (("words", words), ("uops", uops)):
+        m.constant(name, content.astype(np.uint8).tobytes())
     params = [(f"p{k}", PTR) for k in range(len(sizes))]
     with m.function(symbol, VOID, [*params, ("memory", PTR)]) as (f, (*operands, memory)):
         segments = f.space(24 * len(addresses))
@@ -73,9 +73,3 @@ def _machine(f: Function, memory: Value, segments: Value, count: int, config: Co
     f.store(counts, table, MACHINE["counters"])
     f.store(counts + 8 * len(COUNTERS), table, MACHINE["tokens"])
     return table
-
-
-def _bytes(name: str, content: Array) -> str:
-    data = content.astype(np.uint8).tobytes()
-    text = "".join(f"\\{b:02X}" for b in data)
-    return f'@{name} = internal constant [{len(data)} x i8] c"{text}", align 16'

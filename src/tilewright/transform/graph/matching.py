@@ -4,7 +4,7 @@
 
 matches the result of a `div` node whose first operand an `exp` node computes, and so on. An operand is another pattern;
 a name, which stands for a value, and for one value wherever it is written; a number, which stands for a constant that
-has it in all elements; `Number(name)` for any such constant; or None for an operand that is absent. Operands of
+has it in all elements; `Number(name)` for any such constant; None for an operand that is absent; or `ANY`. Operands of
 commutative operators are tried in both orders, so a pattern may match in several ways: `matches` yields each.
 """
 
@@ -31,6 +31,14 @@ class Facts(Protocol):
 
     def only_reader(self, value: Value) -> Node | None:
         """The single node that reads a value which is no output; None if there is none or several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Anything:
+    """Any value, or none."""
+
+
+ANY = Anything()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,7 @@ class Op:
     where: Callable[[Node], bool] | None = None
 
 
-Operand = Op | Either | Number | str | float | None
+Operand = Op | Either | Number | Anything | str | float | None
 Bound = Mapping[str, Value | float]
 """Values and numbers by their names in a pattern."""
 
@@ -98,6 +106,8 @@ def matches(pattern: Operand, value: Value | None, facts: Facts, bound: Bound) -
         case str():
             if value is not None and bound.get(pattern, value) == value:
                 yield {**bound, pattern: value}
+        case Anything():
+            yield bound
         case Number(name):
             if (number := facts.number(value)) is not None:
                 yield {**bound, name: number}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import field, replace
 
 import numpy as np
@@ -28,7 +28,9 @@ from tilewright.ops.require import RequireAttrs
 from tilewright.runtime.compilers import PREPARE, TILEWRIGHT, Compiled, Compiler, find, loaded
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CompileError, Error, PluginError, PluginWarning
-from tilewright.transform.graph.patterns import Matcher, Pattern
+from tilewright.transform.graph.matching import matches
+from tilewright.transform.graph.patterns import Pattern
+from tilewright.transform.graph.rewrite import Rewriter
 from tilewright.transform.regions.captures import builder_for, fixed_values
 
 
@@ -195,6 +197,33 @@ def _matched(graph: Graph, compiler: Compiler, blocks: Blocks, regions: Collecti
     return _merged(blocks, claims)
 
 
+class Matcher(Rewriter):
+    """A graph in which patterns are looked for.
+
+    Args:
+        free: whether a node, by its position, may be taken.
+    """
+
+    def __init__(self, graph: Graph, free: Callable[[int], bool]) -> None:
+        super().__init__(graph)
+        self.free = free
+        self.places = {v: k for k, n in enumerate(graph.nodes) for v in n.outputs}
+
+    def producer(self, value: Value | None, *names: str) -> Node | None:
+        """The node that computes a value, if it may be taken."""
+        node = super().producer(value, *names)
+        return node if node is not None and self.free(self.places[node.outputs[0]]) else None
+
+    def match(self, pattern: Pattern, root: int) -> frozenset[int] | None:
+        """The positions of the nodes of which the root is the result, or None."""
+        value = self.graph.nodes[root].outputs[0]
+        for bound in matches(pattern.named, value, self, {}):
+            taken = frozenset(self.places[v] for v in bound.values() if isinstance(v, Value))
+            if taken and (pattern.accepts is None or pattern.accepts([self.graph.nodes[k] for k in sorted(taken)])):
+                return taken
+        return None
+
+
 def _order(pattern: Pattern) -> int:
     return -pattern.priority
 
@@ -301,4 +330,4 @@ class _Writer:
         return targets
 
 
-__all__ = ["Blocks", "Region", "claimed", "partition"]
+__all__ = ["Blocks", "Matcher", "Region", "claimed", "partition"]

@@ -2,55 +2,36 @@
 
     Pattern("conv_relu", op("relu", either(op("add", op("conv"), ANY), op("conv"))), priority=10)
 
-A pattern is read from the result up to its operands. What `ANY` stands for is outside: an input or a weight. Inputs of
-`add` and `mul` match in both orders.
+They are patterns of `matching.py` without names and numbers, read from the result up to its operands. What `ANY` stands
+for is outside: an input or a weight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 
-from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph import Node
 from tilewright.support.classes import dataclass
+from tilewright.transform.graph import matching
+from tilewright.transform.graph.matching import ANY, Anything, Either, Op, Operand, either
 
-COMMUTATIVE = frozenset({"add", "mul", "min", "max"})
-
-
-@dataclass(frozen=True, slots=True)
-class Any:
-    """Any value, which stays outside."""
+Match = Op | Either | Anything
+"""A pattern of nodes, and of values that stay outside."""
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
-    """A node of one of these operators for which `where` holds. Without `inputs` all of them stay outside."""
-
-    names: tuple[str, ...]
-    inputs: tuple[Match, ...]
-    where: Callable[[Node], bool] | None
+def op(name: str | Sequence[str], *operands: Match, where: Callable[[Node], bool] | None = None) -> Op:
+    """A node of this operator, or of one of several, whose operands match these, and for which `where` holds. Without
+    `operands` all of them stay outside."""
+    return matching.op(name, *operands, where=partial(_holds, len(operands), where))
 
 
-@dataclass(frozen=True, slots=True)
-class Either:
-    """The first of these that matches."""
-
-    options: tuple[Match, ...]
+def _holds(operands: int, where: Callable[[Node], bool] | None, node: Node) -> bool:
+    return operands in (0, len(node.inputs)) and (where is None or where(node))
 
 
-Match = Any | Op | Either
-ANY = Any()
-
-
-def op(name: str | Sequence[str], *inputs: Match, where: Callable[[Node], bool] | None = None) -> Op:
-    """A node of this operator, or of one of several, whose inputs match these."""
-    return Op((name,) if isinstance(name, str) else tuple(name), inputs, where)
-
-
-def either(*options: Match) -> Either:
-    return Either(options)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pattern:
     """What a compiler takes.
 
@@ -66,59 +47,20 @@ class Pattern:
     priority: int = 0
     accepts: Callable[[Sequence[Node]], bool] | None = None
 
-
-class Matcher:
-    """A graph in which patterns are looked for.
-
-    Args:
-        free: whether a node, by its position, may be taken.
-    """
-
-    def __init__(self, graph: Graph, free: Callable[[int], bool]) -> None:
-        self.nodes = graph.nodes
-        self.free = free
-        self.made: Mapping[Value, int] = {v: k for k, n in enumerate(graph.nodes) for v in n.outputs}
-
-    def match(self, pattern: Pattern, root: int) -> frozenset[int] | None:
-        """The positions of the nodes of which the root is the result, or None."""
-        value = self.nodes[root].outputs[0]
-        for taken in self._matches(pattern.root, value):
-            if taken and (pattern.accepts is None or pattern.accepts([self.nodes[k] for k in sorted(taken)])):
-                return taken
-        return None
-
-    def _matches(self, match: Match, value: Value | None) -> Iterator[frozenset[int]]:
-        match match:
-            case Any():
-                yield frozenset()
-            case Either(options):
-                for option in options:
-                    yield from self._matches(option, value)
-            case Op(names, inputs, where):
-                k = None if value is None else self.made.get(value)
-                if k is None or not self.free(k):
-                    return
-                node = self.nodes[k]
-                if node.op not in names or (where is not None and not where(node)):
-                    return
-                orders = [node.inputs] if not inputs else self._orders(node, len(inputs))
-                for order in orders:
-                    for taken in self._all(inputs, order):
-                        yield taken | {k}
-
-    def _orders(self, node: Node, count: int) -> list[tuple[Value | None, ...]]:
-        """The operands in the orders in which they may match."""
-        if len(node.inputs) != count:
-            return []
-        return [node.inputs, node.inputs[::-1]] if node.op in COMMUTATIVE and count == 2 else [node.inputs]
-
-    def _all(self, inputs: Sequence[Match], values: Sequence[Value | None]) -> Iterator[frozenset[int]]:
-        if not inputs:
-            yield frozenset()
-            return
-        for first in self._matches(inputs[0], values[0]):
-            for rest in self._all(inputs[1:], values[1:]):
-                yield first | rest
+    @cached_property
+    def named(self) -> Operand:
+        """The root with a name for each node: an operator that is written once may stand at several places."""
+        return _named(self.root, "")
 
 
-__all__ = ["ANY", "Either", "Match", "Matcher", "Op", "Pattern", "either", "op"]
+def _named(pattern: Operand, path: str) -> Operand:
+    match pattern:
+        case Op():
+            operands = (_named(o, f"{path}.{k}") for k, o in enumerate(pattern.operands))
+            return replace(pattern, operands=tuple(operands), name=path or ".")
+        case Either(alternatives):
+            return Either(tuple(_named(o, path) for o in alternatives))
+    return pattern
+
+
+__all__ = ["ANY", "Either", "Match", "Op", "Pattern", "either", "op"]

@@ -35,7 +35,7 @@ def _scaled_weights(m: Match) -> Value | None:
     if not uniform or data.shape != x.shape or x.dtype is not w.dtype:
         return None
     scaled = m.emit(scale.op, w, factor, name=f"{w.name}_scaled")
-    return m.emit("conv", data, scaled, *m.node.inputs[2:], attrs=m.node.attrs)
+    return m.emit("conv", data, scaled, attrs=m.node.attrs)
 
 
 def _negated(m: Match) -> Value | None:
@@ -62,7 +62,7 @@ def _scaled(m: Match) -> Value | None:
     if m.node.op == "add":  # (y + b) + c -> y + (b + c)
         return m.emit("add", first, m.emit("add", offset, factor, name="offset"))
     conv = m.rewriter.producer(first, "conv")  # (conv + c) * a -> conv * a + c * a
-    if conv is None or len(m.rewriter.readers.get(first, ())) > 1:
+    if conv is None or first in m.rewriter.outputs or len(m.rewriter.readers.get(first, ())) > 1:
         return None
     scaled = _scaled_conv(m, conv, factor)
     return None if scaled is None else m.emit("add", scaled, m.emit("mul", offset, factor, name="offset"))
@@ -87,7 +87,8 @@ def _operands(node: Node, fixed: Collection[Value]) -> tuple[Value, Value] | Non
 
 def _scaled_conv(m: Match, conv: Node, factor: Value) -> Value | None:
     weights = conv.inputs[1]
-    if weights is None or weights not in m.rewriter.fixed or any(conv.inputs[2:]):
+    # Sums of integers are wider than weights, which a factor would not fit into.
+    if weights is None or weights not in m.rewriter.fixed or weights.dtype is not factor.dtype:
         return None
     if all(is_const(d, 1) for d in factor.shape):  # one value a channel
         single = m.emit("reshape", factor, name="scale", shape=(const(1),))

@@ -24,7 +24,7 @@ from tilewright import ops
 from tilewright.codegen.vta.emit import VtaProgram, emit_vta
 from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import f32, i8, i32
-from tilewright.ir.expr import as_int
+from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.vta import VtaAttrs
@@ -208,6 +208,13 @@ class Rewriter:
         first, second = added.inputs
         return (second, first) if self.node(second, "matmul") is not None else (first, second)
 
+    def product(self, real: Value | None, op: str, factor: float) -> tuple[Node | None, Factors | None]:
+        """The product of this operator that a value is, a bias added or not, and its operands in integers."""
+        total, bias = self.biased(real)
+        node = self.node(total, op)
+        fits = node is not None and (bias is None or _is_per_channel(bias, node.output, -1 if op == "matmul" else 1))
+        return node, self.factors(node, bias, factor) if node is not None and fits else None
+
     def factors(self, product: Node, bias: Value | None, factor: float) -> Factors | None:
         """The operands of a product in integers, with the shift that requantises it; None where VTA cannot do so."""
         if len(product.inputs) != 2:
@@ -228,10 +235,8 @@ class Rewriter:
         return Factors(x, w, shift, offset)
 
     def convolution(self, node: Node, real: Value | None, factor: float, low: int) -> bool:
-        total, bias = self.biased(real)
-        conv = self.node(total, "conv")
-        factors = None if conv is None or len(conv.output.shape) != 4 else self.factors(conv, bias, factor)
-        if conv is None or factors is None:
+        conv, factors = self.product(real, "conv", factor)
+        if conv is None or factors is None or len(conv.output.shape) != 4:
             return False
         layer = _convolution(conv, factors.x, factors.w, self.requantised(factors.shift, low))
         if layer is None:
@@ -361,8 +366,10 @@ class Rewriter:
     def bias(self, offset: Value | None, channels: int, blocks: int, layer: Convolution | Product) -> Value:
         """The bias with half a step added, and the layer's offset."""
         q, most = layer.requantised, most_bias(layer)
-        half = self.integer(_half(q.shift), channels)
-        total = half if offset is None else self.op("add", offset, half)
+        total = self.integer(_half(q.shift), channels)
+        if offset is not None:
+            flat = offset if offset.type.rank == 1 else self.op("reshape", offset, shape=(as_int(offset.type.size),))
+            total = self.op("add", flat, total)
         if q.offset:
             clipped = self.op("max", self.op("min", total, self.integer(most)), self.integer(-most))
             total = self.op("add", clipped, self.integer(q.offset))
@@ -375,6 +382,15 @@ class Rewriter:
 
     def op(self, name: str, *inputs: Value, **values: Any) -> Value:
         return ops.emit1(self.builder, name, *inputs, **values)
+
+
+def _is_per_channel(bias: Value, output: Value, axis: int) -> bool:
+    """Whether a bias has one number for each channel of what it is added to, or one for all."""
+    rank = output.type.rank
+    own = (*(const(1) for _ in range(rank - bias.type.rank)), *bias.shape)
+    channels = len(own) - rank + axis % rank
+    sizes = {k: as_int(d) for k, d in enumerate(own)}
+    return sizes.pop(channels) in (1, as_int(output.shape[axis])) and set(sizes.values()) <= {1}
 
 
 def _half(shift: int) -> int:

@@ -77,9 +77,7 @@ def average(r: Rewriter, node: Node, real: Value | None, factor: float, low: int
 
 def transposed(r: Rewriter, node: Node, real: Value | None, factor: float, low: int) -> bool:
     """A transposed convolution of stride 2 that gives twice the size of its input, or two more."""
-    total, bias = r.biased(real)
-    conv = r.node(total, "conv_transpose")
-    factors = None if conv is None else r.factors(conv, bias, factor)
+    conv, factors = r.product(real, "conv_transpose", factor)
     if conv is None or factors is None:
         return False
     attrs = conv.of(ConvTransposeAttrs)
@@ -124,9 +122,7 @@ def _reversed(r: Rewriter, x: Value, axis: int) -> Value:
 
 def matrices(r: Rewriter, node: Node, real: Value | None, factor: float, low: int) -> bool:
     """A product of matrices, or of several pairs of them."""
-    total, bias = r.biased(real)
-    product = r.node(total, "matmul")
-    factors = None if product is None else r.factors(product, bias, factor)
+    product, factors = r.product(real, "matmul", factor)
     if product is None or factors is None:
         return False
     attrs = product.of(MatmulAttrs)
