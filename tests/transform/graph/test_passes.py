@@ -162,6 +162,14 @@ def test_common_computations_are_done_once_but_outputs_keep_their_names() -> Non
     assert [n.op for n in graph.nodes] == ["tanh", "tanh", "add"]
 
 
+def test_zeros_of_two_signs_are_two_numbers() -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor(2))
+    pads = [ops.emit1(b, "pad", x, after=(1,), before=(0,), mode="constant", value=v) for v in (0.0, -0.0, 0.0)]
+    graph = eliminate_common(b.finish(tuple(ops.emit1(b, "neg", p) for p in pads)))
+    assert [n.op for n in graph.nodes].count("pad") == 2
+
+
 def test_outputs_have_memory_of_their_own() -> None:
     b = GraphBuilder()
     x = b.input("x", tensor(2, 6))

@@ -37,7 +37,7 @@ def recognise_activations(graph: Graph) -> Graph:
     """The graph with GELU as one operator in place of the products that are one."""
     if not any(node.op in FORMS for node in graph.nodes):
         return graph
-    return rewrite(graph, [Rule(op(("add", "sub", "mul", "div"), "a", "b"), partial(_gelu, {}))])
+    return rewrite(graph, [Rule(op(("add", "sub", "mul", "div")), partial(_gelu, {}))])
 
 
 Arguments = dict[Value, list[tuple[Value, float]]]

@@ -43,13 +43,14 @@ class Pieces:
 
 def _joined(m: Match) -> Value | None:
     """A concatenation in place of a sum of pieces beside each other."""
-    parts = [_pieces(m.rewriter, m[name]) for name in ("a", "b") if m[name].type == m.node.output.type]
+    whole = m.node.output.type
+    parts = [_pieces(m.rewriter, v) for v in m.node.inputs if v is not None and v.type == whole]
     first, second = (*parts, None, None)[:2]
     result = first.joined(second) if first is not None and second is not None else None
     return None if result is None else m.emit("concat", *_filled(m, result, m.node.output), axis=result.axis)
 
 
-JOIN_PADS = Rule(op("add", "a", "b"), _joined)
+JOIN_PADS = Rule(op("add"), _joined)
 
 
 def _pieces(graph: Rewriter, value: Value) -> Pieces | None:

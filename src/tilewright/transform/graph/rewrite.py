@@ -167,6 +167,8 @@ class Rewriter:
         first = seen.setdefault((node.op, node.inputs, node.attrs, tuple(v.type for v in node.outputs)), node)
         if first is node or not self.outputs.isdisjoint(node.outputs):
             return False
+        if repr(first.attrs) != repr(node.attrs):  # 0.0 is equal to -0.0
+            return False
         self.renamed.update(zip(node.outputs, first.outputs, strict=True))
         self.steps += 1
         return True
