@@ -129,10 +129,10 @@ def test_products_with_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "given"),
+    ("shape", "offloaded"),
     [((1,), True), ((1, 1), True), ((1, 24), True), ((24, 1), False), ((24, 24), False)],
 )
-def test_biases_of_products(shape: tuple[int, ...], given: bool) -> None:
+def test_biases_of_products(shape: tuple[int, ...], offloaded: bool) -> None:
     """VTA adds one number a column. What is added row by row, or element by element, keeps the host's operators, also
     where there are as many rows as columns."""
     x, w = numbers(1, 24, 40), numbers(2, 40, 24)
@@ -140,8 +140,8 @@ def test_biases_of_products(shape: tuple[int, ...], given: bool) -> None:
     wanted = rounded(x.astype(np.int64) @ w.astype(np.int64) + bias, 11)
     inputs = {"x": x.astype(np.float32)}
     model = tw.compile(one_layer("MatMul", inputs, {"w": w, "b": bias}, 11, wanted.shape), target=TARGET)
-    assert layers(model) == (["product"] if given else [])
-    assert np.abs(np.asarray(model.run(inputs)["y"]).astype(int) - wanted).max() <= (0 if given else 1)
+    assert layers(model) == (["product"] if offloaded else [])
+    assert np.abs(np.asarray(model.run(inputs)["y"]).astype(int) - wanted).max() <= (0 if offloaded else 1)
 
 
 @pytest.mark.parametrize("count", [1, 3])

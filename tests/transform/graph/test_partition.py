@@ -93,7 +93,7 @@ def test_patterns_are_read_from_the_result() -> None:
     one = op(("add", "matmul"), ANY, ANY)  # written once, at two places
     assert matched(graph, Pattern("p", op("relu", op("add", one, ANY))), "d") == ["matmul", "add", "relu"]
     assert matched(graph, Pattern("p", op("add", either(op("relu"), one), ANY)), "c") == ["matmul", "add"]
-    again = op("matmul")
+    product = op("matmul")
     twice = parse_graph("""
         graph @g(%x: f32[4, 4]) params(%w: f32[4, 4]) {
           %a = matmul(%x, %w) : f32[4, 4]
@@ -101,7 +101,7 @@ def test_patterns_are_read_from_the_result() -> None:
           %y = add(%a, %b) : f32[4, 4]
           return %y
         }""")
-    assert matched(twice, Pattern("p", op("add", again, again)), "y") == ["matmul", "matmul", "add"]
+    assert matched(twice, Pattern("p", op("add", product, product)), "y") == ["matmul", "matmul", "add"]
 
 
 def test_conditions_of_nodes_and_of_matches() -> None:

@@ -210,7 +210,7 @@ class Matcher(Rewriter):
         self.places = {v: k for k, n in enumerate(graph.nodes) for v in n.outputs}
 
     def producer(self, value: Value | None, *names: str) -> Node | None:
-        """The node that computes a value, if it may be taken."""
+        """The node that computes a value, if it may be matched."""
         node = super().producer(value, *names)
         return node if node is not None and self.free(self.places[node.outputs[0]]) else None
 
@@ -218,9 +218,9 @@ class Matcher(Rewriter):
         """The positions of the nodes of which the root is the result, or None."""
         value = self.graph.nodes[root].outputs[0]
         for bound in matches(pattern.named, value, self, {}):
-            taken = frozenset(self.places[v] for v in bound.values() if isinstance(v, Value))
-            if taken and (pattern.accepts is None or pattern.accepts([self.graph.nodes[k] for k in sorted(taken)])):
-                return taken
+            matched = frozenset(self.places[v] for v in bound.values() if isinstance(v, Value))
+            if matched and (pattern.accepts is None or pattern.accepts([self.graph.nodes[k] for k in sorted(matched)])):
+                return matched
         return None
 
 
