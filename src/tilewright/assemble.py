@@ -135,6 +135,7 @@ def assemble(
         ignored=names.ignored,
         tied=names.tied,
         folded=names.folded,
+        patterns=names.patterns,
         extents=names.extents,
         rooms=names.rooms,
         records=recorded(),

@@ -80,6 +80,7 @@ class ProgramCache:
             *([a.reason for a in graph.assumptions]),
             *([repr(names.rooms)] if names.rooms else []),
             *([] if names.state is None else [repr(names.state)]),
+            *([repr(names.patterns)] if names.patterns else []),
             *([] if names.ragged is None else [repr(names.ragged)]),
         ]
         settings = [f"{name}: {label}" for name, label in sorted(forced_settings().items())]

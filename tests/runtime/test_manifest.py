@@ -238,7 +238,7 @@ def test_missing_field() -> None:
 def test_fields_that_came_later_may_be_missing() -> None:
     manifest = affine().manifest
     data = json.loads(manifest.to_json())
-    for name in ("fast", "tied", "state", "ragged", "alone"):
+    for name in ("fast", "tied", "patterns", "state", "ragged", "alone"):
         del data[name]
     del data["symbols"][0]["multiple"]
     assert Manifest.from_json(json.dumps(data)) == manifest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.ir.graph import Graph
-from tilewright.runtime.specs import RaggedSpec, RoomSpec, StateSpec
+from tilewright.runtime.specs import PatternSpec, RaggedSpec, RoomSpec, StateSpec
 from tilewright.support.classes import dataclass
 
 
@@ -19,6 +19,7 @@ class Interface:
     tied             those among them that are one tensor with a weight of the graph: (name, the weight's name)
     folded           weights that the program has no parameter of because something was computed from them when the
                      model was exported or compiled, each with what that is: updates that hold them are refused
+    patterns         weights that products read as sparse ones, with where they may have numbers: others are refused
     fixed            parameters of the graph that are constants of the program: updates leave them out
     extents          the symbols that data decides; the last outputs are their values, which no user sees
     rooms            inputs without elements that the runtime gives (`ops/extent.py`)
@@ -31,6 +32,7 @@ class Interface:
     ignored: tuple[str, ...] = ()
     tied: tuple[tuple[str, str], ...] = ()
     folded: tuple[tuple[str, str], ...] = ()
+    patterns: tuple[PatternSpec, ...] = ()
     fixed: frozenset[str] = frozenset()
     extents: tuple[str, ...] = ()
     rooms: tuple[RoomSpec, ...] = ()

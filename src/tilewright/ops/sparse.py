@@ -5,7 +5,7 @@
     y[m, p V + v] = sum over j of x[m, index[p, j]] * values[p, j, v]
 
 With V = 1 single elements are left out, with wider blocks 1xV of them. A row of the activations is read by an index, so
-that nothing is computed of what is not there. The padding of panels reads row 0 times 0.
+that nothing is computed of what is not there. The padding of panels reads any row, times 0.
 """
 
 from __future__ import annotations

@@ -98,6 +98,7 @@ def quantize(
     check_choice("precision", precision, get_args(Wanted))
     check_choice("method", method, METHODS)
     check_option("metric", metric, (Callable, NoneType), "a function of a model, or None")  # type: ignore[arg-type]
+    check_option("smooth", smooth, (bool,), "true or false")
     if not (isinstance(max_drop, int | float) and max_drop >= 0):
         raise CallError("max_drop is no amount", expected="a number, 0 or more", got=max_drop)
     read = import_model(model, dims, example, dynamic, params)
@@ -107,7 +108,6 @@ def quantize(
     original = maker.model(read.graph)
     outputs = [] if metric else [original.run(feed) for feed in feeds]
     score = metric or (lambda other: closeness(other, feeds, outputs))
-    check_option("smooth", smooth, (bool,), "true or false")
     start = _Candidate("fp32", original, float(score(original)), read.graph, read.weights, ())
     return _Search(maker, feeds, precision, float(max_drop), method, correct_bias, smooth, score, start).run()
 

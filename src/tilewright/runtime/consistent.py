@@ -58,7 +58,7 @@ class _Checker:
         for name, value in (("precision", m.precision), ("fast", m.fast)):
             self.expect(_OPTION.fullmatch(value) is not None, f"{value[:40]!r} is no setting", name)
         lists = (m.symbols, m.inputs, m.outputs, m.params, m.packed, m.run_temps, m.run_steps, m.prepare_temps)
-        more = (m.prepare_steps, m.ignored, m.tied, m.folded, m.records, m.assumptions)
+        more = (m.prepare_steps, m.ignored, m.tied, m.folded, m.patterns, m.records, m.assumptions)
         if any(len(part) > MAX_ENTRIES for part in (*lists, *more)):
             self.expect(False, f"a list has more than {MAX_ENTRIES} entries", "manifest")
             return self.found
@@ -71,6 +71,7 @@ class _Checker:
         for name, leader in m.tied:
             self.expect(name in ignored and leader in names, "is tied to no parameter", f"weight {name[:80]!r}")
         self.symbols()
+        self.patterns()
         self.assumptions()
         self.tensors()
         self.state()
@@ -85,6 +86,18 @@ class _Checker:
         prepare_slots = len(m.params) + len(m.packed) + len(m.prepare_temps)
         self.steps("prepare step", m.prepare_steps, prepare_slots, 0, regions=False)
         return self.found
+
+    def patterns(self) -> None:
+        """Matrices among the parameters, with as many panels as their columns fill."""
+        params = {p.name: p for p in self.m.params}
+        for pattern in self.m.patterns:
+            weight, rows = params.get(pattern.weight), params.get(pattern.rows)
+            fits = weight is not None and rows is not None and len(weight.shape) == len(rows.shape) == 2
+            if fits and weight is not None and rows is not None:
+                columns = weight.shape[0 if pattern.transposed else 1]
+                panels = -(-columns // pattern.width) if pattern.width > 0 else -1
+                fits = rows.dtype in ("u16", "i32") and rows.shape[0] == panels
+            self.expect(fits, "has a pattern that does not fit", f"weight {pattern.weight[:80]!r}")
 
     def state(self) -> None:
         """Caches with room for one number of rows, which nothing else in a call says; all else belongs to calls."""

@@ -28,6 +28,7 @@ from tilewright.runtime.specs import (
     OutputSpec,
     PackedSpec,
     ParamSpec,
+    PatternSpec,
     RaggedSpec,
     RoomSpec,
     StateSpec,
@@ -46,7 +47,8 @@ class Manifest:
     `fast` are what the user allowed the compiler to trade. `ignored` are names that the model's own dictionary of
     weights has and the program does not read: updates may hold them. `tied` are those among them that were one tensor
     with a parameter, (name, the parameter's name): updates that hold both must hold the same numbers. `folded` are
-    weights of which code or constants were made, (name, what was made): updates that hold them are refused. `extents`
+    weights of which code or constants were made, (name, what was made): updates that hold them are refused. `patterns`
+    are of weights that must be 0 outside of them, as products leave that out. `extents`
     are the names of numbers that data decides: the last outputs are their values, which callers do not see; `rooms`
     are for those of which nothing else says how large they may be. `records` are the tuning records that there were
     about what was decided. `alone`: a call does so little that its caller's thread makes it, whatever number of threads
@@ -71,6 +73,7 @@ class Manifest:
     ignored: tuple[str, ...] = ()
     tied: tuple[tuple[str, str], ...] = ()
     folded: tuple[tuple[str, str], ...] = ()
+    patterns: tuple[PatternSpec, ...] = ()
     extents: tuple[str, ...] = ()
     rooms: tuple[RoomSpec, ...] = ()
     records: tuple[RecordUse, ...] = ()

@@ -68,7 +68,7 @@ class Model(Runner):
         fixed = {p.name: program.weights[p.name] for p in manifest.params if p.fixed and p.name in program.weights}
         self._program = replace(program, weights=fixed)
         engine = Engine(manifest, link(program), check_threads(threads))
-        arrays = check_weights(manifest.params, program.weights, finite=False)
+        arrays = check_weights(manifest.params, program.weights, finite=False, patterns=manifest.patterns)
         self._weights = LocalWeights(engine, keep=keep_weights is not False)
         if keep_weights is False or (keep_weights is None and again is not None):
             self._weights.adopt(readable(manifest, arrays, program.private), version, again)
@@ -96,6 +96,8 @@ class Model(Runner):
             ignored=self.manifest.ignored,
             tied=self.manifest.tied,
             folded=self.manifest.folded,
+            patterns=self.manifest.patterns,
+            fixed=self._program.weights,
         )
         with self._weights.updating:
             chosen = check_version(version, self.version)

@@ -179,6 +179,19 @@ class ParamSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class PatternSpec:
+    """A weight of which products read blocks of one row and `width` columns, and no other elements.
+
+    `rows` names the parameter with the row of each block, [panels of columns, blocks], the weight's number of rows
+    where there is none. `transposed`: the weight lies as the transpose."""
+
+    weight: str
+    rows: str
+    width: int
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PackedSpec:
     """A weight as `tw_run` reads it: written by `tw_prepare`, or (`alias`) the raw parameter of that name as it is."""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -9,6 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 import tilewright as tw
 from tilewright.compression.steps import pruning_mask
 from tilewright.frontend.weights.patterns import pattern_of
+from tilewright.runtime.specs import PatternSpec
+from tilewright.support.errors import ArtifactError, WeightError
+from tilewright.targets.target import Target
 
 
 def network(w: np.ndarray, rows: int | str, transposed: bool) -> object:
@@ -66,3 +72,77 @@ def test_weights_below_the_share_of_zeros_stay_dense() -> None:
     w = np.ones((32, 32), np.float32)
     model = tw.compile(tw.with_patterns(network(w, 2, False)))
     assert "sparse" not in " ".join(step.label for step in model.manifest.run_steps)
+
+
+@pytest.mark.parametrize("block", [(1, 1), (1, 16)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_numbers_outside_of_the_pattern_are_refused(
+    block: tuple[int, int], transposed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By updates, publications, compiles and loads; what was there stays."""
+    monkeypatch.setenv("TILEWRIGHT_STORE_DIR", str(tmp_path / "stores"))
+    rng = np.random.default_rng(13)
+    w, bias = weights(rng, 48, 64, block), np.zeros(64, np.float32)
+    read = tw.with_patterns(network(w, 2, transposed))
+    model = tw.compile(read)
+    x = rng.standard_normal((2, 48)).astype(np.float32)
+    before = model(x)
+    # A zero that no block of any width holds: all of its row's panel is 0.
+    row, panel = np.argwhere((w.reshape(48, 4, 16) == 0).all(axis=2))[0]
+    outside = w.copy()
+    outside[row, panel * 16 : panel * 16 + 3] = 1, np.nan, -1e-30
+    new = {"w": np.ascontiguousarray(outside.T if transposed else outside), "b": bias}
+    refused = pytest.raises(
+        WeightError, match=r"weight 'w': has numbers outside .*: expected 0 outside of .*, got 3 elements"
+    )
+    with refused:
+        model.update(new, finite=False)
+    assert model.version == 0
+    np.testing.assert_array_equal(model(x), before)
+    with tw.Publisher("sparse", model) as publisher:
+        with refused:
+            publisher.publish(new, finite=False)
+        assert publisher.version == 0
+        publisher.publish({"w": np.ascontiguousarray(w.T if transposed else w) / 2, "b": bias})
+    with refused:
+        tw.compile(dataclasses.replace(read, weights={**read.weights, **new}))
+    model.save(tmp_path / "m.tw")
+    loaded = tw.load(tmp_path / "m.tw")
+    np.testing.assert_array_equal(loaded(x), before)
+    with refused:
+        loaded.update(new, finite=False)
+    assert loaded.update({"w": np.zeros_like(new["w"]), "b": bias}) == 1
+    np.testing.assert_array_equal(loaded(x), np.zeros((2, 64), np.float32))
+
+
+def test_patterns_that_do_not_fit_their_weight_are_refused() -> None:
+    w = weights(np.random.default_rng(14), 48, 37, (1, 8))
+    manifest = tw.compile(tw.with_patterns(network(w, 4, False))).manifest
+    (fitting,) = manifest.patterns
+    assert fitting == PatternSpec("w", "w.pattern", 8)
+    for change in ({"weight": "b"}, {"rows": "nobody"}, {"width": 0}, {"width": 16}, {"transposed": True}):
+        other = (dataclasses.replace(fitting, **change),)
+        with pytest.raises(ArtifactError, match="has a pattern that does not fit"):
+            dataclasses.replace(manifest, patterns=other)
+
+
+@pytest.mark.costly(4)
+@pytest.mark.parametrize("seed", range(12))
+def test_random_shapes(seed: int) -> None:
+    """Any sizes, zeros and blocks, on vectors of the machine and of AVX2."""
+    rng = np.random.default_rng(seed)
+    depth, columns, rows = (int(n) for n in rng.integers((1, 1, 1), (150, 100, 20)))
+    block = ((1, 1), (1, 8), (1, 16), (4, 4))[seed % 4]
+    w = rng.standard_normal((depth, columns)).astype(np.float32)
+    present = rng.random((-(-depth // block[0]), -(-columns // block[1]))) < rng.uniform(0, 0.3)
+    w *= np.kron(present, np.ones(block))[:depth, :columns].astype(np.float32)
+    transposed, stated = bool(rng.integers(2)), "n" if rng.integers(2) else rows
+    read = tw.with_patterns(network(w, stated, transposed), least=0.01)
+    x = rng.standard_normal((rows, depth)).astype(np.float32)
+    wanted = np.maximum(x @ w.astype(np.float64) + np.linspace(-1, 1, columns), 0)
+    for target in (None, *([Target.on_host("x86-64-v3")] if Target.host().triple.startswith("x86") else [])):
+        model = tw.compile(read, target=target)
+        np.testing.assert_allclose(model(x), wanted, rtol=0, atol=2e-5)
+        scaled = np.ascontiguousarray((w * 2).T if transposed else w * 2)
+        model.update({"w": scaled, "b": np.linspace(-2, 2, columns, dtype=np.float32)})
+        np.testing.assert_allclose(model(x), 2 * wanted, rtol=0, atol=4e-5)

@@ -242,6 +242,35 @@ def test_programs(
             assert products() == before
 
 
+@needs_compiler
+@pytest.mark.costly(4)
+@pytest.mark.parametrize("seed", range(12))
+def test_random_shapes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any depth and columns, rows that are known or not, both ways in which weights lie."""
+    target, rng = amx(monkeypatch), np.random.default_rng(300 + seed)
+    rows, depth, columns = (int(n) for n in rng.integers((16, 2, 2), (90, 140, 140)))
+    known, terms, transpose = seed % 3 > 0, (3, 6)[seed % 2], bool(seed & 2)
+    if not known:  # of these pieces are only offered where they are worth it
+        rows, depth, columns = rows + 200, depth + 200, columns + 40
+    graph = linear(rows if known else None, depth, columns, transpose=transpose)
+    with deciding() as record:
+        passed(graph, target, "auto")
+    (decision,) = [d for d in record.decisions if d.key.kind == "algorithm"]
+    (setting,) = [s for s in decision.space if s.kind == "split" and s.knob("terms") == terms]
+    with forcing({decision.key.name: setting.label}):
+        parameters = weights(columns, depth, seed)
+        w = parameters["w"].T
+        arrays = parameters | {"w": parameters["w"] if transpose else np.ascontiguousarray(w)}
+        model = tw.compile((graph, arrays), target=target)
+    x = rng.standard_normal((rows, depth)).astype(np.float32)
+    before = products()
+    got = np.asarray(model(x))
+    assert products() > before
+    wide = x.astype(np.float64)
+    bound = (COMPONENTWISE[terms] + 2 * depth * 2.0**-24) * (np.abs(wide) @ np.abs(w)) + 1e-6
+    assert (np.abs(got - np.maximum(wide @ w + parameters["b"], 0)) <= bound).all()
+
+
 HARD = np.array(
     [
         0.0,

@@ -54,7 +54,8 @@ def _packed(where: str, parts: Mapping[str, Any]) -> Array | CodedWeight:
     is_awq = words.shape[1] * 8 == columns != words.shape[1]
     codes = _words(words, AWQ_ORDER) if is_awq else _words(words.T).T
     depth = codes.shape[0]
-    if codes.shape[1] != columns or not groups or depth % groups or zeros.shape != (groups, columns // 8):
+    fit = codes.shape[1] == columns and columns % 8 == 0 and zeros.shape == (groups, columns // 8)
+    if not fit or not groups or depth % groups:
         got = f"qweight {words.shape}, qzeros {zeros.shape}, scales {scales.shape}"
         raise ModelError("the tensors of a packed weight do not fit, or do not have 4 bits", where=where, got=got)
     group = depth // groups
@@ -70,7 +71,8 @@ def _packed(where: str, parts: Mapping[str, Any]) -> Array | CodedWeight:
 
 def _ordered(where: str, codes: Array, scales: Any, levels: Array, order: Array) -> Array:
     """The numbers, f32[N, K], of a weight whose rows are in groups of any order."""
-    if order.shape != codes.shape[:1] or order.min() < 0 or order.max() >= len(levels):
+    whole = order.shape == codes.shape[:1] and order.dtype.kind in "iu"
+    if not whole or order.min() < 0 or order.max() >= len(levels):
         raise ModelError("g_idx names groups that there are not", where=where, expected=f"0 to {len(levels) - 1}")
     numbers = (codes.astype(np.float32) - levels[order]) * scales.astype(np.float32)[order]
     return np.ascontiguousarray(numbers.T)
@@ -121,7 +123,7 @@ def _nested(where: str, absmax: Array, parts: Mapping[str, Any], state: Mapping[
 def _state(where: str, packed: Any) -> dict[str, Any]:
     try:
         state = json.loads(np.asarray(packed, np.uint8).tobytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         state = None
     if not isinstance(state, dict):
         raise ModelError("the state of a weight of nf4 is no JSON object", where=where)

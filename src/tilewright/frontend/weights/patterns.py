@@ -3,7 +3,8 @@
     y = matmul(x, w)    ->    values = gather(blocks of w, the pattern);  y = sparse_matmul(x, values, index)
 
 The pattern, which blocks of 1xV of a weight are not all 0, is read from its numbers and becomes part of the program;
-the numbers stay weights, which updates replace. What new weights have outside of the pattern is not multiplied.
+the numbers stay weights, which updates replace. Weights that have numbers outside of the pattern are refused
+(`runtime/weights/check.py`), as these would not be multiplied.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tilewright.ir.expr import product as product_of
 from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
 from tilewright.ir.interface import Imported
 from tilewright.ops.matmul import MatmulAttrs
+from tilewright.runtime.specs import PatternSpec
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
 from tilewright.transform.regions.captures import names_of
@@ -48,8 +50,8 @@ def with_patterns(
         model, example, dims, dynamic: as for `tw.compile`.
         least: the share of zeros from which on a weight is taken as sparse.
 
-    The pattern is part of the program: what an update has outside of it is not multiplied, so that weights with another
-    pattern need another call of this function.
+    The pattern is part of the program: weights with numbers outside of it, given when the program is compiled or
+    loaded, updated or published, are refused with a WeightError. They need another call of this function.
     """
     if isinstance(least, bool) or not (isinstance(least, int | float) and 0 < least <= 1):
         raise CallError("no such share of zeros", where="least", expected="more than 0, 1 at the most", got=least)
@@ -60,12 +62,13 @@ def patterned(read: Imported, least: float) -> Imported:
     """`with_patterns` of a model that is read."""
     graph, weights = read.graph, dict(read.weights)
     builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), reserved=names_of(graph))
-    work = _Work(builder, weights, _sparse(graph, read.weights, least), {})
+    work = _Work(builder, weights, _sparse(graph, read.weights, least), {}, [])
     for node in graph.nodes:
         work.write(node)
     new = replace(graph, params=tuple(builder.params), nodes=tuple(builder.nodes))
     fixed = frozenset(p.name for p in new.params) - {p.name for p in graph.params}
-    interface = replace(read.interface, fixed=read.interface.fixed | fixed)
+    patterns = (*read.interface.patterns, *work.patterns)
+    interface = replace(read.interface, fixed=read.interface.fixed | fixed, patterns=patterns)
     return replace(read, graph=new, weights=weights, interface=interface)
 
 
@@ -126,6 +129,7 @@ class _Work:
     weights: dict[str, Any]
     sparse: Mapping[Value, bool]
     blocked: dict[Value, tuple[Pattern, Value, Value]]
+    patterns: list[PatternSpec]
 
     def write(self, node: Node) -> None:
         w = node.inputs[1] if node.op == "matmul" else None
@@ -158,6 +162,7 @@ class _Work:
         kind = u16 if stored.dtype == np.uint16 else i32
         index = n.builder.param(f"{w.name}.pattern", TensorType(kind, (const(panels), const(count))))
         self.weights[index.name] = stored
+        self.patterns.append(PatternSpec(w.name, index.name, width, transposed))
         rows = n.emit("transpose", w, perm=(1, 0)) if transposed else w
         if columns % width:
             rows = n.emit("concat", rows, _zeros(n, (depth, -columns % width)), axis=1)

@@ -137,6 +137,8 @@ class Publisher:
             ignored=self._manifest.ignored,
             tied=self._manifest.tied,
             folded=self._manifest.folded,
+            patterns=self._manifest.patterns,
+            fixed=self._fixed,
         )
         with self._lock:
             self._check_usable()

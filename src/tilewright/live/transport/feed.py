@@ -112,6 +112,8 @@ class Feed:
             ignored=manifest.ignored,
             tied=manifest.tied,
             folded=manifest.folded,
+            patterns=manifest.patterns,
+            fixed=new.program.weights,
         )
         if finite:
             check_finite(new.params, arrays)

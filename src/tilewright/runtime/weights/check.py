@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.interop import Array, as_numpy, describe, on_cpu
 from tilewright.runtime.native import native
-from tilewright.runtime.specs import ParamSpec
+from tilewright.runtime.specs import ParamSpec, PatternSpec
 from tilewright.support.errors import CallError, Problems, WeightError
 
 _UNFIT = "the weights do not fit"
@@ -18,6 +19,8 @@ _UNFOLDED = (
     "compile the model with the new weights, or leave this one out; PyTorch's exporters fold nothing with "
     "optimize=False (do_constant_folding=False with dynamo=False)"
 )
+_OTHER_PATTERN = "compile tw.with_patterns of the model with the new weights, or set these elements to 0"
+NO_ARRAYS: Mapping[str, Array] = MappingProxyType({})
 _F32 = np.dtype(np.float32)
 
 
@@ -29,6 +32,8 @@ def check_weights(
     ignored: Collection[str] = (),
     tied: Collection[tuple[str, str]] = (),
     folded: Collection[tuple[str, str]] = (),
+    patterns: Collection[PatternSpec] = (),
+    fixed: Mapping[str, Array] = NO_ARRAYS,
 ) -> list[Array]:
     """The arrays in the parameters' order, names, shapes and types checked; WeightError listing all that is wrong.
 
@@ -38,6 +43,8 @@ def check_weights(
         ignored: names that may be there and are not looked at.
         tied: those among them that must hold the same numbers as a parameter, (name, the parameter's name).
         folded: names that may not be there, (name, what was made of that weight for good).
+        patterns: outside of which weights must be 0.
+        fixed: the arrays of parameters that are not among `params`, where patterns name such.
     """
     problems = Problems()
     if not isinstance(weights, Mapping):
@@ -72,6 +79,8 @@ def check_weights(
         _add_unfit(problems, fitting, arrays)
     if tied:
         _add_untied(problems, weights, tied, dict(zip((p.name for p in fitting), arrays, strict=True)))
+    if patterns:
+        _add_outside(problems, patterns, {**fixed, **dict(zip((p.name for p in fitting), arrays, strict=True))})
     problems.raise_if_any(_UNFIT, kind=WeightError)
     return arrays
 
@@ -113,6 +122,31 @@ def _add_untied(
         if not _are_equal(given, read):
             what = f"was one tensor with {leader!r} when the model was compiled, and now differs from it"
             problems.add(WeightError(what, where=where, hint="compile the model anew, without tying them first"))
+
+
+def _add_outside(problems: Problems, patterns: Collection[PatternSpec], arrays: Mapping[str, Array]) -> None:
+    """Note the weights that have numbers where products leave them out: such numbers would count as 0."""
+    for pattern in patterns:
+        if pattern.weight not in arrays or pattern.rows not in arrays:
+            continue
+        nonzero = arrays[pattern.weight] != 0
+        places = _in_pattern(pattern, arrays[pattern.rows], nonzero.shape)
+        outside = np.count_nonzero(nonzero) - np.count_nonzero(nonzero.reshape(-1).take(places))
+        if outside:
+            where, expected = f"weight {pattern.weight!r}", f"0 outside of the pattern's {places.size} elements"
+            got = f"{outside} elements that are not 0 there"
+            what = "has numbers outside of the pattern that it was compiled with"
+            problems.add(WeightError(what, where=where, expected=expected, got=got, hint=_OTHER_PATTERN))
+
+
+def _in_pattern(pattern: PatternSpec, index: Array, shape: tuple[int, ...]) -> Array:
+    """The places of a pattern's elements in the weight as a vector, each once."""
+    depth, columns = shape[::-1] if pattern.transposed else shape
+    panels, blocks = np.nonzero((index >= 0) & (index < depth))  # the others are padding
+    row = index[panels, blocks].astype(np.int64)[:, None]
+    column = panels[:, None] * pattern.width + np.arange(pattern.width)
+    places = column * depth + row if pattern.transposed else row * columns + column
+    return places[column < columns] if columns % pattern.width else places.reshape(-1)
 
 
 def _are_equal(a: Array, b: Array) -> bool:
