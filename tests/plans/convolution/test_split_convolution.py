@@ -30,6 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
     "strided": {"x": (2, 48, 9, 8), "filters": 32, "window": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)},
     "one pixel": {"x": (1, 64, 7, 9), "filters": 40, "window": (1, 1)},
     "one pixel, strided": {"x": (1, 32, 8, 8), "filters": 32, "window": (1, 1), "strides": (2, 2)},
+    "pads wider than the window": {"x": (1, 16, 7, 7), "filters": 41, "window": (2, 1), "pads": (0, 1, 1, 1)},
     "dilated": {"x": (1, 32, 9, 9), "filters": 16, "window": (3, 3), "dilations": (2, 2), "pads": (2, 2, 2, 2)},
 }
 

@@ -131,8 +131,10 @@ def _weights(structure: Structure) -> Buffer:
 
 def crosses_lines(conv: ConvTilesAttrs, size: Sequence[int], window: Sequence[int]) -> bool:
     """Whether a flat product may take fewer registers than one by lines: not where a line is whole registers. There the
-    pixels that a tile must not write would be a condition on those that it computes, which has to be all."""
-    return pixels_of(conv, size, window).pitch % conv.rows != 0
+    pixels that a tile must not write would be a condition on those that it computes, which has to be all. Nor where the
+    pads are wider than the window reaches: a line's last pixels would be the next one's first."""
+    pixels = pixels_of(conv, size, window)
+    return pixels.pitch % conv.rows != 0 and pixels.across.shared <= pixels.across.reach
 
 
 def convolution_cycles(
