@@ -14,7 +14,10 @@ from tests.ops.oracle import check
 from tilewright import ops
 from tilewright.ir.attributes import NO_ATTRS
 from tilewright.ir.dtype import bf16, boolean, f16, f32, f64, i4, i8, i32, i64, u8
+from tilewright.ir.expr import as_expr
+from tilewright.ir.graph import TensorType
 from tilewright.ops.special import FORMULAS
+from tilewright.support.errors import ShapeError
 
 rng = np.random.default_rng(0)
 F = np.float32
@@ -528,6 +531,15 @@ COVERED = {
     "winograd_weight": "tests/ops/lowered/test_winograd_weight.py",
 }
 """Families of operators whose expressions and references other files test."""
+
+
+def test_a_convolution_has_no_bias() -> None:
+    """A third operand would be dropped: a bias is an addition after it."""
+    x, w, bias = (TensorType(f32, tuple(map(as_expr, shape))) for shape in ((1, 2, 4), (2, 2, 1), (2,)))
+    attrs = {"strides": (1,), "dilations": (1,), "pads": (0, 0), "groups": 1}
+    for op, more in (("conv", {}), ("conv_transpose", {"output_padding": (0,)})):
+        with pytest.raises(ShapeError, match="no operand beside input and weight: got 3 operands"):
+            ops.infer(op, [x, w, bias], ops.attributes(op, attrs | more))
 
 
 def test_every_operator_has_a_case() -> None:

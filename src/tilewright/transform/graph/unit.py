@@ -132,7 +132,7 @@ def _with_joined(node: Node, flat: dict[Value, _Flat], builder: GraphBuilder) ->
 
 
 def _conv_of_map(node: Node, builder: GraphBuilder) -> _Flat | None:
-    x, weight, *bias = node.inputs
+    x, weight = node.inputs
     assert x is not None and weight is not None
     attrs, rank = node.of(ConvAttrs), x.type.rank - 2
 
@@ -150,7 +150,7 @@ def _conv_of_map(node: Node, builder: GraphBuilder) -> _Flat | None:
 
     of_map = replace(attrs, strides=kept(attrs.strides), dilations=kept(attrs.dilations), pads=kept(attrs.pads))
     operands = [ops.emit1(builder, "reshape", v, shape=_joined(v, 2 + first)) for v in (x, weight)]
-    return _Flat(ops.emit1(builder, "conv", *operands, *bias, attrs=of_map), 2 + first)
+    return _Flat(ops.emit1(builder, "conv", *operands, attrs=of_map), 2 + first)
 
 
 def _pointwise_of_map(node: Node, flat: Mapping[Value, _Flat], builder: GraphBuilder) -> _Flat | None:
