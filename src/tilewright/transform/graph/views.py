@@ -29,6 +29,7 @@ from tilewright.support.errors import Problems, VerifyError
 from tilewright.transform.graph.fuse import MAX_INPUTS
 from tilewright.transform.graph.matching import op
 from tilewright.transform.graph.rewrite import Match, Rule
+from tilewright.transform.regions.captures import builder_for
 from tilewright.transform.work import polynomial
 
 
@@ -53,9 +54,7 @@ class _Placer:
                 self.place(node)
             elif node.op == "lowered.append":
                 self.place_behind(node)
-        builder = GraphBuilder(self.graph.name)
-        builder.reserved = {v.name for n in self.graph.nodes for v in n.outputs}
-        builder.reserved |= {v.name for v in (*self.graph.inputs, *self.graph.params)}
+        builder = builder_for(self.graph)
         for node in self.graph.nodes:
             if node.op == "concat" and node.output in self.copied:
                 copied = self.copied[node.output]

@@ -45,7 +45,7 @@ from tilewright.plans.vta.schedules import DoesNotFit, schedule
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.vta_sums import MAX_PADS, average, is_image, matrices, shift_of, transposed
 from tilewright.transform.loops.placed import placed_loops
-from tilewright.transform.regions.captures import names_of
+from tilewright.transform.regions.captures import builder_for
 
 Array = np.ndarray[Any, Any]
 
@@ -107,7 +107,7 @@ class Rewriter:
     changed: bool = False
 
     def __post_init__(self) -> None:
-        self.builder = GraphBuilder(self.graph.name, [], [], [], names_of(self.graph))
+        self.builder = builder_for(self.graph)
         self.built = {v: n for n in self.graph.nodes for v in n.outputs}
 
     def run(self) -> Graph:
