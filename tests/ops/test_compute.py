@@ -538,7 +538,7 @@ def test_a_convolution_has_no_bias() -> None:
     x, w, bias = (TensorType(f32, tuple(map(as_expr, shape))) for shape in ((1, 2, 4), (2, 2, 1), (2,)))
     attrs = {"strides": (1,), "dilations": (1,), "pads": (0, 0), "groups": 1}
     for op, more in (("conv", {}), ("conv_transpose", {"output_padding": (0,)})):
-        with pytest.raises(ShapeError, match="no operand beside input and weight: got 3 operands"):
+        with pytest.raises(ShapeError, match="takes no input beside data and weight: got 3 inputs"):
             ops.infer(op, [x, w, bias], ops.attributes(op, attrs | more))
 
 

@@ -55,8 +55,8 @@ class ConvAttrs(Attrs):
 
 def _check(types: Types, attrs: ConvAttrs) -> tuple[TensorType, TensorType, int]:
     x, w = present(types[0]), present(types[1], "the weight")
-    if len(types) != 2:
-        raise ShapeError("a convolution has no operand beside input and weight", got=f"{len(types)} operands")
+    if any(t is not None for t in types[2:]):
+        raise ShapeError("a convolution takes no input beside data and weight", got=f"{len(types)} inputs")
     rank = x.rank - 2
     if rank not in SPATIAL or w.rank != x.rank:
         raise ShapeError("a convolution has 1 to 3 spatial dimensions", got=f"{x} with weight {w}")
