@@ -8,6 +8,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tests.ops.oracle import check, reference
+from tilewright import ops
+from tilewright.ir.attributes import ConstantArray
+from tilewright.ir.dtype import DType, f32, i8, u8
+from tilewright.ir.expr import const
+from tilewright.ir.graph import GraphBuilder, TensorType, Value
 
 
 @pytest.mark.parametrize("op", ["lowered.matmul_codes", "lowered.matmul_decoded"])
@@ -183,3 +188,38 @@ def test_blocked_scales_stay_codes(rows: int | str, kind: int, transpose: bool, 
         x = rng.standard_normal((n, depth)).astype(np.float32)
         limit = 3e-6 * np.abs(x).max() * (np.abs(levels) + 256 * zeros).max() * scales.max() * depth
         np.testing.assert_allclose(model(x), x @ weights, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("kind", ["sub", "sub and add", "sub zeros", "cast"])
+def test_codes_that_wrap(kind: str) -> None:
+    """Differences of 8 bits, and casts to another sign, are what their type makes of them."""
+    rng = np.random.default_rng(17)
+    depth, columns, group = 64, 24, 32
+    codes = rng.integers(0, 256, (depth // group, group, columns)).astype(np.uint8)
+    scales = rng.random((depth // group, 1, columns)).astype(np.float32)
+    zeros = rng.integers(0, 16, scales.shape).astype(np.uint8)
+    builder = GraphBuilder("g")
+
+    def shaped(array: np.ndarray, dtype: DType) -> TensorType:
+        return TensorType(dtype, tuple(map(const, array.shape)))
+
+    def number(value: int) -> Value:
+        return ops.emit1(builder, "constant", value=ConstantArray(np.uint8(value)))
+
+    x = builder.input("x", TensorType(f32, (const(2), const(depth))))
+    c, s, z = (builder.param(n, shaped(a, t)) for n, a, t in (("c", codes, u8), ("s", scales, f32), ("z", zeros, u8)))
+    if kind == "cast":
+        levels, wanted = ops.emit1(builder, "cast", c, dtype=i8), codes.astype(np.int8)
+    else:
+        low, less = ops.emit1(builder, "bitand", c, number(15)), zeros if kind == "sub zeros" else np.uint8(8)
+        levels = ops.emit1(builder, "sub", low, z if kind == "sub zeros" else number(8))
+        wanted = (codes & 15) - less
+        if kind == "sub and add":
+            levels, wanted = ops.emit1(builder, "add", levels, number(1)), wanted + np.uint8(1)
+    scaled = ops.emit1(builder, "mul", ops.emit1(builder, "cast", levels, dtype=f32), s)
+    w = ops.emit1(builder, "reshape", scaled, shape=(const(depth), const(columns)))
+    graph = builder.finish((ops.emit1(builder, "matmul", x, w),))
+    model = tw.compile((graph, {"c": codes, "s": scales, "z": zeros}))
+    rows = rng.standard_normal((2, depth)).astype(np.float32)
+    product_of_rows = rows @ (wanted.astype(np.float32) * scales).reshape(depth, columns)
+    np.testing.assert_allclose(model(rows), product_of_rows, rtol=0, atol=1e-5 * np.abs(product_of_rows).max())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil, floor, isfinite
 
-from tilewright.ir.dtype import u8, u16
+from tilewright.ir.dtype import DType, u8, u16
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.pointwise import ClipAttrs
 from tilewright.ops.shape import ConstantAttrs
@@ -30,8 +30,9 @@ def bounds(producer: Producer, value: Value, depth: int = DEPTH) -> Bounds | Non
     match node.op:
         case "cast" if inputs[0].dtype.is_int:
             known = bounds(producer, inputs[0], depth - 1)
-            narrow = inputs[0].dtype.bits <= 16
-            return known or ((int(inputs[0].dtype.min), int(inputs[0].dtype.max)) if narrow else None)
+            if known is None and inputs[0].dtype.bits <= 16:
+                known = int(inputs[0].dtype.min), int(inputs[0].dtype.max)
+            return known if known is not None and holds(value.dtype, known) else None
         case "cast":
             inside = producer(inputs[0])
             return _clipped(inside) if inside is not None and inside.op == "clip" else None
@@ -40,7 +41,8 @@ def bounds(producer: Producer, value: Value, depth: int = DEPTH) -> Bounds | Non
             if left is None or right is None:
                 return None
             (least, most), (low, high) = left, right
-            return (least - high, most - low) if node.op == "sub" else (least + low, most + high)
+            sums = (least - high, most - low) if node.op == "sub" else (least + low, most + high)
+            return sums if holds(value.dtype, sums) else None  # others wrap
         case "bitand":
             masks = [b for v in inputs if (b := bounds(producer, v, depth - 1)) is not None and b[0] >= 0]
             return (0, min(b[1] for b in masks)) if masks else None
@@ -60,6 +62,11 @@ def bounds(producer: Producer, value: Value, depth: int = DEPTH) -> Bounds | Non
         case op if op in MOVES:
             return bounds(producer, inputs[0], depth - 1)
     return None
+
+
+def holds(dtype: DType, between: Bounds) -> bool:
+    """Whether an integer type has all numbers between two."""
+    return int(dtype.min) <= between[0] and between[1] <= int(dtype.max)
 
 
 def _clipped(node: Node) -> Bounds | None:

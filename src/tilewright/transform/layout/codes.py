@@ -18,7 +18,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ops.book import BookAttrs
 from tilewright.ops.shape import ConstantAttrs, TransposeAttrs
 from tilewright.support.classes import dataclass
-from tilewright.transform.graph.bounds import Bounds, Producer, bounds
+from tilewright.transform.graph.bounds import Bounds, Producer, bounds, holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def _levels(producer: Producer, levels: Value) -> tuple[Value | None, Value | No
     node, zeros = producer(levels), None
     if node is not None and node.op == "cast" and node.inputs[0] is not None and node.inputs[0].dtype.is_int:
         levels, node = node.inputs[0], producer(node.inputs[0])
-    if node is not None and node.op == "sub" and node.inputs[0] is not None:
+    if node is not None and node.op == "sub" and node.inputs[0] is not None and _is_exact(producer, node):
         levels, zeros = node.inputs[0], node.inputs[1]
         node = producer(levels)
     if node is not None and node.op == "book_levels" and zeros is None and node.inputs[0] is not None:
@@ -96,13 +96,21 @@ def _levels(producer: Producer, levels: Value) -> tuple[Value | None, Value | No
     return codes if codes.dtype.is_int else None, zeros, None
 
 
+def _is_exact(producer: Producer, difference: Node) -> bool:
+    """Whether a difference of codes and levels of 0 is one of numbers: those of 8 bits may wrap."""
+    kind = difference.output.dtype
+    return not kind.is_int or holds(kind, (-256, 256)) or bounds(producer, difference.output) is not None
+
+
 def _narrowest(producer: Producer, value: Value) -> Value:
     """An integer value before it was made wider."""
     node = producer(value)
     while node is not None and node.op == "cast" and node.inputs[0] is not None and node.inputs[0].dtype.is_int:
-        if node.inputs[0].dtype.bits > value.dtype.bits and value.dtype.is_int:
+        source = node.inputs[0]
+        known = bounds(producer, source) or (int(source.dtype.min), int(source.dtype.max))
+        if value.dtype.is_int and (source.dtype.bits > value.dtype.bits or not holds(value.dtype, known)):
             break
-        value = node.inputs[0]
+        value = source
         node = producer(value)
     return value
 

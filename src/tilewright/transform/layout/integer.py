@@ -29,7 +29,7 @@ from tilewright.plans.matmul import dots, tile_dots
 from tilewright.plans.matmul.dots import panel_multiple
 from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
 from tilewright.support.classes import dataclass
-from tilewright.transform.graph.bounds import bounds
+from tilewright.transform.graph.bounds import bounds, holds
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.joined import as_rows, keep
@@ -187,7 +187,7 @@ def _bytes(a: Assigner, x: Value, w: Value, form: Callable[[Value], Value]) -> _
 
 def _within(a: Assigner, value: Value, dtype: DType) -> bool:
     between = bounds(a.producer, value)
-    return between is not None and int(dtype.min) <= between[0] and between[1] <= int(dtype.max)
+    return between is not None and holds(dtype, between)
 
 
 def _numbers(a: Assigner, x: Value) -> tuple[Value, Value | None] | None:
