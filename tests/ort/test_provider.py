@@ -87,6 +87,16 @@ def test_a_node_that_is_lacking_is_left_between_two_programs() -> None:
     check(data, *feeds, left=["Inverse"], tolerance=1e-3)
 
 
+def test_an_unread_node_does_not_exclude_the_others() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Tanh", ["a"], ["unread"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    data = model(nodes, [("x", FLOAT, ["n", 8])], [("y", FLOAT, ["n", 4])], {"w": array(8, 4)})
+    check(data, *({"x": array(n, 8)} for n in (1, 3)))
+
+
 def test_a_loop_is_claimed_with_its_body_and_what_that_reads() -> None:
     body = helper.make_graph(
         [helper.make_node("MatMul", ["h", "w"], ["m"]), helper.make_node("Tanh", ["m"], ["t"]),

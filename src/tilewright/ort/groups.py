@@ -100,9 +100,9 @@ def _survey(section: Section, types: Types, read: Read) -> tuple[Survey, dict[in
 def _compiled(section: Section, result: Survey, nodes: list[int], build: Build) -> Group:
     outputs = list(_read_outside(section, nodes))
     name = f"{section.name}.{nodes[0]}"
-    part = section.cut(nodes, outputs, name)
-    if len(part.nodes) != len(nodes):
-        raise UnsupportedError("nodes of the group compute nothing that is read", where=name)
+    if not outputs:
+        raise UnsupportedError("the nodes compute nothing that is read", where=name)
+    part = section.cut(nodes, outputs, name)  # without nodes whose results are not read
     # What is known ahead can be computed once more here, where that needs no other inputs.
     wider = section.cut(with_known(section, result, nodes), outputs, name)
     if set(wider.inputs) <= set(part.inputs):
