@@ -78,6 +78,61 @@ def test_training_brings_the_outputs_back(weights: dict[str, Array], samples: li
     assert np.mean(np.array(after.weights["w1"]) == 0) == 0.6
 
 
+def test_movement_prunes_what_training_moves_to_zero(weights: dict[str, Array], samples: list[Array]) -> None:
+    """Scores are the sum of -(gradient of the masked weight) * weight, in NumPy, for the one product of a model."""
+    rng = np.random.default_rng(8)
+    w = rng.standard_normal((20, 16)).astype(np.float32)
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    info = helper.make_tensor_value_info
+    ends = [info("x", TensorProto.FLOAT, [32, 20])], [info("y", TensorProto.FLOAT, [32, 16])]
+    graph = helper.make_graph([node], "g", *ends, [numpy_helper.from_array(w, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    recipe = {"prune": {"share": 0.8, "by": "movement", "stages": 2}, "train": {"epochs": 3, "rate": 1e-9}}
+    small = tw.compress(model, calibrate=samples, recipe=recipe, max_drop=9)
+    now = np.array(small.weights["w"])
+    assert np.mean(now == 0) == 0.8 and "by movement" in small.report.recipe
+    score, whole = np.zeros(w.shape), w.astype(np.float64)
+    for share, stage in ((0.7, 1), (0.8, 2)):
+        for _ in range(3):
+            for x in samples:
+                order = np.argsort((np.abs(whole) if stage == 1 else score), axis=None, kind="stable")
+                mask = np.ones(w.size)
+                mask[order[: round(share * w.size)]] = 0
+                y = x.astype(np.float64) @ (whole * mask.reshape(w.shape))
+                target = x.astype(np.float64) @ whole
+                gradient = x.T.astype(np.float64) @ (2 * (y - target) / np.mean(target**2) / y.size)
+                score -= gradient * whole
+    best = np.sort(np.argsort(score, axis=None)[-int(0.2 * w.size) :])
+    assert np.mean(np.isin(np.flatnonzero(now), best)) > 0.95  # f32 and f64 may order scores that are alike otherwise
+    by_magnitude = np.flatnonzero(np.abs(w) >= np.sort(np.abs(w), axis=None)[-int(0.2 * w.size)])
+    assert not np.array_equal(np.flatnonzero(now), by_magnitude)
+
+
+@pytest.mark.parametrize("train", [{"temperature": 2.0}, {"labels": 1.0}, {"temperature": 1.0, "labels": 0.3}])
+def test_probabilities_and_labels_are_followed(
+    train: dict[str, float], weights: dict[str, Array], samples: list[Array]
+) -> None:
+    classes = [np.argmax(computed(weights, x), 1) for x in samples]
+
+    def accuracy(model: Any) -> float:
+        return float(np.mean([np.mean(np.argmax(model(x), 1) == y) for x, y in zip(samples, classes, strict=True)]))
+
+    recipe = {"prune": {"share": 0.8, "stages": 2}}
+    options: Any = {"calibrate": samples, "metric": accuracy, "max_drop": 1}
+    before = tw.compress(model_of(weights), recipe=recipe, **options).report
+    recipe["train"] = {"epochs": 60, "rate": 0.01, **train}  # type: ignore[dict-item]
+    after = tw.compress(model_of(weights), recipe=recipe, labels=classes, **options).report
+    assert before.metric[1] < 0.8 and after.metric[1] > before.metric[1] + 0.15
+
+
+def test_labels_that_do_not_fit_are_refused(weights: dict[str, Array], samples: list[Array]) -> None:
+    recipe = {"prune": {"share": 0.5}, "train": {"epochs": 1, "labels": 0.5}}
+    good = [np.zeros(32, np.int64)] * 3
+    for labels in (None, good[:2], [np.zeros(31, np.int64)] * 3, [np.full(32, 6)] * 3, [np.zeros(32)] * 3):
+        with pytest.raises(CallError, match="labels"):
+            tw.compress(model_of(weights), calibrate=samples, recipe=recipe, labels=labels)
+
+
 def test_low_rank_makes_two_factors(weights: dict[str, Array], samples: list[Array], tmp_path: Path) -> None:
     small = tw.compress(model_of(weights), calibrate=samples, recipe=Recipe(energy=0.999))
     assert {"w1.u", "w1.v"} < set(small.weights) and "w1" not in small.weights

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tilewright.compression.factors import low_rank
 from tilewright.compression.recipe import Recipe, read
-from tilewright.compression.steps import low_rank, pruning_mask, share_values
+from tilewright.compression.steps import pruning_mask, share_values
 from tilewright.support.errors import CallError
 
 RNG = np.random.default_rng(3)
@@ -92,6 +93,11 @@ def test_a_recipe_is_read_from_a_file(tmp_path: Path) -> None:
         ({"share": {"values": True}}, "values"),
         ({"train": {"epochs": -1}}, "epochs"),
         ({"low_rank": {"energy": 2}}, "energy"),
+        ({"low_rank": {"convolutions": "all"}}, "convolutions"),
+        ({"prune": {"share": 0.5, "by": "size"}}, "by"),
+        ({"prune": {"share": 0.5, "by": "movement", "stages": 1}, "train": {"epochs": 1}}, "two stages"),
+        ({"train": {"temperature": 0}}, "temperature"),
+        ({"train": {"labels": 1.5}}, "labels"),
     ],
 )
 def test_bad_recipes_are_refused(tables: dict[str, Any], message: str) -> None:

@@ -10,18 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import ops
 from tilewright.compression import steps
+from tilewright.compression.factors import Factors, factored, factors_of
 from tilewright.compression.recipe import Recipe, read
 from tilewright.compression.report import CompressionReport, Try, WeightRow
-from tilewright.compression.train import follow
+from tilewright.compression.train import Follower
 from tilewright.frontend.read import Dynamic, import_model
 from tilewright.frontend.weights.patterns import patterned
 from tilewright.ir.dim import DimSizes
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Expr, Var, const
-from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
-from tilewright.ops.matmul import MatmulAttrs
+from tilewright.ir.graph import Graph
 from tilewright.ops.sized import with_symbols
 from tilewright.quantization.calibrate import Maker
 from tilewright.quantization.compare import closeness, in_turns
@@ -35,7 +34,6 @@ from tilewright.support.errors import CallError
 from tilewright.support.options import check_option
 from tilewright.support.progress import tell
 from tilewright.targets.target import Target
-from tilewright.transform.regions.captures import names_of
 
 MIN_ZEROS = 0.5
 """The share of a weight's zeros from which on products may leave them out."""
@@ -71,6 +69,7 @@ def compress(
     target: Target | None = None,
     fast: str = "auto",
     params: Any = None,
+    labels: Sequence[Any] | None = None,
     name: str | None = None,
 ) -> CompressedModel:
     """Compile a model with fewer weights, fewer distinct ones, or weights in two factors.
@@ -83,6 +82,7 @@ def compress(
             strong to mild, until the metric holds.
         metric: gives a number for a compiled model, the higher the better; None: 1 less the relative error of the
             outputs on the samples.
+        labels: of each sample the classes of its rows, whole numbers, for a recipe whose training knows them.
         max_drop: by how much the metric may fall. A recipe of the caller that falls further is taken, and the report
             says so.
 
@@ -101,7 +101,7 @@ def compress(
     outputs = [original.run(feed) for feed in feeds]
     score = metric or (lambda other: closeness(other, feeds, outputs))
 
-    work = _Work(maker, feeds, outputs)
+    work = _Work(maker, feeds, outputs, _checked(labels, feeds, tried))
     base, tries = float(score(original)), []
     for number, chosen in enumerate(tried):
         graph, weights = work.applied(chosen)
@@ -126,6 +126,15 @@ def compress(
     sizes = (stored, _coded(program))
     report = CompressionReport(str(chosen), reason, rows, (base, reached), sizes, times, tuple(tries))
     return CompressedModel(program, threads, report)
+
+
+def _checked(labels: Sequence[Any] | None, feeds: Sequence[Feed], recipes: Sequence[Recipe]) -> Sequence[Any] | None:
+    """The labels, as many as samples; there must be some where a recipe learns from them."""
+    check_option("labels", labels, (list, tuple, np.ndarray, NoneType), "one array of classes for each sample")
+    count = None if labels is None else len(labels)
+    if count not in (None, len(feeds)) or (count is None and any(r.labels for r in recipes)):
+        raise CallError("do not fit the samples", where="labels", expected=f"one for each of {len(feeds)}", got=count)
+    return labels
 
 
 def _sizes(graph: Graph, maker: Maker, feed: Feed) -> dict[Var, Expr]:
@@ -156,27 +165,32 @@ class _Work:
     maker: Maker
     feeds: Sequence[Feed]
     outputs: Sequence[Mapping[str, Any]]
+    labels: Sequence[Any] | None = None
 
     def applied(self, recipe: Recipe) -> tuple[Graph, dict[str, Any]]:
         """The graph and the weights after all steps of a recipe."""
         read = self.maker.read
         weights = {p.name: np.asarray(read.weights[p.name]) for p in read.graph.params}
         graph = read.graph
-        factors: dict[str, tuple[Any, Any]] = {}
-        if recipe.energy is not None:
-            factors = self.factors(graph, weights, recipe.energy)
-            graph, weights = factored(graph, weights, factors)
-        masks: dict[str, Any] = {}
-        for stage in range(1, recipe.stages + 1) if recipe.prune else ():
-            share = recipe.prune * (1 - (1 - stage / recipe.stages) ** 3)  # Zhu and Gupta, 2017: fast at first
-            masks = {n: steps.pruning_mask(weights[n], share, recipe.block) for n in self.compressible(graph, weights)}
-            weights |= {n: weights[n] * mask for n, mask in masks.items()}
-            weights = self.trained(recipe, factors, weights, masks)
-        if not recipe.prune and factors:
-            weights = self.trained(recipe, factors, weights, masks)
+        factors = factors_of(graph, weights, recipe.energy, recipe.convolutions) if recipe.energy is not None else {}
+        graph, weights = factored(graph, weights, factors)
+        if recipe.prune or (factors and recipe.epochs):
+            weights = self.pruned(recipe, factors, weights, self.compressible(graph, weights) if recipe.prune else [])
         if recipe.values is not None:
             weights |= {n: steps.share_values(weights[n], recipe.values) for n in self.compressible(graph, weights)}
         return graph, weights
+
+    def pruned(
+        self, recipe: Recipe, factors: Mapping[str, Factors], weights: dict[str, Any], names: Sequence[str]
+    ) -> dict[str, Any]:
+        """The weights after all stages of pruning and training. The share grows fast at first (Zhu and Gupta, 2017)."""
+        if not recipe.epochs:
+            return weights | {n: weights[n] * steps.pruning_mask(weights[n], recipe.prune, recipe.block) for n in names}
+        follower = self.follower(recipe, factors, weights, names)
+        for stage in range(1, recipe.stages + 1):
+            share = recipe.prune * (1 - (1 - stage / recipe.stages) ** 3)
+            follower.train(share, by_movement=recipe.moves and stage > 1)
+        return follower.pruned()
 
     def without_zeros(
         self, graph: Graph, weights: dict[str, Any], dense: tuple[Program, Model]
@@ -197,65 +211,14 @@ class _Work:
             if p.dtype is f32 and p.type.rank > 1 and np.asarray(weights[p.name]).size >= MIN_SIZE
         ]
 
-    def factors(self, graph: Graph, weights: Mapping[str, Any], energy: float) -> dict[str, tuple[Any, Any]]:
-        """Two factors of each matrix that only products read, where they are smaller."""
-        readers = graph.consumers()
-        pairs = {}
-        for p in graph.params:
-            only = readers.get(p, [])
-            second = all(n.op == "matmul" and n.inputs[1] == p and n.inputs[0] != p for n in only)
-            if only and second and p.type.rank == 2 and p.dtype is f32 and p not in graph.outputs:
-                pair = steps.low_rank(np.asarray(weights[p.name]), energy)
-                if pair is not None:
-                    pairs[p.name] = pair
-        return pairs
-
-    def trained(
-        self,
-        recipe: Recipe,
-        factors: Mapping[str, tuple[Any, Any]],
-        weights: dict[str, Any],
-        masks: Mapping[str, Any],
-    ) -> dict[str, Any]:
-        """The weights after the recipe's training."""
-        if not recipe.epochs:
-            return weights
+    def follower(
+        self, recipe: Recipe, factors: Mapping[str, Factors], weights: dict[str, Any], names: Sequence[str]
+    ) -> Follower:
+        """The training of a recipe, on the samples whose shapes are the first one's."""
         whole = self.maker.read.graph
         static = with_symbols(whole, _sizes(whole, self.maker, self.feeds[0]))
         graph, _ = factored(static, weights, factors)
         first = {name: np.shape(a) for name, a in self.feeds[0].items()}
-        pairs = zip(self.feeds, self.outputs, strict=True)
-        batches = [(feed, out) for feed, out in pairs if {n: np.shape(a) for n, a in feed.items()} == first]
-        names = self.maker.names
-        return follow(graph, weights, masks, batches, names, recipe.epochs, recipe.rate, self.maker.threads)
-
-
-def factored(
-    graph: Graph, weights: Mapping[str, Any], factors: Mapping[str, tuple[Any, Any]]
-) -> tuple[Graph, dict[str, Any]]:
-    """The graph with products by two factors in place of those by some weights, and the weights with these factors."""
-    if not factors:
-        return graph, dict(weights)
-    builder = GraphBuilder(graph.name, list(graph.inputs), reserved=names_of(graph))
-    pairs: dict[Value, tuple[Value, Value]] = {}
-    new = {name: array for name, array in weights.items() if name not in factors}
-    for p in graph.params:
-        if p.name not in factors:
-            builder.params.append(p)
-            continue
-        both = []
-        for suffix, array in zip("uv", factors[p.name], strict=True):
-            both.append(builder.param(f"{p.name}.{suffix}", TensorType(f32, tuple(const(n) for n in array.shape))))
-            new.setdefault(both[-1].name, array)
-        pairs[p] = (both[0], both[1])
-    for node in graph.nodes:
-        w = node.inputs[1] if len(node.inputs) == 2 else None
-        if node.op != "matmul" or w is None or w not in pairs:
-            builder.nodes.append(node)
-            continue
-        attrs, (u, v) = node.of(MatmulAttrs), pairs[w]
-        first, second = (v, u) if attrs.transpose_b else (u, v)
-        x = ops.emit1(builder, "matmul", node.inputs[0], first, name=f"{node.output.name}_low", attrs=attrs)
-        ops.emit1(builder, "matmul", x, second, attrs=replace(attrs, transpose_a=False))
-        builder.nodes.append(replace(builder.nodes.pop(), outputs=node.outputs))
-    return replace(graph, nodes=tuple(builder.nodes), params=tuple(builder.params)), new
+        triples = zip(self.feeds, self.outputs, self.labels or [None] * len(self.feeds), strict=True)
+        batches = [t for t in triples if {n: np.shape(a) for n, a in t[0].items()} == first]
+        return Follower(graph, weights, batches, self.maker.names, recipe, names, self.maker.threads)

@@ -9,14 +9,12 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WeightRow:
-    """One weight: its elements, the share of them that are not 0, its distinct values, and its rank if it was factored
-    (None: it was not)."""
+    """One weight: its elements, the share of them that are not 0, and its distinct values."""
 
     weight: str
     elements: int
     nonzero: float
     values: int
-    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +52,8 @@ class CompressionReport:
         return self.nbytes[0] / max(self.nbytes[1], 1)
 
     def __str__(self) -> str:
-        rows = [("weight", "elements", "not zero", "values", "rank")]
-        rows += [
-            (r.weight, str(r.elements), f"{r.nonzero:.1%}", str(r.values), "-" if r.rank is None else str(r.rank))
-            for r in self.weights
-        ]
+        rows = [("weight", "elements", "not zero", "values")]
+        rows += [(r.weight, str(r.elements), f"{r.nonzero:.1%}", str(r.values)) for r in self.weights]
         widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
         lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
         before, after = self.nbytes

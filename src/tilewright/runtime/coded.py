@@ -6,6 +6,10 @@
         1  distinct values (u32 their number, then they), and for each element the index of its own, u8
         2  the same with indices of u16
         3  the values, first all lowest bytes, then all second ones, ...
+        4  distinct values as in 1, and the indices by Huffman's code
+        5  distinct values; the index of the commonest one and how many elements have another value (u32 both); how many
+           gaps there are (u32), and these by Huffman's code: as many elements as lie between one with another value and
+           the next, 255 for 255 elements and none after them; the indices of the other values by Huffman's code
     all of it coded by LZMA, as an .xz stream
 
 Reading bounds what comes out by what the manifest says, and gives the same bits.
@@ -20,13 +24,16 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.dtype import BY_NAME
+from tilewright.runtime import huffman
 from tilewright.runtime.interop import Array
 from tilewright.runtime.specs import ParamSpec
 from tilewright.support.errors import ArtifactError
 
 MEMORY = 256 << 20
 """Bytes that a decoder may take for its dictionary."""
-_RAW, _BYTES, _WORDS, _PLANES = range(4)
+_RAW, _BYTES, _WORDS, _PLANES, _HUFFMAN, _GAPS = range(6)
+_STEP = 255
+"""How many elements a gap spans at most, in weights that have one value nearly everywhere."""
 _INDICES: dict[int, Any] = {_BYTES: np.dtype("<u1"), _WORDS: np.dtype("<u2")}
 
 
@@ -71,17 +78,31 @@ def _encoded(array: Array, p: ParamSpec) -> bytes:
     if bits.itemsize == 1 or not bits.size:
         return bytes([_RAW]) + bits.tobytes()
     distinct, indices = np.unique(bits, return_inverse=True)
+    head = len(distinct).to_bytes(4, "little") + distinct.tobytes()
+    kinds: list[bytes] = []
     for kind, index in _INDICES.items():
         size = distinct.nbytes + bits.size * index.itemsize
         if len(distinct) <= np.iinfo(index).max + 1 and size < bits.nbytes:
-            return (
-                bytes([kind])
-                + len(distinct).to_bytes(4, "little")
-                + distinct.tobytes()
-                + indices.astype(index).tobytes()
-            )
+            kinds = [bytes([kind]) + head + indices.astype(index).tobytes()]
+            kinds.append(bytes([_HUFFMAN]) + head + huffman.encode(indices, len(distinct)))
+            kinds.append(bytes([_GAPS]) + head + _gaps(indices, len(distinct)))
+            break
     planes = bits.view(np.uint8).reshape(-1, bits.itemsize).T
-    return bytes([_PLANES]) + np.ascontiguousarray(planes).tobytes()
+    kinds = kinds or [bytes([_PLANES]) + np.ascontiguousarray(planes).tobytes()]
+    return (
+        min((k for k in kinds if len(k) <= p.nbytes + 5), key=lambda k: len(squeeze(k))) if len(kinds) > 1 else kinds[0]
+    )
+
+
+def _gaps(indices: Array, count: int) -> bytes:
+    """Indices of which most are alike: how many of those are between the others, and the others."""
+    common = int(np.argmax(np.bincount(indices, minlength=count)))
+    others = np.flatnonzero(indices != common)
+    spans = np.diff(others, prepend=-1)
+    gaps = np.full(int(np.sum((spans - 1) // _STEP + 1)), _STEP)
+    gaps[np.cumsum((spans - 1) // _STEP + 1) - 1] = (spans - 1) % _STEP
+    numbers = b"".join(n.to_bytes(4, "little") for n in (common, len(others), len(gaps)))
+    return numbers + huffman.encode(gaps, _STEP + 1) + huffman.encode(indices[others], count)
 
 
 def _decoded(stream: bytes, at: int, p: ParamSpec) -> tuple[Array, int]:
@@ -103,15 +124,39 @@ def _decoded(stream: bytes, at: int, p: ParamSpec) -> tuple[Array, int]:
     elif kind == _PLANES:
         planes = np.frombuffer(take(p.nbytes), np.uint8).reshape(t.itemsize, count)
         flat = np.ascontiguousarray(planes.T).reshape(-1).view(t)
-    elif kind in _INDICES:
+    elif kind in (*_INDICES, _HUFFMAN, _GAPS):
         number = int.from_bytes(take(4), "little")
         if number > count:
             raise ArtifactError("has more distinct values than elements", where=where, got=number)
         distinct = np.frombuffer(take(number * t.itemsize), t)
-        indices = np.frombuffer(take(count * _INDICES[kind].itemsize), _INDICES[kind])
+        if kind in _INDICES:
+            indices = np.frombuffer(take(count * _INDICES[kind].itemsize), _INDICES[kind])
+        elif kind == _HUFFMAN:
+            indices, used = huffman.decode(stream[at:], count, where)
+            at += used
+        else:
+            numbers = np.frombuffer(take(12), "<u4").tolist()
+            indices, used = _from_gaps(stream[at:], count, numbers, where)
+            at += used
         if count and (not number or int(indices.max()) >= number):
             raise ArtifactError("has an index beyond its values", where=where)
         flat = distinct[indices]
     else:
         raise ArtifactError("is of no known kind", where=where, got=kind)
     return flat.reshape(p.shape), at
+
+
+def _from_gaps(stream: bytes, count: int, numbers: list[int], where: str) -> tuple[Array, int]:
+    """The indices that `_gaps` was given, and how many bytes they had."""
+    common, others, gaps = numbers
+    if others > count or gaps > others + count // _STEP:
+        raise ArtifactError("has more elements than it says", where=where, expected=count, got=max(others, gaps))
+    spans, first = huffman.decode(stream, gaps, where)
+    values, second = huffman.decode(stream[first:], others, where)
+    ends = np.flatnonzero(spans < _STEP)
+    places = np.cumsum(np.where(spans < _STEP, spans + 1, _STEP))[ends] - 1
+    if len(ends) != others or (others and (places[-1] >= count or spans.max() > _STEP)):
+        raise ArtifactError("has gaps that do not fit its elements", where=where)
+    indices = np.full(count, common, np.int64)
+    indices[places] = values
+    return indices, first + second
