@@ -34,7 +34,7 @@ Batch = tuple[Feed, Mapping[str, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """An optimiser that takes gradients off. It keeps, and leaves, what Adam keeps: groups of one step keep the same."""
+    """An optimiser that takes gradients off. It holds what Adam holds, as all groups of a step must, and leaves it."""
 
     lr: float = 1.0
 
