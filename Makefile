@@ -150,6 +150,10 @@ torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, it
 distributed: $(STAMP) $(TORCH_STAMP) ## PyTorch's own tests of torch.distributed on our backend; ARGS="--match all_reduce --ranks 4"
 	$(PY) -m tests.collective.pytorch_suite $(ARGS)
 
+.PHONY: engine
+engine: $(STAMP) ## 10,000 random programs on the dependency engine, all interleavings of short ones, the time of a push; ARGS="--programs 1000"
+	$(PY) -m tests.engine.run $(ARGS)
+
 jax: $(STAMP) $(JAX_STAMP) ## what needs JAX: its functions, exports and StableHLO, and its own test cases; ARGS="--every 1"
 	$(PY) -m pytest tests/frontend/stablehlo/test_jax*.py tests/train/test_jax_*.py tests/fuzz/test_stablehlo.py tests/fuzz/test_jax_functions.py tests/fuzz/test_jax_guarded.py tests/docs
 	$(PY) -m tests.jax.run $(ARGS)

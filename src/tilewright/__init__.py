@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilewright import collective as collective
+    from tilewright import engine as engine
     from tilewright import ort as ort
     from tilewright import te as te
     from tilewright.builder import build as build
@@ -73,6 +74,7 @@ _PUBLIC = {
     "compile_step": "tilewright.train.entry:compile_step",
     "differentiable": "tilewright.train.differentiable:differentiable",
     "dim": "tilewright.ir.dim:dim",
+    "engine": "tilewright.engine",
     "errors": "tilewright.support.errors",
     "gradient": "tilewright.train.gradient:gradient",
     "jvp": "tilewright.train.gradient:jvp",

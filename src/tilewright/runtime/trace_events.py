@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,10 +62,10 @@ class Timeline:
     def events(self) -> Iterator[dict[str, Any]]:
         """Events of the Trace Event Format: complete ones for spans, counters for memory; times in microseconds."""
         origin = min((s.begin for s in self.spans), default=0)
-        yield _named("process_name", 0, "tilewright")
+        yield named_track("process_name", 0, "tilewright")
         for thread in range(self.threads):
-            yield _named("thread_name", thread, "caller's thread" if thread == 0 else f"worker {thread}")
-        yield _named("thread_name", CALLS_TRACK, "calls")
+            yield named_track("thread_name", thread, "caller's thread" if thread == 0 else f"worker {thread}")
+        yield named_track("thread_name", CALLS_TRACK, "calls")
         for s in sorted(self.spans, key=lambda s: (s.begin, -s.end)):
             at, took = (s.begin - origin) / 1e3, (s.end - s.begin) / 1e3
             track = CALLS_TRACK if s.kind == "call" else s.thread
@@ -96,14 +96,20 @@ class Timeline:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file for https://ui.perfetto.dev or chrome://tracing."""
-        text = json.dumps({"displayTimeUnit": "ns", "traceEvents": list(self.events())}, allow_nan=False)
-        try:
-            Path(path).write_text(text + "\n")
-        except OSError as error:
-            raise CallError(f"cannot be written: {error.strerror}", where=str(path)) from None
+        write_events(path, self.events())
 
 
-def _named(what: str, track: int, name: str) -> dict[str, Any]:
+def write_events(path: str | os.PathLike[str], events: Iterable[dict[str, Any]]) -> None:
+    """Write events of the Trace Event Format to a file."""
+    text = json.dumps({"displayTimeUnit": "ns", "traceEvents": list(events)}, allow_nan=False)
+    try:
+        Path(path).write_text(text + "\n")
+    except OSError as error:
+        raise CallError(f"cannot be written: {error.strerror}", where=str(path)) from None
+
+
+def named_track(what: str, track: int, name: str) -> dict[str, Any]:
+    """The event that names the process (`what` is process_name) or a track of it (thread_name)."""
     return {"ph": "M", "pid": 0, "tid": track, "name": what, "args": {"name": name}}
 
 

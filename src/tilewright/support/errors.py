@@ -30,6 +30,7 @@ __all__ = [
     "CompileError",
     "ComprehensionError",
     "DTypeError",
+    "EngineError",
     "Error",
     "ExpressionError",
     "FlagError",
@@ -288,6 +289,10 @@ class TransportError(Error):
 
 class CollectiveError(Error):
     """A collective operation that a rank does not take part in, or in which ranks do different things."""
+
+
+class EngineError(Error):
+    """An operation that an engine does not take: what it reads or writes, when it waits."""
 
 
 class CacheError(Error):

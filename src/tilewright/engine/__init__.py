@@ -1,0 +1,59 @@
+"""A dependency engine: functions run in parallel, ordered by what they read and write (docs/course/scheduling.md).
+
+    tw.engine.push(function, reads=[a], writes=[b], priority=0)
+    tw.engine.wait(b)
+
+`Engine` has workers of its own; the functions here use one for the process, which the first push starts.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilewright.engine.engine import Engine, Random, Target
+from tilewright.engine.queues import Operation, Variable
+from tilewright.engine.timeline import Recording
+
+_making = threading.Lock()
+_of_process: dict[int, Engine] = {}
+
+
+def default() -> Engine:
+    """The engine of this process: two workers, or as many as there are CPUs for it, if that is one."""
+    process = os.getpid()
+    engine = _of_process.get(process)
+    if engine is None:
+        with _making:
+            engine = _of_process.get(process)
+            if engine is None:
+                _of_process.clear()
+                engine = _of_process[process] = Engine(min(2, len(os.sched_getaffinity(0))))
+    return engine
+
+
+def push(
+    function: Callable[[], Any],
+    reads: Sequence[Target] = (),
+    writes: Sequence[Target] = (),
+    priority: int = 0,
+    *,
+    name: str = "",
+) -> Operation:
+    """`Engine.push` of the process's engine."""
+    return default().push(function, reads, writes, priority, name=name)
+
+
+def wait(target: Target | Operation | None = None, timeout: float | None = None) -> Any:
+    """`Engine.wait` of the process's engine."""
+    return default().wait(target, timeout)
+
+
+def delete(target: Target) -> Operation:
+    """`Engine.delete` of the process's engine."""
+    return default().delete(target)
+
+
+__all__ = ["Engine", "Operation", "Random", "Recording", "Variable", "default", "delete", "push", "wait"]

@@ -1,0 +1,172 @@
+"""Variables as queues of operations that read and write them, and what may run when: a state machine without threads.
+
+An operation enters the queues of all variables that it reads or writes, in one step. It is granted a variable when
+every operation that conflicts with it there has left: readers together, a writer alone, all in the order in which they
+entered. It is ready when all its variables are granted. As all queues have one order, no two operations wait for each
+other.
+The method is that of MXNet's dependency engine (Chen et al., 2015).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class Variable:
+    """Something that operations read and write, such as a buffer, a file or the state of a random number generator.
+
+    Attributes:
+        name: for errors and timelines.
+        version: how many writes of it have ended.
+        failure: of the operation that should have written it last; None if that did.
+        deleted: whether its deletion has been pushed.
+    """
+
+    __slots__ = ("__weakref__", "_queue", "_readers", "_writing", "deleted", "failure", "name", "version")
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.version = 0
+        self.failure: BaseException | None = None
+        self.deleted = False
+        self._queue: deque[tuple[Operation, bool]] = deque()
+        self._readers = 0
+        self._writing = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether no operation uses it or waits for it."""
+        return not (self._queue or self._readers or self._writing)
+
+    def __repr__(self) -> str:
+        return f"<Variable {self.name or hex(id(self))}, version {self.version}>"
+
+
+class Operation:
+    """A function that was pushed.
+
+    Attributes:
+        number: its place in the order of pushes.
+        done: whether it has ended.
+        result: what the function returned.
+        failure: what it raised, or what a variable of it carried; None if it has not failed.
+        clears: whether it runs whatever its variables carry, and ends that.
+    """
+
+    __slots__ = (
+        "_finished",
+        "_waiting",
+        "clears",
+        "done",
+        "failure",
+        "function",
+        "name",
+        "number",
+        "priority",
+        "reads",
+        "result",
+        "writes",
+    )
+
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        reads: Sequence[Variable],
+        writes: Sequence[Variable],
+        priority: int = 0,
+        number: int = 0,
+        name: str = "",
+        clears: bool = False,
+    ) -> None:
+        self.function = function
+        self.reads = reads
+        self.writes = writes
+        self.priority = priority
+        self.number = number
+        self.name = name
+        self.clears = clears
+        self.done = False
+        self.result: Any = None
+        self.failure: BaseException | None = None
+        self._finished: threading.Event | None = None
+        self._waiting = 0
+
+    def __lt__(self, other: Operation) -> bool:
+        """Whether it goes first of two that are ready: the higher priority, then the earlier push."""
+        if self.priority != other.priority:
+            return self.priority > other.priority
+        return self.number < other.number
+
+    @property
+    def inherited(self) -> BaseException | None:
+        """The failure that a variable of it carries, of several the first in the order of its arguments."""
+        if self.clears:
+            return None
+        for variable in (*self.reads, *self.writes):
+            if variable.failure is not None:
+                return variable.failure
+        return None
+
+
+def distinct(reads: Sequence[Variable], writes: Sequence[Variable]) -> tuple[Sequence[Variable], Sequence[Variable]]:
+    """Variables once each; what is read and written is written."""
+    if len(writes) > 1:
+        writes = tuple(dict.fromkeys(writes))
+    if reads:
+        reads = tuple(v for v in dict.fromkeys(reads) if v not in writes)
+    return reads, writes
+
+
+def enter(operation: Operation) -> bool:
+    """Put an operation into the queues of its variables, which are `distinct`; returns whether it is ready."""
+    waiting = 0
+    for v in operation.reads:
+        if v._writing or v._queue:
+            v._queue.append((operation, False))
+            waiting += 1
+        else:
+            v._readers += 1
+    for v in operation.writes:
+        if v._writing or v._readers or v._queue:
+            v._queue.append((operation, True))
+            waiting += 1
+        else:
+            v._writing = True
+    operation._waiting = waiting
+    return not waiting
+
+
+def leave(operation: Operation) -> list[Operation]:
+    """End an operation that was ready; returns those that are ready now. Its failure goes to what it writes."""
+    ready: list[Operation] = []
+    for v in operation.reads:
+        v._readers -= 1
+        if v._queue:
+            _advance(v, ready)
+    for v in operation.writes:
+        v._writing = False
+        v.version += 1
+        v.failure = operation.failure
+        if v._queue:
+            _advance(v, ready)
+    return ready
+
+
+def _advance(v: Variable, ready: list[Operation]) -> None:
+    """Grant a variable to those at the head of its queue that may have it together."""
+    queue = v._queue
+    while queue and not v._writing:
+        operation, writes = queue[0]
+        if writes:
+            if v._readers:
+                return
+            v._writing = True
+        else:
+            v._readers += 1
+        queue.popleft()
+        operation._waiting -= 1
+        if not operation._waiting:
+            ready.append(operation)

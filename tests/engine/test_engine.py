@@ -1,0 +1,204 @@
+"""The dependency engine: random programs against the same lines one by one, every interleaving of its queues, and what
+it says when it is used wrongly."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.engine import interleavings, programs
+from tilewright.engine import Engine, Random, Variable
+from tilewright.support.errors import EngineError
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_random_programs_are_as_if_serial(workers: int) -> None:
+    with Engine(workers) as engine:
+        for seed in range(120):
+            programs.check(engine, seed)
+
+
+def test_all_interleavings_of_short_programs() -> None:
+    counted = sum(interleavings.explore(p, 2) for length in (1, 2) for p in interleavings.programs(length, 2))
+    counted += sum(interleavings.explore(p, 1) for n in range(1, 7) for p in interleavings.programs(n, 1))
+    assert counted > 2000
+
+
+def test_all_interleavings_of_six_operations() -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(30):
+        program = []
+        for _ in range(6):
+            use = rng.choice(3, 3, p=[0.3, 0.35, 0.35])
+            reads, writes = (frozenset(np.flatnonzero(use == k).tolist()) for k in (1, 2))
+            program.append((reads, writes, bool(rng.random() < 0.15)))
+        assert interleavings.explore(program, 3) > 6
+
+
+def test_the_model_checker_notices_a_wrong_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = (frozenset({0}), frozenset[int](), False), (frozenset[int](), frozenset({0}), False)
+    interleavings.explore([read, write], 1)
+
+    def forgetful(operation: interleavings.Operation) -> bool:
+        operation._waiting = 0
+        for v in operation.writes:
+            v._writing = True
+        for v in operation.reads:
+            v._readers += 1
+        return True
+
+    monkeypatch.setattr(interleavings, "enter", forgetful)
+    with pytest.raises(AssertionError, match="runs beside"):
+        interleavings.explore([read, write], 1)
+
+
+def test_readers_run_together_and_writers_alone() -> None:
+    meeting = threading.Barrier(2, timeout=20)
+    with Engine(2) as engine:
+        a = engine.variable("a")
+        together = [engine.push(meeting.wait, [a]) for _ in range(2)]
+        engine.wait(engine.push(lambda: None, writes=[a]))
+        assert all(one.done for one in together)
+
+
+def test_priority_decides_among_those_that_are_ready() -> None:
+    order: list[int] = []
+    gate = threading.Event()
+    with Engine(1) as engine:
+        engine.push(gate.wait)
+        for priority in (0, 2, 1, 2):
+            engine.push(lambda p=priority: order.append(p), priority=priority)
+        gate.set()
+        engine.wait()
+    assert order == [2, 2, 1, 0]
+
+
+def test_exceptions_travel_with_variables() -> None:
+    with Engine(2) as engine:
+        a, b, c = (engine.variable(n) for n in "abc")
+        engine.push(lambda: 1 / 0, writes=[a])
+        skipped = engine.push(lambda: pytest.fail("it must not run"), [a], [b])
+        other = engine.push(lambda: 3, [c])
+        assert engine.wait(other) == 3
+        for target in (a, b, skipped):
+            with pytest.raises(ZeroDivisionError):
+                engine.wait(target)
+        engine.recover(a)
+        assert engine.wait(engine.push(lambda: 4, [a])) == 4
+        with pytest.raises(ZeroDivisionError):
+            engine.wait(b)
+
+
+def test_deletion_is_a_write() -> None:
+    gate = threading.Event()
+    with Engine(2) as engine:
+        a = engine.variable("a")
+        reader = engine.push(gate.wait, [a])
+        deletion = engine.delete(a)
+        with pytest.raises(EngineError, match="deleted"):
+            engine.push(lambda: None, [a])
+        assert not deletion.done
+        gate.set()
+        engine.wait(deletion)
+        assert reader.done
+
+
+def test_random_state_is_a_variable() -> None:
+    with Engine(3) as engine:
+        random, drawn = Random(7), np.zeros(50)
+        for k in range(50):
+            engine.push(lambda k=k: drawn.__setitem__(k, random.generator.random()), writes=[random])
+        engine.wait()
+    np.testing.assert_array_equal(drawn, np.random.default_rng(7).random(50))
+
+
+def test_views_are_their_array() -> None:
+    with Engine(2) as engine:
+        x, y = np.zeros((4, 4)), np.zeros(3)
+        assert engine.variable_of(x[1:].T) is engine.variable_of(x) is not engine.variable_of(y)
+        for _ in range(300):
+            engine.wait(engine.push(lambda: None, writes=[np.zeros(1)]))
+        assert len(engine._memory) < 150
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_operations_push_others(workers: int) -> None:
+    with Engine(workers) as engine:
+        a, order = engine.variable(), list[str]()
+
+        def first() -> None:
+            engine.push(lambda: order.append("second"), writes=[a])
+            order.append("first")
+
+        engine.push(first, writes=[a])
+        engine.wait()
+        engine.wait(a)
+        assert order == ["first", "second"]
+
+
+def test_waiting_in_an_operation_is_refused() -> None:
+    with Engine(1) as engine:
+        a = Variable("a")
+        with pytest.raises(EngineError, match="may not wait"):
+            engine.wait(engine.push(lambda: engine.wait(a), writes=[a]))
+
+
+def test_waiting_has_a_timeout() -> None:
+    gate = threading.Event()
+    with Engine(1) as engine:
+        one = engine.push(gate.wait)
+        for target in (one, None):
+            with pytest.raises(TimeoutError):
+                engine.wait(target, timeout=0.01)
+        gate.set()
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(EngineError, match="workers"):
+        Engine(-1)
+    engine = Engine(1)
+    with pytest.raises(EngineError, match="neither read nor written"):
+        engine.push(lambda: None, reads=["a"])  # type: ignore[list-item]
+    engine.close()
+    engine.close()
+    with pytest.raises(EngineError, match="closed"):
+        engine.push(lambda: None)
+
+
+def test_a_forked_process_has_an_engine_of_its_own() -> None:
+    a = Variable()
+    assert tw.engine.wait(tw.engine.push(lambda: 5, writes=[a])) == 5
+    mine = tw.engine.default()
+    child = os.fork()
+    if not child:
+        try:
+            try:
+                mine.push(lambda: None)
+            except EngineError:
+                os._exit(0 if tw.engine.wait(tw.engine.push(lambda: 6)) == 6 else 2)
+        finally:
+            os._exit(3)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_recording_is_a_picture_and_a_file(tmp_path: Path) -> None:
+    with Engine(2) as engine:
+        a = engine.variable()
+        with engine.record() as recording:
+            engine.push(lambda: time.sleep(0.01), writes=[a], name="load")
+            engine.push(lambda: time.sleep(0.01), [a], name="train")
+            engine.wait()
+        engine.push(lambda: None)
+    assert [r.name for r in recording.ran] == ["load", "train"]
+    assert recording.ran[1].begin >= recording.ran[0].end
+    recording.save(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert sum(e["ph"] == "X" for e in events) == 2
+    assert "l" in str(recording) and "t" in str(recording)
