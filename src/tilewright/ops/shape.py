@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.ir.attributes import Attrs, ConstantArray, Dim, Dims, Ints, Number
 from tilewright.ir.dtype import DType, dtype
-from tilewright.ir.expr import Const, Expr, as_int, call, const, is_const, maximum, minimum, select
+from tilewright.ir.expr import Const, Expr, as_int, call, const, is_const, lookup, maximum, minimum, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import (
     axis_of,
@@ -50,23 +50,29 @@ def _constant_infer(types: Types, attrs: ConstantAttrs) -> Out:
 
 
 def _constant_compute(inputs: Tensors, attrs: ConstantAttrs, out: Out) -> tuple[Tensor, ...]:
-    """A uniform array is its one number; a small one a tree of selects over its linear index."""
+    """A uniform array is its one number; one of a few elements is selects over its linear index, a larger one a table
+    in memory: its code has one size however many elements there are."""
     array = np.asarray(attrs.value.array)
     (type,) = out
-    flat = [scalar(v, type.dtype) for v in array.reshape(-1).tolist()]
-
-    def tree(index: Expr, lo: int, hi: int) -> Expr:
-        if all(v is flat[lo] for v in flat[lo:hi]):
-            return flat[lo]
-        middle = (lo + hi) // 2
-        return select(index < middle, tree(index, lo, middle), tree(index, middle, hi))
+    flat = [scalar(v, type.dtype) for v in array.reshape(-1).tolist()] or [scalar(0, type.dtype)]
 
     def element(*point: Expr) -> Expr:
-        if not flat:
-            return scalar(0, type.dtype)
-        return tree(_linear(point, type.shape), 0, len(flat))
+        if all(v is flat[0] for v in flat):
+            return flat[0]
+        index = _linear(point, type.shape)
+        if len(flat) > MAX_SELECTED:
+            return lookup(index, flat)
+        value: Expr = flat[-1]
+        for k in reversed(range(len(flat) - 1)):
+            value = select(index < k + 1, flat[k], value)
+        return value
 
     return (compute(type.shape, element, name="constant"),)
+
+
+MAX_SELECTED = 8
+"""A constant array of more elements, which differ, is read from memory by the kernel that it stands in. Models' large
+constants are parameters before that (`transform/graph/constant_operands.py`): this is for those that passes make."""
 
 
 def _linear(point: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
