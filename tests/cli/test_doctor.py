@@ -97,3 +97,16 @@ def test_levels_that_are_slower_than_the_next_are_doubted() -> None:
     good = like_this()
     assert calibration.doubts(good, {}) == []
     assert calibration.doubts(replace(good, l2_gbs=good.l3_gbs / 2), {}) == ["l2 is read more slowly than l3"]
+
+
+def test_links_have_models_that_choose(cli: Cli) -> None:
+    code, text, _ = cli("doctor", "--net", "--json")
+    report = json.loads(text)
+    assert code == 0
+    assert set(report) == {"shared memory", "loopback TCP"}
+    for link in report.values():
+        assert 0 <= link["model"]["alpha"] < 1
+        assert 0 < link["model"]["beta"] + link["model"]["gamma"] < 1e-6
+        assert set(link["choices"]) == {"8", "64", "1024"}
+        assert all(c["seconds"] > 0 and c["algorithm"] for row in link["choices"].values() for c in row.values())
+    assert "us a message" in cli("doctor", "--net")[1]

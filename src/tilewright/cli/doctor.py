@@ -39,6 +39,9 @@ def doctor(
     measure: Annotated[
         bool, typer.Option(help="Measure the ceilings and store them for later compiles (about six seconds).")
     ] = True,
+    net: Annotated[
+        bool, typer.Option("--net", help="Measure links between processes, and show which all-reduction suits them.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Show the CPU, its caches, its measured ceilings, versions, plug-ins and the cache folder.
@@ -49,6 +52,9 @@ def doctor(
     was measured while others used the machine is not stored, but for what is better than what is stored. `--no-measure`
     shows what is stored, and how old it is.
     """
+    if net:
+        _print_net(json)
+        return
     report = collect(measure)
     if report["disturbed"] and not json:
         err.print("warning: the measurement is disturbed: run this again on a quiet machine", soft_wrap=True)
@@ -58,6 +64,27 @@ def doctor(
         print_json(report)
     else:
         _print(report)
+
+
+def _print_net(json: bool) -> None:
+    """Models of the links between two processes of this machine, and what they choose."""
+    from tilewright.collective.topology.measured import models
+
+    links = models()
+    choices = {name: {n: {s: m.choose(n, s) for s in _NET_BYTES} for n in _NET_RANKS} for name, m in links.items()}
+    if json:
+        tables = {k: {n: {s: asdict(c) for s, c in row.items()} for n, row in t.items()} for k, t in choices.items()}
+        print_json({name: {"model": asdict(m), "choices": tables[name]} for name, m in links.items()})
+        return
+    for name, m in links.items():
+        facts({name: str(m)})
+        for n in _NET_RANKS:
+            row = (f"{bytes_text(s)}: {c.algorithm}, {1e3 * c.seconds:.3g} ms" for s, c in choices[name][n].items())
+            facts({f"{n} ranks": "; ".join(row)})
+        out.print()
+
+
+_NET_RANKS, _NET_BYTES = (8, 64, 1024), (1 << 12, 1 << 18, 1 << 26)
 
 
 def _print(report: dict[str, Any]) -> None:
