@@ -59,6 +59,13 @@ def quantize(
     png: Annotated[
         Path | None, typer.Option("--png", metavar="FILE", help="Draw error against time of the choices of layers.")
     ] = None,
+    count_outside: Annotated[
+        bool,
+        typer.Option(
+            "--count-outside",
+            help='The model gives "outside_range" too: how many activations of a call are outside of their range.',
+        ),
+    ] = False,
     threads: ThreadsOption = None,
     dim: DimOption = None,
     fast: FastOption = None,
@@ -89,6 +96,7 @@ def quantize(
             precision=precision,  # type: ignore[arg-type]  # checked there
             method=method,  # type: ignore[arg-type]
             max_drop=max_drop,
+            count_outside=count_outside,
             threads=flags.THREADS() if threads is None else threads,
             fast=fast or "auto",
         )

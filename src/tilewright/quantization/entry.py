@@ -16,6 +16,7 @@ from tilewright.ir.selection import Precision
 from tilewright.quantization import smoothing, weight_only
 from tilewright.quantization.calibrate import LayerError, Maker, errors_of, scales_of
 from tilewright.quantization.compare import closeness, in_turns
+from tilewright.quantization.outside import counted
 from tilewright.quantization.ranges import METHODS, Method, Scale
 from tilewright.quantization.report import LayerRow, Mix, Report
 from tilewright.quantization.rewrite import quantised
@@ -62,6 +63,7 @@ def quantize(
     method: Method = "mse",
     correct_bias: bool = True,
     smooth: bool = True,
+    count_outside: bool = False,
     threads: int = 1,
     dims: DimSizes | None = None,
     dynamic: Dynamic = "auto",
@@ -89,6 +91,8 @@ def quantize(
         correct_bias: take the mean error of each channel, on the samples, off the layer's output.
         smooth: move outliers of channels from activations into weights (SmoothQuant) where that makes the layers'
             errors smaller.
+        count_outside: an int8 model has one output more, "outside_range", i32: how many elements of each quantised
+            activation (`report.counted`) a call has had outside of its calibrated range.
         target: the machine that runs the model, which must be this one; the host if None.
 
     Returns a `Model` with a `report`.
@@ -99,6 +103,7 @@ def quantize(
     check_choice("method", method, METHODS)
     check_option("metric", metric, (Callable, NoneType), "a function of a model, or None")  # type: ignore[arg-type]
     check_option("smooth", smooth, (bool,), "true or false")
+    check_option("count_outside", count_outside, (bool,), "true or false")
     if not (isinstance(max_drop, int | float) and max_drop >= 0):
         raise CallError("max_drop is no amount", expected="a number, 0 or more", got=max_drop)
     read = import_model(model, dims, example, dynamic, params)
@@ -109,7 +114,8 @@ def quantize(
     outputs = [] if metric else [original.run(feed) for feed in feeds]
     score = metric or (lambda other: closeness(other, feeds, outputs))
     start = _Candidate("fp32", original, float(score(original)), read.graph, read.weights, ())
-    return _Search(maker, feeds, precision, float(max_drop), method, correct_bias, smooth, score, start).run()
+    options = (float(max_drop), method, correct_bias, smooth, count_outside)
+    return _Search(maker, feeds, precision, *options, score, start).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,7 @@ class _Candidate:
     weights: Mapping[str, Any]
     layers: tuple[LayerRow, ...]
     reason: str = ""
+    ranges: Mapping[Value, Scale] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -136,6 +143,7 @@ class _Search:
     method: Method
     correct_bias: bool
     smooth: bool
+    count_outside: bool
     score: Metric
     original: _Candidate
     mixes: list[Mix] = field(default_factory=list)
@@ -278,7 +286,8 @@ class _Search:
         self.mixes.append(Mix(len(sites), metric, seconds))
         tell(f"{len(sites)} layers in int8: metric {metric:.6g}")
         weights = {**self.maker.read.weights, **more}
-        return _Candidate("int8" if sites else "fp32", model, metric, graph, weights, ())
+        ranges = {s.source: scales[s.source] for s in sites}
+        return _Candidate("int8" if sites else "fp32", model, metric, graph, weights, (), ranges=ranges)
 
     def falls(self, metric: float) -> bool:
         """Whether the metric is lower than is allowed; one that is not a number is."""
@@ -299,10 +308,15 @@ class _Search:
             best.graph,
             best.weights,
             doubts(self.feeds),
+            tuple(v.name for v in best.ranges) if self.count_outside else (),
         )
         whole = best.chosen in PRODUCTS and best.graph is self.original.graph  # else the graph has the codes
         precision = best.chosen if whole else "fp32"
-        program = self.maker.program(best.graph, best.weights, precision=precision)
+        maker, graph = self.maker, best.graph
+        if report.counted:
+            graph, interface = counted(graph, best.ranges, maker.read.interface)
+            maker = replace(maker, read=replace(maker.read, interface=interface))
+        program = maker.program(graph, best.weights, precision=precision)
         return QuantizedModel(program, self.maker.threads, report)
 
     def timed(self, best: _Candidate) -> tuple[LayerRow, ...]:

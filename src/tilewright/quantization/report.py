@@ -53,6 +53,7 @@ class Report:
     seconds     of a call on the first sample, (of the f32 model, of this one): medians of calls in turns
     mixes       the choices of layers that were tried, in order
     warnings    what the samples do not tell: a single one, inputs that never change
+    counted     the activations that the output "outside_range" counts, in its order
     """
 
     precision: str
@@ -67,6 +68,7 @@ class Report:
     graph: Graph
     weights: Mapping[str, Any]
     warnings: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
 
     @property
     def drop(self) -> float:
@@ -98,6 +100,7 @@ class Report:
             "method": self.method,
             "samples": self.samples,
             "warnings": list(self.warnings),
+            "counted": list(self.counted),
             "metric": list(self.metric),
             "seconds": list(self.seconds),
             "layers": [{name: getattr(r, name) for name in LayerRow.__dataclass_fields__} for r in self.layers],
