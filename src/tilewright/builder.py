@@ -24,6 +24,8 @@ from tilewright.codegen.cuda.emit import emit_cuda
 from tilewright.codegen.export import export
 from tilewright.codegen.llvm.emit import assembly, compile_llvm, emit_llvm, kernel_symbols
 from tilewright.codegen.llvm.entry import entry_of_kernel
+from tilewright.codegen.ptx.device import emit_ptx
+from tilewright.codegen.ptx.emit import emit_module
 from tilewright.codegen.workspaces import workspaces
 from tilewright.ir.expr import Buffer, Expr, Var, as_int, const
 from tilewright.ir.loops import PrimFunc
@@ -194,7 +196,8 @@ class BuiltFunction(Called):
         return readable_loops(self.func, self.target)
 
     def source(self, what: str = "llvm", *, openmp: bool = False) -> str:
-        """The program as text: "schedule" (blocks and loops), "loops" (flat), "c", "cuda", "llvm" or "asm".
+        """The program as text: "schedule" (blocks and loops), "loops" (flat), "c", "cuda", "llvm" or "asm"; for a GPU
+        "llvm" is that of its kernels, and "ptx" or "asm" what it makes of them.
 
         C is serial; with `openmp` it says to OpenMP which loops are parallel and which run in vectors. CUDA wants loops
         that hardware indices run through (`bind`)."""
@@ -207,11 +210,18 @@ class BuiltFunction(Called):
                 return self._needs + emit_c(self._readable, openmp=openmp)
             case "cuda":
                 return self._needs + emit_cuda(self._readable)
+            case "llvm" if self.target.gpu is not None:
+                return emit_module(self.flat, self.target).text
+            case "ptx" | "asm" if self.target.gpu is not None:
+                return emit_ptx(self.flat, self.target)[0]
             case "llvm":
                 return emit_llvm(self.flat, self.target)
             case "asm":
                 return assembly(emit_llvm(self.flat, self.target), self.target)
-        raise CallError(f"there is no source {what!r}", expected='"schedule", "loops", "c", "cuda", "llvm" or "asm"')
+        raise CallError(
+            f"there is no source {what!r}",
+            expected='"schedule", "loops", "c", "cuda", "llvm", "asm" or, for a GPU, "ptx"',
+        )
 
     def export(self, path: str | Path) -> tuple[Path, ...]:
         """Write the function for programs that have no Tilewright, with a C header beside it; the files written.

@@ -214,8 +214,27 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         from tilewright.transform.graph.vta import offload  # of rooms that few compiles need
 
         passes.insert(0, ("offload", partial(offload, even=options.fast == "exact")))
+    if target.gpu is not None:
+        passes = [(name, function) for name, function in passes if name not in CPU_ALONE]
     passes = extended(passes, target)
     return [*passes, ("optimise bodies", lambda g: optimise_bodies(g, partial(_all, passes)))]
+
+
+CPU_ALONE = frozenset(
+    {
+        "multiply quantised",
+        "attend batch first",
+        "recognise attention",
+        "attend to sources",
+        "widen halves",
+        "choose algorithms",
+        "assign layouts",
+        "separate pooling",
+        "tabulate",
+        "sample once",
+    }
+)
+"""Passes that make what CPUs' plans ask for; those of GPUs take operators as models have them."""
 
 
 def _all(passes: Sequence[tuple[str, Callable[[Graph], Graph]]], graph: Graph) -> Graph:
@@ -235,6 +254,12 @@ RUN_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
     ("place views", place_views),
 ]
 """The passes over `run` after the split."""
+
+
+def run_passes_for(target: Target) -> list[tuple[str, Callable[[Graph], Graph]]]:
+    """The passes over `run` for a machine. On a GPU each value has memory of its own, at a multiple of what a thread
+    moves at once, so that there are no views inside of others."""
+    return RUN_PASSES if target.gpu is None else [(n, f) for n, f in RUN_PASSES if n != "place views"]
 
 
 def named_passes(target: Target, options: Options = DEFAULTS) -> dict[str, Sequence[tuple[str, Any]]]:
@@ -343,7 +368,7 @@ def _build(
     split = log.run("split prepare", split_prepare, graph)
     prepare = run_passes(split.prepare, PREPARE_PASSES, stage, log, "prepare")
     run = _with_params(split.run, split.prepare.outputs, prepare.outputs)
-    split = SplitGraph(prepare, run_passes(run, RUN_PASSES, stage, log, "run"))
+    split = SplitGraph(prepare, run_passes(run, run_passes_for(target), stage, log, "run"))
     away = weights_level(sum(v.known_bytes for v in split.run.params), target)
     with Background() as background, remembering():
         compiler = KernelCompiler(target, background, log=log)

@@ -71,7 +71,7 @@ def test_names_are_given_once() -> None:
     ):
         with pytest.raises(TargetError, match=problem):
             register(family)
-    own = {"x86", "arm", "riscv", "wasm", "cortex", "vta"}
+    own = {"x86", "arm", "riscv", "wasm", "cortex", "nvidia", "vta"}
     assert {f.name for f in registry.families()} == {*own, "mine"}
 
 

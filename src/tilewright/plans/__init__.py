@@ -25,6 +25,7 @@ from tilewright.plans.framework.registry import extended, register
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.variants import Values, condition_of, specialize, versions_of
 from tilewright.plans.framework.work import MOST, work_of
+from tilewright.plans.gpu import PLANS as GPU_PLANS
 from tilewright.plans.matmul import codes, contraction, dots, sparse, tile_dots
 from tilewright.plans.pointwise import elementwise, packing, pieces, unscheduled
 from tilewright.plans.rows import plan as rows
@@ -73,7 +74,12 @@ PLANS: tuple[Plan, ...] = (
 
 def named(name: str) -> Plan:
     """The plan of this name."""
-    return next(p for p in extended(PLANS) if p.name == name)
+    return next(p for p in extended((*PLANS, *GPU_PLANS)) if p.name == name)
+
+
+def plans_for(target: Target) -> tuple[Plan, ...]:
+    """The plans that a machine's functions are scheduled by."""
+    return extended(PLANS) if target.gpu is None else (unscheduled.PLAN, *GPU_PLANS)
 
 
 def plan(func: PrimFunc, target: Target) -> Planned:
@@ -104,7 +110,7 @@ def _plan(func: PrimFunc, target: Target) -> Planned:
 def runs_alone(about: Callable[[], Key], func: PrimFunc, chosen: Candidate, target: Target) -> bool:
     """Whether one thread runs a function: so little is to be done, whatever the symbols are, that sharing it among
     threads is estimated to take longer."""
-    if func.symbols:
+    if func.symbols or target.gpu is not None:
         return False
     barrier, threads = BARRIERS * target.barrier, target.threads
     if threads == 1:
@@ -249,7 +255,7 @@ def _names_of_version(func: PrimFunc, target: Target) -> Iterator[str]:
         yield key_of_function(func, target, "threads").name
     if func.symbols:
         structure = analyse(func)
-        cases = [v for p in extended(PLANS) if p.fits(structure, target) for v in p.cases(structure, target)]
+        cases = [v for p in plans_for(target) if p.fits(structure, target) for v in p.cases(structure, target)]
         for values in {tuple(v.items()): v for v in cases}.values():
             yield from _names(specialize(func, values), target)
 
@@ -258,7 +264,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     """The settings of all plans that fit, the best estimate first."""
     if unscheduled.PLAN.fits(structure, target):
         return [replace(c, plan=unscheduled.PLAN.name) for c in unscheduled.PLAN.candidates(structure, target)]
-    fitting = [p for p in extended(PLANS) if p.fits(structure, target)]
+    fitting = [p for p in plans_for(target) if p.fits(structure, target)]
 
     def rank(target: Target) -> list[Candidate]:
         # Sketches that are asked for alone may have no tile for a function.

@@ -1,4 +1,4 @@
-"""What is known of GPUs: a record of capabilities. Nothing compiles for one yet, so none is a `Target`."""
+"""What is known of GPUs: a record of capabilities, and how many blocks of a kernel a multiprocessor holds."""
 
 from __future__ import annotations
 
@@ -49,5 +49,35 @@ class Gpu:
     memory_bandwidth: float
     matrix: tuple[MatrixUnit, ...] = ()
 
+    def blocks(self, threads: int, registers: int, shared: int) -> int:
+        """How many blocks a multiprocessor holds at once; 0 if not even one.
+
+        Args:
+            threads: of a block.
+            registers: of a thread; a warp is given them by 256.
+            shared: bytes of a block; the driver takes 1 KB of its own for each.
+        """
+        warps = -(-threads // self.lanes)
+        of_warp = -(-registers * self.lanes // 256) * 256
+        if not 0 < threads <= self.block_threads or registers > self.thread_registers or shared > self.shared:
+            return 0
+        limits = (
+            RESIDENT_THREADS // (warps * self.lanes),
+            self.registers // max(of_warp * warps, 1),
+            (self.shared + 1024) // (shared + 1024),
+            RESIDENT_BLOCKS,
+        )
+        return min(limits)
+
+    def occupancy(self, threads: int, registers: int, shared: int) -> float:
+        """The share of a multiprocessor's threads that blocks of a kernel fill."""
+        warps = -(-threads // self.lanes)
+        return self.blocks(threads, registers, shared) * warps * self.lanes / RESIDENT_THREADS
+
+
+RESIDENT_THREADS = 2048
+"""Threads that a multiprocessor holds at once (compute capability 8.0 and 9.0)."""
+RESIDENT_BLOCKS = 32
+"""Blocks that it holds at once."""
 
 __all__ = ["Gpu", "MatrixUnit"]

@@ -125,10 +125,10 @@ def dots() -> dict[str, Dot]:
 def _load() -> None:
     """The families that are part of Tilewright, and those of plug-ins."""
     if not _FAMILIES:
-        from tilewright.targets import arm, cortex, riscv, wasm, x86  # which import this module
+        from tilewright.targets import arm, cortex, nvidia, riscv, wasm, x86  # which import this module
         from tilewright.targets.vta import family as vta
 
-        own = (x86.FAMILY, arm.FAMILY, riscv.FAMILY, wasm.FAMILY, cortex.FAMILY, vta.FAMILY)
+        own = (x86.FAMILY, arm.FAMILY, riscv.FAMILY, wasm.FAMILY, cortex.FAMILY, nvidia.FAMILY, vta.FAMILY)
         _FAMILIES.update((f.name, f) for f in own)
     plugins.load_group("targets", _admit)
 

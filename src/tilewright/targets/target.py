@@ -11,6 +11,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.digest import blake2b
 from tilewright.support.errors import TargetError
 from tilewright.targets.costs import Costs
+from tilewright.targets.gpu import Gpu
 from tilewright.targets.isa import Isa
 from tilewright.targets.memory import Caches, Ceilings
 
@@ -19,7 +20,7 @@ _PARTS = ("isa", "caches", "ceilings")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A CPU.
+    """A CPU, or a GPU.
 
     Args:
         triple: LLVM's name of architecture, system and ABI.
@@ -33,6 +34,7 @@ class Target:
         cores: physical cores; code does not depend on it.
         threads: of a call, for which times are estimated; code runs with any number of them.
         accelerator: the name of a device beside the CPU, to which graph passes give what it computes; "" for none.
+        gpu: what is known of it if it is one; `cpu` names it.
 
     The fields of the parts that many ask for are properties too: `target.l1` is `target.caches.l1`.
     """
@@ -48,6 +50,7 @@ class Target:
     cores: int = 1
     threads: int = 1
     accelerator: str = ""
+    gpu: Gpu | None = field(default=None, repr=False)
 
     def __hash__(self) -> int:
         # Estimates are remembered by target: what tells most targets apart is enough, and quick.

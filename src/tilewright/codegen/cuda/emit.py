@@ -19,7 +19,7 @@ from dataclasses import replace
 from tilewright.arith import prove_equal
 from tilewright.codegen.c.emit import Emitter, opening
 from tilewright.codegen.c.helpers import VALUE_TYPES, helper
-from tilewright.codegen.cuda.private import keep_own_elements, of_threads
+from tilewright.codegen.cuda.private import extents_of_threads, has_threads, keep_own_elements, of_threads
 from tilewright.codegen.touched import Touched, touched
 from tilewright.ir.expr import Buffer, Expr, Var, as_int
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Seq, Stmt
@@ -29,8 +29,6 @@ from tilewright.support.errors import CompileError
 
 SHARED_BYTES = 48 * 1024
 """Bytes of shared memory that a block may have without asking for more."""
-MAX_THREADS = 1024
-"""Threads of a block."""
 
 
 def emit_cuda(func: PrimFunc) -> str:
@@ -58,7 +56,7 @@ class _Kernel(Emitter):
 
     def __init__(self, func: PrimFunc) -> None:
         super().__init__(func)
-        self.block = _extents_of_threads(func)
+        self.block = extents_of_threads(func)
         self.grid: dict[str, Expr] = {}
         self.bound: tuple[str, ...] = ()
         self.open = Touched()
@@ -89,7 +87,7 @@ class _Kernel(Emitter):
     def statement(self, s: Stmt, level: int) -> None:
         if self.alone:
             super().statement(s, level)
-        elif not _has_threads(s):
+        elif not has_threads(s):
             self.by_one(s, level)
         else:
             self.together(s, level)
@@ -210,30 +208,6 @@ class _Kernel(Emitter):
 
 def _arguments(func: PrimFunc) -> list[Var | Buffer]:
     return [*func.params, *func.symbols]
-
-
-def _has_threads(s: Stmt) -> bool:
-    return any(isinstance(x, For) and x.thread is not None and x.thread != "vthread" for x in walk(s))
-
-
-def _extents_of_threads(func: PrimFunc) -> dict[str, int]:
-    """How many threads a block has in each direction."""
-    result: dict[str, int] = {}
-    for s in walk(func.body):
-        if of_threads(s):
-            assert isinstance(s, For) and s.thread is not None
-            extent = as_int(s.extent)
-            if extent is None:
-                raise CompileError(
-                    f"the extent {s.extent} of {s.thread} varies", where=func.name, hint="split it by a number"
-                )
-            result[s.thread] = max(extent, result.get(s.thread, 1))
-    total = 1
-    for extent in result.values():
-        total *= extent
-    if total > MAX_THREADS:
-        raise CompileError("too many threads in a block", where=func.name, expected=MAX_THREADS, got=total)
-    return dict(sorted(result.items()))
 
 
 def _launcher(func: PrimFunc, kernels: list[_Kernel]) -> str:

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from tilewright.ir.expr import Buffer, Expr, Load, Var
-from tilewright.ir.loops import Allocate, For, Stmt, Store
+from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int
+from tilewright.ir.loops import Allocate, For, PrimFunc, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, map_expr, map_stmt, walk, with_children
 from tilewright.support.errors import CompileError
+
+MAX_THREADS = 1024
+"""Threads of a block."""
 
 Bound = Mapping[Var, str]
 """Loop variables to the indices of threads that run through them."""
@@ -22,6 +25,31 @@ Bound = Mapping[Var, str]
 def of_threads(s: Stmt) -> bool:
     """Whether a statement is a loop that the threads of a block run through."""
     return isinstance(s, For) and s.thread is not None and s.thread.startswith("threadIdx")
+
+
+def has_threads(s: Stmt) -> bool:
+    """Whether a hardware index runs through a loop of a statement."""
+    return any(isinstance(x, For) and x.thread is not None and x.thread != "vthread" for x in walk(s))
+
+
+def extents_of_threads(func: PrimFunc) -> dict[str, int]:
+    """How many threads a block has in each direction."""
+    result: dict[str, int] = {}
+    for s in walk(func.body):
+        if of_threads(s):
+            assert isinstance(s, For) and s.thread is not None
+            extent = as_int(s.extent)
+            if extent is None:
+                raise CompileError(
+                    f"the extent {s.extent} of {s.thread} varies", where=func.name, hint="split it by a number"
+                )
+            result[s.thread] = max(extent, result.get(s.thread, 1))
+    total = 1
+    for extent in result.values():
+        total *= extent
+    if total > MAX_THREADS:
+        raise CompileError("too many threads in a block", where=func.name, expected=MAX_THREADS, got=total)
+    return dict(sorted(result.items()))
 
 
 def keep_own_elements(s: Stmt) -> Stmt:

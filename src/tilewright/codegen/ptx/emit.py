@@ -1,0 +1,372 @@
+"""Flat loops as LLVM text for NVIDIA's processors: a kernel for each nest that hardware indices run through.
+
+    for i in 0..m thread(blockIdx.x) {              define ptx_kernel void @add(...) {
+      for j in 0..64 thread(threadIdx.x) {    ->      %i = ctaid.x
+        C[i * 64 + j] = ... } }                       %j = tid.x
+                                                      ... }
+
+The meaning is that of `codegen/cuda/emit.py`: loops of threadIdx are steps of the same threads, and a barrier stands
+where one step touches what another thread may still be at. Expressions, addresses and what a single thread does are
+written by `codegen/llvm/`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from tilewright.arith import prove_equal
+from tilewright.codegen.cuda.private import extents_of_threads, has_threads, keep_own_elements, of_threads
+from tilewright.codegen.llvm.expr import evaluate
+from tilewright.codegen.llvm.state import Pointer, State
+from tilewright.codegen.llvm.stmt import allocate, emit, serial
+from tilewright.codegen.llvm.values import Value
+from tilewright.codegen.ptx.collective import emit_collective, is_collective
+from tilewright.codegen.ptx.module import Launch, Module
+from tilewright.codegen.touched import Touched, touched
+from tilewright.ir.dtype import i64
+from tilewright.ir.expr import Buffer, Expr, as_int, const
+from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
+from tilewright.ir.rewrite import exprs_of, loads, map_stmt, variables, walk
+from tilewright.native.text import identifier
+from tilewright.schedule.intrinsics import expand
+from tilewright.support.depth import deep_recursion
+from tilewright.support.errors import CompileError
+from tilewright.targets.target import Target
+
+STATED_BYTES = 48 << 10
+"""Bytes of shared memory that a kernel may state; more is asked for by its launch."""
+SHARED_ALIGN = 128
+"""Bytes that buffers in shared memory are aligned to: a line of it."""
+ARGUMENT_ALIGN = 16
+"""Bytes that arguments are aligned to at least: what a thread moves at once."""
+DYNAMIC = "@tw_shared"
+"""The shared memory that launches ask for."""
+
+
+def emit_module(func: PrimFunc, target: Target) -> Module:
+    """The LLVM text of a flat function's kernels and their launches, in order.
+
+    Raises CompileError for what no kernel can be: nests without hardware indices, extents of threads that vary, buffers
+    that threads would share outside of shared memory, barriers where not all threads come, more shared memory than
+    there is.
+    """
+    gpu = target.gpu
+    if gpu is None:
+        raise CompileError("no GPU", where=func.name, expected="a target such as nvidia-sm_90", got=target.cpu)
+    body = map_stmt(func.body, lambda s: expand(s) if isinstance(s, Intrinsic) and not is_collective(s.name) else None)
+    body = keep_own_elements(body)
+    nests = body.stmts if isinstance(body, Seq) else (body,)
+    names = [func.name if len(nests) == 1 else f"{func.name}_{k}" for k in range(len(nests))]
+    kernels = [_Kernel(replace(func, body=s), name, target) for s, name in zip(nests, names, strict=True)]
+    texts: list[str] = []
+    metadata: list[str] = []
+    with deep_recursion():
+        for k in kernels:
+            text = k.text()
+            texts.append(_numbered(text, len(metadata)))
+            metadata += [_numbered(line, len(metadata)) for line in k.s.out.metadata]
+    dynamic = any(k.dynamic for k in kernels)
+    head = [f'target triple = "{target.triple}"', ""]
+    head += [f"{DYNAMIC} = external addrspace(3) global [0 x i8], align {SHARED_ALIGN}", ""] if dynamic else []
+    declared = {name: text for k in kernels for name, text in k.s.out.declarations.items()}
+    tail = [declared[name] for name in sorted(declared)]
+    return Module("\n".join([*head, *texts, *tail, "", *metadata]) + "\n", tuple(k.launch() for k in kernels))
+
+
+def _numbered(text: str, first: int) -> str:
+    """Text of a kernel with its metadata numbered from `first` on."""
+    return re.sub(r"!(\d+)", lambda m: f"!{int(m[1]) + first}", text) if first else text
+
+
+class _Kernel:
+    """One kernel. `bound` are the indices of threads that the loops around run through; `open` is what threads have
+    touched since the last barrier; `partial`: not all threads come here."""
+
+    def __init__(self, func: PrimFunc, name: str, target: Target) -> None:
+        self.func = func
+        self.name = name
+        self.target = target
+        used = _used(func.body)
+        self.buffers = tuple(k for k, b in enumerate(func.params) if b.name in used)
+        self.params = tuple(func.params[k] for k in self.buffers)
+        self.written = touched(func.body).writes | {s.buffer.name for s in walk(func.body) if isinstance(s, Allocate)}
+        self.s = State(target, frozenset(self.written), evaluate)
+        self.block = extents_of_threads(func)
+        self.grid: dict[str, Expr] = {}
+        self.bound: tuple[str, ...] = ()
+        self.open = Touched()
+        self.outermost = True
+        self.partial = False
+        self.shared = _shared_offsets(func.body, name, target)
+        self.dynamic = self.shared.size > STATED_BYTES
+        self.own = {s.buffer.name for s in walk(func.body) if isinstance(s, Allocate) and s.buffer.scope != "shared"}
+
+    def text(self) -> str:
+        s = self.s
+        operands = [identifier(f"p.{b.name}", "%") for b in self.params]
+        for b, operand in zip(self.params, operands, strict=True):
+            align = max(b.align or 0, b.dtype.itemsize, ARGUMENT_ALIGN)
+            s.pointers[b.name] = Pointer(operand, align & -align)
+        symbols = []
+        for v in self.func.symbols:
+            s.env[v] = Value(i64, (identifier(f"n.{v.name}", "%"),))
+            s.symbolic = True
+            symbols.append(f"i64 {s.env[v].scalar}")
+        self.statement(self.func.body)
+        arguments = [self._argument(b, operand) for b, operand in zip(self.params, operands, strict=True)]
+        threads = self.launch().threads
+        attributes = f'nounwind "nvvm.maxntid"="{threads}"'
+        memory, name = [], identifier(self.name, "@")
+        if self.shared.size and not self.dynamic:
+            memory = [f"{self._memory} = internal addrspace(3) global [{self.shared.size} x i8] undef, align 128", ""]
+        tables = [f"{n} = private unnamed_addr constant {c}, align 64" for c, n in s.out.tables.items()]
+        return "\n".join(
+            [
+                *memory,
+                *(t.replace("@table.", f"@{self.name}.table.") for t in tables),
+                f"define ptx_kernel void {name}({', '.join([*arguments, *symbols])}) {attributes} {{",
+                "entry:",
+                *s.out.entry,
+                *(line.replace("@table.", f"@{self.name}.table.") for line in s.out.lines),
+                "  ret void",
+                "}",
+                "",
+            ]
+        )
+
+    def launch(self) -> Launch:
+        grid = [self.grid.get(f"blockIdx.{d}", const(1)) for d in "xyz"]
+        block = [self.block.get(f"threadIdx.{d}", 1) for d in "xyz"]
+        size = self.shared.size
+        return Launch(
+            self.name,
+            self.buffers,
+            tuple(range(len(self.func.symbols))),
+            (grid[0], grid[1], grid[2]),
+            (block[0], block[1], block[2]),
+            shared=size if self.dynamic else 0,
+            stated=0 if self.dynamic else size,
+        )
+
+    @property
+    def _memory(self) -> str:
+        return DYNAMIC if self.dynamic else identifier(f"{self.name}.shared", "@")
+
+    def _argument(self, b: Buffer, operand: str) -> str:
+        words = ["ptr"]
+        if b.name not in touched(self.func.body).writes:
+            words += ["noalias", "readonly"]
+        return " ".join([*words, f"captures(none) align {self.s.pointers[b.name].align}", operand])
+
+    # Statements
+
+    def statement(self, stmt: Stmt) -> None:
+        """A statement that all threads come to, as far as they are bound."""
+        if not has_threads(stmt) and not _has_collective(stmt):
+            self.by_one(stmt)
+            return
+        if not (isinstance(stmt, For) and stmt.thread) and not isinstance(stmt, Allocate):
+            self.outermost = False
+        match stmt:
+            case Seq(stmts):
+                for child in stmts:
+                    self.wait(touched(child))
+                    self.statement(child)
+            case For() if stmt.thread is not None and stmt.thread != "vthread":
+                self.index(stmt)
+            case For():
+                self.repeat(stmt)
+            case If():
+                self.condition(stmt)
+            case Let(var, value, body):
+                self.s.env[var] = evaluate(self.s, value)
+                self.s.depth[var] = len(self.s.scopes)
+                with self.s.scope():
+                    self.statement(body)
+            case Allocate():
+                self.allocate(stmt)
+                self.statement(stmt.body)
+            case Intrinsic():
+                if self.partial:
+                    raise CompileError("a warp would compute where not all of it comes", where=self.name, got=stmt.name)
+                emit_collective(self.s, stmt)
+            case _:
+                raise CompileError(f"no kernel has a {type(stmt).__name__} here", where=self.name)
+
+    def by_one(self, stmt: Stmt) -> None:
+        """A statement without loops of threads: done by those threads that are 0 where no loop is around it."""
+        if self.outermost and not self.bound and not self.grid:
+            raise CompileError("no hardware index runs through a loop", where=self.name, hint="bind a loop")
+        s = self.s
+        self.open.include(self.of_block(touched(stmt)))
+        rest = [t for t in self.block if t not in self.bound]
+        if not rest:
+            emit(s, stmt)
+            return
+        condition = ""
+        for t in rest:
+            first = s.out.inst(f"icmp eq i64 {self._index(t)}, 0")
+            condition = s.out.inst(f"and i1 {condition}, {first}") if condition else first
+        self._under(condition, lambda: emit(s, stmt))
+
+    def _under(self, condition: str, body: object) -> None:
+        s = self.s
+        then, join = s.out.fresh("then"), s.out.fresh("join")
+        s.out.branch(condition, then, join)
+        s.out.start(then)
+        with s.scope():
+            body()  # type: ignore[operator]
+        s.out.jump(join)
+        s.out.start(join)
+        s.forget_loads()
+
+    def condition(self, stmt: If) -> None:
+        s = self.s
+        outer = self.partial
+        self.partial = outer or not self._of_threads.isdisjoint(variables(stmt.condition))
+        holds = evaluate(s, stmt.condition).scalar
+        self._under(holds, lambda: self.statement(stmt.then))
+        if stmt.orelse is not None:
+            otherwise = stmt.orelse
+            self._under(s.out.inst(f"xor i1 {holds}, true"), lambda: self.statement(otherwise))
+        self.partial = outer
+
+    @property
+    def _of_threads(self) -> set[Expr]:
+        return {s.var for s in walk(self.func.body) if of_threads(s) and isinstance(s, For)}
+
+    def index(self, stmt: For) -> None:
+        """A loop that a hardware index runs through."""
+        assert stmt.thread is not None
+        s = self.s
+        s.env[stmt.var] = Value(i64, (self._index(stmt.thread),))
+        s.depth[stmt.var] = 0 if not of_threads(stmt) else 1
+        s.counters.add(stmt.var)
+        if not of_threads(stmt):
+            self.blocks(stmt)
+            self.statement(stmt.body)
+            return
+        bound, outer = self.bound, self.partial
+        self.bound = (*bound, stmt.thread)
+        extent = as_int(stmt.extent)
+        if extent != self.block[stmt.thread]:
+            self.partial = True
+            inside = s.out.inst(f"icmp slt i64 {self._index(stmt.thread)}, {s.scalar(stmt.extent)}")
+            self._under(inside, lambda: self.statement(stmt.body))
+        else:
+            self.statement(stmt.body)
+        self.bound, self.partial = bound, outer
+
+    def blocks(self, stmt: For) -> None:
+        assert stmt.thread is not None
+        if not self.outermost or self.bound:
+            raise CompileError(f"loop {stmt.var.name!r} of {stmt.thread} is inside of others", where=self.name)
+        known = self.grid.setdefault(stmt.thread, stmt.extent)
+        if not prove_equal(known, stmt.extent):
+            raise CompileError(f"loops of {stmt.thread} differ", where=self.name, expected=known, got=stmt.extent)
+
+    def _index(self, thread: str) -> str:
+        """A hardware index as an i64, read where the kernel begins."""
+        register = {"threadIdx": "tid", "blockIdx": "ctaid"}[thread[:-2]]
+        name = f"%{register}.{thread[-1]}"
+        if not any(line.startswith(f"  {name} =") for line in self.s.out.entry):
+            symbol = self.s.out.declare(f"llvm.nvvm.read.ptx.sreg.{register}.{thread[-1]}", "i32", [])
+            self.s.out.entry += [f"  {name}.i32 = call i32 {symbol}()", f"  {name} = zext nneg i32 {name}.i32 to i64"]
+        return name
+
+    def repeat(self, stmt: For) -> None:
+        """A loop that all threads run, each iteration after the one before."""
+        s = self.s
+        inside = self.of_block(touched(stmt.body))
+        extent = as_int(stmt.extent)
+
+        def body() -> None:
+            self.statement(stmt.body)
+            if inside.conflicts(inside):
+                self.barrier()
+
+        if extent is not None and (extent == 1 or stmt.kind == "unrolled"):
+            for i in range(extent):
+                with s.binding(stmt.var, i):
+                    self.wait(touched(stmt.body))
+                    self.statement(stmt.body)
+            return
+        serial(s, stmt, "0", s.scalar(stmt.extent), body, positive=extent is not None)
+
+    def wait(self, coming: Touched) -> None:
+        """A barrier if what comes touches what other threads may still be at."""
+        if self.open.conflicts(self.of_block(coming)):
+            self.barrier()
+
+    def barrier(self) -> None:
+        if self.block:
+            if self.partial:
+                raise CompileError("threads would wait where not all of them come", where=self.name)
+            symbol = self.s.out.declare(
+                "llvm.nvvm.barrier.cta.sync.aligned.all", "void", ["i32"], "convergent nounwind"
+            )
+            self.s.out.effect(f"call void {symbol}(i32 0)")
+            self.s.forget_loads()
+        self.open = Touched()
+
+    def of_block(self, result: Touched) -> Touched:
+        """The accesses to memory that threads have in common."""
+        return Touched(result.reads - self.own, result.writes - self.own)
+
+    def allocate(self, stmt: Allocate) -> None:
+        """Give a buffer its place: in the block's shared memory, or each thread its own."""
+        b, s = stmt.buffer, self.s
+        if b.scope != "shared":
+            if b.scope != "local" and not self.bound:
+                hint = 'set_scope(..., "shared"), or "local" for an element of each thread'
+                raise CompileError(f"threads share {b.name!r}, which is no shared memory", where=self.name, hint=hint)
+            allocate(s, stmt)
+            return
+        offset, name = self.shared.offsets[b.name], "%" + s.out.fresh(b.name)
+        place = f"getelementptr (i8, ptr addrspace(3) {self._memory}, i64 {offset})"
+        s.out.entry.append(f"  {name} = addrspacecast ptr addrspace(3) {place} to ptr")
+        s.pointers[b.name] = Pointer(name, SHARED_ALIGN)
+
+
+class _Shared:
+    """Where the buffers of shared memory lie, one after another, and how many bytes they take."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[str, int] = {}
+        self.size = 0
+
+
+def _shared_offsets(body: Stmt, where: str, target: Target) -> _Shared:
+    result = _Shared()
+    assert target.gpu is not None
+    for s in walk(body):
+        if isinstance(s, Allocate) and s.buffer.scope == "shared":
+            size = as_int(s.buffer.size)
+            if size is None:
+                raise CompileError(f"the size of {s.buffer.name!r} varies", where=where)
+            result.offsets[s.buffer.name] = result.size
+            result.size += -(-size * s.buffer.dtype.itemsize // SHARED_ALIGN) * SHARED_ALIGN
+    if result.size > target.gpu.shared:
+        raise CompileError("too much shared memory", where=where, expected=target.gpu.shared, got=result.size)
+    return result
+
+
+def _has_collective(s: Stmt) -> bool:
+    return any(isinstance(x, Intrinsic) and is_collective(x.name) for x in walk(s))
+
+
+def _used(body: Stmt) -> set[str]:
+    """The names of the buffers that a statement touches."""
+    members: set[str] = set()
+    for s in walk(body):
+        for e in exprs_of(s):
+            members.update(x.buffer.name for x in loads(e))
+        if isinstance(s, Store):
+            members.add(s.buffer.name)
+        if isinstance(s, Intrinsic):
+            members.update(r.buffer.name for r in (*s.outputs, *s.inputs))
+    return members
+
+
+__all__ = ["emit_module"]

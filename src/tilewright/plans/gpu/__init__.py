@@ -1,0 +1,11 @@
+"""Plans for GPUs: loops that blocks of the grid and threads of a block run through."""
+
+from __future__ import annotations
+
+from tilewright.plans.framework.base import Plan
+from tilewright.plans.gpu import nests, pointwise
+
+PLANS: tuple[Plan, ...] = (pointwise.PLAN, nests.PLAN)
+"""All that fit compete by their estimates, as on CPUs."""
+
+__all__ = ["PLANS"]

@@ -1,0 +1,52 @@
+"""Steps that plans for GPUs share: estimates of time, and stages that are computed where they are read."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.loops import Block
+from tilewright.plans.framework.analysis import Stage, Structure
+from tilewright.plans.framework.base import Candidate
+from tilewright.plans.framework.cost import SYMBOL, Cost, nbytes_of
+from tilewright.schedule.schedule import Schedule
+from tilewright.support.errors import ScheduleError
+from tilewright.targets.target import Target
+
+THREADS = 256
+"""Threads of a block of pointwise work: eight warps, of which a multiprocessor holds eight blocks."""
+
+
+def traffic_cost(structure: Structure, target: Target, times: float = 1.0) -> Cost:
+    """The cost of reading and writing all parameters so many times: cycles at the bandwidth of all multiprocessors."""
+    nbytes = sum(nbytes_of(b, SYMBOL) for b in structure.func.params)
+    return Cost(memory=times * nbytes / (target.memory_bandwidth * target.cores))
+
+
+def candidate(structure: Structure, target: Target, times: float = 1.0, **knobs: int) -> Candidate:
+    """A setting whose estimate is so many times the traffic of the parameters."""
+    return Candidate(tuple(knobs.items()), traffic_cost(structure, target, times))
+
+
+def inline(s: Schedule, structure: Structure, stage: Stage) -> bool:
+    """Compute a stage where it is read; False if it stays, as an output does and what `compute_inline` refuses."""
+    if stage.role != "spatial" or structure.is_output(stage):
+        return False
+    try:
+        s.compute_inline(s.block(stage.name))
+    except ScheduleError:
+        return False
+    return True
+
+
+def points(block: Block) -> int:
+    """Elements that a block computes; symbols count as `SYMBOL`."""
+    return prod(as_int(it.extent) or SYMBOL for it in block.iters if it.kind == "spatial")
+
+
+def steps(block: Block) -> int:
+    """Terms of each sum of a block; symbols count as `SYMBOL`."""
+    return prod(as_int(it.extent) or SYMBOL for it in block.iters if it.kind != "spatial")
+
+
+__all__ = ["THREADS", "candidate", "inline", "points", "steps", "traffic_cost"]

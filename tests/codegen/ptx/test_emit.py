@@ -1,0 +1,57 @@
+"""PTX of kernels, golden, and what is refused. What the text computes: tests/plans/gpu, by the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import tilewright as tw
+from tests.codegen.ptx.cases import H100, ROWS, emit, function, lowered, tensor
+from tilewright import te
+from tilewright.builder import BuiltFunction
+from tilewright.codegen.ptx.device import emit_ptx
+from tilewright.codegen.ptx.emit import emit_module
+from tilewright.support.errors import CompileError
+from tilewright.targets.target import Target
+
+
+def bound(threads: int = 64, grid: str = "blockIdx.x") -> BuiltFunction:
+    n = te.var("n")
+    a, b = te.placeholder((n,), name="A"), te.placeholder((n,), name="B")
+    c = te.compute((n,), lambda i: a[i] + b[i], name="C")
+    s = te.create_schedule(c)
+    outer, inner = s[c].split(c.axis[0], threads)
+    s[c].bind(outer, grid)
+    s[c].bind(inner, "threadIdx.x")
+    return tw.build(s, [a, b, c], name="add", target="nvidia-sm_90")
+
+
+def test_a_sum_of_vectors(golden: Callable[..., None]) -> None:
+    golden(bound().source("ptx"), "ptx")
+
+
+def test_a_pointwise_group(golden: Callable[..., None]) -> None:
+    """Four neighbours a thread, in one load."""
+    func = function(
+        lambda b: (emit(b, "tanh", emit(b, "add", b.input("x", tensor(ROWS, 64)), b.input("y", tensor(64)))),)
+    )
+    golden(emit_ptx(lowered(func, "gpu pointwise"), H100)[0], "ptx")
+
+
+def test_launches() -> None:
+    (launch,) = emit_module(bound().flat, H100).launches
+    assert (launch.kernel, launch.block, launch.buffers, launch.symbols) == ("add", (64, 1, 1), (0, 1, 2), (0,))
+    assert str(launch.grid[0]) == "(n + 63) // 64" and (launch.shared, launch.stated) == (0, 0)
+
+
+def test_what_no_kernel_can_be() -> None:
+    with pytest.raises(CompileError, match=r"too many threads.*1024.*2048"):
+        bound(2048).source("ptx")
+    n = te.var("n")
+    a = te.placeholder((n,), name="A")
+    c = te.compute((n,), lambda i: a[i] * 2.0, name="C")
+    with pytest.raises(CompileError, match="no hardware index runs through a loop"):
+        tw.build(te.create_schedule(c), [a, c], target="nvidia-sm_90").source("ptx")
+    with pytest.raises(CompileError, match="no GPU"):
+        emit_module(bound().flat, Target.parse("x86-64-v3"))
