@@ -158,6 +158,10 @@ engine: $(STAMP) ## 10,000 random programs on the dependency engine, all interle
 topologies: $(STAMP) ## the model's choice of an all-reduction against the fastest, on simulated networks of 8 to 1,024 ranks
 	$(PY) -m tests.collective.topology.run
 
+.PHONY: server
+server: $(STAMP) ## 10,000 simulated schedules of the parameter server, and the time from a push to an actor
+	$(PY) -m tests.collective.server.run
+
 jax: $(STAMP) $(JAX_STAMP) ## what needs JAX: its functions, exports and StableHLO, and its own test cases; ARGS="--every 1"
 	$(PY) -m pytest tests/frontend/stablehlo/test_jax*.py tests/train/test_jax_*.py tests/fuzz/test_stablehlo.py tests/fuzz/test_jax_functions.py tests/fuzz/test_jax_guarded.py tests/docs
 	$(PY) -m tests.jax.run $(ARGS)

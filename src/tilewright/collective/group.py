@@ -305,6 +305,16 @@ class Group:
     def receive(self, array: Array, source: int, tag: int = 0) -> None:
         """Fill an array (C-contiguous) with the next message of `source` that has this tag."""
         target = _bytes(self._flat(array, None, "receive", any_type=True)[0])
+        data = self.message(source, tag)
+        if data.size != target.size:
+            where, expected = self._where(f"receive from rank {source}"), f"{target.size} bytes"
+            raise CollectiveError(
+                "the message has another size", where=where, expected=expected, got=f"{data.size} bytes"
+            )
+        target[:] = data
+
+    def message(self, source: int, tag: int = 0) -> Array:
+        """The next message of `source` that has this tag, u8[bytes]."""
         where = self._where(f"receive from rank {self._root(source, 'receive')}")
         with self._boxes[self.ranks + source]:
             unread = self._unread[source]
@@ -316,11 +326,7 @@ class Group:
                     data = message
                 else:
                     unread.append((other, message))
-        if data.size != target.size:
-            raise CollectiveError(
-                "the message has another size", where=where, expected=f"{target.size} bytes", got=f"{data.size} bytes"
-            )
-        target[:] = data
+        return data
 
     def has_message(self, source: int) -> bool:
         """Whether a piece of a message of `source` waits in the box."""
@@ -442,8 +448,7 @@ class Group:
                 self._give_up(f"rank {names} did not come within {self.timeout:g} s", where)
 
     def _give_up(self, what: str, where: str) -> None:
-        self._segment.words[HEADER.broken >> 3] = self.rank + 1
-        self._code.ring(self._segment.address)
+        self.abandon()
         raise CollectiveError(what, where=where, hint="the group is broken: join another")
 
     def _agree(self, call: Call) -> None:
@@ -480,6 +485,11 @@ class Group:
         return array.reshape(-1), name or "u8"
 
     # -- end -----------------------------------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """Break the group: whatever waits in it, on any rank and in any thread, fails."""
+        self._segment.words[HEADER.broken >> 3] = self.rank + 1
+        self._code.ring(self._segment.address)
 
     def close(self) -> None:
         """Leave the group; what others still call with it fails."""

@@ -1,0 +1,223 @@
+"""`Server`: a process's weights, which workers of the machine move and pull through shared memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.collective.group import Group, join
+from tilewright.collective.segment import path_of
+from tilewright.collective.server.frames import Frame, decode, encode
+from tilewright.collective.server.log import Log, push_of
+from tilewright.collective.server.shard import Array, Rule, Shard, check_rows
+from tilewright.runtime.layout import aligned_bytes
+from tilewright.support.errors import CollectiveError, Error
+
+if TYPE_CHECKING:
+    from tilewright.live.store.publisher import Publisher
+
+LOOK_SECONDS = 0.01
+"""How often a thread looks whether its worker has come."""
+CONNECT_SECONDS = 2.0
+"""How long a worker that has come may take to connect."""
+IDLE_SECONDS = 86400.0
+"""How long a worker may compute between two messages."""
+
+
+class Server:
+    """Weights that several workers move. It answers until it is closed, a thread a worker.
+
+    Args:
+        name: what workers call it.
+        values: the first weights by name, f32 or f64; they are copied, once.
+        workers: how many there will be.
+        rule: how gradients move weights.
+        staleness: how far a worker may be ahead of the slowest: 0 is synchronous, None has no bound.
+        log: a folder for what is pushed; if it has a log, the server goes on where that ends. None: nothing is kept.
+        durable: whether pushes are on the disk before they are answered.
+        publisher: of a weight store, whose parameters have these names: every so many steps (`every`) weights are
+            published from where they are, without another copy.
+        directory: where workers and server find each other.
+
+    Attributes:
+        failure: why weights were not published last time they should have been; None if they were.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        values: Mapping[str, Array],
+        workers: int,
+        rule: Rule,
+        *,
+        staleness: int | None = 0,
+        log: str | os.PathLike[str] | None = None,
+        durable: bool = False,
+        publisher: Publisher | None = None,
+        every: int = 1,
+        directory: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.name = name
+        self.shard = Shard({n: _copied(np.asarray(v)) for n, v in values.items()}, workers, rule, staleness)
+        self._directory = directory
+        self._publisher = publisher
+        self._every = max(1, every)
+        self._changed = threading.Condition(threading.RLock())
+        self.failure: Error | None = None
+        self._closed = False
+        self._groups: dict[int, Group] = {}
+        wanted = None if publisher is None else {p.name for p in publisher.params}
+        if wanted is not None and wanted != set(values):
+            raise CollectiveError(
+                "the publisher has other weights",
+                where=f"server {name!r}",
+                expected=sorted(wanted)[:8],
+                got=sorted(values)[:8],
+            )
+        self._log = None if log is None else Log(log, durable=durable)
+        if self._log is not None:
+            self._log.restore(self.shard)
+        self._threads = [
+            threading.Thread(target=self._serve, args=(w,), name=f"tilewright-server-{w}", daemon=True)
+            for w in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def commit(self) -> int:
+        """Publish the weights as they are; gives the version."""
+        if self._publisher is None:
+            raise CollectiveError("it has no publisher", where=f"server {self.name!r}")
+        with self._changed:
+            version = self._publisher.publish(self.shard.values)
+            self.failure = None
+            return version
+
+    def values(self) -> dict[str, Array]:
+        """A copy of the weights."""
+        with self._changed:
+            return {name: value.copy() for name, value in self.shard.values.items()}
+
+    def close(self) -> None:
+        """Answer no more; the log stays."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            groups = list(self._groups.values())
+        for group in groups:
+            group.abandon()
+        for thread in self._threads:
+            thread.join()
+        if self._log is not None:
+            self._log.close()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- workers -------------------------------------------------------------------------------------------------------
+
+    def _serve(self, worker: int) -> None:
+        """Answer the worker of a number: one that died may be followed by another."""
+        name = connection(self.name, worker)
+        path = path_of(name, self._directory)
+        while not self._closed:
+            if not path.exists():
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed, LOOK_SECONDS)
+                continue
+            try:
+                group = join(name, 0, 2, timeout=CONNECT_SECONDS, directory=self._directory)
+            except CollectiveError:
+                path.unlink(missing_ok=True)  # of a worker that died; one that lives tries once more
+                continue
+            group.timeout = IDLE_SECONDS
+            with group:
+                with self._changed:
+                    self._groups[worker] = group
+                try:
+                    while not self._closed:
+                        group.send(np.frombuffer(encode(self._answered(group.message(1), worker)), np.uint8), 1)
+                except CollectiveError:
+                    continue
+                finally:
+                    with self._changed:
+                        self._groups.pop(worker, None)
+
+    def _answered(self, data: Array, worker: int) -> Frame:
+        try:
+            return self._answer(decode(data), worker)
+        except Exception as error:  # it is the worker's, which has to know
+            return Frame("error", {"text": str(error)[:2000]}, {})
+
+    def _answer(self, frame: Frame, worker: int) -> Frame:
+        match frame.kind:
+            case "hello":
+                with self._changed:
+                    return Frame("hello", {"clock": self.shard.clocks[worker]}, {})
+            case "sizes":
+                return Frame("sizes", {n: len(v) if v.ndim else 1 for n, v in self.shard.values.items()}, {})
+            case "push":
+                self._push(frame, worker)
+                return Frame("done", {}, {})
+            case "pull":
+                return self._pull(frame, worker)
+        raise CollectiveError("no such message", where=f"server {self.name!r}", got=frame.kind[:40])
+
+    def _push(self, frame: Frame, worker: int) -> None:
+        push = push_of(frame)
+        if push.worker != worker:
+            raise CollectiveError(
+                "another worker's push", where=f"server {self.name!r}", expected=worker, got=push.worker
+            )
+        with self._changed:
+            self.shard.check(push)
+            if push.clock == self.shard.clocks[worker] and self._log is not None:
+                self._log.append(push, self.shard)
+            moved = self.shard.push(push)
+            if self._log is not None and self._log.is_long:
+                self._log.snapshot(self.shard)
+            if moved and self._publisher is not None and self.shard.steps % self._every == 0:
+                try:
+                    self.commit()
+                except Error as error:  # the push was taken, whatever becomes of its publication
+                    self.failure = error
+            self._changed.notify_all()
+
+    def _pull(self, frame: Frame, worker: int) -> Frame:
+        names = frame.facts.get("names")
+        with self._changed:
+            clock = self.shard.clocks[worker]
+            self._changed.wait_for(lambda: self._closed or self.shard.may_pull(clock))
+            if self._closed:
+                raise CollectiveError("the server is closed", where=f"server {self.name!r}")
+            arrays = {}
+            for name in self.shard.values if names is None else names:
+                if name not in self.shard.values:
+                    raise CollectiveError("no such weight", where=f"server {self.name!r}", got=str(name)[:80])
+                value, numbers = self.shard.values[name], frame.arrays.get(f"rows {name}")
+                if numbers is not None:
+                    check_rows(numbers, len(value), f"weight {name!r}")
+                arrays[name] = value.copy() if numbers is None else value[numbers]
+            return Frame("weights", {"clocks": list(self.shard.clocks), "steps": self.shard.steps}, arrays)
+
+
+def connection(name: str, worker: int) -> str:
+    """The name of the group of a server and one of its workers."""
+    return f"server-{name}-{worker}"
+
+
+def _copied(value: Array) -> Array:
+    """A copy, aligned as native code reads it."""
+    memory = aligned_bytes(max(value.nbytes, 1))[: value.nbytes].view(value.dtype).reshape(value.shape)
+    np.copyto(memory, value)
+    return memory
+
+
+__all__ = ["Server", "connection"]
