@@ -210,14 +210,14 @@ class Graph:
 
     def needed(self) -> tuple[Node, ...]:
         """The nodes that the outputs depend on, in order; also those that define symbols which other ones have."""
-        wanted = set(self.outputs)
-        defined = {node.defines for node in self.nodes} - {None}
+        wanted: set[Value | None] = set(self.outputs)
+        defined = any(node.defines is not None for node in self.nodes)
         symbols = {s for v in self.outputs for d in v.shape for s in variables(d)} if defined else set()
         kept: list[Node] = []
         for node in reversed(self.nodes):
-            if any(v in wanted for v in node.outputs) or node.defines in symbols:
+            if not wanted.isdisjoint(node.outputs) or (symbols and node.defines in symbols):
                 kept.append(node)
-                wanted.update(v for v in node.inputs if v is not None)
+                wanted.update(node.inputs)
                 if defined:
                     symbols.update(node.symbols, (s for v in node.outputs for d in v.shape for s in variables(d)))
         return tuple(reversed(kept))

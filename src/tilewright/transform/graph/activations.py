@@ -29,15 +29,31 @@ CLOSE = 1e-6
 """Relative difference of coefficients that comes from rounding them."""
 DEPTH = 6
 """Nodes that follow one another between x and the function, or after it."""
-STEPS = ("add", "sub", "mul", "div", "pow", "neg")
+PRODUCTS = ("add", "sub", "mul", "div")
+"""Operators between the function and the result."""
+STEPS = (*PRODUCTS, "pow", "neg")
 """Operators that make polynomials of polynomials."""
 
 
 def recognise_activations(graph: Graph) -> Graph:
     """The graph with GELU as one operator in place of the products that are one."""
-    if not any(node.op in FORMS for node in graph.nodes):
+    reached = _reached(graph)
+    if not reached:
         return graph
-    return rewrite(graph, [Rule(op(("add", "sub", "mul", "div")), partial(_gelu, {}))])
+    return rewrite(graph, [Rule(op(PRODUCTS, where=lambda node: node.outputs[0] in reached), partial(_gelu, {}))])
+
+
+def _reached(graph: Graph) -> dict[Value, int]:
+    """The values within `DEPTH` products and sums after one of the functions, and how many those are."""
+    reached: dict[Value, int] = {}
+    for node in graph.nodes:
+        if node.op in FORMS:
+            reached[node.outputs[0]] = 0
+        elif node.op in PRODUCTS and reached:
+            steps = 1 + min(reached.get(v, DEPTH) for v in node.inputs if v is not None)
+            if steps <= DEPTH:
+                reached[node.outputs[0]] = steps
+    return reached
 
 
 Arguments = dict[Value, list[tuple[Value, float]]]
@@ -50,7 +66,7 @@ def _gelu(known: Arguments, m: Match) -> Value | None:
     # A model of 16-bit floats rounds between the products, which its results show.
     if not y.dtype.is_float or y.dtype.bits < 32:
         return None
-    for f in _sources(facts, y, DEPTH, ("add", "sub", "mul", "div")):
+    for f in _sources(facts, y, DEPTH, PRODUCTS):
         function = facts.producer(f, *FORMS)
         if function is None:
             continue
@@ -73,32 +89,53 @@ def _arguments(facts: Facts, function: Node) -> Iterator[tuple[Value, float]]:
 
 
 def _sources(facts: Facts, value: Value, depth: int, steps: Sequence[str]) -> Iterator[Value]:
-    """The values that a value is computed from by some operators, at most `depth` nodes back."""
-    node = facts.producer(value, *steps)
-    for v in node.inputs if node is not None and depth else ():
-        if v is not None and facts.number(v) is None:
-            yield v
-            yield from _sources(facts, v, depth - 1, steps)
+    """The values that a value is computed from by some operators, at most `depth` nodes back, each once."""
+    met: dict[Value, int] = {}
+
+    def of(value: Value, depth: int) -> Iterator[Value]:
+        node = facts.producer(value, *steps)
+        for v in node.inputs if node is not None and depth else ():
+            if v is None or met.get(v, -1) >= depth or facts.number(v) is not None:
+                continue
+            if v not in met:
+                yield v
+            met[v] = depth
+            yield from of(v, depth - 1)
+
+    return of(value, depth)
 
 
-def _polynomial(facts: Facts, value: Value | None, x: Value, f: Value | None, depth: int) -> Polynomial | None:
+def _polynomial(facts: Facts, value: Value, x: Value, f: Value | None, depth: int) -> Polynomial | None:
     """`value` as a polynomial in `x` and `f`; None if it is none."""
-    if value in (x, f):
-        return {(1, 0) if value == x else (0, 1): 1.0}
-    constant = facts.number(value)
-    if constant is not None:
-        return {(0, 0): constant}
-    node = facts.producer(value, *STEPS)
-    if node is None or depth == 0:
-        return None
-    a, *rest = (_polynomial(facts, v, x, f, depth - 1) for v in node.inputs)
-    b = rest[0] if rest else {}
-    if a is None or b is None:
-        return None
+    known: dict[tuple[Value | None, int], Polynomial | None] = {}
+
+    def of(value: Value | None, depth: int) -> Polynomial | None:
+        if (value, depth) not in known:
+            known[value, depth] = expanded(value, depth)
+        return known[value, depth]
+
+    def expanded(value: Value | None, depth: int) -> Polynomial | None:
+        if value in (x, f):
+            return {(1, 0) if value == x else (0, 1): 1.0}
+        constant = facts.number(value)
+        if constant is not None:
+            return {(0, 0): constant}
+        node = facts.producer(value, *STEPS)
+        if node is None or depth == 0:
+            return None
+        a = of(node.inputs[0], depth - 1)
+        if a is None or len(node.inputs) == 1:
+            return None if a is None else _times(a, -1.0)
+        b = of(node.inputs[1], depth - 1)
+        return None if b is None else _combined(node.op, a, b)
+
+    return of(value, depth)
+
+
+def _combined(op: str, a: Polynomial, b: Polynomial) -> Polynomial | None:
+    """The polynomial that an operator of `STEPS` makes of two; None if it is none."""
     divisor = b.get((0, 0), 0.0) if b.keys() == {(0, 0)} else 0.0
-    match node.op:
-        case "neg":
-            return _times(a, -1.0)
+    match op:
         case "add":
             return _sum(a, b, 1.0)
         case "sub":

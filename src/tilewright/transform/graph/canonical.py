@@ -25,7 +25,8 @@ from tilewright.transform.graph.views import JOIN_SLICES
 
 def canonicalise(graph: Graph) -> Graph:
     """The graph in canonical form. Outputs keep their names, and with them the nodes that compute them."""
-    return eliminate_dead(rewrite(graph, RULES, repeat=True, common=True))
+    result = rewrite(graph, RULES, repeat=True, common=True)
+    return eliminate_dead(graph) if result is graph else result
 
 
 def eliminate_common(graph: Graph) -> Graph:

@@ -10,8 +10,7 @@ from dataclasses import replace
 from tilewright import ops
 from tilewright.ir.graph import Graph, Value
 from tilewright.transform.graph.memory import places
-from tilewright.transform.graph.rewrite import with_inputs
-from tilewright.transform.regions.captures import builder_for
+from tilewright.transform.regions.captures import builder_for, with_inputs
 
 
 def materialize_outputs(graph: Graph, *, share_params: bool = False) -> Graph:

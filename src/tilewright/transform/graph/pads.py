@@ -50,7 +50,7 @@ def _joined(m: Match) -> Value | None:
     return None if result is None else m.emit("concat", *_filled(m, result, m.node.output), axis=result.axis)
 
 
-JOIN_PADS = Rule(op("add"), _joined)
+JOIN_PADS = Rule(op("add", op(("pad", "concat")), op(("pad", "concat"))), _joined)
 
 
 def _pieces(graph: Rewriter, value: Value) -> Pieces | None:

@@ -13,8 +13,9 @@ is a fixpoint of rules that ask for producers alone. Nodes that nothing needs an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from tilewright.ops.shape import ConstantAttrs
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.fixed import depends_on_weights, fixed_values
 from tilewright.transform.graph.matching import Bound, Op, matches_node
-from tilewright.transform.regions.captures import builder_for
+from tilewright.transform.regions.captures import builder_for, with_inputs
 
 MAX_STEPS = 16
 """Rewrites for each node of a graph after which what is emitted is not visited any more: rules that undo one another
@@ -51,12 +52,13 @@ class Rewriter:
         self.graph = graph
         self.builder = builder_for(graph)
         self.producers = graph.producers()
-        self.readers = graph.consumers()
         self.outputs = frozenset(graph.outputs)
         self.renamed: dict[Value, Value] = {}
         self.shared: dict[object, Value] = {}
         self.steps = 0
         self._fixed: set[Value] | None = None
+        self._readers: dict[Value, list[Node]] | None = None
+        self._numbers: dict[Value, float | None] = {}
 
     # facts
 
@@ -64,6 +66,13 @@ class Rewriter:
         """The node that computes a value, if there is one and its operator is among `names` (any, without these)."""
         node = None if value is None else self.producers.get(value)
         return node if node is not None and (not names or node.op in names) else None
+
+    @property
+    def readers(self) -> dict[Value, list[Node]]:
+        """For each value of the graph as it came the nodes that read it."""
+        if self._readers is None:
+            self._readers = self.graph.consumers()
+        return self._readers
 
     def only_reader(self, value: Value) -> Node | None:
         """The single node that reads a value which is no output; None if there is none or several."""
@@ -77,10 +86,10 @@ class Rewriter:
             node = self.producer(node.inputs[0])
         if node is None or node.op != "constant":
             return None
-        array = node.of(ConstantAttrs).value.array
-        if not np.issubdtype(array.dtype, np.number) or not array.size or (array != array.flat[0]).any():
-            return None
-        return float(array.flat[0])
+        (constant,) = node.outputs
+        if constant not in self._numbers:
+            self._numbers[constant] = _number(node.of(ConstantAttrs).value.array)
+        return self._numbers[constant]
 
     @property
     def fixed(self) -> set[Value]:
@@ -114,24 +123,30 @@ class Rewriter:
         for rule in rules:
             for name in rule.pattern.ops:
                 table.setdefault(name, []).append(rule)
-        seen: dict[object, Node] = {}
+        seen: dict[object, list[Node]] = {}
         queue = list(reversed(self.graph.nodes))
         limit = MAX_STEPS * len(queue)
         while queue:
-            node = with_inputs(queue.pop(), self.renamed)
+            source = queue.pop()
+            node = with_inputs(source, self.renamed) if self.renamed else source
             at = len(self.builder.nodes)
-            if self._is_rewritten(table.get(node.op, ()), node):
+            if (rules_of := table.get(node.op)) and self._is_rewritten(rules_of, node):
                 self.steps += 1
                 if repeat and self.steps < limit:
                     queue.extend(reversed(self.builder.nodes[at:]))
                     del self.builder.nodes[at:]
-            elif not (common and self._is_repeated(seen, node)):
+            elif common and self._is_repeated(seen, node):
+                continue
+            elif node is source:  # known as the producer of its outputs
+                self.builder.nodes.append(node)
+            else:
                 self._append(node)
         return self._finished()
 
     def _append(self, node: Node) -> None:
         self.builder.nodes.append(node)
-        self.producers.update(dict.fromkeys(node.outputs, node))
+        for value in node.outputs:
+            self.producers[value] = node
 
     def _is_rewritten(self, rules: Sequence[Rule], node: Node) -> bool:
         """Whether a rule applies to a node; the first that does is applied."""
@@ -162,12 +177,14 @@ class Rewriter:
             else:
                 self.renamed[old] = new
 
-    def _is_repeated(self, seen: dict[object, Node], node: Node) -> bool:
+    def _is_repeated(self, seen: dict[object, list[Node]], node: Node) -> bool:
         """Whether a node computes what another one has computed, which then stands for it."""
-        first = seen.setdefault((node.op, node.inputs, node.attrs, tuple(v.type for v in node.outputs)), node)
-        if first is node or not self.outputs.isdisjoint(node.outputs):
+        alike = seen.setdefault((node.op, *node.inputs), [])
+        first = next((n for n in alike if _computes_same(n, node)), None)
+        if first is None:
+            alike.append(node)
             return False
-        if repr(first.attrs) != repr(node.attrs):  # 0.0 is equal to -0.0
+        if not self.outputs.isdisjoint(node.outputs) or repr(first.attrs) != repr(node.attrs):  # 0.0 is equal to -0.0
             return False
         self.renamed.update(zip(node.outputs, first.outputs, strict=True))
         self.steps += 1
@@ -225,14 +242,19 @@ def rewrite(graph: Graph, rules: Sequence[Rule], *, repeat: bool = False, common
     return Rewriter(graph).run(rules, repeat=repeat, common=common)
 
 
+def _number(array: np.ndarray[Any, Any]) -> float | None:
+    """The number that all elements of an array are, if they are one."""
+    if not np.issubdtype(array.dtype, np.number) or not array.size or (array != array.flat[0]).any():
+        return None
+    return float(array.flat[0])
+
+
+def _computes_same(a: Node, b: Node) -> bool:
+    """Whether two nodes of one operator and the same inputs have equal attributes, and results of the same types."""
+    return a.attrs == b.attrs and [v.type for v in a.outputs] == [v.type for v in b.outputs]
+
+
 def eliminate_dead(graph: Graph) -> Graph:
     """The graph without nodes that no output needs. Parameters and inputs stay: they are the model's interface."""
     needed = graph.needed()
     return graph if len(needed) == len(graph.nodes) else replace(graph, nodes=needed)
-
-
-def with_inputs(node: Node, renamed: Mapping[Value, Value]) -> Node:
-    """The node, reading other values in the place of some."""
-    if not any(v in renamed for v in node.inputs):
-        return node
-    return replace(node, inputs=tuple(None if v is None else renamed.get(v, v) for v in node.inputs))

@@ -147,9 +147,12 @@ def _capturing(
     return Graph(body.name, (*body.inputs[:leading], *captured[0]), captured[1], tuple(nodes), outputs)
 
 
-def with_inputs(node: Node, renamed: dict[Value, Value]) -> Node:
-    """A node that reads other values."""
-    if not any(v in renamed for v in node.inputs):
+def with_inputs(node: Node, renamed: Mapping[Value, Value]) -> Node:
+    """The node, reading other values in the place of some; the node itself if it reads none of them."""
+    for value in node.inputs:
+        if value is not None and value in renamed:
+            break
+    else:
         return node
     return replace(node, inputs=tuple(None if v is None else renamed.get(v, v) for v in node.inputs))
 
