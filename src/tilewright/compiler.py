@@ -83,6 +83,7 @@ from tilewright.transform.graph.scales import fold_scales
 from tilewright.transform.graph.softmax import recognise_softmax
 from tilewright.transform.graph.split import SplitGraph, split_prepare
 from tilewright.transform.graph.state import check_state, with_state
+from tilewright.transform.graph.stored_codes import store_codes
 from tilewright.transform.graph.sum_first import sum_rows_first
 from tilewright.transform.graph.tabulate import tabulate
 from tilewright.transform.graph.unit import simplify_units
@@ -523,6 +524,7 @@ def _grouped(
     """The groups of a graph that become kernels; the graph with the parameters that they gained, where views lie, and
     the nodes that compute those. `names`: no other value may have one of them; None: kernels share no numbers."""
     groups = log.run(f"fuse {name}", fuse, graph, inside)
+    groups = log.run(f"store codes {name}", store_codes, groups, frozenset(graph.outputs))
     groups = log.run(f"rematerialize {name}", rematerialize_cheap, groups, frozenset(graph.outputs))
     if flags.VERIFY() >= VERIFY_STAGES:
         verify_groups(graph, groups)

@@ -4,8 +4,12 @@
     y = matmul(a, b)                       ->
 
 `s` is one number, or one a row of a product; `t` one number, or one a column or filter, and `q` depends on weights
-alone. This is what files with QuantizeLinear and DequantizeLinear around products mean ("QDQ"). Convolutions in groups
-have no such instructions; sums of so few products are exact in f32, of integers too:
+alone. This is what files with QuantizeLinear and DequantizeLinear around products mean ("QDQ"). Convolutions in up to
+four groups of several channels are one without groups, with zeros where these do not meet:
+
+    y = conv(p, q), 2 groups       ->      y = conv(p, concat(pad(q[:f / 2]), pad(q[f / 2:])))
+
+Those in more groups have no such instructions; sums of so few products are exact in f32, of integers too:
 
     y = conv(p, q)                         ->      y = cast(conv(cast(p), cast(q)))      |p| |q| depth < 2^24
 """
@@ -18,9 +22,10 @@ from math import prod
 from tilewright import ops
 from tilewright.ir.attributes import Attrs, AttrValue
 from tilewright.ir.dtype import DType, f32, i8, i16, i32, u8
-from tilewright.ir.expr import as_int, is_const
+from tilewright.ir.expr import as_int, const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.conv import ConvAttrs
+from tilewright.ops.dims import dims
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.shape import TransposeAttrs
 from tilewright.schedule.dot_intrinsics import find_dot
@@ -40,6 +45,12 @@ def multiply_quantised(graph: Graph, target: Target) -> Graph:
     if not any(node.op == "cast" and node.output.dtype in EXACT for node in graph.nodes):
         return graph
     return _Rewriter(graph, target).run()
+
+
+MIN_CHANNELS = 4
+"""Channels and filters of a group from which on groups are multiplied as one: what an instruction sums."""
+MAX_GROUPS = 4
+"""Groups that are multiplied as one, at most: an instruction has four times the products of one of floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +107,8 @@ class _Rewriter:
         x, w = (None if v is None else self.quantised(v) for v in node.inputs)
         if x is None or w is None or w.integers not in self.fixed or x.integers in self.fixed:
             return False
-        single = node.op == "conv" and node.of(ConvAttrs).groups != 1
+        dense = self.is_dense(node)
+        single = node.op == "conv" and node.of(ConvAttrs).groups != 1 and not dense
         kind = f32 if single else i32
         if not single and all(find_dot(t, i8, self.target) is None for t in (u8, i8)):
             return False
@@ -105,13 +117,47 @@ class _Rewriter:
         scales = self.scales(node, x, w)
         if scales is None:
             return False
-        operands = (self.cast(v.integers, kind) for v in (x, w))
-        y = self.cast(self.emit(node.op, *operands, attrs=node.attrs), f32)
+        first, second = (self.cast(v.integers, kind) for v in (x, w))
+        if dense:
+            attrs = node.of(ConvAttrs)
+            second = self.dense(second, attrs.groups)
+            total = self.emit("conv", first, second, attrs=replace(attrs, groups=1))
+        else:
+            total = self.emit(node.op, first, second, attrs=node.attrs)
+        y = self.cast(total, f32)
         if not scales:
             return True
         scale = scales[0] if len(scales) == 1 else self.emit("mul", *scales)
         self.emit("mul", y, scale)
         return True
+
+    def is_dense(self, node: Node) -> bool:
+        """Whether a convolution in groups is multiplied as one without, with zeros where groups do not meet."""
+        w = node.inputs[1]
+        groups = node.of(ConvAttrs).groups if node.op == "conv" else 1
+        if groups == 1 or groups > MAX_GROUPS or w is None:
+            return False
+        filters, channels = as_int(w.shape[0]), as_int(w.shape[1])
+        return filters is not None and channels is not None and min(channels, filters // groups) >= MIN_CHANNELS
+
+    def dense(self, w: Value, groups: int) -> Value:
+        """The filters of groups, i32, among zeros for the channels of all others."""
+        codes = self.narrow(w)
+        filters, channels = (as_int(w.shape[0]) or 0) // groups, as_int(w.shape[1]) or 0
+        rows = []
+        for k in range(groups):
+            begin = (k * filters, *[0] * (w.type.rank - 1))
+            size, step = (const(filters), *w.shape[1:]), (1,) * w.type.rank
+            own = self.emit("slice", codes, begin=dims(begin), size=size, step=step)
+            before, after = ((0, n * channels, *[0] * (w.type.rank - 2)) for n in (k, groups - 1 - k))
+            rows.append(self.emit("pad", own, before=dims(before), after=dims(after), mode="constant", value=0))
+        return self.cast(self.emit("concat", *rows, axis=0), i32)
+
+    def narrow(self, value: Value) -> Value:
+        """The codes that integers are cast from, if there are any."""
+        node = self.producer(value)
+        source = node.inputs[0] if node is not None and node.op == "cast" else None
+        return source if source is not None and source.dtype in (u8, i8) else value
 
     def scales(self, node: Node, x: _Quantised, w: _Quantised) -> list[Value] | None:
         """The scales of a product of integers, shaped to broadcast with it; None if they cannot be."""
@@ -139,7 +185,7 @@ class _Rewriter:
 
     def quantised(self, value: Value) -> _Quantised | None:
         """A value as narrow integers times a scale; None if it is not."""
-        node = self.made.get(value)
+        node = self.producer(value)
         if node is None:
             return None
         match node.op:
@@ -160,20 +206,23 @@ class _Rewriter:
 
     def integers(self, value: Value) -> Value | None:
         """The integers of known bounds that are cast to a value."""
-        node = self.made.get(value)
+        node = self.producer(value)
         source = node.inputs[0] if node is not None and node.op == "cast" and value.dtype is f32 else None
         if source is None or not source.dtype.is_int:
             return None
         if source.dtype in (u8, i8, i16):
             return self.cast(source, i32)
-        return source if source.dtype is i32 and bounds(self.made.get, source) is not None else None
+        return source if source.dtype is i32 and bounds(self.producer, source) is not None else None
 
     def exact(self, x: Value, w: Value, depth: int | None, kind: DType) -> bool:
         """Whether all sums of `depth` products stay exact in a type."""
-        of_x, of_w = bounds(self.made.get, x), bounds(self.made.get, w)
+        of_x, of_w = bounds(self.producer, x), bounds(self.producer, w)
         if depth is None or of_x is None or of_w is None:
             return False
         return depth * largest(of_x) * largest(of_w) < EXACT[kind]
+
+    def producer(self, value: Value) -> Node | None:
+        return self.made.get(value)
 
     def cast(self, value: Value, dtype: DType) -> Value:
         return value if value.dtype is dtype else self.emit("cast", value, dtype=dtype)

@@ -97,13 +97,16 @@ def _again(group: Group, value: Value) -> _Again | None:
 
 def _with(group: Group, value: Value, again: _Again) -> Group | None:
     """A group that makes a value itself; None if it is not of pointwise nodes and sums alone, or would be too large."""
-    if not all(_is_simple(n) for n in group.nodes):
-        return None
+    return with_nodes(group, value, again.nodes) if all(_is_simple(n) for n in group.nodes) else None
+
+
+def with_nodes(group: Group, value: Value, repeated: Sequence[Node]) -> Group | None:
+    """A group that makes a value it reads by these nodes; None if it would be too large."""
     # Constants are the same in each kernel that has them, and what the group makes again already is the same node.
     there = {v for n in group.nodes for v in n.outputs}
-    own = [n for n in again.nodes if n.op != "constant"]
+    own = [n for n in repeated if n.op != "constant"]
     names = {v: Value(f"{v.name}.again", v.type) for n in own for v in n.outputs if v not in there}
-    fresh = [_renamed(n, names) for n in again.nodes]
+    fresh = [_renamed(n, names) for n in repeated]
     first = {v for n in fresh for v in n.outputs}
     old = [_renamed(n, {value: names[value]}) for n in group.nodes if n.outputs[0] not in first]
     constants = [n for n in (*fresh, *old) if n.op == "constant"]

@@ -4,13 +4,20 @@
 
 Quantisers write that around each transposition and reshape. A number of 8 bits times a scale, divided by it again, is
 within a half of that number, for scales that are positive numbers, as the operators ask for.
+
+    y = cast(round(concat(a, b) / s) + z)     ->     y = concat(cast(round(a / s) + z), cast(round(b / s) + z))
+
+So parts of several scales are rounded where they are computed, and bytes are put together. What copies elements to
+several places, as resizing to the nearest ones does, copies bytes likewise.
 """
 
 from __future__ import annotations
 
+from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import f32, i8, i32, u8
 from tilewright.ir.expr import is_const
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ops.resize import ResizeAttrs
 from tilewright.transform.graph.bounds import MOVES
 from tilewright.transform.graph.matching import Number, Operand, either, op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
@@ -26,9 +33,53 @@ REAL = op("mul", "scale", op("cast", _shifted("sub", INTEGERS)), name="real", th
 LEVELS = op("round", op("div", REAL, "scale", name="division"))
 
 
+def _copies(node: Node) -> bool:
+    """Whether a node only copies elements of its inputs."""
+    return node.op == "concat" or (node.op == "resize" and _is_nearest(node.of(ResizeAttrs)))
+
+
+def _is_nearest(attrs: ResizeAttrs) -> bool:
+    return attrs.mode == "nearest" and attrs.roi is None and not attrs.antialias
+
+
+COPY = op(("concat", "resize"), name="copy", where=_copies, private=True)
+COPIED = op("round", op("div", COPY, "scale", name="division"))
+
+
 def move_quantised(graph: Graph) -> Graph:
     """The graph with numbers moved as they are where they would be dequantised and quantised in between."""
-    return rewrite(graph, [Rule(op("cast", _shifted("add", LEVELS)), _moved)])
+    rules = [Rule(op("cast", _shifted("add", COPIED)), _before), Rule(op("cast", _shifted("add", LEVELS)), _moved)]
+    while (after := rewrite(graph, rules)) is not graph:
+        graph = after
+    return graph
+
+
+def _before(m: Match) -> Value | None:
+    """A copy of the codes of what a node copies."""
+    copy, scale, to = m.producer("copy"), m["scale"], m.node.output.dtype
+    if to not in (u8, i8) or copy.output.dtype is not f32 or not all(is_const(d, 1) for d in scale.shape):
+        return None
+    if scale.type.rank > copy.output.type.rank or not any(_is_real(m, v) for v in copy.inputs):
+        return None
+    zero = m.bound.get("add")
+
+    def codes(x: Value | None) -> Value:
+        assert x is not None
+        levels = m.emit("round", m.emit("div", x, scale))
+        if zero is not None:
+            number = m.emit("constant", value=ConstantArray(f32.numpy.type(zero)))
+            levels = m.emit("add", levels, number)
+        return m.emit("cast", levels, dtype=to)
+
+    return m.emit(copy.op, *(codes(x) for x in copy.inputs), attrs=copy.attrs)
+
+
+def _is_real(m: Match, value: Value | None) -> bool:
+    """Whether a value is of codes, times their scale, or copied from such a one."""
+    node = m.rewriter.producer(value)
+    if node is not None and _copies(node):
+        return any(_is_real(m, v) for v in node.inputs)
+    return node is not None and node.op == "mul" and any(m.rewriter.producer(v, "cast") for v in node.inputs)
 
 
 def _moved(m: Match) -> Value | None:

@@ -1,0 +1,128 @@
+"""Numbers that are dequantised leave kernels as their codes; each kernel that reads them dequantises them itself.
+
+    A: q = cast(round(x / s)); y = cast(q) * s           A: q = cast(round(x / s))
+    B: z = softmax(y)                             ->     B: y' = cast(q) * s; z = softmax(y')
+
+Fusion takes all that follows a product into its kernel, so that a float goes to memory between two quantised layers
+where a byte says the same. Kernels of pointwise work alone that only dequantise are left out. It is done where all
+readers can take the few operators: reductions, what only moves elements, and what follows a product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewright import ops
+from tilewright.ir.dtype import i8, u8
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Node, Value
+from tilewright.support.classes import dataclass
+from tilewright.transform.graph.fuse import Group
+from tilewright.transform.graph.rematerialize import with_nodes
+
+CODES = (u8, i8)
+DEQUANTISE = frozenset("cast sub add mul".split())
+"""Operators between a code and its number."""
+MAX_NODES = 5
+"""Nodes between a code and its number, at most."""
+ANCHORS = frozenset(("lowered.conv_depthwise", "lowered.conv_transposed", "lowered.conv_blocked"))
+"""Contractions that take pointwise work on their data into their kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A number that is made of a code: the code, and the nodes between, in order, with their constants."""
+
+    code: Value
+    nodes: tuple[Node, ...]
+
+
+def store_codes(groups: Sequence[Group], outputs: frozenset[Value]) -> list[Group]:
+    """The groups, in their order, with codes between them in place of the numbers that they mean. `outputs`: values
+    that others read too."""
+    results: list[Group | None] = list(groups)
+    readers: dict[Value, list[int]] = {}
+    for k, group in enumerate(groups):
+        for v in group.inputs:
+            readers.setdefault(v, []).append(k)
+    for k, group in enumerate(groups):
+        value = group.outputs[-1]
+        if value in outputs or value.dtype in CODES or len(group.outputs) != 1 or not readers.get(value):
+            continue
+        number = _number(group, value)
+        if number is None:
+            continue
+        changed = {i: _reading(results[i], value, number) for i in readers[value]}
+        if any(other is None for other in changed.values()):
+            continue
+        results[k] = _without(group if results[k] is None else results[k], value, number)
+        for i, other in changed.items():
+            results[i] = other
+            for v in other.inputs if other is not None else ():
+                if i not in readers.setdefault(v, []):
+                    readers[v].append(i)
+    return [group for group in results if group is not None]
+
+
+def _number(group: Group, value: Value) -> _Number | None:
+    """How a group's value is made of a code, if it is."""
+    makers = {v: n for n in group.nodes for v in n.outputs}
+    nodes: set[Value] = set()
+    codes: set[Value] = set()
+    asked = [value]
+    while asked:
+        v = asked.pop()
+        if v in nodes or v in codes:
+            continue
+        node = makers.get(v)
+        if v.dtype in CODES and v.shape == value.shape:
+            codes.add(v)
+        elif node is not None and node.op == "constant":
+            nodes.add(v)
+        elif node is None and as_int(v.type.size) == 1:
+            continue
+        elif node is not None and node.op in DEQUANTISE and len(nodes) < 2 * MAX_NODES:
+            nodes.add(v)
+            asked += [u for u in node.inputs if u is not None]
+        else:
+            return None
+    order = tuple(n for n in group.nodes if n.outputs[0] in nodes)
+    if len(codes) != 1 or sum(n.op != "constant" for n in order) > MAX_NODES:
+        return None
+    return _Number(codes.pop(), order)
+
+
+def _reading(group: Group | None, value: Value, number: _Number) -> Group | None:
+    """A group that makes a number of its code itself; None if it does not take that."""
+    if group is None:
+        return None
+    result = group.outputs[-1]
+    for node in group.nodes:
+        if value not in node.inputs:
+            continue
+        kind = ops.get(node.op).kind
+        follows = kind == "pointwise" and node.output.shape == result.shape
+        if not (follows or kind in ("reduction", "injective") or (node.op in ANCHORS and node.inputs[0] == value)):
+            return None
+        if ops.is_alias(node):
+            return None
+    return with_nodes(group, value, number.nodes)
+
+
+def _without(group: Group | None, value: Value, number: _Number) -> Group | None:
+    """The group that ends with the code; None where it has nothing else to do."""
+    assert group is not None
+    makers = {v for n in group.nodes for v in n.outputs}
+    if number.code not in makers:
+        return None
+    end = next(k for k, n in enumerate(group.nodes) if number.code in n.outputs)
+    needed = {number.code}
+    nodes: list[Node] = []
+    for node in reversed(group.nodes[: end + 1]):
+        if any(v in needed for v in node.outputs):
+            nodes.insert(0, node)
+            needed |= {v for v in node.inputs if v is not None}
+    return replace(
+        group, nodes=tuple(nodes), inputs=tuple(v for v in group.inputs if v in needed), outputs=(number.code,)
+    )

@@ -1,0 +1,161 @@
+"""Between two quantised layers there is nothing of floats: all that kernels hand on are codes, and they are few.
+
+Graphs are those of a processor with dot instructions; their numbers are computed by the operators' references.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tilewright as tw
+from tilewright.compiler import passed
+from tilewright.frontend.onnx import import_onnx
+from tilewright.ir.dtype import i8, u8
+from tilewright.ops.interpret import run_graph
+from tilewright.targets.target import Target
+from tilewright.transform.graph.constant_operands import hoist_constants
+from tilewright.transform.graph.fuse import Group, fuse
+from tilewright.transform.graph.stored_codes import store_codes
+
+TARGET = Target.parse("znver4")
+
+
+class Qdq:
+    """A file with QuantizeLinear and DequantizeLinear around its layers."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: dict[str, Any] = {}
+        self.rng = np.random.default_rng(1)
+
+    def constant(self, array: Any) -> str:
+        name = f"c{len(self.weights)}"
+        self.weights[name] = np.asarray(array)
+        return name
+
+    def op(self, kind: str, *inputs: str, **attrs: Any) -> str:
+        name = f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, inputs, [name], **attrs))
+        return name
+
+    def coded(self, x: str, scale: float, zero: int = 128) -> str:
+        pair = self.constant(np.float32(scale)), self.constant(np.uint8(zero))
+        return self.op("DequantizeLinear", self.op("QuantizeLinear", x, *pair), *pair)
+
+    def weight(self, *shape: int, axis: int = 0) -> str:
+        codes = self.rng.integers(-127, 128, shape).astype(np.int8)
+        scales = (self.rng.random(shape[axis]) * 0.002 + 0.001).astype(np.float32)
+        zeros = np.zeros(shape[axis], np.int8)
+        return self.op("DequantizeLinear", *map(self.constant, (codes, scales, zeros)), axis=axis)
+
+    def conv(self, x: str, filters: int, channels: int, **attrs: Any) -> str:
+        return self.op("Conv", x, self.weight(filters, channels, 3, 3), pads=[1] * 4, **attrs)
+
+    def model(self, shape: list[int], y: str) -> onnx.ModelProto:
+        info = helper.make_tensor_value_info
+        ends = [info("x", TensorProto.FLOAT, shape)], [info(y, TensorProto.FLOAT, None)]
+        weights = [numpy_helper.from_array(a, n) for n, a in self.weights.items()]
+        graph = helper.make_graph(self.nodes, "g", *ends, weights)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def added(q: Qdq, h: str) -> str:
+    return q.op("Add", h, q.coded(q.conv(h, 32, 32), 0.05, 120))
+
+
+def joined(q: Qdq, h: str) -> str:
+    return q.op("Concat", h, q.coded(q.conv(h, 32, 32), 0.05, 120), axis=1)
+
+
+def resized(q: Qdq, h: str) -> str:
+    how = {"coordinate_transformation_mode": "asymmetric", "mode": "nearest", "nearest_mode": "floor"}
+    return q.op("Resize", h, "", q.constant(np.float32([1, 1, 2, 2])), **how)
+
+
+def transposed(q: Qdq, h: str) -> str:
+    return q.op("ConvTranspose", h, q.weight(32, 32, 2, 2, axis=1), strides=[2, 2])
+
+
+MAPS: dict[str, tuple[Callable[[Qdq, str], str], int]] = {
+    "add of two scales": (added, 1),
+    "concat of two scales": (joined, 3),
+    "resize": (resized, 2),
+    "transposed": (transposed, 1),
+    "groups": (lambda q, h: q.conv(h, 32, 8, group=4), 1),
+    "depthwise": (lambda q, h: q.conv(h, 32, 1, group=32), 1),
+    "function": (lambda q, h: q.op("Sigmoid", h), 1),
+}
+"""Operators between two convolutions, and the most kernels that they may take beside these."""
+
+
+def between_convolutions(name: str) -> onnx.ModelProto:
+    q = Qdq()
+    h = q.coded(q.op("Relu", q.conv(q.coded("x", 0.03), 32, 32)), 0.02, 0)
+    h = q.coded(MAPS[name][0](q, h), 0.05, 118)
+    return q.model([1, 32, 6, 6], q.coded(q.conv(h, 16, 64 if name.startswith("concat") else 32), 0.1))
+
+
+ROWS: dict[str, Callable[[Qdq, str], str]] = {
+    "softmax": lambda q, h: q.op("Softmax", h, axis=-1),
+    "layer norm": lambda q, h: q.op("LayerNormalization", h, *map(q.constant, np.float32([[1] * 64, [0.1] * 64]))),
+    "gelu": lambda q, h: q.op("Gelu", h),
+    "mean": lambda q, h: q.op("Sub", h, q.op("ReduceMean", h, q.constant(np.int64([-1])), keepdims=1)),
+}
+
+
+def between_products(name: str) -> onnx.ModelProto:
+    q = Qdq()
+    h = q.coded(q.op("MatMul", q.coded("x", 0.03), q.weight(64, 64, axis=1)), 0.05, 130)
+    h = q.coded(ROWS[name](q, h), 0.02, 90)
+    return q.model([1, 20, 64], q.coded(q.op("MatMul", h, q.weight(64, 64, axis=1)), 0.1))
+
+
+def kernels(model: onnx.ModelProto) -> tuple[list[Group], Any]:
+    """The kernels of a call, without those of weights alone, and the graph."""
+    imported = import_onnx(model)
+    graph, constants = hoist_constants(imported.graph, ())
+    after = passed(graph, TARGET)
+    groups = store_codes(fuse(after), frozenset(after.outputs))
+    known = set(after.inputs)
+    chosen = []
+    for group in groups:
+        if known.intersection(group.inputs):
+            chosen.append(group)
+            known.update(group.outputs)
+    return chosen, (imported, {**imported.weights, **constants}, after)
+
+
+SHAPES = {between_convolutions: (1, 32, 6, 6), between_products: (1, 20, 64)}
+CASES = [(between_convolutions, name) for name in MAPS] + [(between_products, name) for name in ROWS]
+
+
+@pytest.mark.parametrize("make,name", CASES, ids=[name for _, name in CASES])
+def test_nothing_of_floats_is_handed_on(make: Any, name: str) -> None:
+    model = make(name)
+    chosen, (imported, weights, after) = kernels(model)
+    layers = [k for k, g in enumerate(chosen) if any("conv" in n.op or "matmul" in n.op for n in g.nodes)]
+    handed_on = [v for g in chosen[: layers[-1]] for v in g.outputs]
+    assert handed_on and all(v.dtype in (u8, i8) for v in handed_on), [str(v.type) for v in handed_on]
+    if name in MAPS:
+        assert layers[-1] - layers[0] - 1 <= MAPS[name][1], [g.label for g in chosen]
+    x = np.random.default_rng(3).standard_normal(SHAPES[make]).astype(np.float32)
+    (got,) = run_graph(after, {"x": x}, weights).values()
+    (want,) = run_graph(imported.graph, {"x": x}, imported.weights).values()
+    off = np.abs(got - want) / 0.1
+    assert off.max() < 1.01 and (off < 0.01).mean() > 0.97  # a level in the middle falls to either side
+
+
+@pytest.mark.parametrize("make,name", [(between_convolutions, "depthwise"), (between_products, "layer norm")])
+def test_this_machine_computes_them(make: Any, name: str) -> None:
+    model = make(name)
+    imported = import_onnx(model)
+    x = np.random.default_rng(3).standard_normal(SHAPES[make]).astype(np.float32)
+    (want,) = run_graph(imported.graph, {"x": x}, imported.weights).values()
+    off = np.abs(tw.compile(model)(x) - want) / 0.1
+    assert off.max() < 1.01 and (off < 0.01).mean() > 0.97
