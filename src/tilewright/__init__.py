@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tilewright.parts.entry import compile as compile
     from tilewright.parts.entry import coverage as coverage
     from tilewright.quantization.entry import quantize as quantize
+    from tilewright.records.collecting import collect as collect
     from tilewright.runtime.model import Model as Model
     from tilewright.runtime.model import load as load
     from tilewright.runtime.program import Program as Program
@@ -64,6 +65,7 @@ _PUBLIC = {
     "Session": "tilewright.onnxruntime.session:InferenceSession",
     "attach": "tilewright.live.store.actor:attach",
     "client": "tilewright.serve.client",
+    "collect": "tilewright.records.collecting:collect",
     "collective": "tilewright.collective",
     "build": "tilewright.builder:build",
     "compile": "tilewright.parts.entry:compile",

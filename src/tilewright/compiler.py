@@ -10,6 +10,7 @@ Passes are driven by `transform/driver.py`, which times, verifies and shows them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,8 +32,9 @@ from tilewright.ops.extent import HeadAttrs
 from tilewright.ops.registry import emit1
 from tilewright.ops.rooms import rooms
 from tilewright.plans.framework.cost import level, weights_level
-from tilewright.plans.framework.decisions import advised, forced_settings, forcing, taken_of
+from tilewright.plans.framework.decisions import Context, advised, current, forced_settings, forcing, listed, taken_of
 from tilewright.programs import ProgramCache
+from tilewright.records import collecting
 from tilewright.records.lookup import check_recorded, lookup
 from tilewright.records.places import Records, stores
 from tilewright.runtime.arena import plan, temp_intervals
@@ -343,14 +345,27 @@ def _compile(
 
     kept = ProgramCache(graph, structure, names, fixed, target, options)
     # Who wants to see the stages gets them.
-    program = kept.get(again) if log.level < GRAPHS_SHOWN and not log.wants_all else None
-    if program is None:
-        program = build(log)
-        kept.put(program)
+    with _collected(structure, target) as context:
+        program = kept.get(again) if log.level < GRAPHS_SHOWN and not log.wants_all else None
+        if program is None:
+            program = build(log)
+            kept.put(program)
+        if context is not None:
+            collecting.note(structure, target, context, program)
     arrays = {**weights, **constants}
     exported = {name: partial(_exported, name, source) for name in ("stablehlo", "linalg")}
     program = replace(program, texts={**program.texts, **exported})
     return replace(program, weights={p.name: arrays[p.name] for p in program.manifest.params})
+
+
+def _collected(structure: str, target: Target) -> AbstractContextManager[Context | None]:
+    """A context in which decisions are listed if they are collected and were not before; None otherwise."""
+    collector, outer = collecting.active(), current()
+    if collector is None or (outer is not None and (outer.forced or outer.listing)):  # a tuner's candidates
+        return nullcontext()
+    name = collecting.name_of(structure, target)
+    collector.compiled(name)
+    return nullcontext() if collector.knows(name) else listed()
 
 
 def _build(

@@ -30,8 +30,9 @@ from tilewright.support.digest import blake2b
 from tilewright.targets.target import Target
 
 UNRELATED = (
-    *("bundle", "cli", "collective", "compression", "dynamo", "frontend", "functions", "live", "measure", "native"),
-    *("onnxruntime", "ort", "parts", "quantization", "records", "rl", "runtime", "serve", "support", "train", "tuning"),
+    *("bundle", "cli", "collective", "compression", "dynamo", "farm", "frontend", "functions", "live", "measure"),
+    *("native", "onnxruntime", "ort", "parts", "quantization", "records", "rl", "runtime", "serve", "support"),
+    *("train", "tuning"),
 )
 """Folders whose text does not change what is made of a graph for a target: what they find out (a graph, a machine's
 ceilings, which records answer) is in the key itself."""

@@ -129,6 +129,7 @@ HARMLESS = {
     "native.assembler": "what exports bring along; they are not kept",
     "native.link": "makes LLVM text that a user's stage brings executable here; that is not kept",
     "native.shared": "how exports are written; they are not kept",
+    "records.collecting": "notes what is decided, and decides nothing",
     "records.lookup": "which records answer, and the answers are in the key",
     "records.places": "where they are",
     "runtime.compilers": "compilers of plug-ins: what they make is a constant of the graph, which is in the key",

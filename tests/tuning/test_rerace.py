@@ -48,7 +48,7 @@ class MadeUp(Processes):
     slowness: float = 1.0
     outcome: str = "timed"
 
-    def judged(self, candidates: Sequence[Built], reference: Mapping[str, Any] | None, allowed: float) -> list[Timed]:
+    def compared(self, candidates: Sequence[Built], reference: Mapping[str, Any] | None, allowed: float) -> list[Timed]:
         last = Timed("timed", ((1e-6 * self.slowness,),) * 11, 1e-7)
         if self.outcome != "timed":
             last = Timed(self.outcome, why="made up")  # type: ignore[arg-type]
@@ -91,12 +91,12 @@ def test_a_setting_must_not_lose_in_caches_or_from_memory() -> None:
     """Where it is not known which of the two it was in the model."""
 
     class Cold(MadeUp):
-        def judged(self, candidates: Sequence[Built], *rest: Any) -> list[Timed]:
+        def compared(self, candidates: Sequence[Built], *rest: Any) -> list[Timed]:
             copies = [int(Path(built.code).read_text().rpartition(" ")[2].rstrip("}")) for built in candidates]
             return replace(self, slowness=0.8 if copies[0] == 1 else 1.1).times(candidates)
 
         def times(self, candidates: Sequence[Built]) -> list[Timed]:
-            return MadeUp.judged(self, candidates, None, 0.0)
+            return MadeUp.compared(self, candidates, None, 0.0)
 
     cold = lambda _, threads: Cold(Path(), Path(), threads)  # noqa: E731
     both, _ = old(policy=replace(POLICY, regime="model"))

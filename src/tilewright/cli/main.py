@@ -20,6 +20,7 @@ from tilewright.cli.coverage import coverage
 from tilewright.cli.db import db
 from tilewright.cli.doctor import doctor
 from tilewright.cli.export import export
+from tilewright.cli.farm import farm
 from tilewright.cli.offer import offer
 from tilewright.cli.opt import opt
 from tilewright.cli.plan_serving import plan_serving
@@ -82,6 +83,7 @@ app.command("tune")(tune)
 app.command("quantize")(quantize)
 app.command("compress")(compress)
 app.add_typer(db)
+app.add_typer(farm)
 app.command("publish")(publish)
 app.command("attach")(attach)
 app.add_typer(store)

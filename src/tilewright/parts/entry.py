@@ -15,6 +15,7 @@ from tilewright.frontend.read import Dynamic, from_torch, import_model
 from tilewright.ir.dim import DimSizes
 from tilewright.ir.interface import Imported
 from tilewright.ir.selection import Precision
+from tilewright.records import collecting
 from tilewright.records.places import Records
 from tilewright.runtime.interop import Array
 from tilewright.runtime.model import Model
@@ -122,7 +123,9 @@ def compile(
     again = reads_again(model, dims) if keep_weights is None else None
     try:
         program = compile_program(model, example, options)
-        return Model(program, threads=threads, keep_weights=keep_weights, again=again)
+        compiled = Model(program, threads=threads, keep_weights=keep_weights, again=again)
+        collecting.watch(compiled)
+        return compiled
     except ModelError as error:
         loaded = _loaded(model) if fallback == "auto" and state is None and ragged is None else None
         if loaded is None or not can_fall_back(error, loaded):
@@ -135,7 +138,9 @@ def compile(
     for_parts = replace(options, dims=None, dynamic="auto", params=None)
 
     def build(part: Imported, name: str) -> Model:
-        return Model(compile_program(part, None, for_parts, name=name), threads=threads, keep_weights=True)
+        part_of = Model(compile_program(part, None, for_parts, name=name), threads=threads, keep_weights=True)
+        collecting.watch(part_of)
+        return part_of
 
     return compile_parts(loaded, build, name=name, dims=dims, threads=threads, custom_ops=custom_ops, hint=hint)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from tilewright.records.lookup import index_of
-from tilewright.records.record import MOST_BYTES, Record, from_bytes
+from tilewright.records.record import MAX_BYTES, Record, from_bytes
 from tilewright.records.store import Store
 from tilewright.support.classes import dataclass
 from tilewright.support.collection import uncollected
@@ -67,7 +67,7 @@ def take_in(source: Path, store: Store, announce: Callable[[str], None] = lambda
             magic = file.read(2)
             file.seek(0)
             if magic != GZIP:
-                return _taken(iter([file.read(MOST_BYTES + 1)]), store, announce)
+                return _taken(iter([file.read(MAX_BYTES + 1)]), store, announce)
             return _taken(lines(file, str(source)), store, announce)
     except OSError as error:
         raise RecordError(f"cannot be read: {error.strerror}", where=str(source)) from None
@@ -81,7 +81,7 @@ def lines(raw: IO[bytes], where: str) -> Iterator[bytes]:
             if header != HEADER:
                 hint = "written by a newer version" if header.startswith(HEADER[:-3]) else None
                 raise RecordError("no archive of tuning records", where=where, got=repr(header[:40]), hint=hint)
-            while line := file.readline(MOST_BYTES + 1):
+            while line := file.readline(MAX_BYTES + 1):
                 yield line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise RecordError(f"the archive is damaged: {error}", where=where) from None
@@ -92,7 +92,7 @@ def _contents(store: Store) -> Iterator[bytes]:
         for digest in sorted(store.digests(target)):
             try:
                 with open(store.path(digest, target), "rb") as file:
-                    yield file.read(MOST_BYTES + 1)
+                    yield file.read(MAX_BYTES + 1)
             except OSError as error:
                 raise RecordError(f"cannot be read: {error.strerror}", where=str(store.folder)) from None
 

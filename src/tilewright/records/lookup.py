@@ -96,7 +96,11 @@ def _advice(digest: str, record: Record) -> Advice:
 def lookup(stores: Iterable[Store], target: Target) -> Lookup | None:
     """Who knows the records of these stores about a target's class of machines; None if there are none."""
     machines = target_class(target)
-    results = [index_of(store, machines) for store in stores if store.class_folder(machines).is_dir()]
+    results = [
+        index_of(store, machines)
+        for store in (s.prepare(machines) for s in stores)
+        if store.class_folder(machines).is_dir()
+    ]
     return Lookup(results) if results else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -14,8 +15,8 @@ from tilewright.support.errors import RecordError, RecordWarning
 from tilewright.support.options import check_option, check_several
 
 Records = Literal["auto"] | str | os.PathLike[str] | Store | Iterable[str | os.PathLike[str] | Store] | None
-"""What `tw.compile(records=)` takes: all places, a folder, a store, several of these with the nearest first; None: no
-records."""
+"""What `tw.compile(records=)` takes: all places, a folder, an https address of an archive, a channel of a tuning
+service (`subscription.py`), a store, several of these with the nearest first; None: no records."""
 
 SHIPPED = Path(__file__).parent / "shipped"
 """What the package brings: records of common classes of machines."""
@@ -38,6 +39,8 @@ def stores(records: Records = "auto") -> tuple[Store, ...]:
         return () if named == ("none",) else (user_store(), *map(_place, named), Store(SHIPPED))
     if isinstance(records, Store):
         return (records,)
+    if isinstance(records, str) and ("://" in records or is_channel(records)):
+        return (_place(records),)
     if isinstance(records, str | os.PathLike):
         folder = Path(records)
         if not folder.is_dir():
@@ -52,7 +55,9 @@ def stores(records: Records = "auto") -> tuple[Store, ...]:
 
 
 def _place(text: str) -> Store:
-    """A folder, or what a server has."""
+    """A folder, what a server has, or a channel of a tuning service."""
+    if is_channel(text):
+        return _channel(text, flags.CACHE_DIR())
     if "://" not in text:
         folder = Path(text).expanduser()
         if not folder.is_dir():
@@ -64,4 +69,16 @@ def _place(text: str) -> Store:
     return mirror(text)
 
 
-__all__ = ["SHIPPED", "Records", "stores", "user_store"]
+def is_channel(text: str) -> bool:
+    """Whether a place of records is a channel of a tuning service: its address ends with a public key."""
+    return "key=" in text.partition("#")[2].split("&", 1)[0] or "&key=" in text.partition("#")[2]
+
+
+@lru_cache(maxsize=64)
+def _channel(text: str, _cache: Path) -> Store:
+    from tilewright.records.subscription import Channel  # here, as above
+
+    return Channel(text)
+
+
+__all__ = ["SHIPPED", "Records", "is_channel", "stores", "user_store"]

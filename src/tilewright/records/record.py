@@ -37,7 +37,7 @@ from tilewright.targets.target import Target
 
 VERSION = 1
 """Of the file's form. Files of a later one are left out."""
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """The largest file that is read."""
 MOST_CANDIDATES = 4096
 MOST_TURNS = 4096
@@ -197,6 +197,16 @@ class Record:
         return int(self.target.rpartition("=")[2])
 
     @property
+    def compiler(self) -> str:
+        """Digest of the compiler that measured it."""
+        return self.made.compiler
+
+    @property
+    def time(self) -> int:
+        """Seconds since 1970, when it was measured."""
+        return self.made.time
+
+    @property
     def measured(self) -> tuple[str, ...]:
         """The labels that have turns, and the estimate's, which was raced."""
         return tuple(dict.fromkeys([self.untuned, *(c.setting for c in self.candidates if c.turns)]))
@@ -226,8 +236,8 @@ class Record:
 
 def from_bytes(content: bytes) -> Record:
     """The record that a file's content describes. Raises RecordError on anything that `to_bytes` does not write."""
-    if len(content) > MOST_BYTES:
-        raise RecordError("too large for a record", expected=f"at most {MOST_BYTES} bytes", got=len(content))
+    if len(content) > MAX_BYTES:
+        raise RecordError("too large for a record", expected=f"at most {MAX_BYTES} bytes", got=len(content))
     try:
         data = json.loads(content.decode("ascii"))
         result = decode(Record, data, "record")
@@ -288,18 +298,18 @@ def _inconsistent(r: Record) -> Iterable[tuple[str, str]]:
             yield f"{text[:80]!r} is none", name
     for text, name in (
         (r.space, "space"),
-        (r.made.compiler, "made.compiler"),
+        (r.compiler, "made.compiler"),
         (r.made.fingerprint, "made.fingerprint"),
     ):
         if not _DIGEST.fullmatch(text):
             yield f"{text[:80]!r} is no digest", name
     texts = (r.made.llvm, r.made.host, r.made.author, r.policy.name, *r.made.extensions)
     # All at once, as they nearly always are; only where they are not, it is said which.
-    if not (r.about + "".join(texts)).isprintable() or max(map(len, texts)) > MOST_TEXT or len(r.about) > MOST_BYTES:
+    if not (r.about + "".join(texts)).isprintable() or max(map(len, texts)) > MOST_TEXT or len(r.about) > MAX_BYTES:
         yield from _bad_texts(r)
     if not r.workload or not all(line.isprintable() for line in r.workload.split("\n")):
         yield "no text", "workload"
-    if not 0 <= r.made.time < 1 << 40:
+    if not 0 <= r.time < 1 << 40:
         yield "no time", "made.time"
     yield from _bad_policy(r.policy)
     yield from _bad_labels(r)
@@ -310,7 +320,7 @@ def _bad_texts(r: Record) -> Iterable[tuple[str, str]]:
     texts = {"about": r.about, "made.llvm": r.made.llvm, "made.host": r.made.host, "made.author": r.made.author}
     texts |= {"policy.name": r.policy.name} | {f"made.extensions[{k}]": t for k, t in enumerate(r.made.extensions)}
     for name, text in texts.items():
-        limit = MOST_BYTES if name == "about" else MOST_TEXT
+        limit = MAX_BYTES if name == "about" else MOST_TEXT
         if len(text) > limit or not text.isprintable():
             yield "too long, or has characters that cannot be printed", name
 

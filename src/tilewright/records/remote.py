@@ -32,9 +32,9 @@ from tilewright.support.files import write_whole
 
 FRESH = 3600
 """Seconds for which nobody asks the server again."""
-PATIENCE = 5.0
+WAIT_SECONDS = 5.0
 """Seconds that a compile waits for an answer."""
-MOST = 1 << 31
+MAX_ARCHIVE_BYTES = 1 << 31
 """Bytes of the largest archive that is fetched."""
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
@@ -88,8 +88,8 @@ def download(address: str, file: IO[bytes], headers: dict[str, str] | None = Non
     """Fetch an archive into a file; None if the server says that it is as it was."""
     request = urllib.request.Request(address, headers={"User-Agent": "tilewright", **(headers or {})})
     try:
-        with urllib.request.build_opener(_Checked).open(request, timeout=PATIENCE) as answer:
-            for _ in range(MOST >> 20):
+        with only_safe().open(request, timeout=WAIT_SECONDS) as answer:
+            for _ in range(MAX_ARCHIVE_BYTES >> 20):
                 if not (block := answer.read(1 << 20)):
                     return State("", answer.headers.get("ETag", ""), answer.headers.get("Last-Modified", ""))
                 file.write(block)
@@ -97,7 +97,12 @@ def download(address: str, file: IO[bytes], headers: dict[str, str] | None = Non
         if error.code == 304:
             return None
         raise
-    raise RecordError("the archive is too large", where=address, expected=f"at most {MOST} bytes")
+    raise RecordError("the archive is too large", where=address, expected=f"at most {MAX_ARCHIVE_BYTES} bytes")
+
+
+def only_safe() -> urllib.request.OpenerDirector:
+    """An opener of addresses that follows redirections to safe ones alone."""
+    return urllib.request.build_opener(_Checked)
 
 
 class _Checked(urllib.request.HTTPRedirectHandler):
@@ -149,4 +154,4 @@ def _keep(place: Path, state: State) -> None:
         write_whole(place / "state.json", json.dumps(asdict(state)).encode())
 
 
-__all__ = ["check", "download", "is_address", "mirror"]
+__all__ = ["check", "download", "is_address", "mirror", "only_safe"]

@@ -19,7 +19,7 @@ from collections.abc import Container, Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from tilewright.records.record import MOST_BYTES, Record, content_digest, from_bytes
+from tilewright.records.record import MAX_BYTES, Record, content_digest, from_bytes
 from tilewright.support.errors import RecordError, RecordWarning
 from tilewright.support.files import UNFINISHED, write_whole
 
@@ -46,6 +46,11 @@ class Store:
 
     def __repr__(self) -> str:
         return f"<Store {self.folder}>"
+
+    def prepare(self, target: str) -> Store:
+        """Where the records of a class of machines are on this machine; a store whose records come from elsewhere
+        fetches them first."""
+        return self
 
     def put(self, record: Record, *, durable: bool = True) -> str:
         """Keep a record; its digest. Raises RecordError if the folder cannot be written.
@@ -148,7 +153,7 @@ class Store:
 def read(path: Path) -> Record:
     """The record in a file. Raises RecordError if it is damaged, OSError if it cannot be read."""
     with open(path, "rb") as file:
-        content = file.read(MOST_BYTES + 1)
+        content = file.read(MAX_BYTES + 1)
     record = from_bytes(content)
     if content_digest(content) != path.stem:
         raise RecordError("the content is not that of its name", expected=path.stem, got=content_digest(content))

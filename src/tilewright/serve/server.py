@@ -28,7 +28,7 @@ from tilewright.serve.opening import Source, open_source
 from tilewright.serve.protocol.http import Connections, Limits
 from tilewright.serve.protocol.local import LocalServer
 from tilewright.serve.protocol.regions import Regions
-from tilewright.serve.protocol.routes import Site
+from tilewright.serve.protocol.routes import Site, answer
 from tilewright.serve.repository import Repository
 from tilewright.serve.tokens import Tokens
 from tilewright.serve.watch import Watcher
@@ -100,7 +100,7 @@ class Server:
         )
         self._log = None if settings.access_log is None else AccessLog(settings.access_log)
         self._models = list(models)
-        self._connections = Connections(self.site, settings.limits, self._log)
+        self._connections = Connections(partial(answer, self.site), settings.limits, self._log)
         self._servers: list[asyncio.Server] = []
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

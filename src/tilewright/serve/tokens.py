@@ -25,29 +25,30 @@ class Tokens:
 
     Args:
         tokens: scopes by token. ServeError for a token that could be guessed, or an unknown scope.
+        scopes: that there are.
     """
 
-    def __init__(self, tokens: Mapping[str, Iterable[str]] | None = None) -> None:
-        known = {scope.value: scope for scope in Scope}
-        self._tokens: list[tuple[bytes, frozenset[Scope]]] = []
-        for token, scopes in (tokens or {}).items():
+    def __init__(self, tokens: Mapping[str, Iterable[str]] | None = None, scopes: type[Enum] = Scope) -> None:
+        known: dict[str, Enum] = {scope.value: scope for scope in scopes}
+        self._tokens: list[tuple[bytes, frozenset[Enum]]] = []
+        for token, named in (tokens or {}).items():
             if len(token) < _LEAST or not token.isascii() or not token.isprintable():
                 raise ServeError("a token is too short", expected=f"{_LEAST} printable characters or more")
-            for scope in scopes:
+            for scope in named:
                 if scope not in known:
                     raise ServeError("a token has an unknown scope", expected=", ".join(known), got=repr(scope))
-            self._tokens.append((token.encode(), frozenset(known[s] for s in scopes)))
+            self._tokens.append((token.encode(), frozenset(known[s] for s in named)))
 
     def __bool__(self) -> bool:
         return bool(self._tokens)
 
-    def check(self, authorization: str | None, scope: Scope) -> None:
+    def check(self, authorization: str | None, scope: Enum) -> None:
         """ServeError unless a header's token has the scope. Takes the same time whatever the token is."""
         if not self._tokens:
             return
         kind, _, token = (authorization or "").partition(" ")
         given = token.strip().encode("utf-8", "replace") if kind.lower() == "bearer" else b""
-        scopes: frozenset[Scope] | None = None
+        scopes: frozenset[Enum] | None = None
         for known, allowed in self._tokens:
             if hmac.compare_digest(known, given):
                 scopes = allowed

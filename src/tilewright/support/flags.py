@@ -165,6 +165,14 @@ RECORDS = Flag(
     "with commas between; `none` for no records at all.",
 )
 
+COLLECT = Flag(
+    "TILEWRIGHT_COLLECT",
+    str,
+    lambda: "",
+    "nothing is collected",
+    "Where compiles note what they decide and how often it runs, for a tuning service: a folder, or the service's "
+    "https address.",
+)
 SKETCHES = Flag(
     "TILEWRIGHT_SKETCHES",
     _one_of("unplanned", "always", "alone", "never"),
@@ -206,6 +214,7 @@ def table() -> list[Flag[int] | Flag[bool] | Flag[str] | Flag[Path] | Flag[tuple
         CACHE_DIR,
         CACHE_SIZE,
         RECORDS,
+        COLLECT,
         SKETCHES,
         STORE_DIR,
         PLUGINS,

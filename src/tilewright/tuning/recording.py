@@ -72,7 +72,7 @@ def to_record(result: Finding, target: Target, time: int, policy: str = POLICY) 
             result.outcomes.get(label, "timed"),
             estimates[label],
             tuple(records.rounded(t) for t in result.turns.get(label, ())[-MOST_KEPT:]),
-            _printable(result.why.get(label, "")),
+            printable(result.why.get(label, "")),
         )
         for label in labels
     ]
@@ -173,5 +173,6 @@ class Unverified(Memory):
         return None
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """A text as a record may have it: a line of 300 characters at most."""
     return "".join(c if c.isprintable() else " " for c in text)[:300]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, prod
 from pathlib import Path
@@ -70,6 +70,26 @@ class Reraced:
     record: Record | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A statement about a decision that races confirm or not: that `setting` is faster than the estimates' choice.
+
+    Args:
+        regime: where inputs and weights come from, or "model", where that is not known.
+        author: of the record that is made if it holds.
+    """
+
+    key: Key
+    setting: str
+    regime: str
+    author: str = ""
+
+    @classmethod
+    def of(cls, record: Record, key: Key) -> Claim:
+        """The claim of a record."""
+        return cls(key, record.setting, record.policy.regime, record.made.author)
+
+
 Measure = Callable[[Path, int], Processes]
 """Processes that time kernels with the arrays in a file, on so many threads."""
 RaceLayer = Callable[[Key, str, Target, tuple[Literal["warm", "cold"], ...]], Raced | str]
@@ -95,28 +115,40 @@ def rerace(
         return Reraced("dropped", verdict.why)
     if not here:
         return Reraced("skipped", verdict.why)
-    key = record.key()
-    if not isinstance(key.program, PrimFunc):
-        return _of_operators(record, key, machine, layer)
-    labels = [c.label for c in candidates(analyse(key.program), machine)]
-    if record.setting == labels[0]:
+    return confirm(Claim.of(record, record.key()), machine, measure, layer)
+
+
+def confirm(claim: Claim, machine: Target, measure: Measure | None = None, layer: RaceLayer = race_layer) -> Reraced:
+    """Race a setting against what this compiler prefers, wherever the claim comes from.
+
+    Args:
+        machine: this one, with the instructions and threads that the claim is about.
+        measure, layer: as for `rerace`.
+    """
+    func = claim.key.program
+    if not isinstance(func, PrimFunc):
+        return _of_operators(claim, machine, layer)
+    labels = [c.label for c in candidates(analyse(func), machine)]
+    if claim.setting not in labels:
+        return Reraced("dropped", "not among the settings here")
+    if claim.setting == labels[0]:
         return Reraced("skipped", "it is what the estimates prefer now")
     try:
-        return _raced(record, key, key.program, machine, labels, measure or _measure)
+        return _raced(claim, func, machine, labels, measure or measure_kernels)
     except Error as error:
         return Reraced("dropped", error.headline())
 
 
-def _of_operators(record: Record, key: Key, machine: Target, layer: RaceLayer) -> Reraced:
+def _of_operators(claim: Claim, machine: Target, layer: RaceLayer) -> Reraced:
     """The verdict about an algorithm or a packing. That the operators alone show no gain does not say that their model
     shows none."""
     try:
-        result = layer(key, record.setting, machine, REGIMES[record.policy.regime])
+        result = layer(claim.key, claim.setting, machine, REGIMES[claim.regime])
     except Error as error:
         return Reraced("skipped", error.headline())
     if isinstance(result, str):
         return Reraced("skipped", f"{result}; {IN_THE_MODEL}")
-    evaluated = _judged(record, key, machine, list(result.labels), result.gains, result.turns, result.errors, LAYER)
+    evaluated = _judged(claim, machine, list(result.labels), result.gains, result.turns, result.errors, LAYER)
     if evaluated.state == "verified" or any(g.high < 1.0 for g in result.gains.values()):
         return evaluated
     return replace(evaluated, state="skipped", why=f"{evaluated.why}; {IN_THE_MODEL}")
@@ -130,41 +162,41 @@ def settle(store: Store, digest: str, record: Record, result: Reraced) -> None:
         store.remove(digest, record.target)
 
 
-def _measure(inputs: Path, threads: int) -> Processes:
+def measure_kernels(inputs: Path, threads: int) -> Processes:
+    """Processes on this machine that time kernels alone."""
     return Processes(Path(), inputs, threads, setup=(KERNEL, KERNEL))
 
 
-def _raced(record: Record, key: Key, func: PrimFunc, machine: Target, labels: list[str], measure: Measure) -> Reraced:
+def _raced(claim: Claim, func: PrimFunc, machine: Target, labels: list[str], measure: Measure) -> Reraced:
     arrays = example_arrays(func)
-    regimes = REGIMES[record.policy.regime]
+    regimes = REGIMES[claim.regime]
     with tempfile.TemporaryDirectory(prefix="tilewright-race-") as folder:
         place = Path(folder)
         save_arrays(str(place / "inputs.npz"), arrays)
-        processes = measure(place / "inputs.npz", record.threads)
+        processes = measure(place / "inputs.npz", machine.threads)
         reference = interpreted(func, arrays)
         gains: dict[str, Gain] = {}
-        turns: dict[str, list[float]] = {labels[0]: [], record.setting: []}
+        turns: dict[str, list[float]] = {labels[0]: [], claim.setting: []}
         error = own = 0.0
         for regime in regimes:
             copies = 1 if regime == "warm" else copies_of(arrays, machine)
-            both = [_written(place, record, label, machine, copies) for label in turns]
+            both = [written(place, claim.key, label, machine, copies) for label in turns]
             if reference is not None:
-                (untuned,) = processes.judged(both[:1], reference, float("inf"))
+                (untuned,) = processes.compared(both[:1], reference, float("inf"))
                 own = untuned.error
-            races = [processes.judged(both, reference, max(FLOOR, LOOSER * own)) for _ in range(LOADINGS)]
+            races = [processes.compared(both, reference, max(FLOOR, LOOSER * own)) for _ in range(LOADINGS)]
             failed = next((timed for race in races for timed in race if timed.outcome != "timed"), None)
             if failed is not None:
                 return Reraced("dropped", f"{failed.outcome}: {failed.why}")
             error = max(race[1].error for race in races)
-            gains[regime] = gain([there_and_back(ratios(_seconds(a), _seconds(b))) for a, b in races])
+            gains[regime] = gain([there_and_back(ratios(seconds_of(a), seconds_of(b))) for a, b in races])
             for label, column in zip(turns, zip(*races, strict=True), strict=True):
-                turns[label] += [t for timed in column for t in _seconds(timed)]
-    return _judged(record, key, machine, labels, gains, turns, (error, own))
+                turns[label] += [t for timed in column for t in seconds_of(timed)]
+    return _judged(claim, machine, labels, gains, turns, (error, own))
 
 
 def _judged(
-    record: Record,
-    key: Key,
+    claim: Claim,
     machine: Target,
     labels: list[str],
     gains: Mapping[str, Gain],
@@ -180,38 +212,61 @@ def _judged(
         what = lost[0] if lost else f"{best} {shown}"
         return Reraced("dropped", f"not verified to be faster than {labels[0]}: {what}", shown)
     rounds = ROUNDS * LOADINGS
-    made = Record.of(
-        key,
+    tried = [
+        records.Candidate(label, "timed", 0.0, tuple(records.rounded(t) for t in times))
+        for label, times in turns.items()
+    ]
+    verified = record_of(
+        claim,
         machine,
         labels,
-        setting=record.setting,
-        untuned=labels[0],
-        policy=records.Policy(policy, best, "kernel", rounds, LOADINGS),
-        candidates=tuple(
-            records.Candidate(label, "timed", 0.0, tuple(records.rounded(t) for t in candidate))
-            for label, candidate in turns.items()
-        ),
-        gain=records.Gain(shown.median, shown.low, shown.high, rounds),
-        made=records.provenance(machine, int(time.time()), record.made.author),
-        difference=records.Difference(*errors),
+        records.Policy(policy, best, "kernel", rounds, LOADINGS),
+        tried,
+        records.Gain(shown.median, shown.low, shown.high, rounds),
+        records.Difference(*errors),
     )
-    assert made.made.compiler == code_version()
-    return Reraced("verified", f"{best} {shown}", shown, made)
+    return Reraced("verified", f"{best} {shown}", shown, verified)
 
 
-def _seconds(timed: Timed) -> list[float]:
+def record_of(
+    claim: Claim,
+    machine: Target,
+    labels: Sequence[str],
+    policy: records.Policy,
+    tried: Sequence[records.Candidate],
+    gain: records.Gain = records.NONE,
+    difference: records.Difference | None = None,
+) -> Record:
+    """The record of a claim that was measured now, here. `labels`: of all settings, the estimates' choice first."""
+    return Record.of(
+        claim.key,
+        machine,
+        labels,
+        setting=claim.setting,
+        untuned=labels[0],
+        policy=policy,
+        candidates=tuple(tried),
+        gain=gain,
+        made=records.provenance(machine, int(time.time()), claim.author),
+        difference=difference,
+    )
+
+
+def seconds_of(timed: Timed) -> list[float]:
+    """The seconds of each round, all steps together."""
     return [sum(parts) for parts in timed.rounds]
 
 
-def _written(folder: Path, record: Record, label: str, machine: Target, copies: int) -> Built:
+def written(folder: Path, key: Key, label: str, machine: Target, copies: int) -> Built:
+    """A file for a process that times a kernel as one setting makes it, with so many copies of its arrays."""
     path = folder / f"{len(list(folder.iterdir()))}.json"
     name = (
         "host"
         if target_class(machine) == target_class(replace(Target.host(), threads=machine.threads))
         else machine.cpu
     )
-    path.write_text(subject(record.workload, record.decision, label, name, copies))
-    return Built({record.decision: label}, str(path), (label,))
+    path.write_text(subject(str(key.program), key.name, label, name, copies))
+    return Built({key.name: label}, str(path), (label,))
 
 
 def example_arrays(func: PrimFunc) -> dict[str, np.ndarray[Any, Any]]:
@@ -245,4 +300,4 @@ def copies_of(arrays: Mapping[str, np.ndarray[Any, Any]], machine: Target) -> in
     return max(1, min(2 * machine.l2 // size + 1, MOST_COPIES, MOST_BYTES // size))
 
 
-__all__ = ["Measure", "Reraced", "rerace", "settle"]
+__all__ = ["Claim", "Measure", "Reraced", "confirm", "record_of", "rerace", "seconds_of", "settle", "written"]

@@ -120,7 +120,7 @@ class Processes:
         if self.team is not None:
             self.team.dismiss()
 
-    def judged(self, candidates: Sequence[Built], reference: Mapping[str, Any] | None, allowed: float) -> list[Timed]:
+    def compared(self, candidates: Sequence[Built], reference: Mapping[str, Any] | None, allowed: float) -> list[Timed]:
         """All candidates in turns, freshly loaded, held against given results; against the first one's if None."""
         results, outputs = self._race(candidates, self.setup[0], ROUNDS)
         judge = replace(self, reference=outputs[0] if reference is None else reference, allowed=allowed)

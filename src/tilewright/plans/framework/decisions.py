@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, TypeVar
 
 from tilewright.plans.framework.advice import Advice, Advisor, answer, follow
@@ -160,6 +160,15 @@ def advised(advisor: Advisor | None, listing: bool = False) -> Iterator[Context 
         return
     base = outer or Context({}, False)
     inner = Context(base.forced, base.listing or listing, base.decisions, base.met, base.kernels, advisor)
+    with _within(inner):
+        yield inner
+
+
+@contextmanager
+def listed() -> Iterator[Context]:
+    """A context in which decisions are listed, otherwise like the one that there is."""
+    outer = _current.get()
+    inner = Context({}, True) if outer is None else replace(outer, listing=True)  # what was decided is shared
     with _within(inner):
         yield inner
 

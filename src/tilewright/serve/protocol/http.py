@@ -18,7 +18,7 @@ from typing import cast
 import httptools
 
 from tilewright.serve.errors import ServeError, Status
-from tilewright.serve.protocol.routes import Asked, Reply, Site, answer, refusal
+from tilewright.serve.protocol.routes import Asked, Reply, Send, refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,15 @@ _HEADS = {
 MAX_PIPELINED = 64
 _FRAMING = frozenset(("transfer-encoding", "content-encoding", "expect", "upgrade"))
 Log = Callable[[Asked, Reply], None]
+Answering = Callable[[Asked, Send], None]
+"""Answers a request, now or later: whatever it holds, `send` is called once, on the loop's thread."""
 
 
 class Connections:
     """The open connections of a server."""
 
-    def __init__(self, site: Site, limits: Limits, log: Log | None = None) -> None:
-        self.site, self.limits, self.log = site, limits, log
+    def __init__(self, answer: Answering, limits: Limits, log: Log | None = None) -> None:
+        self.answer, self.limits, self.log = answer, limits, log
         self.open: set[HttpProtocol] = set()
 
     def make(self) -> HttpProtocol:
@@ -98,7 +100,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def __init__(self, connections: Connections) -> None:
         self._all = connections
-        self._site, self._limits = connections.site, connections.limits
+        self._limits = connections.limits
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[tuple[Asked, bool]] = deque()
@@ -223,7 +225,7 @@ class HttpProtocol(asyncio.Protocol):
     def _start(self, asked: Asked, keep: bool) -> None:
         self._busy = True
         self._deadline = float("inf")
-        answer(self._site, asked, lambda reply: self._reply(asked, reply, keep))
+        self._all.answer(asked, lambda reply: self._reply(asked, reply, keep))
 
     def _wait(self, asked: Asked, keep: bool) -> None:
         """A request that came before the answer to the one before it."""
@@ -265,6 +267,8 @@ class HttpProtocol(asyncio.Protocol):
             reason = _REASONS.get(reply.status, "")
             head = f"HTTP/1.1 {reply.status} {reason}\r\nContent-Type: {reply.content_type}\r\nContent-Length: "
         head += str(len(reply.body))
+        if reply.etag:
+            head += f'\r\nETag: "{reply.etag}"'
         if reply.json_length is not None:
             head += f"\r\nInference-Header-Content-Length: {reply.json_length}"
         if reply.status == 401:

@@ -36,12 +36,14 @@ class Reply:
 
     Args:
         json_length: where the JSON ends, if raw bytes follow.
+        etag: the version of what was asked for, by which a client asks whether there is a new one.
     """
 
     status: int = 200
     body: bytes = b""
     content_type: str = JSON
     json_length: int | None = None
+    etag: str = ""
 
 
 Send = Callable[[Reply], None]
@@ -92,14 +94,14 @@ def refusal(error: ServeError) -> Reply:
 
 
 def _route(site: Site, asked: Asked, send: Send) -> None:
-    parts = _parts(asked.path)
+    parts = path_parts(asked.path)
     if parts[-1:] == ["infer"] and len(parts) in (4, 6) and parts[:2] == ["v2", "models"]:
-        _need(asked, "POST")
+        need(asked, "POST")
         site.tokens.check(asked.headers.get("authorization"), Scope.INFER)
         _infer(site, asked, parts[2], _version(parts, 4), send)
         return
     if parts[:3] == ["v2", "repository", "models"] and parts[4:] == ["load"]:
-        _need(asked, "POST")
+        need(asked, "POST")
         site.tokens.check(asked.headers.get("authorization"), Scope.REPOSITORY)
         _load(repository_of(site), parts[3], asked, send)
         return
@@ -149,32 +151,32 @@ def _other(site: Site, asked: Asked, parts: list[str]) -> Reply:
     tokens, authorization = site.tokens, asked.headers.get("authorization")
     match parts:
         case ["v2", "health", "live"]:
-            _need(asked, "GET")
-            return _json({"live": True})
+            need(asked, "GET")
+            return json_reply({"live": True})
         case ["v2", "health", "ready"]:
-            _need(asked, "GET")
+            need(asked, "GET")
             ready = site.core.accepting
-            return _json({"ready": ready, "live": True}, 200 if ready else 503)
+            return json_reply({"ready": ready, "live": True}, 200 if ready else 503)
         case ["metrics"] if site.metrics is not None:
-            _need(asked, "GET")
+            need(asked, "GET")
             tokens.check(authorization, Scope.METRICS)
             return Reply(200, site.metrics(), TEXT)
         case ["dashboard"] if site.dashboard is not None:
-            _need(asked, "GET")
+            need(asked, "GET")
             return Reply(200, page(), HTML)
         case ["dashboard", "data"] if site.dashboard is not None:
-            _need(asked, "GET")
+            need(asked, "GET")
             tokens.check(authorization, Scope.METRICS)
-            return _json(site.dashboard())
+            return json_reply(site.dashboard())
         case ["v2"]:
-            _need(asked, "GET")
-            return _json(server_metadata(site))
+            need(asked, "GET")
+            return json_reply(server_metadata(site))
         case ["v2", "models", *rest_of]:
-            _need(asked, "GET")
+            need(asked, "GET")
             tokens.check(authorization, Scope.INFER)
             return _model(site, rest_of)
         case ["v2", "repository", *rest_of]:
-            _need(asked, "POST")
+            need(asked, "POST")
             tokens.check(authorization, Scope.REPOSITORY)
             return _repository(repository_of(site), rest_of, asked)
         case ["v2", "systemsharedmemory", *rest_of]:
@@ -212,26 +214,26 @@ def server_metadata(site: Site) -> dict[str, Any]:
 def _model(site: Site, parts: list[str]) -> Reply:
     catalogue = site.core.catalogue
     if parts == ["stats"]:
-        return _json({"model_stats": [statistics(site, s) for s in catalogue]})
+        return json_reply({"model_stats": [statistics(site, s) for s in catalogue]})
     version = ""
     if parts[1:2] == ["versions"] and len(parts) > 2:
         version = parts[2]
         parts = [parts[0], *parts[3:]]
     match parts:
         case [name]:
-            return _json(model_metadata(site, catalogue.get(name, version)))
+            return json_reply(model_metadata(site, catalogue.get(name, version)))
         case [name, "ready"]:
             served = catalogue.get(name, version)
-            return _json({"name": served.name, "ready": site.core.accepting}, 200 if site.core.accepting else 503)
+            return json_reply({"name": served.name, "ready": site.core.accepting}, 200 if site.core.accepting else 503)
         case [name, "config"]:
-            return _json(configuration(catalogue.get(name, version)))
+            return json_reply(configuration(catalogue.get(name, version)))
         case [name, "stats"]:
             versions = (
                 [catalogue.get(name, version)]
                 if version
                 else [catalogue.get(name, v) for v in catalogue.versions(name)]
             )
-            return _json({"model_stats": [statistics(site, s) for s in versions]})
+            return json_reply({"model_stats": [statistics(site, s) for s in versions]})
     raise ServeError("there is nothing at this path", Status.NOT_FOUND)
 
 
@@ -290,7 +292,7 @@ def statistics(site: Site, served: Served) -> dict[str, Any]:
 def _repository(repository: Repository, parts: list[str], asked: Asked) -> Reply:
     match parts:
         case ["index"]:
-            return _json(repository.index(ready=_body(asked).get("ready") is True))
+            return json_reply(repository.index(ready=_body(asked).get("ready") is True))
         case ["models", name, "unload"]:
             repository.unload(name)
             return Reply()
@@ -304,13 +306,13 @@ def _shared_memory(site: Site, parts: list[str], asked: Asked) -> Reply:
         name, parts = parts[1], parts[2:]
     match parts:
         case ["status"]:
-            _need(asked, "GET")
-            return _json([
+            need(asked, "GET")
+            return json_reply([
                 {"name": r.name, "key": r.key, "offset": r.offset, "byte_size": r.size}
                 for r in regions.status(name)
             ])  # fmt: skip
         case ["register"] if name:
-            _need(asked, "POST")
+            need(asked, "POST")
             body = _body(asked)
             key, offset, size = body.get("key"), body.get("offset", 0), body.get("byte_size")
             if not isinstance(key, str) or type(offset) is not int or type(size) is not int:
@@ -318,17 +320,19 @@ def _shared_memory(site: Site, parts: list[str], asked: Asked) -> Reply:
             regions.register(name, key, offset, size)
             return Reply()
         case ["unregister"]:
-            _need(asked, "POST")
+            need(asked, "POST")
             regions.unregister(name)
             return Reply()
     raise ServeError("there is nothing at this path", Status.NOT_FOUND)
 
 
-def _json(value: object, status: int = 200) -> Reply:
+def json_reply(value: object, status: int = 200) -> Reply:
+    """An answer in JSON."""
     return Reply(status, json.dumps(value, separators=(",", ":")).encode())
 
 
-def _need(asked: Asked, method: str) -> None:
+def need(asked: Asked, method: str) -> None:
+    """Refuse a request of another method."""
     if asked.method != method and not (method == "GET" and asked.method == "HEAD"):
         raise ServeError(f"wants {method}", Status.WRONG_METHOD, where=asked.path[:200], got=asked.method[:20])
 
@@ -342,7 +346,7 @@ def _version(parts: list[str], at: int) -> str:
 
 
 @lru_cache(1024)
-def _parts(path: str) -> list[str]:
+def path_parts(path: str) -> list[str]:
     """What stands between the slashes of a path."""
     path = path.partition("?")[0].rstrip("/") or "/v2"
     return [_decoded(part) for part in path.split("/")[1:]]

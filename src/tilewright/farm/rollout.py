@@ -1,0 +1,263 @@
+"""Channels: which records compiles use. A record enters the canary, is measured in production, and is released or taken
+back by itself.
+
+    signed record -> canary -> paired measurements of models that use it -> stable
+                            -> a loss, a wrong result or a worse tail     -> withdrawn
+
+Where a model that uses several records of the canary is slower, all of them go back, and come in again one at a time:
+only one that loses by itself is withdrawn. Every change has a line in the history: who, when, what and why.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from tilewright.farm.canary import Measurement, parse_measurement
+from tilewright.farm.state import State, note, touch
+from tilewright.support.classes import dataclass
+from tilewright.support.errors import Error
+from tilewright.support.sql import Transaction
+from tilewright.tuning.significance import gain
+
+CANARY, STABLE = "canary", "stable"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When a canary ends.
+
+    Args:
+        loadings: processes whose measurements must agree before anything is decided.
+        most: processes after which it is decided.
+        loss: a median below this is a loss once there are `most`.
+        tail: how many times longer the slowest hundredth of calls may take.
+        difference: of outputs, relative to their scale.
+        hours: after which a record that no measured model uses is released.
+    """
+
+    loadings: int = 3
+    most: int = 6
+    loss: float = 0.995
+    tail: float = 1.05
+    difference: float = 1e-3
+    hours: float = 24.0
+
+
+RULES = Rules()
+
+
+def enter_canary(state: State, who: str = "service") -> int:
+    """Put signed records that are in no channel into the canary; how many.
+
+    A record about a decision takes the place of the one that is there; what was taken back together with others comes
+    one at a time for each class of machines.
+    """
+    count = 0
+    with state.database.transaction() as t:
+        rows = t.rows(
+            "SELECT digest, decision, target, median FROM record r WHERE signature <> ''"
+            " AND state IN ('confirmed', 'single-host') AND NOT EXISTS"
+            " (SELECT 1 FROM channel c WHERE c.digest = r.digest)"
+            " AND NOT EXISTS (SELECT 1 FROM channel c JOIN record o ON o.digest = c.digest WHERE"
+            " c.decision = r.decision AND c.target = r.target AND (o.time > r.time OR"
+            " (o.time = r.time AND o.digest > r.digest)))"
+            " ORDER BY time, digest"
+        )
+        for digest, decision, target, _ in rows:
+            put(t, state.clock(), who, CANARY, (str(decision), str(target), str(digest)), "enters the canary")
+            count += 1
+        count += _try_held(state, t, who)
+    return count
+
+
+def _try_held(state: State, t: Transaction, who: str) -> int:
+    """Put into each empty canary one record of its class that was held together with others; how many."""
+    count = 0
+    for (target,) in t.rows("SELECT DISTINCT target FROM record WHERE state = 'held'"):
+        if t.row("SELECT 1 FROM channel WHERE channel = 'canary' AND target = ?", (target,)) is None:
+            row = t.row(
+                "SELECT digest, decision FROM record WHERE state = 'held' AND target = ? ORDER BY median, digest",
+                (target,),
+            )
+            if row is not None:
+                t.run("UPDATE record SET state = 'trial' WHERE digest = ?", (row[0],))
+                about = (str(row[1]), str(target), str(row[0]))
+                put(t, state.clock(), who, CANARY, about, "is tried by itself")
+                count += 1
+    return count
+
+
+def put(t: Transaction, now: float, who: str, channel: str, about: tuple[str, str, str], why: str) -> None:
+    """Put a record (decision, class, digest) into a channel, in place of what was there about its decision."""
+    decision, target, digest = about
+    t.run(
+        "INSERT INTO channel VALUES (?, ?, ?, ?, ?) ON CONFLICT (channel, decision, target)"
+        " DO UPDATE SET digest = excluded.digest, since = excluded.since",
+        (channel, decision, target, digest, now),
+    )
+    touch(t, channel, target)
+    note(t, now, who, channel, "enters" if channel == CANARY else "released", about, why)
+
+
+def take_back(
+    t: Transaction, now: float, who: str, channel: str, about: tuple[str, str, str], why: str, state: str = "withdrawn"
+) -> bool:
+    """Remove a record from a channel; whether it was there. `state`: its state from now on."""
+    _, target, digest = about
+    if not t.run("DELETE FROM channel WHERE channel = ? AND digest = ?", (channel, digest)):
+        return False
+    t.run("UPDATE record SET state = ? WHERE digest = ?", (state, digest))
+    touch(t, channel, target)
+    note(t, now, who, channel, "taken back" if state == "withdrawn" else "held", about, why)
+    return True
+
+
+def take_measurement(state: State, content: bytes) -> bool:
+    """Take a measurement of a model in production; False for one that is known. Raises Error for what is none."""
+    m = parse_measurement(content)
+    with state.database.transaction() as t:
+        digests = " ".join(sorted(m.records))
+        return bool(
+            t.run(
+                "INSERT INTO measurement VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING",
+                (m.name, m.structure, m.target, digests, content.decode(), state.clock()),
+            )
+        )
+
+
+def weigh(state: State, rules: Rules = RULES, who: str = "service") -> list[str]:
+    """Decide about what is in the canary by the measurements since it came there; what was decided, in words."""
+    said = []
+    with state.database.transaction() as t:
+        now = state.clock()
+        rows = t.rows("SELECT decision, target, digest, since FROM channel WHERE channel = 'canary' ORDER BY digest")
+        measured = _measured(t, [(str(d), float(since)) for _, _, d, since in rows])
+        for decision, target, digest, since in rows:
+            if t.row("SELECT 1 FROM channel WHERE channel = 'canary' AND digest = ?", (digest,)) is None:
+                continue  # it went back together with another one
+            about = (str(decision), str(target), str(digest))
+            mine = measured.get(str(digest), [])
+            verdict, why = verdict_of(mine, rules)
+            if verdict == "bad":
+                said += _back(t, now, who, about, mine, why)
+            elif verdict == "good" or (not mine and now - float(since) > 3600.0 * rules.hours):
+                put(t, now, who, STABLE, about, why or "no measured model uses it")
+                t.run("DELETE FROM channel WHERE channel = 'canary' AND digest = ?", (digest,))
+                t.run("UPDATE record SET state = 'confirmed' WHERE digest = ? AND state = 'trial'", (digest,))
+                touch(t, CANARY, str(target))
+                said.append(f"{decision}: released, {why}")
+    return said
+
+
+def _measured(t: Transaction, canary: list[tuple[str, float]]) -> dict[str, list[Measurement]]:
+    """By record the measurements of models that use it, since it came."""
+    result: dict[str, list[Measurement]] = {}
+    if canary:
+        since = min(s for _, s in canary)
+        came = dict(canary)
+        for body, entered in t.rows("SELECT body, entered FROM measurement WHERE entered >= ?", (since,)):
+            m = parse_measurement(str(body).encode())
+            for digest in m.records:
+                if digest in came and float(entered) >= came[digest]:
+                    result.setdefault(digest, []).append(m)
+    return result
+
+
+def verdict_of(measured: Iterable[Measurement], rules: Rules) -> tuple[str, str]:
+    """Verdict on a record by what models showed that use it: "good", "bad" or "" while that is open; and why."""
+    by_model: dict[str, list[Measurement]] = {}
+    for m in measured:
+        by_model.setdefault(m.structure, []).append(m)
+    verdicts = [_verdict(of_model, rules) for of_model in by_model.values()]
+    for wanted in ("bad", "", "good"):  # one bad model is enough, and all must be good
+        for verdict, why in verdicts:
+            if verdict == wanted:
+                return verdict, why
+    return "", ""
+
+
+def _verdict(measured: list[Measurement], rules: Rules) -> tuple[str, str]:
+    worst = max(m.difference for m in measured)
+    if worst > rules.difference:
+        return "bad", f"outputs differ by {worst:.1e} of their scale"
+    if len(measured) < rules.loadings:
+        return "", ""
+    shown = gain([m.ratios for m in measured])
+    tail = sorted(m.tail for m in measured)[len(measured) // 2]
+    if shown.high < 1.0:
+        return "bad", f"{shown} of the calls' speed"
+    if tail > rules.tail and len(measured) >= rules.most:
+        return "bad", f"the slowest hundredth of calls takes {tail:.2f} times as long"
+    if shown.low > 1.0 and tail <= rules.tail:
+        return "good", f"{shown} times as fast in {len(measured)} processes"
+    if len(measured) < rules.most:
+        return "", ""
+    if shown.median < rules.loss:
+        return "bad", f"{shown}: no gain after {len(measured)} processes"
+    return "good", f"{shown}: no loss in {len(measured)} processes"
+
+
+def _back(
+    t: Transaction, now: float, who: str, about: tuple[str, str, str], measured: list[Measurement], why: str
+) -> list[str]:
+    """Take a record back, with all that the models that showed the loss used of the canary; what happened, in words."""
+    together = {digest for m in measured for digest in m.records}
+    rows = [
+        (str(d), str(c), str(n))
+        for d, c, n in t.rows("SELECT decision, target, digest FROM channel WHERE channel = 'canary'")
+        if str(n) in together
+    ]
+    state = "withdrawn" if len(rows) <= 1 else "held"
+    said = []
+    for row in rows or [about]:
+        if take_back(t, now, who, CANARY, row, why, state):
+            said.append(f"{row[0]}: {'taken back' if state == 'withdrawn' else 'held, together with others'}, {why}")
+    return said
+
+
+def roll_back(state: State, digest: str, who: str, why: str) -> int:
+    """Take a record out of all channels, because an operator says so; how many it was in."""
+    count = 0
+    with state.database.transaction() as t:
+        rows = t.rows("SELECT channel, decision, target, digest FROM channel WHERE digest = ?", (digest,))
+        for channel, decision, target, name in rows:
+            about = (str(decision), str(target), str(name))
+            count += take_back(t, state.clock(), who, str(channel), about, why)
+    return count
+
+
+def release(state: State, digest: str, who: str, why: str) -> None:
+    """Release a record from the canary, because an operator says so. Raises Error if it is not there."""
+    with state.database.transaction() as t:
+        row = t.row("SELECT decision, target FROM channel WHERE channel = 'canary' AND digest = ?", (digest,))
+        if row is None:
+            raise Error("no such record in the canary", where=digest)
+        put(t, state.clock(), who, STABLE, (str(row[0]), str(row[1]), digest), why)
+        t.run("DELETE FROM channel WHERE channel = 'canary' AND digest = ?", (digest,))
+        touch(t, CANARY, str(row[1]))
+
+
+def summary_of(body: str) -> dict[str, Any]:
+    """A measurement as the dashboard shows it."""
+    m = parse_measurement(body.encode())
+    shown = gain([m.ratios])
+    return {"structure": m.structure, "label": m.label, "gain": shown.to_dict(), "records": list(m.records)} | {
+        "tail": m.tail,
+        "difference": m.difference,
+        "calls": json.loads(body).get("calls", 0),
+    }
+
+
+__all__ = [
+    "Rules",
+    "enter_canary",
+    "put",
+    "release",
+    "roll_back",
+    "take_back",
+    "take_measurement",
+    "verdict_of",
+    "weigh",
+]

@@ -1,0 +1,180 @@
+"""SQL databases by their address: SQLite files by the standard library, Postgres by psycopg (the extra `farm`).
+
+    db = Database("farm.sqlite")                    or "postgresql://user@host/name"
+    with db.transaction() as t:
+        t.run("INSERT INTO job (id, state) VALUES (?, ?)", ("a", "queued"))
+        rows = t.rows("SELECT id FROM job WHERE state = ?" + t.locking, ("queued",))
+
+Statements are written once, in the SQL that both understand, with question marks for values. A transaction takes the
+right to write when it begins (SQLite's BEGIN IMMEDIATE), so that two of them never read the same row and both change
+it; in Postgres `locking` after a SELECT says the same of its rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tilewright.support.errors import Error, MissingPackageError
+
+WAIT_SECONDS = 30.0
+"""How long a transaction waits for another one, and a connection for its server."""
+Row = tuple[Any, ...]
+
+
+class DatabaseError(Error):
+    """A database that cannot be opened, or that refuses a statement."""
+
+
+class Transaction:
+    """Statements of one transaction. `locking` follows a SELECT whose rows are changed afterwards."""
+
+    def __init__(self, connection: Any, postgres: bool) -> None:
+        self._connection = connection
+        self._postgres = postgres
+        self.locking = " FOR UPDATE SKIP LOCKED" if postgres else ""
+
+    def run(self, statement: str, values: Sequence[Any] = ()) -> int:
+        """Run a statement; how many rows it changed."""
+        return int(self._cursor(statement, values).rowcount)
+
+    def run_all(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Run a statement once for each row of values."""
+        if self._postgres:
+            with self._connection.cursor() as cursor:
+                cursor.executemany(_for_postgres(statement), list(rows))
+        else:
+            self._connection.executemany(statement, rows)
+
+    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+        """The rows that a SELECT gives."""
+        return [tuple(row) for row in self._cursor(statement, values).fetchall()]
+
+    def row(self, statement: str, values: Sequence[Any] = ()) -> Row | None:
+        """The first row of a SELECT; None if there is none."""
+        row = self._cursor(statement, values).fetchone()
+        return None if row is None else tuple(row)
+
+    def _cursor(self, statement: str, values: Sequence[Any]) -> Any:
+        text = _for_postgres(statement) if self._postgres else statement
+        return self._connection.execute(text, tuple(values))
+
+
+class Database:
+    """A database; every thread has its own connection, which is opened when it is first used.
+
+    Args:
+        address: path of a SQLite file, on a disk of this machine, or "postgresql://...".
+
+    Raises DatabaseError where it cannot be opened, MissingPackageError for Postgres without psycopg.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.postgres = is_postgres(address)
+        self._own = threading.local()
+
+    def __repr__(self) -> str:
+        return f"<Database {shown(self.address)}>"
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Everything inside happens, or nothing. An exception inside undoes it."""
+        connection = self._connection()
+        try:
+            if not self.postgres:
+                connection.execute("BEGIN IMMEDIATE")
+            yield Transaction(connection, self.postgres)
+            connection.commit()
+        except BaseException as error:
+            self._undo(connection)
+            if isinstance(error, _errors(self.postgres)):
+                what = " ".join(str(error).split())
+                raise DatabaseError(f"the database refuses: {what}", where=shown(self.address)) from error
+            raise
+
+    def script(self, statements: Sequence[str]) -> None:
+        """Run statements that make tables; types are written as both databases know them."""
+        with self.transaction() as t:
+            if self.postgres:  # two processes that make the same table at once get an error in one of them
+                t.run("SELECT pg_advisory_xact_lock(7465)")
+            for statement in statements:
+                t.run(statement if self.postgres else statement.replace("BYTEA", "BLOB"))
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        connection = getattr(self._own, "connection", None)
+        self._own.connection = None
+        if connection is not None:
+            connection.close()
+
+    def _undo(self, connection: Any) -> None:
+        try:
+            connection.rollback()
+        except Exception:  # the connection is gone; the next transaction opens another one
+            self._own.connection = None
+            with contextlib.suppress(Exception):
+                connection.close()
+
+    def _connection(self) -> Any:
+        connection = getattr(self._own, "connection", None)
+        if connection is None or (self.postgres and connection.closed):
+            connection = self._own.connection = self._opened()
+        return connection
+
+    def _opened(self) -> Any:
+        try:
+            return _open_postgres(self.address) if self.postgres else _open_sqlite(self.address)
+        except _errors(self.postgres) as error:
+            what = " ".join(str(error).split())
+            raise DatabaseError(f"the database cannot be opened: {what}", where=shown(self.address)) from error
+
+
+def is_postgres(address: str) -> bool:
+    """Whether an address is a Postgres server's, not the path of a file."""
+    return address.startswith(("postgres://", "postgresql://"))
+
+
+def shown(address: str) -> str:
+    """An address for people, without its password."""
+    return re.sub(r"(//[^:/@]*):[^@]*@", r"\1:...@", address)
+
+
+def _open_sqlite(address: str) -> sqlite3.Connection:
+    path = Path(address).expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=WAIT_SECONDS, isolation_level=None)
+    # Readers go on while one writes. A process that is killed loses nothing; a loss of power may undo the last commits.
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    return connection
+
+
+def _open_postgres(address: str) -> Any:
+    return _psycopg().connect(address, connect_timeout=int(WAIT_SECONDS), options="-c lock_timeout=30s")
+
+
+def _psycopg() -> Any:
+    try:
+        import psycopg
+    except ImportError:
+        raise MissingPackageError("Postgres needs psycopg", hint="pip install 'tilewright[farm]'") from None
+    return psycopg
+
+
+def _errors(postgres: bool) -> tuple[type[Exception], ...]:
+    if not postgres:
+        return (sqlite3.Error, OSError)
+    return (_psycopg().Error,)
+
+
+def _for_postgres(statement: str) -> str:
+    return statement.replace("%", "%%").replace("?", "%s")
+
+
+__all__ = ["Database", "DatabaseError", "Row", "Transaction", "is_postgres", "shown"]
