@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from tilewright.collective.compressed import Compressed
 from tilewright.collective.group import Group, join
 
 if find_spec("torch") is not None:
@@ -12,4 +13,4 @@ if find_spec("torch") is not None:
 
     register()
 
-__all__ = ["Group", "join"]
+__all__ = ["Compressed", "Group", "join"]

@@ -75,6 +75,8 @@ def test_a_fit_is_the_line() -> None:
     assert (model.alpha, model.beta, model.gamma) == pytest.approx((2e-6, 3e-9, 1e-10))
     assert fit([(1, 2e-6), (1000, 1e-6)]).beta == 0
     assert fit([(10, 1e-6), (1000, 2e-4)]).alpha == 0
+    burst = fit([(s, 2e-6 + max(0, s - 4096) * 3e-9) for s in (1, 4096, 65536, 10**6, 10**7)])
+    assert (burst.alpha, burst.beta, burst.burst) == pytest.approx((2e-6, 3e-9, 4096))
     with pytest.raises(CollectiveError, match="two sizes"):
         fit([(1, 1e-6)])
 

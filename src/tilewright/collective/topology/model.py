@@ -4,7 +4,6 @@ was measured. It chooses the algorithm, and for two trees the number of chunks."
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import log2
 
 import numpy as np
 
@@ -26,29 +25,35 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Seconds of messages: `alpha + beta * bytes`, and `gamma * bytes` for adding them (Hockney 1994)."""
+    """Seconds of messages: `alpha + beta * bytes`, and `gamma * bytes` for adding them (Hockney 1994). A link that was
+    idle lets `burst` bytes through at once, and has so many more to spare as its rate gives while others travel."""
 
     alpha: float
     beta: float
     gamma: float
+    burst: float = 0.0
+
+    def round(self, nbytes: float) -> float:
+        """The expected time of one of many rounds in which a link has so many bytes."""
+        return max(self.alpha + max(0.0, nbytes - self.burst) * self.beta, nbytes * self.beta)
 
     def seconds(self, algorithm: str, ranks: int, nbytes: int, chunks: int = 1) -> float:
         """The expected time of an all-reduction of so many bytes on each rank."""
         if ranks < 2:
             return 0.0
-        a, b, g, n = self.alpha, self.beta, self.gamma, ranks
+        n, whole, add = ranks, self.round(nbytes), self.gamma * nbytes
         power = 1 << (n.bit_length() - 1)
-        log = int(log2(power))
-        fold = 0.0 if power == n else 2 * a + nbytes * (2 * b + g)
+        log = power.bit_length() - 1
+        fold = 0.0 if power == n else 2 * whole + add
         match algorithm:
             case "ring":
-                return 2 * (n - 1) * (a + b * nbytes / n) + g * nbytes * (n - 1) / n
+                return 2 * (n - 1) * self.round(nbytes / n) + add * (n - 1) / n
             case "tree":
-                return (n - 1).bit_length() * (2 * a + nbytes * (2 * b + g))
+                return (n - 1).bit_length() * (2 * whole + add)
             case "recursive doubling":
-                return fold + log * (a + nbytes * (b + g))
+                return fold + log * (whole + add)
             case "halving and doubling":
-                return fold + 2 * log * a + nbytes * (power - 1) / power * (2 * b + g)
+                return fold + 2 * sum(self.round(nbytes / (2 << k)) for k in range(log)) + add * (power - 1) / power
             case "two trees":
                 return self._two_trees(n, nbytes, chunks)
         raise CollectiveError("no such algorithm", where="model", got=algorithm)
@@ -60,11 +65,11 @@ class Model:
         more; it adds one while the next arrives. As long as chunks go up only, or down only, it gets two.
         """
         levels, part = (ranks - 1).bit_length(), nbytes / 2 / chunks
-        b, g = self.beta, self.gamma
-        up, down, both = max(2 * b, b + g) + g, 2 * b, max(4 * b, max(3 * b, b + g) + g)
+        one, two, three, four = (self.round(k * part) for k in range(1, 5))
+        add = self.gamma * part
+        up, down, both = max(two, one + add) + add, two, max(four, max(three, one + add) + add)
         alone = levels + min(chunks, levels) / 2
-        rounds = 2 * alone + max(chunks - levels, 0)
-        return rounds * self.alpha + part * (alone * (up + down) + (rounds - 2 * alone) * both)
+        return alone * (up + down) + max(chunks - levels, 0) * both
 
     def choose(self, ranks: int, nbytes: int, algorithms: Sequence[str] | None = None) -> Choice:
         """The algorithm with the least expected time."""
@@ -80,7 +85,8 @@ class Model:
 
     def __str__(self) -> str:
         per_byte = ("-" if not x else f"{1e-9 / x:.2f} GB/s" for x in (self.beta, self.gamma))
-        return "{:.1f} us a message, {}; adding {}".format(1e6 * self.alpha, *per_byte)
+        text = "{:.1f} us a message, {}; adding {}".format(1e6 * self.alpha, *per_byte)
+        return text + (f"; bursts of {self.burst / 1024:.0f} KB" if self.burst else "")
 
 
 def fit(messages: Iterable[tuple[int, float]], additions: Iterable[tuple[int, float]] = ()) -> Model:
@@ -90,9 +96,26 @@ def fit(messages: Iterable[tuple[int, float]], additions: Iterable[tuple[int, fl
         messages: bytes and seconds of single messages.
         additions: bytes and seconds of adding an array to another.
     """
-    alpha, beta = _line(list(messages))
+    points = list(messages)
+    burst, (alpha, beta), ordinary = 0, _line(points), _error(points, 0)
+    if len({x for x, _ in points}) > 3:
+        sizes = [1 << k for k in range(10, 21) if sum(x > 1 << k for x, _ in points) > 1]
+        best = min(sizes, key=lambda b: _error(points, b), default=0)
+        if _error(points, best) < 0.8 * ordinary - 1e-6:  # one that hardly helps is noise
+            burst, (alpha, beta) = best, _line(_over(points, best))
     added = list(additions)
-    return Model(alpha, beta, _line(added)[1] if added else 0.0)
+    return Model(alpha, beta, _line(added)[1] if added else 0.0, burst)
+
+
+def _over(points: list[tuple[int, float]], burst: int) -> list[tuple[int, float]]:
+    return [(max(0, x - burst), y) for x, y in points]
+
+
+def _error(points: list[tuple[int, float]], burst: int) -> float:
+    """The sum of relative squares of the best line with a burst."""
+    over = _over(points, burst)
+    a, b = _line(over)
+    return sum(((a + b * x) / y - 1) ** 2 for x, y in over)
 
 
 def _line(points: list[tuple[int, float]]) -> tuple[float, float]:

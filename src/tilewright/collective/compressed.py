@@ -1,0 +1,228 @@
+"""Gradients that travel in fewer bits: f16, 8 bits, the largest ones, signs, two narrow matrices.
+
+    reduce = tw.collective.Compressed(group, "top-k", share=0.01)            # for tw.compile_step(..., reduce=reduce)
+    model.register_comm_hook(None, tw.collective.torch_hooks.hook("int8"))   # for PyTorch's DDP
+
+A method makes the mean over ranks of a vector, in place, nearly. What it drops is kept and added to the next step's
+gradients (error feedback, Karimireddy et al. 2019), so that nothing is lost, but comes later. This helps where links
+bind; between processes of a machine, where memory and cores bind, it costs time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilewright.support.errors import CollectiveError
+
+Array = np.ndarray[Any, Any]
+BLOCK = 1024
+"""Elements that share a scale in 8 bits."""
+
+
+class Exchange(Protocol):
+    """Collective operations that methods are made of; `tw.collective.Group` has them."""
+
+    ranks: int
+
+    def all_reduce(self, array: Array, operation: str) -> Any:
+        """Reduce in place."""
+        ...
+
+    def all_gather(self, array: Array) -> Array:
+        """The arrays of all ranks, [ranks, ...]."""
+        ...
+
+
+class Method:
+    """One way of compressing; `mean` makes a vector the mean over ranks, nearly, and counts bytes.
+
+    Attributes:
+        sent, whole: bytes that this rank gave, and that it would have given uncompressed.
+    """
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.whole = 0
+        self._residuals: dict[Any, Array] = {}
+
+    @property
+    def ratio(self) -> float:
+        """How many times fewer bytes were sent."""
+        return self.whole / self.sent if self.sent else 1.0
+
+    def mean(self, group: Exchange, vector: Array, key: Any) -> None:
+        """Make an f32 vector the mean of all ranks' in place. `key` names the vector from step to step."""
+        if vector.dtype != np.float32 or vector.ndim != 1:
+            got = f"{vector.dtype}, {vector.ndim} dimensions"
+            raise CollectiveError("this is not compressed", where="compressed", expected="f32, one dimension", got=got)
+        self.whole += vector.nbytes
+        residual = self._residuals.get(key)
+        if residual is None or residual.size != vector.size:
+            residual = self._residuals[key] = np.zeros_like(vector)
+        if vector.size:
+            self._mean(group, vector, residual, key)
+
+    def _mean(self, group: Exchange, vector: Array, residual: Array, key: Any) -> None:
+        raise NotImplementedError
+
+    def _gathered(self, group: Exchange, payload: Array) -> Array:
+        self.sent += payload.nbytes
+        return group.all_gather(payload)
+
+    def _reduced(self, group: Exchange, array: Array) -> Array:
+        self.sent += array.nbytes
+        group.all_reduce(array, "avg")
+        return array
+
+
+class Half(Method):
+    """f16: half of the bytes. Numbers beyond 65504 become that."""
+
+    def _mean(self, group: Exchange, vector: Array, residual: Array, key: Any) -> None:
+        vector += residual
+        half = np.clip(vector, -65504, 65504).astype(np.float16)
+        np.subtract(vector, half, out=residual)
+        vector[:] = self._reduced(group, half)
+
+
+class Int8(Method):
+    """Codes of 8 bits, a scale for each `BLOCK` elements: a quarter of the bytes."""
+
+    def _mean(self, group: Exchange, vector: Array, residual: Array, key: Any) -> None:
+        vector += residual
+        blocks = -(-vector.size // BLOCK)
+        padded = np.zeros((blocks, BLOCK), np.float32)
+        padded.reshape(-1)[: vector.size] = vector
+        scale = np.abs(padded).max(1, keepdims=True) / np.float32(127)
+        codes = np.rint(padded / np.where(scale > 0, scale, 1)).astype(np.int8)
+        residual[:] = vector - (codes * scale).reshape(-1)[: vector.size]
+        size = vector.size
+        payload = np.concatenate([scale.view(np.uint8).reshape(-1), codes.view(np.uint8).reshape(-1)[:size]])
+        vector[:] = 0
+        for one in self._gathered(group, payload):
+            scales = np.repeat(one[: 4 * blocks].view(np.float32), BLOCK)[:size]
+            vector += one[4 * blocks :].view(np.int8) * scales
+        vector /= group.ranks
+
+
+class TopK(Method):
+    """The elements of largest size, with their places.
+
+    Args:
+        share: of the elements that travel.
+    """
+
+    def __init__(self, share: float = 0.01) -> None:
+        super().__init__()
+        if not 0 < share <= 1:
+            raise CollectiveError("no such share", where="top-k", expected="0 to 1", got=share)
+        self.share = share
+
+    def _mean(self, group: Exchange, vector: Array, residual: Array, key: Any) -> None:
+        vector += residual
+        count = min(vector.size, max(1, round(self.share * vector.size)))
+        places = np.sort(np.argpartition(np.abs(vector), -count)[-count:]).astype(np.uint32)
+        values = vector[places]
+        residual[:] = vector
+        residual[places] = 0
+        vector[:] = 0
+        for one in self._gathered(group, np.concatenate([places.view(np.uint8), values.view(np.uint8)])):
+            vector[one[: 4 * count].view(np.uint32)] += one[4 * count :].view(np.float32)
+        vector /= group.ranks
+
+
+class Signs(Method):
+    """A bit an element, and the mean of the positive and of the negative ones (Seide et al. 2014)."""
+
+    def _mean(self, group: Exchange, vector: Array, residual: Array, key: Any) -> None:
+        vector += residual
+        positive = vector >= 0
+        means = np.array([_mean(vector[positive]), _mean(vector[~positive])], np.float32)
+        residual[:] = vector - np.where(positive, means[0], means[1])
+        payload = np.concatenate([np.packbits(positive), means.view(np.uint8)])
+        size, total = vector.size, np.zeros_like(vector)
+        for one in self._gathered(group, payload):
+            high, low = one[-8:].copy().view(np.float32)
+            total += np.where(np.unpackbits(one[:-8], count=size), high, low)
+        np.divide(total, np.float32(group.ranks), out=vector)
+
+
+def _mean(values: Array) -> np.float32:
+    return np.float32(values.mean()) if values.size else np.float32(0)
+
+
+class PowerSGD(Method):
+    """Two narrow matrices whose product is near the gradients as a square matrix (Vogels et al. 2019).
+
+    Args:
+        rank: columns of the matrices.
+        start: steps before the first compressed one.
+    """
+
+    def __init__(self, rank: int = 4, start: int = 0) -> None:
+        super().__init__()
+        if rank < 1:
+            raise CollectiveError("no such rank", where="PowerSGD", expected="1 or more", got=rank)
+        self.rank = rank
+        self.start = start
+        self._steps: dict[Any, int] = {}
+        self._right: dict[Any, Array] = {}
+
+    def _mean(self, group: Exchange, vector: Array, residual: Array, key: Any) -> None:
+        step = self._steps[key] = self._steps.get(key, 0) + 1
+        rows = int(np.ceil(np.sqrt(vector.size)))
+        columns = -(-vector.size // rows)
+        if step <= self.start or 2 * self.rank >= min(rows, columns):
+            self._reduced(group, vector)
+            return
+        vector += residual
+        matrix = np.zeros((rows, columns), np.float32)
+        matrix.reshape(-1)[: vector.size] = vector
+        right = self._right.get(key)
+        if right is None or right.shape != (columns, self.rank):
+            right = np.random.default_rng(0).standard_normal((columns, self.rank)).astype(np.float32)
+        left = np.linalg.qr(self._reduced(group, matrix @ right))[0].astype(np.float32)
+        own = matrix.T @ left
+        right = self._right[key] = self._reduced(group, own)
+        product = (left @ right.T).reshape(-1)[: vector.size]
+        np.subtract(vector, product, out=residual)
+        vector[:] = product
+
+
+METHODS: dict[str, Callable[..., Method]] = {
+    "fp16": Half,
+    "int8": Int8,
+    "top-k": TopK,
+    "1-bit": Signs,
+    "powersgd": PowerSGD,
+}
+"""Methods by name."""
+
+
+def method(name: str, **options: Any) -> Method:
+    """A method by its name, with its options."""
+    if name not in METHODS:
+        raise CollectiveError("no such compression", where="compressed", expected=sorted(METHODS), got=str(name)[:40])
+    return METHODS[name](**options)
+
+
+class Compressed:
+    """A function for `tw.compile_step(..., reduce=)`: each part of the gradients becomes the mean over a group's ranks,
+    nearly. `ratio` is how many times fewer bytes have travelled."""
+
+    def __init__(self, group: Exchange, name: str, **options: Any) -> None:
+        self.group = group
+        self.method = method(name, **options)
+
+    def __call__(self, part: Array) -> None:
+        self.method.mean(self.group, part, (part.ctypes.data, part.size))
+
+    @property
+    def ratio(self) -> float:
+        return self.method.ratio
+
+
+__all__ = ["METHODS", "Compressed", "Exchange", "Method", "method"]
