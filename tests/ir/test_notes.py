@@ -209,7 +209,9 @@ def test_text(note: str, message: str) -> None:
 
 
 def test_scopes_in_text() -> None:
-    with pytest.raises(ParseError, match="no scope is called 'loca': expected one of global, padded, local, shared"):
+    with pytest.raises(
+        ParseError, match="no scope is called 'loca': expected one of global, padded, local, warp, shared"
+    ):
         parse_func("func @f(A: f32[8] in loca) { }")
 
 
@@ -233,7 +235,7 @@ def test_scopes_in_text() -> None:
         ),
         (
             replace(FUNC, params=(replace(FUNC.params[0], scope="odd"), FUNC.params[1])),  # type: ignore[arg-type]
-            "buffer 'A': has an unknown scope: expected one of global, padded, local, shared, tiles",
+            "buffer 'A': has an unknown scope: expected one of global, padded, local, warp, shared, tiles",
         ),
         (
             FUNC.with_body(replace(FUNC.body, kind="thread", thread="warp")),  # type: ignore[type-var]

@@ -13,7 +13,7 @@ from tilewright.ir.attributes import Attrs, ConstantArray, Dims
 from tilewright.ir.dtype import BY_NAME, DType, bf16, f16, f32, i32
 from tilewright.ir.expr import Buffer, Expr, Op, Var, cast, const, equal, select
 from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType
-from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Region, Store, seq
+from tilewright.ir.loops import Allocate, Barrier, For, If, Intrinsic, Let, PrimFunc, Region, Store, seq
 from tilewright.ir.notes import MayAlias, Unroll, Workspaces
 from tilewright.ir.parser import parse_expr, parse_func, parse_graph, parse_stmt
 from tilewright.ir.printer import stmt_text
@@ -123,7 +123,7 @@ def test_every_statement(golden: Callable[..., None]) -> None:
             For(
                 Var("b"),
                 const(2),
-                Intrinsic("dot", (Region(A, ((Var("b") * 4, const(4)),)),), ()),
+                seq([Intrinsic("dot", (Region(A, ((Var("b") * 4, const(4)),)),), ()), Barrier(), Barrier("warp")]),
                 "thread",
                 "blockIdx.x",
             ),

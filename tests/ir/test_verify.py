@@ -13,6 +13,7 @@ from tilewright.ir.loops import (
     TID,
     TRUE,
     Allocate,
+    Barrier,
     Block,
     BlockIter,
     For,
@@ -185,6 +186,7 @@ WRONG: dict[str, tuple[Stmt, str]] = {
         For(I, N, put(), "thread", "threadIdx.w"),  # type: ignore[arg-type]
         "an unknown hardware index: expected one of blockIdx.x",
     ),
+    "barrier": (Barrier("grid"), "a barrier of an unknown group: expected one of block, warp, got 'grid'"),  # type: ignore[arg-type]
     "hardware of a serial loop": (For(I, N, put(), "serial", "threadIdx.x"), "exactly if its kind is 'thread'"),
     "note of a function": (For(I, N, put(), notes=(MayAlias(),)), "loop 'i'"),  # type: ignore[arg-type]
     "a note twice": (For(I, N, put(), notes=(Unroll(2), Unroll(3))), "loop 'i'"),

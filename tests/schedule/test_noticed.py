@@ -12,8 +12,7 @@ from tilewright import te
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.schedule import Schedule
-from tilewright.schedule.requests import own_loops
-from tilewright.schedule.state import block_path
+from tilewright.schedule.state import block_path, own_loops
 from tilewright.support.errors import ScheduleError
 
 

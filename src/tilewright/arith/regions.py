@@ -60,12 +60,13 @@ class Collector:
 
     __slots__ = ("_ends", "_only", "_substitution", "analyzer", "inner", "root")
 
-    def __init__(self, root: Stmt, context: Extents | None = None) -> None:
+    def __init__(self, root: Stmt, context: Extents | None = None, common: Extents | None = None) -> None:
+        """`context`: extents of loops around that stay; `common`: of those whose iterations all count together."""
         self.root = root
         extents: dict[Var, Expr] = dict(context or {})
         if isinstance(root, Block):
             extents.update((it.var, it.extent) for it in root.iters)
-        loops = {s.var: s.extent for s in walk(root) if isinstance(s, For)}
+        loops = {s.var: s.extent for s in walk(root) if isinstance(s, For)} | dict(common or {})
         self.inner = frozenset(loops)
         self.analyzer = Analyzer({**extents, **loops})
         self._ends: dict[Expr, Ends | None] = {}

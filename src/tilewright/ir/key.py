@@ -17,6 +17,7 @@ from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
 from tilewright.ir.graph import Graph, TensorType, Value
 from tilewright.ir.loops import (
     Allocate,
+    Barrier,
     Block,
     For,
     If,
@@ -158,6 +159,8 @@ class _Writer:
             case Intrinsic():
                 outputs, inputs = ("; ".join(map(self._region, side)) for side in (s.outputs, s.inputs))
                 tokens.append(f"call [{outputs}] [{inputs}] {s.name}")
+            case Barrier():
+                tokens.append(f"barrier {s.group}")
             case _:
                 raise TypeError(f"not a statement: {type(s).__name__}")
 

@@ -20,6 +20,7 @@ from tilewright.ir.lexer import Cursor
 from tilewright.ir.loops import (
     TRUE,
     Allocate,
+    Barrier,
     Block,
     BlockIter,
     For,
@@ -34,7 +35,17 @@ from tilewright.ir.loops import (
     Store,
     seq,
 )
-from tilewright.ir.notes import BlockNote, FuncNote, LoopNote, Note, Origin, Thread, scope_named, thread_named
+from tilewright.ir.notes import (
+    BlockNote,
+    FuncNote,
+    LoopNote,
+    Note,
+    Origin,
+    Thread,
+    group_named,
+    scope_named,
+    thread_named,
+)
 from tilewright.ir.notetable import find, make, note_name, with_note
 from tilewright.support.errors import ExpressionError, VerifyError
 
@@ -157,6 +168,14 @@ def _intrinsic(c: Cursor, end: str | None) -> Stmt:
     return Intrinsic(name, outputs, tuple(c.separated(_region, ")")))
 
 
+def _barrier(c: Cursor, end: str | None) -> Stmt:
+    if not c.accept("("):
+        return Barrier()
+    group = c.known(group_named, "a group of threads")
+    c.expect(")")
+    return Barrier(group)
+
+
 def _region(c: Cursor) -> Region:
     token = c.token
     name = c.name("a buffer")
@@ -263,4 +282,12 @@ def _field_value(c: Cursor) -> Any:
         return number_or_bool(c) if number else c.name("a number, a name or a list")
 
 
-_STATEMENTS = {"for": _for, "block": _block, "let": _let, "alloc": _alloc, "if": _if, "call": _intrinsic}
+_STATEMENTS = {
+    "for": _for,
+    "block": _block,
+    "let": _let,
+    "alloc": _alloc,
+    "if": _if,
+    "call": _intrinsic,
+    "barrier": _barrier,
+}

@@ -1,6 +1,6 @@
 """Loop programs: a `PrimFunc` is a loop tree over buffers.
 
-    stmt := For | Block | Store | Let | If | Allocate | Seq | Intrinsic
+    stmt := For | Block | Store | Let | If | Allocate | Seq | Intrinsic | Barrier
 
 A *block* is a unit of computation that schedule primitives move. It is written over its own iteration variables, whose
 values the surrounding loops bind; so moving or splitting loops only changes the bindings. A block whose iterators are
@@ -17,6 +17,7 @@ from typing import Literal
 
 from tilewright.ir.expr import Buffer, Const, Expr, Var, const
 from tilewright.ir.notes import BlockNote, FuncNote, LoopNote, Thread, Workspaces, find
+from tilewright.ir.scopes import Group
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError
 
@@ -186,6 +187,17 @@ class Intrinsic(Stmt):
     name: str
     outputs: tuple[Region, ...]
     inputs: tuple[Region, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Barrier(Stmt):
+    """The threads of a GPU's block (or warp) wait here for each other: what one of them wrote before, all can read.
+
+    It stands between loops of threads or inside of them, where all threads of the group come. Run in order, one
+    iteration after another, it does nothing. Written by `transform/loops/barriers.py`.
+    """
+
+    group: Group = "block"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -26,7 +26,7 @@ from tilewright.ir.notetable import (
     with_note,
     without,
 )
-from tilewright.ir.scopes import SCOPES, THREADS, Scope, Thread, known_scopes
+from tilewright.ir.scopes import GROUPS, SCOPES, THREADS, Group, Scope, Thread, known_scopes
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import VerifyError
 
@@ -374,6 +374,11 @@ def thread_named(name: str) -> Thread:
     return _one_of("hardware index", name, THREADS)
 
 
+def group_named(name: str) -> Group:
+    """The group of threads of this name. Raises VerifyError."""
+    return _one_of("group of threads", name, GROUPS)
+
+
 def _one_of(what: str, name: str, known: tuple[K, ...]) -> K:
     for each in known:
         if each == name:
@@ -385,9 +390,7 @@ def markdown() -> str:
     """The table of all notes, scopes and hardware indices for docs/ir.md."""
     rows = [(f"@{signature(kind)}", kind.place, _summary(kind)) for kind in NOTES.values()]
     rows += [(f"in {scope}", "buffer", meaning) for scope, meaning in SCOPES.items()]
-    rows.append(
-        (f"thread({' | '.join(THREADS)})", "loop", "An index of a GPU runs through the loop; `codegen/cuda/` takes it.")
-    )
+    rows.append((f"thread({' | '.join(THREADS)})", "loop", "An index of a GPU runs through the loop."))
     lines = [f"| `{text.replace('|', chr(92) + '|')}` | {place} | {meaning} |" for text, place, meaning in rows]
     return "\n".join(["| text | stands on a | meaning |", "|---|---|---|", *lines])
 
@@ -427,6 +430,7 @@ __all__ = [
     "Versions",
     "Workspaces",
     "find",
+    "group_named",
     "markdown",
     "register",
     "scope_named",

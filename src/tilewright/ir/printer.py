@@ -20,6 +20,7 @@ from tilewright.ir.graph import Graph, Node, TensorType, Value
 from tilewright.ir.loops import (
     TRUE,
     Allocate,
+    Barrier,
     Block,
     For,
     If,
@@ -215,6 +216,8 @@ class _StmtPrinter:
             case Intrinsic():
                 outputs, inputs = (", ".join(map(self._region, side)) for side in (s.outputs, s.inputs))
                 yield f"{indent}call {name_text(s.name)}({f'{outputs}; {inputs}'.rstrip()})"
+            case Barrier(group):
+                yield f"{indent}barrier" + ("" if group == "block" else f"({group})")
             case _:
                 raise TypeError(f"not a statement: {type(s).__name__}")
 

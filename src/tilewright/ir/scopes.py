@@ -7,13 +7,14 @@ from typing import Literal, cast, get_args
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import VerifyError
 
-Scope = Literal["global", "padded", "local", "shared", "tiles"]
+Scope = Literal["global", "padded", "local", "warp", "shared", "tiles"]
 
 SCOPES: dict[Scope, str] = {
     "global": "Memory; it is not printed.",
     "padded": "Memory whose inner dimensions lowering may enlarge, so that planes do not meet in the same cache sets.",
     "local": "Private to a thread; in registers if it can be.",
-    "shared": "Memory that the threads of a GPU's block share; `codegen/cuda/` takes it.",
+    "warp": "Memory that the threads of a GPU's warp share, those of one index threadIdx.x.",
+    "shared": "Memory that the threads of a GPU's block share, wherever in its loops it is allocated.",
     "tiles": "Registers that hold matrices, which tensor intrinsics alone read and write; memory where there are none.",
 }
 """Where buffers live. Written by `set_scope` and `cache_write`, read by `transform/loops/`."""
@@ -47,6 +48,22 @@ def known_scopes() -> tuple[Scope, ...]:
 
 
 Thread = Literal["blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z", "vthread"]
+
+Group = Literal["block", "warp"]
+"""Threads of a GPU that wait for each other at a barrier: all of a block, or those of each warp."""
+
+GROUPS: tuple[Group, ...] = get_args(Group)
+
+
+def sharing(scope: Scope) -> tuple[Thread, ...]:
+    """The hardware indices whose threads have one buffer of this scope in common, of those within a block."""
+    match scope:
+        case "shared":
+            return "threadIdx.x", "threadIdx.y", "threadIdx.z"
+        case "warp":
+            return ("threadIdx.x",)
+    return ()
+
 
 THREADS: tuple[Thread, ...] = get_args(Thread)
 """The hardware indices that may run through a loop. Written by `bind`; `codegen/cuda/` takes them."""

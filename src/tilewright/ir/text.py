@@ -19,6 +19,7 @@ KEYWORDS = frozenset(
         "array",
         "assume",
         "at",
+        "barrier",
         "block",
         "buffer",
         "by",

@@ -18,6 +18,7 @@ from tilewright.ir.loops import (
     NTHREADS,
     TID,
     Allocate,
+    Barrier,
     Block,
     For,
     If,
@@ -34,7 +35,7 @@ from tilewright.ir.notetable import BlockNote, FuncNote, LoopNote, Note, problem
 from tilewright.ir.printer import buffer_text
 from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import loads, variables, walk_expr
-from tilewright.ir.scopes import known_scopes
+from tilewright.ir.scopes import GROUPS, known_scopes
 from tilewright.support.errors import Problems, VerifyError
 
 NodeCheck = Callable[[Node], Iterable[str]]
@@ -290,6 +291,9 @@ class _FuncVerifier:
             case Intrinsic():
                 for region in (*s.outputs, *s.inputs):
                     self.region(region, scope, f"{where}, intrinsic {s.name!r}")
+            case Barrier(group):
+                if group not in GROUPS:
+                    self.report("a barrier of an unknown group", where, f"one of {', '.join(GROUPS)}", repr(group))
             case _:
                 self.report(f"{type(s).__name__} is not a statement", where)
 

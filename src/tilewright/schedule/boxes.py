@@ -60,13 +60,23 @@ def _starts(box: Box, sizes: Sequence[Expr]) -> Box:
     return tuple(None if r is None else (r[0] - (size - 1), r[1]) for r, size in zip(box, sizes, strict=True))
 
 
-def reads_within(root: Stmt, consumers: Iterable[Block], buffer: Buffer, enclosing: Mapping[Var, Expr]) -> list[Read]:
-    """Where each load of the consumers reads `buffer` in one iteration of the outer loops."""
-    return [read for consumer in consumers for read in _reads_of(root, consumer, buffer, enclosing)]
+def reads_within(
+    root: Stmt,
+    consumers: Iterable[Block],
+    buffer: Buffer,
+    enclosing: Mapping[Var, Expr],
+    common: Mapping[Var, Expr] | None = None,
+) -> list[Read]:
+    """Where each load of the consumers reads `buffer` in one iteration of the outer loops. `common`: other loops
+    around, all of whose iterations count, since they have the buffer in common."""
+    return [read for consumer in consumers for read in _reads_of(root, consumer, buffer, enclosing, common or {})]
 
 
-def _reads_of(root: Stmt, consumer: Block, buffer: Buffer, enclosing: Mapping[Var, Expr]) -> list[Read]:
+def _reads_of(
+    root: Stmt, consumer: Block, buffer: Buffer, enclosing: Mapping[Var, Expr], common: Mapping[Var, Expr]
+) -> list[Read]:
     inner, binding = _inner_extents(root, consumer)
+    inner |= common
     given = conjuncts(consumer.predicate)
 
     def read(low: Iterable[Expr], high: Iterable[Expr]) -> Read:

@@ -26,6 +26,7 @@ from tilewright.schedule.state import (
     find,
     last_loop,
     loads_in,
+    loop_path,
     loops_in,
     loops_on,
     read_buffers,
@@ -100,10 +101,11 @@ def check_kinds(before: PrimFunc, after: PrimFunc, loops: Sequence[For], what: s
             raise refuse(before, f"{what}: {error.what}") from None
 
 
-def check_independent(func: PrimFunc, loop: For, *, reductions: bool) -> None:
+def check_independent(func: PrimFunc, loop: For, *, reductions: bool, partial: bool = False) -> None:
     """Refuse a loop whose iterations may not run at the same time.
 
-    `reductions`: a loop over a reduction with a known reducer (sum, product, min, max) is acceptable.
+    `reductions`: a loop over a reduction with a known reducer (sum, product, min, max) is acceptable. `partial`: so is
+    one of which conditions leave the first iteration only: the other threads have nothing to do.
     """
     if runs_once(loop.extent):
         return
@@ -124,15 +126,23 @@ def check_independent(func: PrimFunc, loop: For, *, reductions: bool) -> None:
         if not shared:
             continue
         inner = extents_of(loops_on(find(loop.body, lambda s, b=block: s is b) or ()))  # type: ignore[misc]
-        if not injective(
-            spatial_bindings(block), loop.var, inner | {loop.var: loop.extent}, conjuncts(block.predicate)
-        ):
+        extents, conditions = inner | {loop.var: loop.extent}, conjuncts(block.predicate)
+        once = partial and _comes_once(func, loop, extents, conditions)
+        if not once and not injective(spatial_bindings(block), loop.var, extents, conditions):
             raise refuse(
                 func,
                 f"cannot {word} loop {loop.var.name!r}: two of its iterations may write the same elements of "
                 f"{shared[0].name!r} in block {block.name!r}",
             )
         _check_in_place(func, loop, block, word)
+
+
+def _comes_once(func: PrimFunc, loop: For, extents: Mapping[Var, Expr], conditions: Sequence[Expr]) -> bool:
+    """Whether conditions leave only the first iteration of a loop."""
+    if loop.var not in {v for c in conditions for v in variables(c)}:
+        return False
+    enclosing = extents_of(loops_on(loop_path(func, loop.var.name)))
+    return prove(loop.var < 1, {**enclosing, **extents}, tuple(conditions))
 
 
 def reordered_sums(func: PrimFunc) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.loops import For, LoopKind, PrimFunc
 from tilewright.ir.notes import BlockNote, LoopNote, Note, thread_named, with_note
 from tilewright.ir.notetable import check, make
+from tilewright.schedule.common import require_common, widened
 from tilewright.schedule.dependence import check_independent, require_any_order
 from tilewright.schedule.state import (
     block_path,
@@ -134,7 +135,11 @@ def bind(func: PrimFunc, loop: str, thread: str) -> PrimFunc:
         for i in 0..64:  # threadIdx.x
             block C(vi = i)
 
-    Refuses what `parallel` refuses, unknown indices, and an index that an outer loop is bound to.
+    Inside of a loop of threadIdx, a loop of the same index shares among the same threads what fills memory that they
+    have in common (`compute_at`); it has no more iterations. What fills such memory inside of the loop, each thread for
+    itself so far, is computed for all of them from then on.
+
+    Refuses what `parallel` refuses, unknown indices, and an index that an outer loop of other work is bound to.
     """
     try:
         index = thread_named(thread)
@@ -143,12 +148,14 @@ def bind(func: PrimFunc, loop: str, thread: str) -> PrimFunc:
     path = loop_path(func, loop)
     target = last_loop(path)
     _require_plain(func, target, "bind")
+    what = f"cannot bind loop {loop!r} to {thread!r}"
     inner = [s for s in outside_blocks(target.body) if isinstance(s, For)]
-    for other in (*loops_on(path[:-1]), *inner):
+    for outer, within in (*((x, target) for x in loops_on(path[:-1])), *((target, x) for x in inner)):
+        other = within if outer is target else outer
         if other.thread == thread and thread != "vthread":
-            raise refuse(func, f"cannot bind loop {loop!r} to {thread!r}: loop {other.var.name!r} has it already")
-    check_independent(func, target, reductions=False)
-    return replace_at(func, path, replace(target, kind="thread", thread=index))
+            require_common(func, outer, within, index, f"{what}: loop {other.var.name!r} has it already")
+    check_independent(func, target, reductions=False, partial=True)
+    return widened(func, replace_at(func, path, replace(target, kind="thread", thread=index)), loop, what)
 
 
 def annotate_loop(

@@ -8,6 +8,8 @@ from tilewright.ir.expr import Buffer, Expr, Load, Var
 from tilewright.ir.loops import Block, BlockIter, For, PrimFunc, Seq, Stmt, Store, seq
 from tilewright.ir.notes import Scope, scope_named
 from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, replace_buffers
+from tilewright.ir.scopes import sharing
+from tilewright.schedule.common import widened
 from tilewright.schedule.move import loop_name
 from tilewright.schedule.state import (
     Path,
@@ -16,6 +18,7 @@ from tilewright.schedule.state import (
     blocks_in,
     intrinsics_in,
     last_block,
+    loops_on,
     map_blocks,
     nest,
     read_buffers,
@@ -54,7 +57,11 @@ def set_scope(func: PrimFunc, block: str, scope: str, buffer: str | None = None)
     if new != "global":
         for user in (*writers_of(func, target), *readers_of(func, target)):
             refuse_external(func, user, f"cannot set the scope of {target.name!r}")
-    return swap_buffer(func, target, replace(target, scope=new))
+    result = swap_buffer(func, target, replace(target, scope=new))
+    for loop in loops_on(block_path(func, block)):
+        if loop.thread in sharing(new):
+            result = widened(func, result, loop.var.name, f"cannot set the scope of {target.name!r}")
+    return result
 
 
 def _scope(func: PrimFunc, what: str, name: str) -> Scope:

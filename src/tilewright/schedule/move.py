@@ -15,6 +15,7 @@ from tilewright.ir.loops import TRUE, Block, BlockIter, For, PrimFunc, Seq, Stmt
 from tilewright.ir.notes import InOrder
 from tilewright.ir.notes import find as find_note
 from tilewright.ir.rewrite import fresh_name, substitute, variables
+from tilewright.ir.scopes import sharing
 from tilewright.schedule.affine import Range, inside, intersect, outside, solve_ranges
 from tilewright.schedule.boxes import clip, covered, needed, reads_within, written_box
 from tilewright.schedule.dependence import check_kinds, injective, reduce_iters_using
@@ -68,6 +69,17 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     another iteration's. An output moves where a reader makes another one of it, element by element, so that all of it
     is computed. Refuses other blocks that write an output, consumers outside of the loop, producers that would come too
     late, and reductions that were decomposed.
+
+    What the threads of a block have in common (scope "shared", and "warp" for those of a warp) is computed for all of
+    them, although the loop is inside of a bound one; before `compute_at("B", "k")` to the loop of C, and after it::
+
+        for i in 0..64:  # threadIdx.x                for i in 0..64:  # threadIdx.x
+            for k in 0..4:                                for k in 0..4:
+                block C(vi = i, reduce vk = k)                for i2 in 0..64:
+                                                                  block B(vi2 = i2, vk2 = k)
+                                                              block C(vi = i, reduce vk = k)
+
+    `bind` shares the new loops among the same threads.
     """
     path = block_path(func, block)
     source = last_block(path)
@@ -100,7 +112,9 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     names = {b.name for b in consumers}
     position = next(k for k, child in enumerate(children) if any(b.name in names for b in blocks_in(child)))
     _require_inputs_before(func, smaller, source, children[position:], what)
-    reads = {b: reads_within(target.body, consumers, b, extents_of(outer)) for b in written_buffers(source.body)}
+    enclosing, common = extents_of(outer), extents_of(shared_by(written, outer))
+    enclosing = {v: n for v, n in enclosing.items() if v not in common}
+    reads = {b: reads_within(target.body, consumers, b, enclosing, common) for b in written_buffers(source.body)}
     domain = needed(source, {b: [read.box for read in candidate] for b, candidate in reads.items()})
     limits: dict[Var, Expr] = {}
     if not _copies(func, source) and any(
@@ -111,6 +125,11 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     placed = _nest_over(source, domain, outer, taken_names(smaller), limits=limits)
     body = seq((*children[:position], placed, *children[position:]))
     return replace_at(smaller, target_path, replace(target, body=body))
+
+
+def shared_by(buffers: Sequence[Buffer], loops: Sequence[For]) -> tuple[For, ...]:
+    """The loops of threads that have all of these buffers in common."""
+    return tuple(x for x in loops if buffers and all(x.thread in sharing(b.scope) for b in buffers))
 
 
 def _reads_all(func: PrimFunc, reader: Block, buffer: Buffer) -> bool:

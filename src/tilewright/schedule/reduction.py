@@ -12,7 +12,6 @@ from tilewright.ir.rewrite import fresh_name, substitute, substitute_stmt, varia
 from tilewright.schedule.affine import outside
 from tilewright.schedule.combination import Combination, combination
 from tilewright.schedule.dependence import injective, reduce_iters_using
-from tilewright.schedule.requests import own_loops
 from tilewright.schedule.state import (
     block_names,
     block_path,
@@ -24,6 +23,7 @@ from tilewright.schedule.state import (
     loop_path,
     loops_on,
     nest,
+    own_loops,
     refuse,
     replace_at,
     replace_on,

@@ -33,6 +33,7 @@ from tilewright.schedule.state import (
     last_loop,
     loop_path,
     loops_on,
+    own_loops,
     rebind,
     refuse,
     replace_at,
@@ -71,16 +72,6 @@ class Fusion:
 
 
 Step = Split | Fusion
-
-
-def own_loops(path: Path) -> tuple[For, ...]:
-    """The innermost loops of a path that contain nothing but the block at its end."""
-    own: list[For] = []
-    for s in reversed(path[:-1]):
-        if not isinstance(s, For):
-            break
-        own.append(s)
-    return tuple(reversed(own))
 
 
 def is_asked(own: Sequence[For], steps: Sequence[Step], first: PrimFunc, block: str) -> bool:

@@ -48,6 +48,7 @@ from tilewright.schedule.state import (
     last_loop,
     loop_path,
     loops_on,
+    own_loops,
     read_buffers,
     refuse,
     written_buffers,
@@ -277,7 +278,7 @@ class Schedule(Recording):
         """Move a block; what was asked of its loops holds at the new place: see `requests`."""
         name, place = self._name(block), self._name(loop)
         path = block_path(self.func, name)
-        own: dict[LoopId, For] = {self.find_loop(x.var.name): x for x in requests.own_loops(path)}
+        own: dict[LoopId, For] = {self.find_loop(x.var.name): x for x in own_loops(path)}
         steps = requests.steps_behind(tuple(own), self._history.steps, self._history.birth("b", name))
         inputs = (self._ref("b", block), self._ref("l", loop))
         if requests.is_asked(tuple(own.values()), steps, self._history.first(own, name), name):

@@ -23,9 +23,17 @@ from tilewright.schedule import groups
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.inline import is_elementwise, is_injective
 from tilewright.schedule.recording import BlockRef, LoopRef
-from tilewright.schedule.requests import own_loops
 from tilewright.schedule.schedule import Factor, Schedule
-from tilewright.schedule.state import block_path, depends_on, find_block, last_block, loops_on, refuse, written_buffers
+from tilewright.schedule.state import (
+    block_path,
+    depends_on,
+    find_block,
+    last_block,
+    loops_on,
+    own_loops,
+    refuse,
+    written_buffers,
+)
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
 

@@ -118,6 +118,16 @@ def loops_on(path: Iterable[Stmt]) -> tuple[For, ...]:
     return tuple(s for s in path if isinstance(s, For))
 
 
+def own_loops(path: Path) -> tuple[For, ...]:
+    """The innermost loops of a path that contain nothing but the block at its end."""
+    own: list[For] = []
+    for s in reversed(path[:-1]):
+        if not isinstance(s, For):
+            break
+        own.append(s)
+    return tuple(reversed(own))
+
+
 def loop_names(func: PrimFunc) -> list[str]:
     return [s.var.name for s in outside_blocks(func.body) if isinstance(s, For)]
 

@@ -11,7 +11,6 @@ from tilewright.ir.notes import BufferName, DoubleBuffer, InOrder, StorageAlign,
 from tilewright.ir.notes import find as find_note
 from tilewright.schedule.dependence import reduce_iters_using
 from tilewright.schedule.memory import written_by
-from tilewright.schedule.requests import own_loops
 from tilewright.schedule.state import (
     Path,
     block_path,
@@ -19,6 +18,7 @@ from tilewright.schedule.state import (
     last_block,
     loop_path,
     loops_on,
+    own_loops,
     read_buffers,
     readers_of,
     refuse,

@@ -409,6 +409,43 @@ CASES = {
             for p in 0..8 { c[k, p] = own[p] + row[n - 1] }
           }
         }""",
+    "one thread": """
+        func @total(a: f32[8], c: f32[8]) {
+          for b in 0..2 thread(blockIdx.x) {
+            alloc S: f32[4] in shared
+            alloc T: f32[1] in shared
+            for t in 0..4 thread(threadIdx.x) {
+              for u in 0..4 thread(threadIdx.x) { S[u] = a[b * 4 + u] }
+              for k in 0..1 { T[0] = S[0] + S[1] }
+              c[b * 4 + t] = S[t] + T[0]
+            }
+            T[0] = 0.0
+          }
+        }""",
+    "insert barriers": """
+        func @steps(a: f32[4, 8], c: f32[8], d: f32[8]) {
+          for t in 0..8 thread(threadIdx.x) {
+            c[t] = 0.0
+            for k in 0..4 {
+              alloc S: f32[8] in shared
+              alloc W: f32[8] in warp
+              for u in 0..8 thread(threadIdx.x) { S[u] = a[k, u] }
+              W[t] = S[t] * 2.0
+              c[t] = c[t] + W[7 - t]
+              if k < 3 { c[t] = c[t] + S[7 - t] }
+            }
+            d[t] = c[t]
+          }
+        }""",
+    "insert barriers: halves by turns": """
+        func @pipelined(a: f32[4, 8], c: f32[8]) {
+          alloc S: f32[2, 8] in shared
+          for o in 0..8 thread(threadIdx.x) { S[0, o] = a[0, o] }
+          for k in 0..4 {
+            if k < 3 { for t in 0..8 thread(threadIdx.x) { S[(k + 1) % 2, t] = a[k + 1, t] } }
+            for u in 0..8 thread(threadIdx.x) { c[u] = c[u] + S[k % 2, 7 - u] }
+          }
+        }""",
     "prefetch weights": """
         func @product(x: f32[512], w: f32[4, 512, 16], y: f32[4, 16]) {
           for p in 0..4 parallel {

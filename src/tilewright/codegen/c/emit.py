@@ -15,7 +15,21 @@ from tilewright.codegen.c.expr import COMPARE, UNARY, ExprEmitter
 from tilewright.codegen.c.helpers import MEMORY_TYPES, VALUE_TYPES, helper
 from tilewright.codegen.c.names import Identifiers
 from tilewright.ir.expr import Buffer, Expr, Var, as_int
-from tilewright.ir.loops import NTHREADS, TID, Allocate, Block, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
+from tilewright.ir.loops import (
+    NTHREADS,
+    TID,
+    Allocate,
+    Barrier,
+    Block,
+    For,
+    If,
+    Intrinsic,
+    Let,
+    PrimFunc,
+    Seq,
+    Stmt,
+    Store,
+)
 from tilewright.ir.rewrite import buffers_in, exprs_of, loads, map_stmt, variables, walk, walk_expr
 from tilewright.ir.sharing import computed_first
 from tilewright.schedule.external import externals_in, find_external, sizes_of
@@ -170,6 +184,8 @@ class Emitter:
                     self.call(s, level)
                 else:
                     self.call_intrinsic(s, level)
+            case Barrier():
+                pass  # iterations run one after another
             case Block():
                 raise CompileError("blocks have no C form; lower the function first", where=f"block {s.name!r}")
 

@@ -5,30 +5,34 @@
         C[i * 64 + j] = ... } }                         const int64_t j = threadIdx.x;
                                                         C[i * 64 + j] = ...; }
 
-A loop of index threadIdx says which threads do its iterations; several such loops in a block are steps of the same
-threads. What stands between them every thread does: loops, and `__syncthreads` where one step reads what another wrote.
-What no thread's loop is around, one thread does. Local buffers are each thread's own (`private`), shared ones are the
-block's. The loops that the interpreter runs one after another are thus the meaning of the text.
+A loop of index threadIdx says which threads do its iterations; several such loops in a block, one after another or
+inside of each other, are steps of the same threads. What stands between them every thread does, and `__syncthreads`
+stands where the loops have a barrier (`transform/loops/barriers.py`). Local buffers are each thread's own (`private`),
+shared ones are the block's, those of a warp too, with a part for each. The loops that the interpreter runs one after
+another are thus the meaning of the text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 
 from tilewright.arith import prove_equal
 from tilewright.codegen.c.emit import Emitter, opening
 from tilewright.codegen.c.helpers import VALUE_TYPES, helper
 from tilewright.codegen.cuda.private import extents_of_threads, has_threads, keep_own_elements, of_threads
-from tilewright.codegen.touched import Touched, touched
 from tilewright.ir.expr import Buffer, Expr, Var, as_int
-from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Seq, Stmt
-from tilewright.ir.rewrite import map_stmt, walk
+from tilewright.ir.loops import Allocate, Barrier, For, Intrinsic, PrimFunc, Seq, Stmt
+from tilewright.ir.rewrite import exprs_of, map_stmt, variables, walk
+from tilewright.ir.scopes import sharing
 from tilewright.schedule.intrinsics import expand
 from tilewright.support.errors import CompileError
 
 SHARED_BYTES = 48 * 1024
 """Bytes of shared memory that a block may have without asking for more."""
+WARP = 32
+"""Threads of a warp."""
 
 
 def emit_cuda(func: PrimFunc) -> str:
@@ -51,19 +55,17 @@ def emit_cuda(func: PrimFunc) -> str:
 
 
 class _Kernel(Emitter):
-    """One kernel. `bound` are the indices of threads that the loops around run through; `open` is what threads have
-    touched since the last barrier; `apart`: not all threads come here."""
+    """One kernel. `bound` has how many threads of each direction come here, where it is not all of the block's."""
 
     def __init__(self, func: PrimFunc) -> None:
         super().__init__(func)
         self.block = extents_of_threads(func)
         self.grid: dict[str, Expr] = {}
-        self.bound: tuple[str, ...] = ()
-        self.open = Touched()
+        self.bound: dict[str, int] = {}
         self.outermost = True
-        self.alone = False
-        self.apart = False
         self.shared_bytes = 0
+        if not has_threads(func.body):
+            raise CompileError("no hardware index runs through a loop", where=func.name, hint="bind a loop")
 
     def kernel(self) -> str:
         self.title = self.identifiers.take(self.func.name)
@@ -85,67 +87,46 @@ class _Kernel(Emitter):
     # Statements
 
     def statement(self, s: Stmt, level: int) -> None:
-        if self.alone:
-            super().statement(s, level)
-        elif not has_threads(s):
-            self.by_one(s, level)
-        else:
-            self.together(s, level)
-
-    def by_one(self, s: Stmt, level: int) -> None:
-        """A statement without loops of threads: done by those threads that are 0 where no loop is around it."""
-        if self.outermost and not self.bound and not self.grid:
-            raise CompileError("no hardware index runs through a loop", where=self.func.name, hint="bind a loop")
-        rest = [t for t in self.block if t not in self.bound]
-        self.open.include(self.of_block(touched(s)))
-        self.alone = True
-        if rest:
-            self.line(f"if ({' && '.join(f'{t} == 0' for t in rest)}) {{", level)
-        super().statement(s, level + bool(rest))
-        if rest:
-            self.line("}", level)
-        self.alone = False
-
-    def together(self, s: Stmt, level: int) -> None:
-        """A statement that all threads come to."""
         if not (isinstance(s, For) and s.thread) and not isinstance(s, Allocate):
             self.outermost = False
         match s:
-            case Seq(stmts):
-                for child in stmts:
-                    self.wait(touched(child), level)
-                    self.statement(child, level)
+            case Barrier(group):
+                self.line("__syncwarp();" if group == "warp" else "__syncthreads();", level)
             case For() if s.thread is not None and s.thread != "vthread":
                 self.index(s, level)
-            case For():
-                self.repeat(s, level)
-            case If():
-                separate, self.apart = self.apart, True
-                super().statement(s, level)
-                self.apart = separate
             case _:
                 super().statement(s, level)
 
     def index(self, s: For, level: int) -> None:
         """A loop that a hardware index runs through."""
         assert s.thread is not None
-        i = self.declare(s.var)
         self.extents[s.var] = s.extent
-        self.line(f"const int64_t {i} = {s.thread};", level)
         if not of_threads(s):
+            self.line(f"const int64_t {self.declare(s.var)} = {s.thread};", level)
             self.blocks(s)
             self.statement(s.body, level)
             return
-        bound, separate = self.bound, self.apart
-        self.bound = (*bound, s.thread)
-        partial = as_int(s.extent) != self.block[s.thread]
-        if partial:
-            self.line(f"if ({i} < {self.exprs.text(s.extent)}) {{", level)
-            self.apart = True
-        self.statement(s.body, level + partial)
-        if partial:
+        extent, known = as_int(s.extent), self.bound.get(s.thread, self.block[s.thread])
+        assert extent is not None
+        if extent > known:
+            raise CompileError(
+                f"loop {s.var.name!r} of {s.thread} has more iterations than threads come there",
+                where=self.func.name,
+                expected=f"at most {known}",
+                got=extent,
+            )
+        i = self.declare(s.var)
+        if extent > 1 or _mentions(s.body, s.var):
+            self.line(f"const int64_t {i} = {s.thread};", level)
+        else:
+            i = s.thread
+        if extent < known:
+            self.line(f"if ({i} < {extent}) {{" if extent > 1 else f"if ({i} == 0) {{", level)
+        outer, self.bound = self.bound, {**self.bound, s.thread: extent}
+        self.statement(s.body, level + (extent < known))
+        self.bound = outer
+        if extent < known:
             self.line("}", level)
-        self.bound, self.apart = bound, separate
 
     def blocks(self, s: For) -> None:
         assert s.thread is not None
@@ -157,53 +138,48 @@ class _Kernel(Emitter):
         if not prove_equal(known, s.extent):
             raise CompileError(f"loops of {s.thread} differ", where=self.func.name, expected=known, got=s.extent)
 
-    def repeat(self, s: For, level: int) -> None:
-        """A loop that all threads run, each iteration after the one before."""
-        inside = self.of_block(touched(s.body))
-        end = self.exprs.text(s.extent, 11)
-        i = self.declare(s.var)
-        self.extents[s.var] = s.extent
-        self.line(f"for (int64_t {i} = 0; {i} < {end}; ++{i}) {{", level)
-        self.statement(s.body, level + 1)
-        if inside.conflicts(inside):
-            self.barrier(level + 1)
-        self.line("}", level)
-
-    def wait(self, coming: Touched, level: int) -> None:
-        """A barrier if what comes touches what other threads may still be at."""
-        if self.open.conflicts(self.of_block(coming)):
-            self.barrier(level)
-
-    def barrier(self, level: int) -> None:
-        if self.block:
-            if self.apart:
-                raise CompileError("threads would wait where not all of them come", where=self.func.name)
-            self.line("__syncthreads();", level)
-        self.open = Touched()
-
-    def of_block(self, result: Touched) -> Touched:
-        """What is touched of memory that threads have in common."""
-        return Touched(result.reads - self.own, result.writes - self.own)
-
-    @property
-    def own(self) -> set[str]:
-        """The names of buffers that each thread has for itself."""
-        return {s.buffer.name for s in walk(self.func.body) if isinstance(s, Allocate) and s.buffer.scope != "shared"}
-
     def allocate(self, s: Allocate, level: int) -> None:
         size = as_int(s.buffer.size)
         if size is None:
             raise CompileError(f"the size of {s.buffer.name!r} varies", where=self.func.name)
-        if s.buffer.scope != "shared" or self.alone:
-            if not self.alone and s.buffer.scope != "local":
+        own = self.block.keys() <= self.bound.keys()
+        if not sharing(s.buffer.scope):
+            if not own and s.buffer.scope != "local":
                 hint = 'set_scope(..., "shared"), or "local" for an element of each thread'
                 raise CompileError(f"threads share {s.buffer.name!r}, which is no shared memory", hint=hint)
-            kind = self.memory_type(s.buffer)
-            self.line(f"{kind} {self.declare(s.buffer)}[{max(1, size)}];", level)
+            self.line(f"{self.memory_type(s.buffer)} {self.declare(s.buffer)}[{max(1, size)}];", level)
         else:
-            self.shared_bytes += size * s.buffer.dtype.itemsize
-            self.line(f"__shared__ {self.memory_type(s.buffer)} {self.declare(s.buffer)}[{max(1, size)}];", level)
+            self.share(s.buffer, max(1, size), level)
         self.statement(s.body, level)
+
+    def share(self, buffer: Buffer, size: int, level: int) -> None:
+        """Memory of the block; of one that warps have in common a part for each row of threads."""
+        kind, name = self.memory_type(buffer), self.declare(buffer)
+        rows = 1
+        if buffer.scope == "warp":
+            width = self.block.get("threadIdx.x", 1)
+            if WARP % width:
+                raise CompileError(
+                    f"threads of several warps would share {buffer.name!r}",
+                    where=self.func.name,
+                    expected=f"threads in direction x that divide {WARP}",
+                    got=width,
+                )
+            rows = prod(n for t, n in self.block.items() if t != "threadIdx.x")
+        self.shared_bytes += rows * size * buffer.dtype.itemsize
+        if rows == 1:
+            self.line(f"__shared__ {kind} {name}[{size}];", level)
+            return
+        row = "threadIdx.y"
+        if "threadIdx.z" in self.block:
+            row += f" + threadIdx.z * {self.block.get('threadIdx.y', 1)}"
+        memory = self.identifiers.take(f"{name}_rows")
+        self.line(f"__shared__ {kind} {memory}[{rows * size}];", level)
+        self.line(f"{kind} *const {name} = {memory} + ({row}) * {size};", level)
+
+
+def _mentions(s: Stmt, var: Var) -> bool:
+    return any(var in variables(e) for x in walk(s) for e in exprs_of(x))
 
 
 def _arguments(func: PrimFunc) -> list[Var | Buffer]:

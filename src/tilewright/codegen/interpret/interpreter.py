@@ -22,6 +22,7 @@ from tilewright.ir.loops import (
     TID,
     TRUE,
     Allocate,
+    Barrier,
     Block,
     For,
     If,
@@ -60,8 +61,8 @@ def interpret(
 
     Raises CallError if the arrays do not fit, InterpretError if the program is wrong.
     """
-    given = _in_order(func, arrays)
-    values = _bind_symbols(func, given, symbols or {})
+    given = arrays_in_order(func, arrays)
+    values = bind_symbols(func, given, symbols or {})
     machine = _Machine(func, values, intrinsics or {}, backwards)
     written = machine.bind(given)
     with np.errstate(all="ignore"):
@@ -70,7 +71,7 @@ def interpret(
         array[...] = memory.array(array.shape)
 
 
-def _in_order(func: PrimFunc, arrays: Mapping[str, Array] | Sequence[Array]) -> list[Array | None]:
+def arrays_in_order(func: PrimFunc, arrays: Mapping[str, Array] | Sequence[Array]) -> list[Array | None]:
     """One array for each parameter (None for workspaces left out), checked for dtype and rank."""
     if isinstance(arrays, Mapping):
         unknown = sorted(set(arrays) - {b.name for b in func.params})
@@ -96,7 +97,7 @@ def _in_order(func: PrimFunc, arrays: Mapping[str, Array] | Sequence[Array]) -> 
     return results
 
 
-def _bind_symbols(func: PrimFunc, arrays: list[Array | None], given: Mapping[str, int]) -> dict[Var, int]:
+def bind_symbols(func: PrimFunc, arrays: list[Array | None], given: Mapping[str, int]) -> dict[Var, int]:
     """Values of the symbols, from dimensions that are a symbol; all are checked later."""
     values = {v: given[v.name] for v in func.symbols if v.name in given}
     for buffer, array in zip(func.params, arrays, strict=True):
@@ -191,6 +192,8 @@ class _Machine:
                 return self._alloc(s)
             case Intrinsic():
                 return self._intrinsic(s)
+            case Barrier():
+                return _sequence([])
         raise InterpretError(f"{type(s).__name__} cannot be interpreted", where=self.scope.where)
 
     def _store(self, s: Store) -> Thunk:
@@ -333,4 +336,4 @@ def _sequence(thunks: list[Thunk]) -> Thunk:
     return run
 
 
-__all__ = ["InterpretError", "interpret"]
+__all__ = ["InterpretError", "bind_symbols", "arrays_in_order", "interpret"]

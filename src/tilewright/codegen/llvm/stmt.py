@@ -19,7 +19,7 @@ from tilewright.codegen.llvm.vector import match_reduction
 from tilewright.codegen.llvm.versions import before_versions
 from tilewright.ir.dtype import boolean, i64
 from tilewright.ir.expr import Const, Expr, Load, Var, as_int, const, maximum
-from tilewright.ir.loops import Allocate, Block, For, If, Intrinsic, Let, Seq, Stmt, Store
+from tilewright.ir.loops import Allocate, Barrier, Block, For, If, Intrinsic, Let, Seq, Stmt, Store
 from tilewright.ir.notes import Streaming, Unroll, find
 from tilewright.ir.rewrite import substitute_stmt, walk
 from tilewright.schedule.intrinsics import expand
@@ -65,6 +65,8 @@ def emit(s: State, stmt: Stmt) -> None:
         case Intrinsic():
             if not emit_external(s, stmt) and not emit_call(s, stmt):
                 emit(s, expand(stmt))
+        case Barrier():
+            pass  # iterations run one after another
         case _:
             raise CompileError(f"no native code for a {type(stmt).__name__}")
 

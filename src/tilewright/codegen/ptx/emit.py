@@ -5,8 +5,8 @@
         C[i * 64 + j] = ... } }                       %j = tid.x
                                                       ... }
 
-The meaning is that of `codegen/cuda/emit.py`: loops of threadIdx are steps of the same threads, and a barrier stands
-where one step touches what another thread may still be at. Expressions, addresses and what a single thread does are
+The meaning is that of `codegen/cuda/emit.py`: loops of threadIdx are steps of the same threads, and threads wait for
+each other where the loops have a barrier (`transform/loops/barriers.py`). Expressions, addresses and what a single thread does are
 written by `codegen/llvm/`.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import prod
 
 from tilewright.arith import prove_equal
 from tilewright.codegen.cuda.private import extents_of_threads, has_threads, keep_own_elements, of_threads
@@ -23,11 +24,12 @@ from tilewright.codegen.llvm.stmt import allocate, emit, serial
 from tilewright.codegen.llvm.values import Value
 from tilewright.codegen.ptx.collective import emit_collective, is_collective
 from tilewright.codegen.ptx.module import Launch, Module
-from tilewright.codegen.touched import Touched, touched
+from tilewright.codegen.touched import touched
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Buffer, Expr, as_int, const
-from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
+from tilewright.ir.loops import Allocate, Barrier, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, map_stmt, variables, walk
+from tilewright.ir.scopes import sharing
 from tilewright.native.text import identifier
 from tilewright.schedule.intrinsics import expand
 from tilewright.support.depth import deep_recursion
@@ -80,8 +82,8 @@ def _numbered(text: str, first: int) -> str:
 
 
 class _Kernel:
-    """One kernel. `bound` are the indices of threads that the loops around run through; `open` is what threads have
-    touched since the last barrier; `partial`: not all threads come here."""
+    """One kernel. `bound` has how many threads of each direction come here, by the loops around; `partial`: not all
+    threads of the block do."""
 
     def __init__(self, func: PrimFunc, name: str, target: Target) -> None:
         self.func = func
@@ -94,13 +96,11 @@ class _Kernel:
         self.s = State(target, frozenset(self.written), evaluate)
         self.block = extents_of_threads(func)
         self.grid: dict[str, Expr] = {}
-        self.bound: tuple[str, ...] = ()
-        self.open = Touched()
+        self.bound: dict[str, int] = {}
         self.outermost = True
         self.partial = False
-        self.shared = _shared_offsets(func.body, name, target)
+        self.shared = _shared_offsets(func.body, name, target, self._rows)
         self.dynamic = self.shared.size > STATED_BYTES
-        self.own = {s.buffer.name for s in walk(func.body) if isinstance(s, Allocate) and s.buffer.scope != "shared"}
 
     def text(self) -> str:
         s = self.s
@@ -163,6 +163,9 @@ class _Kernel:
 
     def statement(self, stmt: Stmt) -> None:
         """A statement that all threads come to, as far as they are bound."""
+        if isinstance(stmt, Barrier):
+            self.barrier(stmt)
+            return
         if not has_threads(stmt) and not _has_collective(stmt):
             self.by_one(stmt)
             return
@@ -171,7 +174,6 @@ class _Kernel:
         match stmt:
             case Seq(stmts):
                 for child in stmts:
-                    self.wait(touched(child))
                     self.statement(child)
             case For() if stmt.thread is not None and stmt.thread != "vthread":
                 self.index(stmt)
@@ -199,7 +201,6 @@ class _Kernel:
         if self.outermost and not self.bound and not self.grid:
             raise CompileError("no hardware index runs through a loop", where=self.name, hint="bind a loop")
         s = self.s
-        self.open.include(self.of_block(touched(stmt)))
         rest = [t for t in self.block if t not in self.bound]
         if not rest:
             emit(s, stmt)
@@ -248,9 +249,16 @@ class _Kernel:
             self.statement(stmt.body)
             return
         bound, outer = self.bound, self.partial
-        self.bound = (*bound, stmt.thread)
-        extent = as_int(stmt.extent)
-        if extent != self.block[stmt.thread]:
+        extent, known = as_int(stmt.extent) or 0, bound.get(stmt.thread, self.block[stmt.thread])
+        if extent > known:
+            raise CompileError(
+                f"loop {stmt.var.name!r} of {stmt.thread} has more iterations than threads come there",
+                where=self.name,
+                expected=f"at most {known}",
+                got=extent,
+            )
+        self.bound = {**bound, stmt.thread: extent}
+        if extent < known:
             self.partial = True
             inside = s.out.inst(f"icmp slt i64 {self._index(stmt.thread)}, {s.scalar(stmt.extent)}")
             self._under(inside, lambda: self.statement(stmt.body))
@@ -277,47 +285,32 @@ class _Kernel:
 
     def repeat(self, stmt: For) -> None:
         """A loop that all threads run, each iteration after the one before."""
-        s = self.s
-        inside = self.of_block(touched(stmt.body))
-        extent = as_int(stmt.extent)
-
-        def body() -> None:
-            self.statement(stmt.body)
-            if inside.conflicts(inside):
-                self.barrier()
-
+        s, extent = self.s, as_int(stmt.extent)
         if extent is not None and (extent == 1 or stmt.kind == "unrolled"):
             for i in range(extent):
                 with s.binding(stmt.var, i):
-                    self.wait(touched(stmt.body))
                     self.statement(stmt.body)
             return
-        serial(s, stmt, "0", s.scalar(stmt.extent), body, positive=extent is not None)
+        serial(s, stmt, "0", s.scalar(stmt.extent), lambda: self.statement(stmt.body), positive=extent is not None)
 
-    def wait(self, coming: Touched) -> None:
-        """A barrier if what comes touches what other threads may still be at."""
-        if self.open.conflicts(self.of_block(coming)):
-            self.barrier()
+    def barrier(self, stmt: Barrier) -> None:
+        if self.partial:
+            raise CompileError("threads would wait where not all of them come", where=self.name)
+        block = ("llvm.nvvm.barrier.cta.sync.aligned.all", 0)
+        name, operand = ("llvm.nvvm.bar.warp.sync", -1) if stmt.group == "warp" else block
+        symbol = self.s.out.declare(name, "void", ["i32"], "convergent nounwind")
+        self.s.out.effect(f"call void {symbol}(i32 {operand})")
+        self.s.forget_loads()
 
-    def barrier(self) -> None:
-        if self.block:
-            if self.partial:
-                raise CompileError("threads would wait where not all of them come", where=self.name)
-            symbol = self.s.out.declare(
-                "llvm.nvvm.barrier.cta.sync.aligned.all", "void", ["i32"], "convergent nounwind"
-            )
-            self.s.out.effect(f"call void {symbol}(i32 0)")
-            self.s.forget_loads()
-        self.open = Touched()
-
-    def of_block(self, result: Touched) -> Touched:
-        """The accesses to memory that threads have in common."""
-        return Touched(result.reads - self.own, result.writes - self.own)
+    @property
+    def _rows(self) -> int:
+        """Rows of threads in direction x: what a warp's threads share, each of them has."""
+        return prod(n for t, n in self.block.items() if t != "threadIdx.x")
 
     def allocate(self, stmt: Allocate) -> None:
         """Give a buffer its place: in the block's shared memory, or each thread its own."""
         b, s = stmt.buffer, self.s
-        if b.scope != "shared":
+        if not sharing(b.scope):
             if b.scope != "local" and not self.bound:
                 hint = 'set_scope(..., "shared"), or "local" for an element of each thread'
                 raise CompileError(f"threads share {b.name!r}, which is no shared memory", where=self.name, hint=hint)
@@ -327,6 +320,13 @@ class _Kernel:
         place = f"getelementptr (i8, ptr addrspace(3) {self._memory}, i64 {offset})"
         s.out.entry.append(f"  {name} = addrspacecast ptr addrspace(3) {place} to ptr")
         s.pointers[b.name] = Pointer(name, SHARED_ALIGN)
+        if b.scope == "warp" and self._rows > 1:
+            row = self._index("threadIdx.y") if "threadIdx.y" in self.block else "0"
+            if "threadIdx.z" in self.block:
+                above = s.out.inst(f"mul i64 {self._index('threadIdx.z')}, {self.block.get('threadIdx.y', 1)}")
+                row = s.out.inst(f"add i64 {row}, {above}")
+            offset = s.out.inst(f"mul i64 {row}, {_bytes(b, self.name)}")
+            s.pointers[b.name] = Pointer(s.out.inst(f"getelementptr i8, ptr {name}, i64 {offset}"), SHARED_ALIGN)
 
 
 class _Shared:
@@ -337,23 +337,29 @@ class _Shared:
         self.size = 0
 
 
-def _shared_offsets(body: Stmt, where: str, target: Target) -> _Shared:
+def _bytes(b: Buffer, where: str) -> int:
+    """Bytes of a buffer in shared memory, to a multiple of a line."""
+    size = as_int(b.size)
+    if size is None:
+        raise CompileError(f"the size of {b.name!r} varies", where=where)
+    return -(-size * b.dtype.itemsize // SHARED_ALIGN) * SHARED_ALIGN
+
+
+def _shared_offsets(body: Stmt, where: str, target: Target, rows: int) -> _Shared:
     result = _Shared()
     assert target.gpu is not None
     for s in walk(body):
-        if isinstance(s, Allocate) and s.buffer.scope == "shared":
-            size = as_int(s.buffer.size)
-            if size is None:
-                raise CompileError(f"the size of {s.buffer.name!r} varies", where=where)
+        if isinstance(s, Allocate) and sharing(s.buffer.scope):
             result.offsets[s.buffer.name] = result.size
-            result.size += -(-size * s.buffer.dtype.itemsize // SHARED_ALIGN) * SHARED_ALIGN
+            result.size += _bytes(s.buffer, where) * (rows if s.buffer.scope == "warp" else 1)
     if result.size > target.gpu.shared:
         raise CompileError("too much shared memory", where=where, expected=target.gpu.shared, got=result.size)
     return result
 
 
 def _has_collective(s: Stmt) -> bool:
-    return any(isinstance(x, Intrinsic) and is_collective(x.name) for x in walk(s))
+    """Whether all threads of a warp or block do a part of a statement together."""
+    return any(isinstance(x, Barrier) or (isinstance(x, Intrinsic) and is_collective(x.name)) for x in walk(s))
 
 
 def _used(body: Stmt) -> set[str]:

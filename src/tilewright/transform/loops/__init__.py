@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from tilewright.codegen.cuda.private import has_threads
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.verify import verify_func
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.driver import LOOPS_SHOWN, VERIFY_PASSES, Stage, run_passes
+from tilewright.transform.loops.barriers import insert_barriers
 from tilewright.transform.loops.blocks import lower_blocks
 from tilewright.transform.loops.capacity import check_capacities
 from tilewright.transform.loops.compact import compact_buffers
@@ -32,6 +34,7 @@ from tilewright.transform.loops.remainder import rows_by_number
 from tilewright.transform.loops.reuse import reuse_outputs
 from tilewright.transform.loops.shorter import shorter_sums
 from tilewright.transform.loops.simplify import simplify_loops
+from tilewright.transform.loops.threads import one_thread
 from tilewright.transform.loops.unread import leave_out_unread
 from tilewright.transform.loops.unswitch import unswitch_loops
 from tilewright.transform.loops.verify import Known, verify_flat, verify_loops
@@ -48,39 +51,46 @@ LOOPS: Stage[PrimFunc] = Stage(verify_func, verify_loops, verify_flat, VERIFY_PA
 def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tuple[str, Pass], ...]:
     """The passes of `lower_loops`, with their names. `prefetch`: what it prefetches for a later kernel."""
     always: tuple[tuple[str, Pass], ...] = (
-        ("reuse outputs", lambda func: reuse_outputs(func, target.l1)),
+        ("reuse outputs", _of_cpus(lambda func: reuse_outputs(func, target.l1))),
         ("lower blocks", lower_blocks),
         ("simplify", simplify_loops),
         ("compact buffers", lambda func: compact_buffers(func, target.caches)),
         ("double buffers", lambda func: check_capacities(double_buffers(func))),
         ("move conditions", move_conditions),
-        ("even blocks", even_blocks),
-        ("leave out unread", leave_out_unread),
-        ("fit buffers", lambda func: fit_buffers(func, target.caches)),
-        ("forward copies", forward_copies),
-        ("even tails", even_tails),
-        ("overlap tails", overlap_tails),
-        ("rows by number", rows_by_number),
+        ("even blocks", _of_cpus(even_blocks)),
+        ("leave out unread", _of_cpus(leave_out_unread)),
+        ("fit buffers", _of_cpus(lambda func: fit_buffers(func, target.caches))),
+        ("forward copies", _of_cpus(forward_copies)),
+        ("even tails", _of_cpus(even_tails)),
+        ("overlap tails", _of_cpus(overlap_tails)),
+        ("rows by number", _of_cpus(rows_by_number)),
         ("partition loops", partition_loops),
-        ("defer epilogues", defer_epilogues),
+        ("defer epilogues", _of_cpus(defer_epilogues)),
         ("simplify again", simplify_loops),
-        ("merge loops", merge_loops),
-        ("promote partials", promote_partials),
-        ("pipeline loops", lambda func: pipeline_loops(func, target.caches)),
+        ("merge loops", _of_cpus(merge_loops)),
+        ("promote partials", _of_cpus(promote_partials)),
+        ("pipeline loops", _of_cpus(lambda func: pipeline_loops(func, target.caches))),
         ("bound loops", bound_loops),
         ("drop dead stores", drop_dead_stores),
-        ("shorter sums", lambda func: shorter_sums(func, target)),
-        ("narrow tails", lambda func: narrow_tails(func, target)),
-        ("whole vectors", whole_vectors),
-        ("unswitch loops", unswitch_loops),
+        ("shorter sums", _of_cpus(lambda func: shorter_sums(func, target))),
+        ("narrow tails", _of_cpus(lambda func: narrow_tails(func, target))),
+        ("whole vectors", _of_cpus(whole_vectors)),
+        ("unswitch loops", _of_cpus(unswitch_loops)),
         ("expand math", lambda func: expand_math(func, target)),
         ("plan workspace", plan_workspace),
+        ("one thread", one_thread),
+        ("insert barriers", insert_barriers),
     )
     return (
         always
         if prefetch is None
         else (*always, ("prefetch weights", lambda func: prefetch_upcoming(func, prefetch, target.caches.line)))
     )
+
+
+def _of_cpus(run: Pass) -> Pass:
+    """A pass for loops of CPUs: what it makes of a loop's iterations would not do for threads, which share memory."""
+    return lambda func: func if has_threads(func.body) else run(func)
 
 
 def lower_loops(

@@ -9,7 +9,8 @@
 A buffer lives at the innermost statement that holds all its uses and writes all that it reads; inside, a dimension
 needs only the range that the loops in there go through. One of scope "padded" is enlarged where its planes would meet
 in the same sets of the cache (`spread.py`), one with a rule for its rows (the note `StorageAlign`) as far as that says.
-A buffer is never placed inside a vectorized loop: there the
+What the threads of a block have in common is one buffer for all of them, with what any of them uses, wherever in their
+loops it lives. A buffer is never placed inside a vectorized loop: there the
 loop becomes part of its shape, so that lanes stays separate. Sizes are literals where one bounds the range.
 """
 
@@ -24,6 +25,7 @@ from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, as_int, const, mi
 from tilewright.ir.loops import Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.notes import StorageAlign, find, without
 from tilewright.ir.rewrite import exprs_of, loads, map_expr, map_exprs_of, variables, walk, with_children
+from tilewright.ir.scopes import sharing
 from tilewright.support.classes import dataclass
 from tilewright.targets.memory import USUAL, Caches
 from tilewright.transform.loops.coverage import is_self_contained
@@ -125,8 +127,10 @@ def _writes_first(s: Stmt, buffer: Buffer) -> bool:
 def _place(buffer: Buffer, chain: list[tuple[Path, Stmt]], extents: dict[Var, Expr], caches: Caches) -> _Place:
     while True:
         path, root = chain[-1]
-        enclosing = [s.var for _, s in chain[:-1] if isinstance(s, For)]
-        collector = Collector(root, {v: extents[v] for v in enclosing})
+        loops = [s for _, s in chain[:-1] if isinstance(s, For)]
+        common = {s.var: s.extent for s in loops if s.thread in sharing(buffer.scope)}
+        enclosing = [s.var for s in loops if s.var not in common]
+        collector = Collector(root, {v: extents[v] for v in enclosing}, common)
         accesses = collector.accesses(buffer)
         if not enclosing or is_self_contained(collector, accesses, frozenset(enclosing)):
             break

@@ -28,7 +28,8 @@ from tilewright.arith.forms import Form, to_expr
 from tilewright.arith.symbolic import Eliminator
 from tilewright.ir.expr import Buffer, Const, Expr, Load, all_of, as_int, const, is_const, maximum, minimum
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store, seq
-from tilewright.ir.rewrite import substitute_stmt, variables, walk, walk_expr, with_children
+from tilewright.ir.rewrite import buffers_in, substitute_stmt, variables, walk, walk_expr, with_children
+from tilewright.ir.scopes import sharing
 from tilewright.transform.loops.copies import conjuncts
 from tilewright.transform.loops.simplify import analyzer_of
 
@@ -201,6 +202,8 @@ def _wanted(s: Allocate) -> Stmt:
         return s
     if any(b not in own for stmt in before for b in _written(stmt)):
         return s
+    if any(map(_shares, before)):
+        return s  # other threads may read what this one makes
     return If(last.condition, _within(s, seq([*before, last.then])))
 
 
@@ -228,7 +231,7 @@ def _sequence(stmts: tuple[Stmt, ...]) -> Stmt:
             case If(a, first, None), If(b, second, None):
                 left, right = conjuncts(a), conjuncts(b)
                 common = [c for c in left if c in right and not _loads(c)]
-                if common:
+                if common and not _shares(s):
                     inner = [
                         _guard([c for c in left if c not in common], first),
                         _guard([c for c in right if c not in common], second),
@@ -237,6 +240,11 @@ def _sequence(stmts: tuple[Stmt, ...]) -> Stmt:
                     continue
         result.append(s)
     return seq(result)
+
+
+def _shares(s: Stmt) -> bool:
+    """Whether a statement touches memory that threads share: they may have to wait before it."""
+    return any(sharing(b.scope) for b in buffers_in(s))
 
 
 def _guard(conditions: list[Expr], body: Stmt) -> Stmt:

@@ -26,7 +26,7 @@ from tilewright.ir.rewrite import (
     walk,
     with_children,
 )
-from tilewright.ir.scopes import find_memory
+from tilewright.ir.scopes import find_memory, sharing
 from tilewright.transform.loops.copies import copy_fresh
 
 TWO = const(2)
@@ -64,7 +64,7 @@ def _doubled(stmt: Stmt, old: For, name: str, taken: set[str]) -> Stmt:
     if reads & _written(seq((*fill, *rest))) or reads & {a.buffer for a in others} or variables(buffer.size):
         return stmt
     # Which half is meant is known only when it runs: no register can be that, while a memory of its own can.
-    scope = buffer.scope if find_memory(buffer.scope) else "global"
+    scope = buffer.scope if find_memory(buffer.scope) or sharing(buffer.scope) else "global"
     halves = replace(buffer, shape=(TWO, *buffer.shape), scope=scope)
     following = loop.var + 1
     first = copy_fresh(substitute_stmt(seq(fill), {loop.var: const(0)}), taken)

@@ -123,8 +123,9 @@ class _Plan:
 
 
 def _stays(buffer: Buffer) -> bool:
-    """Whether a buffer at the root is no memory of the caller's: registers, and memories of an accelerator."""
-    return buffer.scope in ("local", "tiles") or find_memory(buffer.scope) is not None
+    """Whether a buffer at the root is no memory of the caller's: registers, what the threads of a GPU share, and
+    memories of an accelerator."""
+    return buffer.scope in ("local", "tiles", "shared", "warp") or find_memory(buffer.scope) is not None
 
 
 def _sizes(buffer: Buffer) -> tuple[Expr, ...]:

@@ -22,7 +22,6 @@ extern "C" __global__ void totals(const float *__restrict__ X, float *__restrict
     for (int64_t j_0 = 0; j_0 < 5; ++j_0) {
         const int64_t j_1 = threadIdx.x;
         Y[i_1 * 40 + (j_0 * 8 + j_1)] = X[i_1 * 40 + (j_0 * 8 + j_1)] / T[0];
-        __syncthreads();
     }
 }
 

@@ -1,0 +1,353 @@
+"""The grid interpreter runs loops that hardware indices run through, for all threads of some blocks at once.
+
+Each nest with such loops is a kernel: a grid of blocks of threads, which all run the whole nest. A loop of threadIdx
+says which of them do its iterations, a barrier lets those of a block wait for each other. Threads are lanes of arrays,
+which take every step together; that no other order could give another result is what `races` finds out: two threads
+that touch an element with no barrier between, one of them writing, are an error, as is a barrier that only some threads
+of a block come to. So a run that ends without an error says what every order of threads gives. Nothing waits, so
+nothing can wait for ever.
+
+It takes flat loops (`transform/loops`), is as strict as `interpret`, and gives the same results, up to the rounding of
+functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from tilewright.codegen.cuda.private import extents_of_threads, has_threads, of_threads
+from tilewright.codegen.interpret.interpreter import arrays_in_order, bind_symbols
+from tilewright.codegen.interpret.lanes import LaneMemory, Lanes, LaneScope, Mask
+from tilewright.codegen.interpret.memory import Array, InterpretError, same_place
+from tilewright.codegen.interpret.races import WARP, Detector, Meetings
+from tilewright.codegen.interpret.vectors import Value, storage
+from tilewright.ir.expr import Buffer, Var, as_int
+from tilewright.ir.loops import Allocate, Barrier, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
+from tilewright.ir.rewrite import walk
+from tilewright.schedule.intrinsics import expand, is_known
+from tilewright.schedule.state import written_buffers
+from tilewright.support.errors import CallError
+
+LANES_AT_ONCE = 1 << 13
+"""Threads that take a step together; a grid of more is done some blocks after others."""
+
+Run = Callable[[Mask], None]
+"""A statement, for the threads of a mask. At least one thread comes."""
+
+
+def interpret_grid(
+    func: PrimFunc, arrays: Mapping[str, Array] | Sequence[Array], *, symbols: Mapping[str, int] | None = None
+) -> None:
+    """Run the kernels of a flat function on `arrays` in place, one kernel after another.
+
+    Args:
+        arrays: one array for each parameter, in order or by name, of its dtype and shape. Trailing workspace
+            parameters (`func.workspaces`) may be left out.
+        symbols: values of symbols that the shapes do not determine.
+
+    Raises CallError if the arrays do not fit, InterpretError if the program is wrong: an index outside of its buffer, a
+    race of threads, a barrier where not all threads of a block come, a loop of more iterations than there are threads.
+    """
+    passed = arrays_in_order(func, arrays)
+    values = bind_symbols(func, passed, symbols or {})
+    memory = _bound(func, passed, values)
+    nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
+    with np.errstate(all="ignore"):
+        for nest in nests:
+            _Kernel(func.with_body(nest), values, memory).run()
+    for buffer, array in zip(func.params, passed, strict=True):
+        if array is not None and buffer in written_buffers(func.body):
+            array[...] = memory[buffer].data.view(buffer.dtype.numpy).reshape(array.shape)
+
+
+def _bound(func: PrimFunc, arrays: Sequence[Array | None], values: Mapping[Var, int]) -> dict[Buffer, LaneMemory]:
+    """The memory of the parameters."""
+    result: dict[Buffer, LaneMemory] = {}
+    known: list[tuple[Array, LaneMemory]] = []
+    sizes = _scope_of(func, values, 1)
+    for buffer, array in zip(func.params, arrays, strict=True):
+        shape = tuple(int(sizes.expr(n)(None)) for n in buffer.shape)
+        memory = result[buffer] = LaneMemory(buffer, None)
+        memory.reshape(shape)
+        if array is None:
+            continue
+        if array.shape != shape:
+            where = f"func {func.name!r}, parameter {buffer.name!r}"
+            raise CallError("wrong shape", where=where, expected=list(shape), got=list(array.shape))
+        twin = next((m for other, m in known if same_place(array, other)), None)
+        kind = storage(buffer.dtype)
+        if twin is not None:
+            result[buffer] = twin
+        elif buffer.dtype.is_minifloat:
+            memory.data = np.ascontiguousarray(array).view(kind).ravel().copy()
+        else:
+            memory.data = np.array(array).astype(kind).ravel()
+        known.append((array, result[buffer]))
+    return result
+
+
+def _scope_of(func: PrimFunc, values: Mapping[Var, int], count: int) -> LaneScope:
+    scope = LaneScope(f"func {func.name!r}", count)
+    scope.cells.update((v, [value]) for v, value in values.items())
+    return scope
+
+
+class _Kernel:
+    """One kernel: its grid and block, and what all of its blocks have in common."""
+
+    def __init__(self, func: PrimFunc, values: Mapping[Var, int], memory: dict[Buffer, LaneMemory]) -> None:
+        self.func = func
+        self.values = values
+        self.memory = memory
+        if not has_threads(func.body):
+            raise InterpretError("no hardware index runs through a loop", where=f"func {func.name!r}")
+        threads = extents_of_threads(func)
+        self.block = tuple(threads.get(f"threadIdx.{d}", 1) for d in "xyz")
+        self.grid = self._grid()
+        self.threads, self.blocks = prod(self.block), prod(self.grid)
+        total = self.threads * self.blocks
+        self.by_block = Meetings(total, self.threads)
+        self.by_warp = Meetings(total, self.block[0])
+        self.statements: list[str] = []
+        for buffer in written_buffers(func.body):
+            if buffer in memory:
+                self.watch(memory[buffer], self.by_block)
+
+    def _grid(self) -> tuple[int, ...]:
+        scope = _scope_of(self.func, self.values, 1)
+        known: dict[str, int] = {}
+        for s in walk(self.func.body):
+            if isinstance(s, For) and s.thread is not None and s.thread.startswith("blockIdx"):
+                extent = int(scope.expr(s.extent)(None))
+                if known.setdefault(s.thread, extent) != extent:
+                    raise InterpretError(f"loops of {s.thread} differ: {known[s.thread]} and {extent}")
+        return tuple(known.get(f"blockIdx.{d}", 1) for d in "xyz")
+
+    def run(self) -> None:
+        if not self.blocks:
+            return
+        step = max(1, LANES_AT_ONCE // self.threads)
+        for first in range(0, self.blocks, step):
+            _Blocks(self, first, min(step, self.blocks - first)).run()
+        for memory in self.memory.values():
+            memory.detector = None  # kernels wait for each other
+
+    def watch(self, memory: LaneMemory, meetings: Meetings) -> None:
+        """Look for races on the elements of a buffer."""
+        size = memory.count * memory.size
+        memory.detector = Detector(size, meetings, memory.element, self.name, self.statements)
+
+    def name(self, who: int) -> str:
+        """A thread (or a whole warp, which come after all threads) by its indices."""
+        total = self.threads * self.blocks
+        what, thread = ("thread", who) if who < total else ("the warp of thread", (who - total) * WARP)
+        block, inside = divmod(thread, self.threads)
+        place = ", ".join(str(int(i)) for i in reversed(np.unravel_index(inside, self.block[::-1])))
+        at = ", ".join(str(int(i)) for i in reversed(np.unravel_index(block, self.grid[::-1])))
+        return f"{what} ({place}) of block ({at})"
+
+
+class _Blocks:
+    """Some blocks of a kernel, whose threads take each step together."""
+
+    def __init__(self, kernel: _Kernel, first: int, count: int) -> None:
+        self.kernel = kernel
+        threads = kernel.threads
+        self.scope = _scope_of(kernel.func, kernel.values, threads * count)
+        self.scope.memory.update(kernel.memory)
+        self.count = count
+        self.who: Array = np.arange(first * threads, (first + count) * threads)
+        self.scope.who = self.who
+        block, inside = np.divmod(self.who, threads)
+        self.index: dict[str, Array] = {}
+        for what, number, extents in (("blockIdx", block, kernel.grid), ("threadIdx", inside, kernel.block)):
+            places = np.unravel_index(number, extents[::-1])
+            self.index.update({f"{what}.{d}": place for d, place in zip("zyx", places, strict=True)})
+        self.bound = {f"threadIdx.{d}": n for d, n in zip("xyz", kernel.block, strict=True)}
+        self.expr = self.scope.expr
+
+    def run(self) -> None:
+        self.statement(self.kernel.func.body)(None)
+
+    # Statements
+
+    def statement(self, s: Stmt) -> Run:
+        """A closure that runs `s`."""
+        match s:
+            case Seq(stmts):
+                steps = [self.statement(child) for child in stmts]
+                return lambda mask: _in_order(steps, mask)
+            case Store():
+                self.begin(s)
+                return self.scope.store(s.buffer, s.indices, s.value)
+            case For():
+                return self.hardware(s) if s.thread is not None and s.thread != "vthread" else self.loop(s)
+            case If():
+                return self.branch(s)
+            case Let():
+                self.begin(s)
+                value, cell = self.expr(s.value), self.scope.cells.setdefault(s.var, [0])
+                body = self.statement(s.body)
+                return lambda mask: _bind(cell, value, body, mask)
+            case Allocate():
+                return self.allocate(s)
+            case Barrier():
+                return self.barrier(s)
+            case Intrinsic():
+                return self.intrinsic(s)
+        raise InterpretError(f"{type(s).__name__} cannot be interpreted; lower it first", where=self.scope.where)
+
+    def begin(self, s: Stmt) -> None:
+        self.kernel.statements.append(str(s).splitlines()[0].removesuffix(" {"))
+        self.scope.begin(len(self.kernel.statements) - 1)
+
+    def hardware(self, s: For) -> Run:
+        """A loop that a hardware index runs through: each thread does its own iteration, if there is one."""
+        assert s.thread is not None
+        index = self.index[s.thread]
+        self.scope.cells[s.var] = [index]
+        if not of_threads(s):
+            return self.statement(s.body)
+        extent, known = as_int(s.extent) or 0, self.bound[s.thread]
+        if extent > known:
+            raise InterpretError(
+                f"loop {s.var.name!r} of {s.thread} has {extent} iterations where {known} threads come",
+                where=self.scope.where,
+            )
+        self.bound[s.thread] = extent
+        body = self.statement(s.body)
+        self.bound[s.thread] = known
+        return body if extent == known else lambda mask: _under(index < extent, body, mask)
+
+    def loop(self, s: For) -> Run:
+        self.begin(s)
+        extent, cell = self.expr(s.extent), self.scope.cells.setdefault(s.var, [0])
+        body = self.statement(s.body)
+
+        def run(mask: Mask) -> None:
+            times = extent(mask)
+            if type(times) is not np.ndarray:
+                for cell[0] in range(times):
+                    body(mask)
+                return
+            most = int(times.max() if mask is None else times[mask].max())
+            for i in range(most):
+                cell[0] = i
+                _under(times > i, body, mask)
+
+        return run
+
+    def branch(self, s: If) -> Run:
+        self.begin(s)
+        condition = self.expr(s.condition)
+        then = self.statement(s.then)
+        orelse: Run = (lambda mask: None) if s.orelse is None else self.statement(s.orelse)
+
+        def run(mask: Mask) -> None:
+            holds = condition(mask)
+            if type(holds) is not np.ndarray:
+                (then if holds else orelse)(mask)
+                return
+            _under(holds, then, mask)
+            _under(~holds, orelse, mask)
+
+        return run
+
+    def allocate(self, s: Allocate) -> Run:
+        self.begin(s)
+        memory = self.scope.memory[s.buffer] = self.memory_of(s.buffer)
+        extents = [self.expr(extent) for extent in s.buffer.shape]
+        body = self.statement(s.body)
+        meetings = {"shared": self.kernel.by_block, "warp": self.kernel.by_warp}.get(s.buffer.scope)
+
+        def run(mask: Mask) -> None:
+            shape = [extent(mask) for extent in extents]
+            if any(type(n) is np.ndarray for n in shape):
+                raise InterpretError("its size is not the same for all threads", where=f"buffer {s.buffer.name!r}")
+            changed = memory.reshape(tuple(shape))
+            # Its memory is the same in each iteration around: who touched it in the last one counts.
+            if meetings is not None and (changed or memory.detector is None):
+                self.kernel.watch(memory, meetings)
+            body(mask)
+
+        return run
+
+    def memory_of(self, buffer: Buffer) -> LaneMemory:
+        """Memory of a buffer, for each group of threads that has its own."""
+        unit = {"shared": self.kernel.threads, "warp": self.kernel.block[0], "tiles": WARP}.get(buffer.scope, 1)
+        if buffer.scope == "warp" and WARP % unit:
+            raise InterpretError(
+                f"rows of {unit} threads are no part of a warp of {WARP}", where=f"buffer {buffer.name!r}"
+            )
+        return LaneMemory(buffer, (self.who - self.who[0]) // unit, -(-len(self.who) // unit))
+
+    def barrier(self, s: Barrier) -> Run:
+        meetings = self.kernel.by_warp if s.group == "warp" else self.kernel.by_block
+        block = self.kernel.by_block
+
+        def run(mask: Mask) -> None:
+            unit = meetings.unit
+            here: Array = np.ones(len(self.who) // unit, bool)
+            if mask is not None:
+                come = mask.reshape(-1, unit)
+                here = np.any(come, axis=1)
+                partial: Array = here & ~np.all(come, axis=1)
+                if partial.any():
+                    group = int(np.argmax(partial))
+                    missing = self.who[group * unit + int(np.argmin(come[group]))]
+                    raise InterpretError(
+                        f"a barrier where not all threads come: {self.kernel.name(int(missing))} is missing",
+                        where=self.scope.where,
+                    )
+            first = int(self.who[0])
+            meetings.count[first // unit : first // unit + len(here)] += here
+            if meetings is block:
+                self.kernel.by_warp.count[self.kernel.by_warp.of(self.who if mask is None else self.who[mask])] += 1
+
+        return run
+
+    def intrinsic(self, s: Intrinsic) -> Run:
+        """An instruction of a thread; with registers that hold matrices one of a whole warp, as a tile operation."""
+        if not is_known(s.name):
+            raise InterpretError("no intrinsic of this name is registered", where=f"intrinsic {s.name!r}")
+        if all(r.buffer.scope != "tiles" for r in (*s.outputs, *s.inputs)):
+            return self.statement(expand(s))
+        total = self.kernel.threads * self.kernel.blocks
+        leaders = self.who % WARP == 0
+        if self.kernel.threads % WARP:
+            raise InterpretError("blocks are not whole warps", where=f"intrinsic {s.name!r}")
+        body = self.statement(expand(s))
+
+        def run(mask: Mask) -> None:
+            come = np.ones(len(self.who), bool) if mask is None else mask
+            warps = come.reshape(-1, WARP)
+            if (warps.any(axis=1) & ~warps.all(axis=1)).any():
+                raise InterpretError("a warp's instruction where not all of it comes", where=f"intrinsic {s.name!r}")
+            self.scope.who = total + self.who // WARP
+            body(leaders & come)
+            self.scope.who = self.who
+
+        return run
+
+
+def _in_order(steps: Sequence[Run], mask: Mask) -> None:
+    for step in steps:
+        step(mask)
+
+
+def _bind(cell: list[Value], value: Lanes, body: Run, mask: Mask) -> None:
+    cell[0] = value(mask)
+    body(mask)
+
+
+def _under(condition: Array, body: Run, mask: Mask) -> None:
+    """Run a statement for those threads of a mask for which a condition holds, if there are any."""
+    inside = condition if mask is None else condition & mask
+    if inside.any():
+        body(None if mask is None and inside.all() else inside)
+
+
+__all__ = ["interpret_grid"]

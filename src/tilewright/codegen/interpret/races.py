@@ -1,0 +1,123 @@
+"""Races: which threads have touched which element since their last barrier, and whether another one may.
+
+Two threads race on an element if one of them writes it and no barrier of both is between. Threads of different blocks
+never meet at one, so what a block writes no other block of the kernel may touch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tilewright.codegen.interpret.memory import Array, InterpretError
+from tilewright.support.classes import dataclass
+
+NO_THREAD = -1
+"""No thread."""
+
+
+class Meetings:
+    """How often groups of threads have met at barriers: units of so many threads in order, of a block or a warp."""
+
+    __slots__ = ("count", "threads", "unit")
+
+    def __init__(self, threads: int, unit: int) -> None:
+        self.unit = unit
+        self.threads = threads
+        self.count: Array = np.zeros(max(1, threads // unit), np.int64)
+
+    def of(self, who: Array) -> Array:
+        """The units of threads. A number after the last thread's is a whole warp."""
+        first = np.where(who < self.threads, who, (who - self.threads) * WARP)
+        units: Array = first // self.unit
+        return units
+
+
+WARP = 32
+"""Threads of a warp."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """For each element a thread, in which interval between barriers it came, and by which statement."""
+
+    who: Array
+    when: Array
+    what: Array
+
+    def note(self, at: Array, who: Array, when: Array, what: int) -> None:
+        self.who[at], self.when[at], self.what[at] = who, when, what
+
+    def forget(self, at: Array) -> None:
+        self.who[at] = NO_THREAD
+
+
+def _seen(size: int) -> _Seen:
+    return _Seen(np.full(size, NO_THREAD), np.zeros(size, np.int64), np.zeros(size, np.int64))
+
+
+class Detector:
+    """Watches the elements of one buffer.
+
+    Args:
+        size: how many elements there are.
+        meetings: of the groups that share it.
+        name: says which element it is: "S[3, 4]".
+        thread: says which thread it is.
+        statements: the texts of statements by their numbers.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        meetings: Meetings,
+        name: Callable[[int], str],
+        thread: Callable[[int], str],
+        statements: Sequence[str],
+    ) -> None:
+        self.meetings = meetings
+        self.name, self.thread, self.statements = name, thread, statements
+        self.written, self.read, self.also_read = _seen(size), _seen(size), _seen(size)
+
+    def reads(self, at: Array, who: Array, what: int) -> None:
+        """Threads read elements, one each. Raises InterpretError for a race."""
+        unit = self.meetings.of(who)
+        now = self.meetings.count[unit]
+        self._check(self.written, "writes", at, who, unit, now, what, "reads")
+        known = self.read.who[at]
+        old = (known == NO_THREAD) | ((self.meetings.of(known) == unit) & (self.read.when[at] < now))
+        self.read.note(at[old], who[old], now[old], what)
+        self.also_read.forget(at[old])
+        others = self.read.who[at] != who
+        self.also_read.note(at[others], who[others], now[others], what)
+
+    def writes(self, at: Array, who: Array, what: int) -> None:
+        """Threads write elements, one each. Raises InterpretError for a race."""
+        unit = self.meetings.of(who)
+        now = self.meetings.count[unit]
+        self._check(self.written, "writes", at, who, unit, now, what, "writes")
+        self._check(self.read, "reads", at, who, unit, now, what, "writes")
+        self._check(self.also_read, "reads", at, who, unit, now, what, "writes")
+        self.written.note(at, who, now, what)
+        self._check(self.written, "writes", at, who, unit, now, what, "writes")
+
+    def _check(
+        self, seen: _Seen, did: str, at: Array, who: Array, unit: Array, now: Array, what: int, does: str
+    ) -> None:
+        other = seen.who[at]
+        suspect = (other != NO_THREAD) & (other != who)
+        if not suspect.any():
+            return
+        racing = suspect & ((self.meetings.of(other) != unit) | (seen.when[at] == now))
+        if racing.any():
+            k = int(np.argmax(racing))
+            place = int(at[k])
+            raise InterpretError(
+                f"a race on {self.name(place)}: {self.thread(int(other[k]))} {did} it in "
+                f"`{self.statements[int(seen.what[place])]}` and {self.thread(int(who[k]))} {does} it in "
+                f"`{self.statements[what]}`, with no barrier between"
+            )
+
+
+__all__ = ["WARP", "Detector", "Meetings"]

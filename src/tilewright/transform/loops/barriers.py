@@ -1,0 +1,289 @@
+"""Barriers where threads of a block meet in memory: between what one of them writes and another reads or writes.
+
+    for k in 0..4 {                                    for k in 0..4 {
+      for a in 0..64 thread(threadIdx.x) {               for a in 0..64 thread(threadIdx.x) { S[a] = A[k, a] }
+        S[a] = A[k, a] }                         ->      barrier
+      B[k, i] = S[i] + S[63 - i]                         B[k, i] = S[i] + S[63 - i]
+    }                                                    barrier }
+
+An element that only one thread touches needs none: that is proven from the indices, which must tell the threads from
+each other. Nor do the two halves of a buffer that is filled one iteration ahead. A barrier stands where all threads of
+the block come; where that is impossible, the function is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from itertools import product
+
+from tilewright.arith import Analyzer
+from tilewright.codegen.cuda.private import extents_of_threads, has_threads, of_threads
+from tilewright.ir.expr import Buffer, Expr, Var, as_int, const
+from tilewright.ir.loops import Allocate, Barrier, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store, seq
+from tilewright.ir.rewrite import exprs_of, loads, substitute, variables, with_children
+from tilewright.ir.scopes import Group
+from tilewright.schedule.dependence import injective
+from tilewright.support.classes import dataclass
+from tilewright.support.errors import CompileError
+
+PERIODS = (2, 3, 4)
+"""Parts of a buffer that may take turns."""
+
+
+def insert_barriers(func: PrimFunc) -> PrimFunc:
+    """The function with barriers in its kernels. Raises CompileError where threads would have to wait for some that do
+    not come."""
+    if not has_threads(func.body):
+        return func
+    nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
+    body = [_Kernel(func.with_body(s)).run(s) if has_threads(s) else s for s in nests]
+    return func.with_body(seq(body))
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """An access to memory that threads share.
+
+    indices    of the element, with hardware indices by their names; empty for a region of an intrinsic
+    extents    of the loops around whose iterations are no threads, and of the hardware indices where it stands
+    """
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    is_write: bool
+    extents: Mapping[Var, Expr]
+    known: bool = True
+
+
+@dataclass(slots=True)
+class _Part:
+    """A statement with its barriers: what is touched before the first one that surely comes, after the last one, and
+    whether one surely comes."""
+
+    stmt: Stmt
+    first: list[Touch] = field(default_factory=list)
+    last: list[Touch] = field(default_factory=list)
+    sure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the walk is: what variables are (hardware indices, values of `let`), the extents of loops around, which of
+    their variables are the same for all threads, and whether all threads come."""
+
+    names: Mapping[Var, Expr] = field(default_factory=dict)
+    extents: Mapping[Var, Expr] = field(default_factory=dict)
+    common: frozenset[Var] = frozenset()
+    together: bool = True
+
+
+class _Kernel:
+    """One kernel."""
+
+    def __init__(self, func: PrimFunc) -> None:
+        self.name = func.name
+        self.block = extents_of_threads(func)
+        self.threads = {Var(t): const(n) for t, n in self.block.items()}
+        self.symbols = frozenset(func.symbols)
+        self.params = frozenset(func.params)
+
+    def run(self, body: Stmt) -> Stmt:
+        return self.part(body, _Place(common=self.symbols)).stmt
+
+    def part(self, s: Stmt, at: _Place) -> _Part:
+        match s:
+            case Seq(stmts):
+                return self.sequence(stmts, at)
+            case For() if of_threads(s):
+                return self.of_threads(s, at)
+            case For():
+                return self.loop(s, at)
+            case If():
+                return self.branches(s, at)
+            case Let(var, value, body):
+                inside = replace(at, names={**at.names, var: substitute(value, at.names)})
+                result = self.part(body, inside)
+                touched = self.touches(exprs_of(s), at)
+                return _Part(with_children(s, (result.stmt,)), touched + result.first, result.last, result.sure)
+            case Allocate(_, body):
+                result = self.part(body, at)
+                return _Part(with_children(s, (result.stmt,)), result.first, result.last, result.sure)
+            case Barrier("block"):
+                return _Part(s, sure=True)
+        touched = self.leaf(s, at)
+        return _Part(s, touched, touched)
+
+    def sequence(self, stmts: Sequence[Stmt], at: _Place) -> _Part:
+        result = _Part(Seq(()))
+        done: list[Stmt] = []
+        for s in stmts:
+            part = self.part(s, at)
+            group = self.meeting(result.last, part.first, at)
+            if group is not None:
+                done.append(self.barrier(group, result.last, part.first, at))
+                result.last = [] if group == "block" else [t for t in result.last if t.buffer.scope != "warp"]
+                result.sure |= group == "block"
+            done.append(part.stmt)
+            if not result.sure:
+                result.first = result.first + part.first
+            result.last = part.last if part.sure else result.last + part.last
+            result.sure |= part.sure
+        result.stmt = seq(done)
+        return result
+
+    def of_threads(self, s: For, at: _Place) -> _Part:
+        assert s.thread is not None
+        index = Var(s.thread)
+        extent = as_int(s.extent) or 0
+        inside = replace(
+            at,
+            names={**at.names, s.var: index},
+            extents={**at.extents, index: s.extent},
+            together=at.together and extent == self.block[s.thread],
+        )
+        result = self.part(s.body, inside)
+        return _Part(with_children(s, (result.stmt,)), result.first, result.last, result.sure)
+
+    def loop(self, s: For, at: _Place) -> _Part:
+        uniform = s.thread is not None or self.is_common(s.extent, at)
+        inside = replace(
+            at,
+            extents={**at.extents, s.var: s.extent},
+            common=at.common | {s.var} if uniform else at.common,
+            together=at.together and uniform,
+        )
+        part = self.part(s.body, inside)
+        if s.thread is not None and s.thread != "vthread":
+            return _Part(with_children(s, (part.stmt,)), part.first, part.last, part.sure)
+        next_turn = replace(inside, common=at.common)
+        group = self.meeting(part.last, part.first, next_turn) if as_int(s.extent) != 1 else None
+        body, last = part.stmt, part.last
+        if group is not None:
+            body = seq((body, self.barrier(group, part.last, part.first, inside)))
+            last = [] if group == "block" else [t for t in last if t.buffer.scope != "warp"]
+        comes = (as_int(s.extent) or 0) >= 1
+        first = self.touches((s.extent,), at) + part.first
+        return _Part(with_children(s, (body,)), first, last, comes and (part.sure or group == "block"))
+
+    def branches(self, s: If, at: _Place) -> _Part:
+        inside = replace(at, together=at.together and self.is_common(s.condition, at))
+        parts = [self.part(c, inside) for c in s.children]
+        condition = self.touches((s.condition,), at)
+        first = condition + [t for p in parts for t in p.first]
+        sure = s.orelse is not None and all(p.sure for p in parts)
+        last = [t for p in parts for t in p.last] + ([] if sure else condition)
+        return _Part(with_children(s, tuple(p.stmt for p in parts)), first, last, sure)
+
+    def leaf(self, s: Stmt, at: _Place) -> list[Touch]:
+        result = self.touches(exprs_of(s), at)
+        match s:
+            case Store(buffer, indices):
+                result += self.touch(buffer, indices, True, at)
+            case Intrinsic():
+                for regions, is_write in ((s.inputs, False), (s.outputs, True)):
+                    for r in regions:
+                        result += self.touch(r.buffer, (), is_write, at, known=False)
+        return result
+
+    def touches(self, exprs: Iterable[Expr], at: _Place) -> list[Touch]:
+        loaded = (x for e in exprs for x in loads(e))
+        return [t for x in loaded for t in self.touch(x.buffer, x.indices, False, at)]
+
+    def touch(
+        self, buffer: Buffer, indices: Sequence[Expr], is_write: bool, at: _Place, known: bool = True
+    ) -> list[Touch]:
+        if buffer.scope not in ("shared", "warp") and buffer not in self.params:
+            return []
+        moved = tuple(substitute(i, at.names) for i in indices)
+        known = known and not any(loads(i) for i in moved)
+        return [Touch(buffer, moved, is_write, at.extents, known)]
+
+    # Where threads meet
+
+    def is_common(self, e: Expr, at: _Place) -> bool:
+        """Whether an expression has the same value for all threads of a block."""
+        value = substitute(e, at.names)
+        return not loads(value) and all(v in at.common for v in variables(value))
+
+    def meeting(self, before: Sequence[Touch], after: Sequence[Touch], at: _Place) -> Group | None:
+        """The group that has to wait between what was touched and what will be."""
+        result: Group | None = None
+        for a, b in product(before, after):
+            if a.buffer == b.buffer and (a.is_write or b.is_write) and not self.separate(a, b, at.common):
+                if a.buffer.scope != "warp":
+                    return "block"
+                result = "warp"
+        return result
+
+    def barrier(self, group: Group, before: Sequence[Touch], after: Sequence[Touch], at: _Place) -> Stmt:
+        if at.together:
+            return Barrier(group)
+        names = sorted({a.buffer.name for a in before} & {b.buffer.name for b in after})
+        raise CompileError(
+            f"threads would wait where not all of them come: one reads what another writes of {', '.join(names)}",
+            where=self.name,
+            hint="let loops of threads have as many iterations as the block has threads",
+        )
+
+    def separate(self, a: Touch, b: Touch, common: frozenset[Var]) -> bool:
+        """Whether two touches are of one thread wherever they are of one element, or never of one element."""
+        if not self.block:
+            return True
+        if not (a.known and b.known):
+            return False
+        return self.by_one_thread(a, b, common) or _differ(a, b, common)
+
+    def by_one_thread(self, a: Touch, b: Touch, common: frozenset[Var]) -> bool:
+        firsts, seconds = (_canonical(t, common, self.threads) for t in (a, b))
+        extents = {**a.extents, **self.threads}
+        varying = {v: n for v, n in extents.items() if v not in common}
+        unknown = any(v not in varying and v not in common for i in a.indices for v in variables(i))
+        same = firsts == seconds and not unknown
+        for v in self.threads:
+            alone = all(as_int(t.extents.get(v, extents[v])) == 1 for t in (a, b))
+            shared = v.name not in _dividing(a.buffer)
+            if not (alone or shared or (same and injective(a.indices, v, varying))):
+                return False
+        return True
+
+
+def _dividing(buffer: Buffer) -> tuple[str, ...]:
+    """The hardware indices whose threads may touch one element of a buffer."""
+    return ("threadIdx.x",) if buffer.scope == "warp" else ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+
+
+def _canonical(t: Touch, common: frozenset[Var], threads: Mapping[Var, Expr]) -> tuple[object, ...]:
+    """The indices with the variables that vary by their order and extents: equal ones are the same function."""
+    own = dict.fromkeys(v for i in t.indices for v in variables(i) if v not in common and v not in threads)
+    renamed: dict[Var, Expr] = {v: Var(f"varying.{k}") for k, v in enumerate(own)}
+    sizes = tuple(t.extents.get(v) for v in own)
+    return (*(substitute(i, renamed) for i in t.indices), *sizes)
+
+
+def _differ(a: Touch, b: Touch, common: frozenset[Var]) -> bool:
+    """Whether an index of one access is never that of the other."""
+    return any(_never_equal(i, j, common) for i, j in zip(a.indices, b.indices, strict=True))
+
+
+def _never_equal(i: Expr, j: Expr, common: frozenset[Var]) -> bool:
+    own = {*variables(i), *variables(j)}
+    if not own <= common:
+        return False
+    difference = Analyzer().simplify(i - j)
+    value = as_int(difference)
+    if value is not None:
+        return value != 0
+    if len(own) != 1:
+        return False
+    (var,) = own
+    # Halves that take turns: the difference is looked at for each remainder of the one variable.
+    for period in PERIODS:
+        whole = Var(f"{var.name}.whole", lo=0)
+        values = [as_int(Analyzer().simplify(substitute(difference, {var: whole * period + r}))) for r in range(period)]
+        if all(values):
+            return True
+    return False
+
+
+__all__ = ["insert_barriers"]

@@ -1,0 +1,81 @@
+"""Loops of one iteration around what one thread does, where no loop of threads says who.
+
+    for i in 0..64 thread(threadIdx.x) {            for i in 0..64 thread(threadIdx.x) {
+      A[i] = ... }                                    A[i] = ... }
+    T[0] = A[0] + A[1]                       ->     for one in 0..1 thread(threadIdx.x) { T[0] = A[0] + A[1] }
+
+A statement without loops of threads, beside such loops, is done once: by the first thread in each direction that no
+loop around it runs through. What fills shared memory inside of a loop of threads, the same in each of its iterations,
+is done by the first one as well. The loops mean the same, run one iteration after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.codegen.cuda.private import extents_of_threads, has_threads, of_threads
+from tilewright.ir.expr import Expr, Var, const
+from tilewright.ir.loops import Allocate, For, Intrinsic, PrimFunc, Seq, Stmt, Store
+from tilewright.ir.notes import THREADS, Thread
+from tilewright.ir.rewrite import exprs_of, fresh_name, names_of, variables, walk, with_children
+from tilewright.ir.scopes import sharing
+
+Indices = Mapping[Thread, Var]
+"""The hardware indices of the loops around, each with the variable of the innermost one."""
+
+
+def one_thread(func: PrimFunc) -> PrimFunc:
+    """The function, whose statements all have the loops of the threads that do them."""
+    if not has_threads(func.body):
+        return func
+    names = names_of(func)
+    nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
+    body = tuple(_Kernel(func.with_body(s), names).statement(s, {}) if has_threads(s) else s for s in nests)
+    return func.with_body(with_children(func.body, body) if isinstance(func.body, Seq) else body[0])
+
+
+class _Kernel:
+    """One kernel, whose block has threads in these directions."""
+
+    def __init__(self, func: PrimFunc, names: set[str]) -> None:
+        self.block: list[Thread] = [t for t in THREADS if t in extents_of_threads(func)]
+        self.names = names
+
+    def statement(self, s: Stmt, enclosing: Indices) -> Stmt:
+        if not has_threads(s):
+            return self.once(self.filled(s, enclosing), [t for t in self.block if t not in enclosing])
+        if isinstance(s, For) and of_threads(s) and s.thread is not None:
+            inside: Indices = {**enclosing, s.thread: s.var}
+            once_more = [t for t in self.block if t in enclosing and t != s.thread and self.repeats(s, t, enclosing[t])]
+            once_more = [t for t in once_more if not any(isinstance(x, For) and x.thread == t for x in walk(s))]
+            return self.once(with_children(s, (self.statement(s.body, inside),)), once_more)
+        return with_children(s, tuple(self.statement(c, enclosing) for c in s.children)) if s.children else s
+
+    def filled(self, s: Stmt, enclosing: Indices) -> Stmt:
+        """A statement without loops of threads, whose parts that fill what threads share are done by the first one."""
+        first = [t for t in self.block if t in enclosing and self.repeats(s, t, enclosing[t])]
+        if first or not s.children:
+            return self.once(s, first)
+        return with_children(s, tuple(self.filled(c, enclosing) for c in s.children))
+
+    def once(self, s: Stmt, threads: list[Thread]) -> Stmt:
+        """A statement that the first thread in each of these directions does."""
+        for t in reversed(threads):
+            s = For(Var(fresh_name("one", self.names)), const(1), s, "thread", t)
+        return s
+
+    def repeats(self, s: Stmt, thread: Thread, var: Var) -> bool:
+        """Whether each iteration of a loop around would fill the same elements of what its threads share, with the
+        same values."""
+        own = {x.buffer for x in walk(s) if isinstance(x, Allocate)}
+        written = {x.buffer for x in walk(s) if isinstance(x, Store)} - own
+        written |= {r.buffer for x in walk(s) if isinstance(x, Intrinsic) for r in x.outputs}
+        common = bool(written) and all(thread in sharing(b.scope) for b in written)
+        return common and not any(var in variables(e) for x in walk(s) for e in _expressions(x))
+
+
+def _expressions(s: Stmt) -> list[Expr]:
+    return list(exprs_of(s))
+
+
+__all__ = ["one_thread"]

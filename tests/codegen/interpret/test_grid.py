@@ -1,0 +1,181 @@
+"""The grid interpreter: random schedules compute what NumPy does, seeded races are all found, and none where there is
+none. `python -m tests.codegen.interpret.test_grid N` tries N random schedules."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from tests.codegen.interpret.gpu_schedules import Array, Case, case
+from tilewright.codegen.interpret.grid import interpret_grid
+from tilewright.codegen.interpret.interpreter import InterpretError, interpret
+from tilewright.ir.loops import Barrier, PrimFunc, Seq, Stmt
+from tilewright.ir.parser import parse_func
+from tilewright.ir.rewrite import walk, with_children
+from tilewright.support.errors import CallError
+
+SAMPLED = 40
+
+
+def outputs(func: PrimFunc, c: Case, run: Callable[[PrimFunc, list[Array]], None]) -> list[Array]:
+    results = [np.full_like(x, np.nan) for x in c.outputs]
+    run(func, [*[x.copy() for x in c.inputs], *results])
+    return results
+
+
+def without_barrier(func: PrimFunc, which: int) -> PrimFunc:
+    """The function less one of its barriers."""
+    seen = iter(range(1 << 20))
+
+    def go(s: Stmt) -> Stmt:
+        if isinstance(s, Barrier):
+            return Seq(()) if next(seen) == which else s
+        return with_children(s, tuple(map(go, s.children))) if s.children else s
+
+    return func.with_body(go(func.body))
+
+
+def barriers(func: PrimFunc) -> int:
+    return sum(isinstance(s, Barrier) for s in walk(func.body))
+
+
+def check(seed: int) -> Iterator[bool]:
+    """One random schedule, as threads and in order; yields for each of its barriers whether its loss is a race."""
+    c = case(seed)
+    func = c.flat()
+    for run in (interpret_grid, interpret):
+        for got, wanted in zip(outputs(func, c, run), c.outputs, strict=True):
+            np.testing.assert_array_equal(got, wanted, err_msg=f"seed {seed}")
+    for k in range(barriers(func)):
+        try:
+            outputs(without_barrier(func, k), c, interpret_grid)
+        except InterpretError as error:
+            assert "race" in str(error)
+            yield True
+        else:
+            yield False
+
+
+@pytest.mark.parametrize("seed", range(SAMPLED))
+def test_random_schedules(seed: int) -> None:
+    list(check(seed))
+
+
+def kernel(body: str, inputs: str = "A: f32[8]") -> PrimFunc:
+    return parse_func(f"func @k({inputs}, B: f32[8]) {{ {body} }}")
+
+
+def run(func: PrimFunc) -> Array:
+    arrays = [np.arange(8, dtype=np.float32) for _ in func.params]
+    interpret_grid(func, arrays)
+    return arrays[-1]
+
+
+SHIFT = """alloc S: f32[8] in shared
+for t in 0..8 thread(threadIdx.x) { S[t] = A[t] }
+%s
+for u in 0..8 thread(threadIdx.x) { B[u] = S[(u + 1) %% 8] }"""
+
+
+def test_a_barrier_makes_what_others_wrote_readable() -> None:
+    assert list(run(kernel(SHIFT % "barrier"))) == [1, 2, 3, 4, 5, 6, 7, 0]
+    with pytest.raises(InterpretError) as caught:
+        run(kernel(SHIFT % ""))
+    assert str(caught.value) == (
+        "a race on S[1]: thread (1, 0, 0) of block (0, 0, 0) writes it in `S[t] = A[t]` and thread (0, 0, 0) of block "
+        "(0, 0, 0) reads it in `B[u] = S[(u + 1) % 8]`, with no barrier between"
+    )
+
+
+RACES = {
+    "two write": "for t in 0..8 thread(threadIdx.x) { B[t // 2] = A[t] }",
+    "a step in place": "for t in 0..7 thread(threadIdx.x) { B[t] = B[t + 1] }",
+    "written after it is read": """for b in 0..1 thread(blockIdx.x) {
+          for t in 0..8 thread(threadIdx.x) { B[t] = A[7 - t] }
+          for u in 0..8 thread(threadIdx.x) { A[u] = 0.0 } }""",
+    "read by several before": """alloc S: f32[1] in shared
+        for o in 0..1 thread(threadIdx.x) { S[0] = 1.0 }
+        barrier
+        for t in 0..8 thread(threadIdx.x) { B[t] = S[0] }
+        for q in 0..1 thread(threadIdx.x) { S[0] = 2.0 }""",
+    "the loop's next turn": """for t in 0..8 thread(threadIdx.x) {
+          for k in 0..2 { alloc S: f32[8] in shared  S[t] = A[t]  barrier  B[t] = S[7 - t] } }""",
+    "blocks": """for b in 0..2 thread(blockIdx.x) { for t in 0..4 thread(threadIdx.x) { B[t] = A[b * 4 + t] } }""",
+    "blocks, with a barrier between": """for b in 0..2 thread(blockIdx.x) {
+          for t in 0..4 thread(threadIdx.x) { B[b * 4 + t] = A[t] }
+          barrier
+          for u in 0..4 thread(threadIdx.x) { A[u] = B[(b * 4 + u + 4) % 8] } }""",
+    "a warp's barrier for a block": """for y in 0..2 thread(threadIdx.y) { for t in 0..4 thread(threadIdx.x) {
+          alloc S: f32[8] in shared  S[y * 4 + t] = A[t]  barrier(warp)  B[y * 4 + t] = S[7 - y * 4 - t] } }""",
+}
+
+
+@pytest.mark.parametrize("what", RACES)
+def test_races(what: str) -> None:
+    with pytest.raises(InterpretError, match="a race on"):
+        run(kernel(RACES[what]))
+
+
+ORDERED = {
+    "its own element": """alloc S: f32[8] in shared
+        for t in 0..8 thread(threadIdx.x) { S[t] = A[t] }
+        for u in 0..8 thread(threadIdx.x) { B[u] = S[u] + S[u] }""",
+    "a warp's memory": """for y in 0..2 thread(threadIdx.y) { for t in 0..4 thread(threadIdx.x) {
+          alloc S: f32[4] in warp  S[t] = A[y * 4 + t]  barrier(warp)  B[y * 4 + t] = S[3 - t] } }""",
+    "only read": """for b in 0..2 thread(blockIdx.x) { for t in 0..4 thread(threadIdx.x) { B[b * 4 + t] = A[0] } }""",
+    "kernels one after another": """for t in 0..8 thread(threadIdx.x) { B[t] = A[t] }
+        for u in 0..8 thread(blockIdx.x) { A[u] = B[7 - u] }""",
+}
+
+
+@pytest.mark.parametrize("what", ORDERED)
+def test_what_is_no_race(what: str) -> None:
+    func = kernel(ORDERED[what])
+    nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
+    assert nests
+    run(func)
+
+
+def test_a_barrier_that_only_some_come_to() -> None:
+    body = "for t in 0..8 thread(threadIdx.x) { if A[t] < 3.0 { barrier  B[t] = 1.0 } }"
+    with pytest.raises(InterpretError, match=r"a barrier where not all threads come: thread \(3, 0, 0\) of block"):
+        run(kernel(body))
+    body = "for t in 0..8 thread(threadIdx.x) { for k in 0..t { barrier  B[t] = 1.0 } }"
+    with pytest.raises(InterpretError, match="a barrier where not all threads come"):
+        run(kernel(body))
+    whole = (
+        "for b in 0..2 thread(blockIdx.x) { for t in 0..4 thread(threadIdx.x) { if b < 1 { barrier  B[t] = 1.0 } } }"
+    )
+    assert list(run(kernel(whole))) == [1, 1, 1, 1, 4, 5, 6, 7]
+
+
+def test_loops_of_fewer_and_of_more_threads() -> None:
+    body = "for t in 0..8 thread(threadIdx.x) { for u in 0..%d thread(threadIdx.x) { B[u] = 9.0 } }"
+    assert list(run(kernel(body % 3))) == [9, 9, 9, 3, 4, 5, 6, 7]
+    inner = "for y in 0..2 thread(threadIdx.x) { for u in 0..8 thread(threadIdx.x) { B[u] = 9.0 } }"
+    with pytest.raises(InterpretError, match="has 8 iterations where 2 threads come"):
+        run(kernel(f"for a in 0..8 thread(threadIdx.x) {{ {inner} }}"))
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(InterpretError, match="no hardware index"):
+        run(kernel("for i in 0..8 { B[i] = A[i] }"))
+    with pytest.raises(InterpretError, match=r"index \[8\] outside"):
+        run(kernel("for t in 0..8 thread(threadIdx.x) { B[t] = A[t + 1] }"))
+    with pytest.raises(CallError, match="wrong shape"):
+        interpret_grid(
+            kernel("for t in 0..8 thread(threadIdx.x) { B[t] = A[t] }"), [np.zeros(7, "f"), np.zeros(8, "f")]
+        )
+
+
+def test_threads_that_do_not_come_touch_nothing() -> None:
+    body = "for t in 0..8 thread(threadIdx.x) { B[t] = select(t < 4, A[t + 4], select(t == 5, A[t * 0], 7.0)) }"
+    assert list(run(kernel(body))) == [4, 5, 6, 7, 7, 0, 7, 7]
+
+
+if __name__ == "__main__":
+    dropped = [raced for seed in range(int(sys.argv[1])) for raced in check(seed)]
+    print(f"{sys.argv[1]} schedules = NumPy; {sum(dropped)} of {len(dropped)} barriers left out are races")
