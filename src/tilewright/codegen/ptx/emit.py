@@ -6,8 +6,8 @@
                                                       ... }
 
 The meaning is that of `codegen/cuda/emit.py`: loops of threadIdx are steps of the same threads, and threads wait for
-each other where the loops have a barrier (`transform/loops/barriers.py`). Expressions, addresses and what a single thread does are
-written by `codegen/llvm/`.
+each other where the loops have a barrier (`transform/loops/barriers.py`). Expressions, addresses and what a single
+thread does are written by `codegen/llvm/`.
 """
 
 from __future__ import annotations
@@ -325,8 +325,8 @@ class _Kernel:
             if "threadIdx.z" in self.block:
                 above = s.out.inst(f"mul i64 {self._index('threadIdx.z')}, {self.block.get('threadIdx.y', 1)}")
                 row = s.out.inst(f"add i64 {row}, {above}")
-            offset = s.out.inst(f"mul i64 {row}, {_bytes(b, self.name)}")
-            s.pointers[b.name] = Pointer(s.out.inst(f"getelementptr i8, ptr {name}, i64 {offset}"), SHARED_ALIGN)
+            above = s.out.inst(f"mul i64 {row}, {_bytes(b, self.name)}")
+            s.pointers[b.name] = Pointer(s.out.inst(f"getelementptr i8, ptr {name}, i64 {above}"), SHARED_ALIGN)
 
 
 class _Shared:

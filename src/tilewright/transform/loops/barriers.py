@@ -19,14 +19,16 @@ from itertools import product
 
 from tilewright.arith import Analyzer
 from tilewright.codegen.cuda.private import extents_of_threads, has_threads, of_threads
-from tilewright.ir.expr import Buffer, Expr, Var, as_int, const
+from tilewright.ir.expr import Buffer, Expr, Op, Var, as_int, const
 from tilewright.ir.loops import Allocate, Barrier, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store, seq
-from tilewright.ir.rewrite import exprs_of, loads, substitute, variables, with_children
+from tilewright.ir.rewrite import exprs_of, loads, map_expr, substitute, variables, walk_expr, with_children
 from tilewright.ir.scopes import Group
 from tilewright.schedule.dependence import injective
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CompileError
 
+LARGEST = 1 << 40
+"""More than any index of an element."""
 PERIODS = (2, 3, 4)
 """Parts of a buffer that may take turns."""
 
@@ -168,12 +170,20 @@ class _Kernel:
 
     def branches(self, s: If, at: _Place) -> _Part:
         inside = replace(at, together=at.together and self.is_common(s.condition, at))
-        parts = [self.part(c, inside) for c in s.children]
+        then = replace(inside, extents=self.by_condition(s.condition, at))
+        parts = [self.part(c, inside if k else then) for k, c in enumerate(s.children)]
         condition = self.touches((s.condition,), at)
         first = condition + [t for p in parts for t in p.first]
         sure = s.orelse is not None and all(p.sure for p in parts)
         last = [t for p in parts for t in p.last] + ([] if sure else condition)
         return _Part(with_children(s, tuple(p.stmt for p in parts)), first, last, sure)
+
+    def by_condition(self, condition: Expr, at: _Place) -> Mapping[Var, Expr]:
+        """The extents of loops and of hardware indices, where a condition leaves one thread of a direction only."""
+        value = substitute(condition, at.names)
+        mentioned = [v for v in self.threads if v in variables(value)] if not loads(value) else []
+        alone = [v for v in mentioned if v in at.extents and Analyzer(at.extents, (value,)).prove(v < 1)]
+        return {**at.extents, **dict.fromkeys(alone, const(1))}
 
     def leaf(self, s: Stmt, at: _Place) -> list[Touch]:
         result = self.touches(exprs_of(s), at)
@@ -243,7 +253,7 @@ class _Kernel:
         for v in self.threads:
             alone = all(as_int(t.extents.get(v, extents[v])) == 1 for t in (a, b))
             shared = v.name not in _dividing(a.buffer)
-            if not (alone or shared or (same and injective(a.indices, v, varying))):
+            if not (alone or shared or (same and _told_by(a.indices, v, varying, extents))):
                 return False
         return True
 
@@ -251,6 +261,23 @@ class _Kernel:
 def _dividing(buffer: Buffer) -> tuple[str, ...]:
     """The hardware indices whose threads may touch one element of a buffer."""
     return ("threadIdx.x",) if buffer.scope == "warp" else ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+
+
+def _told_by(indices: Sequence[Expr], var: Var, varying: Mapping[Var, Expr], extents: Mapping[Var, Expr]) -> bool:
+    """Whether different values of a variable give different indices, whatever the other varying ones are."""
+    if injective(indices, var, varying):
+        return True
+    # Parts of a joined index, such as (b*256 + t) // 75: its remainder may be simplified to that of another sum, which
+    # does not tell any more what it comes from. So the joined index is one variable.
+    divided = (n for i in indices for n in walk_expr(i) if isinstance(n, Op) and n.name in ("floordiv", "mod"))
+    for base in dict.fromkeys(n.args[0] for n in divided if var in variables(n.args[0])):
+        whole = Var("whole")
+        moved = [map_expr(i, {base: whole}.get) for i in indices]
+        least = Analyzer(extents).bounds(base).lo
+        if least is not None and least >= 0 and injective([base], var, varying):
+            if injective(moved, whole, {**varying, whole: const(LARGEST)}):
+                return True
+    return False
 
 
 def _canonical(t: Touch, common: frozenset[Var], threads: Mapping[Var, Expr]) -> tuple[object, ...]:
