@@ -101,6 +101,14 @@ litert-env: ## LiteRT's converter and runtime for `python -m benchmarks.bench_zo
 	$(PYTHON) -m venv $(LITERT_ENV)
 	$(LITERT_ENV)/bin/pip install --quiet ai-edge-litert==2.3.0 litert-torch==0.10.0 torch==2.13.0 torchvision==0.28.0 timm transformers
 
+.PHONY: tflite
+tflite: $(STAMP) ## TFLite models of three random seeds against LiteRT's reference kernels, bit for bit; needs `make litert-env`
+	$(PY) -m tests.frontend.tflite.record --python $(LITERT_ENV)/bin/python --seeds 3
+
+.PHONY: bench-policies
+bench-policies: $(STAMP) $(TORCH_STAMP) $(RL_STAMP) ## returns of policies in fewer bits and compressed, by permutation test
+	$(PY) -m benchmarks.bench_policies $(ARGS)
+
 demo: $(STAMP) ## compile and run four models, compare with ONNX Runtime
 	$(PY) -m benchmarks.demo
 

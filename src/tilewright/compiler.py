@@ -490,7 +490,7 @@ def _compile_part(
         taken: names that no other value may have; None: the graph is a body, whose kernels share no numbers.
     """
     inside = partial(absorbs, target=compiler.target, away=away)
-    graph, groups, where, made = _grouped(graph, name, inside, log, taken)
+    graph, groups, where, made = _grouped(graph, name, compiler.target, inside, log, taken)
     deferred = frozenset[Value]() if past_caches is None else written_last(groups, graph.outputs, where, past_caches)
     lowered = [
         group
@@ -534,12 +534,12 @@ def _compile_part(
 
 
 def _grouped(
-    graph: Graph, name: str, inside: Callable[..., bool], log: PassLog, names: Set[str] | None
+    graph: Graph, name: str, target: Target, inside: Callable[..., bool], log: PassLog, names: Set[str] | None
 ) -> tuple[Graph, list[Group], dict[Value, Place], tuple[Node, ...]]:
     """The groups of a graph that become kernels; the graph with the parameters that they gained, where views lie, and
     the nodes that compute those. `names`: no other value may have one of them; None: kernels share no numbers."""
     groups = log.run(f"fuse {name}", fuse, graph, inside)
-    groups = log.run(f"store codes {name}", store_codes, groups, frozenset(graph.outputs))
+    groups = log.run(f"store codes {name}", store_codes, groups, target, frozenset(graph.outputs))
     groups = log.run(f"rematerialize {name}", rematerialize_cheap, groups, frozenset(graph.outputs))
     if flags.VERIFY() >= VERIFY_STAGES:
         verify_groups(graph, groups)

@@ -40,8 +40,8 @@ def quantize(
         typer.Option(
             "--precision",
             metavar="TYPE",
-            help="int8; bf16; int8w, int4w (weights of products alone); or auto: the fastest of fp32 and these that "
-            "keeps --max-drop.",
+            help="int8; bf16; fp16; int8w, int4w (weights of products alone); or auto: the fastest of fp32 and these "
+            "that keeps --max-drop.",
         ),
     ] = "auto",
     max_drop: Annotated[

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilewright.frontend import registry as frontends
-from tilewright.frontend import stablehlo
+from tilewright.frontend import stablehlo, tflite
 from tilewright.ir.dim import DimSizes, stated
 from tilewright.ir.graph import Graph
 from tilewright.ir.interface import Imported
@@ -43,6 +43,8 @@ def import_model(
         return import_torch(model, example, dims, dynamic)
     if stablehlo.reads(model):
         return stablehlo.import_stablehlo(model, example, dims, params)
+    if tflite.reads(model):
+        return tflite.import_tflite(model, dims, example)
     if params is not None:
         raise ModelError("only functions of JAX say which arguments are weights", got=type(model).__name__)
     frontend = frontends.find(model)

@@ -16,6 +16,7 @@ from tilewright.ir.selection import Precision
 from tilewright.quantization import smoothing, weight_only
 from tilewright.quantization.calibrate import LayerError, Maker, errors_of, scales_of
 from tilewright.quantization.compare import closeness, in_turns
+from tilewright.quantization.half_precision import beyond, in_f16
 from tilewright.quantization.outside import counted
 from tilewright.quantization.ranges import METHODS, Method, Scale
 from tilewright.quantization.report import LayerRow, Mix, Report
@@ -32,7 +33,7 @@ from tilewright.support.options import check_choice, check_option
 from tilewright.support.progress import tell
 from tilewright.targets.target import Target
 
-Wanted = Literal["int8", "bf16", "int8w", "int4w", "auto"]
+Wanted = Literal["int8", "bf16", "fp16", "int8w", "int4w", "auto"]
 Metric = Callable[[Model], float]
 
 PRODUCTS: tuple[Precision, ...] = ("bf16", "int8w", "int4w")
@@ -81,7 +82,8 @@ def quantize(
     Args:
         model, example, threads, dims, dynamic, fast, params, name: as for `tw.compile`.
         calibrate: samples of inputs: an iterable of arrays, or of tuples or dictionaries of them, one a call.
-        precision: "int8"; "bf16": products multiply in bf16; "int8w", "int4w": weights of products have 8 or 4 bits and
+        precision: "int8"; "bf16": products multiply in bf16; "fp16": layers have operands of f16, which are stored so,
+            and sums of f32; "int8w", "int4w": weights of products have 8 or 4 bits and
             are widened as they are read, those with the largest errors more bits where the metric falls; "auto": the
             fastest of f32 and these that keeps `max_drop`, never slower than f32.
         metric: gives a number for a compiled model, the higher the better, such as the accuracy on held-out data; None:
@@ -152,6 +154,8 @@ class _Search:
         candidates: list[_Candidate] = []
         if self.precision in ("int8", "auto"):
             candidates.append(self.in_int8())
+        if self.precision in ("fp16", "auto"):
+            candidates.append(self.in_fp16())
         candidates += [self.products_in(p) for p in PRODUCTS if self.precision in (p, "auto")]
         if self.precision != "auto":
             return self.reported(candidates[0])
@@ -216,6 +220,23 @@ class _Search:
             return mix(in_f32, count)
         reason = f"in {precision} the metric falls to {all_of_it:.6g}, by more than {self.max_drop:g}"
         return replace(self.original, reason=reason)
+
+    def in_fp16(self) -> _Candidate:
+        """All layers with operands of 16 bits, if the metric holds."""
+        sites = sites_of(self.original.graph)
+        if not sites:
+            return replace(self.original, reason="no layer multiplies by weights")
+        wide = beyond(self.original.graph, self.original.weights, sites)
+        if wide:
+            return replace(self.original, reason=f"weights of {', '.join(wide)} have no numbers of f16")
+        graph = in_f16(self.original.graph, sites)
+        model = self.maker.model(graph)
+        metric = self.score(model)
+        if self.falls(metric):
+            reason = f"in fp16 the metric falls to {metric:.6g}, by more than {self.max_drop:g}"
+            return replace(self.original, reason=reason)
+        rows = tuple(LayerRow(s.name, s.node.op, "fp16", None) for s in sites)
+        return replace(self.original, chosen="fp16", model=model, metric=metric, graph=graph, layers=rows)
 
     # --- int8 ---------------------------------------------------------------------------------------------------------
 

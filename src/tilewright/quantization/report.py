@@ -18,7 +18,7 @@ class LayerRow:
 
     layer     its output's name
     op        "conv" or "matmul"
-    type      in which it multiplies now: "int8", "bf16" or "fp32", or that of its weights: "int8w", "int4w"
+    type      in which it multiplies now: "int8", "bf16", "fp16" or "fp32", or that of its weights: "int8w", "int4w"
     error     what 8 bits change by themselves: root mean square of the difference by that of the output, or None
     seconds   of a call, (of the f32 model, of this one); None where a kernel computes more than this layer
     reason    why it stayed in f32; empty if it did not
@@ -46,7 +46,7 @@ class Report:
     """The result of `tw.quantize`.
 
     precision   what was asked for
-    chosen      what the model is: "int8", "bf16", "int8w", "int4w" or "fp32"
+    chosen      what the model is: "int8", "bf16", "fp16", "int8w", "int4w" or "fp32"
     reason      why it is not what was asked for, or why "auto" chose it
     method      how ranges of activations were chosen
     metric      (of the f32 model, of this one); higher is better

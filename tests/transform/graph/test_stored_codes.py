@@ -121,7 +121,7 @@ def kernels(model: onnx.ModelProto) -> tuple[list[Group], Any]:
     imported = import_onnx(model)
     graph, constants = hoist_constants(imported.graph, ())
     after = passed(graph, TARGET)
-    groups = store_codes(fuse(after), frozenset(after.outputs))
+    groups = store_codes(fuse(after), TARGET, frozenset(after.outputs))
     known = set(after.inputs)
     chosen = []
     for group in groups:
@@ -149,6 +149,12 @@ def test_nothing_of_floats_is_handed_on(make: Any, name: str) -> None:
     (want,) = run_graph(imported.graph, {"x": x}, imported.weights).values()
     off = np.abs(got - want) / 0.1
     assert off.max() < 1.01 and (off < 0.01).mean() > 0.97  # a level in the middle falls to either side
+
+
+def test_without_dot_instructions_groups_stay() -> None:
+    graph = passed(import_onnx(between_products("softmax")).graph, Target.parse("x86-64-v3"))
+    groups = fuse(graph)
+    assert store_codes(groups, Target.parse("x86-64-v3"), frozenset(graph.outputs)) == groups
 
 
 @pytest.mark.parametrize("make,name", [(between_convolutions, "depthwise"), (between_products, "layer norm")])

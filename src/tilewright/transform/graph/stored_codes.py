@@ -5,7 +5,8 @@
 
 Fusion takes all that follows a product into its kernel, so that a float goes to memory between two quantised layers
 where a byte says the same. Kernels of pointwise work alone that only dequantise are left out. It is done where all
-readers can take the few operators: reductions, what only moves elements, and what follows a product.
+readers can take the few operators: reductions, what only moves elements, and what follows a product. Targets without
+dot instructions multiply the numbers, which each product would dequantise many times.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from tilewright import ops
 from tilewright.ir.dtype import i8, u8
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
+from tilewright.schedule.dot_intrinsics import find_dot
 from tilewright.support.classes import dataclass
+from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import Group
 from tilewright.transform.graph.rematerialize import with_nodes
 
@@ -26,7 +29,7 @@ DEQUANTISE = frozenset("cast sub add mul".split())
 """Operators between a code and its number."""
 MAX_NODES = 5
 """Nodes between a code and its number, at most."""
-ANCHORS = frozenset(("lowered.conv_depthwise", "lowered.conv_transposed", "lowered.conv_blocked"))
+ANCHORS = frozenset(("lowered.conv_depthwise", "lowered.conv_transposed"))
 """Contractions that take pointwise work on their data into their kernel."""
 
 
@@ -38,9 +41,11 @@ class _Number:
     nodes: tuple[Node, ...]
 
 
-def store_codes(groups: Sequence[Group], outputs: frozenset[Value]) -> list[Group]:
+def store_codes(groups: Sequence[Group], target: Target, outputs: frozenset[Value]) -> list[Group]:
     """The groups, in their order, with codes between them in place of the numbers that they mean. `outputs`: values
     that others read too."""
+    if all(find_dot(t, i8, target) is None for t in CODES):
+        return list(groups)
     results: list[Group | None] = list(groups)
     readers: dict[Value, list[int]] = {}
     for k, group in enumerate(groups):

@@ -1,0 +1,130 @@
+"""Policies trained here in fewer bits and compressed, by their returns: `make bench-policies`, or
+`python -m benchmarks.bench_policies`. Needs Stable-Baselines3.
+
+Three policies are trained; each acts for some episodes in f32, in int8 (calibrated, and by ranges of each row), with
+weights of 4 bits, and pruned with shared values, from the same seeds of the environment. A permutation test says how
+often chance alone gives a difference of mean returns as large as that to f32: below 0.05 the returns are others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from stable_baselines3 import A2C, PPO, SAC
+from torch import nn
+
+import tilewright as tw
+from benchmarks.harness import markdown_table, write_markdown
+from tilewright.compression.recipe import Recipe
+
+SHUFFLES = 20_000
+RECIPE = Recipe(prune=0.75, stages=3, values=16, epochs=30, rate=2e-3)
+Act = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A policy: its algorithm, environment, steps of training, and what the algorithm is told."""
+
+    algorithm: Any
+    environment: str
+    steps: int
+    options: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.algorithm.__name__} {self.environment}"
+
+
+WIDE = {"net_arch": [128, 128]}
+TASKS = (
+    Task(PPO, "CartPole-v1", 40_000, {"n_steps": 512, "policy_kwargs": WIDE}),
+    Task(A2C, "Acrobot-v1", 40_000, {"policy_kwargs": WIDE}),
+    Task(SAC, "Pendulum-v1", 6_000, {"learning_rate": 1e-3, "policy_kwargs": WIDE}),
+)
+
+
+def actor_of(model: Any) -> nn.Module:
+    """The deterministic part of a policy: from observations to logits, or to the squashed mean of actions."""
+    policy = copy.deepcopy(model.policy).eval()
+    if isinstance(model, SAC):
+        return nn.Sequential(policy.actor.latent_pi, policy.actor.mu, nn.Tanh()).eval()
+    return nn.Sequential(policy.mlp_extractor.policy_net, policy.action_net).eval()
+
+
+def returns(task: Task, act: Act, episodes: int, gather: list[Any] | None = None) -> np.ndarray:
+    """The return of each episode, whose seeds are its number."""
+    env = gymnasium.make(task.environment)
+    discrete = isinstance(env.action_space, gymnasium.spaces.Discrete)
+    totals = []
+    for seed in range(episodes):
+        observation, _ = env.reset(seed=seed)
+        total, done = 0.0, False
+        while not done:
+            row = np.asarray(observation, np.float32)[None]
+            if gather is not None:
+                gather.append(row)
+            y = np.asarray(act(row))[0]
+            high = None if discrete else env.action_space.high  # type: ignore[attr-defined]
+            observation, reward, ended, cut, _ = env.step(int(y.argmax()) if discrete else y * high)
+            total, done = total + float(reward), ended or cut
+        totals.append(total)
+    return np.asarray(totals)
+
+
+def chance(a: np.ndarray, b: np.ndarray) -> float:
+    """The share of random divisions of all returns in two whose means differ as much as those of `a` and `b`."""
+    rng, both = np.random.default_rng(0), np.concatenate([a, b])
+    seen = abs(a.mean() - b.mean()) - 1e-9
+    shuffled = rng.permuted(np.broadcast_to(both, (SHUFFLES, both.size)), axis=1)
+    differences = np.abs(shuffled[:, : a.size].mean(1) - shuffled[:, a.size :].mean(1))
+    return float((np.count_nonzero(differences >= seen) + 1) / (SHUFFLES + 1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--episodes", type=int, default=60)
+    parser.add_argument("--share", type=float, default=1.0, help="of the steps of training")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for task in TASKS:
+        model = task.algorithm("MlpPolicy", task.environment, seed=0, device="cpu", **task.options)
+        model.learn(int(task.steps * args.share))
+        actor = actor_of(model)
+        seen: list[Any] = []
+        exact = tw.compile(actor, (torch.zeros(32, *model.observation_space.shape),), dynamic="auto")
+        returns(task, exact, 4, seen)
+        seen = [np.concatenate(seen[k : k + 32]) for k in range(0, len(seen) - 31, 32)][:40]
+        example = (torch.from_numpy(seen[0]),)
+        kinds: dict[str, Any] = {
+            "int8, calibrated": lambda a=actor, e=example, s=seen: tw.quantize(
+                a, e, calibrate=s, precision="int8", max_drop=9
+            ),
+            "int8, a range a row": lambda a=actor, e=example: tw.compile(a, e, precision="int8"),
+            "int4w": lambda a=actor, e=example: tw.compile(a, e, precision="int4w"),
+            "compressed": lambda a=actor, e=example, s=seen: tw.compress(a, e, calibrate=s, recipe=RECIPE, max_drop=9),
+        }
+        base = returns(task, exact, args.episodes)
+        rows.append([task.name, "f32", f"{base.mean():.1f} ± {base.std():.1f}", "-", "-"])
+        print(rows[-1], flush=True)
+        for name, make in kinds.items():
+            other = make()
+            got = returns(task, other, args.episodes)
+            smaller = f"{other.report.ratio:.1f}" if name == "compressed" else "-"
+            rows.append([task.name, name, f"{got.mean():.1f} ± {got.std():.1f}", f"{chance(base, got):.3f}", smaller])
+            print(rows[-1], flush=True)
+    text = markdown_table(["policy", "type", "return", "p of the same returns", "times smaller"], rows)
+    text += f"\n\n{args.episodes} episodes each. Compressed: {RECIPE}."
+    write_markdown("policies", "Returns of policies in fewer bits, by permutation test", text)
+
+
+if __name__ == "__main__":
+    main()

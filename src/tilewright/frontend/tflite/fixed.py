@@ -1,0 +1,57 @@
+"""Multiplication of integers by numbers below 1, as TFLite's reference kernels round it.
+
+A factor is `mantissa * 2^(exponent - 31)` with a mantissa of 31 bits. Products are rounded twice: to the nearest 32
+bits, halves away from zero, then shifted right, halves away from zero (`MultiplyByQuantizedMultiplier` of
+tensorflow/lite/kernels/internal/common.h, without TFLITE_SINGLE_ROUNDING).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from tilewright.frontend.common.emitter import Emitter
+from tilewright.ir.dtype import i64
+from tilewright.ir.graph import Value
+
+
+def factors(numbers: Iterable[float]) -> tuple[Any, Any]:
+    """Mantissas and exponents of positive numbers, i64 (`QuantizeMultiplier`)."""
+    mantissas, exponents = [], []
+    for number in numbers:
+        share, exponent = math.frexp(number)
+        mantissa = math.floor(share * (1 << 31) + 0.5)
+        if mantissa == 1 << 31:
+            mantissa, exponent = mantissa // 2, exponent + 1
+        if exponent < -31:
+            mantissa, exponent = 0, 0
+        mantissas.append(mantissa)
+        exponents.append(exponent)
+    return np.asarray(mantissas, np.int64), np.asarray(exponents, np.int64)
+
+
+def multiplied(e: Emitter, x: Value, numbers: Iterable[float], shape: tuple[int, ...] = ()) -> Value:
+    """Integers of i64 times numbers, which broadcast with them in a shape."""
+    mantissas, exponents = factors(numbers)
+
+    def constant(array: Any) -> Value:
+        return e.constant(np.asarray(array, np.int64).reshape(shape), i64)
+
+    left, right = np.maximum(exponents, 0), np.maximum(-exponents, 0)
+    if left.any():
+        x = e.emit("mul", x, constant(1 << left))
+    product = e.emit("mul", x, constant(mantissas))
+    zero = e.constant(0, i64)
+    half = e.constant(1 << 30, i64)
+    nudge = e.emit("select", e.emit("ge", product, zero), half, e.constant(1 - (1 << 30), i64))
+    high = e.emit("truncdiv", e.emit("add", product, nudge), e.constant(1 << 31, i64))
+    if not right.any():
+        return high
+    mask = (1 << right) - 1
+    rest = e.emit("bitand", high, constant(mask))
+    threshold = e.emit("add", constant(mask >> 1), e.emit("cast", e.emit("lt", high, zero), dtype=i64))
+    up = e.emit("cast", e.emit("gt", rest, threshold), dtype=i64)
+    return e.emit("add", e.emit("floordiv", high, constant(1 << right)), up)
