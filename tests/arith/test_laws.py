@@ -18,7 +18,7 @@ I, J, K = Var("i"), Var("j"), Var("k")
 # Extents of many forms: a literal, a symbol, a rounded-up quotient, one that depends on another loop.
 EXTENTS: dict[Var, Expr] = {I: const(5), J: (N + 3) // 4, K: minimum(const(4), N - J * 4)}
 LEAVES: list[Expr] = [X, Y, N, M, I, J, K]
-EXAMPLES = max(400, settings().max_examples)
+EXAMPLES = max(200, settings().max_examples)
 SETTINGS = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 

@@ -29,7 +29,7 @@ def network(channels: int, window: int, **attributes: Any) -> Any:
     return model(nodes, [info("x", ["n", channels, "h", "w_"])], ["y"], weights)
 
 
-@pytest.mark.costly(2)
+@pytest.mark.costly(3)
 @pytest.mark.parametrize(
     ("window", "attributes", "threads"),
     [(3, {}, 1), (3, {}, 2), (5, {}, 1), (3, {"strides": [2, 2]}, 1), (3, {"dilations": [2, 2]}, 1)],

@@ -211,7 +211,7 @@ def test_transpositions(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(one("transpose", x, perm=(1, 0), symbolic=True), x.T)
 
 
-@pytest.mark.costly(2)
+@pytest.mark.costly(4)
 @pytest.mark.parametrize("perm", [(0, 2, 3, 1), (0, 3, 1, 2), (3, 2, 1, 0)])
 @pytest.mark.parametrize(
     "shape",
@@ -563,6 +563,7 @@ def test_windows_beside_one_another_go_alone() -> None:
     assert together("softmax", (32, 286, 7), axis=2) > 1
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize(
     "shape",
     [(64, 1), (64, 7), (64, 128), (34, 129), (37, 31), (3, 32, 100), (68, 511), (214, 16), (5, 83, 10), (39, 33)],
@@ -621,6 +622,7 @@ def test_numbers_of_rows_are_vectors_where_rows_are_summed_in_them(length: int, 
 PIPELINED = [(128, 128), (128, 1024), (20, 610), (8, 1025), (331, 600), (2, 40, 700)]
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize(
     ("op", "shape"),
     [*((op, s) for op in ("softmax", "log_softmax") for s in PIPELINED), ("softmax", (3, 64, 192)),

@@ -188,6 +188,7 @@ def check(seed: int) -> None:
 COUNT = 4000 if os.environ.get("TILEWRIGHT_FUZZ") else 100
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("block", range(10))
 def test_native_is_interpreted(block: int) -> None:
     for seed in range(block * COUNT // 10, (block + 1) * COUNT // 10):

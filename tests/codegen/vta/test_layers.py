@@ -36,6 +36,7 @@ from tilewright.transform.loops.placed import placed_loops
 SMALL = Requantised(9)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize(
     "layer",
     [
@@ -70,6 +71,7 @@ def test_small_layers(layer: Convolution | Product | Addition | MaxPool) -> None
     assert faults(program.instructions, {**memory, program.uop_address: program.uops}) == ()
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("name", ["C5", "C8", "C11"])
 def test_layers_of_resnet(name: str) -> None:
     check(resnet(name))
@@ -78,6 +80,7 @@ def test_layers_of_resnet(name: str) -> None:
 LAYER = Convolution(4, 14, 14, 4, (3, 3), 1, (1, 1, 1, 1), requantised=SMALL)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("tile", [
     Tile(4, 7, 4, 1, False, "all"), Tile(1, 4, 2, 2, False, "chunk"), Tile(2, 5, 1, 2, True, "chunk"),
     Tile(2, 14, 2, 1, True, "tile"), Tile(2, 3, 4, 2, False, "tile"), Tile(3, 6, 2, 2, True, "all"),

@@ -133,6 +133,7 @@ def test_files_of_4_bits_stay_codes(rows: int | str, sizes: tuple[int, ...], zer
         np.testing.assert_allclose(model(x), wanted, rtol=0, atol=3e-6 * np.abs(x).max() * np.abs(weights).sum(1).max())
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_products(seed: int) -> None:
     """Any rows, depths and columns, in both types, with both ways in which weights lie."""

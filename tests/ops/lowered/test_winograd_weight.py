@@ -26,6 +26,7 @@ CASES = [
 ]
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("case", CASES)
 def test_expression_reference_and_gradient_agree(case: tuple) -> None:
     tile, window, images, channels, filters, height, width, pads, rows = case

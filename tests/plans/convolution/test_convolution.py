@@ -115,7 +115,7 @@ def check(got: np.ndarray, case: Case, data: dict[str, np.ndarray]) -> None:
     assert np.abs(got - want).max(initial=0) <= 5e-6 * np.abs(want).max(initial=0)
 
 
-@pytest.mark.costly(2)
+@pytest.mark.costly(4)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_native_code_against_double_precision(case: Case) -> None:
     data, graph = arrays(case), graph_of(case)
@@ -148,7 +148,7 @@ PIXELS = [
 ]
 
 
-@pytest.mark.costly(2)
+@pytest.mark.costly(4)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("case", PIXELS, ids=str)
 def test_windows_of_one_pixel_over_maps_of_any_size(case: tuple[Any, ...], threads: int) -> None:

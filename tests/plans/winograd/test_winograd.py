@@ -126,7 +126,7 @@ def choose(shapes: tuple[WinogradProblem, ...], sizes: tuple[int, ...], target: 
     return best if isinstance(best, Winograd) else None
 
 
-@pytest.mark.costly(2)
+@pytest.mark.costly(4)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_native_code_agrees_with_a_plain_convolution(case: tuple[Any, ...]) -> None:
     tile, channels, filters, size, pads, block, window = case
@@ -145,7 +145,7 @@ def test_native_code_agrees_with_a_plain_convolution(case: tuple[Any, ...]) -> N
             assert errors(got, want, tile, window, channels, BLOCK).max() <= MOST
 
 
-@pytest.mark.costly(3)
+@pytest.mark.costly(4)
 @pytest.mark.parametrize(("tile", "window"), [(4, 3), (5, 3), (6, 3), (3, 5), (4, 5), (2, 7)])
 @pytest.mark.parametrize("channels", [300, 530])
 def test_errors_do_not_grow_with_the_channels(tile: int, window: int, channels: int) -> None:
@@ -189,7 +189,7 @@ def hints_of_blocks(target: Target, columns: int) -> tuple[list[Hint], int]:
     return list(hints(func, target, weights.name)), 64 * 2 * block
 
 
-@pytest.mark.costly(2)
+@pytest.mark.costly(4)
 @pytest.mark.parametrize("columns", [2, 3, 5, 6])
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
 def test_all_of_the_next_panel_is_asked_for(name: str, columns: int) -> None:
@@ -205,6 +205,7 @@ def test_all_of_the_next_panel_is_asked_for(name: str, columns: int) -> None:
         assert lines >= set(range((number + 1) * panel // 16, (number + 2) * panel // 16))
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("columns", [1, 3, 5])
 def test_each_register_tile_asks_for_its_own_filters_where_that_is_faster(columns: int) -> None:
     """Into the first level, all that it reads so many bytes on, one alone too; not where filters are near."""
@@ -287,7 +288,7 @@ STRIDED = [
 ]
 
 
-@pytest.mark.costly(2)
+@pytest.mark.costly(4)
 @pytest.mark.parametrize("case", STRIDED, ids=str)
 def test_strides_and_dilations(case: tuple[Any, ...]) -> None:
     tile, channels, filters, size, pads, block, window, stride, separate = case
@@ -306,6 +307,7 @@ def test_strides_and_dilations(case: tuple[Any, ...]) -> None:
             assert errors(got, want, tile, window, channels, BLOCK, stride, separate).max() <= MOST
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize(("window", "stride", "apart"), [(3, 2, 1), (4, 2, 1), (5, 3, 1), (3, 1, 2)])
 def test_a_model_takes_it(window: int, stride: int, apart: int) -> None:
     """Chosen by the estimate for a layer of a usual size, as `show` says, and within the bound of "auto"."""
@@ -334,7 +336,7 @@ def test_a_window_that_does_not_overlap_stays_direct() -> None:
         assert "winograd" not in tw.compile((b.finish((y,)), {"w": w})).show("graph")
 
 
-@pytest.mark.costly(2)
+@pytest.mark.costly(4)
 @pytest.mark.parametrize("panels", [1, 2, 4, 7])
 @pytest.mark.parametrize("rows", [2, 8])
 def test_threads_share_blocks_of_tiles_or_groups_of_panels_or_elements(rows: int, panels: int) -> None:

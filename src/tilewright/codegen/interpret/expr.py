@@ -16,6 +16,10 @@ WRITTEN_OUT = 1000
 """Operations from which on it is looked whether parts of an expression are computed several times."""
 
 
+Terms = dict[Var | None, int]
+"""A linear expression: the factors of variables, and the constant, which is that of None."""
+
+
 class Shared:
     """Parts of an expression that stand in several places, and which of its evaluations is under way."""
 
@@ -55,7 +59,8 @@ class Scope:
     """What is known inside a function, and the closures made of expressions so far.
 
     `cells` hold the variables' values, `fixed` are those that stay as they are (symbols), `loops` have the extents of
-    loop variables and block iterators, `memory` the buffers' elements. `where` is what errors name.
+    loop variables and block iterators, `ends` the most that each of them is everywhere, where that is known, `memory`
+    the buffers' elements. `where` is what errors name.
     """
 
     def __init__(self, where: str, values: Mapping[Var, int]) -> None:
@@ -63,6 +68,7 @@ class Scope:
         self.cells: dict[Var, list[Any]] = {v: [value] for v, value in values.items()}
         self.fixed: set[Var] = set(values)
         self.loops: dict[Var, Expr] = {}
+        self.ends: dict[Var, int] = {}
         self.memory: dict[Buffer, Memory] = {}
         self.exprs: dict[Expr, Thunk] = {}
         self.sizes: dict[Expr, int] = {}
@@ -158,10 +164,12 @@ class Scope:
         if e.dtype is not i64 or not isinstance(e, Op):
             return None
         terms = self._terms(e)
-        if terms is None:
-            return None
-        constant = terms.pop(None, 0)
-        match [(self.cells[v], factor) for v, factor in terms.items() if v is not None]:
+        return None if terms is None else self._linear(terms)
+
+    def _linear(self, terms: Terms) -> Thunk:
+        """A closure that gives the value of a linear expression."""
+        cells, constant = self._factors(terms)
+        match cells:
             case []:
                 return lambda: constant
             case [(a, fa)]:
@@ -173,7 +181,38 @@ class Scope:
             case several:
                 return lambda: sum([cell[0] * factor for cell, factor in several]) + constant
 
-    def _terms(self, e: Expr) -> dict[Var | None, int] | None:
+    def _factors(self, terms: Terms) -> tuple[list[tuple[list[Any], int]], int]:
+        """The cells of a linear expression with their factors, and its constant."""
+        cells = [(self.cells[v], factor) for v, factor in terms.items() if v is not None and factor]
+        return cells, terms.get(None, 0)
+
+    def _inside(self, terms: Terms, extent: int) -> bool:
+        """Whether a linear expression is at least 0 and below an extent whatever the loop variables are."""
+        low = high = terms.get(None, 0)
+        for v, factor in terms.items():
+            if v is None:
+                continue
+            end = self.ends.get(v)
+            if end is None:
+                return False
+            low, high = low + min(0, factor * end), high + max(0, factor * end)
+        return low >= 0 and high < extent
+
+    def flat(self, buffer: Buffer, indices: Sequence[Expr]) -> Terms | None:
+        """The position in a buffer as one linear expression, where each index is known to be inside its extent: no
+        index has to be checked then. None: it is not."""
+        memory = self.memory.get(buffer)
+        if memory is None or not self.is_fixed(buffer) or len(memory.shape) != len(indices):
+            return None
+        flat: Terms = {None: 0}
+        for index, extent in zip(indices, memory.shape, strict=True):
+            terms = self._terms(index)
+            if terms is None or not self._inside(terms, extent):
+                return None
+            flat = {v: flat.get(v, 0) * extent + terms.get(v, 0) for v in {**flat, **terms}}
+        return flat
+
+    def _terms(self, e: Expr) -> Terms | None:
         """Factors of loop variables and symbols in a linear expression (of None: the constant), else None. Variables
         of `let` are left out, since what was loaded may overflow."""
         match e:
@@ -197,8 +236,22 @@ class Scope:
         return None
 
     def _load(self, e: Load) -> Thunk:
-        position = self.position(e.buffer, e.indices)
+        flat = self.flat(e.buffer, e.indices)
+        if flat is None:
+            position = self.position(e.buffer, e.indices)
+            data = self.memory[e.buffer].data
+            return lambda: data[position()]
         data = self.memory[e.buffer].data
+        match self._factors(flat):
+            case [], at:
+                return lambda: data[at]
+            case [(a, fa)], at:
+                return lambda: data[a[0] * fa + at]
+            case [(a, fa), (b, fb)], at:
+                return lambda: data[a[0] * fa + b[0] * fb + at]
+            case [(a, fa), (b, fb), (c, fc)], at:
+                return lambda: data[a[0] * fa + b[0] * fb + c[0] * fc + at]
+        position = self._linear(flat)
         return lambda: data[position()]
 
     def position(self, buffer: Buffer, indices: Sequence[Expr]) -> Thunk:
@@ -206,6 +259,9 @@ class Scope:
         memory = self.memory.get(buffer)
         if memory is None:
             raise InterpretError(f"the buffer {buffer.name!r} is not declared", where=self.where)
+        flat = self.flat(buffer, indices)
+        if flat is not None:
+            return self._linear(flat)
         index = [self.expr(i) for i in indices]
         if not self.is_fixed(buffer) or len(index) > 4:
             return lambda: memory.position(tuple([i() for i in index]))

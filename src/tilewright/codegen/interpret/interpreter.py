@@ -34,7 +34,7 @@ from tilewright.ir.loops import (
     Stmt,
     Store,
 )
-from tilewright.ir.rewrite import walk
+from tilewright.ir.rewrite import variables, walk
 from tilewright.schedule.intrinsics import expand, is_known
 from tilewright.support.errors import CallError
 
@@ -139,6 +139,22 @@ class _Machine:
         self.backwards = backwards
         self.scope = Scope(f"func {func.name!r}", values)
         self.expr = self.scope.expr
+        self.scope.ends = self._ends()
+
+    def _ends(self) -> dict[Var, int]:
+        """The most that each variable of loops and blocks is anywhere, of those whose extents are known before it
+        runs."""
+        ends: dict[Var, int] = {}
+        unknown: set[Var] = set()
+        for s in walk(self.func.body):
+            counted = [(s.var, s.extent)] if isinstance(s, For) else []
+            counted += [(it.var, it.extent) for it in s.iters] if isinstance(s, Block) else []
+            for var, extent in counted:
+                if self.scope.fixed.issuperset(variables(extent)):
+                    ends[var] = max(ends.get(var, 0), int(self.expr(extent)()) - 1)
+                else:
+                    unknown.add(var)
+        return {var: end for var, end in ends.items() if var not in unknown}
 
     def bind(self, arrays: list[Array | None]) -> list[tuple[Array, Memory]]:
         """Give parameters and buffers their memory; returns what to write back at the end."""
