@@ -377,7 +377,7 @@ def test_packed_sequences_see_themselves(rows: int, starts: list[int], more: dic
 @pytest.mark.parametrize(("rows", "starts"), SEQUENCES)
 @pytest.mark.parametrize("more", [{}, {"causal": True}, {"order": "hsth"}, {"dot": DOT}, {"groups": 1}])
 def test_rows_of_packed_sequences_read_keys_where_they_are(rows: int, starts: list[int], more: dict[str, Any]) -> None:
-    """It takes ten seconds to compile one."""
+    """Compiling one of them takes ten seconds."""
     attrs = attributes(**more)
     arrays = packed(rows, starts, attrs["order"])
     tolerance = 2e-2 if "dot" in more else 2e-6

@@ -16,9 +16,9 @@ from tilewright import ops
 from tilewright.arith import prove_equal
 from tilewright.ir.expr import Expr
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ops.axes import parallel
 from tilewright.ops.dims import dims
 from tilewright.ops.lowered.attention import AttentionAttrs
-from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.shape import TransposeAttrs
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.rewrite import eliminate_dead
@@ -158,17 +158,15 @@ def _place(node: Node, rows: Sequence[Expr]) -> int | None:
     shapes = [v.shape for v in node.inputs if v is not None]
     if node.op == "reshape":
         return 0 if _is_rows(shapes[0], rows) and _is_rows(node.output.shape, rows) else None
-    if node.op == "matmul":
-        alike = len(shapes[1]) == 2 and not node.of(MatmulAttrs).transpose_a
-        return 0 if alike and _is_rows(shapes[0], rows) and _is_rows(node.output.shape, rows) else None
-    if ops.get(node.op).kind != "pointwise" or not _is_rows(node.output.shape, rows):
+    if ops.get(node.op).kind not in ("pointwise", "contraction") or not _is_rows(node.output.shape, rows):
         return None
-    whole = [k for k, shape in enumerate(shapes) if len(shape) == node.output.type.rank]
-    return whole[0] if len(whole) == 1 and _is_rows(shapes[whole[0]], rows) and _others_are_vectors(shapes) else None
-
-
-def _others_are_vectors(shapes: Sequence[Sequence[Expr]]) -> bool:
-    return sum(len(shape) > 1 for shape in shapes) == 1
+    links = parallel(node)[: 1 if node.output.type.rank == 2 else 2]
+    places = {k for own in links if own is not None for k, link in enumerate(own) if link is not None}
+    if None in links or len(places) != 1:
+        return None
+    (place,) = places
+    straight = [own[place] for own in links if own is not None] == list(range(len(links)))
+    return place if straight and _is_rows(shapes[place], rows) else None
 
 
 def _is_rows(shape: Sequence[Expr], rows: Sequence[Expr]) -> bool:

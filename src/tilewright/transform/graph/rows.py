@@ -15,14 +15,13 @@ from dataclasses import replace
 from tilewright import ops
 from tilewright.arith import prove_equal
 from tilewright.ir.attributes import Attrs
-from tilewright.ir.expr import Expr, as_int, const, is_const, product
+from tilewright.ir.expr import Expr, as_int, const, is_const
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ops.dims import dims
-from tilewright.ops.lowered.attention import ORDERS, AttentionAttrs
-from tilewright.ops.matmul import MatmulAttrs
-from tilewright.ops.norm import NormAttrs, SoftmaxAttrs
-from tilewright.ops.shape import ConcatAttrs, ShapeAttrs, SliceAttrs, TransposeAttrs
+from tilewright.ops.axes import parallel
+from tilewright.ops.dims import dims, same_dim
+from tilewright.ops.shape import ShapeAttrs, SliceAttrs
 from tilewright.support.classes import dataclass
+from tilewright.support.errors import ShapeError
 from tilewright.transform.graph.rewrite import eliminate_dead
 from tilewright.transform.regions.captures import builder_for
 
@@ -117,84 +116,28 @@ class _Demand:
 
 def operands(node: Node, cut: Cut) -> tuple[Need, ...] | None:
     """The parts of a node's operands that make a part of its result; None if they are none of one dimension."""
-    if ops.get(node.op).kind == "pointwise" and node.inputs:
-        return tuple(_aligned(v, node.output, cut) for v in node.inputs)
-    rule = RULES.get(node.op)
-    return None if rule is None else rule(node, cut)
+    links = parallel(node)[cut.axis] if node.inputs else None
+    if links is None or (ops.get(node.op).kind == "contraction" and cut.axis == node.output.type.rank - 1):
+        return None  # a product whose columns are left out would not have the weights that are packed
+    needs = tuple(WHOLE if link is None else replace(cut, axis=link) for link in links)
+    return needs if ops.get(node.op).kind == "pointwise" or _makes(node, needs, cut) else None
 
 
-def _aligned(value: Value | None, out: Value, cut: Cut) -> Need:
-    """The part of an operand that broadcasts to a result."""
-    axis = cut.axis - (out.type.rank - (0 if value is None else value.type.rank))
-    if value is None or axis < 0 or not prove_equal(value.shape[axis], out.shape[cut.axis]):
-        return WHOLE
-    return replace(cut, axis=axis)
+def _makes(node: Node, needs: tuple[Need, ...], cut: Cut) -> bool:
+    """Whether the node's attributes make the part of its result of these parts: some hold sizes."""
+    types = [
+        None if v is None else replace(v.type, shape=_cut_shape(v, n)) if isinstance(n, Cut) else v.type
+        for v, n in zip(node.inputs, needs, strict=True)
+    ]
+    try:
+        (out,) = ops.infer(node.op, types, _attrs(node, cut))
+    except ShapeError:
+        return False
+    return len(out.shape) == node.output.type.rank and all(map(same_dim, out.shape, _cut_shape(node.output, cut)))
 
 
-def _norm(node: Node, cut: Cut) -> tuple[Need, ...] | None:
-    axis = node.of(NormAttrs).axis % node.output.type.rank
-    return tuple(_aligned(v, node.output, cut) for v in node.inputs) if cut.axis < axis else None
-
-
-def _softmax(node: Node, cut: Cut) -> tuple[Need, ...] | None:
-    return (cut,) if node.of(SoftmaxAttrs).axis % node.output.type.rank != cut.axis else None
-
-
-def _matmul(node: Node, cut: Cut) -> tuple[Need, ...] | None:
-    attrs, (a, b) = node.of(MatmulAttrs), node.inputs[:2]
-    assert a is not None and b is not None
-    rank = node.output.type.rank
-    if len(node.inputs) != 2 or min(a.type.rank, b.type.rank) < 2 or cut.axis == rank - 1:
-        return None
-    if cut.axis == rank - 2:
-        return replace(cut, axis=a.type.rank - (1 if attrs.transpose_a else 2)), WHOLE
-    return _aligned(a, node.output, cut), _aligned(b, node.output, cut)
-
-
-def _reshape(node: Node, cut: Cut) -> tuple[Need, ...] | None:
-    """The dimension that is the same before and after it."""
-    (x,) = node.inputs
-    assert x is not None
-    before = product(node.output.shape[: cut.axis])
-    for axis, extent in enumerate(x.shape):
-        if prove_equal(extent, node.output.shape[cut.axis]) and prove_equal(product(x.shape[:axis]), before):
-            return (replace(cut, axis=axis),)
-    return None
-
-
-def _transpose(node: Node, cut: Cut) -> tuple[Need, ...] | None:
-    return (replace(cut, axis=node.of(TransposeAttrs).perm[cut.axis]),)
-
-
-def _concat(node: Node, cut: Cut) -> tuple[Need, ...] | None:
-    return (cut,) * len(node.inputs) if node.of(ConcatAttrs).axis % node.output.type.rank != cut.axis else None
-
-
-def _attention(node: Node, cut: Cut) -> tuple[Need, ...] | None:
-    """Rows of queries; masks that differ by row."""
-    attrs = node.of(AttentionAttrs)
-    starts = (*node.inputs[8:], None)[0]
-    if attrs.causal or starts is not None or ORDERS[attrs.order[3]].index(1) != cut.axis:
-        return None
-    needs: list[Need] = [WHOLE] * len(node.inputs)
-    needs[0] = replace(cut, axis=ORDERS[attrs.order[0]].index(1))
-    mask = (*node.inputs[3:], None)[0]
-    if mask is not None and mask.type.rank > 1 and not is_const(mask.shape[-2], 1):
-        needs[3] = replace(cut, axis=mask.type.rank - 2)
-    return tuple(needs)
-
-
-RULES = {
-    "layer_norm": _norm,
-    "rms_norm": _norm,
-    "softmax": _softmax,
-    "matmul": _matmul,
-    "reshape": _reshape,
-    "transpose": _transpose,
-    "concat": _concat,
-    "lowered.attention": _attention,
-}
-"""The parts of their operands that operators need which are not pointwise."""
+def _cut_shape(value: Value, cut: Cut) -> tuple[Expr, ...]:
+    return tuple(cut.size if k == cut.axis else n for k, n in enumerate(value.shape))
 
 
 def _narrow(graph: Graph, demand: _Demand) -> Graph:
@@ -244,5 +187,4 @@ def _attrs(node: Node, cut: Cut) -> Attrs:
     """The attributes of a node for a part of its result."""
     if node.op != "reshape":
         return node.attrs
-    shape = tuple(cut.size if k == cut.axis else n for k, n in enumerate(node.output.shape))
-    return replace(node.of(ShapeAttrs), shape=shape)
+    return replace(node.of(ShapeAttrs), shape=_cut_shape(node.output, cut))

@@ -15,10 +15,10 @@ from math import prod
 import numpy as np
 
 from tilewright import ops
-from tilewright.ir.expr import as_int, is_const
+from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
-from tilewright.ops.dims import dims, same_dim
-from tilewright.ops.matmul import MatmulAttrs
+from tilewright.ops.axes import parallel
+from tilewright.ops.dims import dims
 from tilewright.ops.reduce import ReduceAttrs
 from tilewright.transform.graph.rewrite import eliminate_dead
 from tilewright.transform.regions.captures import builder_for
@@ -76,14 +76,9 @@ class _Walker:
         if value in self.outputs or self.users.get(value) != [reader] or reader.inputs.count(value) > 1:
             return None
         axes = _axes(total, value)
-        if node.op == "matmul":
-            x, w = node.inputs[:2]
-            inside = 2 if node.of(MatmulAttrs).transpose_a else 1
-            alike = w is not None and w.type.rank == 2 and x is not None and x.type.rank == value.type.rank
-            return (node, (0,)) if alike and max(axes) < value.type.rank - inside else None
-        if node.op not in ("add", "sub", "mul", "div") or None in node.inputs:
+        if node.op not in ("matmul", "add", "sub", "mul", "div") or None in node.inputs:
             return None
-        kinds = [_varies(v, value, axes) for v in node.inputs if v is not None]
+        kinds = _varying(node, axes)
         places = tuple(k for k, varies in enumerate(kinds) if varies)
         if None in kinds or not places:
             return None
@@ -124,9 +119,14 @@ def _count(value: Value, axes: tuple[int, ...]) -> int | None:
     return None if None in sizes else prod(size or 0 for size in sizes)
 
 
-def _varies(operand: Value, value: Value, axes: tuple[int, ...]) -> bool | None:
-    """Whether an operand has rows of its own along the axes; None if along some of them only."""
-    shift = value.type.rank - operand.type.rank
-    own = {axis: axis >= shift and same_dim(operand.shape[axis - shift], value.shape[axis]) for axis in axes}
-    one = all(axis < shift or is_const(operand.shape[axis - shift], 1) for axis in axes)
-    return True if all(own.values()) else False if one else None
+def _varying(node: Node, axes: tuple[int, ...]) -> list[bool | None]:
+    """For each operand whether it has rows of its own along the axes, which are its own counted from the last one;
+    None if along some of them only."""
+    links = [parallel(node)[axis] for axis in axes]
+    kinds: list[bool | None] = []
+    for k, operand in enumerate(node.inputs):
+        shift = node.output.type.rank - (0 if operand is None else operand.type.rank)
+        own = tuple(axis - shift for axis in axes)
+        along = tuple(-1 if link is None else link[k] for link in links)
+        kinds.append({own: True, (None,) * len(axes): False}.get(along))
+    return kinds
