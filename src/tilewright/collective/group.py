@@ -12,79 +12,36 @@ slice, and all meet once more.
 from __future__ import annotations
 
 import os
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 
 import numpy as np
 
-from tilewright.collective.meeting import HEADER, LINE_SIZE, LINES_AT, meetings
-from tilewright.collective.reductions import CODES, DTYPES, REDUCTIONS, Array, check_reduction, reduce_into
-from tilewright.collective.segment import BOX, MAX_RANKS, PIECE, RECEIVED_AT, WINDOW, Segment, open_segment, path_of
-from tilewright.support.classes import dataclass
+from tilewright.collective.calls import Call
+from tilewright.collective.meeting import HEADER, LINE_SIZE, LINES_AT, OVER, meetings
+from tilewright.collective.reductions import DTYPES, Array, address_of, check_reduction, native, reduce_into
+from tilewright.collective.segment import (
+    BOX,
+    CALL_AT,
+    CALL_SIZE,
+    MAX_RANKS,
+    PIECE,
+    RECEIVED_AT,
+    WINDOW,
+    Segment,
+    open_segment,
+    path_of,
+)
 from tilewright.support.errors import CollectiveError
 
 SLICE_NS = 50_000_000
 """How long native code waits before Python looks who has died, in nanoseconds."""
 DIRECT = 1 << 15
 """Bytes up to which each rank reduces all by itself: a slice each would cost another meeting."""
-OPERATIONS = (
-    "barrier",
-    "all_reduce",
-    "reduce",
-    "broadcast",
-    "all_gather",
-    "gather",
-    "scatter",
-    "reduce_scatter",
-    "all_to_all",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """An operation that a rank calls, as it shows it to the others. All ranks must call the same; only the contents of
-    their arrays differ.
-
-    Attributes:
-        root: the rank that an operation is about; -1 where there is none.
-        elements: of the arrays on each rank; -1 where they may differ.
-    """
-
-    operation: str
-    dtype: str = "u8"
-    reduction: str = "none"
-    root: int = -1
-    elements: int = 0
-
-    @property
-    def words(self) -> tuple[int, ...]:
-        return (
-            OPERATIONS.index(self.operation),
-            REDUCTIONS[self.reduction],
-            CODES[self.dtype],
-            self.root,
-            self.elements,
-        )
-
-    @classmethod
-    def of(cls, words: Sequence[int]) -> Call:
-        """The call that a rank's words say; words are another process's and may be anything."""
-        operation, reduction, dtype, root, elements = words
-        names, reductions, dtypes = OPERATIONS, list(REDUCTIONS), list(DTYPES)
-        return cls(
-            names[operation % len(names)],
-            dtypes[dtype % len(dtypes)],
-            reductions[reduction % len(reductions)],
-            root,
-            elements,
-        )
-
-    def __str__(self) -> str:
-        about = "" if self.reduction == "none" else f" ({self.reduction})"
-        root = "" if self.root < 0 else f", rank {self.root}"
-        return f"{self.operation}{about} of {self.elements} x {self.dtype}{root}"
 
 
 class Group:
@@ -109,6 +66,11 @@ class Group:
         """Bytes that this rank has shown to the others, in all."""
         self._segment = segment
         self._code = meetings()
+        self._words = np.zeros(5, np.int64)
+        self._words_at = address_of(self._words)
+        tables = [np.array([address_of(w) for w in windows], np.int64) for windows in segment.windows]
+        self._tables = [(table, address_of(table)) for table in tables]
+        self._own_windows = [int(table[rank]) for table in tables]
         self._count = 0
         self._calls = 0
         self._turn = 0
@@ -131,14 +93,28 @@ class Group:
             dtype: the name of its type where NumPy has none, as "bf16" for u16.
         """
         flat, name = self._flat(array, dtype, "all_reduce")
-        check_reduction(operation, name, self._where("all_reduce"))
+        check_reduction(operation, name, partial(self._where, "all_reduce"))
+
+        call = Call("all_reduce", name, operation, elements=flat.size)
+        kernel = native(name, operation, flat.size)
+        at, nbytes, item = address_of(flat), flat.nbytes, flat.itemsize
+        if kernel is not None and nbytes <= DIRECT and self.ranks > 1:
+            with self._lock:
+                turn = self._show(call, True, at, nbytes)
+                kernel(at, self._tables[turn][1], self.ranks, flat.size)
+                self._calls += 1
+            return array
 
         def take(begin: int, windows: list[Array]) -> None:
-            part = _part(flat, begin)
-            seen = [window[: part.nbytes].view(flat.dtype) for window in windows]
+            shown = min(WINDOW, nbytes - begin)
             if self.ranks == 1:
                 return
-            if self.ranks == 2 or part.nbytes <= DIRECT:
+            if kernel is not None and (self.ranks == 2 or shown <= DIRECT):
+                kernel(at + begin, self._tables[self._turn ^ 1][1], self.ranks, shown // item)
+                return
+            part = _part(flat, begin)
+            seen = [window[:shown].view(flat.dtype) for window in windows]
+            if self.ranks == 2 or shown <= DIRECT:
                 reduce_into(part, seen, name, operation)
                 return
             slices = [slice(part.size * r // self.ranks, part.size * (r + 1) // self.ranks) for r in range(self.ranks)]
@@ -151,14 +127,13 @@ class Group:
                 if r != self.rank:
                     part[one] = seen[r][one]
 
-        call = Call("all_reduce", name, operation, elements=flat.size)
         self._exchange(call, _bytes(flat), take)
         return array
 
     def reduce(self, array: Array, root: int = 0, operation: str = "sum", *, dtype: str | None = None) -> Array:
         """Reduce over the ranks into the array of `root`; those of the others stay."""
         flat, name = self._flat(array, dtype, "reduce")
-        check_reduction(operation, name, self._where("reduce"))
+        check_reduction(operation, name, partial(self._where, "reduce"))
 
         def take(begin: int, windows: list[Array]) -> None:
             if self.rank == root:
@@ -227,7 +202,7 @@ class Group:
     ) -> Array:
         """Row `rank` of the reduction of `array`, [ranks, ...], over the ranks."""
         flat, name = self._flat(np.ascontiguousarray(array), dtype, "reduce_scatter", writes=False)
-        check_reduction(operation, name, self._where("reduce_scatter"))
+        check_reduction(operation, name, partial(self._where, "reduce_scatter"))
         if array.ndim == 0 or array.shape[0] != self.ranks:
             raise CollectiveError(
                 "there is no row for each rank",
@@ -378,22 +353,37 @@ class Group:
             most: bytes that the rank with the most shows, where ranks show different numbers.
         """
         with self._lock:
-            segment = self._segment
-            segment.call_words(self.rank, self._calls & 1)[:] = call.words
             total = self._total(call, shown.size) if most is None else most
+            data, size = address_of(shown) if shown.size else 0, shown.size
             for begin in range(0, max(total, 1), WINDOW):
-                windows = segment.windows[self._turn]
-                self._turn ^= 1
-                piece = shown[begin : begin + WINDOW]
-                if piece.size:
-                    windows[self.rank][: piece.size] = piece
-                    self.bytes_shown += piece.size
-                self._meet(call)
-                if begin == 0:
-                    self._agree(call)
+                turn = self._show(call, begin == 0, data + begin, max(0, min(WINDOW, size - begin)))
                 if total:
-                    take(begin, windows)
+                    take(begin, self._segment.windows[turn])
             self._calls += 1
+
+    def _show(self, call: Call, is_first: bool, data: int, nbytes: int) -> int:
+        """Show bytes at an address to the others and meet them; returns which windows they are in. Of the first ones,
+        all must call the same."""
+        segment = self._segment
+        if segment.file < 0:
+            raise CollectiveError("the group is closed", where=self._where(call.operation))
+        self._count += 1
+        turn, self._turn = self._turn, self._turn ^ 1
+        self.bytes_shown += nbytes
+        words = 0
+        if is_first:
+            words = self._words_at
+            _PACK(self._words.data, 0, *call.words)
+        line = CALL_AT + (self._calls & 1) * CALL_SIZE
+        window = self._own_windows[turn]
+        result = self._code.show(
+            segment.address, self.rank, self.ranks, self._count, SLICE_NS, words, line, window, data, nbytes
+        )
+        if result == OVER:
+            self._come(call)
+        if result and is_first:
+            self._agree(call)
+        return turn
 
     def _total(self, call: Call, shown: int) -> int:
         """Bytes that the rank with the most shows, if all call this."""
@@ -404,18 +394,22 @@ class Group:
 
     def _meet(self, call: Call) -> None:
         self._count += 1
-        segment, count = self._segment, self._count
-        if segment.file < 0:
+        if self._segment.file < 0:
             raise CollectiveError("the group is closed", where=self._where(call.operation))
-        if self._code.meet(segment.address, self.rank, self.ranks, count, SLICE_NS):
+        if self._code.meet(self._segment.address, self.rank, self.ranks, self._count, SLICE_NS):
+            self._come(call)
 
-            def missing() -> list[int]:
-                return [r for r in range(self.ranks) if self._meetings(r) < count]
+    def _come(self, call: Call) -> None:
+        """Wait on for those that have not come yet."""
+        segment, count = self._segment, self._count
 
-            def attempt() -> int:
-                return self._code.meet(segment.address, self.rank, self.ranks, count, SLICE_NS)
+        def missing() -> list[int]:
+            return [r for r in range(self.ranks) if self._meetings(r) < count]
 
-            self._persist(attempt, missing, self._where(str(call)))
+        def attempt() -> int:
+            return self._code.meet(segment.address, self.rank, self.ranks, count, SLICE_NS)
+
+        self._persist(attempt, missing, self._where(str(call)))
 
     def _meetings(self, rank: int) -> int:
         """To how many meetings a rank has come; 0: it has not joined yet."""
@@ -539,6 +533,7 @@ def join(
 
 
 _EMPTY = np.empty(0, np.uint8)
+_PACK = struct.Struct("5q").pack_into
 _NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "bf16"}
 
 

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable
 from functools import cache
 
-from tilewright.live.broker.signals import ALL, define_sleeping, least, modify, now
+from tilewright.live.broker.signals import ALL, copy, define_sleeping, least, modify, now
 from tilewright.native.assembler import I32, I64, PTR, VOID, Module
 from tilewright.native.link import Library, compile_text, host_triple
 from tilewright.runtime.layout import Struct
@@ -31,14 +31,21 @@ NAP_NS = 5_000_000
 """How long a rank sleeps before it looks again, at most."""
 OVER = 1
 """The result of `tw_await` and `tw_meet` when the timeout ends before the other ranks came."""
+DIFFERENT = 2
+"""The result of `tw_show` when ranks do not call the same."""
+WORDS = 5
+"""Words of what a rank calls."""
 
 
 def meeting_text() -> str:
-    """The LLVM text of four functions.
+    """The LLVM text of five functions.
 
     `tw_await(header, word, count, timeout)` waits until a shared word is at least `count` and gives 0, or OVER after
     `timeout` nanoseconds. `tw_meet(header, rank, ranks, count, timeout)` says that `rank` has come to `count`
-    meetings and awaits all others; it may be called again with an equal count. `tw_post(header, word, count)` stores a
+    meetings and awaits all others; it may be called again with an equal count. `tw_show(header, rank, ranks, count,
+    timeout, words, line, window, data, nbytes)` copies what this rank calls (five words, to offset `line` of its line;
+    none if `words` is null) and its data to its window, meets, and compares the words with those of all others; it
+    gives OVER, or DIFFERENT. `tw_post(header, word, count)` stores a
     word after all that was stored before it; `tw_ring(header)` wakes ranks that sleep.
     """
     m = Module(host_triple())
@@ -86,9 +93,27 @@ def meeting_text() -> str:
             with f.when(f.call(I64, "tw_await", header, lines + other * LINE_SIZE, count, timeout).ne(0)):
                 f.ret(OVER)
         f.ret(0)
+    with m.function("tw_show", I64, [(n, PTR if n in _POINTERS else I64) for n in _SHOW]) as (f, values):
+        header, rank, ranks, count, timeout, words, line, window, data, nbytes = values
+        lines = header + LINES_AT
+        own = lines + (rank * LINE_SIZE + line)
+        with f.when(words.cast(I64).ne(0)):
+            copy(f, own, words, f.value(8 * WORDS, I64))
+        with f.when(nbytes.ne(0)):
+            copy(f, window, data, nbytes)
+        with f.when(f.call(I64, "tw_meet", header, rank, ranks, count, timeout).ne(0)):
+            f.ret(OVER)
+        with f.when(words.cast(I64).ne(0)), f.each(ranks) as other:
+            theirs = lines + (other * LINE_SIZE + line)
+            for k in range(WORDS):
+                with f.when(f.load(I64, theirs, 8 * k).ne(f.load(I64, words, 8 * k))):
+                    f.ret(DIFFERENT)
+        f.ret(0)
     return m.text()
 
 
+_SHOW = ("header", "rank", "ranks", "count", "timeout", "words", "line", "window", "data", "nbytes")
+_POINTERS = ("header", "words", "window", "data")
 _AWAIT = ("header", "word", "count", "timeout")
 _MEET = ("header", "rank", "ranks", "count", "timeout")
 
@@ -98,6 +123,7 @@ class Meetings:
     """The functions of `meeting_text` for Python: addresses and counts are integers. Other threads run meanwhile."""
 
     meet: Callable[[int, int, int, int, int], int]
+    show: Callable[[int, int, int, int, int, int, int, int, int, int], int]
     wait: Callable[[int, int, int, int], int]
     post: Callable[[int, int, int], int]
     ring: Callable[[int], int]
@@ -106,11 +132,12 @@ class Meetings:
 @cache
 def meetings() -> Meetings:
     """The linked code; it is never unloaded, since threads may wait in it while the interpreter ends."""
-    library = Library({"meeting": compile_text(meeting_text)}, ["tw_meet", "tw_await", "tw_post", "tw_ring"])
+    library = Library({"meeting": compile_text(meeting_text)}, ["tw_meet", "tw_show", "tw_await", "tw_post", "tw_ring"])
     library.keep_forever()
     word = ctypes.c_int64
     return Meetings(
         ctypes.CFUNCTYPE(word, *[word] * 5)(library["tw_meet"]),
+        ctypes.CFUNCTYPE(word, *[word] * 10)(library["tw_show"]),
         ctypes.CFUNCTYPE(word, *[word] * 4)(library["tw_await"]),
         ctypes.CFUNCTYPE(word, *[word] * 3)(library["tw_post"]),
         ctypes.CFUNCTYPE(word, word)(library["tw_ring"]),

@@ -8,10 +8,12 @@ are "or", products "and".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from ctypes import addressof, c_char
 from typing import Any
 
 import numpy as np
 
+from tilewright.collective.kernels import is_native, reduction
 from tilewright.support.errors import CollectiveError
 
 Array = np.ndarray[Any, Any]
@@ -46,15 +48,19 @@ REDUCTIONS = {name: code for code, name in enumerate(("none", *OPERATIONS))}
 _BITWISE = ("band", "bor", "bxor")
 
 
-def check_reduction(operation: str, dtype: str, where: str) -> None:
+NATIVE_ELEMENTS = 4096
+"""Elements from which on a reduction that is not a usual one is compiled, once for this machine."""
+
+
+def check_reduction(operation: str, dtype: str, where: Callable[[], str]) -> None:
     """CollectiveError for an operation that there is not, or not for this type."""
     if operation not in OPERATIONS:
-        raise CollectiveError("no such reduction", where=where, expected=sorted(OPERATIONS), got=str(operation)[:40])
+        raise CollectiveError("no such reduction", where=where(), expected=sorted(OPERATIONS), got=str(operation)[:40])
     kind = DTYPES[dtype].kind if dtype != "bf16" else "f"
     if (operation in _BITWISE and kind in "fc") or (operation in ("min", "max") and kind == "c"):
-        raise CollectiveError(f"{operation} of {dtype} has no meaning", where=where)
+        raise CollectiveError(f"{operation} of {dtype} has no meaning", where=where())
     if operation == "avg" and kind not in "fc":
-        raise CollectiveError("a mean needs numbers with fractions", where=where, got=dtype, hint="take the sum")
+        raise CollectiveError("a mean needs numbers with fractions", where=where(), got=dtype, hint="take the sum")
 
 
 def reduce_into(out: Array, parts: Sequence[Array], dtype: str, operation: str) -> None:
@@ -62,11 +68,32 @@ def reduce_into(out: Array, parts: Sequence[Array], dtype: str, operation: str) 
 
     A mean is the sum divided by the number of parts, rounded like any other operation of the type.
     """
+    kernel = native(dtype, operation, out.size)
+    if kernel is not None and all(one.flags.c_contiguous for one in (out, *parts)):
+        table = np.array([address_of(part) for part in parts], np.int64)
+        kernel(address_of(out), address_of(table), len(parts), out.size)
+        return
     with np.errstate(all="ignore"):  # infinities and NaN are results like others
-        _reduce_into(out, parts, dtype, operation)
+        reduce_in_numpy(out, parts, dtype, operation)
 
 
-def _reduce_into(out: Array, parts: Sequence[Array], dtype: str, operation: str) -> None:
+def native(dtype: str, operation: str, elements: int) -> Callable[[int, int, int, int], int] | None:
+    """The native function for a reduction; None where there is none, or so little to do that it is not worth one."""
+    if elements < (1 if dtype[-3:] in ("f32", "f16") and operation in ("sum", "avg") else NATIVE_ELEMENTS):
+        return None
+    return reduction(dtype, operation) if is_native(dtype, operation) else None
+
+
+def address_of(array: Array) -> int:
+    """Where an array begins."""
+    if array.flags.writeable and array.nbytes:
+        return addressof(c_char.from_buffer(array.data))  # a third of the time of the ways below
+    address: int = array.ctypes.data
+    return address
+
+
+def reduce_in_numpy(out: Array, parts: Sequence[Array], dtype: str, operation: str) -> None:
+    """`reduce_into` without native code, which has its bits."""
     function = OPERATIONS[operation]
     narrow = dtype in ("f16", "bf16")
     if len(parts) == 2 and not narrow:
