@@ -170,6 +170,10 @@ topologies: $(STAMP) ## the model's choice of an all-reduction against the faste
 server: $(STAMP) ## 10,000 simulated schedules of the parameter server, and the time from a push to an actor
 	$(PY) -m tests.collective.server.run
 
+.PHONY: kills
+kills: $(STAMP) ## 1,000 ranks killed in collective operations: no hang, no leak, an error on all others; ARGS="--count 100"
+	$(PY) -m tests.collective.kills $(ARGS)
+
 jax: $(STAMP) $(JAX_STAMP) ## what needs JAX: its functions, exports and StableHLO, and its own test cases; ARGS="--every 1"
 	$(PY) -m pytest tests/frontend/stablehlo/test_jax*.py tests/train/test_jax_*.py tests/fuzz/test_stablehlo.py tests/fuzz/test_jax_functions.py tests/fuzz/test_jax_guarded.py tests/docs
 	$(PY) -m tests.jax.run $(ARGS)

@@ -1,4 +1,4 @@
-"""What a rank calls, as words that the others compare with theirs."""
+"""Calls of ranks, as words that the others compare with theirs."""
 
 from __future__ import annotations
 

@@ -433,16 +433,18 @@ class Group:
         broken = HEADER.broken >> 3
         while attempt():
             if self._segment.words[broken]:
-                raise CollectiveError(f"rank {self._segment.words[broken] - 1} gave the group up", where=where)
+                raise CollectiveError(_reason(int(self._segment.words[broken])), where=where)
             dead = [r for r in missing() if self._meetings(r) and not self._segment.lives(r)]
             if dead := [r for r in dead if r in missing()]:
-                self._give_up(f"rank {dead[0]} has died or left", where)
+                self._give_up(f"rank {dead[0]} has died or left", where, dead[0], _DIED)
             if time.monotonic() > deadline:
-                names = ", ".join(map(str, missing()))
-                self._give_up(f"rank {names} did not come within {self.timeout:g} s", where)
+                absent = missing()
+                names = ", ".join(map(str, absent))
+                what = f"rank {names} did not come within {self.timeout:g} s"
+                self._give_up(what, where, min(absent, default=-1), _ABSENT)
 
-    def _give_up(self, what: str, where: str) -> None:
-        self.abandon()
+    def _give_up(self, what: str, where: str, culprit: int = -1, why: int = 0) -> None:
+        self._break(culprit, why)
         raise CollectiveError(what, where=where, hint="the group is broken: join another")
 
     def _agree(self, call: Call) -> None:
@@ -482,7 +484,12 @@ class Group:
 
     def abandon(self) -> None:
         """Break the group: whatever waits in it, on any rank and in any thread, fails."""
-        self._segment.words[HEADER.broken >> 3] = self.rank + 1
+        self._break(-1, 0)
+
+    def _break(self, culprit: int, why: int) -> None:
+        """Tell the others that the group is broken, by which rank and why."""
+        if not self._segment.words[HEADER.broken >> 3]:
+            self._segment.words[HEADER.broken >> 3] = self.rank + 1 | culprit + 1 << 16 | why << 32
         self._code.ring(self._segment.address)
 
     def close(self) -> None:
@@ -530,6 +537,17 @@ def join(
         group.close()
         raise
     return group
+
+
+_DIED, _ABSENT = 1, 2
+
+
+def _reason(broken: int) -> str:
+    """Why a group is broken, by the word that says so."""
+    by, culprit, why = (broken & 0xFFFF) - 1, (broken >> 16 & 0xFFFF) - 1, broken >> 32
+    if culprit < 0 or why not in (_DIED, _ABSENT):
+        return f"rank {by} gave the group up"
+    return f"rank {culprit} {'has died or left' if why == _DIED else 'did not come in time'}, says rank {by}"
 
 
 _EMPTY = np.empty(0, np.uint8)
