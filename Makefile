@@ -109,6 +109,10 @@ tflite: $(STAMP) ## TFLite models of three random seeds against LiteRT's referen
 bench-policies: $(STAMP) $(TORCH_STAMP) $(RL_STAMP) ## returns of policies in fewer bits and compressed, by permutation test
 	$(PY) -m benchmarks.bench_policies $(ARGS)
 
+.PHONY: bench-auto
+bench-auto: $(STAMP) ## `quantize(precision="auto")` on 60 small models: never slower than f32, never beyond max_drop
+	$(PY) -m benchmarks.bench_auto $(ARGS)
+
 demo: $(STAMP) ## compile and run four models, compare with ONNX Runtime
 	$(PY) -m benchmarks.demo
 

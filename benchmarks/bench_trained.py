@@ -8,8 +8,10 @@ a file at least 8 times smaller within 1 %, and 30 times on two of them, where i
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from torch import nn
 
 import tilewright as tw
-from benchmarks.harness import markdown_table, write_markdown
+from benchmarks.harness import RESULTS, markdown_table, write_markdown
 from tilewright.compression.recipe import Recipe
 
 HELD_OUT = 3
@@ -27,8 +29,13 @@ DROPS = {"int8": 0.005, "int4w": 0.01}
 ROWS = 32
 """Samples of a call."""
 RECIPES = (
+    ("80 % pruned, 16 values", Recipe(prune=0.8, stages=3, values=16, epochs=10, rate=2e-3)),
     ("90 % pruned, trained", Recipe(prune=0.9, stages=4, values=16, epochs=10, rate=2e-3)),
     ("95 % pruned, trained", Recipe(prune=0.95, stages=6, values=16, epochs=10, rate=2e-3)),
+    ("95 % by movement", Recipe(prune=0.95, by="movement", stages=6, values=16, epochs=10, rate=2e-3)),
+    ("95 %, labels", Recipe(prune=0.95, stages=6, values=16, epochs=10, rate=2e-3, temperature=2.0, labels=0.5)),
+    ("Tucker, 80 % pruned", Recipe(energy=0.8, prune=0.8, stages=3, values=16, epochs=15, rate=2e-3)),
+    ("CP, 60 % pruned", Recipe(energy=0.8, convolutions="cp", prune=0.6, stages=3, values=16, epochs=15, rate=2e-3)),
 )
 
 
@@ -102,7 +109,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--tasks", default=",".join(task.name for task in TASKS))
-    parser.add_argument("--without-search", action="store_true", help="the one recipe alone, no search among recipes")
+    parser.add_argument(
+        "--without-search", action="store_true", help="recipes that are named alone, no search among others"
+    )
+    parser.add_argument("--recipes", default="", help="of these names alone, with commas between")
     args = parser.parse_args()
     torch.set_num_threads(1)
     bits, sizes = [], []
@@ -124,9 +134,12 @@ def main() -> None:
             layers = ", ".join(f"{n} {t}" for t, n in kinds.items())
             bits.append([task.name, precision, *numbers, layers, f"{report.speedup:.2f}"])
             print(bits[-1], flush=True)
-        every = [x[k : k + ROWS] for k in range(cut, len(x) - ROWS + 1, ROWS)]
-        for name, chosen in (("the first that holds", None), *RECIPES)[args.without_search :]:
-            small = tw.compress(module, (example,), calibrate=every, recipe=chosen, metric=accuracy, max_drop=0.01)
+        starts = range(cut, len(x) - ROWS + 1, ROWS)
+        every, known = [x[k : k + ROWS] for k in starts], [y[k : k + ROWS].astype(np.int64) for k in starts]
+        wanted = [r for r in RECIPES if not args.recipes or r[0] in args.recipes.split(",")]
+        for name, chosen in (("the first that holds", None), *wanted)[args.without_search :]:
+            options: dict[str, Any] = {"metric": accuracy, "max_drop": 0.01, "labels": known}
+            small = tw.compress(module, (example,), calibrate=every, recipe=chosen, **options)
             done = small.report
             numbers = [f"{100 * v:.2f}" for v in (*done.metric, done.metric[0] - done.metric[1])]
             sizes.append([task.name, name, *numbers, str(done.nbytes[0]), str(done.nbytes[1]), f"{done.ratio:.1f}"])
@@ -135,7 +148,35 @@ def main() -> None:
     text = markdown_table(head, bits)
     head = ["model", "recipe", "accuracy %", "now", "drop", "bytes of weights", "of the file", "times smaller"]
     text += "\n\n## Smaller files (bars: 8 times within 1 %; 30 times on two)\n\n" + markdown_table(head, sizes)
+    picture = draw(sizes)
+    text += f"\n\n![times smaller against loss]({picture.name})" if picture is not None else ""
     write_markdown("trained", "Models trained here, in fewer bits and compressed, 1 thread", text)
+
+
+def draw(rows: list[list[str]]) -> Path | None:
+    """results/trained.png: the loss of each recipe against how many times smaller the file is, a line through those
+    that no other one is better than in both; nothing where matplotlib is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return None
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    for model in dict.fromkeys(row[0] for row in rows):
+        points = sorted((float(r[7]), float(r[4]), r[1]) for r in rows if r[0] == model)
+        best = [p for p in points if not any(q[0] >= p[0] and q[1] < p[1] for q in points)]
+        (line,) = axes.plot([p[0] for p in best], [p[1] for p in best], label=model)
+        axes.scatter([p[0] for p in points], [p[1] for p in points], color=line.get_color())
+        for smaller, drop, name in points:
+            axes.annotate(name, (smaller, drop), fontsize=6, xytext=(3, 3), textcoords="offset points")
+    axes.axhline(1, color="#999999", linestyle=":")
+    axes.set(xscale="log", xlabel="times smaller", ylabel="accuracy lost, %")
+    axes.legend()
+    path = RESULTS / "trained.png"
+    figure.savefig(path, dpi=110, bbox_inches="tight")
+    return path
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ import numpy as np
 from tests.frontend.tflite.cases import EXACT, ROUNDED, model_and_input
 
 RECORDED = Path(__file__).with_name("litert.npz")
+SEED = 4
+"""The seed of the recorded models: with it, rounding once and twice gives different codes of "dense"."""
 THEIRS = """
 import sys, numpy as np
 from pathlib import Path
@@ -52,7 +54,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=0)
     args = parser.parse_args()
     if not args.seeds:
-        np.savez_compressed(RECORDED, **theirs(args.python, range(1)))
+        np.savez_compressed(RECORDED, **theirs(args.python, range(SEED, SEED + 1)))
         return
     import tilewright as tw
 

@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.frontend.tflite.cases import EXACT, ROUNDED, model_and_input
-from tests.frontend.tflite.record import RECORDED
+from tests.frontend.tflite.record import RECORDED, SEED
 from tests.frontend.tflite.writer import Writer
 from tilewright.frontend.tflite import import_tflite
 from tilewright.frontend.tflite.fixed import factors
@@ -25,7 +25,7 @@ def recorded() -> dict[str, Any]:
 
 
 def computed(name: str) -> Any:
-    data, x = model_and_input(name, 0)
+    data, x = model_and_input(name, SEED)
     imported = import_tflite(data)
     (y,) = run_graph(imported.graph, {imported.graph.inputs[0].name: x}, imported.weights).values()
     return y
@@ -33,24 +33,24 @@ def computed(name: str) -> Any:
 
 @pytest.mark.parametrize("name", EXACT)
 def test_codes_are_those_of_the_reference_kernels(name: str, recorded: dict[str, Any]) -> None:
-    y, want = computed(name), recorded[f"{name}.0"]
+    y, want = computed(name), recorded[f"{name}.{SEED}"]
     assert y.dtype == want.dtype
     np.testing.assert_array_equal(y, want)
 
 
 @pytest.mark.parametrize("name", ROUNDED)
 def test_functions_are_within_a_step(name: str, recorded: dict[str, Any]) -> None:
-    y, want = computed(name), recorded[f"{name}.0"]
+    y, want = computed(name), recorded[f"{name}.{SEED}"]
     step = 1 if want.dtype == np.int8 else 1e-5
     assert np.abs(y.astype(np.float64) - want).max() <= step
 
 
 @pytest.mark.parametrize("name", ["network", "add"])
 def test_compiled_code_computes_them(name: str, recorded: dict[str, Any], tmp_path: Path) -> None:
-    data, x = model_and_input(name, 0)
+    data, x = model_and_input(name, SEED)
     path = tmp_path / "model.tflite"
     path.write_bytes(data)
-    np.testing.assert_array_equal(tw.compile(path)(x), recorded[f"{name}.0"])
+    np.testing.assert_array_equal(tw.compile(path)(x), recorded[f"{name}.{SEED}"])
 
 
 def test_weights_of_floats_can_be_replaced(recorded: dict[str, Any]) -> None:
@@ -64,6 +64,14 @@ def test_factors_are_numbers_to_31_bits(number: float) -> None:
     assert mantissa < 1 << 31 and abs(float(mantissa) * 2.0 ** (float(exponent) - 31) - number) <= 2.0**-31 * max(
         number, 1
     )
+
+
+def test_factors_that_are_too_large_are_refused() -> None:
+    w = Writer()
+    x = w.input((2, 2), "int8", 1e30)
+    w.add("QUANTIZE", [x], w.tensor((2, 2), "int8", 1e-5))
+    with pytest.raises(ModelError, match="too far"):
+        import_tflite(w.file(1))
 
 
 def test_damaged_files_are_one_error() -> None:

@@ -107,9 +107,10 @@ class Call(Emitter):
         bounded = self.emit("min", self.emit("max", shifted, self.constant(low, i64)), self.constant(high, i64))
         return self.emit("cast", bounded, dtype=self.out.dtype)
 
-    def multiplied(self, x: Value, numbers: Any, shape: tuple[int, ...] = ()) -> Value:
+    def multiplied(self, x: Value, numbers: Any, shape: tuple[int, ...] = (), once: bool = False) -> Value:
         """Integers times numbers, as the reference kernels round it, i64."""
-        return fixed.multiplied(self, self.emit("cast", x, dtype=i64), numbers, shape)
+        multiplied = fixed.multiplied_once if once else fixed.multiplied
+        return multiplied(self, self.emit("cast", x, dtype=i64), numbers, shape)
 
     def real(self, x: Value, t: Tensor) -> Value:
         """The numbers of f32 that codes mean."""

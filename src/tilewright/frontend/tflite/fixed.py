@@ -2,7 +2,8 @@
 
 A factor is `mantissa * 2^(exponent - 31)` with a mantissa of 31 bits. Products are rounded twice: to the nearest 32
 bits, halves away from zero, then shifted right, halves away from zero (`MultiplyByQuantizedMultiplier` of
-tensorflow/lite/kernels/internal/common.h, without TFLITE_SINGLE_ROUNDING).
+tensorflow/lite/kernels/internal/common.h, without TFLITE_SINGLE_ROUNDING). Sums of FULLY_CONNECTED are rounded once, to
+the nearest number, halves up: LiteRT 2.3 does so.
 """
 
 from __future__ import annotations
@@ -16,12 +17,18 @@ import numpy as np
 from tilewright.frontend.common.emitter import Emitter
 from tilewright.ir.dtype import i64
 from tilewright.ir.graph import Value
+from tilewright.support.errors import ModelError
+
+LARGEST = 2.0**30
+"""A factor is less."""
 
 
 def factors(numbers: Iterable[float]) -> tuple[Any, Any]:
-    """Mantissas and exponents of positive numbers, i64 (`QuantizeMultiplier`)."""
+    """Mantissas and exponents of positive numbers, i64 (`QuantizeMultiplier`). Raises ModelError for large ones."""
     mantissas, exponents = [], []
     for number in numbers:
+        if not number < LARGEST:
+            raise ModelError("scales of operands and result are too far from each other", expected="< 2^30", got=number)
         share, exponent = math.frexp(number)
         mantissa = math.floor(share * (1 << 31) + 0.5)
         if mantissa == 1 << 31:
@@ -55,3 +62,15 @@ def multiplied(e: Emitter, x: Value, numbers: Iterable[float], shape: tuple[int,
     threshold = e.emit("add", constant(mask >> 1), e.emit("cast", e.emit("lt", high, zero), dtype=i64))
     up = e.emit("cast", e.emit("gt", rest, threshold), dtype=i64)
     return e.emit("add", e.emit("floordiv", high, constant(1 << right)), up)
+
+
+def multiplied_once(e: Emitter, x: Value, numbers: Iterable[float], shape: tuple[int, ...] = ()) -> Value:
+    """Integers of i64 times numbers, rounded once."""
+    mantissas, exponents = factors(numbers)
+    shifts = 31 - exponents
+
+    def constant(array: Any) -> Value:
+        return e.constant(np.asarray(array, np.int64).reshape(shape), i64)
+
+    product = e.emit("add", e.emit("mul", x, constant(mantissas)), constant(1 << (shifts - 1)))
+    return e.emit("floordiv", product, constant(1 << shifts))

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from tilewright.frontend.tflite.call import Call
-from tilewright.ir.dtype import f32, i32, i64
+from tilewright.ir.dtype import f32, i32, i64, u8
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import axis_of, dims
@@ -92,12 +92,14 @@ def fully_connected(n: Call) -> Value:
     depth = _sizes(w)[1]
     if not n.option(2, "?") or _sizes(x)[-1] != depth:
         x = n.reshape(x, (prod(_sizes(x)) // depth, depth))
-    return _weighed(n, x, w, lambda x, w: n.emit("matmul", x, w, transpose_b=True), 0, n.option(0, "b"))
+    return _weighed(n, x, w, lambda x, w: n.emit("matmul", x, w, transpose_b=True), 0, n.option(0, "b"), once=True)
 
 
-def _weighed(n: Call, x: Value, w: Value, apply: Callable[[Value, Value], Value], axis: int, activation: int) -> Value:
+def _weighed(
+    n: Call, x: Value, w: Value, apply: Callable[[Value, Value], Value], axis: int, activation: int, once: bool = False
+) -> Value:
     """A convolution or product with a bias and an activation, of numbers or of codes, whose weights count output
-    channels along an axis."""
+    channels along an axis. `once`: its sums are rounded once."""
     if not n.is_coded:
         if n.tensor(1).dtype is not f32:
             raise UnsupportedError("weights of fewer bits than their data are not read", got=n.tensor(1).name)
@@ -110,11 +112,11 @@ def _weighed(n: Call, x: Value, w: Value, apply: Callable[[Value, Value], Value]
     if n.has(2):
         total = n.emit("add", total, n.emit("cast", n.value(2), dtype=i32))
     (scale_in, _), (scale_out, _) = n.single(n.tensor(0)), n.single(n.out)
-    if scales.is_single:  # the product of two floats is a float there
-        numbers = np.float64(scale_in * np.float32(scales.scale[0])) / np.float64(scale_out)
-        return n.coded(n.multiplied(total, [float(numbers)]), activation)
+    if n.out.dtype is u8:  # the product of two floats is a float there
+        number = np.float64(scale_in * n.single(n.tensor(1))[0]) / np.float64(scale_out)
+        return n.coded(n.multiplied(total, [float(number)], once=once), activation)
     numbers = np.float64(scale_in) * scales.scale.astype(np.float64) / np.float64(scale_out)
-    return n.coded(n.multiplied(total, numbers.tolist(), (len(numbers),)), activation)
+    return n.coded(n.multiplied(total, numbers.tolist(), (len(numbers),), once), activation)
 
 
 @rule("ADD")
