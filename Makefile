@@ -419,6 +419,25 @@ serve: $(STAMP) $(SERVE_STAMP) ## the inference server against other people's cl
 	-command -v chromium || apt-get install -y --no-install-recommends chromium
 	TILEWRIGHT_BROWSER=1 $(PY) -m pytest tests/serve/test_dashboard_browser.py
 
+# Where there is no apt-get, or no right to install, what is there is used; each part that is missing says so.
+.PHONY: farm
+farm: $(STAMP) $(RL_STAMP) ## the tuning service: 200 kills on SQLite and on Postgres, 10^5 hostile inputs, Ray, the dashboard in Chromium
+	-command -v chromium || apt-get install -y --no-install-recommends chromium
+	-test -d /usr/lib/postgresql || apt-get install -y --no-install-recommends postgresql
+	TILEWRIGHT_POSTGRES=1 TILEWRIGHT_BROWSER=1 $(PY) -m pytest $(PYTEST_ARGS) tests/farm
+	$(PY) -m tests.farm.kills
+	$(PY) -m tests.farm.kills --postgres
+	$(PY) -m tests.farm.hostile
+	$(PY) -m tests.farm.ray_run
+
+.PHONY: demo-farm
+demo-farm: $(STAMP) ## a model is collected, tuned, tried as a canary and released; a bad record goes back; ARGS="--model m64 --seconds 20"
+	$(PY) -m examples.farm_demo $(ARGS)
+
+.PHONY: bench-farm
+bench-farm: $(STAMP) $(RL_STAMP) ## the tuning service against its bars; ARGS="scale --records 100000"
+	$(PY) -m benchmarks.bench_farm --ray $(ARGS)
+
 .PHONY: bench-serve
 bench-serve: $(STAMP) ## the inference server against its bars; ARGS="latency --spin 0.001", ARGS="soak --requests 1000000 --versions 1000"
 	$(PY) -m benchmarks.bench_serve $(ARGS)

@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.cli.conftest import Cli
-from tests.records.made import HASWELL, LABELS, MADE, POLICY, product, record
+from tests.records.samples import HASWELL, LABELS, MADE, POLICY, product, record
 from tilewright.identity import code_version
 from tilewright.plans.framework.decisions import deciding
 from tilewright.records.record import NONE, Record

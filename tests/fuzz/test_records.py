@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.fuzz.artifacts import damage
-from tests.records.made import LABELS, ZEN4, product, record, target_class
+from tests.records.samples import LABELS, ZEN4, product, record, target_class
 from tilewright.plans.framework.advice import Advice, follow
 from tilewright.records.index import Index, form_of
 from tilewright.records.lookup import Lookup

@@ -14,7 +14,7 @@ import pytest
 
 import tilewright as tw
 from tests.plans.framework.test_decisions import model
-from tests.records.made import MADE, POLICY
+from tests.records.samples import MADE, POLICY
 from tilewright import compiler
 from tilewright.identity import code_version
 from tilewright.plans.framework.decisions import Decision, deciding, forcing

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.plans.framework.test_decisions import model
-from tests.records.made import HASWELL, LABELS, MADE, POLICY, ZEN4, product, record, target_class
+from tests.records.samples import HASWELL, LABELS, MADE, POLICY, ZEN4, product, record, target_class
 from tilewright.identity import code_version
 from tilewright.plans import candidates
 from tilewright.plans.framework.analysis import analyse

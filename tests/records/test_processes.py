@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.records.made import MADE, ZEN4, record, target_class
+from tests.records.samples import MADE, ZEN4, record, target_class
 from tilewright.records.index import Index
 from tilewright.records.record import Record
 from tilewright.records.store import Store

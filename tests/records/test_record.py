@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from tests.plans.framework.test_decisions import model
-from tests.records.made import LABELS, ZEN4, product, record, records
+from tests.records.samples import LABELS, ZEN4, product, record, records
 from tilewright.ir.key import key
 from tilewright.plans.framework.decision_key import key_of_function, target_class
 from tilewright.plans.framework.space import space_digest

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.records.made import HASWELL, MADE, ZEN4, product, record
+from tests.records.samples import HASWELL, MADE, ZEN4, product, record
 from tilewright.plans.framework.decision_key import target_class
 from tilewright.records.store import Store, class_name, folder_name
 from tilewright.support.errors import RecordError, RecordWarning

@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.plans.framework.test_decisions import model
-from tests.records.made import MADE, POLICY
+from tests.records.samples import MADE, POLICY
 from tests.tuning.test_tuner import model as products
 from tilewright.identity import code_version
 from tilewright.ir.graph import Graph

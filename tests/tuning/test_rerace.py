@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.plans.framework.test_decisions import model
-from tests.records.made import MADE, POLICY, record
+from tests.records.samples import MADE, POLICY, record
 from tilewright.identity import code_version
 from tilewright.plans import candidates
 from tilewright.plans.framework.analysis import analyse

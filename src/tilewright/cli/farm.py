@@ -295,6 +295,29 @@ def take_command(
             out.print(f"  damaged: {text}", markup=False)
 
 
+@farm.command("import")
+def import_command(
+    sources: Annotated[list[Path], typer.Argument(help="Archives (`tilewright db export`), folders or records.")],
+    state: StateOption = "farm.sqlite",
+    json: JsonOption = False,
+) -> None:
+    """Take in records that were measured elsewhere. Those that promise a gain are signed and enter the canary.
+
+    ```
+    tilewright farm import team.twr
+    ```
+    """
+    from tilewright.farm.importing import import_records
+
+    place = _state(state)
+    rows = [(source, import_records(place, source)) for source in sources]
+    if json:
+        print_json([{"source": str(s), "new": d.new, "known": d.known, "damaged": d.damaged} for s, d in rows])
+        return
+    for source, done in rows:
+        out.print(f"{source}: {done.new} new, {done.known} known, {done.damaged} damaged", markup=False)
+
+
 @farm.command("resources")
 def resources_command(
     threads: Annotated[int, typer.Option("--threads", "-t", min=1, help="Threads of the calls that are timed.")] = 1,

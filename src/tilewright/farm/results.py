@@ -109,15 +109,23 @@ def mark_single(state: State, grace: float = GRACE_SECONDS) -> int:
 
 
 def sign(state: State, key: SigningKey, most: int = 1000) -> int:
-    """Sign what is confirmed or marked; how many."""
+    """Sign what is confirmed or marked, if it is sound; how many."""
     with state.database.transaction() as t:
         rows = t.rows(
             "SELECT digest, content FROM record WHERE signature = '' AND state IN ('confirmed', 'single-host')"
             f" LIMIT {int(most)}"
         )
+        signed = 0
         for digest, content in rows:
+            try:
+                from_bytes(bytes(content))
+            except Error as error:
+                t.run("UPDATE record SET state = 'refused' WHERE digest = ?", (digest,))
+                note(t, state.clock(), "service", "", "refused", ("", "", str(digest)), error.headline()[:500])
+                continue
             t.run("UPDATE record SET signature = ? WHERE digest = ?", (key.sign(bytes(content)), digest))
-    return len(rows)
+            signed += 1
+    return signed
 
 
 __all__ = ["deliver", "enter", "mark_single", "sign"]

@@ -127,7 +127,7 @@ class Service:
         others = [self._ray()] if self.settings.ray is not None else []
         try:
             while not self._stop.is_set():
-                self._hire()
+                self.hire()
                 self.tick()
                 self._stop.wait(tick)
         finally:
@@ -147,7 +147,7 @@ class Service:
         thread.start()
         return thread
 
-    def _hire(self) -> None:
+    def hire(self) -> None:
         """Start workers in the place of those that have ended."""
         ended = [w for w in self.workers if w.poll() is not None]
         for worker in ended:

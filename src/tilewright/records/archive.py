@@ -60,15 +60,23 @@ def export(records: Iterable[tuple[str, Record]], path: Path) -> int:
 def take_in(source: Path, store: Store, announce: Callable[[str], None] = lambda _: None) -> TakenIn:
     """Bring the records of an archive, a record's file or a store's folder into a store. Raises RecordError for what is
     none of them."""
+    return _taken(contents_of(source), store, announce)
+
+
+def contents_of(source: Path) -> Iterator[bytes]:
+    """The contents of the records in an archive, a record's file or a store's folder, unchecked. Raises RecordError for
+    a source that is none of them or cannot be read."""
     if source.is_dir():
-        return _taken(_contents(Store(source)), store, announce)
+        yield from _contents(Store(source))
+        return
     try:
         with open(source, "rb") as file:
             magic = file.read(2)
             file.seek(0)
             if magic != GZIP:
-                return _taken(iter([file.read(MAX_BYTES + 1)]), store, announce)
-            return _taken(lines(file, str(source)), store, announce)
+                yield file.read(MAX_BYTES + 1)
+            else:
+                yield from lines(file, str(source))
     except OSError as error:
         raise RecordError(f"cannot be read: {error.strerror}", where=str(source)) from None
 
@@ -124,4 +132,4 @@ def _taken(contents: Iterator[bytes], store: Store, announce: Callable[[str], No
     return result
 
 
-__all__ = ["SUFFIX", "TakenIn", "export", "take_in"]
+__all__ = ["SUFFIX", "TakenIn", "contents_of", "export", "take_in"]

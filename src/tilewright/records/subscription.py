@@ -45,6 +45,8 @@ from tilewright.support.sql import Database, is_postgres, shown
 FRESH_SECONDS = 60.0
 """How long a compile does not ask the service again."""
 SWEEP_SECONDS = 600.0
+LEVEL = 1
+"""Level of compression: an answer with a model's records takes half a millisecond, twice that at the usual level."""
 HEADER = b"tilewright signed records 1\n"
 MAX_RECORDS = 1_000_000
 CHANNELS = ("canary", "stable")
@@ -192,18 +194,18 @@ class Channel(Store):
             if error.code == 304:
                 return known, None
             raise
-        return etag, _lines(body)
+        return etag, unpacked(body)
 
 
-def _lines(body: bytes) -> Iterator[Signed]:
+def unpacked(body: bytes) -> Iterator[Signed]:
     """The signed records of an answer. Raises RecordError where it is none or is cut."""
-    lines = _unpacked(body)
+    lines = _unzipped(body)
     if (first := next(lines, b"")) + b"\n" != HEADER:
         raise RecordError("no channel of tuning records", got=repr(first[:40]))
     yield from map(parse_line, lines)
 
 
-def _unpacked(body: bytes) -> Iterator[bytes]:
+def _unzipped(body: bytes) -> Iterator[bytes]:
     """The lines of a gzip file, without holding more than one block of it."""
     stream = zlib.decompressobj(31)
     rest, total = b"", 0
@@ -225,7 +227,7 @@ def _unpacked(body: bytes) -> Iterator[bytes]:
 
 def packed(lines: Iterator[Signed]) -> bytes:
     """An answer with these records, as `Channel` reads it."""
-    return gzip.compress(HEADER + b"".join(s.line() for s in lines), 6, mtime=0)
+    return gzip.compress(HEADER + b"".join(s.line() for s in lines), LEVEL, mtime=0)
 
 
 def _state(path: Path) -> State:
@@ -236,4 +238,4 @@ def _state(path: Path) -> State:
     return State()
 
 
-__all__ = ["CHANNELS", "Address", "Channel", "packed", "parse_address"]
+__all__ = ["CHANNELS", "Address", "Channel", "packed", "parse_address", "unpacked"]

@@ -43,13 +43,11 @@ class Transaction:
         """Run a statement; how many rows it changed."""
         return int(self._cursor(statement, values).rowcount)
 
-    def run_all(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Run a statement once for each row of values."""
-        if self._postgres:
-            with self._connection.cursor() as cursor:
-                cursor.executemany(_for_postgres(statement), list(rows))
-        else:
-            self._connection.executemany(statement, rows)
+    def run_all(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
+        """Run a statement once for each row of values; how many rows it changed."""
+        cursor = self._connection.cursor()
+        cursor.executemany(_for_postgres(statement) if self._postgres else statement, list(rows))
+        return max(0, int(cursor.rowcount))
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
         """The rows that a SELECT gives."""

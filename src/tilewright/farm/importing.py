@@ -1,0 +1,73 @@
+"""Records of an archive, a folder or a file into the service's state, many at once.
+
+What is taken in is read as JSON and entered; it is checked in full before it is signed (`results.sign`), and nothing
+that has no signature comes into a channel.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+from tilewright.farm.state import State
+from tilewright.records.archive import contents_of
+from tilewright.records.record import MAX_BYTES, content_digest
+from tilewright.support.classes import dataclass
+from tilewright.support.sql import Row
+
+BLOCK = 5000
+"""Records of one transaction."""
+HOST = "imported"
+"""The host of records that come from elsewhere, whose own is not known to this service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """Numbers of records: new ones, ones that were there, and ones that are no records."""
+
+    new: int
+    known: int
+    damaged: int
+
+
+def import_records(state: State, source: Path, say: Callable[[str], None] = lambda _: None) -> Imported:
+    """Enter the records of a source. Those that promise a gain count as measured on one host. Raises RecordError for a
+    source that is none."""
+    new = known = damaged = 0
+    contents = contents_of(source)
+    while block := list(islice(contents, BLOCK)):
+        rows = list(_rows(block, state.clock()))
+        with state.database.transaction() as t:
+            entered = t.run_all(
+                f"INSERT INTO record VALUES ({', '.join('?' * 16)}) ON CONFLICT (digest) DO NOTHING", rows
+            )
+        new, known, damaged = new + entered, known + len(rows) - entered, damaged + len(block) - len(rows)
+        say(f"{new + known} records")
+    return Imported(new, known, damaged)
+
+
+def _rows(contents: Iterable[bytes], now: float) -> Iterator[Row]:
+    for content in contents:
+        try:
+            yield _row(content, now)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+
+
+def _row(content: bytes, now: float) -> Row:
+    """A row of the table of records. Raises what reading something else raises."""
+    if len(content) > MAX_BYTES:
+        raise ValueError
+    said = json.loads(content.decode("ascii"))
+    gain, source = said["gain"], said["made"]
+    texts = said["decision"], said["target"], source["compiler"], said["setting"], said["untuned"]
+    numbers = float(gain["median"]), float(gain["low"]), float(gain["high"])
+    if not all(isinstance(t, str) and len(t) <= MAX_BYTES for t in texts):
+        raise ValueError
+    state = "tie" if said["setting"] == said["untuned"] else "single-host"
+    return (content_digest(content), *texts, *numbers, int(source["time"]), content, "", state, HOST, "", now)
+
+
+__all__ = ["Imported", "import_records"]
