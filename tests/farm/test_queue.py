@@ -109,6 +109,8 @@ def test_another_host_is_wanted(address: str) -> None:
     queue = Queue(State(address))
     add(queue, "a", avoid="first")
     assert queue.claim("w", "first", CLASS) is None and queue.claim("w", "second", CLASS) is not None
+    add(queue, "b")  # one whose host is not known yet, on a cluster, takes what anyone may
+    assert queue.claim("w", "", CLASS) is not None
 
 
 def test_a_refused_statement_names_the_database(address: str) -> None:

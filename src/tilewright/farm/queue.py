@@ -99,7 +99,8 @@ class Queue:
             )
             row = t.row(
                 "SELECT name, kind, target, decision, body, tries FROM job"
-                " WHERE target = ? AND (state = 'queued' OR (state = 'leased' AND lease < ?)) AND avoid <> ?"
+                " WHERE target = ? AND (state = 'queued' OR (state = 'leased' AND lease < ?))"
+                " AND (avoid = '' OR avoid <> ?)"
                 f" ORDER BY priority DESC, created, name LIMIT 1{t.locking}",
                 (target, now, host),
             )
