@@ -367,6 +367,10 @@ bytes: $(STAMP) $(TORCH_STAMP) ## whether code and graphs are as they were; ARGS
 bars: $(STAMP) ## which of the required figures the last results reach
 	$(PY) -m benchmarks.bars
 
+.PHONY: grids
+grids: $(STAMP) ## schedules of a GPU's threads, barriers and shared memory against NumPy, each barrier taken out; COUNT=500
+	$(PY) -m tests.codegen.interpret.test_grid $(or $(COUNT),500)
+
 .PHONY: vta
 vta: $(STAMP) ## the accelerator VTA: layers of ResNet-18 exact, with cycles; random programs, each token taken out; ARGS="--programs 100"
 	$(PY) -m tests.codegen.vta.run

@@ -127,8 +127,12 @@ def check_independent(func: PrimFunc, loop: For, *, reductions: bool, partial: b
             continue
         inner = extents_of(loops_on(find(loop.body, lambda s, b=block: s is b) or ()))  # type: ignore[misc]
         extents, conditions = inner | {loop.var: loop.extent}, conjuncts(block.predicate)
-        once = partial and _comes_once(func, loop, extents, conditions)
-        if not once and not injective(spatial_bindings(block), loop.var, extents, conditions):
+        bindings = spatial_bindings(block)
+        if partial and _comes_once(func, loop, extents, conditions):
+            continue
+        if not injective(bindings, loop.var, extents, conditions) and not (
+            partial and injective([_moving(b, extents) for b in bindings], loop.var, extents, conditions)
+        ):
             raise refuse(
                 func,
                 f"cannot {word} loop {loop.var.name!r}: two of its iterations may write the same elements of "
@@ -143,6 +147,12 @@ def _comes_once(func: PrimFunc, loop: For, extents: Mapping[Var, Expr], conditio
         return False
     enclosing = extents_of(loops_on(loop_path(func, loop.var.name)))
     return prove(loop.var < 1, {**enclosing, **extents}, tuple(conditions))
+
+
+def _moving(value: Expr, extents: Mapping[Var, Expr]) -> Expr:
+    """The terms of a sum in which there are variables of `extents`: the others are the same in all iterations."""
+    terms = (e * c for e, c in linear(value).terms if any(v in extents for v in variables(e)))
+    return sum(terms, start=const(0))
 
 
 def reordered_sums(func: PrimFunc) -> tuple[str, ...]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.codegen.interpret.gpu_schedules import Array, Case, case
+from tests.codegen.interpret.gpu_schedules import Array, Case, X, Y, case
+from tilewright import te
 from tilewright.codegen.interpret.grid import interpret_grid
 from tilewright.codegen.interpret.interpreter import InterpretError, interpret
-from tilewright.ir.loops import Barrier, PrimFunc, Seq, Stmt
+from tilewright.ir.expr import const
+from tilewright.ir.loops import Allocate, Barrier, For, PrimFunc, Seq, Stmt
 from tilewright.ir.parser import parse_func
-from tilewright.ir.rewrite import walk, with_children
+from tilewright.ir.rewrite import replace_buffers, replace_stmt, walk, with_children
 from tilewright.support.errors import CallError
 
 SAMPLED = 40
@@ -62,6 +65,56 @@ def check(seed: int) -> Iterator[bool]:
 @pytest.mark.parametrize("seed", range(SAMPLED))
 def test_random_schedules(seed: int) -> None:
     list(check(seed))
+
+
+def exact() -> Case:
+    """A product whose sizes are multiples of its tiles, so that each element and each thread counts."""
+    a, b = te.placeholder((8, 8), name="A"), te.placeholder((8, 8), name="B")
+    k = te.reduce_axis((0, 8), name="k")
+    c = te.compute((8, 8), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
+    s = te.create_schedule(c)
+    copy = s[c].cache_write("local")
+    for loop, index in zip(copy.tile(*copy.loops, 4, 4), ("blockIdx.y", "blockIdx.x", Y, X), strict=True):
+        copy.bind(loop, index)
+    stage = s[c]
+    stage.compute_at(copy, copy.loops[-1])
+    outer, _ = stage.split(stage.loops[-1], 4)
+    for t in (a, b):
+        part = stage.cache_read(t, "shared")
+        part.compute_at(stage, outer)
+        part.bind(part.loops[-2], Y)
+        part.bind(part.loops[-1], X)
+    x, y = np.arange(64, dtype=np.float32).reshape(8, 8), np.ones((8, 8), np.float32)
+    return Case(s, [a, b, c], [x, y], [x @ y])
+
+
+def changed(func: PrimFunc) -> Iterator[tuple[str, PrimFunc]]:
+    """The function with a loop of threads of one iteration less or more, or with a smaller buffer; and what changed."""
+    for s in walk(func.body):
+        if isinstance(s, For) and s.thread is not None and s.thread.startswith("threadIdx"):
+            for n in (3, 5):
+                yield f"{s.var} in 0..{n}", func.with_body(replace_stmt(func.body, s, replace(s, extent=const(n))))
+        if isinstance(s, Allocate) and s.buffer.scope == "shared":
+            for d in range(2):
+                shape = tuple(const(3) if k == d else n for k, n in enumerate(s.buffer.shape))
+                smaller = replace(s.buffer, shape=shape)
+                body = Allocate(smaller, replace_buffers(s.body, {s.buffer: smaller}))
+                yield f"{s.buffer.name}{shape}", func.with_body(replace_stmt(func.body, s, body))
+
+
+def test_smaller_regions_and_other_numbers_of_threads_are_noticed() -> None:
+    c = exact()
+    func = c.flat()
+    np.testing.assert_array_equal(outputs(func, c, interpret_grid)[0], c.outputs[0])
+    missed = []
+    for what, mutant in changed(func):
+        try:
+            (got,) = outputs(mutant, c, interpret_grid)
+        except InterpretError:
+            continue
+        if np.array_equal(got, c.outputs[0]):
+            missed.append(what)
+    assert not missed
 
 
 def kernel(body: str, inputs: str = "A: f32[8]") -> PrimFunc:

@@ -26,7 +26,7 @@ from tilewright.codegen.interpret.races import WARP, Detector, Meetings
 from tilewright.codegen.interpret.vectors import Value, storage
 from tilewright.ir.expr import Buffer, Var, as_int
 from tilewright.ir.loops import Allocate, Barrier, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
-from tilewright.ir.rewrite import walk
+from tilewright.ir.rewrite import buffers_in, walk
 from tilewright.schedule.intrinsics import expand, is_known
 from tilewright.schedule.state import written_buffers
 from tilewright.support.errors import CallError
@@ -167,6 +167,7 @@ class _Blocks:
             places = np.unravel_index(number, extents[::-1])
             self.index.update({f"{what}.{d}": place for d, place in zip("zyx", places, strict=True)})
         self.bound = {f"threadIdx.{d}": n for d, n in zip("xyz", kernel.block, strict=True)}
+        self.inside: dict[str, None] = {}
         self.expr = self.scope.expr
 
     def run(self) -> None:
@@ -217,9 +218,10 @@ class _Blocks:
                 f"loop {s.var.name!r} of {s.thread} has {extent} iterations where {known} threads come",
                 where=self.scope.where,
             )
+        outside, self.inside = self.inside, dict.fromkeys((*self.inside, s.thread))
         self.bound[s.thread] = extent
         body = self.statement(s.body)
-        self.bound[s.thread] = known
+        self.bound[s.thread], self.inside = known, outside
         return body if extent == known else lambda mask: _under(index < extent, body, mask)
 
     def loop(self, s: For) -> Run:
@@ -258,10 +260,11 @@ class _Blocks:
 
     def allocate(self, s: Allocate) -> Run:
         self.begin(s)
-        memory = self.scope.memory[s.buffer] = self.memory_of(s.buffer)
+        memory = self.scope.memory[s.buffer] = self.memory_of(s)
         extents = [self.expr(extent) for extent in s.buffer.shape]
         body = self.statement(s.body)
-        meetings = {"shared": self.kernel.by_block, "warp": self.kernel.by_warp}.get(s.buffer.scope)
+        meetings = self.kernel.by_warp if s.buffer.scope == "warp" else self.kernel.by_block
+        common = memory.count < len(self.who) and s.buffer.scope != "tiles"
 
         def run(mask: Mask) -> None:
             shape = [extent(mask) for extent in extents]
@@ -269,20 +272,33 @@ class _Blocks:
                 raise InterpretError("its size is not the same for all threads", where=f"buffer {s.buffer.name!r}")
             changed = memory.reshape(tuple(shape))
             # Its memory is the same in each iteration around: who touched it in the last one counts.
-            if meetings is not None and (changed or memory.detector is None):
+            if common and (changed or memory.detector is None):
                 self.kernel.watch(memory, meetings)
             body(mask)
 
         return run
 
-    def memory_of(self, buffer: Buffer) -> LaneMemory:
+    def memory_of(self, s: Allocate) -> LaneMemory:
         """Memory of a buffer, for each group of threads that has its own."""
-        unit = {"shared": self.kernel.threads, "warp": self.kernel.block[0], "tiles": WARP}.get(buffer.scope, 1)
+        buffer = s.buffer
+        if buffer.scope not in ("shared", "warp", "tiles"):
+            exchanged = any(isinstance(x, Intrinsic) and buffer in buffers_in(x) for x in walk(s.body))
+            return self.array(buffer) if exchanged else LaneMemory(buffer, self.who - self.who[0], len(self.who))
+        unit = {"shared": self.kernel.threads, "warp": self.kernel.block[0], "tiles": WARP}[buffer.scope]
         if buffer.scope == "warp" and WARP % unit:
             raise InterpretError(
                 f"rows of {unit} threads are no part of a warp of {WARP}", where=f"buffer {buffer.name!r}"
             )
         return LaneMemory(buffer, (self.who - self.who[0]) // unit, -(-len(self.who) // unit))
+
+    def array(self, buffer: Buffer) -> LaneMemory:
+        """One array, in which threads have their elements where it is outside of loops of theirs: an instruction may
+        give them to the other lanes of a warp."""
+        group, count = (self.who - self.who[0]) // self.kernel.threads, self.count
+        for t in self.inside:
+            extent = self.kernel.block["xyz".index(t[-1])]
+            group, count = group * extent + self.index[t], count * extent
+        return LaneMemory(buffer, group, count)
 
     def barrier(self, s: Barrier) -> Run:
         meetings = self.kernel.by_warp if s.group == "warp" else self.kernel.by_block
@@ -310,11 +326,15 @@ class _Blocks:
         return run
 
     def intrinsic(self, s: Intrinsic) -> Run:
-        """An instruction of a thread; with registers that hold matrices one of a whole warp, as a tile operation."""
+        """An instruction of a thread, which may be one of the lanes that exchange their own elements; with registers
+        that hold matrices one of a whole warp, as a tile operation."""
         if not is_known(s.name):
             raise InterpretError("no intrinsic of this name is registered", where=f"intrinsic {s.name!r}")
         if all(r.buffer.scope != "tiles" for r in (*s.outputs, *s.inputs)):
-            return self.statement(expand(s))
+            self.scope.together = True
+            step = self.statement(expand(s))
+            self.scope.together = False
+            return step
         total = self.kernel.threads * self.kernel.blocks
         leaders = self.who % WARP == 0
         if self.kernel.threads % WARP:

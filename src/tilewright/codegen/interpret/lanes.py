@@ -65,7 +65,7 @@ class LaneMemory:
 class LaneScope:
     """The names that are known inside a kernel: `cells` hold the variables' values, `memory` the buffers; `who` are the
     numbers of the threads, as detectors of races know them, and `statement` is that of the expressions which closures
-    are made of."""
+    are made of. `together`: an instruction gives lanes what others have in registers, which is no race."""
 
     def __init__(self, where: str, count: int) -> None:
         self.where = where
@@ -74,6 +74,7 @@ class LaneScope:
         self.memory: dict[Buffer, LaneMemory] = {}
         self.who: Array = np.arange(count)
         self.statement = 0
+        self.together = False
         self.exprs: dict[Expr, Lanes] = {}
 
     def begin(self, statement: int) -> None:
@@ -157,10 +158,11 @@ class LaneScope:
     def _load(self, e: Load) -> Lanes:
         position = self.position(e.buffer, e.indices)
         memory, statement, kind = self.memory[e.buffer], self.statement, value_of(e.dtype)
+        exchanged = self.together and e.buffer.scope == "local"
 
         def load(mask: Mask) -> Value:
             at = memory.base + position(mask)
-            if memory.detector is not None:
+            if memory.detector is not None and not exchanged:
                 self.watch(memory.detector.reads, at, mask, statement)
             value = memory.data[at]
             return value if type(at) is np.ndarray else kind(value)
