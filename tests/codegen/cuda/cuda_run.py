@@ -20,6 +20,7 @@ SHIM = """
 #define __device__
 #define __shared__ static
 #define __syncthreads() pthread_barrier_wait(&meeting)
+#define __syncwarp() pthread_barrier_wait(&meeting)
 struct place { unsigned x, y, z; };
 static _Thread_local struct place threadIdx, blockIdx;
 static pthread_barrier_t meeting;

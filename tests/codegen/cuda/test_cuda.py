@@ -13,6 +13,7 @@ import pytest
 import tilewright as tw
 from tests.codegen.c.c_run import needs_compiler
 from tests.codegen.cuda.cuda_run import run_cuda
+from tests.codegen.interpret.gpu_schedules import case
 from tilewright import te
 from tilewright.builder import BuiltFunction
 from tilewright.codegen.interpret.interpreter import interpret
@@ -108,6 +109,17 @@ def test_runs_as_the_interpreter_says(make: Callable[[], BuiltFunction]) -> None
     run_cuda(f.source("cuda"), arrays)
     for got, expected in zip(arrays, wanted, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", [0, 2, 6, 15])
+def test_random_schedules_as_numpy_says(seed: int) -> None:
+    c = case(seed)
+    text = tw.build(c.schedule, c.args, target="cuda").source("cuda")
+    results = [np.full_like(x, np.nan) for x in c.outputs]
+    run_cuda(text, [*c.inputs, *results])
+    for got, expected in zip(results, c.outputs, strict=True):
+        np.testing.assert_array_equal(got, expected)
 
 
 @needs_nvcc

@@ -134,6 +134,8 @@ def _place(buffer: Buffer, chain: list[tuple[Path, Stmt]], extents: dict[Var, Ex
         accesses = collector.accesses(buffer)
         if not enclosing or is_self_contained(collector, accesses, frozenset(enclosing)):
             break
+        if buffer.scope == "local" and loops[-1].thread not in (None, "vthread"):
+            break  # no other thread has what this one reads
         chain = _outside_one_loop(chain)
     dimensions = [
         _dimension(collector, accesses, d, whole, frozenset(enclosing), buffer.scope)
