@@ -11,13 +11,17 @@ import numpy as np
 import pytest
 
 from tests.codegen.interpret.gpu_schedules import Array, Case, X, Y, case
+from tests.codegen.interpret.thread_orders import run_in_order
 from tilewright import te
 from tilewright.codegen.interpret.grid import interpret_grid
 from tilewright.codegen.interpret.interpreter import InterpretError, interpret
+from tilewright.ir.dtype import f32
 from tilewright.ir.expr import const
 from tilewright.ir.loops import Allocate, Barrier, For, PrimFunc, Seq, Stmt
 from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import replace_buffers, replace_stmt, walk, with_children
+from tilewright.schedule.intrinsics import TensorIntrin, describe, register
+from tilewright.schedule.tile_intrinsics import STORE, ZERO
 from tilewright.support.errors import CallError
 
 SAMPLED = 40
@@ -65,6 +69,35 @@ def check(seed: int) -> Iterator[bool]:
 @pytest.mark.parametrize("seed", range(SAMPLED))
 def test_random_schedules(seed: int) -> None:
     list(check(seed))
+
+
+def raced_in_some_order(func: PrimFunc, c: Case) -> bool:
+    """Whether threads give other results than NumPy where they take turns in one of three orders."""
+    for order in range(3):
+        results = outputs(func, c, lambda f, arrays, order=order: run_in_order(f, arrays, order))  # type: ignore[misc]
+        if not all(map(np.array_equal, results, c.outputs)):
+            return True
+    return False
+
+
+def compare_with_orders(seed: int) -> None:
+    """A random schedule without barriers of warps: it gives one result in all orders, and so does each that lost a
+    barrier without a race being found."""
+    c = case(seed)
+    func = c.flat()
+    assert not raced_in_some_order(func, c)
+    for k in range(barriers(func)):
+        mutant = without_barrier(func, k)
+        try:
+            outputs(mutant, c, interpret_grid)
+        except InterpretError:
+            continue
+        assert not raced_in_some_order(mutant, c), f"seed {seed}: the race without barrier {k} is not found"
+
+
+@pytest.mark.parametrize("seed", [2, 3, 4, 6, 12, 18, 21, 22])
+def test_every_order_of_threads(seed: int) -> None:
+    compare_with_orders(seed)
 
 
 def exact() -> Case:
@@ -224,6 +257,43 @@ def test_what_is_refused() -> None:
         )
 
 
+TILES = """func @square(A: f32[16, 16], D: f32[16, 16]) {
+  for b in 0..1 thread(blockIdx.x) {
+    for t in 0..%d thread(threadIdx.x) {
+      alloc S: f32[16, 16] in shared
+      for r in 0..%d { S[r * %d + t // 16, t %% 16] = A[r * %d + t // 16, t %% 16] }
+      barrier
+      alloc C: f32[16, 16] in tiles
+      if t < 64 {
+        call tile_zero_f32(C[0 +: 16, 0 +: 16];)
+        call square_tiles(C[0 +: 16, 0 +: 16]; S[0 +: 16, 0 +: 16], S[0 +: 16, 0 +: 16])
+        call tile_store_f32(D[0 +: 16, 0 +: 16]; C[0 +: 16, 0 +: 16])
+      }
+    }
+  }
+}"""
+
+
+def test_a_warp_multiplies_tiles_as_one() -> None:
+    product = describe(
+        "square_tiles", {"i": 16, "j": 16, "k": 16}, "k", (f32, f32, f32), {"A": "ik", "B": "kj", "C": "ij"}
+    )
+    register(TensorIntrin("square_tiles", product))
+    assert (ZERO[f32].name, STORE[f32].name) == ("tile_zero_f32", "tile_store_f32")
+    func = parse_func(TILES % (32, 8, 2, 2))
+    x, y = np.arange(256, dtype=np.float32).reshape(16, 16) % 7, np.full((16, 16), np.nan, np.float32)
+    interpret_grid(func, [x, y])
+    np.testing.assert_array_equal(y, x @ x)
+    with pytest.raises(InterpretError, match=r"a race on S\[.*the warp of thread \(0, 0, 0\) of block"):
+        interpret_grid(without_barrier(func, 0), [x, y])
+    with pytest.raises(InterpretError, match="a race on D"):  # two warps store the same tile
+        interpret_grid(parse_func(TILES % (64, 4, 4, 4)), [x, y])
+    with pytest.raises(InterpretError, match="blocks are not whole warps"):
+        interpret_grid(parse_func(TILES % (16, 16, 1, 1)), [x, y])
+    with pytest.raises(InterpretError, match="a warp's instruction where not all of it comes"):
+        interpret_grid(parse_func((TILES % (32, 8, 2, 2)).replace("t < 64", "t < 31")), [x, y])
+
+
 def test_threads_that_do_not_come_touch_nothing() -> None:
     body = "for t in 0..8 thread(threadIdx.x) { B[t] = select(t < 4, A[t + 4], select(t == 5, A[t * 0], 7.0)) }"
     assert list(run(kernel(body))) == [4, 5, 6, 7, 7, 0, 7, 7]
@@ -232,3 +302,7 @@ def test_threads_that_do_not_come_touch_nothing() -> None:
 if __name__ == "__main__":
     dropped = [raced for seed in range(int(sys.argv[1])) for raced in check(seed)]
     print(f"{sys.argv[1]} schedules = NumPy; {sum(dropped)} of {len(dropped)} barriers left out are races")
+    ordered = [seed for seed in range(int(sys.argv[1])) if seed % 8 in (2, 3, 4, 6)]
+    for seed in ordered:
+        compare_with_orders(seed)
+    print(f"{len(ordered)} of them in three orders of threads: no race that shows is missed")
