@@ -81,15 +81,25 @@ def _limits(extent: Expr, attrs: GridSampleAttrs) -> tuple[Expr, Expr]:
 
 
 def _coordinate(g: Expr, extent: Expr, attrs: GridSampleAttrs) -> Expr:
-    """The place in the input's own units."""
+    """The place in the input's own units. NaN (infinity by reflection, too) is outside for nearest elements, and the
+    first element where places are moved into the input, as in PyTorch; else the result is NaN."""
     g, length = cast(g, f64), cast(extent, f64)
     c = (g + 1.0) * 0.5 * (length - 1.0) if attrs.align_corners else ((g + 1.0) * length - 1.0) * 0.5
     if attrs.mode == "nearest" and not attrs.reflects_first:
         c = call("round", c)
     if attrs.padding == "border" and attrs.mode != "cubic":
-        return minimum(maximum(c, scalar(0, f64)), length - 1.0)
+        c = minimum(maximum(c, scalar(0, f64)), length - 1.0)
     c = _reflected(c, *_limits(extent, attrs)) if attrs.padding == "reflection" else c
-    return call("round", c) if attrs.reflects_first else c
+    c = call("round", c) if attrs.reflects_first else c
+    nowhere = _nowhere(attrs)
+    return c if nowhere is None else select(call("isnan", c), scalar(nowhere, f64), c)
+
+
+def _nowhere(attrs: GridSampleAttrs) -> float | None:
+    """The place that stands for NaN; None where the result is NaN."""
+    if attrs.padding == "zeros":
+        return -4.0 if attrs.mode == "nearest" else None
+    return None if attrs.mode == "cubic" else 0.0
 
 
 def _weights(fraction: Expr, mode: str) -> list[Expr]:
@@ -194,6 +204,8 @@ def known_taps(g: Any, length: int, attrs: GridSampleAttrs) -> tuple[Any, Any, A
     c = np.clip(c, 0, length - 1) if attrs.padding == "border" and attrs.mode != "cubic" else c
     c = _mirror(c, low, high) if attrs.padding == "reflection" else c
     c = np.rint(c) if attrs.reflects_first else c
+    nowhere = _nowhere(attrs)
+    c = c if nowhere is None else np.where(np.isnan(c), nowhere, c)
     floor = np.floor(c)
     at = floor[..., None] + first + np.arange(TAPS[attrs.mode])
     at = _mirror(at, low, high) if attrs.padding == "reflection" else at

@@ -210,3 +210,96 @@ def test_quantised_softmax_over_several_dimensions() -> None:
     real = np.exp((x.astype(F) - 12) * F(0.05)).reshape(2, 15)
     want = np.clip(np.rint(real / real.sum(axis=1, keepdims=True) * 256), 0, 255).reshape(x.shape)
     np.testing.assert_array_equal(np.asarray(tw.compile(made, fallback="never")(x)), want)
+
+
+LIMIT, INF, NAN = float(np.finfo(F).max), np.inf, np.nan
+
+
+@pytest.mark.parametrize("opset", [6, 11, 13])
+@pytest.mark.parametrize("low, high, want", [(None, None, [-LIMIT, LIMIT, 1]), (0, None, [0, LIMIT, 1])])
+def test_bounds_that_are_not_there_are_finite(opset: int, low: float | None, high: float | None, want: Any) -> None:
+    x = np.array([-INF, INF, 1], F)
+    values = {} if low is None else {"min": low}
+    weights = {} if opset < 11 else {k: np.array(v, F) for k, v in values.items()}
+    got = run("Clip", x, weights, opset, **(values if opset < 11 else {}))
+    np.testing.assert_array_equal(got, np.array(want, F))
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("low, high, want", [(-1, NAN, [-1, INF, NAN, 1]), (NAN, 1, [-INF, 1, NAN, 1])])
+def test_bounds_that_are_nan_are_none(known: bool, low: float, high: float, want: list[float]) -> None:
+    x, bounds = np.array([-INF, INF, NAN, 1], F), {"low": np.array(low, F), "high": np.array(high, F)}
+    node = helper.make_node("Clip", ["x", "low", "high"], ["y"])
+    built = model([node], {"x": x} | ({} if known else bounds), bounds if known else {}, 13)
+    got = tw.compile(built, fallback="never")(x, *([] if known else bounds.values()))
+    np.testing.assert_array_equal(np.asarray(got), want)
+
+
+@pytest.mark.parametrize("open_inputs", [(), ("starts", "ends"), ("starts", "ends", "steps")])
+def test_slices_to_the_front_begin_with_the_first_element(open_inputs: tuple[str, ...]) -> None:
+    x = np.arange(4, dtype=F)
+    for start, end, step, want in ((-100, -200, -2, [0]), (-5, -100, -1, [0]), (3, -9, -2, [3, 1]), (-9, 9, 2, [0, 2])):
+        values = {"starts": [start], "ends": [end], "axes": [0], "steps": [step]}
+        arrays = {k: np.array(v) for k, v in values.items()}
+        inputs = {"x": x} | {k: arrays[k] for k in open_inputs}
+        built = model(
+            [helper.make_node("Slice", ["x", *values], ["y"])],
+            inputs,
+            {k: v for k, v in arrays.items() if k not in open_inputs},
+            13,
+        )
+        np.testing.assert_array_equal(np.asarray(tw.compile(built, fallback="never")(*inputs.values())), want)
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize("channels", [1, 4])
+def test_samples_at_nan(mode: str, channels: int) -> None:
+    """PyTorch 2.13 takes them at the first element where places are moved into the image, nearest ones outside."""
+    x = np.arange(1, 1 + 9 * channels, dtype=F).reshape(1, channels, 3, 3)
+    grid = np.array([NAN, 0, 0, NAN, -INF, 0], F).reshape(1, 1, 3, 2)
+    for padding in ("border", "reflection", "zeros"):
+        got = run("GridSample", x, {"g": grid}, 20, mode=mode, padding_mode=padding)[0, 0, 0]
+        outside = [0.0, 0.0, 0.0] if mode == "nearest" else [NAN, NAN, NAN]
+        np.testing.assert_array_equal(got, outside if padding == "zeros" else [4, 2, 4])
+
+
+def test_resized_to_nothing() -> None:
+    x = np.ones((1, 1, 3, 1), F)
+    got = run("Resize", x, {"s": np.array([1, 1, 2, 0.5], F)}, 13, "- s", mode="cubic")
+    assert got.shape == (1, 1, 6, 0)
+
+
+def test_the_mask_of_dropout_has_the_type_of_its_set() -> None:
+    x = np.ones((2, 3), F)
+    for opset, kind in ((7, F), (10, np.bool_)):
+        built = model([helper.make_node("Dropout", ["x"], ["y", "y1"])], {"x": x}, {}, opset, outputs=2)
+        assert np.asarray(tw.compile(built, fallback="never")(x)[1]).dtype == kind
+
+
+@pytest.mark.parametrize("padding", [[1], [-1]])
+def test_output_paddings_that_make_no_sense(padding: list[int]) -> None:
+    with pytest.raises(tw.Error, match="output_padding"):
+        run("ConvTranspose", np.ones((1, 1, 3), F), {"w": np.ones((1, 1, 2), F)}, 22, output_padding=padding)
+
+
+@pytest.mark.parametrize("steps", [3, 20])
+@pytest.mark.parametrize("gate", ["Sigmoid", "HardSigmoid"])
+def test_coupled_gates(steps: int, gate: str) -> None:
+    """`input_forget`: the forget gate is 1 - the input gate."""
+    rng, hidden = np.random.default_rng(0), 3
+    x = rng.standard_normal((steps, 2, 4)).astype(F)
+    shapes = {"w": (1, 12, 4), "r": (1, 12, 3), "b": (1, 24), "h": (1, 2, 3), "c": (1, 2, 3), "p": (1, 9)}
+    values = {k: rng.standard_normal(v).astype(F) for k, v in shapes.items()}
+    names = "w r b - h c p"
+    got = run("LSTM", x, values, 14, names, hidden_size=hidden, input_forget=1, activations=[gate, "Tanh", "Tanh"])
+    w, r, b, h, c, p = (v[0] for v in values.values())
+
+    def sigmoid(v: Array) -> Array:
+        return np.clip(0.2 * v + 0.5, 0, 1) if gate == "HardSigmoid" else 1 / (1 + np.exp(-v))
+
+    for t in range(steps):
+        i, o, _, g = np.split(x[t] @ w.T + h @ r.T + b[:12] + b[12:], 4, axis=1)
+        i = sigmoid(i + p[:3] * c)
+        c = i * np.tanh(g) + (1 - i) * c
+        h = sigmoid(o + p[3:6] * c) * np.tanh(c)
+        np.testing.assert_allclose(got[t, 0], h, atol=1e-5)

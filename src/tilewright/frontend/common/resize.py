@@ -19,6 +19,8 @@ from tilewright.ops.resize import ResizeAttrs, integer_upsampling
 def resize_axis(n: Emitter, x: Value, **given: Any) -> Value:
     """`resize` with the attributes given (see `ops/resize.py`), by tables of taps where there are some."""
     attrs = ResizeAttrs.of(given, "resize")
+    if as_int(attrs.size) == 0:
+        return n.slice(x, attrs.axis, 0, 0)
     axis, extent, size = attrs.axis, _number(x.shape[attrs.axis]), _number(attrs.size)
     if attrs.coordinates == "tf_crop_and_resize" or integer_upsampling(attrs) is not None:
         return n.emit("resize", x, **given)

@@ -72,11 +72,14 @@ def _factors(dims: Sequence[Expr]) -> tuple[list[Expr], int]:
 
 
 def slice_range(start: Any, end: Any, step: int, extent: Expr) -> tuple[Expr, Expr]:
-    """First index and number of elements of `start:end:step`, as in Python."""
+    """First index and number of elements of `start:end:step`: as in Python, but that a slice to the front starts at the
+    first element where its start lies before that, as ONNX says."""
     if step == 0:
         raise ShapeError("the step of a slice is 0")
     low, high = (const(0), extent) if step > 0 else (const(-1), dim(extent - 1))
-    first = _clamped(start, extent, low, high)
+    number = as_int(as_expr(start))
+    before = step < 0 and (number is None or number < -1)
+    first = _clamped(start, extent, dim(minimum(const(0), extent - 1)) if before else low, high)
     last = _clamped(end, extent, low, high)
     span = dim(last - first) if step > 0 else dim(first - last)
     size = dim((span + (abs(step) - 1)) // abs(step))

@@ -122,6 +122,9 @@ def conv_transpose(n: Call) -> Value:
     extra = n.ints("output_padding", [0] * rank) or []
     if any(len(v) != rank for v in (strides, dilations, extra)):
         raise ShapeError("strides, dilations and output_padding need one entry for each dimension", expected=rank)
+    if any(not 0 <= e < max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
+        wanted = "from 0 to below the stride or dilation"
+        raise ShapeError("an output_padding makes no sense", expected=wanted, got=extra)
     pads = _transposed_pads(n, x, kernel, strides, dilations, extra)
     groups = n.integer("group", 1)
     return add_bias(n, common.conv_transpose(n, x, w, strides, dilations, pads, extra, groups), n.optional(2))

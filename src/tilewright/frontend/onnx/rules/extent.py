@@ -31,20 +31,20 @@ def places(n: Call, x: Value) -> Value:
 
 
 def places_between(n: Call, start: Any, end: Any, step: int, extent: Expr) -> Value:
-    """The places of `start:end:step` in a dimension, as in Python, where bounds are numbers or scalars of i64: at most
-    as many as the dimension has."""
+    """The places of `start:end:step` in a dimension, as `slice_range` has them, where bounds are numbers or scalars of
+    i64: at most as many as the dimension has."""
     if step == 0:
         raise ShapeError("the step of a slice is 0")
     number, zero = n.symbols([extent], i64, ()), n.constant(0, i64)
     last = n.emit("sub", number, n.constant(1, i64))
     low, high = (zero, number) if step > 0 else (n.constant(-1, i64), last)
 
-    def clamped(bound: Any) -> Value:
+    def clamped(bound: Any, least: Value) -> Value:
         b = bound if isinstance(bound, Value) else n.symbols([bound], i64, ())
         b = n.emit("select", n.emit("lt", b, zero), n.emit("add", b, number), b)
-        return n.emit("max", n.emit("min", b, high), low)
+        return n.emit("max", n.emit("min", b, high), least)
 
-    first, stop = clamped(start), clamped(end)
+    first, stop = clamped(start, n.emit("min", zero, high)), clamped(end, low)
     span = n.emit("sub", stop, first) if step > 0 else n.emit("sub", first, stop)
     stride = min(abs(step), FAR)
     longer = n.emit("add", n.emit("max", span, zero), n.constant(stride - 1, i64))
@@ -63,11 +63,11 @@ def places_by(n: Call, start: Value, end: Value, step: Value, extent: Expr) -> V
     low = n.emit("select", ahead, zero, n.constant(-1, i64))
     high = n.emit("select", ahead, number, last)
 
-    def clamped(bound: Value) -> Value:
+    def clamped(bound: Value, least: Value) -> Value:
         b = n.emit("select", n.emit("lt", bound, zero), n.emit("add", bound, number), bound)
-        return n.emit("max", n.emit("min", b, high), low)
+        return n.emit("max", n.emit("min", b, high), least)
 
-    first, stop = clamped(start), clamped(end)
+    first, stop = clamped(start, n.emit("min", zero, high)), clamped(end, low)
     far = n.constant(FAR, i64)
     stride = n.emit("max", n.emit("min", step, far), n.constant(-FAR, i64))
     length = n.emit("max", n.emit("abs", stride), one)

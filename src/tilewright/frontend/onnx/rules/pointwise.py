@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from onnx import TensorProto
 
@@ -178,20 +179,25 @@ def prelu(n: Call) -> Value:
 
 @rule("Clip")
 def clip(n: Call) -> Value:
-    """Bounds are attributes (before opset 11) or inputs, which become attributes when they are known."""
+    """Bounds are attributes (before opset 11) or inputs, which become attributes when they are known. A bound that
+    is not there is the least or largest finite number of the type, one that is NaN is none."""
     x = n.value(0)
-    if n.opset < 11:
-        return n.emit("clip", x, min=n.real("min", None), max=n.real("max", None))
     bounds: dict[str, Any] = {}
-    for i, (name, op) in enumerate((("min", "max"), ("max", "min")), 1):
+    if x.dtype.is_float:
+        limit = float(ml_dtypes.finfo(x.dtype.numpy).max)
+        bounds = {"min": -limit, "max": limit}
+    if n.opset < 11:
+        return n.emit("clip", x, **bounds | {k: n.real(k, v) for k, v in bounds.items()})
+    for i, (name, op) in enumerate((("min", "gt"), ("max", "lt")), 1):
         known = n.known(i)
         if not n.has(i):
-            bounds[name] = None
-        elif known is not None and known.dtype != object and known.size == 1:
+            continue
+        if known is not None and known.dtype != object and known.size == 1:
             value = n.folded_number(i).reshape(-1)[0]
             bounds[name] = int(value) if x.dtype.is_int else float(value)
         else:
-            x = n.emit(op, x, n.value(i))
+            bounds[name], bound = None, n.value(i)
+            x = n.emit("select", n.emit(op, bound, x), bound, x)
     fixed = {k: v for k, v in bounds.items() if v is not None}
     if not fixed:
         return n.emit("identity", x)
@@ -293,7 +299,8 @@ def identity(n: Call) -> Any:
         item = _checked_ratio(n)
     if n.outputs < 2:
         return [item]
-    return [item, n.emit("broadcast", n.constant(True), shape=n.shape(0))]
+    mask = n.constant(True) if n.opset >= 10 else n.like(1, n.value(0))
+    return [item, n.emit("broadcast", mask, shape=n.shape(0))]
 
 
 def _checked_ratio(n: Call) -> Item | Value:

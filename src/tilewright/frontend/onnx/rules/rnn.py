@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.frontend.common.recurrent import GATES, Activation, Cell, Weights, recurrent_layer
+from tilewright.frontend.common.recurrent import GATES, SIGMOID, Activation, Cell, Weights, recurrent_layer
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.ir.expr import const
@@ -51,7 +51,8 @@ def recurrent(n: Call) -> list[Value]:
     for d in range(count):
         cell = _cell(n, kind, d, direction == "reverse" or d == 1)
         initial = [None if s is None else _part(n, s, d) for s in states]
-        parts.append(recurrent_layer(n, cell, x, _weights(n, kind, d, hidden), hidden, initial[0], initial[1], lengths))
+        weights = _weights(n, kind, d, hidden, cell.activations[0])
+        parts.append(recurrent_layer(n, cell, x, weights, hidden, initial[0], initial[1], lengths))
     return _results(n, parts, batch_first)
 
 
@@ -73,19 +74,32 @@ def _results(n: Call, parts: list[tuple[Value, list[Value]]], batch_first: bool)
 
 
 def _cell(n: Call, kind: str, d: int, reverse: bool) -> Cell:
-    if kind == "LSTM" and n.integer("input_forget", 0):
-        raise UnsupportedError("coupled input and forget gates are not supported")
     linear_first = kind == "GRU" and bool(n.integer("linear_before_reset", 0))
     return Cell(kind.lower(), _activations(n, kind, d), n.real("clip", None), linear_first, reverse)
 
 
-def _weights(n: Call, kind: str, d: int, hidden: int) -> Weights:
+def _weights(n: Call, kind: str, d: int, hidden: int, first: Activation) -> Weights:
+    """The weights of a direction, whose gates' activation is `first`."""
     inputs, recurrence = _part(n, n.value(1), d), _part(n, n.value(2), d)
     peephole = _part(n, n.value(7), d) if kind == "LSTM" and n.has(7) else None
-    if not n.has(3):
-        return Weights(inputs, recurrence, peephole=peephole)
-    bias, width = _part(n, n.value(3), d), GATES[kind.lower()] * hidden
-    return Weights(inputs, recurrence, n.slice(bias, 0, 0, width), n.slice(bias, 0, width, width), peephole)
+    biases: list[Value | None] = [None, None]
+    if n.has(3):
+        bias, width = _part(n, n.value(3), d), GATES[kind.lower()] * hidden
+        biases = [n.slice(bias, 0, 0, width), n.slice(bias, 0, width, width)]
+    if kind == "LSTM" and n.integer("input_forget", 0):
+        if first not in (SIGMOID, ("hard_sigmoid", (("alpha", 0.2), ("beta", 0.5)))):
+            raise UnsupportedError("coupled input and forget gates need a sigmoid", got=first[0])
+        inputs, recurrence = _coupled(n, inputs, hidden, 4), _coupled(n, recurrence, hidden, 4)
+        peephole = None if peephole is None else _coupled(n, peephole, hidden, 3)
+        biases = [None if b is None else _coupled(n, b, hidden, 4) for b in biases]
+    return Weights(inputs, recurrence, biases[0], biases[1], peephole)
+
+
+def _coupled(n: Call, weights: Value, hidden: int, gates: int) -> Value:
+    """The forget gate (the third) as 1 - the input gate (the first): the sigmoid of its negated argument."""
+    parts = [n.slice(weights, 0, k * hidden, hidden) for k in range(gates)]
+    parts[2] = n.emit("neg", parts[0])
+    return n.emit("concat", *parts, axis=0)
 
 
 def _part(n: Call, x: Value, d: int) -> Value:
