@@ -367,3 +367,46 @@ def test_complex_tensors_neither_enter_nor_leave_parts() -> None:
     assert reasons["aten._fft_r2c"] == "complex tensors neither enter nor leave a part"
     check(between, (torch.randn(3, 32), torch.randn(17)), parts=None)
     check(given, (torch.randn(3, 4, dtype=torch.complex64),), parts=1)
+
+
+def branched(x: Any) -> Any:
+    return torch.cond(x.sum() > 0, lambda x: torch.tanh(x) * 2, lambda x: x - 1, (x,))
+
+
+def branched_on_sizes(x: Any) -> Any:
+    return torch.cond(x.shape[0] > 4, lambda x: torch.tanh(x) * 2, lambda x: x - 1, (x,))
+
+
+def halved(x: Any) -> Any:
+    from torch._higher_order_ops.while_loop import while_loop
+
+    goes_on = lambda k, v: (v.abs().sum() > 1) & (k < 20)  # noqa: E731
+    return while_loop(goes_on, lambda k, v: (k + 1, v / 2), (torch.tensor(0), x))[1]
+
+
+def running(x: Any) -> Any:
+    from torch._higher_order_ops.scan import scan
+
+    return scan(lambda total, row: (total + row, total * row), torch.zeros(3), x, dim=0)
+
+
+@pytest.mark.parametrize("function", [branched, branched_on_sizes, halved, running])
+def test_control_flow_is_compiled(function: Any) -> None:
+    x = torch.randn(6, 3)
+    reports = check(function, *((v,) for v in (x, x[:3].clone(), x[:4] + 3, x[:5] * 9)), dynamic=True)
+    assert all(report.coverage().share == 1 for report in reports)
+
+
+def test_a_branch_without_a_rule_is_left_to_pytorch_and_named() -> None:
+    def function(x: Any) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: torch.special.airy_ai(x), lambda x: x - 1, (x,)).relu() * 3
+
+    (report,) = check(function, (torch.randn(6, 3),), (torch.ones(6, 3),), parts=None)
+    assert [item.operator for item in report.uncompiled if "airy_ai" in item.reason] == ["cond"]
+
+
+def test_gradients_through_a_branch() -> None:
+    x = torch.randn(6, 3, requires_grad=True)
+    for shift in (9.0, -9.0):
+        got = torch.autograd.grad((compiled(branched)(x + shift) ** 2).sum(), x)
+        torch.testing.assert_close(got, torch.autograd.grad((branched(x + shift) ** 2).sum(), x))

@@ -155,6 +155,8 @@ class Eager:
 def _number(node: Node, values: Mapping[Any, int]) -> Any:
     """A number of the graph, from the values of symbols."""
     held = node.meta["val"]
+    if isinstance(held, torch.SymBool):
+        return bool(held.node.expr.subs(values))
     return int(held.node.expr.subs(values)) if isinstance(held, torch.SymInt) else held
 
 

@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 
 from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.aten import Port, dense_order, expression, is_size, sizes_read
+from tilewright.frontend.torch.control import is_control
 from tilewright.support.classes import dataclass
 
 _VIEWS = set(
@@ -110,7 +111,8 @@ def partition(gm: GraphModule, refused: Iterable[Node], weights: frozenset[Node]
 
 def _pays(cut: Cut, least: int) -> bool:
     operators = cut.operators
-    return bool(cut.inputs and cut.outputs) and (len(operators) >= least or any(packet(n) in _HEAVY for n in operators))
+    heavy = any(packet(n) in _HEAVY or is_control(n.target) for n in operators)
+    return bool(cut.inputs and cut.outputs) and (len(operators) >= least or heavy)
 
 
 def _steady(gm: GraphModule, eager: set[Node], weights: frozenset[Node]) -> set[Node]:
@@ -227,7 +229,8 @@ def _carriers(gm: GraphModule, nodes: Sequence[Node], inputs: Sequence[Node]) ->
         held = node.meta.get("val")
         for value in held if isinstance(held, tuple | list) else (held,):
             sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
-            used.update(s for d in sizes if isinstance(d, torch.SymInt) for s in d.node.expr.free_symbols)
+            symbolic = [d for d in sizes if isinstance(d, torch.SymInt | torch.SymBool)]
+            used.update(s for d in symbolic for s in d.node.expr.free_symbols)
     lacking = used.difference(*map(alone, inputs))
     results: list[Node] = []
     for node in gm.graph.nodes:

@@ -12,7 +12,7 @@ import numpy as np
 from tilewright import te
 from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.dtype import DType, i64
-from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, minimum, select
+from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, minimum, product, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.conv import KERNEL, SPATIAL, pad_stage
 from tilewright.ops.dims import (
@@ -218,23 +218,26 @@ class MaxPoolIndicesAttrs(MaxPoolAttrs):
 
 
 def _indices_infer(types: Types, attrs: MaxPoolIndicesAttrs) -> Out:
-    """As `max_pool`; gives the flat index in the whole input of each window's first maximum. `storage_order` 1 counts
-    the spatial part in column-major order."""
+    """As `max_pool`; gives the flat index in the whole input of each window's first maximum, which row-major order
+    decides. `storage_order` 1 counts the spatial part in column-major order."""
     t = infer_shape(types, attrs)
     return (TensorType(i64, t.shape),)
 
 
-def flat_index(x_shape: Sequence[Expr], point: Sequence[Expr], storage_order: int) -> Expr:
-    order = list(range(2, len(x_shape)))
-    if storage_order:
-        order.reverse()
-    index = point[0] * x_shape[1] + point[1]
-    for k in range(2, len(x_shape)):
-        index = index * x_shape[k]
+def flat_index(x_shape: Sequence[Expr], point: Sequence[Expr]) -> Expr:
+    index = point[0]
+    for extent, at in zip(x_shape[1:], point[1:], strict=True):
+        index = index * extent + at
+    return index
+
+
+def column_major(index: Expr, extents: Sequence[Expr]) -> Expr:
+    """A flat index whose spatial part is counted in row-major order, with that part in column-major order."""
     within: Expr = const(0)
-    for k in order:
-        within = within * x_shape[k] + point[k]
-    return index + within
+    for k in reversed(range(len(extents))):
+        within = within + index % extents[k] * product(extents[:k])
+        index = index // extents[k]
+    return index * product(extents) + within
 
 
 def first_max() -> Any:
@@ -265,27 +268,31 @@ def indices_compute(inputs: Tensors, attrs: MaxPoolIndicesAttrs, out: Out) -> tu
             inside = inside & (p >= 0) & (p < x.shape[2 + k])
             at.append(p)
         value = select(inside, compared(x[(n, c, *at)], attrs), const(x.dtype.min, x.dtype))
-        flat = flat_index(x.shape, (n, c, *at), attrs.storage_order)
+        flat = flat_index(x.shape, (n, c, *at))
         return reducer((value, select(inside, flat, const(i64.max))), axis=taps)
 
     _, index = te.compute(out[0].shape, labelled(element, ("n", "c", *SPATIAL[rank])), name="max_pool_indices")
-    return (index,)
+    if not attrs.storage_order:
+        return (index,)
+    return (te.compute(out[0].shape, lambda *i: column_major(index[i], x.shape[2:]), name="column_major"),)
 
 
 def indices_numpy(arrays: Sequence[Any], attrs: MaxPoolIndicesAttrs) -> tuple[Any, ...]:
     x = compared_numpy(np.asarray(arrays[0]), attrs)
     out = out_extents(x, attrs)
     fill = -np.inf if not np.issubdtype(x.dtype, np.integer) else np.iinfo(x.dtype).min
-    spatial = np.arange(int(np.prod(x.shape[2:])), dtype=np.int64).reshape(
-        x.shape[2:], order="F" if attrs.storage_order else "C"
-    )
+    spatial = np.arange(int(np.prod(x.shape[2:])), dtype=np.int64).reshape(x.shape[2:])
     blocks = np.arange(x.shape[0] * x.shape[1]).reshape(x.shape[:2]) * spatial.size
     flat = blocks.reshape(*x.shape[:2], *([1] * spatial.ndim)) + spatial
     values = np.stack(window_views(x, attrs, fill, out))
     places = np.stack(window_views(flat, attrs, np.iinfo(np.int64).max, out))
     best = values.max(axis=0)
     same = (values == best) | ((values != values) & (best != best))  # a NaN is greater than every number
-    return (np.where(same, places, np.iinfo(np.int64).max).min(axis=0),)
+    first = np.where(same, places, np.iinfo(np.int64).max).min(axis=0)
+    if attrs.storage_order:
+        columns = np.arange(spatial.size).reshape(spatial.shape, order="F").ravel()
+        first = first - first % spatial.size + columns[first % spatial.size]
+    return (first,)
 
 
 register(

@@ -238,7 +238,12 @@ def test_bounds_that_are_nan_are_none(known: bool, low: float, high: float, want
 @pytest.mark.parametrize("open_inputs", [(), ("starts", "ends"), ("starts", "ends", "steps")])
 def test_slices_to_the_front_begin_with_the_first_element(open_inputs: tuple[str, ...]) -> None:
     x = np.arange(4, dtype=F)
-    for start, end, step, want in ((-100, -200, -2, [0]), (-5, -100, -1, [0]), (3, -9, -2, [3, 1]), (-9, 9, 2, [0, 2])):
+    for start, end, step, want in (
+        (-100, -200, -2, [0]),
+        (-5, -100, -1, [0]),
+        (3, -9, -2, [3, 1]),
+        (5, -(2**63), -(2**63), [3]),
+    ):
         values = {"starts": [start], "ends": [end], "axes": [0], "steps": [step]}
         arrays = {k: np.array(v) for k, v in values.items()}
         inputs = {"x": x} | {k: arrays[k] for k in open_inputs}
@@ -303,3 +308,16 @@ def test_coupled_gates(steps: int, gate: str) -> None:
         c = i * np.tanh(g) + (1 - i) * c
         h = sigmoid(o + p[3:6] * c) * np.tanh(c)
         np.testing.assert_allclose(got[t, 0], h, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(5, 7), (4, 3, 5)])
+def test_the_first_maximum_is_that_of_rows_in_both_orders(sizes: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).integers(0, 3, (2, 2, *sizes)).astype(F)
+    node = helper.make_node("MaxPool", ["x"], ["y", "y1"], kernel_shape=[3] * len(sizes), storage_order=1)
+    got = np.asarray(tw.compile(model([node], {"x": x}, {}, 12, outputs=2), fallback="never")(x)[1])
+    windows = np.lib.stride_tricks.sliding_window_view(x, [3] * len(sizes), tuple(range(2, x.ndim)))
+    for at in np.ndindex(*got.shape):
+        tap = np.unravel_index(windows[at].argmax(), [3] * len(sizes))
+        place = [a + t for a, t in zip(at[2:], tap, strict=True)]
+        block = (at[0] * 2 + at[1]) * np.prod(sizes)
+        assert got[at] == block + np.ravel_multi_index(place, sizes, order="F")

@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 from tilewright.frontend.common.emitter import check_size
 from tilewright.frontend.common.finish import finished, reason
 from tilewright.frontend.torch import registry
+from tilewright.frontend.torch.control import truth
 from tilewright.frontend.torch.dtypes import element_type
 from tilewright.frontend.torch.symbols import Sizes
 from tilewright.frontend.torch.walk import Walk, operator_name, place
@@ -53,6 +54,9 @@ def survey(gm: GraphModule, label: str) -> Survey:
     for node in gm.graph.nodes:
         if node.op == "output":
             continue
+        if is_body(gm, node):
+            values[node] = None
+            continue
         error = _why_not(walk, gm, node, values)
         if error is None:
             continue
@@ -67,6 +71,11 @@ def survey(gm: GraphModule, label: str) -> Survey:
         except Error:
             walk.failed.add(node)  # and so are all that read it
     return Survey(refused, frozenset(op for op in walk.refused if _name(op).split(".")[0] not in registry.RANDOM))
+
+
+def is_body(gm: GraphModule, node: Node) -> bool:
+    """Whether a node names a graph that an operator of control flow calls."""
+    return node.op == "get_attr" and isinstance(getattr(gm, str(node.target), None), GraphModule)
 
 
 def _why_not(walk: Walk, gm: GraphModule, node: Node, values: dict[Node, Any]) -> Error | None:
@@ -108,6 +117,8 @@ def _entered(walk: Walk, node: Node) -> Any:
         return held
     if isinstance(held, torch.SymInt):
         return walk.sizes.expr(held)
+    if isinstance(held, torch.SymBool):
+        return truth(walk, held, node.name)
     if isinstance(held, torch.Tensor):
         return walk.builder.input(node.name, stated_type(walk.sizes, held))
     if isinstance(held, tuple | list):
