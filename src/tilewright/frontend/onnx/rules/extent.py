@@ -46,7 +46,7 @@ def places_between(n: Call, start: Any, end: Any, step: int, extent: Expr) -> Va
 
     first, stop = clamped(start, n.emit("min", zero, high)), clamped(end, low)
     span = n.emit("sub", stop, first) if step > 0 else n.emit("sub", first, stop)
-    stride = min(abs(step), FAR)
+    stride = min(abs(step), LONGEST)
     longer = n.emit("add", n.emit("max", span, zero), n.constant(stride - 1, i64))
     count = n.emit("truncdiv", longer, n.constant(stride, i64))
     along = n.emit("range", start=0, step=stride if step > 0 else -stride, size=extent, dtype=i64)
@@ -68,8 +68,8 @@ def places_by(n: Call, start: Value, end: Value, step: Value, extent: Expr) -> V
         return n.emit("max", n.emit("min", b, high), least)
 
     first, stop = clamped(start, n.emit("min", zero, high)), clamped(end, low)
-    far = n.constant(FAR, i64)
-    stride = n.emit("max", n.emit("min", step, far), n.constant(-FAR, i64))
+    far = n.constant(LONGEST, i64)
+    stride = n.emit("max", n.emit("min", step, far), n.constant(-LONGEST, i64))
     length = n.emit("max", n.emit("abs", stride), one)
     span = n.emit("sub", stop, first)
     span = n.emit("max", n.emit("select", ahead, span, n.emit("sub", zero, span)), zero)
@@ -79,7 +79,7 @@ def places_by(n: Call, start: Value, end: Value, step: Value, extent: Expr) -> V
     return n.head(n.emit("max", n.emit("min", places, last), zero), count)
 
 
-FAR = 1 << 31
+LONGEST = 1 << 31
 """Steps beyond this lead out of every dimension."""
 
 

@@ -11,7 +11,7 @@ from tilewright.frontend.common.resized import pad_axis
 from tilewright.frontend.common.shapes import cropped, divide, slice_range, solve
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
-from tilewright.frontend.onnx.rules.extent import FAR, places_between, places_by
+from tilewright.frontend.onnx.rules.extent import LONGEST, places_between, places_by
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, as_int, const, is_const, product
 from tilewright.ir.graph import Value
@@ -225,7 +225,7 @@ def slice_(n: Call) -> Value:
         starts, ends = _bounds(n, 1, "the starts of Slice"), _bounds(n, 2, "the ends of Slice")
         axes, steps = n.integers(3, "the axes of Slice"), n.integers(4, "the steps of Slice")
     axes = list(range(len(starts))) if axes is None else axes
-    steps = [1] * len(starts) if steps is None else [max(-FAR, min(s, FAR)) for s in steps]
+    steps = [1] * len(starts) if steps is None else [max(-LONGEST, min(s, LONGEST)) for s in steps]
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise ShapeError("starts, ends, axes and steps differ in length")
     axes_of(axes, rank)
