@@ -21,13 +21,14 @@ from torch.fx import GraphModule, Node
 from tilewright.frontend.common.emitter import Emitter
 from tilewright.ir.dtype import boolean, i64
 from tilewright.ir.expr import Expr
-from tilewright.ir.graph import Graph, Value
+from tilewright.ir.graph import Graph, GraphBuilder, Value
 from tilewright.ir.graph import Node as GraphNode
 from tilewright.ops.control import NUMBER, CondAttrs, LoopAttrs
 from tilewright.ops.registry import emit, emit1
 from tilewright.support.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from tilewright.frontend.torch.call import Call
     from tilewright.frontend.torch.walk import Walk
 
 _COMPARISONS = {
@@ -77,9 +78,9 @@ def _truth(walk: Walk, n: Emitter, e: Any) -> Any:
 
 
 @contextmanager
-def _cut(walk: Walk) -> Iterator[list[GraphNode]]:
+def _cut(builder: GraphBuilder) -> Iterator[list[GraphNode]]:
     """Takes the nodes that are made inside out of the graph again, into the list."""
-    nodes = walk.builder.nodes
+    nodes = builder.nodes
     before, made = len(nodes), list[GraphNode]()
     try:
         yield made
@@ -132,7 +133,7 @@ def _cond(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) -
     scalar = _scalar(walk, predicate, node.name)
     bodies = []
     for branch in branches:
-        with _cut(walk) as nodes:
+        with _cut(walk.builder) as nodes:
             results = [_tensor(walk, r, node.name) for r in branch(given)]
         bodies.append((tuple(nodes), tuple(results)))
     types = [[v.type for v in results] for _, results in bodies]
@@ -154,10 +155,10 @@ def _while(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) 
     goes_on, body = (_function(walk, graph, f) for f in node.args[:2])
     first = _scalar(walk, goes_on([*start, *others])[0], node.name)
     carried = [_own(walk, node, v) for v in start]
-    with _cut(walk) as nodes, walk.repeating():
+    with _cut(walk.builder) as nodes, walk.repeating():
         after = [_tensor(walk, v, node.name) for v in body([*carried, *others])]
         results = [_scalar(walk, goes_on([*after, *others])[0], node.name), *after]
-    return _loop(walk, node, first, start, carried, (), (), nodes, results)
+    return _loop(walk.builder, node.name, first, start, carried, (), (), nodes, results)
 
 
 def _scan(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) -> list[Any]:
@@ -166,9 +167,9 @@ def _scan(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) -
     combine = _function(walk, graph, node.args[0])
     carried = [_own(walk, node, v) for v in start]
     elements = [_own(walk, node, v, element=True) for v in rows]
-    with _cut(walk) as nodes, walk.repeating():
+    with _cut(walk.builder) as nodes, walk.repeating():
         results = [_tensor(walk, v, node.name) for v in combine([*carried, *elements, *others])]
-    return _loop(walk, node, None, start, carried, rows, elements, nodes, results)
+    return _loop(walk.builder, node.name, None, start, carried, rows, elements, nodes, results)
 
 
 def _several(walk: Walk, arguments: Sequence[Any], values: dict[Node, Any]) -> list[list[Any]]:
@@ -182,9 +183,21 @@ def _own(walk: Walk, node: Node, value: Value, element: bool = False) -> Value:
     return Value(walk.builder.fresh(f"{node.name}.{value.name}"), type(t)(t.dtype, t.shape[1:]) if element else t)
 
 
+def repeated_while(
+    n: Call, goes_on: Callable[[list[Value]], Value], step: Callable[[list[Value]], list[Value]], start: list[Value]
+) -> list[Value]:
+    """A rule's own loop over values that keep their types, while a truth value of them says so."""
+    first = goes_on(start)
+    carried = [Value(n.builder.fresh(f"{n.name}.{v.name}"), v.type) for v in start]
+    with _cut(n.builder) as nodes:
+        after = step(carried)
+        results = [goes_on(after), *after]
+    return _loop(n.builder, n.name, first, start, carried, (), (), nodes, results)
+
+
 def _loop(
-    walk: Walk,
-    node: Node,
+    builder: GraphBuilder,
+    name: str,
     first: Value | None,
     start: Sequence[Value],
     carried: Sequence[Value],
@@ -193,7 +206,7 @@ def _loop(
     nodes: Sequence[GraphNode],
     results: Sequence[Value],
 ) -> list[Any]:
-    number = Value(walk.builder.fresh(f"{node.name}.number"), NUMBER)
+    number = Value(builder.fresh(f"{name}.number"), NUMBER)
     own = (number, *carried, *elements)
     captured = _captured(nodes, results, own)
     offset = first is not None
@@ -202,10 +215,10 @@ def _loop(
             raise UnsupportedError("what is carried changes its type", expected=before.type, got=after.type)
     body = Graph("body", (*own, *captured), (), tuple(nodes), tuple(results))
     attrs = LoopAttrs(body=body, carried=len(start), scanned=len(rows), conditional=offset)
-    names = [node.name] * len(results)
-    return list(emit(walk.builder, "loop", None, first, *start, *rows, *captured, attrs=attrs, names=names))
+    names = [name] * len(results)
+    return list(emit(builder, "loop", None, first, *start, *rows, *captured, attrs=attrs, names=names))
 
 
 _RULES: dict[str, Callable[..., list[Any]]] = {"cond": _cond, "while_loop": _while, "scan": _scan}
 
-__all__ = ["control", "is_control", "truth"]
+__all__ = ["control", "is_control", "repeated_while", "truth"]

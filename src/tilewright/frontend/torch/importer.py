@@ -37,6 +37,7 @@ from tilewright.ir.expr import Expr, Var, as_int
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.interface import Imported, Interface
 from tilewright.ops.registry import emit1
+from tilewright.ops.rooms import is_room
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
 from tilewright.transform.graph.assume import fold_assumptions
@@ -192,6 +193,7 @@ class _Importer:
         read = {p.name for p in imported.graph.params}
         ignored = tuple(name for name in self.source.all if name not in read)
         tied = tuple((name, first) for name, first in self.source.tied if first in read)
+        inputs += [v.name for v in imported.graph.inputs if is_room(v)]
         return Imported(imported.graph, imported.weights, Interface(tuple(inputs), tuple(names), ignored, tied))
 
     # --- what stands around the nodes ---------------------------------------------------------------------------------
