@@ -49,7 +49,7 @@ def kernels_of(graph: Graph) -> dict[str, PrimFunc]:
     return {key(func): func for func in funcs}
 
 
-@pytest.mark.costly(2)
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("name", ["m64", "nat", "az6"])
 def test_every_stage(name: str) -> None:
     graphs = list(graphs_of(name))

@@ -12,7 +12,7 @@ from tilewright.runtime.arena import plan, temp_intervals
 from tilewright.targets.target import Target
 
 
-@pytest.mark.costly(3)
+@pytest.mark.costly(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", light_models.names())
 def test_arena_is_near_its_lower_bound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

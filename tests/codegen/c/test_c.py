@@ -214,7 +214,7 @@ def compare(func: PrimFunc, inputs: list[np.ndarray], tolerance: float = 0) -> N
 
 
 @needs_compiler
-@examples(40)
+@examples(20)
 @given(programs([f32, f32, i32, i64, f64, u8, i8]))
 def test_random_programs(program: Program) -> None:
     """Law 4 for C, on the plainest lowering."""
@@ -222,7 +222,7 @@ def test_random_programs(program: Program) -> None:
 
 
 @needs_compiler
-@examples(20)
+@examples(10)
 @given(st.sampled_from(ALL).flatmap(lambda t: programs([t, t, f32])))
 def test_random_programs_of_a_type(program: Program) -> None:
     check(program)

@@ -45,7 +45,7 @@ CASES = [
 ]
 
 
-@pytest.mark.costly(2)
+@pytest.mark.costly(4)
 @pytest.mark.parametrize("case", CASES)
 def test_expression_reference_and_plain_convolution_agree(case: tuple) -> None:
     tile, window, stride, dilation, images, channels, filters, height, width, pads, rows, columns, panel, panels = case

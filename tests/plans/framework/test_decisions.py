@@ -73,7 +73,7 @@ def kernel_keys(graph: Graph, target: Target = ZEN4) -> set[str]:
     return {key_of_function(lower_group(g, g.label).func, target).name for g in groups}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(layers(), layers())
 def test_layers_have_one_key_and_different_ones_never(first: Layer, second: Layer) -> None:
     """Whatever they are called, and whatever else is in the model (its weights decide where these come from)."""
@@ -85,7 +85,7 @@ def test_layers_have_one_key_and_different_ones_never(first: Layer, second: Laye
     assert not {*keys.values(), *there.values()} & {*layout_keys(model(second)).values()}
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(layers(), layers())
 def test_kernels_have_one_key_and_different_ones_never(first: Layer, second: Layer) -> None:
     keys = kernel_keys(model(first))

@@ -154,7 +154,7 @@ def test_native_products_of_halves(m: int, k: int, n: int) -> None:
         assert got.dtype == np.float32 and (np.abs(got - exact) <= k * 2.0**-24 * size).all()
 
 
-@pytest.mark.costly(2)
+@pytest.mark.costly(4)
 @pytest.mark.parametrize("flat", [False, True], ids=["lines", "flat"])
 @pytest.mark.parametrize("name", CASES)
 def test_native_convolutions(name: str, flat: bool) -> None:
@@ -276,6 +276,7 @@ def test_native_convolutions_of_halves(kind: DType, precision: Precision) -> Non
             assert np.abs(got - want).max() < bound * np.abs(want).max()
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("m,k,n", SIZES)
 def test_interpreted_products(m: int, k: int, n: int) -> None:
     """The schedule for such registers, on any machine."""

@@ -148,10 +148,10 @@ def test_groups_of_tiles_that_span_lines_are_computed_once(sizes: tuple[int, ...
 
 
 def test_what_plans_make_of_random_layers_does_no_more_than_was_ordered() -> None:
-    """A hundred layers on each of two targets; `make audit` looks at thousands."""
+    """Fifty layers on each of two targets; `make audit` looks at thousands."""
     taken = set()
     for target, seed in ((AVX2, 0), (Target.parse("znver4"), 1)):
-        for layer in layers(100, seed):
+        for layer in layers(50, seed):
             for func in kernels(layer, target, Options(fast="strassen")):
                 planned = plan(func, target)
                 taken.add(planned.plan)
