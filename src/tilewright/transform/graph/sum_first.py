@@ -9,19 +9,18 @@ products as well: every row gets the same gradient, of which one row is multipli
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 import numpy as np
 
-from tilewright import ops
 from tilewright.ir.expr import as_int
-from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.axes import parallel
 from tilewright.ops.dims import dims
 from tilewright.ops.reduce import ReduceAttrs
-from tilewright.transform.graph.rewrite import eliminate_dead
-from tilewright.transform.regions.captures import builder_for
+from tilewright.support.classes import dataclass
+from tilewright.transform.graph.matching import op
+from tilewright.transform.graph.rewrite import Match, Rewriter, Rule, rewrite
 
 SUMS = ("reduce_mean", "reduce_sum")
 FEW_COLUMNS = 8
@@ -31,80 +30,71 @@ FEW_COLUMNS = 8
 def sum_rows_first(graph: Graph) -> Graph:
     """The graph with sums and means over rows of linear layers taken before these, where nothing else reads the
     rows."""
-    walker = _Walker(graph)
-    results = [n for n in graph.nodes if n.op in SUMS and walker.reaches_product(n, n.inputs[0], n)]
-    if not results:
-        return graph
-    walker.builder = builder = builder_for(graph)
-    for node in graph.nodes:
-        if node not in results:
-            builder.nodes.append(node)
-            continue
-        y = walker.summed(node, node.inputs[0], node)
-        if not node.of(ReduceAttrs).keepdims:
-            ops.emit1(builder, "reshape", y, shape=dims(node.output.shape))
-        builder.nodes[-1] = replace(builder.nodes[-1], outputs=node.outputs)
-    return eliminate_dead(replace(graph, nodes=tuple(builder.nodes)))
+    return rewrite(graph, [Rule(op(SUMS, "x"), _summed)])
 
 
-class _Walker:
-    """Goes from a sum toward what its rows are made of, and makes the sums there."""
+def _summed(m: Match) -> Value | None:
+    rows, x = _Rows(m.node, m.rewriter), m["x"]
+    if not rows.reaches_product(x, m.node):
+        return None
+    y = rows.summed(x, m.node)
+    return y if m.node.of(ReduceAttrs).keepdims else m.emit("reshape", y, shape=dims(m.node.output.shape))
 
-    def __init__(self, graph: Graph) -> None:
-        self.made = {v: n for n in graph.nodes for v in n.outputs}
-        self.users = graph.consumers()
-        self.outputs = set(graph.outputs)
-        self.builder = GraphBuilder(graph.name)
 
-    def reaches_product(self, total: Node, value: Value | None, reader: Node) -> bool:
-        """Whether the sum `total` of a value that `reader` reads may be made before a product with enough columns."""
-        through = self.through(total, value, reader)
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows that the node `total` sums: the nodes that compute them, and their sums there."""
+
+    total: Node
+    rewriter: Rewriter
+
+    def reaches_product(self, value: Value | None, reader: Node) -> bool:
+        """Whether the sum of a value that `reader` reads may be taken before a product with enough columns."""
+        through = self.through(value, reader)
         if through is None:
             return False
         node, places = through
         if node.op == "matmul":
             columns = as_int(node.output.shape[-1])
             return columns is None or columns >= FEW_COLUMNS
-        return any(self.reaches_product(total, node.inputs[k], node) for k in places)
+        return any(self.reaches_product(node.inputs[k], node) for k in places)
 
-    def through(self, total: Node, value: Value | None, reader: Node) -> tuple[Node, tuple[int, ...]] | None:
+    def through(self, value: Value | None, reader: Node) -> tuple[Node, tuple[int, ...]] | None:
         """The node that makes a value, where it is linear in the rows that are summed and nothing else reads it, and
         through which of its inputs they come."""
-        node = None if value is None else self.made.get(value)
-        if value is None or node is None or not value.dtype.is_float or value.dtype.bits < 32:
+        node = self.rewriter.producer(value, "matmul", "add", "sub", "mul", "div")
+        if value is None or node is None or None in node.inputs or not value.dtype.is_float or value.dtype.bits < 32:
             return None
-        if value in self.outputs or self.users.get(value) != [reader] or reader.inputs.count(value) > 1:
+        if self.rewriter.only_reader(value) != reader or reader.inputs.count(value) > 1:
             return None
-        axes = _axes(total, value)
-        if node.op not in ("matmul", "add", "sub", "mul", "div") or None in node.inputs:
-            return None
+        axes = _axes(self.total, value)
         kinds = _varying(node, axes)
         places = tuple(k for k, varies in enumerate(kinds) if varies)
         if None in kinds or not places:
             return None
         if node.op in ("add", "sub"):
-            known = total.op == "reduce_mean" or len(places) == 2 or _count(value, axes) is not None
+            known = self.total.op == "reduce_mean" or len(places) == 2 or _count(value, axes) is not None
             return (node, places) if known else None
         return (node, places) if places == (0,) or (node.op == "mul" and places == (1,)) else None
 
-    def summed(self, total: Node, value: Value | None, reader: Node) -> Value:
+    def summed(self, value: Value | None, reader: Node) -> Value:
         """The sum of a value's rows, with dimensions of one in their place, made as early as products want it."""
         assert value is not None
-        axes = _axes(total, value)
-        through = self.through(total, value, reader) if self.reaches_product(total, value, reader) else None
+        axes = _axes(self.total, value)
+        through = self.through(value, reader) if self.reaches_product(value, reader) else None
         if through is None:
-            return ops.emit1(self.builder, total.op, value, axes=axes, keepdims=True)
+            return self.rewriter.emit(self.total.op, value, axes=axes, keepdims=True)
         node, places = through
-        inputs = [self.summed(total, v, node) if k in places else v for k, v in enumerate(node.inputs)]
-        if total.op == "reduce_sum" and node.op in ("add", "sub"):
+        inputs = [self.summed(v, node) if k in places else v for k, v in enumerate(node.inputs)]
+        if self.total.op == "reduce_sum" and node.op in ("add", "sub"):
             inputs = [v if k in places else self.times(v, _count(value, axes)) for k, v in enumerate(inputs)]
-        return ops.emit1(self.builder, node.op, *inputs, attrs=node.attrs)
+        return self.rewriter.emit(node.op, *inputs, attrs=node.attrs)
 
     def times(self, value: Value | None, count: int | None) -> Value:
         """A value times a number of rows: its share of their sum."""
         assert value is not None and count is not None
-        number = ops.emit1(self.builder, "constant", value=np.asarray(count, value.dtype.numpy))
-        return ops.emit1(self.builder, "mul", value, number)
+        number = self.rewriter.emit("constant", value=np.asarray(count, value.dtype.numpy))
+        return self.rewriter.emit("mul", value, number)
 
 
 def _axes(total: Node, value: Value) -> tuple[int, ...]:
