@@ -193,7 +193,7 @@ TRIALS = 8
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What was decided about a function or a variant of it; `forced` is empty where it is the best estimate's."""
+    """The decision about a function or a variant of it; `forced` is empty where it is the best estimate's."""
 
     decision: Scheduled
     forced: str

@@ -83,7 +83,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def sizes_of(result: Operands) -> tuple[Sizes, int]:
-    """What the tiles depend on, and heads of keys of all batch entries."""
+    """The sizes that the tiles depend on, and the number of heads of keys in all batch entries."""
     q, k, v = (
         tuple(b.shape[a] for a in ORDERS[o])
         for b, o in zip((result.q, result.k, result.v), result.attrs.order, strict=False)
@@ -114,7 +114,7 @@ def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
 
 
 def cost(tile: Tile, sizes: Sizes, groups: int, target: Target) -> Cost:
-    """What all heads take; of symbolic rows and keys the mean over likely numbers of them."""
+    """The estimated cycles of all heads; of symbolic rows and keys the mean over likely numbers of them."""
     rows, keys = values_of(sizes.rows, LENGTHS), values_of(sizes.keys, LENGTHS)
     counts = [(rows[k % len(rows)], keys[k % len(keys)]) for k in range(max(len(rows), len(keys)))]
     total = Cost()

@@ -95,7 +95,7 @@ class GradientLoops:
 
     @contextmanager
     def memory(self) -> Iterator[None]:
-        """What a thread holds of a head and of a block of rows."""
+        """The buffers in which a thread holds its part of a head and of a block of rows."""
         task, width, kind = self.task, self.width, self.task.type
         # A vector more: rows of scores shall be in different cache sets.
         stride = ceildiv(self.room, width) * width + width

@@ -71,7 +71,7 @@ def heads(nest: Nest, operands: Operands) -> Iterator[tuple[Expr, Expr, Expr, Sp
 
 
 def within(e: Expr, lo: Expr, hi: Expr) -> Expr:
-    """What a caller gives, kept in its range."""
+    """The number that a caller passes, clamped to its range."""
     return minimum(maximum(e, lo), hi)
 
 

@@ -1,4 +1,4 @@
-"""What stands where in a function that computes attention."""
+"""The positions of operands and stages in a function that computes attention."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def operands(structure: Structure) -> Operands | None:
 
 
 def _number(stage: Stage) -> Const | None:
-    """What a stage that is a constant of one element gives."""
+    """The number that a stage computes which is a constant of one element."""
     if stage.origin is None or stage.origin.op != "constant":
         return None
     values = [s.value for s in walk(stage.block.body) if isinstance(s, Store)]

@@ -49,7 +49,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def sizes(result: Operands) -> Sizes:
-    """What the tiles depend on."""
+    """The sizes that the tiles depend on."""
     q, k, v = (
         tuple(b.shape[a] for a in ORDERS[o])
         for b, o in zip((result.q, result.k, result.v), result.attrs.order, strict=False)

@@ -1,4 +1,5 @@
-"""What the loops of attention (`loops.py`) do with one row: scores with scale and mask, softmax, result."""
+"""The statements that the loops of attention (`loops.py`) run for one row: scores with scale and mask, softmax,
+result."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ class Tile:
 
 
 class AttentionRows:
-    """What one row takes: its scores, their softmax, its part of the result. `nest` is where its statements go."""
+    """The statements of one row: its scores, their softmax, its part of the result. `nest` is where its statements
+    go."""
 
     def __init__(self, nest: Nest, operands: Operands, tile: Tile, span: Span | None) -> None:
         self.nest, self.attrs, self.tile = nest, operands.attrs, tile

@@ -42,8 +42,9 @@ SOFTMAX = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What an attention's tiles depend on: query rows and keys of a head, its depths, heads of all batch entries (a
-    symbolic batch counts as `SYMBOL`), bytes of an element, lanes of the instruction that multiplies (1: none)."""
+    """The sizes that an attention's tiles depend on: query rows and keys of a head, its depths, heads of all batch
+    entries (a symbolic batch counts as `SYMBOL`), bytes of an element, lanes of the instruction that multiplies (1:
+    none)."""
 
     rows: Expr
     keys: Expr
@@ -115,7 +116,7 @@ def ranked(sizes: Sizes, target: Target) -> list[tuple[Cost, Tile]]:
 
 
 def cost(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost:
-    """What one head takes."""
+    """The estimated cycles of one head."""
     lanes, itemsize, costs = target.lanes(sizes.itemsize), sizes.itemsize, target.costs.arithmetic
     scores = rows * keys
     softmax = Cost(

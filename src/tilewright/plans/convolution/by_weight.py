@@ -41,7 +41,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def problem(structure: Structure) -> WeightsProblem:
-    """What is computed, as the estimate knows it."""
+    """The problem that is computed, as the estimate knows it."""
     (anchor,) = structure.stages
     wide, narrow, lines, columns, inner, lanes = (as_int(it.extent) or 1 for it in anchor.spatial)
     images, *pixels = (it.extent for it in anchor.reduce)

@@ -99,7 +99,7 @@ def _attributes(anchor: Stage) -> ConvBlockedAttrs:
 
 
 def shapes(structure: Structure) -> tuple[DirectProblem, ...]:
-    """What is computed, for each number of images that is to be considered."""
+    """The problems that are computed, one for each number of images that is to be considered."""
     (anchor,) = structure.anchors
     weights, loads = packed_operand(anchor), factors(anchor.block)
     assert weights is not None and loads is not None
@@ -135,7 +135,7 @@ def _sides(structure: Structure, anchor: Stage) -> list[Expr]:
 
 
 def _copied(structure: Structure, anchor: Stage) -> tuple[Stage, ...]:
-    """What is done to the input first, strip by strip. All pixels of a map in their order are read where they are."""
+    """The input is copied first, strip by strip. All pixels of a map in their order are read where they are."""
     before, conv = structure.before(anchor), _attributes(anchor)
     alone = len(before) == 1 and before[0].name == "sample"
     return () if alone and conv.strides == (1, 1) and not any(conv.pads) else before

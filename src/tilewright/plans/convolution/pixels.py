@@ -238,7 +238,7 @@ def copy_run(s: Schedule, maps: Stage, run: LoopRef, nbytes: int, target: Target
 
 
 def prefetch(maps: Stage, nbytes: int, target: Target) -> Prefetch:
-    """What the next run of `nbytes` reads of a channel, while this one is read."""
+    """Prefetch the part of a channel that the next run reads, `nbytes` of it, while this one is read."""
     return Prefetch(buffer_names(maps.reads[:1]), nbytes, lines=-(-nbytes // target.caches.line))
 
 

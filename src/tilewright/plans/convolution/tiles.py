@@ -49,7 +49,8 @@ def side(extent: Expr) -> int:
 
 
 def share_of(sides: Iterable[Expr]) -> float:
-    """What part of the map that is judged by candidates of all plans count: a symbolic side is `SYMBOL` to them."""
+    """The share of the map, by which candidates of all plans are judged, that they count: a symbolic side is `SYMBOL`
+    to them."""
     return prod(SYMBOL / side(d) for d in sides if as_int(d) is None)
 
 
@@ -206,7 +207,7 @@ def estimate(shape: DirectProblem, blocking: Blocking, target: Target) -> Cost:
 
 @dataclass(frozen=True, slots=True)
 class _Tiling:
-    """What a blocking makes of one image, whatever it does with the channels.
+    """The tiles that a blocking makes of one image, whatever it does with the channels.
 
     panels    of filters
     strips    of the map

@@ -21,9 +21,9 @@ LONGEST = 4096
 
 @dataclass(frozen=True, slots=True)
 class WeightsProblem:
-    """What is summed: `pixels` of the result's gradient of each of `images` (None: any number), for `wide` blocks of
-    `lanes` channels, `narrow` blocks of `inner`, and `taps` of lines and columns; `image_bytes` are those of both
-    operands of an image."""
+    """The sums of a gradient of weights: `pixels` of the result's gradient of each of `images` (None: any number), for
+    `wide` blocks of `lanes` channels, `narrow` blocks of `inner`, and `taps` of lines and columns; `image_bytes` are
+    those of both operands of an image."""
 
     images: int | None
     pixels: int

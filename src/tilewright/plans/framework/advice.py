@@ -1,4 +1,4 @@
-"""What tuning records say about a decision, and whether it is followed.
+"""The advice of tuning records about a decision, and whether it is followed.
 
 Who keeps records is above plans; `decide` asks an `Advisor`. A record about exactly this decision on this class of
 machines is followed where its setting is legal here and either this compiler measured it against the one that the
@@ -44,14 +44,14 @@ class Advisor(Protocol):
 
     @property
     def stamp(self) -> str:
-        """What changes when an answer may; empty where that cannot be told."""
+        """A text that changes whenever an answer may change; empty where that cannot be told."""
 
     def advise(self, decision: str) -> tuple[Advice, ...]:
         """The records about a decision, by its key's name, those that count most first."""
 
 
 def answer(advices: Sequence[Advice]) -> str:
-    """What a compile depends on: the records that it was told of."""
+    """The records that a compile was told of, on which it depends."""
     return " ".join(a.record for a in advices)
 
 

@@ -1,4 +1,4 @@
-"""What a function's blocks are and how they feed each other, as plans need to know it."""
+"""The structure of a function, as plans need to know it: its blocks and how they feed each other."""
 
 from __future__ import annotations
 

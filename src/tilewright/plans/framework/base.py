@@ -1,4 +1,4 @@
-"""What a plan is: a parameterised schedule for one kind of computation."""
+"""The class of plans: a plan is a parameterised schedule for one kind of computation."""
 
 from __future__ import annotations
 

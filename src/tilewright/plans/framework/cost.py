@@ -247,8 +247,8 @@ def _operations(value: Expr) -> Iterator[Op]:
 
 
 def roofline(structure: Structure, target: Target, symbol: int = SYMBOL, *, expanded: bool = False) -> Cost:
-    """What a good schedule of the function takes, about: all operations in full vectors, what pointwise stages read
-    through the first level, all parameters once through the level that holds them together.
+    """The approximate cycles of a good schedule of the function: all operations in full vectors, what pointwise stages
+    read through the first level, all parameters once through the level that holds them together.
 
     A symbolic extent counts as `symbol`. What is loaded of a parameter is counted, where that is less than all of it: a
     slice, what data select from a table. `expanded`: constant matrices are written out as straight-line code.
@@ -275,7 +275,8 @@ def roofline(structure: Structure, target: Target, symbol: int = SYMBOL, *, expa
 
 
 def least(structure: Structure, target: Target, symbol: int = SYMBOL) -> Cost:
-    """What no schedule of the function beats, about: its longest stage alone, since others may hide after it.
+    """An approximate lower bound of the cycles of any schedule of the function: its longest stage alone, since others
+    may hide after it.
 
     Counted are multiply-adds in full vectors, constant matrices written out, half of other operations (there are units
     beside those that multiply), and each parameter once through the level that would hold it alone.
@@ -300,9 +301,9 @@ def least(structure: Structure, target: Target, symbol: int = SYMBOL) -> Cost:
 
 
 def around(structure: Structure, anchor: Stage, target: Target, symbol: int = SYMBOL) -> Cost:
-    """What the stages before and after a contraction take, one after another: their operations with constant matrices
-    written out, what reductions and outputs store, what these load. A plain epilogue of two operations is part of the
-    contraction's own estimate."""
+    """The cycles of the stages before and after a contraction, one after another: their operations with constant
+    matrices written out, what reductions and outputs store, what these load. A plain epilogue of two operations is part
+    of the contraction's own estimate."""
     after, total = structure.after(anchor), Cost()
     for stage in structure.stages:
         if stage is not anchor:
@@ -314,14 +315,15 @@ def around(structure: Structure, anchor: Stage, target: Target, symbol: int = SY
 
 
 def outside(structure: Structure, own: Sequence[Stage], target: Target, symbol: int = SYMBOL) -> Cost:
-    """What the stages take that are none of an operator's own: pointwise work on what it reads, and on its result."""
+    """The cycles of the stages that are none of an operator's own: pointwise work on what it reads, and on its
+    result."""
     names = {stage.name for stage in own}
     others = [stage for stage in structure.stages if stage.name not in names]
     return sum((cost for stage in others for cost in stage_costs(structure, stage, target, symbol)), Cost())
 
 
 def stage_costs(structure: Structure, stage: Stage, target: Target, symbol: int = SYMBOL) -> Iterator[Cost]:
-    """What each store of a stage takes: the operations of its value, and what it keeps."""
+    """The cost of each store of a stage: the operations of its value, and the registers that it keeps."""
     kept = stage.block.is_reduction or structure.is_output(stage)
     for store, times in stores(structure.func.body, symbol):
         if store.buffer not in stage.writes:

@@ -27,8 +27,8 @@ SURROUNDINGS = (ColdWeights, MayAlias, PastCaches)
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is decided: the kind of decision, a digest of the content, and the content itself: a function, or operators
-    as a graph whose inputs are all that they read."""
+    """The identity of a decision: the kind of decision, a digest of the content, and the content itself: a function, or
+    operators as a graph whose inputs are all that they read."""
 
     kind: str
     digest: str
@@ -82,7 +82,7 @@ def _function_text(func: PrimFunc) -> str:
 
 
 def _operators(func: PrimFunc) -> Iterator[str]:
-    """What the function computes, for people: the operators of its blocks one after another, the names of those that
+    """A description of the function for people: the operators of its blocks one after another, the names of those that
     have none."""
     before: Origin | None = None
     for block in walk(func.body):

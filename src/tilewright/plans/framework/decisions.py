@@ -91,7 +91,7 @@ class Scheduled:
 
 @dataclass(slots=True)
 class Context:
-    """What is forced, by the key's name, and what was decided so far (nothing if decisions are not listed).
+    """The settings that are forced, by the key's name, and the decisions so far (nothing if decisions are not listed).
 
     `kernels` has the decisions about each kernel's schedule by the kernel's symbol.
     `advisor` is asked about the rest. `asked` are the answers by the key's name, "" where there is no record, and
@@ -108,7 +108,7 @@ class Context:
     uses: dict[str, RecordUse] = field(default_factory=dict)
 
     def ask(self, name: str) -> tuple[Advice, ...]:
-        """What records say about a decision."""
+        """The answer of records about a decision."""
         if self.advisor is None or name in self.forced:
             return ()
         advices = self.advisor.advise(name)
@@ -245,13 +245,13 @@ def scheduled(symbol: str, decisions: tuple[Scheduled, ...]) -> None:
 
 
 def forced_settings() -> dict[str, str]:
-    """What is forced: the key's name -> the setting's label. It is a part of cache keys."""
+    """The settings that are forced: the key's name -> the setting's label. It is a part of cache keys."""
     record = _current.get()
     return {} if record is None else dict(record.forced)
 
 
 def settled() -> dict[str, str]:
-    """What is forced and what records decided so far: by forcing it, the same is decided again."""
+    """The settings that are forced, and those that records decided so far: forcing them repeats the decisions."""
     record = _current.get()
     return {} if record is None else dict(record.forced) | taken_of(record.uses.values())
 
@@ -262,7 +262,7 @@ def taken_of(uses: Iterable[RecordUse]) -> dict[str, str]:
 
 
 def recorded() -> tuple[RecordUse, ...]:
-    """What became of decisions about which there are records, so far."""
+    """The outcomes so far of decisions about which there are records."""
     record = _current.get()
     return () if record is None else tuple(record.uses.values())
 

@@ -44,7 +44,7 @@ class _Done:
 
 
 def nest(func: PrimFunc, target: Target) -> Cost:
-    """What the loops of `func` take as they are written, in cycles of one core."""
+    """The cycles that the loops of `func` take on one core as they are written."""
     everything = list(_Walk(target).done(func.body))
     outputs = {done.kept for done in everything}
     touched = sum(nbytes_of(b) for b in func.params)
@@ -101,7 +101,7 @@ class _Walk:
             yield from self.done(child, times, lanes, copies)
 
     def size(self, e: Expr) -> float:
-        """What an extent is; `SYMBOL` for what is not known."""
+        """The number that an extent is; `SYMBOL` for one that is not known."""
         match e:
             case Const():
                 return float(as_int(e) or 0)

@@ -1,4 +1,4 @@
-"""What a decision is taken among: settings, the knobs that they turn, and which settings lie beside each other.
+"""The space that a decision chooses from: settings, the knobs that they turn, and which settings lie beside each other.
 
 A space is the list of its legal settings, the preferred one first. Its knobs are read off that list: a combination of
 values that is not in it violates a constraint of the plan or layout that made the list.

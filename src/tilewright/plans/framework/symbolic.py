@@ -1,4 +1,5 @@
-"""What a symbolic dimension is judged by: batches of every size alike, none of them chosen because it is measured.
+"""The numbers by which a symbolic dimension is judged: batches of every size alike, none of them chosen because it is
+measured.
 
 An estimate needs numbers. Batches are taken to be spread evenly over their logarithms, so the numbers are a geometric
 sequence; rounded, they are multiples of no one tile, so that the rows that a tile leaves over count as well.

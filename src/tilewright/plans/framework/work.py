@@ -41,7 +41,8 @@ LARGEST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What a plan adds on purpose to a stage: it runs at up to so many points of its domain, each one time or more."""
+    """The work that a plan adds on purpose to a stage: it runs at up to so many points of its domain, each one time or
+    more."""
 
     stage: str
     why: Literal["halo", "whole tiles", "each panel"]

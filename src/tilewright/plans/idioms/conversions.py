@@ -21,7 +21,7 @@ from tilewright.targets.target import Target
 
 
 def plain_output(structure: Structure, anchor: Stage) -> tuple[tuple[Stage, ...], Stage | None]:
-    """What is after an anchor, in blocks, and the stage that writes NCHW maps from it, if there is one."""
+    """The stages after an anchor, in blocks, and the stage that writes NCHW maps from it, if there is one."""
     *epilogue, last = structure.after(anchor) or (anchor,)
     if last is anchor:
         return (), None

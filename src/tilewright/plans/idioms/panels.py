@@ -1,4 +1,5 @@
-"""What plans of contractions over packed weights share: which operand is packed, which iterators are its rows."""
+"""The helpers that plans of contractions over packed weights share: which operand is packed, which iterators are its
+rows."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ def loops_by_name(s: Schedule, block: BlockRef) -> dict[str, LoopRef]:
 
 
 def tile_axes(s: Schedule, block: BlockRef, target: Target) -> TileAxes | None:
-    """What a transposition in registers needs, the largest tiles that fit; None for anything else, shorter dimensions
-    than a tile has sides, and elements of more than 32 bits.
+    """The axes and sizes of a transposition in registers, the largest tiles that fit; None for anything else, shorter
+    dimensions than a tile has sides, and elements of more than 32 bits.
 
     The block may compute with what it reads, and read more that is contiguous along the destination or the same for all
     of it (the scale of a channel).

@@ -243,7 +243,7 @@ def prefetch_outputs(s: Schedule, anchor: Stage, out: BlockRef, tile: LoopRef, t
 
 
 def block_buffers(block: Block) -> list[Buffer]:
-    """What a block writes and reads, each once."""
+    """The buffers that a block writes and reads, each once."""
     stores = [stmt for stmt in walk(block.body) if isinstance(stmt, Store)]
     reads = [load.buffer for stmt in stores for load in loads(stmt.value)]
     return list(dict.fromkeys([*(stmt.buffer for stmt in stores), *reads]))

@@ -29,7 +29,7 @@ def epilogue_work(structure: Structure, anchor: Stage, target: Target) -> float:
 
 
 def epilogue(tile: MatmulTile, product: Product, work: float, target: Target, *, defer: bool) -> Cost:
-    """What a product's epilogue takes beyond a plain one's, of so much work for an element."""
+    """The cycles that a product's epilogue takes beyond a plain one's, of so much work for an element."""
     vectors = max(1, tile.width // target.lanes(product.itemsize))
     panels = -(-product.columns // tile.width)
     each = work * panels * vectors / target.fma_per_cycle

@@ -257,7 +257,7 @@ def last_rows(tile: MatmulTile, itemsize: int, target: Target) -> int:
 
 
 def estimate(tile: MatmulTile, product: Product, target: Target, *, symbolic: bool = False) -> Cost:
-    """What a product done with `tile` is estimated to take; `symbolic`: its last tiles are of about equal size."""
+    """The estimated cycles of a product done with `tile`; `symbolic`: its last tiles are of about equal size."""
     groups, last = divmod(-(-product.columns // tile.width), tile.panels)
     total = Cost()
     for count, panels in ((groups, tile.panels), (1, last)):

@@ -1,4 +1,5 @@
-"""What chains over rows take beyond a roofline: contractions without tiles, windows, lanes that are folded."""
+"""The cycles that chains over rows take beyond a roofline: contractions without tiles, windows, lanes that are
+folded."""
 
 from __future__ import annotations
 
@@ -31,10 +32,10 @@ STEPS = 4
 
 
 def products(structure: Structure, rows: Rows, target: Target) -> Cost:
-    """What contractions take beyond a roofline. No tile shares what is loaded: each multiply-add loads both factors, as
-    wide as the sum, and the sum is loaded and stored every few of them. Vectors run along the last dimension of the
-    output or, where the rows are all of it, along the reduction, if that is long enough; a single sum waits for each of
-    its additions."""
+    """The cycles that contractions take beyond a roofline. No tile shares what is loaded: each multiply-add loads both
+    factors, as wide as the sum, and the sum is loaded and stored every few of them. Vectors run along the last
+    dimension of the output or, where the rows are all of it, along the reduction, if that is long enough; a single sum
+    waits for each of its additions."""
     total = Cost()
     for stage in structure.anchors:
         size = stage.writes[0].dtype.itemsize
@@ -73,7 +74,7 @@ def _count(extent: Expr) -> int:
 
 
 def lane_of(stage: Stage, rows: Rows, lanes: int) -> BlockIter | None:
-    """What the vectors of a contraction run along; None if it is one element after another."""
+    """The iterator that the vectors of a contraction run along; None if it is one element after another."""
     inside = rows.strip or rows.leading < len(stage.spatial)
     if inside and vector_last(stage):
         return stage.spatial[-1]
@@ -116,9 +117,9 @@ def scattered(load: Load, stage: Stage, lane: BlockIter) -> bool:
 
 
 def windows(structure: Structure, target: Target) -> Cost:
-    """What pooling takes beyond a roofline. Along a line each tap loads a vector, two where every other element counts,
-    and a maximum is several operations; where neither the line nor the window is contiguous, elements come one by
-    one, but for those that LLVM puts into vectors by itself."""
+    """The cycles that pooling takes beyond a roofline. Along a line each tap loads a vector, two where every other
+    element counts, and a maximum is several operations; where neither the line nor the window is contiguous, elements
+    come one by one, but for those that LLVM puts into vectors by itself."""
     total = Cost()
     for stage in structure.stages:
         if stage.role != "reduction" or len(stage.spatial) < 3 or stage in structure.anchors:
@@ -153,9 +154,9 @@ def is_extremum(stage: Stage) -> bool:
 
 
 def unfilled(structure: Structure, rows: Rows, strip: int, target: Target) -> Cost:
-    """What rows of a few elements take beyond a roofline, which counts full vectors: a last vector that is not full
-    takes as long as a full one, and less than half of one is computed element by element, as are means and their like,
-    of which a row has one. LLVM makes vectors of rows where there is no more than one reduction of each."""
+    """The cycles that rows of a few elements take beyond a roofline, which counts full vectors: a last vector that is
+    not full takes as long as a full one, and less than half of one is computed element by element, as are means and
+    their like, of which a row has one. LLVM makes vectors of rows where there is no more than one reduction of each."""
     total = 0.0
     if strip or not rows.leading or sum(stage.role != "spatial" for stage in structure.stages) < 2:
         return Cost()
@@ -172,9 +173,9 @@ def unfilled(structure: Structure, rows: Rows, strip: int, target: Target) -> Co
 
 
 def folds(structure: Structure, rows: Rows, strip: int, together: int, target: Target) -> Cost:
-    """What folding the lanes of short rows takes beyond a roofline: as long for one row as for those that go together,
-    or that a core works on at once where a row has one fold; a last vector that is not full takes as long as a full
-    one."""
+    """The cycles that folding the lanes of short rows takes beyond a roofline: as long for one row as for those that go
+    together, or that a core works on at once where a row has one fold; a last vector that is not full takes as long as
+    a full one."""
     total = Cost()
     if strip or not rows.leading:
         return total

@@ -1,4 +1,4 @@
-"""What the stages of a chain over rows share, and which of them are stored: see `plan.py`."""
+"""The data that the stages of a chain over rows share, and which of them are stored: see `plan.py`."""
 
 from __future__ import annotations
 
@@ -105,6 +105,6 @@ def slides(stage: Stage) -> bool:
 
 
 def loads_of(stage: Stage) -> list[Load]:
-    """What a stage reads, its own running value left out."""
+    """The loads of a stage, its own running value left out."""
     results = [load for s in walk(stage.block.body) if isinstance(s, Store) for load in loads(s.value)]
     return [load for load in results if load.buffer not in stage.writes]

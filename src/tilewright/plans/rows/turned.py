@@ -46,7 +46,8 @@ def is_turned(structure: Structure, stage: Stage) -> bool:
 
 
 def _divisor(extent: Expr) -> int:
-    """What divides a number of rows: itself if it is known, of a symbolic one all that is known to."""
+    """The number by which rows are known to be divisible: itself if it is known, of a symbolic one all that is known
+    to."""
     known, an = as_int(extent), Analyzer()
     return an.form_divisor(an.form(extent)) if known is None else known
 
@@ -83,7 +84,8 @@ def schedule_turned(s: Schedule, stage: Stage, target: Target) -> bool:
 
 
 def turning(stage: Stage, target: Target) -> Cost:
-    """What a transposition takes beyond a roofline: its shuffles, and that its tiles are written and read."""
+    """The cycles that a transposition takes beyond a roofline: its shuffles, and that its tiles are written and
+    read."""
     elements = prod(number(it.extent) for it in stage.spatial)
     moved = 4 * elements
     return Cost(shuffle_cycles(elements, target), load_cycles(moved, target), store_cycles(moved, target))

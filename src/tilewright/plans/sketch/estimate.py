@@ -1,5 +1,5 @@
-"""What a sketch takes: the steps of its register tile, the folding of partial results, transpositions, and what moves
-between the levels of the memory.
+"""The estimated cycles of a sketch: the steps of its register tile, the folding of partial results, transpositions, and
+what moves between the levels of the memory.
 
 What moves into a level is counted by footprints: the largest part of the loops, from inside, whose data fit a level are
 brought in once each time that the loops around it come by; loops directly around that a load does not depend on find
@@ -55,7 +55,8 @@ class Reading:
 
 
 class Estimator:
-    """What the sketches of one reduction take. What many of them share is found once: there are hundreds."""
+    """The estimates of the sketches of one reduction. The parts that many of them share are computed once: there are
+    hundreds."""
 
     def __init__(self, stage: Stage, loads: Sequence[Access], lanes: int, target: Target) -> None:
         self.stage, self.loads, self.lanes, self.target = stage, loads, lanes, target
@@ -76,7 +77,7 @@ class Estimator:
         return known
 
     def estimate(self, tiling: Tiling) -> Cost:
-        """What the reduction takes with this sketch."""
+        """The estimated cycles of the reduction with this sketch."""
         stage, target, lanes, extents = self.stage, self.target, self.lanes, self.extents
         iters = stage.block.iters
         read = self.readings(tiling)
@@ -110,7 +111,7 @@ class Estimator:
         return inner if not tiling.packed else inner + self.packing(tiling.packed)
 
     def packing(self, packed: tuple[int, ...]) -> Cost:
-        """What the transpositions of these loads take."""
+        """The estimated cycles of the transpositions of these loads."""
         known = self._packings.get(packed)
         if known is None:
             known = self._packings[packed] = packing([self.loads[k] for k in packed], self.target)

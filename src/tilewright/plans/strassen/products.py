@@ -53,7 +53,7 @@ VECTORS = 2
 
 @lru_cache(maxsize=1024)
 def compared(product: Product, weights: int, target: Target) -> tuple[Cost, Cost]:
-    """What the product takes, and what seven products of quarters take with their sums.
+    """The estimated cycles of the product, and of seven products of quarters with their sums.
 
     `weights`: bytes of all weights of the model, which say where those of this product come from.
     """
@@ -67,7 +67,7 @@ def compared(product: Product, weights: int, target: Target) -> tuple[Cost, Cost
 
 
 def sums(quarter: Product, width: int, target: Target) -> Cost:
-    """What the sums before the products and after them take, where panels have `width` columns.
+    """The estimated cycles of the sums before the products and after them, where panels have `width` columns.
 
     All sums are read again for each panel, beside its weights and products. Where these together are more than the
     second level holds, sums and products come from beyond it, which work beside it hides as far as any transfer.

@@ -117,7 +117,7 @@ def _count(shape: WinogradProblem, layout: Layout) -> int:
 
 
 def _cycles(shape: WinogradProblem, shapes: tuple[WinogradProblem, ...], layout: Layout, target: Target) -> float:
-    """What a size takes in a layout, in the blocks of tiles that are best for all."""
+    """The estimated cycles of a size in a layout, in the blocks of tiles that are best for all."""
     if isinstance(layout, Direct):
         return direct(shape, target) * shape.images
     _, block = blocked(shapes, layout, target)[0]

@@ -54,7 +54,7 @@ def _operator(structure: Structure) -> Operator[WinogradWeightAttrs]:
 
 
 def problem(operator: Operator[WinogradWeightAttrs]) -> SumsProblem:
-    """What is computed, as the estimate knows it."""
+    """The problem that is computed, as the estimate knows it."""
     (x,), (g,) = operator.stage("data_strip").reads, operator.stage("gradient_strip").reads
     images, channels, *_ = (as_int(d) or 1 for d in x.shape)
     _, filters, height, width, _ = (as_int(d) or 1 for d in g.shape)

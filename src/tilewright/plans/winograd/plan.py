@@ -136,7 +136,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def _result(result: WinogradStages) -> Buffer:
-    """What the operator writes, in channel blocks."""
+    """The result that the operator writes, in channel blocks."""
     (buffer,) = result.operator.stages[-1].writes
     return buffer
 

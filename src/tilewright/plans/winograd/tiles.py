@@ -98,8 +98,8 @@ class WinogradProblem:
 
 
 def problems_of(attrs: ConvWinogradAttrs, out: Sequence[Expr], model: float) -> tuple[WinogradProblem, ...]:
-    """What an operator computes whose result has this shape, in channel blocks, for each number of images. `model`:
-    bytes of all weights that a call reads, by which it is judged where it finds its own."""
+    """The problems of an operator whose result has this shape, in channel blocks, one for each number of images.
+    `model`: bytes of all weights that a call reads, by which it is judged where it finds its own."""
     images, separate = as_int(out[0]), attrs.dilation
     maps = [(ceil(h / separate), ceil(w / separate)) for h, w in maps_of(*out[2:4])]
     counts = SYMBOLIC_IMAGES if images is None else (images,)
@@ -151,7 +151,7 @@ def mean(cycles: Sequence[float], shapes: Sequence[WinogradProblem]) -> float:
 
 
 def weight_of(shape: WinogradProblem, shapes: Sequence[WinogradProblem]) -> float:
-    """What one of several shapes counts for in a sum, per image: a pixel of each size counts alike."""
+    """The weight of one of several shapes in a sum, per image: a pixel of each size counts alike."""
     return shapes[0].pixels / shape.pixels / shape.images / len(shapes)
 
 
@@ -226,7 +226,7 @@ def divided(shape: WinogradProblem, choice: Winograd, block: TileBlock, rows: in
 
 
 def last_block(shape: WinogradProblem, choice: Winograd, block: TileBlock) -> TileBlock:
-    """What is computed of the last block: where tiles follow each other, no more than there are."""
+    """The tiles that are computed of the last block: where tiles follow each other, no more than there are."""
     left = 0 if block.columns else tiles_of(shape, choice) % block.rows
     return TileBlock(left, 0) if left else block
 
@@ -251,7 +251,7 @@ def one_block_a_thread(parts: int, target: Target) -> bool:
 
 
 def unshared_penalty(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Target) -> float:
-    """What is held against blocks that threads cannot share."""
+    """The penalty of blocks that threads cannot share."""
     blocks = times(shape, choice, block)
     return FEW_BLOCKS if blocks > 1 and not one_block_a_thread(blocks, target) else 1.0
 
