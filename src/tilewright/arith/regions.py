@@ -15,7 +15,7 @@ from tilewright.arith.analyzer import Analyzer, Extents
 from tilewright.arith.symbolic import eliminate
 from tilewright.ir.expr import Buffer, Expr, Var, const, maximum, minimum
 from tilewright.ir.loops import Block, For, If, Intrinsic, Let, Region, Stmt, Store
-from tilewright.ir.rewrite import exprs_of, loads, substitute, walk
+from tilewright.ir.rewrite import loads, own_loads, substitute, walk
 from tilewright.support.classes import dataclass
 
 Ends = tuple[Expr, Expr]
@@ -111,10 +111,9 @@ class Collector:
         return hull
 
     def _visit(self, s: Stmt, result: list[Access], reduction: bool, conditions: tuple[Expr, ...] = ()) -> None:
-        for e in exprs_of(s):
-            for load in loads(e):
-                if self._wanted(load.buffer):
-                    result.append(self._access(load.buffer, load.indices, False, conditions))
+        for load in own_loads(s):
+            if self._wanted(load.buffer):
+                result.append(self._access(load.buffer, load.indices, False, conditions))
         match s:
             case Store():
                 if self._wanted(s.buffer):

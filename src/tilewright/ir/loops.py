@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Literal
 
-from tilewright.ir.expr import Buffer, Const, Expr, Var, const
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, const
 from tilewright.ir.notes import BlockNote, FuncNote, LoopNote, Thread, Workspaces, find
 from tilewright.ir.scopes import Group
 from tilewright.support.classes import dataclass
@@ -36,9 +36,11 @@ NTHREADS = Var("nthreads", lo=1)
 class Stmt:
     """Base of statements; all are frozen dataclasses compared by value."""
 
-    __slots__ = ("known_inside",)
+    __slots__ = ("known_inside", "known_loads")
     known_inside: tuple[Stmt, ...]
     """What `rewrite.walk` found, itself left out; unset before."""
+    known_loads: tuple[Load, ...]
+    """The result of `rewrite.own_loads`; unset before."""
 
     def __str__(self) -> str:
         from tilewright.ir.printer import stmt_text
@@ -53,6 +55,8 @@ class Stmt:
 
 keep_inside: Callable[[Stmt, tuple[Stmt, ...]], None] = Stmt.__dict__["known_inside"].__set__
 """Notes the statements inside of one, whose class guards its fields."""
+keep_loads: Callable[[Stmt, tuple[Load, ...]], None] = Stmt.__dict__["known_loads"].__set__
+"""Notes the loads that stand directly in a statement."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -21,6 +21,7 @@ from tilewright.ir.loops import (
     Stmt,
     Store,
     keep_inside,
+    keep_loads,
     seq,
 )
 from tilewright.ir.reduce import Reduce
@@ -190,6 +191,15 @@ def exprs_of(stmt: Stmt) -> Iterator[Expr]:
                     yield extent
 
 
+def own_loads(stmt: Stmt) -> tuple[Load, ...]:
+    """The distinct loads in the expressions that stand directly in `stmt`, by first appearance."""
+    try:
+        return stmt.known_loads
+    except AttributeError:
+        keep_loads(stmt, result := tuple(dict.fromkeys(load for e in exprs_of(stmt) for load in loads(e))))
+        return result
+
+
 def with_children(stmt: Stmt, children: tuple[Stmt, ...]) -> Stmt:
     """`stmt` with other inner statements."""
     if all(map(is_, stmt.children, children)):
@@ -345,6 +355,7 @@ __all__ = [
     "loads",
     "map_expr",
     "map_exprs_of",
+    "own_loads",
     "map_stmt",
     "names_of",
     "rebuild",

@@ -12,7 +12,7 @@ from dataclasses import replace
 from tilewright.arith import simplify
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, binary
 from tilewright.ir.loops import TRUE, Block, For, Intrinsic, PrimFunc, Seq, Stmt, Store, seq
-from tilewright.ir.rewrite import exprs_of, loads, map_expr, variables, walk, walk_expr, with_children
+from tilewright.ir.rewrite import map_expr, own_loads, variables, walk, walk_expr, with_children
 from tilewright.schedule.external import externals_in
 from tilewright.support.errors import Error, ScheduleError
 
@@ -258,8 +258,7 @@ def loads_in(stmt: Stmt) -> tuple[Load, ...]:
     """The distinct loads inside `stmt`, by first appearance."""
     result: dict[Load, None] = {}
     for s in walk(stmt):
-        for e in exprs_of(s):
-            result.update(dict.fromkeys(loads(e)))
+        result.update(dict.fromkeys(own_loads(s)))
     return tuple(result)
 
 

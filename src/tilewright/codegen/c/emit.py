@@ -30,7 +30,7 @@ from tilewright.ir.loops import (
     Stmt,
     Store,
 )
-from tilewright.ir.rewrite import buffers_in, exprs_of, loads, map_stmt, variables, walk, walk_expr
+from tilewright.ir.rewrite import buffers_in, exprs_of, map_stmt, own_loads, variables, walk, walk_expr
 from tilewright.ir.sharing import computed_first
 from tilewright.schedule.external import externals_in, find_external, sizes_of
 from tilewright.schedule.intrinsics import TensorIntrin, expand, find_intrinsic, is_known, values_of
@@ -292,7 +292,7 @@ class Emitter:
         else:
             align = f"_Alignas({b.align}) " if b.align is not None and b.align > b.dtype.itemsize else ""
             self.line(f"{align}{kind} {name}[{max(1, size or 0)}];", level)
-        if not any(load.buffer == b for inner in walk(s.body) for e in exprs_of(inner) for load in loads(e)):
+        if not any(load.buffer == b for inner in walk(s.body) for load in own_loads(inner)):
             self.line(f"(void){name};", level)
         self.statement(s.body, level)
         if heap:

@@ -9,7 +9,7 @@ from tilewright.ir.attributes import Attrs
 from tilewright.ir.expr import Buffer, Expr, Load, Op, Var
 from tilewright.ir.loops import Block, BlockIter, If, PrimFunc, Store
 from tilewright.ir.notes import Origin, find
-from tilewright.ir.rewrite import exprs_of, loads, variables, walk
+from tilewright.ir.rewrite import own_loads, variables, walk
 from tilewright.ops.registry import OpDef
 from tilewright.support.classes import dataclass
 
@@ -128,8 +128,7 @@ def _stage(block: Block) -> Stage:
     for stmt in walk(block.body):
         if isinstance(stmt, Store):
             writes[stmt.buffer] = None
-        for e in exprs_of(stmt):
-            reads.update((load.buffer, None) for load in loads(e))
+        reads.update((load.buffer, None) for load in own_loads(stmt))
     role: Role = "spatial"
     if block.is_reduction:
         role = "contraction" if factors(block) is not None else "reduction"

@@ -8,7 +8,7 @@ from tilewright.arith import bounds
 from tilewright.ir.expr import Buffer, Expr, Op, as_int
 from tilewright.ir.loops import Block, BlockIter, For, Store
 from tilewright.ir.notes import BufferName, PastCaches, Prefetch, Streaming, find
-from tilewright.ir.rewrite import exprs_of, loads, variables, walk, walk_expr
+from tilewright.ir.rewrite import loads, own_loads, variables, walk, walk_expr
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.cost import instructions
 from tilewright.schedule.recording import BlockRef, LoopRef
@@ -78,7 +78,7 @@ def prefetch_inputs(s: Schedule, ref: BlockRef, width: int, target: Target) -> N
     assert isinstance(block, Block)
     if instructions(block) < target.costs.prefetching.lookahead_operations:
         return
-    each = {load for stmt in walk(block.body) for e in exprs_of(stmt) for load in loads(e)}
+    each = {load for stmt in walk(block.body) for load in own_loads(stmt)}
     along = {x.buffer for x in each if len(x.indices) == len(block.iters) and x.indices[-1] is block.iters[-1].var}
     far = [b for b in s.func.params if b in along and (as_int(b.size) or 0) * b.dtype.itemsize > target.l2]
     if far:
@@ -101,7 +101,7 @@ def streams(s: Schedule, block: BlockRef, target: Target, beside: Collection[str
     (with an input as large, little of it would still be there for a reader), or any where the function says so
     (`PastCaches`)."""
     others = [b for b in walk(s.func.body) if isinstance(b, Block) and b.name not in beside]
-    read = {load.buffer for b in others for stmt in walk(b) for e in exprs_of(stmt) for load in loads(e)}
+    read = {load.buffer for b in others for stmt in walk(b) for load in own_loads(stmt)}
     for stmt in walk(s.get(block)):
         if isinstance(stmt, Store) and stmt.buffer in s.func.params and stmt.buffer not in read:
             size = as_int(stmt.buffer.size)
@@ -138,7 +138,7 @@ def reads_tables(s: Schedule, ref: BlockRef) -> bool:
     block = s.get(ref)
     assert isinstance(block, Block)
     last = block.iters[-1].var
-    each = {load for stmt in walk(block.body) for e in exprs_of(stmt) for load in loads(e)}
+    each = {load for stmt in walk(block.body) for load in own_loads(stmt)}
     places = {e for load in each for i in load.indices for e in walk_expr(i) if isinstance(e, Op)}
     return any(e.name == "lookup" and last in variables(e.args[0]) for e in places)
 

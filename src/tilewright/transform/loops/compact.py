@@ -24,7 +24,7 @@ from tilewright.arith.symbolic import eliminate
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, as_int, const, minimum, product
 from tilewright.ir.loops import Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.notes import StorageAlign, find, without
-from tilewright.ir.rewrite import exprs_of, loads, map_expr, map_exprs_of, variables, walk, with_children
+from tilewright.ir.rewrite import map_expr, map_exprs_of, own_loads, variables, walk, with_children
 from tilewright.ir.scopes import sharing
 from tilewright.support.classes import dataclass
 from tilewright.targets.memory import USUAL, Caches
@@ -101,7 +101,7 @@ def _trim(chain: list[tuple[Path, Stmt]], buffer: Buffer) -> list[tuple[Path, St
 
 def _touched(s: Stmt) -> list[Buffer]:
     """The buffers that `s` itself loads, stores or names."""
-    results = [load.buffer for e in exprs_of(s) for load in loads(e)]
+    results = [load.buffer for load in own_loads(s)]
     if isinstance(s, Store):
         results.append(s.buffer)
     elif isinstance(s, Intrinsic):
@@ -112,7 +112,7 @@ def _touched(s: Stmt) -> list[Buffer]:
 def _writes_first(s: Stmt, buffer: Buffer) -> bool:
     """True if the first use of the buffer in `s` is a store that does not load it."""
     for inner in walk(s):
-        if any(load.buffer == buffer for e in exprs_of(inner) for load in loads(e)):
+        if any(load.buffer == buffer for load in own_loads(inner)):
             return False
         if isinstance(inner, Store) and inner.buffer == buffer:
             return True

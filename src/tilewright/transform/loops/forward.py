@@ -27,6 +27,7 @@ from tilewright.ir.rewrite import (
     map_expr,
     map_stmt,
     names_of,
+    own_loads,
     substitute,
     variables,
     walk,
@@ -126,7 +127,7 @@ def _touches(s: Stmt, buffer: Buffer) -> Iterator[bool]:
     for x in walk(s):
         yield isinstance(x, Store) and x.buffer == buffer
         yield isinstance(x, Intrinsic) and any(r.buffer == buffer for r in (*x.outputs, *x.inputs))
-        yield from (load.buffer == buffer for e in exprs_of(x) for load in loads(e))
+        yield from (load.buffer == buffer for load in own_loads(x))
 
 
 def _whole(copy: _Copy, outer: Loops) -> Expr | None:

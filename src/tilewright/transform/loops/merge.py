@@ -24,7 +24,16 @@ from itertools import pairwise
 from tilewright.arith import bounds, linear
 from tilewright.ir.expr import Buffer, Expr, Load, as_int
 from tilewright.ir.loops import For, Intrinsic, PrimFunc, Seq, Stmt, Store, seq
-from tilewright.ir.rewrite import exprs_of, loads, substitute, substitute_stmt, variables, walk, with_children
+from tilewright.ir.rewrite import (
+    exprs_of,
+    loads,
+    own_loads,
+    substitute,
+    substitute_stmt,
+    variables,
+    walk,
+    with_children,
+)
 
 
 def merge_loops(func: PrimFunc) -> PrimFunc:
@@ -81,7 +90,7 @@ def _points(s: Stmt, buffer: Buffer) -> Iterator[tuple[Expr, ...] | None]:
             yield inner.indices
         if isinstance(inner, Intrinsic) and any(r.buffer == buffer for r in (*inner.inputs, *inner.outputs)):
             yield None
-        yield from (x.indices for e in exprs_of(inner) for x in loads(e) if x.buffer == buffer)
+        yield from (x.indices for x in own_loads(inner) if x.buffer == buffer)
 
 
 def _vector_store(s: Stmt) -> tuple[For, For, Store] | None:
@@ -110,7 +119,7 @@ def _merged(stmts: Sequence[Stmt]) -> list[Stmt] | None:
     point = tuple(substitute(i, {renamed.var: lanes.var}) for i in of_made[0].indices)
     if point != store.indices or any(x.indices != of_made[0].indices for x in of_made):
         return None
-    if own not in {x for e in exprs_of(update) for x in loads(e)} or update.buffer in touched(stmts[0]):
+    if own not in own_loads(update) or update.buffer in touched(stmts[0]):
         return None
     if not _own_elements(store, outer, lanes):
         return None
@@ -149,8 +158,7 @@ def depend(a: Stmt, b: Stmt) -> bool:
 def touched(s: Stmt) -> set[Buffer]:
     result = written(s)
     for inner in walk(s):
-        for e in exprs_of(inner):
-            result.update([x.buffer for x in loads(e)])
+        result.update([x.buffer for x in own_loads(inner)])
         if isinstance(inner, Intrinsic):
             result.update([r.buffer for r in inner.inputs])
     return result

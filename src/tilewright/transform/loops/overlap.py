@@ -29,10 +29,10 @@ from tilewright.ir.notes import MayAlias, find
 from tilewright.ir.rewrite import (
     exprs_of,
     fresh_name,
-    loads,
     map_exprs_of,
     map_stmt,
     names_of,
+    own_loads,
     rebuild,
     substitute,
     substitute_stmt,
@@ -143,7 +143,7 @@ def _rereads(inside: list[Stmt]) -> bool:
     """Whether something is read that is also written, but for what a tile allocates."""
     own = {s.buffer for s in inside if isinstance(s, Allocate)}
     written = {s.buffer for s in inside if isinstance(s, Store)} - own
-    return any(x.buffer in written for s in inside for e in exprs_of(s) for x in loads(e))
+    return any(x.buffer in written for s in inside for x in own_loads(s))
 
 
 def _tests_more(inside: list[Stmt], line: _Line) -> bool:

@@ -21,7 +21,7 @@ condition that they are read, which `even.py` then divides the tiles by:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -32,7 +32,7 @@ from tilewright.arith.symbolic import Eliminator
 from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, as_int, const, is_const, minimum
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store
 from tilewright.ir.notes import ColdWeights, Prefetch, find
-from tilewright.ir.rewrite import exprs_of, loads, map_stmt, variables, walk, walk_expr, with_children
+from tilewright.ir.rewrite import exprs_of, loads, map_stmt, own_loads, variables, walk, walk_expr, with_children
 from tilewright.transform.loops.copies import conjuncts
 from tilewright.transform.loops.remainder import MOST
 
@@ -56,23 +56,35 @@ def _statement(s: Stmt, outer: Loops, cold: bool, even: bool) -> Stmt:
     inside = {**outer, s.var: s.extent} if isinstance(s, For) else outer
     s = with_children(s, tuple([_statement(c, inside, cold, even) for c in s.children]))
     if isinstance(s, Allocate):
+        reads: list[_Read] | None = None
         for place in range(len(s.buffer.shape)):
-            limit = _limit(s.buffer, place, s.body, outer)
+            reads = _reads(s.body, s.buffer, outer) if reads is None else reads
+            limit = _limit(s.buffer, place, reads, outer)
             if limit is not None:
                 s = replace(s, body=_Stopper(s.buffer, place, limit, cold, even).statement(s.body, outer))
+                reads = None
     return s
 
 
-def _limit(buffer: Buffer, place: int, body: Stmt, outer: Loops) -> Expr | None:
+_Read = tuple[tuple[Expr, ...], Eliminator]
+"""The indices of a read, and what takes the loops around it inside of the buffer's scope out of them."""
+
+
+def _reads(body: Stmt, buffer: Buffer, outer: Loops) -> list[_Read]:
+    """The reads of a buffer, but for those of elements that are updated."""
+    return [
+        (access.indices, Eliminator(Analyzer({**outer, **loops}, facts), frozenset(loops)))
+        for access, statement, loops, facts in accesses(body, buffer, {})
+        if not (isinstance(access, Store) or _updates(access, statement))
+    ]
+
+
+def _limit(buffer: Buffer, place: int, reads: Sequence[_Read], outer: Loops) -> Expr | None:
     """What the indices of all reads in one dimension are below, in terms of the loops around; None if that is no less
     than the dimension."""
     members: set[Expr] = set()
-    for access, statement, loops, facts in accesses(body, buffer, {}):
-        if isinstance(access, Store) or _updates(access, statement):
-            continue
-        an = Analyzer({**outer, **loops}, facts)
-        inner = Eliminator(an, frozenset(loops))
-        index = access.indices[place]
+    for indices, inner in reads:
+        index = indices[place]
         ends = inner.limits(index)
         if not ends:
             bounds = inner.bounds(index)
@@ -91,8 +103,9 @@ def accesses(
     s: Stmt, buffer: Buffer, loops: Loops, facts: tuple[Expr, ...] = ()
 ) -> Iterator[tuple[Load | Store, Stmt, Loops, tuple[Expr, ...]]]:
     """Each read and write of the buffer, the statement that it stands in, the loops and the conditions around it."""
-    for e in exprs_of(s):
-        yield from ((load, s, loops, facts) for load in loads(e) if load.buffer == buffer)
+    for load in own_loads(s):
+        if load.buffer == buffer:
+            yield load, s, loops, facts
     if isinstance(s, Store) and s.buffer == buffer:
         yield s, s, loops, facts
     if isinstance(s, For):
